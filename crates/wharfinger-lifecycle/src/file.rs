@@ -1,0 +1,483 @@
+//! A file as the catalog keeps it, and the changes that can be made to it. Each function here decides one
+//! change completely; the catalog then commits it in one transaction, or not at all.
+
+use crate::UnixMs;
+use crate::event::Event;
+use crate::id::{BatchId, FileId, TenantId, UserId};
+use crate::key::ObjectKey;
+use crate::state::Status;
+use crate::transition::{Refusal, transition};
+
+/// Why a file is a tombstone. The owner's own deletion reads as "never was", the others as "gone".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    Deleted,
+    Reclaimed,
+}
+
+impl EndReason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EndReason::Deleted => "deleted",
+            EndReason::Reclaimed => "reclaimed",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<EndReason> {
+        [EndReason::Deleted, EndReason::Reclaimed].into_iter().find(|reason| reason.as_str() == word)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    pub id: FileId,
+    pub tenant: TenantId,
+    pub user: UserId,
+    pub batch: Option<BatchId>,
+    pub name: String,
+    pub size: u64,
+    pub content_type: Option<String>,
+    /// Lower-case hex. Declared at init or given at confirm, and from then on verified.
+    pub checksum_sha256: Option<String>,
+    /// The client's own JSON object, as sent.
+    pub metadata: Option<String>,
+    pub key: ObjectKey,
+    pub status: Status,
+    /// Raised by every change: what a compare-and-set compares.
+    pub version: i64,
+    pub charged_bytes: u64,
+    pub retry_count: u32,
+    pub error: Option<String>,
+    pub pin: Option<Pin>,
+    pub ended: Option<EndReason>,
+    /// No URL that was handed out works after this.
+    pub url_dead_at: UnixMs,
+    /// When somebody must look at this row again; never absent unless the file is at rest.
+    pub next_look_at: Option<UnixMs>,
+    pub created_at: UnixMs,
+    pub updated_at: UnixMs,
+    pub confirmed_at: Option<UnixMs>,
+    pub ready_at: Option<UnixMs>,
+}
+
+/// What identifies the very bytes that were confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    pub etag: String,
+    pub version_id: Option<String>,
+}
+
+/// The windows and promises that decide when things are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadPolicy {
+    pub window_ms: i64,
+    pub grace_ms: i64,
+    pub min_rate_bytes: u64,
+    pub tombstone_ms: i64,
+    /// The store looks the row up itself and refuses an upload whose file has ended. Where it cannot, an ended
+    /// file keeps its charge until its URLs are dead: nobody gets free storage by deleting and putting again.
+    pub store_refuses_ended: bool,
+}
+
+impl UploadPolicy {
+    /// A transfer that began inside the window may end this much later.
+    pub fn grace_for(&self, size: u64) -> i64 {
+        let transfer_ms = u128::from(size) * 1_000 / u128::from(self.min_rate_bytes.max(1));
+        self.grace_ms.max(i64::try_from(transfer_ms).unwrap_or(i64::MAX / 4))
+    }
+
+    /// When nothing that was handed out for this file can write any more.
+    pub fn silent_at(&self, file: &File) -> UnixMs {
+        file.url_dead_at.saturating_add(self.grace_for(file.size))
+    }
+}
+
+/// One line of a file's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub from: Option<Status>,
+    pub to: Status,
+    pub reason: String,
+}
+
+/// An order to delete the file's bytes: at once, and (where a URL may still live) once more at `finish_at`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cleanup {
+    pub reason: EndReason,
+    pub finish_at: UnixMs,
+}
+
+/// What the owner is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    CleanedUp,
+    Quarantined,
+}
+
+impl Notice {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Notice::CleanedUp => "file-cleaned-up",
+            Notice::Quarantined => "file-quarantined",
+        }
+    }
+}
+
+/// A decided change: `after` replaces `before` if and only if `before` is still what the catalog holds, and
+/// everything else here happens in the same transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub before: File,
+    pub after: File,
+    pub steps: Vec<Step>,
+    pub cleanup: Option<Cleanup>,
+    pub notice: Option<Notice>,
+    /// Jobs that were written for the old state have nothing left to do.
+    pub ends_jobs: bool,
+    /// A job that waits for this file is to run at another time.
+    pub moves_jobs_to: Option<UnixMs>,
+}
+
+impl Change {
+    fn of(file: &File, now: UnixMs) -> Change {
+        let mut after = file.clone();
+        after.version += 1;
+        after.updated_at = now;
+        Change {
+            before: file.clone(),
+            after,
+            steps: Vec::new(),
+            cleanup: None,
+            notice: None,
+            ends_jobs: false,
+            moves_jobs_to: None,
+        }
+    }
+
+    fn step(&mut self, event: Event, reason: impl Into<String>) -> Result<(), Refusal> {
+        let from = self.after.status;
+        let to = transition(from, event)?;
+        self.after.status = to;
+        self.steps.push(Step { from: Some(from), to, reason: reason.into() });
+        Ok(())
+    }
+
+    pub fn refunded_bytes(&self) -> u64 {
+        self.before.charged_bytes.saturating_sub(self.after.charged_bytes)
+    }
+}
+
+/// What a client asks for when it announces an upload; already checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    pub name: String,
+    pub size: u64,
+    pub content_type: Option<String>,
+    pub checksum_sha256: Option<String>,
+    pub metadata: Option<String>,
+}
+
+pub fn register(
+    id: FileId,
+    tenant: TenantId,
+    user: UserId,
+    announced: Announcement,
+    policy: &UploadPolicy,
+    now: UnixMs,
+) -> File {
+    let key = ObjectKey::original(&tenant, &user, id);
+    let mut file = File {
+        id,
+        tenant,
+        user,
+        batch: None,
+        name: announced.name,
+        size: announced.size,
+        content_type: announced.content_type,
+        checksum_sha256: announced.checksum_sha256,
+        metadata: announced.metadata,
+        key,
+        status: Status::Registered,
+        version: 1,
+        charged_bytes: announced.size,
+        retry_count: 0,
+        error: None,
+        pin: None,
+        ended: None,
+        url_dead_at: now.saturating_add(policy.window_ms),
+        next_look_at: None,
+        created_at: now,
+        updated_at: now,
+        confirmed_at: None,
+        ready_at: None,
+    };
+    file.next_look_at = Some(policy.silent_at(&file));
+    file
+}
+
+/// A fresh URL: what is dead later is looked at later. Committed before anything is signed.
+pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
+    if file.status != Status::Registered {
+        return Err(match file.status {
+            Status::Deleted => Refusal::Dead,
+            from => Refusal::NotFrom { from, event: Event::Confirmed },
+        });
+    }
+    let mut change = Change::of(file, now);
+    change.after.url_dead_at = file.url_dead_at.max(now.saturating_add(policy.window_ms));
+    let look_at = policy.silent_at(&change.after);
+    change.after.next_look_at = Some(look_at);
+    change.moves_jobs_to = Some(look_at);
+    Ok(change)
+}
+
+/// The object was found and is right. With no stage to go through the file is ready in the same breath.
+pub fn confirm(
+    file: &File,
+    pin: Pin,
+    checksum_sha256: Option<String>,
+    reason: &str,
+    now: UnixMs,
+) -> Result<Change, Refusal> {
+    let mut change = Change::of(file, now);
+    change.step(Event::Confirmed, reason)?;
+    change.step(Event::Completed, "no stages")?;
+    change.after.version = file.version + 2;
+    change.after.pin = Some(pin);
+    change.after.checksum_sha256 = file.checksum_sha256.clone().or(checksum_sha256);
+    change.after.confirmed_at = Some(now);
+    change.after.ready_at = Some(now);
+    change.after.next_look_at = None;
+    change.ends_jobs = true;
+    Ok(change)
+}
+
+/// Ends a file on its owner's word.
+pub fn delete(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
+    end(file, Event::Deleted, EndReason::Deleted, "deleted", policy, now)
+}
+
+/// Ends an upload that nobody confirmed. Refused for anything but a registered file: a cleaner never takes
+/// what was confirmed.
+pub fn reclaim(file: &File, reason: &str, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
+    let mut change = end(file, Event::Reclaimed, EndReason::Reclaimed, reason, policy, now)?;
+    change.notice = Some(Notice::CleanedUp);
+    Ok(change)
+}
+
+fn end(
+    file: &File,
+    event: Event,
+    reason: EndReason,
+    words: &str,
+    policy: &UploadPolicy,
+    now: UnixMs,
+) -> Result<Change, Refusal> {
+    let mut change = Change::of(file, now);
+    change.step(event, words)?;
+    change.after.ended = Some(reason);
+    change.ends_jobs = true;
+    let silent_at = if policy.store_refuses_ended { now } else { policy.silent_at(file) };
+    change.cleanup = Some(Cleanup { reason, finish_at: silent_at });
+    if now >= silent_at {
+        change.after.charged_bytes = 0;
+        change.after.next_look_at = Some(tombstone_ends_at(file, policy, now));
+    } else {
+        change.after.next_look_at = Some(silent_at);
+    }
+    Ok(change)
+}
+
+fn tombstone_ends_at(file: &File, policy: &UploadPolicy, now: UnixMs) -> UnixMs {
+    now.saturating_add(policy.tombstone_ms).max(policy.silent_at(file).saturating_add(1))
+}
+
+/// The bytes are not those that were confirmed.
+pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, Refusal> {
+    let mut change = Change::of(file, now);
+    change.step(Event::Quarantined, why)?;
+    change.after.error = Some(why.to_owned());
+    change.after.next_look_at = None;
+    change.ends_jobs = true;
+    change.notice = Some(Notice::Quarantined);
+    Ok(change)
+}
+
+/// What a look at a row that is due comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Not due after all: somebody moved it.
+    NotYet,
+    /// A registered upload whose time is over: reclaim or rescue it.
+    Unconfirmed,
+    /// An ended file whose last URL has died: its charge goes.
+    Refund(Box<Change>),
+    /// A tombstone that nobody needs any more.
+    Forget,
+}
+
+pub fn look(file: &File, policy: &UploadPolicy, now: UnixMs) -> Look {
+    if file.next_look_at.is_none_or(|at| at > now) {
+        return Look::NotYet;
+    }
+    match file.status {
+        Status::Registered => Look::Unconfirmed,
+        Status::Deleted if file.charged_bytes > 0 => {
+            let mut change = Change::of(file, now);
+            change.after.charged_bytes = 0;
+            change.after.next_look_at = Some(tombstone_ends_at(file, policy, now));
+            Look::Refund(Box::new(change))
+        }
+        Status::Deleted => Look::Forget,
+        Status::Uploaded
+        | Status::Queued
+        | Status::Scanning
+        | Status::Extracting
+        | Status::Chunking
+        | Status::Embedding
+        | Status::Ready
+        | Status::Failed
+        | Status::Quarantined => Look::NotYet,
+    }
+}
+
+/// A look that could not find out: try again later, change nothing else.
+pub fn defer(file: &File, until: UnixMs, now: UnixMs) -> Change {
+    let mut change = Change::of(file, now);
+    change.after.updated_at = file.updated_at;
+    change.after.next_look_at = Some(until);
+    change.moves_jobs_to = Some(until);
+    change
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn policy(store_refuses_ended: bool) -> UploadPolicy {
+        UploadPolicy {
+            window_ms: 3_600_000,
+            grace_ms: 60_000,
+            min_rate_bytes: 262_144,
+            tombstone_ms: 30 * 86_400_000,
+            store_refuses_ended,
+        }
+    }
+
+    fn registered(size: u64, policy: &UploadPolicy) -> File {
+        let announced = Announcement {
+            name: "a".into(),
+            size,
+            content_type: None,
+            checksum_sha256: None,
+            metadata: None,
+        };
+        register(
+            "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id"),
+            TenantId::new("t").expect("a fixed name"),
+            UserId::new("u").expect("a fixed name"),
+            announced,
+            policy,
+            0,
+        )
+    }
+
+    #[test]
+    fn grace_grows_with_the_size() {
+        let policy = policy(false);
+        assert_eq!(policy.grace_for(0), 60_000);
+        assert_eq!(policy.grace_for(262_144 * 100), 100_000);
+        assert!(policy.grace_for(u64::MAX) > 0);
+    }
+
+    #[test]
+    fn an_ended_file_keeps_its_charge_while_a_url_lives() {
+        let policy = policy(false);
+        let file = registered(10, &policy);
+        let change = delete(&file, &policy, 1_000).expect("a registered file can be deleted");
+        assert_eq!(change.after.charged_bytes, 10);
+        assert_eq!(change.after.next_look_at, Some(3_660_000));
+        assert_eq!(look(&change.after, &policy, 3_659_999), Look::NotYet);
+        let Look::Refund(refund) = look(&change.after, &policy, 3_660_000) else {
+            panic!("expected a refund")
+        };
+        assert_eq!(refund.refunded_bytes(), 10);
+        assert!(refund.steps.is_empty());
+        assert_eq!(look(&refund.after, &policy, i64::MAX), Look::Forget);
+    }
+
+    #[test]
+    fn where_the_store_refuses_the_charge_ends_at_once() {
+        let policy = policy(true);
+        let change = delete(&registered(10, &policy), &policy, 1_000).expect("deletable");
+        assert_eq!(change.after.charged_bytes, 0);
+        assert_eq!(change.cleanup, Some(Cleanup { reason: EndReason::Deleted, finish_at: 1_000 }));
+    }
+
+    #[test]
+    fn a_cleaner_never_takes_a_confirmed_file() {
+        let policy = policy(true);
+        let file = registered(10, &policy);
+        let pin = Pin { etag: "e".into(), version_id: None };
+        let confirmed = confirm(&file, pin, None, "confirmed", 5).expect("confirmable").after;
+        assert!(reclaim(&confirmed, "late", &policy, 9_000_000).is_err());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        Reissue,
+        Confirm,
+        Delete,
+        Reclaim,
+        Quarantine,
+        Look,
+    }
+
+    proptest! {
+        /// I3, I15, I16 on the plan itself: charged once and refunded once, a next look until at rest, dead is dead.
+        #[test]
+        fn random_acts(
+            size in 0u64..1 << 40,
+            refuses in any::<bool>(),
+            acts in prop::collection::vec((prop::sample::select(vec![
+                Act::Reissue, Act::Confirm, Act::Delete, Act::Reclaim, Act::Quarantine, Act::Look,
+            ]), 0i64..7_200_000), 0..30),
+        ) {
+            let policy = policy(refuses);
+            let mut file = registered(size, &policy);
+            let mut refunded = 0u64;
+            let mut now = 0;
+            for (act, later) in acts {
+                now += later;
+                let pin = Pin { etag: "e".into(), version_id: None };
+                let change = match act {
+                    Act::Reissue => reissue(&file, &policy, now),
+                    Act::Confirm => confirm(&file, pin, None, "confirmed", now),
+                    Act::Delete => delete(&file, &policy, now),
+                    Act::Reclaim => reclaim(&file, "late", &policy, now),
+                    Act::Quarantine => quarantine(&file, "changed", now),
+                    Act::Look => match look(&file, &policy, now) {
+                        Look::Refund(change) => Ok(*change),
+                        _ => continue,
+                    },
+                };
+                let Ok(change) = change else { continue };
+                prop_assert_eq!(&change.before, &file);
+                prop_assert!(change.after.version > file.version);
+                prop_assert!(change.after.url_dead_at >= file.url_dead_at);
+                refunded += change.refunded_bytes();
+                if file.status == Status::Deleted {
+                    prop_assert_eq!(change.after.status, Status::Deleted);
+                }
+                file = change.after;
+                prop_assert!(file.next_look_at.is_some() || file.status.is_at_rest());
+                prop_assert_eq!(refunded + file.charged_bytes, size);
+                if file.status == Status::Deleted && !refuses && file.charged_bytes == 0 {
+                    prop_assert!(now >= policy.silent_at(&file));
+                }
+            }
+        }
+    }
+}

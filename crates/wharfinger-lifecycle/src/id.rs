@@ -1,0 +1,128 @@
+//! Identifiers as types of their own, so that a tenant is never passed where a user is meant.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::key;
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.as_hyphenated().fmt(f)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = uuid::Error;
+
+            /// Only the canonical form is an id: one file, one spelling.
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Ok(Self(*text.parse::<uuid::fmt::Hyphenated>()?.as_uuid()))
+            }
+        }
+    };
+}
+
+uuid_id!(
+    /// A file, from its registration to the end of its tombstone. Time-ordered (UUIDv7).
+    FileId
+);
+uuid_id!(
+    /// A batch of uploads that begin and end together.
+    BatchId
+);
+uuid_id!(
+    /// One unit of background work.
+    JobId
+);
+uuid_id!(
+    /// One order to delete bytes from the store.
+    CleanupId
+);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadName {
+    #[error("must not be empty")]
+    Empty,
+    #[error("is longer than {} bytes once percent-encoded", crate::limits::KEY_PART_BYTES_MAX)]
+    TooLong,
+    #[error("contains a control character")]
+    Control,
+}
+
+fn checked(text: &str) -> Result<String, BadName> {
+    if text.is_empty() {
+        return Err(BadName::Empty);
+    }
+    if text.chars().any(char::is_control) {
+        return Err(BadName::Control);
+    }
+    if key::encode_part(text).len() > crate::limits::KEY_PART_BYTES_MAX {
+        return Err(BadName::TooLong);
+    }
+    Ok(text.to_owned())
+}
+
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            pub fn new(text: &str) -> Result<Self, BadName> {
+                checked(text).map(Self)
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text_id!(
+    /// Who pays: the owner of a quota.
+    TenantId
+);
+text_id!(
+    /// Who acts: a token's `sub`, unique within its tenant.
+    UserId
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_canonical_spelling_is_an_id() {
+        assert!("018f4e6e-7f3a-7000-8000-000000000001".parse::<FileId>().is_ok());
+        assert!("018f4e6e7f3a70008000000000000001".parse::<FileId>().is_err());
+        assert!("{018f4e6e-7f3a-7000-8000-000000000001}".parse::<FileId>().is_err());
+        assert!("../etc/passwd".parse::<FileId>().is_err());
+    }
+
+    #[test]
+    fn names_are_bounded_by_what_they_become_in_a_key() {
+        assert!(TenantId::new(&"a".repeat(255)).is_ok());
+        assert_eq!(TenantId::new(&"a".repeat(256)), Err(BadName::TooLong));
+        assert_eq!(TenantId::new(&"/".repeat(86)), Err(BadName::TooLong));
+        assert_eq!(UserId::new(""), Err(BadName::Empty));
+        assert_eq!(UserId::new("a\0b"), Err(BadName::Control));
+    }
+}

@@ -1,0 +1,97 @@
+//! Where an object lies: `uploads/<tenant>/<user>/<fileId>`, each part percent-encoded.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::id::{FileId, TenantId, UserId};
+
+/// What clients upload. Scans for orphans look here and under `derived/`, nowhere else.
+pub const UPLOADS: &str = "uploads/";
+
+/// The full name of an object in its store. Ordered by bytes, as stores list them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ObjectKey(String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a key this program would make")]
+pub struct BadKey;
+
+impl ObjectKey {
+    pub fn original(tenant: &TenantId, user: &UserId, file: FileId) -> ObjectKey {
+        ObjectKey(format!("{UPLOADS}{}/{}/{file}", encode_part(tenant.as_str()), encode_part(user.as_str())))
+    }
+
+    /// Takes a key back from outside. A part is never empty, never holds a dot, and never more than a file
+    /// system's name: so a key cannot climb out of its folder whatever it is joined to.
+    pub fn parse(text: &str) -> Result<ObjectKey, BadKey> {
+        let sound = !text.is_empty()
+            && text.split('/').all(|part| {
+                !part.is_empty()
+                    && part.len() <= crate::limits::KEY_PART_BYTES_MAX
+                    && part.bytes().all(|byte| is_plain(byte) || byte == b'%')
+            });
+        if sound { Ok(ObjectKey(text.to_owned())) } else { Err(BadKey) }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~')
+}
+
+/// Percent-encodes all but letters, digits, `-`, `_` and `~`; also the dot, so that no part is `..`.
+pub fn encode_part(text: &str) -> String {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if is_plain(byte) {
+            out.push(byte as char);
+        } else {
+            out.push('%');
+            out.push(HEX[usize::from(byte >> 4)] as char);
+            out.push(HEX[usize::from(byte & 15)] as char);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn dots_and_slashes_do_not_survive() {
+        assert_eq!(encode_part("../a b/ü"), "%2E%2E%2Fa%20b%2F%C3%BC");
+        assert!(ObjectKey::parse("uploads/../secrets").is_err());
+        assert!(ObjectKey::parse("uploads//x").is_err());
+        assert!(ObjectKey::parse("/uploads/x").is_err());
+        assert!(ObjectKey::parse("uploads/x/").is_err());
+        assert!(ObjectKey::parse("").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn made_keys_parse_and_differ_where_their_owners_do(a in "\\PC{1,40}", b in "\\PC{1,40}") {
+            let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id");
+            let (Ok(tenant_a), Ok(tenant_b)) = (TenantId::new(&a), TenantId::new(&b)) else { return Ok(()) };
+            let user = UserId::new("u").expect("a fixed name");
+            let key_a = ObjectKey::original(&tenant_a, &user, file);
+            let key_b = ObjectKey::original(&tenant_b, &user, file);
+            prop_assert_eq!(ObjectKey::parse(key_a.as_str()), Ok(key_a.clone()));
+            prop_assert_eq!(key_a == key_b, a == b);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! A bound on everything that comes from outside, the unit last in the name.
+
+pub const FILE_NAME_CHARS_MAX: usize = 255;
+pub const FILE_NAME_BYTES_MAX: usize = 1_000;
+pub const CONTENT_TYPE_BYTES_MAX: usize = 255;
+pub const METADATA_BYTES_MAX: usize = 16 * 1024;
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+/// Each part of an object's key, as encoded: what file systems and stores take as one name.
+pub const KEY_PART_BYTES_MAX: usize = 255;
+
+/// The largest quota and the largest file: far above any store, far below an overflow of `i64` sums.
+pub const QUOTA_BYTES_MAX: u64 = 1 << 60;
+pub const FILE_SIZE_BYTES_MAX: u64 = 1 << 50;
+
+pub const PAGE_ROWS_DEFAULT: usize = 50;
+pub const PAGE_ROWS_MAX: usize = 1_000;
+
+/// How long a text of an error is kept in a row.
+pub const ERROR_TEXT_BYTES_MAX: usize = 2_000;
+
+/// Cuts a text at a character border so that it fits its column.
+pub fn clip(text: &str, bytes_max: usize) -> &str {
+    if text.len() <= bytes_max {
+        return text;
+    }
+    let mut end = bytes_max;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn clips_at_a_character_border() {
+        assert_eq!(super::clip("häfen", 2), "h");
+        assert_eq!(super::clip("häfen", 3), "hä");
+        assert_eq!(super::clip("häfen", 99), "häfen");
+    }
+}
