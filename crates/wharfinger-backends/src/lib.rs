@@ -1,1 +1,6 @@
+//! Everything outside the process: the catalog (SQLite, PostgreSQL), the blobs (local disk), and the faults
+//! that tests put in front of both.
 
+pub mod blobs;
+pub mod catalog;
+pub mod faults;

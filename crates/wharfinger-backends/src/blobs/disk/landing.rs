@@ -1,0 +1,255 @@
+//! An upload on its way to disk. It is written beside the store, linked into place in one step, and the link
+//! is kept only if the file is still waiting for it.
+//!
+//! The temporary name outlives the link until somebody has looked at the row again: after a crash in between,
+//! [`DiskStore::left_behind`] finds it and the look is made up for.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncWriteExt as _;
+use uuid::Uuid;
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::key::ObjectKey;
+
+use super::super::{BlobError, ObjectMeta};
+use super::{DiskStore, LANDING_FOLDER, blocking, etag, from_io, sync_folder};
+
+#[derive(Debug, thiserror::Error)]
+pub enum LandingError {
+    #[error("more bytes came than were announced")]
+    TooLong,
+    #[error("only {0} bytes came")]
+    TooShort(u64),
+    #[error("the SHA-256 of the bytes is another")]
+    Checksum,
+    #[error("there is an object under this key already")]
+    Exists,
+    #[error(transparent)]
+    Store(#[from] BlobError),
+}
+
+/// Bytes that are arriving. Dropped before it is finished, it leaves nothing behind.
+pub struct Landing {
+    temp: TempName,
+    target: PathBuf,
+    file: tokio::fs::File,
+    size: u64,
+    written: u64,
+    checksum: Option<(Sha256, String)>,
+}
+
+/// Bytes that are in place, whose file has to be looked at once more.
+pub struct Landed {
+    temp: TempName,
+    target: PathBuf,
+    pub meta: ObjectMeta,
+}
+
+/// A temporary name that is removed when dropped, unless it must be kept for recovery.
+struct TempName {
+    path: PathBuf,
+    armed: bool,
+}
+
+impl Drop for TempName {
+    fn drop(&mut self) {
+        if self.armed {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What an upload that never came to its end left in the landing folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBehind {
+    pub file: FileId,
+    temp: PathBuf,
+}
+
+impl DiskStore {
+    pub async fn land(
+        &self,
+        file: FileId,
+        key: &ObjectKey,
+        size: u64,
+        checksum_sha256: Option<String>,
+    ) -> Result<Landing, LandingError> {
+        let path = self.root.join(LANDING_FOLDER).join(format!("{file}.{}", Uuid::new_v4()));
+        let made = async { tokio::fs::File::create_new(&path).await.map_err(from_io) };
+        let opened = self.faults.around("create temporary file", made).await?;
+        Ok(Landing {
+            temp: TempName { path, armed: true },
+            target: self.path(key),
+            file: opened,
+            size,
+            written: 0,
+            checksum: checksum_sha256.map(|expected| (Sha256::new(), expected)),
+        })
+    }
+
+    /// Checks the bytes, makes them durable, and puts them in place if the place is free.
+    pub async fn place(&self, landing: Landing) -> Result<Landed, LandingError> {
+        let Landing { mut temp, target, mut file, size, written, checksum } = landing;
+        if written != size {
+            return Err(LandingError::TooShort(written));
+        }
+        if let Some((hasher, expected)) = checksum
+            && hex(&hasher.finalize()) != expected
+        {
+            return Err(LandingError::Checksum);
+        }
+        let synced = async {
+            file.flush().await.map_err(from_io)?;
+            file.sync_all().await.map_err(from_io)
+        };
+        self.faults.around("sync", synced).await?;
+        drop(file);
+        // From here on a crash may leave the object in place: the temporary name is the note that says so.
+        temp.armed = false;
+        let (from, to, root) = (temp.path.clone(), target.clone(), self.root.clone());
+        let linked = blocking(move || Ok(link_durably(&root, &from, &to)));
+        let meta = match self.faults.around("link", linked).await {
+            Ok(Ok(meta)) => meta,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
+                temp.armed = true;
+                return Err(LandingError::Exists);
+            }
+            Ok(Err(error)) => return Err(LandingError::Store(from_io(error))),
+            Err(error) => return Err(LandingError::Store(error)),
+        };
+        Ok(Landed {
+            temp,
+            target,
+            meta: ObjectMeta { size: meta.len(), etag: etag(&meta), version_id: None },
+        })
+    }
+
+    /// What crashed uploads left: those that are in place but were not looked at again, and those that have
+    /// not been written to for `quiet`.
+    pub async fn left_behind(&self, quiet: Duration) -> Result<Vec<LeftBehind>, BlobError> {
+        let folder = self.root.join(LANDING_FOLDER);
+        blocking(move || find_left_behind(&folder, quiet).map_err(from_io)).await
+    }
+
+    /// Clears up after a crashed upload. Its object stays only if its file is still waiting for it.
+    pub async fn clear(
+        &self,
+        left: LeftBehind,
+        key: Option<&ObjectKey>,
+        keep: bool,
+    ) -> Result<(), BlobError> {
+        let target = key.map(|key| self.path(key));
+        blocking(move || {
+            if let (Some(target), false) = (target, keep) {
+                remove_if_same(&left.temp, &target).map_err(from_io)?;
+            }
+            remove_if_there(&left.temp).map_err(from_io)
+        })
+        .await
+    }
+}
+
+impl Landing {
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), LandingError> {
+        self.written += bytes.len() as u64;
+        if self.written > self.size {
+            return Err(LandingError::TooLong);
+        }
+        if let Some((hasher, _)) = &mut self.checksum {
+            hasher.update(bytes);
+        }
+        self.file.write_all(bytes).await.map_err(|error| LandingError::Store(from_io(error)))
+    }
+}
+
+impl Landed {
+    /// The file still waits for these bytes.
+    pub fn keep(mut self) {
+        self.temp.armed = true;
+    }
+
+    /// The file has ended meanwhile: these bytes came too late.
+    pub async fn withdraw(self) -> Result<(), BlobError> {
+        let (temp, target) = (self.temp.path.clone(), self.target.clone());
+        blocking(move || {
+            remove_if_same(&temp, &target).map_err(from_io)?;
+            remove_if_there(&temp).map_err(from_io)
+        })
+        .await
+    }
+}
+
+/// A hard link takes a name only if nobody has it, which a rename does not.
+fn link_durably(root: &Path, from: &Path, to: &Path) -> io::Result<fs::Metadata> {
+    let folder = to.parent().unwrap_or(root);
+    // An empty folder may be pruned between our making it and our using it.
+    for last_try in [false, false, false, true] {
+        make_folder_durably(root, folder)?;
+        match fs::hard_link(from, to) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !last_try => {}
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
+    sync_folder(folder)?;
+    fs::metadata(to)
+}
+
+fn make_folder_durably(root: &Path, folder: &Path) -> io::Result<()> {
+    if folder == root || folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = folder.parent() {
+        make_folder_durably(root, parent)?;
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => sync_folder(parent)?,
+        }
+    }
+    Ok(())
+}
+
+fn find_left_behind(folder: &Path, quiet: Duration) -> io::Result<Vec<LeftBehind>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(file) = name.to_str().and_then(|name| name.split('.').next()?.parse().ok()) else {
+            continue;
+        };
+        let Ok(meta) = entry.metadata() else { continue };
+        let age = meta.modified()?.elapsed().unwrap_or_default();
+        if meta.nlink() > 1 || age >= quiet {
+            found.push(LeftBehind { file, temp: entry.path() });
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the target if it is the very file the temporary name stands for, and never another's.
+fn remove_if_same(temp: &Path, target: &Path) -> io::Result<()> {
+    let (Ok(ours), Ok(placed)) = (fs::metadata(temp), fs::metadata(target)) else { return Ok(()) };
+    if (ours.dev(), ours.ino()) == (placed.dev(), placed.ino()) {
+        remove_if_there(target)?;
+        if let Some(folder) = target.parent() {
+            sync_folder(folder)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,223 @@
+//! Blobs on local disk. Uploads and downloads are HTTP requests that the program itself serves, under URLs it
+//! signed; a key is a path below the root, which the key's own spelling makes safe.
+
+mod landing;
+mod signing;
+mod walk;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
+use tokio_util::io::ReaderStream;
+use wharfinger_lifecycle::key::ObjectKey;
+
+use super::{BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, PutGrant, SignedRequest};
+use crate::faults::Faults;
+pub use landing::{Landed, Landing, LandingError, LeftBehind};
+pub use signing::{SignedQuery, SigningKey};
+
+/// The route under which the program serves this store.
+pub const ROUTE: &str = "/blobs/";
+
+const LANDING_FOLDER: &str = ".landing";
+const READ_BUFFER_BYTES: usize = 256 * 1024;
+
+pub struct DiskStore {
+    root: PathBuf,
+    public_url: String,
+    signing_key: SigningKey,
+    faults: Faults,
+}
+
+impl DiskStore {
+    /// `public_url` is the program's own address as clients see it, without a slash at its end.
+    pub fn open(
+        root: &Path,
+        public_url: &str,
+        signing_key: SigningKey,
+        faults: Faults,
+    ) -> io::Result<DiskStore> {
+        fs::create_dir_all(root.join(LANDING_FOLDER))?;
+        let root = root.canonicalize()?;
+        Ok(DiskStore { root, public_url: public_url.to_owned(), signing_key, faults })
+    }
+
+    pub fn signing_key(&self) -> &SigningKey {
+        &self.signing_key
+    }
+
+    fn path(&self, key: &ObjectKey) -> PathBuf {
+        self.root.join(key.as_str())
+    }
+
+    fn url(&self, key: &ObjectKey, query: &SignedQuery) -> String {
+        // A key is already percent-encoded once; in a URL its percent signs are data.
+        let path = key.as_str().replace('%', "%25");
+        format!("{}{ROUTE}{path}?{}", self.public_url, query.to_query_string())
+    }
+}
+
+/// Changes whenever the bytes do, and survives a copy that keeps modification times.
+fn etag(meta: &fs::Metadata) -> String {
+    let modified =
+        meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_nanos());
+    format!("{modified:x}-{:x}", meta.len())
+}
+
+fn from_io(error: io::Error) -> BlobError {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => BlobError::NotFound,
+        io::ErrorKind::PermissionDenied => BlobError::Refused(error.to_string()),
+        _ => BlobError::Unavailable(error.to_string()),
+    }
+}
+
+/// Makes names in a folder durable, whether they came or went.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
+) -> Result<T, BlobError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(BlobError::Unavailable(error.to_string())))
+}
+
+#[async_trait]
+impl BlobStore for DiskStore {
+    fn kind(&self) -> &'static str {
+        "disk"
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            binds_size: true,
+            binds_content_type: true,
+            binds_checksum: true,
+            create_only: true,
+            refuses_ended: true,
+            delete_batch_max: 500,
+        }
+    }
+
+    async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
+        let query = self.signing_key.sign_put(grant);
+        let headers = grant.content_type.iter().map(|t| ("content-type".to_owned(), t.clone())).collect();
+        Ok(SignedRequest { method: "PUT", url: self.url(&grant.key, &query), headers })
+    }
+
+    async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError> {
+        let query = self.signing_key.sign_get(grant);
+        Ok(SignedRequest { method: "GET", url: self.url(&grant.key, &query), headers: Vec::new() })
+    }
+
+    async fn head(&self, key: &ObjectKey) -> Result<ObjectMeta, BlobError> {
+        let path = self.path(key);
+        blocking(move || {
+            let meta = fs::metadata(path).map_err(from_io)?;
+            if !meta.is_file() {
+                return Err(BlobError::NotFound);
+            }
+            Ok(ObjectMeta { size: meta.len(), etag: etag(&meta), version_id: None })
+        })
+        .await
+    }
+
+    async fn get(
+        &self,
+        key: &ObjectKey,
+        wanted_etag: &str,
+        start: u64,
+        length: Option<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
+        let mut file = tokio::fs::File::open(self.path(key)).await.map_err(from_io)?;
+        // Asked of the open file: what is read below is what was compared.
+        if etag(&file.metadata().await.map_err(from_io)?) != wanted_etag {
+            return Err(BlobError::Changed);
+        }
+        file.seek(io::SeekFrom::Start(start)).await.map_err(from_io)?;
+        let reader = file.take(length.unwrap_or(u64::MAX));
+        Ok(ReaderStream::with_capacity(reader, READ_BUFFER_BYTES).map(|chunk| chunk.map_err(from_io)).boxed())
+    }
+
+    async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
+        let paths: Vec<PathBuf> = keys.iter().map(|key| self.path(key)).collect();
+        let count = paths.len();
+        let root = self.root.clone();
+        let deleted = tokio::task::spawn_blocking(move || delete_paths(&root, &paths)).await;
+        deleted.unwrap_or_else(|error| vec![Err(BlobError::Unavailable(error.to_string())); count])
+    }
+
+    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
+        let listing = walk::start(self.root.clone(), prefix.to_owned(), start_after.map(str::to_owned));
+        stream::unfold(listing, |mut listing| async move {
+            let chunk = listing.recv().await?;
+            Some((chunk, listing))
+        })
+        .flat_map(|chunk| match chunk {
+            Ok(listed) => stream::iter(listed.into_iter().map(Ok).collect::<Vec<_>>()),
+            Err(error) => stream::iter(vec![Err(error)]),
+        })
+        .boxed()
+    }
+
+    async fn check(&self) -> Result<(), BlobError> {
+        let probe = self.root.join(LANDING_FOLDER).join(format!("check.{}", std::process::id()));
+        blocking(move || {
+            fs::write(&probe, b"wharfinger").and_then(|()| fs::remove_file(&probe)).map_err(|error| {
+                BlobError::Unavailable(format!("{} cannot be written: {error}", probe.display()))
+            })
+        })
+        .await
+    }
+}
+
+fn delete_paths(root: &Path, paths: &[PathBuf]) -> Vec<Result<(), BlobError>> {
+    let mut folders = BTreeSet::new();
+    let mut outcomes: Vec<Result<(), BlobError>> = paths
+        .iter()
+        .map(|path| match fs::remove_file(path) {
+            Ok(()) => {
+                folders.extend(path.parent().map(Path::to_path_buf));
+                Ok(())
+            }
+            Err(error) => match from_io(error) {
+                BlobError::NotFound => Ok(()),
+                other => Err(other),
+            },
+        })
+        .collect();
+    // Only a name whose absence is durable is gone: the caller forgets the order once it hears so.
+    for folder in folders {
+        match sync_folder(&folder) {
+            Ok(()) => prune_empty(root, &folder),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                for (path, outcome) in paths.iter().zip(&mut outcomes) {
+                    if path.parent() == Some(folder.as_path()) && outcome.is_ok() {
+                        *outcome = Err(BlobError::Unavailable(error.to_string()));
+                    }
+                }
+            }
+        }
+    }
+    outcomes
+}
+
+/// Folders of users who have nothing left. An upload that races with this makes its folder again.
+fn prune_empty(root: &Path, folder: &Path) {
+    let mut folder = folder;
+    while folder != root && fs::remove_dir(folder).is_ok() {
+        let Some(parent) = folder.parent() else { return };
+        folder = parent;
+    }
+}

@@ -1,0 +1,131 @@
+//! Where the bytes lie. One trait for every store, with an honest account of what each can enforce.
+
+pub mod disk;
+mod faulty;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::key::ObjectKey;
+
+pub use faulty::FaultyBlobs;
+
+use crate::faults::Injected;
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BlobError {
+    /// A clear "absent", never a guess.
+    #[error("no such object")]
+    NotFound,
+    /// The object is not the one that was asked for.
+    #[error("the object was changed")]
+    Changed,
+    /// The store could not be asked, or its answer was lost. Trying again may help.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// The store answered, and its answer is no.
+    #[error("the store refused: {0}")]
+    Refused(String),
+}
+
+impl BlobError {
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, BlobError::Unavailable(_))
+    }
+}
+
+impl From<Injected> for BlobError {
+    fn from(injected: Injected) -> Self {
+        BlobError::Unavailable(injected.to_string())
+    }
+}
+
+/// What the store itself enforces on a signed upload. What it does not, confirm has to find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    pub binds_size: bool,
+    pub binds_content_type: bool,
+    pub binds_checksum: bool,
+    pub create_only: bool,
+    /// An upload for a file that has ended is refused although its URL has not expired.
+    pub refuses_ended: bool,
+    pub delete_batch_max: usize,
+}
+
+/// One upload that may happen.
+#[derive(Clone, Debug)]
+pub struct PutGrant {
+    pub key: ObjectKey,
+    pub size: u64,
+    pub content_type: Option<String>,
+    pub checksum_sha256: Option<String>,
+    pub expires_at: UnixMs,
+}
+
+/// One download that may happen.
+#[derive(Clone, Debug)]
+pub struct GetGrant {
+    pub key: ObjectKey,
+    /// The download is of these very bytes or fails.
+    pub etag: String,
+    pub content_type: Option<String>,
+    pub file_name: String,
+    pub expires_at: UnixMs,
+}
+
+/// A request that its holder can make without further rights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedRequest {
+    pub method: &'static str,
+    pub url: String,
+    /// What the holder must send with it.
+    pub headers: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectMeta {
+    pub size: u64,
+    pub etag: String,
+    pub version_id: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub key: String,
+    pub size: u64,
+    /// By the store's own clock.
+    pub modified_at: UnixMs,
+}
+
+#[async_trait]
+pub trait BlobStore: Send + Sync {
+    /// A word for the kind of store, as it stands in `pending_cleanups.storage_type`.
+    fn kind(&self) -> &'static str;
+
+    fn caps(&self) -> Caps;
+
+    async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError>;
+
+    async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError>;
+
+    async fn head(&self, key: &ObjectKey) -> Result<ObjectMeta, BlobError>;
+
+    /// The object's bytes from `start`, at most `length` of them, if it still has this ETag.
+    async fn get(
+        &self,
+        key: &ObjectKey,
+        etag: &str,
+        start: u64,
+        length: Option<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError>;
+
+    /// Deletes each key and answers for each, in order. An absent object counts as deleted.
+    async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>>;
+
+    /// All objects under a prefix, in the order of their keys' bytes, after a key.
+    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>>;
+
+    /// Whether the store can be used now; the error says why not.
+    async fn check(&self) -> Result<(), BlobError>;
+}

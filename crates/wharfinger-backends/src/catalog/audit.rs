@@ -1,0 +1,75 @@
+//! Looks for what must never be seen, in plain SQL over the whole catalog. `doctor` shows it to operators and
+//! every test ends with it.
+
+use super::Catalog;
+use super::error::CatalogError;
+use super::sql::args;
+
+/// A rule and a query for the rows that break it, each with a text column `what`.
+const RULES: [(&str, &str); 8] = [
+    (
+        "a tenant is charged for what its files are charged (I2)",
+        "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
+         (SELECT tenant_id, SUM(charged_bytes) AS total FROM files GROUP BY tenant_id) f \
+         ON f.tenant_id = q.tenant_id WHERE q.used_bytes <> COALESCE(f.total, 0)",
+    ),
+    (
+        "every charged file has a quota row (I2)",
+        "SELECT id AS what FROM files WHERE charged_bytes > 0 \
+         AND NOT EXISTS (SELECT 1 FROM quotas WHERE quotas.tenant_id = files.tenant_id)",
+    ),
+    (
+        "a tenant's reservation is that of its unconfirmed and ended files (I2)",
+        "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
+         (SELECT tenant_id, SUM(charged_bytes) AS total FROM files \
+         WHERE pipeline_status IN ('registered', 'deleted') GROUP BY tenant_id) f \
+         ON f.tenant_id = q.tenant_id WHERE q.reserved_bytes <> COALESCE(f.total, 0)",
+    ),
+    (
+        "the counters agree with the files",
+        "SELECT COALESCE(c.tenant_id, f.tenant_id) AS what FROM \
+         (SELECT tenant_id, user_id, status, files, charged_bytes FROM file_counts \
+         WHERE files <> 0 OR charged_bytes <> 0) c \
+         FULL JOIN (SELECT tenant_id, user_id, pipeline_status AS status, COUNT(*) AS files, \
+         SUM(charged_bytes) AS charged_bytes FROM files GROUP BY tenant_id, user_id, pipeline_status) f \
+         ON f.tenant_id = c.tenant_id AND f.user_id = c.user_id AND f.status = c.status \
+         WHERE c.tenant_id IS NULL OR f.tenant_id IS NULL \
+         OR c.files <> f.files OR c.charged_bytes <> f.charged_bytes",
+    ),
+    (
+        "every file has its object row, and every object row its file",
+        "SELECT COALESCE(f.id, o.file_id) AS what FROM files f FULL JOIN \
+         (SELECT file_id FROM objects WHERE kind = 'original') o ON o.file_id = f.id \
+         WHERE f.id IS NULL OR o.file_id IS NULL",
+    ),
+    (
+        "a file's history ends in its status (I16)",
+        "SELECT f.id AS what FROM files f WHERE f.pipeline_status <> \
+         (SELECT h.to_status FROM file_history h WHERE h.file_id = f.id ORDER BY h.version DESC LIMIT 1)",
+    ),
+    (
+        "nothing comes back from the dead (I16)",
+        "SELECT file_id AS what FROM file_history WHERE from_status = 'deleted'",
+    ),
+    (
+        "an unconfirmed upload has its delayed check or a look that is due (I15)",
+        "SELECT id AS what FROM files WHERE pipeline_status = 'registered' AND next_look_at IS NULL",
+    ),
+];
+
+const FINDINGS_PER_RULE_MAX: usize = 20;
+
+impl Catalog {
+    /// Each finding is a broken rule and the id it is broken for. Empty is the only good answer.
+    pub async fn audit(&self) -> Result<Vec<String>, CatalogError> {
+        let mut findings = Vec::new();
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        for (rule, sql) in RULES {
+            for row in tx.rows(sql, args![]).await?.iter().take(FINDINGS_PER_RULE_MAX) {
+                findings.push(format!("{rule}: {}", row.text("what")?));
+            }
+        }
+        Ok(findings)
+    }
+}

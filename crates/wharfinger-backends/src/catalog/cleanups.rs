@@ -1,0 +1,355 @@
+//! `pending_cleanups`: the one door out for bytes. A row is written by the transaction that made its bytes
+//! unreachable and removed only after the store said that they are gone.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::Cleanup;
+use wharfinger_lifecycle::id::{CleanupId, TenantId};
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
+
+use super::error::CatalogError;
+use super::files::{Commit, signed};
+use super::sql::{Row, Tx, args, pair_places};
+use super::writer::{Verdict, Write};
+use super::{Catalog, Scope};
+
+/// How long an exhausted row waits between its attempts.
+pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
+
+pub(super) async fn insert(
+    tx: &mut Tx<'_>,
+    commit: &Commit,
+    cleanup: &Cleanup,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    let file = &commit.change.after;
+    tx.run(
+        "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
+         attempts, max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, $9, $9, $10, 0, 0, 0)",
+        args![
+            commit.cleanup_id.to_string(),
+            file.key.as_str(),
+            commit.storage_type,
+            cleanup.reason.as_str(),
+            file.tenant.as_str(),
+            file.id.to_string(),
+            signed(file.size),
+            i64::from(commit.cleanup_max_attempts),
+            now,
+            cleanup.finish_at,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// A claimed order, good until its lease ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedCleanup {
+    pub id: CleanupId,
+    pub token: i64,
+    pub key: ObjectKey,
+    pub tenant: TenantId,
+    pub reason: String,
+    pub attempts: u32,
+    pub finish_at: UnixMs,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CleanupOutcome {
+    /// The store says the bytes are gone.
+    Gone,
+    /// The store refused this one: an attempt is spent.
+    Refused { error: String, retry_at: UnixMs },
+    /// The store could not be asked: nobody's attempt.
+    StoreDown { error: String, retry_at: UnixMs },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    pub done: u64,
+    pub failed: u64,
+    pub exhausted: u64,
+}
+
+struct Claim {
+    now: UnixMs,
+    limit: usize,
+    lease_ms: i64,
+}
+
+impl Write for Claim {
+    type Answer = Vec<ClaimedCleanup>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let sql = tx.dialect().pick(
+            "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
+             WHERE next_attempt_at <= $1 AND lease_until <= $1 ORDER BY next_attempt_at, id LIMIT $2) \
+             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3 \
+             WHERE id IN (SELECT id FROM due) \
+             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at",
+            "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
+             WHERE next_attempt_at <= $1 AND lease_until <= $1 ORDER BY next_attempt_at, id LIMIT $2 \
+             FOR UPDATE SKIP LOCKED) \
+             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3 \
+             WHERE id IN (SELECT id FROM due) \
+             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at",
+        );
+        let rows =
+            tx.rows(sql, args![self.now, self.limit as i64, self.now.saturating_add(self.lease_ms)]).await?;
+        let claimed: Result<Vec<_>, CatalogError> = rows
+            .iter()
+            .map(|row| {
+                Ok(ClaimedCleanup {
+                    id: row.parsed("id")?,
+                    token: row.int("lease_token")?,
+                    key: ObjectKey::parse(&row.text("file_path")?)
+                        .map_err(|_| CatalogError::Corrupt("file_path holds no key".into()))?,
+                    tenant: TenantId::new(&row.text("tenant_id")?)
+                        .map_err(|_| CatalogError::Corrupt("tenant_id holds a name that is none".into()))?,
+                    reason: row.text("reason")?,
+                    attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+                    finish_at: row.int("finish_at")?,
+                })
+            })
+            .collect();
+        Ok(Verdict::Commit(claimed?))
+    }
+}
+
+struct Settle {
+    outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
+    now: UnixMs,
+}
+
+impl Write for Settle {
+    type Answer = Settled;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Settled>, CatalogError> {
+        let mut settled = Settled::default();
+        let finished: Vec<&ClaimedCleanup> = self
+            .outcomes
+            .iter()
+            .filter(|(claim, outcome)| *outcome == CleanupOutcome::Gone && claim.finish_at <= self.now)
+            .map(|(claim, _)| claim)
+            .collect();
+        if !finished.is_empty() {
+            let sql = format!(
+                "DELETE FROM pending_cleanups WHERE (id, lease_token) IN (VALUES {})",
+                pair_places(1, finished.len())
+            );
+            let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]).collect();
+            settled.done += tx.run_built(sql, pairs).await?;
+        }
+        for (claim, outcome) in &self.outcomes {
+            let (id, token) = (claim.id.to_string(), claim.token);
+            match outcome {
+                CleanupOutcome::Gone if claim.finish_at <= self.now => {}
+                // Gone for now; a URL may still bring it back, so it is deleted once more when that is over.
+                CleanupOutcome::Gone => {
+                    tx.run(
+                        "UPDATE pending_cleanups SET next_attempt_at = $3, last_attempt_at = $4, \
+                         last_error = NULL, exhausted = 0, lease_until = 0 WHERE id = $1 AND lease_token = $2",
+                        args![id, token, claim.finish_at, self.now],
+                    )
+                    .await?;
+                }
+                CleanupOutcome::Refused { error, retry_at } => {
+                    let row = tx
+                        .row(
+                            "UPDATE pending_cleanups SET attempts = attempts + 1, last_error = $3, \
+                             last_attempt_at = $4, lease_until = 0, \
+                             exhausted = CASE WHEN attempts + 1 >= max_attempts THEN 1 ELSE 0 END, \
+                             next_attempt_at = CASE WHEN attempts + 1 >= max_attempts THEN $6 ELSE $5 END \
+                             WHERE id = $1 AND lease_token = $2 RETURNING exhausted",
+                            args![
+                                id,
+                                token,
+                                clip(error, ERROR_TEXT_BYTES_MAX),
+                                self.now,
+                                *retry_at,
+                                self.now.saturating_add(EXHAUSTED_RETRY_MS),
+                            ],
+                        )
+                        .await?;
+                    if let Some(row) = row {
+                        settled.failed += 1;
+                        settled.exhausted += row.bytes("exhausted")?;
+                    }
+                }
+                CleanupOutcome::StoreDown { error, retry_at } => {
+                    settled.failed += tx
+                        .run(
+                            "UPDATE pending_cleanups SET last_error = $3, last_attempt_at = $4, \
+                             next_attempt_at = $5, lease_until = 0 WHERE id = $1 AND lease_token = $2",
+                            args![id, token, clip(error, ERROR_TEXT_BYTES_MAX), self.now, *retry_at],
+                        )
+                        .await?;
+                }
+            }
+        }
+        Ok(Verdict::Commit(settled))
+    }
+}
+
+/// Makes all that failed before due now, exhausted ones included.
+struct RetryNow {
+    scope: Scope,
+    now: UnixMs,
+}
+
+impl Write for RetryNow {
+    type Answer = u64;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+        let due = match &self.scope {
+            Scope::All => {
+                tx.run(
+                    "UPDATE pending_cleanups SET next_attempt_at = $1 \
+                     WHERE last_error IS NOT NULL AND next_attempt_at > $1",
+                    args![self.now],
+                )
+                .await?
+            }
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+                tx.run(
+                    "UPDATE pending_cleanups SET next_attempt_at = $1 \
+                     WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND tenant_id = $2",
+                    args![self.now, tenant.as_str()],
+                )
+                .await?
+            }
+        };
+        Ok(Verdict::Commit(due))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingCleanup {
+    pub id: CleanupId,
+    pub file_path: String,
+    pub reason: String,
+    pub attempts: i64,
+    pub max_attempts: i64,
+    pub last_error: Option<String>,
+    pub created_at: UnixMs,
+    pub last_attempt_at: Option<UnixMs>,
+    pub document_id: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CleanupCounts {
+    pub pending: u64,
+    pub exhausted: u64,
+    pub oldest_created_at: Option<UnixMs>,
+}
+
+fn decode(row: &Row) -> Result<PendingCleanup, CatalogError> {
+    Ok(PendingCleanup {
+        id: row.parsed("id")?,
+        file_path: row.text("file_path")?,
+        reason: row.text("reason")?,
+        attempts: row.int("attempts")?,
+        max_attempts: row.int("max_attempts")?,
+        last_error: row.maybe_text("last_error")?,
+        created_at: row.int("created_at")?,
+        last_attempt_at: row.maybe_int("last_attempt_at")?,
+        document_id: row.text("document_id")?,
+    })
+}
+
+impl Catalog {
+    pub async fn claim_cleanups(
+        &self,
+        now: UnixMs,
+        limit: usize,
+        lease_ms: i64,
+    ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
+        self.write(Claim { now, limit, lease_ms }).await
+    }
+
+    pub async fn settle_cleanups(
+        &self,
+        outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
+        now: UnixMs,
+    ) -> Result<Settled, CatalogError> {
+        self.write(Settle { outcomes, now }).await
+    }
+
+    pub async fn retry_cleanups_now(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
+        self.write(RetryNow { scope: scope.clone(), now }).await
+    }
+
+    /// Oldest first.
+    pub async fn pending_cleanups(
+        &self,
+        scope: &Scope,
+        after: Option<CleanupId>,
+        limit: usize,
+    ) -> Result<Vec<PendingCleanup>, CatalogError> {
+        let after = after.map_or_else(String::new, |id| id.to_string());
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        let rows = match scope {
+            Scope::All => {
+                tx.rows(
+                    "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, \
+                     last_attempt_at, document_id FROM pending_cleanups WHERE id > $1 ORDER BY id LIMIT $2",
+                    args![after, limit as i64],
+                )
+                .await?
+            }
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+                tx.rows(
+                    "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, \
+                     last_attempt_at, document_id FROM pending_cleanups \
+                     WHERE tenant_id = $3 AND id > $1 ORDER BY id LIMIT $2",
+                    args![after, limit as i64, tenant.as_str()],
+                )
+                .await?
+            }
+        };
+        rows.iter().map(decode).collect()
+    }
+
+    pub async fn cleanup_counts(&self, scope: &Scope) -> Result<CleanupCounts, CatalogError> {
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        let row = match scope {
+            Scope::All => {
+                tx.row(
+                    "SELECT COUNT(*) AS pending, CAST(COALESCE(SUM(exhausted), 0) AS BIGINT) AS exhausted, \
+                     MIN(created_at) AS oldest FROM pending_cleanups",
+                    args![],
+                )
+                .await?
+            }
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+                tx.row(
+                    "SELECT COUNT(*) AS pending, CAST(COALESCE(SUM(exhausted), 0) AS BIGINT) AS exhausted, \
+                     MIN(created_at) AS oldest FROM pending_cleanups WHERE tenant_id = $1",
+                    args![tenant.as_str()],
+                )
+                .await?
+            }
+        };
+        row.map_or(Ok(CleanupCounts::default()), |row| {
+            let exhausted = row.bytes("exhausted")?;
+            Ok(CleanupCounts {
+                pending: row.bytes("pending")?.saturating_sub(exhausted),
+                exhausted,
+                oldest_created_at: row.maybe_int("oldest")?,
+            })
+        })
+    }
+
+    pub async fn next_cleanup_at(&self) -> Result<Option<UnixMs>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row("SELECT MIN(next_attempt_at) AS at FROM pending_cleanups", args![])
+            .await?;
+        row.map_or(Ok(None), |row| row.maybe_int("at"))
+    }
+}

@@ -1,0 +1,60 @@
+//! What can go wrong with the catalog, named by what the caller can do about it.
+
+use crate::faults::Injected;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// Somebody else changed the row first: read it again.
+    #[error("the row was changed meanwhile")]
+    Stale,
+    /// Nothing happened. Trying again may help.
+    #[error("the catalog is unavailable: {0}")]
+    Unavailable(String),
+    /// The commit was sent and its answer lost: it may have happened. Whoever looks at the row next knows.
+    #[error("the outcome of a commit is unknown: {0}")]
+    Unknown(String),
+    /// A row that cannot be read, or a rule of the schema that a write would have broken: a bug or a foreign hand.
+    #[error("the catalog is damaged or was misused: {0}")]
+    Corrupt(String),
+}
+
+impl CatalogError {
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            CatalogError::Stale | CatalogError::Unavailable(_) => true,
+            CatalogError::Unknown(_) | CatalogError::Corrupt(_) => false,
+        }
+    }
+}
+
+impl From<Injected> for CatalogError {
+    fn from(injected: Injected) -> Self {
+        CatalogError::Unavailable(injected.to_string())
+    }
+}
+
+impl From<sqlx::Error> for CatalogError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Database(database) => {
+                let code = database.code().unwrap_or_default().into_owned();
+                let broken_rule = database.is_unique_violation()
+                    || database.is_check_violation()
+                    || database.is_foreign_key_violation()
+                    || matches!(database.kind(), sqlx::error::ErrorKind::NotNullViolation);
+                // 42xxx: the statement itself is wrong for this schema.
+                if broken_rule || code.starts_with("42") {
+                    CatalogError::Corrupt(error.to_string())
+                } else {
+                    CatalogError::Unavailable(error.to_string())
+                }
+            }
+            sqlx::Error::ColumnDecode { .. }
+            | sqlx::Error::ColumnNotFound(_)
+            | sqlx::Error::ColumnIndexOutOfBounds { .. }
+            | sqlx::Error::Decode(_)
+            | sqlx::Error::Encode(_) => CatalogError::Corrupt(error.to_string()),
+            _ => CatalogError::Unavailable(error.to_string()),
+        }
+    }
+}

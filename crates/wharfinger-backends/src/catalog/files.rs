@@ -1,0 +1,497 @@
+//! Files: registering them, finding them, and committing decided changes.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::{Change, EndReason, File, Pin};
+use wharfinger_lifecycle::id::{CleanupId, FileId, JobId, TenantId, UserId};
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::quota::percent_of;
+use wharfinger_lifecycle::state::Status;
+
+use super::error::CatalogError;
+use super::idempotency::{self, KeyUse};
+use super::jobs::{self, NewJob};
+use super::sql::{Row, Tx, args};
+use super::writer::{Verdict, Write};
+use super::{Catalog, Scope, cleanups, fresh_id, notices, quotas};
+
+/// A query for whole files; the text is fixed at compile time.
+macro_rules! select_files {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, tenant_id, user_id, batch_id, file_name, size, content_type, checksum_sha256, metadata, ",
+            "blob_path, pipeline_status, version, charged_bytes, retry_count, error, etag, object_version, ",
+            "end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at FROM files ",
+            $rest
+        )
+    };
+}
+
+/// A registered file with all that its transaction holds.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    pub file: File,
+    pub actor: String,
+    /// The delayed check that looks at the file when its window is over.
+    pub check: NewJob,
+    pub check_id: JobId,
+    pub default_limit_bytes: u64,
+    pub unconfirmed_limit_percent: u8,
+    pub key_use: Option<KeyUse>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Registered {
+    Made,
+    /// The key was used before with the same body, and made this.
+    Repeated(FileId),
+    /// The key was used before with another body.
+    KeyMismatch,
+    QuotaExceeded {
+        used_bytes: u64,
+        limit_bytes: u64,
+    },
+    UnconfirmedLimit {
+        held_bytes: u64,
+        limit_bytes: u64,
+    },
+}
+
+impl Write for Registration {
+    type Answer = Registered;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Registered>, CatalogError> {
+        let file = &self.file;
+        if let Some(key_use) = &self.key_use {
+            match idempotency::take(tx, file, key_use).await? {
+                idempotency::Taken::Ours => {}
+                idempotency::Taken::Before(id) => return Ok(Verdict::Rollback(Registered::Repeated(id))),
+                idempotency::Taken::OtherBody => return Ok(Verdict::Rollback(Registered::KeyMismatch)),
+            }
+        }
+        insert(tx, file).await?;
+        tx.run(
+            "INSERT INTO objects (key, file_id, kind, created_at) VALUES ($1, $2, 'original', $3)",
+            args![file.key.as_str(), file.id.to_string(), file.created_at],
+        )
+        .await?;
+        remember(tx, file.id, file.version, file.created_at, None, file.status, "registered", &self.actor)
+            .await?;
+        jobs::insert(tx, self.check_id, &self.check, file.created_at).await?;
+        count(tx, file, file.status, 1, signed(file.charged_bytes)).await?;
+
+        let limit_bytes = match quotas::reserve(tx, &file.tenant, file.size, self.default_limit_bytes).await?
+        {
+            quotas::Reserved::Yes { limit_bytes } => limit_bytes,
+            quotas::Reserved::No { used_bytes, limit_bytes } => {
+                return Ok(Verdict::Rollback(Registered::QuotaExceeded { used_bytes, limit_bytes }));
+            }
+        };
+        if self.unconfirmed_limit_percent < 100 {
+            let share = percent_of(limit_bytes, self.unconfirmed_limit_percent);
+            let held = held_unconfirmed(tx, &file.tenant, &file.user).await?;
+            if held > share {
+                return Ok(Verdict::Rollback(Registered::UnconfirmedLimit {
+                    held_bytes: held.saturating_sub(file.size),
+                    limit_bytes: share,
+                }));
+            }
+        }
+        Ok(Verdict::Commit(Registered::Made))
+    }
+}
+
+/// A decided change with the name of who made it.
+pub(super) struct Commit {
+    pub(super) change: Change,
+    pub(super) actor: String,
+    pub(super) storage_type: &'static str,
+    pub(super) cleanup_max_attempts: u32,
+    pub(super) cleanup_id: CleanupId,
+    pub(super) notice_id: uuid::Uuid,
+}
+
+impl Write for Commit {
+    type Answer = Result<(), CatalogError>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let (before, after) = (&self.change.before, &self.change.after);
+        if update(tx, before.version, after).await? == 0 {
+            return Ok(Verdict::Rollback(Err(CatalogError::Stale)));
+        }
+        let steps = &self.change.steps;
+        let now = after.updated_at;
+        for (n, step) in steps.iter().enumerate() {
+            let version = after.version - (steps.len() - 1 - n) as i64;
+            remember(tx, after.id, version, now, step.from, step.to, &step.reason, &self.actor).await?;
+        }
+        if self.change.ends_jobs {
+            jobs::end_for_file(tx, after.id).await?;
+        } else if let Some(run_at) = self.change.moves_jobs_to {
+            jobs::move_for_file(tx, after.id, run_at, now).await?;
+        }
+        if let Some(cleanup) = &self.change.cleanup {
+            cleanups::insert(tx, self, cleanup, now).await?;
+        }
+        if let Some(notice) = self.change.notice {
+            notices::insert(tx, self.notice_id, &self.change, notice).await?;
+        }
+        self.settle_accounts(tx).await?;
+        Ok(Verdict::Commit(Ok(())))
+    }
+}
+
+impl Commit {
+    async fn settle_accounts(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+        let (before, after) = (&self.change.before, &self.change.after);
+        if before.status == after.status {
+            if before.charged_bytes != after.charged_bytes {
+                let delta = signed(after.charged_bytes) - signed(before.charged_bytes);
+                count(tx, after, after.status, 0, delta).await?;
+            }
+        } else {
+            // In one order everywhere, or two commits of one user could wait for each other.
+            let mut moves = [
+                (before.status, -1, -signed(before.charged_bytes)),
+                (after.status, 1, signed(after.charged_bytes)),
+            ];
+            moves.sort_by_key(|(status, ..)| status.as_str());
+            for (status, files, bytes) in moves {
+                count(tx, after, status, files, bytes).await?;
+            }
+        }
+        let reserved =
+            |file: &File| if file.status.holds_reservation() { signed(file.charged_bytes) } else { 0 };
+        let used_delta = signed(after.charged_bytes) - signed(before.charged_bytes);
+        let reserved_delta = reserved(after) - reserved(before);
+        quotas::adjust(tx, &after.tenant, used_delta, reserved_delta).await
+    }
+}
+
+/// Removes a tombstone that nobody needs, with everything that hangs on it.
+struct Forget {
+    file: File,
+}
+
+impl Write for Forget {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        let id = self.file.id.to_string();
+        let gone = tx
+            .run(
+                "DELETE FROM files WHERE id = $1 AND version = $2 AND pipeline_status = 'deleted' \
+                 AND charged_bytes = 0 \
+                 AND NOT EXISTS (SELECT 1 FROM pending_cleanups WHERE document_id = $1)",
+                args![id.as_str(), self.file.version],
+            )
+            .await?;
+        if gone == 0 {
+            return Ok(Verdict::Rollback(false));
+        }
+        for sql in [
+            "DELETE FROM objects WHERE file_id = $1",
+            "DELETE FROM file_history WHERE file_id = $1",
+            "DELETE FROM jobs WHERE file_id = $1",
+        ] {
+            tx.run(sql, args![id.as_str()]).await?;
+        }
+        count(tx, &self.file, Status::Deleted, -1, 0).await?;
+        Ok(Verdict::Commit(true))
+    }
+}
+
+async fn insert(tx: &mut Tx<'_>, file: &File) -> Result<(), CatalogError> {
+    tx.run(
+        "INSERT INTO files (id, tenant_id, user_id, batch_id, file_name, size, content_type, \
+         checksum_sha256, metadata, blob_path, pipeline_status, version, charged_bytes, retry_count, \
+         url_dead_at, next_look_at, created_at, updated_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+        args![
+            file.id.to_string(),
+            file.tenant.as_str(),
+            file.user.as_str(),
+            file.batch.map(|batch| batch.to_string()),
+            file.name.as_str(),
+            signed(file.size),
+            file.content_type.as_deref(),
+            file.checksum_sha256.as_deref(),
+            file.metadata.as_deref(),
+            file.key.as_str(),
+            file.status.as_str(),
+            file.version,
+            signed(file.charged_bytes),
+            i64::from(file.retry_count),
+            file.url_dead_at,
+            file.next_look_at,
+            file.created_at,
+            file.updated_at,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+async fn update(tx: &mut Tx<'_>, expected_version: i64, file: &File) -> Result<u64, CatalogError> {
+    tx.run(
+        "UPDATE files SET pipeline_status = $3, version = $4, charged_bytes = $5, retry_count = $6, \
+         error = $7, etag = $8, object_version = $9, end_reason = $10, url_dead_at = $11, \
+         next_look_at = $12, updated_at = $13, confirmed_at = $14, ready_at = $15, checksum_sha256 = $16 \
+         WHERE id = $1 AND version = $2",
+        args![
+            file.id.to_string(),
+            expected_version,
+            file.status.as_str(),
+            file.version,
+            signed(file.charged_bytes),
+            i64::from(file.retry_count),
+            file.error.as_deref(),
+            file.pin.as_ref().map(|pin| pin.etag.as_str()),
+            file.pin.as_ref().and_then(|pin| pin.version_id.as_deref()),
+            file.ended.map(|reason| reason.as_str()),
+            file.url_dead_at,
+            file.next_look_at,
+            file.updated_at,
+            file.confirmed_at,
+            file.ready_at,
+            file.checksum_sha256.as_deref(),
+        ],
+    )
+    .await
+}
+
+#[allow(clippy::too_many_arguments)]
+async fn remember(
+    tx: &mut Tx<'_>,
+    file: FileId,
+    version: i64,
+    at: UnixMs,
+    from: Option<Status>,
+    to: Status,
+    reason: &str,
+    actor: &str,
+) -> Result<(), CatalogError> {
+    tx.run(
+        "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        args![file.to_string(), version, at, from.map(Status::as_str), to.as_str(), reason, actor],
+    )
+    .await?;
+    Ok(())
+}
+
+async fn count(
+    tx: &mut Tx<'_>,
+    owner: &File,
+    status: Status,
+    files: i64,
+    bytes: i64,
+) -> Result<(), CatalogError> {
+    tx.run(
+        "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
+         VALUES ($1, $2, $3, $4, $5) \
+         ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET \
+         files = file_counts.files + excluded.files, \
+         charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
+        args![owner.tenant.as_str(), owner.user.as_str(), status.as_str(), files, bytes],
+    )
+    .await?;
+    Ok(())
+}
+
+/// What a user holds in uploads that are not confirmed, or ended while their URL lives.
+async fn held_unconfirmed(tx: &mut Tx<'_>, tenant: &TenantId, user: &UserId) -> Result<u64, CatalogError> {
+    let row = tx
+        .row(
+            "SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) AS held FROM file_counts \
+             WHERE tenant_id = $1 AND user_id = $2 AND status IN ('registered', 'deleted')",
+            args![tenant.as_str(), user.as_str()],
+        )
+        .await?;
+    row.map_or(Ok(0), |row| row.bytes("held"))
+}
+
+/// Sizes are bounded far below `i64::MAX` before they get here.
+pub(super) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn named<T, E>(column: &str, name: Result<T, E>) -> Result<T, CatalogError> {
+    name.map_err(|_| CatalogError::Corrupt(format!("{column} holds a name that is none")))
+}
+
+fn decode(row: &Row) -> Result<File, CatalogError> {
+    let status = row.text("pipeline_status")?;
+    let etag = row.maybe_text("etag")?;
+    let version_id = row.maybe_text("object_version")?;
+    let batch = row.maybe_text("batch_id")?;
+    Ok(File {
+        id: row.parsed("id")?,
+        tenant: named("tenant_id", TenantId::new(&row.text("tenant_id")?))?,
+        user: named("user_id", UserId::new(&row.text("user_id")?))?,
+        batch: batch.map(|id| named("batch_id", id.parse())).transpose()?,
+        name: row.text("file_name")?,
+        size: row.bytes("size")?,
+        content_type: row.maybe_text("content_type")?,
+        checksum_sha256: row.maybe_text("checksum_sha256")?,
+        metadata: row.maybe_text("metadata")?,
+        key: named("blob_path", ObjectKey::parse(&row.text("blob_path")?))?,
+        status: Status::parse(&status)
+            .ok_or_else(|| CatalogError::Corrupt(format!("pipeline_status holds {status:?}")))?,
+        version: row.int("version")?,
+        charged_bytes: row.bytes("charged_bytes")?,
+        retry_count: u32::try_from(row.int("retry_count")?).unwrap_or(u32::MAX),
+        error: row.maybe_text("error")?,
+        pin: etag.map(|etag| Pin { etag, version_id }),
+        ended: row.maybe_text("end_reason")?.as_deref().and_then(EndReason::parse),
+        url_dead_at: row.int("url_dead_at")?,
+        next_look_at: row.maybe_int("next_look_at")?,
+        created_at: row.int("created_at")?,
+        updated_at: row.int("updated_at")?,
+        confirmed_at: row.maybe_int("confirmed_at")?,
+        ready_at: row.maybe_int("ready_at")?,
+    })
+}
+
+/// One line of a file's history, as told to its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryLine {
+    pub at: UnixMs,
+    pub from: Option<Status>,
+    pub to: Status,
+    pub reason: String,
+    pub actor: String,
+}
+
+impl Catalog {
+    pub async fn register(&self, registration: Registration) -> Result<Registered, CatalogError> {
+        self.write(registration).await
+    }
+
+    /// Commits a decided change, or answers [`CatalogError::Stale`] if the row is no longer what was read.
+    pub async fn commit(&self, change: Change, actor: &str) -> Result<(), CatalogError> {
+        let now = change.after.updated_at;
+        self.write(Commit {
+            change,
+            actor: actor.to_owned(),
+            storage_type: self.storage_type,
+            cleanup_max_attempts: self.cleanup_max_attempts,
+            cleanup_id: CleanupId(fresh_id(now)),
+            notice_id: fresh_id(now),
+        })
+        .await?
+    }
+
+    /// False if the tombstone was not ready to be forgotten after all.
+    pub async fn forget(&self, file: File) -> Result<bool, CatalogError> {
+        self.write(Forget { file }).await
+    }
+
+    pub async fn file(&self, id: FileId) -> Result<Option<File>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = select_files!("WHERE id = $1");
+        let row = reader.tx(&self.faults).row(sql, args![id.to_string()]).await?;
+        row.as_ref().map(decode).transpose()
+    }
+
+    /// Newest first, without the dead, older than `before`.
+    pub async fn files(
+        &self,
+        scope: &Scope,
+        before: Option<FileId>,
+        limit: usize,
+    ) -> Result<Vec<File>, CatalogError> {
+        let before = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        let limit = limit as i64;
+        let (sql, args) = match scope {
+            Scope::User(tenant, user) => (
+                select_files!(
+                    "WHERE tenant_id = $3 AND user_id = $4 AND id < $1 AND pipeline_status <> 'deleted' \
+                     ORDER BY id DESC LIMIT $2"
+                ),
+                args![before, limit, tenant.as_str(), user.as_str()],
+            ),
+            Scope::Tenant(tenant) => (
+                select_files!(
+                    "WHERE tenant_id = $3 AND id < $1 AND pipeline_status <> 'deleted' \
+                     ORDER BY id DESC LIMIT $2"
+                ),
+                args![before, limit, tenant.as_str()],
+            ),
+            Scope::All => (
+                select_files!("WHERE id < $1 AND pipeline_status <> 'deleted' ORDER BY id DESC LIMIT $2"),
+                args![before, limit],
+            ),
+        };
+        let mut reader = self.reader().await?;
+        reader.tx(&self.faults).rows(sql, args).await?.iter().map(decode).collect()
+    }
+
+    pub async fn history(&self, id: FileId) -> Result<Vec<HistoryLine>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT at, from_status, to_status, reason, actor FROM file_history \
+                 WHERE file_id = $1 ORDER BY version",
+                args![id.to_string()],
+            )
+            .await?;
+        let status = |word: String| {
+            Status::parse(&word).ok_or_else(|| CatalogError::Corrupt(format!("history holds {word:?}")))
+        };
+        rows.iter()
+            .map(|row| {
+                Ok(HistoryLine {
+                    at: row.int("at")?,
+                    from: row.maybe_text("from_status")?.map(status).transpose()?,
+                    to: status(row.text("to_status")?)?,
+                    reason: row.text("reason")?,
+                    actor: row.text("actor")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Files whose next look is due, oldest first, after a place in that order: a file that cannot be mended
+    /// does not hide those behind it.
+    pub async fn files_to_look_at(
+        &self,
+        now: UnixMs,
+        after: Option<(UnixMs, FileId)>,
+        limit: usize,
+    ) -> Result<Vec<File>, CatalogError> {
+        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                select_files!(
+                    "WHERE next_look_at <= $1 AND (next_look_at, id) > ($2, $3) \
+                     ORDER BY next_look_at, id LIMIT $4"
+                ),
+                args![now, at, id, limit as i64],
+            )
+            .await?;
+        rows.iter().map(decode).collect()
+    }
+
+    /// How many files are in each status, over everybody; the dead are not counted.
+    pub async fn count_by_status(&self) -> Result<Vec<(Status, u64)>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT status, CAST(SUM(files) AS BIGINT) AS files FROM file_counts \
+                 WHERE status <> 'deleted' GROUP BY status",
+                args![],
+            )
+            .await?;
+        let mut counts = Vec::new();
+        for row in &rows {
+            if let Some(status) = Status::parse(&row.text("status")?) {
+                counts.push((status, row.bytes("files")?));
+            }
+        }
+        Ok(counts)
+    }
+}

@@ -1,0 +1,92 @@
+//! Idempotency keys. A key is written in the transaction of what it makes, so it is either unused or done:
+//! two requests with one key wait for each other in the database, and the second reads what the first made.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::File;
+use wharfinger_lifecycle::id::FileId;
+
+use super::Catalog;
+use super::error::CatalogError;
+use super::sql::{Tx, args};
+use super::writer::{Verdict, Write};
+
+#[derive(Clone, Debug)]
+pub struct KeyUse {
+    pub route: &'static str,
+    pub key: String,
+    /// A hash of the body: the same key with another body is a mistake of the client's.
+    pub fingerprint: String,
+    pub expires_at: UnixMs,
+}
+
+pub(super) enum Taken {
+    Ours,
+    Before(FileId),
+    OtherBody,
+}
+
+pub(super) async fn take(tx: &mut Tx<'_>, file: &File, key_use: &KeyUse) -> Result<Taken, CatalogError> {
+    let (tenant, user) = (file.tenant.as_str(), file.user.as_str());
+    let taken = tx
+        .run(
+            "INSERT INTO idempotency_keys (tenant_id, user_id, route, key, fingerprint, made_id, expires_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) \
+             ON CONFLICT (tenant_id, user_id, route, key) DO UPDATE SET \
+             fingerprint = excluded.fingerprint, made_id = excluded.made_id, expires_at = excluded.expires_at \
+             WHERE idempotency_keys.expires_at <= $8",
+            args![
+                tenant,
+                user,
+                key_use.route,
+                key_use.key.as_str(),
+                key_use.fingerprint.as_str(),
+                file.id.to_string(),
+                key_use.expires_at,
+                file.created_at,
+            ],
+        )
+        .await?;
+    if taken == 1 {
+        return Ok(Taken::Ours);
+    }
+    let before = tx
+        .row(
+            "SELECT fingerprint, made_id FROM idempotency_keys \
+             WHERE tenant_id = $1 AND user_id = $2 AND route = $3 AND key = $4",
+            args![tenant, user, key_use.route, key_use.key.as_str()],
+        )
+        .await?
+        .ok_or(CatalogError::Stale)?;
+    if before.text("fingerprint")? == key_use.fingerprint {
+        Ok(Taken::Before(before.parsed("made_id")?))
+    } else {
+        Ok(Taken::OtherBody)
+    }
+}
+
+struct ForgetExpired {
+    now: UnixMs,
+    limit: usize,
+}
+
+impl Write for ForgetExpired {
+    type Answer = u64;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+        let gone = tx
+            .run(
+                "DELETE FROM idempotency_keys WHERE (tenant_id, user_id, route, key) IN \
+                 (SELECT tenant_id, user_id, route, key FROM idempotency_keys WHERE expires_at <= $1 \
+                 ORDER BY expires_at LIMIT $2) AND expires_at <= $1",
+                args![self.now, self.limit as i64],
+            )
+            .await?;
+        Ok(Verdict::Commit(gone))
+    }
+}
+
+impl Catalog {
+    pub async fn forget_expired_keys(&self, now: UnixMs, limit: usize) -> Result<u64, CatalogError> {
+        self.write(ForgetExpired { now, limit }).await
+    }
+}

@@ -1,0 +1,456 @@
+//! The jobs engine: thin, transactional, fenced. A job is enqueued in the transaction of what it follows from;
+//! a claim raises its token, and whoever holds an older token changes nothing.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
+use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
+
+use super::error::CatalogError;
+use super::sql::{Dialect, Row, Tx, args, pair_places, places};
+use super::writer::{Verdict, Write};
+use super::{Catalog, fresh_id};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewJob {
+    pub queue: &'static str,
+    pub tenant: TenantId,
+    pub file: Option<FileId>,
+    pub payload: Option<String>,
+    pub run_at: UnixMs,
+    pub max_attempts: u32,
+}
+
+/// A claimed job, good while its token is the current one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedJob {
+    pub id: JobId,
+    pub token: i64,
+    pub queue: String,
+    pub tenant: String,
+    pub file: Option<FileId>,
+    pub payload: Option<String>,
+    pub attempt: u32,
+    pub max_attempts: u32,
+    pub lease_until: UnixMs,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadJob {
+    pub id: JobId,
+    pub queue: String,
+    pub tenant: String,
+    pub file: Option<FileId>,
+    pub attempts: i64,
+    pub reason: String,
+    pub last_error: Option<String>,
+    pub died_at: UnixMs,
+}
+
+/// What became of a job whose attempt did not end well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Retried,
+    Dead,
+    /// The token was not the current one: nothing was changed.
+    LeaseLost,
+}
+
+pub(super) async fn insert(
+    tx: &mut Tx<'_>,
+    id: JobId,
+    job: &NewJob,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    tx.run(
+        "INSERT INTO jobs (id, queue, tenant_id, file_id, payload, state, run_at, attempts, max_attempts, \
+         lease_token, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'waiting', $6, 0, $7, 0, $8, $8)",
+        args![
+            id.to_string(),
+            job.queue,
+            job.tenant.as_str(),
+            job.file.map(|file| file.to_string()),
+            job.payload.as_deref(),
+            job.run_at,
+            i64::from(job.max_attempts),
+            now,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// A worker that still holds one of these finds its lease lost.
+pub(super) async fn end_for_file(tx: &mut Tx<'_>, file: FileId) -> Result<(), CatalogError> {
+    tx.run("DELETE FROM jobs WHERE file_id = $1", args![file.to_string()]).await?;
+    Ok(())
+}
+
+pub(super) async fn move_for_file(
+    tx: &mut Tx<'_>,
+    file: FileId,
+    run_at: UnixMs,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    tx.run(
+        "UPDATE jobs SET run_at = $2, updated_at = $3 WHERE file_id = $1 AND state = 'waiting'",
+        args![file.to_string(), run_at, now],
+    )
+    .await?;
+    Ok(())
+}
+
+struct Enqueue {
+    jobs: Vec<(JobId, NewJob)>,
+    now: UnixMs,
+}
+
+impl Write for Enqueue {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        for (id, job) in &self.jobs {
+            insert(tx, *id, job, self.now).await?;
+        }
+        Ok(Verdict::Commit(()))
+    }
+}
+
+/// What a claim asks for.
+#[derive(Clone, Debug)]
+pub struct JobClaim {
+    pub queue: &'static str,
+    pub owner: String,
+    pub limit: usize,
+    pub lease_ms: i64,
+    /// Heartbeats move the lease, never this: a hung worker is not working.
+    pub deadline_ms: i64,
+    /// No tenant has more than this many jobs of a queue in work at once.
+    pub per_tenant_max: Option<u32>,
+    pub now: UnixMs,
+}
+
+const CLAIM: &str = "UPDATE jobs SET state = 'leased', attempts = attempts + 1, \
+    lease_token = lease_token + 1, lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2";
+const CLAIMED: &str =
+    "RETURNING id, lease_token, queue, tenant_id, file_id, payload, attempts, max_attempts, lease_until";
+
+impl Write for JobClaim {
+    type Answer = Vec<LeasedJob>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+        let mut args = args![
+            self.queue,
+            self.now,
+            self.owner.as_str(),
+            self.now.saturating_add(self.lease_ms.min(self.deadline_ms)),
+            self.now.saturating_add(self.deadline_ms),
+            self.limit as i64,
+        ];
+        let sql = match self.per_tenant_max {
+            None => format!(
+                "WITH due AS MATERIALIZED (SELECT id FROM jobs \
+                 WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 ORDER BY run_at, id LIMIT $6 {lock}) \
+                 {CLAIM} WHERE id IN (SELECT id FROM due) {CLAIMED}"
+            ),
+            Some(per_tenant_max) => {
+                args.push(i64::from(per_tenant_max).into());
+                if tx.dialect() == Dialect::Postgres {
+                    // Two claims that count at the same time would each fill the cap.
+                    tx.rows("SELECT CAST(pg_advisory_xact_lock(hashtext($1)) AS TEXT)", args![self.queue])
+                        .await?;
+                }
+                format!(
+                    "WITH due AS MATERIALIZED (SELECT id, tenant_id, run_at FROM jobs \
+                     WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 AND tenant_id NOT IN \
+                     (SELECT tenant_id FROM jobs WHERE queue = $1 AND state = 'leased' \
+                     GROUP BY tenant_id HAVING COUNT(*) >= $7) ORDER BY run_at, id LIMIT $6 {lock}), \
+                     placed AS (SELECT due.id, ROW_NUMBER() OVER (PARTITION BY due.tenant_id \
+                     ORDER BY due.run_at, due.id) + (SELECT COUNT(*) FROM jobs AS held WHERE held.queue = $1 \
+                     AND held.state = 'leased' AND held.tenant_id = due.tenant_id) AS place FROM due) \
+                     {CLAIM} WHERE id IN (SELECT id FROM placed WHERE place <= $7) {CLAIMED}"
+                )
+            }
+        };
+        let mut jobs: Vec<LeasedJob> =
+            tx.rows_built(sql, args).await?.iter().map(leased).collect::<Result<_, _>>()?;
+        jobs.sort_by_key(|job| job.id);
+        Ok(Verdict::Commit(jobs))
+    }
+}
+
+fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
+    Ok(LeasedJob {
+        id: row.parsed("id")?,
+        token: row.int("lease_token")?,
+        queue: row.text("queue")?,
+        tenant: row.text("tenant_id")?,
+        file: maybe_file(row)?,
+        payload: row.maybe_text("payload")?,
+        attempt: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+        max_attempts: u32::try_from(row.int("max_attempts")?).unwrap_or(u32::MAX),
+        lease_until: row.int("lease_until")?,
+    })
+}
+
+fn maybe_file(row: &Row) -> Result<Option<FileId>, CatalogError> {
+    row.maybe_text("file_id")?
+        .map(|id| id.parse().map_err(|_| CatalogError::Corrupt("file_id holds no id".into())))
+        .transpose()
+}
+
+struct Complete {
+    done: Vec<(JobId, i64)>,
+}
+
+impl Write for Complete {
+    type Answer = Vec<JobId>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Vec<JobId>>, CatalogError> {
+        if self.done.is_empty() {
+            return Ok(Verdict::Rollback(Vec::new()));
+        }
+        let sql = format!(
+            "DELETE FROM jobs WHERE state = 'leased' AND (id, lease_token) IN (VALUES {}) RETURNING id",
+            pair_places(1, self.done.len())
+        );
+        let pairs = self.done.iter().flat_map(|(id, token)| args![id.to_string(), *token]).collect();
+        let rows = tx.rows_built(sql, pairs).await?;
+        Ok(Verdict::Commit(rows.iter().map(|row| row.parsed("id")).collect::<Result<_, _>>()?))
+    }
+}
+
+struct Heartbeat {
+    id: JobId,
+    token: i64,
+    lease_ms: i64,
+    now: UnixMs,
+}
+
+impl Write for Heartbeat {
+    type Answer = Option<UnixMs>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let row = tx
+            .row(
+                "UPDATE jobs SET lease_until = CASE WHEN deadline_at < $3 THEN deadline_at ELSE $3 END, \
+                 updated_at = $4 WHERE id = $1 AND lease_token = $2 AND state = 'leased' \
+                 RETURNING lease_until",
+                args![self.id.to_string(), self.token, self.now.saturating_add(self.lease_ms), self.now],
+            )
+            .await?;
+        Ok(Verdict::Commit(row.map(|row| row.int("lease_until")).transpose()?))
+    }
+}
+
+struct Fail {
+    id: JobId,
+    token: i64,
+    error: String,
+    /// None: there will be no other attempt.
+    retry_at: Option<UnixMs>,
+    now: UnixMs,
+}
+
+impl Write for Fail {
+    type Answer = Fate;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Fate>, CatalogError> {
+        let fate = end_attempt(tx, self.id, self.token, &self.error, self.retry_at, self.now).await?;
+        Ok(Verdict::Commit(fate))
+    }
+}
+
+async fn end_attempt(
+    tx: &mut Tx<'_>,
+    id: JobId,
+    token: i64,
+    error: &str,
+    retry_at: Option<UnixMs>,
+    now: UnixMs,
+) -> Result<Fate, CatalogError> {
+    let (again, reason) = match retry_at {
+        Some(_) => (1, "attempts used up"),
+        None => (0, "not retryable"),
+    };
+    let row = tx
+        .row(
+            "UPDATE jobs SET last_error = $3, updated_at = $4, lease_until = NULL, deadline_at = NULL, \
+             lease_owner = NULL, run_at = $5, \
+             state = CASE WHEN $6 = 1 AND attempts < max_attempts THEN 'waiting' ELSE 'dead' END, \
+             dead_reason = CASE WHEN $6 = 1 AND attempts < max_attempts THEN NULL ELSE $7 END \
+             WHERE id = $1 AND lease_token = $2 AND state = 'leased' RETURNING state",
+            args![
+                id.to_string(),
+                token,
+                clip(error, ERROR_TEXT_BYTES_MAX),
+                now,
+                retry_at.unwrap_or(now),
+                i64::from(again),
+                reason,
+            ],
+        )
+        .await?;
+    match row {
+        None => Ok(Fate::LeaseLost),
+        Some(row) if row.text("state")? == "dead" => Ok(Fate::Dead),
+        Some(_) => Ok(Fate::Retried),
+    }
+}
+
+/// Takes back the jobs whose lease or deadline is over: that was an attempt.
+struct TakeBack {
+    now: UnixMs,
+    retry_at: UnixMs,
+    limit: usize,
+}
+
+impl Write for TakeBack {
+    type Answer = Vec<(JobId, Fate)>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let sql = tx.dialect().pick(
+            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 \
+             ORDER BY lease_until LIMIT $2",
+            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 \
+             ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED",
+        );
+        let mut fates = Vec::new();
+        for row in tx.rows(sql, args![self.now, self.limit as i64]).await? {
+            let (id, token) = (row.parsed("id")?, row.int("lease_token")?);
+            let fate = end_attempt(tx, id, token, "the lease ran out", Some(self.retry_at), self.now).await?;
+            fates.push((id, fate));
+        }
+        Ok(Verdict::Commit(fates))
+    }
+}
+
+struct Redrive {
+    id: JobId,
+    now: UnixMs,
+}
+
+impl Write for Redrive {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        let redriven = tx
+            .run(
+                "UPDATE jobs SET state = 'waiting', attempts = 0, run_at = $2, updated_at = $2, \
+                 dead_reason = NULL, lease_token = lease_token + 1 WHERE id = $1 AND state = 'dead'",
+                args![self.id.to_string(), self.now],
+            )
+            .await?;
+        Ok(Verdict::Commit(redriven == 1))
+    }
+}
+
+struct Discard {
+    id: JobId,
+}
+
+impl Write for Discard {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        let gone =
+            tx.run("DELETE FROM jobs WHERE id = $1 AND state = 'dead'", args![self.id.to_string()]).await?;
+        Ok(Verdict::Commit(gone == 1))
+    }
+}
+
+impl Catalog {
+    pub async fn enqueue(&self, jobs: Vec<NewJob>, now: UnixMs) -> Result<Vec<JobId>, CatalogError> {
+        let jobs: Vec<_> = jobs.into_iter().map(|job| (JobId(fresh_id(now)), job)).collect();
+        let ids = jobs.iter().map(|(id, _)| *id).collect();
+        self.write(Enqueue { jobs, now }).await?;
+        Ok(ids)
+    }
+
+    pub async fn claim_jobs(&self, claim: JobClaim) -> Result<Vec<LeasedJob>, CatalogError> {
+        self.write(claim).await
+    }
+
+    /// Answers the jobs that were still ours. The others belong to somebody else by now.
+    pub async fn complete_jobs(&self, done: Vec<(JobId, i64)>) -> Result<Vec<JobId>, CatalogError> {
+        self.write(Complete { done }).await
+    }
+
+    /// The new end of the lease, or none if it was lost.
+    pub async fn heartbeat_job(
+        &self,
+        id: JobId,
+        token: i64,
+        lease_ms: i64,
+        now: UnixMs,
+    ) -> Result<Option<UnixMs>, CatalogError> {
+        self.write(Heartbeat { id, token, lease_ms, now }).await
+    }
+
+    pub async fn fail_job(
+        &self,
+        id: JobId,
+        token: i64,
+        error: &str,
+        retry_at: Option<UnixMs>,
+        now: UnixMs,
+    ) -> Result<Fate, CatalogError> {
+        self.write(Fail { id, token, error: error.to_owned(), retry_at, now }).await
+    }
+
+    pub async fn take_back_jobs(
+        &self,
+        now: UnixMs,
+        retry_at: UnixMs,
+        limit: usize,
+    ) -> Result<Vec<(JobId, Fate)>, CatalogError> {
+        self.write(TakeBack { now, retry_at, limit }).await
+    }
+
+    pub async fn redrive_job(&self, id: JobId, now: UnixMs) -> Result<bool, CatalogError> {
+        self.write(Redrive { id, now }).await
+    }
+
+    pub async fn discard_job(&self, id: JobId) -> Result<bool, CatalogError> {
+        self.write(Discard { id }).await
+    }
+
+    pub async fn dead_jobs(&self, after: Option<JobId>, limit: usize) -> Result<Vec<DeadJob>, CatalogError> {
+        let after = after.map_or_else(String::new, |id| id.to_string());
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT id, queue, tenant_id, file_id, attempts, dead_reason, last_error, updated_at FROM jobs \
+                 WHERE state = 'dead' AND id > $1 ORDER BY id LIMIT $2",
+                args![after, limit as i64],
+            )
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(DeadJob {
+                    id: row.parsed("id")?,
+                    queue: row.text("queue")?,
+                    tenant: row.text("tenant_id")?,
+                    file: maybe_file(row)?,
+                    attempts: row.int("attempts")?,
+                    reason: row.maybe_text("dead_reason")?.unwrap_or_default(),
+                    last_error: row.maybe_text("last_error")?,
+                    died_at: row.int("updated_at")?,
+                })
+            })
+            .collect()
+    }
+
+    /// When the next waiting job of any of these queues is due.
+    pub async fn next_job_at(&self, queues: &[&'static str]) -> Result<Option<UnixMs>, CatalogError> {
+        let sql = format!(
+            "SELECT MIN(run_at) AS at FROM jobs WHERE state = 'waiting' AND queue IN ({})",
+            places(1, queues.len())
+        );
+        let queues = queues.iter().flat_map(|queue| args![*queue]).collect();
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows_built(sql, queues).await?;
+        rows.first().map_or(Ok(None), |row| row.maybe_int("at"))
+    }
+}

@@ -1,0 +1,278 @@
+//! The catalog: the only truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for
+//! many processes; the verbs are the same code and, wherever both accept it, the same SQL.
+
+mod audit;
+mod cleanups;
+mod error;
+mod files;
+mod idempotency;
+mod jobs;
+mod notices;
+mod quotas;
+mod schema;
+mod sql;
+mod sweeps;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{ConnectOptions as _, Connection as _};
+use uuid::{NoContext, Timestamp, Uuid};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::{TenantId, UserId};
+
+pub use cleanups::{
+    ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
+};
+pub use error::CatalogError;
+pub use files::{HistoryLine, Registered, Registration};
+pub use idempotency::KeyUse;
+pub use jobs::{DeadJob, Fate, JobClaim, LeasedJob, NewJob};
+pub use notices::Notification;
+pub use quotas::Drift;
+pub use schema::SCHEMA_VERSION;
+pub use sql::Dialect;
+pub use sweeps::SweepRecord;
+
+use crate::faults::Faults;
+use sql::{Link, Tx};
+use writer::{Verdict, Write, Writer};
+
+/// Whose rows a caller may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    User(TenantId, UserId),
+    Tenant(TenantId),
+    All,
+}
+
+impl Scope {
+    pub fn covers(&self, tenant: &TenantId, user: &UserId) -> bool {
+        match self {
+            Scope::User(own_tenant, own_user) => own_tenant == tenant && own_user == user,
+            Scope::Tenant(own_tenant) => own_tenant == tenant,
+            Scope::All => true,
+        }
+    }
+}
+
+/// Where the catalog lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CatalogUrl {
+    Sqlite(PathBuf),
+    Postgres(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct CatalogOptions {
+    pub url: CatalogUrl,
+    pub faults: Faults,
+    /// What is written into a cleanup row as the kind of its store.
+    pub storage_type: &'static str,
+    pub cleanup_max_attempts: u32,
+    pub connections_max: u32,
+}
+
+#[derive(Clone)]
+enum Backend {
+    Sqlite { writer: Writer, readers: SqlitePool },
+    Postgres(PgPool),
+}
+
+#[derive(Clone)]
+pub struct Catalog {
+    backend: Backend,
+    faults: Faults,
+    storage_type: &'static str,
+    cleanup_max_attempts: u32,
+}
+
+/// A pooled connection for reads.
+enum Reader {
+    Sqlite(sqlx::pool::PoolConnection<sqlx::Sqlite>),
+    Postgres(sqlx::pool::PoolConnection<sqlx::Postgres>),
+}
+
+impl Reader {
+    fn tx<'r>(&'r mut self, faults: &'r Faults) -> Tx<'r> {
+        let link = match self {
+            Reader::Sqlite(connection) => Link::Sqlite(connection),
+            Reader::Postgres(connection) => Link::Postgres(connection),
+        };
+        Tx { link, faults }
+    }
+}
+
+/// How often a write is tried again that the database itself asked to repeat (deadlock, serialization).
+const WRITE_TRIES_MAX: u32 = 5;
+
+impl Catalog {
+    /// Opens the catalog; its schema may still have to be migrated.
+    pub async fn open(options: CatalogOptions) -> Result<Catalog, CatalogError> {
+        let backend = match &options.url {
+            CatalogUrl::Sqlite(path) => {
+                let writer = Writer::start(open_sqlite_writer(path).await?, options.faults.clone());
+                let readers = SqlitePoolOptions::new()
+                    .max_connections(options.connections_max.clamp(1, 8))
+                    .acquire_timeout(Duration::from_secs(10))
+                    .connect_with(sqlite_options(path).read_only(true))
+                    .await?;
+                Backend::Sqlite { writer, readers }
+            }
+            CatalogUrl::Postgres(url) => {
+                Backend::Postgres(open_postgres(url, options.connections_max).await?)
+            }
+        };
+        Ok(Catalog {
+            backend,
+            faults: options.faults,
+            storage_type: options.storage_type,
+            cleanup_max_attempts: options.cleanup_max_attempts,
+        })
+    }
+
+    /// Brings the schema up to date; answers the steps that were applied.
+    pub async fn migrate(&self, now: UnixMs) -> Result<Vec<i64>, CatalogError> {
+        self.write(schema::Migrate { catalog_id: fresh_id(now).to_string(), now }).await
+    }
+
+    pub fn dialect(&self) -> Dialect {
+        match self.backend {
+            Backend::Sqlite { .. } => Dialect::Sqlite,
+            Backend::Postgres(_) => Dialect::Postgres,
+        }
+    }
+
+    /// Answers if the catalog can be read now.
+    pub async fn ping(&self) -> Result<(), CatalogError> {
+        let mut reader = self.reader().await?;
+        reader.tx(&self.faults).rows("SELECT CAST(1 AS BIGINT) AS one", Vec::new()).await?;
+        Ok(())
+    }
+
+    /// The database server's own clock, for processes on many machines to agree on. SQLite has none.
+    pub async fn server_time(&self) -> Result<Option<UnixMs>, CatalogError> {
+        if self.dialect() == Dialect::Sqlite {
+            return Ok(None);
+        }
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT) AS now", Vec::new())
+            .await?;
+        row.map(|row| row.int("now")).transpose()
+    }
+
+    /// Ends all connections after what is under way. Nothing works afterwards.
+    pub async fn close(self) {
+        match self.backend {
+            // The writer ends with its last handle, after what it has taken.
+            Backend::Sqlite { writer, readers } => {
+                drop(writer);
+                readers.close().await;
+            }
+            Backend::Postgres(pool) => pool.close().await,
+        }
+    }
+
+    async fn reader(&self) -> Result<Reader, CatalogError> {
+        self.faults
+            .around("connect", async {
+                Ok(match &self.backend {
+                    Backend::Sqlite { readers, .. } => Reader::Sqlite(readers.acquire().await?),
+                    Backend::Postgres(pool) => Reader::Postgres(pool.acquire().await?),
+                })
+            })
+            .await
+    }
+
+    async fn write<W: Write>(&self, verb: W) -> Result<W::Answer, CatalogError> {
+        match &self.backend {
+            Backend::Sqlite { writer, .. } => writer.write(verb).await,
+            Backend::Postgres(pool) => {
+                let mut tries = 1;
+                loop {
+                    match self.write_postgres(pool, &verb).await {
+                        Err(CatalogError::Unavailable(why))
+                            if tries < WRITE_TRIES_MAX && asks_to_repeat(&why) =>
+                        {
+                            tries += 1;
+                        }
+                        outcome => return outcome,
+                    }
+                }
+            }
+        }
+    }
+
+    async fn write_postgres<W: Write>(&self, pool: &PgPool, verb: &W) -> Result<W::Answer, CatalogError> {
+        let mut transaction =
+            self.faults.around("begin", async { Ok::<_, CatalogError>(pool.begin().await?) }).await?;
+        let mut tx = Tx { link: Link::Postgres(&mut transaction), faults: &self.faults };
+        match verb.write(&mut tx).await {
+            Ok(Verdict::Commit(answer)) => {
+                let commit = async { Ok::<_, CatalogError>(transaction.commit().await?) };
+                match self.faults.around("commit", commit).await {
+                    Ok(()) => Ok(answer),
+                    Err(error) => Err(CatalogError::Unknown(error.to_string())),
+                }
+            }
+            outcome => {
+                // A rollback that fails leaves a broken connection, and the server rolls back by itself.
+                let _ = transaction.rollback().await;
+                outcome.map(Verdict::into_inner)
+            }
+        }
+    }
+}
+
+/// PostgreSQL's words for "repeat the transaction": serialization failure and deadlock.
+fn asks_to_repeat(why: &str) -> bool {
+    why.contains("deadlock detected") || why.contains("could not serialize access")
+}
+
+fn sqlite_options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(Duration::from_secs(30))
+        .statement_cache_capacity(256)
+        .log_statements(tracing::log::LevelFilter::Off)
+}
+
+async fn open_sqlite_writer(path: &Path) -> Result<SqliteConnection, CatalogError> {
+    let options = sqlite_options(path).create_if_missing(true);
+    Ok(SqliteConnection::connect_with(&options).await?)
+}
+
+async fn open_postgres(url: &str, connections_max: u32) -> Result<PgPool, CatalogError> {
+    let options = PgConnectOptions::from_str(url)?
+        .application_name("wharfinger")
+        .options([
+            ("statement_timeout", "30s"),
+            ("lock_timeout", "20s"),
+            ("idle_in_transaction_session_timeout", "60s"),
+        ])
+        .statement_cache_capacity(256)
+        .log_statements(tracing::log::LevelFilter::Off);
+    Ok(PgPoolOptions::new()
+        .max_connections(connections_max.max(2))
+        .acquire_timeout(Duration::from_secs(10))
+        .connect_with(options)
+        .await?)
+}
+
+/// A new time-ordered id. Its time is the caller's clock, so ids sort as the catalog's own times do.
+pub fn fresh_id(now: UnixMs) -> Uuid {
+    let ms = u64::try_from(now).unwrap_or(0);
+    let nanos = u32::try_from(ms % 1_000).unwrap_or(0) * 1_000_000;
+    Uuid::new_v7(Timestamp::from_unix(NoContext, ms / 1_000, nanos))
+}

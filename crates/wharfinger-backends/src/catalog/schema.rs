@@ -1,0 +1,72 @@
+//! The schema, step by step. A step is applied once, whole or not at all; a catalog of a newer program is
+//! refused, because writing to a schema one does not know loses data.
+
+use super::error::CatalogError;
+use super::sql::{Dialect, Tx, args};
+use super::writer::{Verdict, Write};
+
+const STEPS: [(i64, &str); 1] = [(1, include_str!("migrations/0001_foundations.sql"))];
+
+/// The number of the newest step this program knows.
+pub const SCHEMA_VERSION: i64 = STEPS[STEPS.len() - 1].0;
+
+/// An arbitrary number that all processes of this program agree on.
+const POSTGRES_LOCK: i64 = 0x5768_6172_6669_6e67;
+
+pub(super) struct Migrate {
+    pub(super) catalog_id: String,
+    pub(super) now: i64,
+}
+
+impl Write for Migrate {
+    type Answer = Vec<i64>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Vec<i64>>, CatalogError> {
+        if tx.dialect() == Dialect::Postgres {
+            tx.rows("SELECT CAST(pg_advisory_xact_lock($1) AS TEXT)", args![POSTGRES_LOCK]).await?;
+        }
+        tx.run(
+            "CREATE TABLE IF NOT EXISTS schema_steps (step BIGINT PRIMARY KEY, applied_at BIGINT NOT NULL)",
+            args![],
+        )
+        .await?;
+        let reached = reached(tx).await?;
+        let mut applied = Vec::new();
+        for (step, text) in STEPS {
+            if step <= reached {
+                continue;
+            }
+            let text = text.replace("{bytes}", tx.dialect().pick("COLLATE BINARY", "COLLATE \"C\""));
+            for statement in statements(&text) {
+                tx.run_built(statement, args![]).await?;
+            }
+            tx.run("INSERT INTO schema_steps (step, applied_at) VALUES ($1, $2)", args![step, self.now])
+                .await?;
+            applied.push(step);
+        }
+        tx.run(
+            "INSERT INTO catalog_facts (name, value) VALUES ('catalog_id', $1) ON CONFLICT (name) DO NOTHING",
+            args![self.catalog_id.as_str()],
+        )
+        .await?;
+        Ok(Verdict::Commit(applied))
+    }
+}
+
+async fn reached(tx: &mut Tx<'_>) -> Result<i64, CatalogError> {
+    let row =
+        tx.row("SELECT CAST(COALESCE(MAX(step), 0) AS BIGINT) AS step FROM schema_steps", args![]).await?;
+    let reached = row.map_or(Ok(0), |row| row.int("step"))?;
+    if reached > SCHEMA_VERSION {
+        return Err(CatalogError::Corrupt(format!(
+            "its schema is at step {reached}, this program knows {SCHEMA_VERSION}: use a newer wharfinger"
+        )));
+    }
+    Ok(reached)
+}
+
+/// Splits a file of SQL at the semicolons that end lines; comments are whole lines.
+fn statements(text: &str) -> Vec<String> {
+    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    code.join("\n").split(";\n").map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect()
+}

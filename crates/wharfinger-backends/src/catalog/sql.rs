@@ -1,0 +1,230 @@
+//! One way to speak SQL to both databases: the same text with `$1…`, 64-bit integers and text only. Where the
+//! two differ, [`Dialect::pick`] chooses.
+
+use sqlx::postgres::{PgConnection, PgRow, Postgres};
+use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
+use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr};
+
+use super::error::CatalogError;
+use crate::faults::Faults;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+impl Dialect {
+    pub(super) fn pick<T>(self, sqlite: T, postgres: T) -> T {
+        match self {
+            Dialect::Sqlite => sqlite,
+            Dialect::Postgres => postgres,
+        }
+    }
+}
+
+/// A bound value.
+#[derive(Clone, Debug)]
+pub(super) enum Arg {
+    Int(i64),
+    MaybeInt(Option<i64>),
+    Text(String),
+    MaybeText(Option<String>),
+}
+
+impl From<i64> for Arg {
+    fn from(value: i64) -> Self {
+        Arg::Int(value)
+    }
+}
+
+impl From<Option<i64>> for Arg {
+    fn from(value: Option<i64>) -> Self {
+        Arg::MaybeInt(value)
+    }
+}
+
+impl From<&str> for Arg {
+    fn from(value: &str) -> Self {
+        Arg::Text(value.to_owned())
+    }
+}
+
+impl From<String> for Arg {
+    fn from(value: String) -> Self {
+        Arg::Text(value)
+    }
+}
+
+impl From<Option<&str>> for Arg {
+    fn from(value: Option<&str>) -> Self {
+        Arg::MaybeText(value.map(str::to_owned))
+    }
+}
+
+impl From<Option<String>> for Arg {
+    fn from(value: Option<String>) -> Self {
+        Arg::MaybeText(value)
+    }
+}
+
+/// Collects arguments of mixed types: `args![id, now, None::<i64>]`.
+macro_rules! args {
+    ($($value:expr),* $(,)?) => { vec![$($crate::catalog::sql::Arg::from($value)),*] };
+}
+pub(super) use args;
+
+pub(super) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+macro_rules! getter {
+    ($name:ident, $type:ty) => {
+        pub(super) fn $name(&self, column: &str) -> Result<$type, CatalogError> {
+            Ok(match self {
+                Row::Sqlite(row) => row.try_get::<$type, _>(column)?,
+                Row::Postgres(row) => row.try_get::<$type, _>(column)?,
+            })
+        }
+    };
+}
+
+impl Row {
+    getter!(int, i64);
+    getter!(maybe_int, Option<i64>);
+    getter!(text, String);
+    getter!(maybe_text, Option<String>);
+
+    pub(super) fn bytes(&self, column: &str) -> Result<u64, CatalogError> {
+        u64::try_from(self.int(column)?).map_err(|_| CatalogError::Corrupt(format!("{column} is negative")))
+    }
+
+    /// A text column that holds something with a parser of its own.
+    pub(super) fn parsed<T: std::str::FromStr>(&self, column: &str) -> Result<T, CatalogError> {
+        let text = self.text(column)?;
+        text.parse().map_err(|_| CatalogError::Corrupt(format!("{column} holds {text:?}")))
+    }
+}
+
+pub(super) enum Link<'c> {
+    Sqlite(&'c mut SqliteConnection),
+    Postgres(&'c mut PgConnection),
+}
+
+/// A connection on which statements run: inside a transaction for writes, on its own for reads.
+pub(super) struct Tx<'c> {
+    pub(super) link: Link<'c>,
+    pub(super) faults: &'c Faults,
+}
+
+macro_rules! bound {
+    ($db:ty, $sql:expr, $args:expr, $persistent:expr) => {{
+        let mut query = sqlx::query::<$db>($sql).persistent($persistent);
+        for arg in $args {
+            query = match arg {
+                Arg::Int(value) => query.bind(value),
+                Arg::MaybeInt(value) => query.bind(value),
+                Arg::Text(value) => query.bind(value),
+                Arg::MaybeText(value) => query.bind(value),
+            };
+        }
+        query
+    }};
+}
+
+impl Tx<'_> {
+    pub(super) fn dialect(&self) -> Dialect {
+        match self.link {
+            Link::Sqlite(_) => Dialect::Sqlite,
+            Link::Postgres(_) => Dialect::Postgres,
+        }
+    }
+
+    /// Runs a statement and answers how many rows it changed.
+    pub(super) async fn run(&mut self, sql: &'static str, args: Vec<Arg>) -> Result<u64, CatalogError> {
+        self.run_sql(sql, args, true).await
+    }
+
+    /// The same for a statement with a list in it, whose text depends on the list's length.
+    pub(super) async fn run_built(&mut self, sql: String, args: Vec<Arg>) -> Result<u64, CatalogError> {
+        self.run_sql(AssertSqlSafe(sql), args, false).await
+    }
+
+    async fn run_sql(
+        &mut self,
+        sql: impl SqlSafeStr + Send,
+        args: Vec<Arg>,
+        persistent: bool,
+    ) -> Result<u64, CatalogError> {
+        let link = &mut self.link;
+        self.faults
+            .around("statement", async move {
+                Ok(match link {
+                    Link::Sqlite(c) => {
+                        bound!(Sqlite, sql, args, persistent).execute(&mut **c).await?.rows_affected()
+                    }
+                    Link::Postgres(c) => {
+                        bound!(Postgres, sql, args, persistent).execute(&mut **c).await?.rows_affected()
+                    }
+                })
+            })
+            .await
+    }
+
+    pub(super) async fn rows(&mut self, sql: &'static str, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
+        self.rows_sql(sql, args, true).await
+    }
+
+    pub(super) async fn rows_built(&mut self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
+        self.rows_sql(AssertSqlSafe(sql), args, false).await
+    }
+
+    async fn rows_sql(
+        &mut self,
+        sql: impl SqlSafeStr + Send,
+        args: Vec<Arg>,
+        persistent: bool,
+    ) -> Result<Vec<Row>, CatalogError> {
+        let link = &mut self.link;
+        self.faults
+            .around("query", async move {
+                Ok(match link {
+                    Link::Sqlite(c) => bound!(Sqlite, sql, args, persistent)
+                        .fetch_all(&mut **c)
+                        .await?
+                        .into_iter()
+                        .map(Row::Sqlite)
+                        .collect(),
+                    Link::Postgres(c) => bound!(Postgres, sql, args, persistent)
+                        .fetch_all(&mut **c)
+                        .await?
+                        .into_iter()
+                        .map(Row::Postgres)
+                        .collect(),
+                })
+            })
+            .await
+    }
+
+    pub(super) async fn row(
+        &mut self,
+        sql: &'static str,
+        args: Vec<Arg>,
+    ) -> Result<Option<Row>, CatalogError> {
+        Ok(self.rows(sql, args).await?.into_iter().next())
+    }
+}
+
+/// `$from, $from+1, …` for a list of `count` values.
+pub(super) fn places(from: usize, count: usize) -> String {
+    let list: Vec<String> = (from..from + count).map(|n| format!("${n}")).collect();
+    list.join(", ")
+}
+
+/// `($from, $from+1), ($from+2, …` for `count` pairs.
+pub(super) fn pair_places(from: usize, count: usize) -> String {
+    let list: Vec<String> =
+        (0..count).map(|n| format!("(${}, ${})", from + 2 * n, from + 2 * n + 1)).collect();
+    list.join(", ")
+}

@@ -1,0 +1,98 @@
+//! Faults at exact places. Every call that leaves the process passes through [`Faults::around`], which counts
+//! it; a plan says at which call what goes wrong. Without a plan it costs one comparison.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What goes wrong at the chosen call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The call is not made; the next ones work.
+    Fail,
+    /// The call is made, its answer is lost; the next ones work.
+    LoseAnswer,
+    /// The process dies before the call: this one and all later ones are not made.
+    CrashBefore,
+    /// The process dies after the call: it is made, no later one is.
+    CrashAfter,
+}
+
+impl Fault {
+    pub const ALL: [Fault; 4] = [Fault::Fail, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter];
+}
+
+/// What a call answers that was hit.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("injected fault at {call}")]
+pub struct Injected {
+    pub call: &'static str,
+}
+
+#[derive(Debug)]
+struct Plan {
+    calls: AtomicU64,
+    at: u64,
+    fault: Fault,
+    dead: AtomicBool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Option<Arc<Plan>>);
+
+impl Faults {
+    pub fn none() -> Faults {
+        Faults(None)
+    }
+
+    /// Goes wrong at call number `at`, counted from 1 since the last [`Faults::restart_count`].
+    pub fn at(at: u64, fault: Fault) -> Faults {
+        Faults(Some(Arc::new(Plan { calls: AtomicU64::new(0), at, fault, dead: AtomicBool::new(false) })))
+    }
+
+    /// Only counts.
+    pub fn counting() -> Faults {
+        Faults::at(u64::MAX, Fault::Fail)
+    }
+
+    pub fn restart_count(&self) {
+        if let Some(plan) = &self.0 {
+            plan.calls.store(0, Ordering::SeqCst);
+        }
+    }
+
+    pub fn calls(&self) -> u64 {
+        self.0.as_ref().map_or(0, |plan| plan.calls.load(Ordering::SeqCst))
+    }
+
+    pub async fn around<T, E: From<Injected>>(
+        &self,
+        call: &'static str,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let Some(plan) = &self.0 else { return work.await };
+        let hit = Err(E::from(Injected { call }));
+        if plan.dead.load(Ordering::SeqCst) {
+            return hit;
+        }
+        if plan.calls.fetch_add(1, Ordering::SeqCst) + 1 != plan.at {
+            return work.await;
+        }
+        match plan.fault {
+            Fault::Fail => hit,
+            Fault::LoseAnswer => {
+                let _ = work.await;
+                hit
+            }
+            Fault::CrashBefore => {
+                plan.dead.store(true, Ordering::SeqCst);
+                hit
+            }
+            Fault::CrashAfter => {
+                plan.dead.store(true, Ordering::SeqCst);
+                let _ = work.await;
+                hit
+            }
+        }
+    }
+}
