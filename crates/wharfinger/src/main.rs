@@ -1,1 +1,7 @@
-fn main() {}
+//! The `wharfinger` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    wharfinger::cli::main()
+}

@@ -248,9 +248,29 @@ fn sqlite_options(path: &Path) -> SqliteConnectOptions {
         .log_statements(tracing::log::LevelFilter::Off)
 }
 
+/// How often, and how long apart, a file is opened that another process is turning into a WAL database: that
+/// lock is the one SQLite does not wait for by itself.
+const OPEN_TRIES_MAX: u32 = 200;
+const OPEN_AGAIN_AFTER: Duration = Duration::from_millis(25);
+
 async fn open_sqlite_writer(path: &Path) -> Result<SqliteConnection, CatalogError> {
     let options = sqlite_options(path).create_if_missing(true);
-    Ok(SqliteConnection::connect_with(&options).await?)
+    let mut tries = 1;
+    loop {
+        match SqliteConnection::connect_with(&options).await {
+            Err(error) if tries < OPEN_TRIES_MAX && is_busy(&error) => {
+                tries += 1;
+                tokio::time::sleep(OPEN_AGAIN_AFTER).await;
+            }
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+/// SQLITE_BUSY, whose low byte all of its extended codes share.
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
+    code.is_some_and(|code| code & 0xff == 5)
 }
 
 async fn open_postgres(url: &str, connections_max: u32) -> Result<PgPool, CatalogError> {

@@ -1,7 +1,7 @@
 //! Quotas: a limit and two sums per tenant, changed in the same transaction as the files they count.
 
 use wharfinger_lifecycle::id::TenantId;
-use wharfinger_lifecycle::quota::Quota;
+use wharfinger_lifecycle::quota::{Exceeded, Quota};
 
 use super::Catalog;
 use super::error::CatalogError;
@@ -14,42 +14,66 @@ pub(super) enum Reserved {
     No { used_bytes: u64, limit_bytes: u64 },
 }
 
-/// The test is in the `UPDATE` itself: two that race cannot both take the last byte.
 pub(super) async fn reserve(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
     size: u64,
     default_limit_bytes: u64,
 ) -> Result<Reserved, CatalogError> {
-    let (size, default_limit) = (signed(size), signed(default_limit_bytes));
-    for first in [true, false] {
-        let row = tx
-            .row(
-                "UPDATE quotas SET used_bytes = used_bytes + $2, reserved_bytes = reserved_bytes + $2 \
-                 WHERE tenant_id = $1 AND used_bytes + $2 <= COALESCE(limit_bytes, $3) \
-                 RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
-                args![tenant.as_str(), size, default_limit],
-            )
-            .await?;
-        if let Some(row) = row {
-            return Ok(Reserved::Yes { limit_bytes: row.bytes("limit_bytes")? });
-        }
-        if first {
-            let made = tx
-                .run(
-                    "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ($1, 0, 0) \
-                     ON CONFLICT (tenant_id) DO NOTHING",
-                    args![tenant.as_str()],
-                )
-                .await?;
-            if made == 0 {
-                break;
-            }
-        }
+    if let Some(limit_bytes) = charge(tx, tenant, size, default_limit_bytes).await? {
+        return Ok(Reserved::Yes { limit_bytes });
     }
-    let row = tx.row(SHOW, args![tenant.as_str(), default_limit]).await?;
-    let quota = row.as_ref().map_or(Ok(unused(default_limit_bytes)), decode)?;
-    Ok(Reserved::No { used_bytes: quota.used_bytes, limit_bytes: quota.limit_bytes })
+    tx.run(
+        "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ($1, 0, 0) \
+         ON CONFLICT (tenant_id) DO NOTHING",
+        args![tenant.as_str()],
+    )
+    .await?;
+    // The row may have been made, or its limit raised, since we asked: only what is read under its lock is a
+    // reason to refuse.
+    let quota = locked(tx, tenant, default_limit_bytes).await?.unwrap_or(unused(default_limit_bytes));
+    if let Err(exceeded) = quota.reserve(size) {
+        let Exceeded { used_bytes, limit_bytes, .. } = exceeded;
+        return Ok(Reserved::No { used_bytes, limit_bytes });
+    }
+    let charged = charge(tx, tenant, size, default_limit_bytes).await?;
+    let limit_bytes = charged.ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
+    Ok(Reserved::Yes { limit_bytes })
+}
+
+/// The test is in the `UPDATE` itself: two that race cannot both take the last byte. Answers the limit.
+async fn charge(
+    tx: &mut Tx<'_>,
+    tenant: &TenantId,
+    size: u64,
+    default_limit_bytes: u64,
+) -> Result<Option<u64>, CatalogError> {
+    let row = tx
+        .row(
+            "UPDATE quotas SET used_bytes = used_bytes + $2, reserved_bytes = reserved_bytes + $2 \
+             WHERE tenant_id = $1 AND used_bytes + $2 <= COALESCE(limit_bytes, $3) \
+             RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
+            args![tenant.as_str(), signed(size), signed(default_limit_bytes)],
+        )
+        .await?;
+    row.map(|row| row.bytes("limit_bytes")).transpose()
+}
+
+/// A tenant's quota, which nobody else changes before we are done: an update that changes nothing is a lock on
+/// both databases.
+async fn locked(
+    tx: &mut Tx<'_>,
+    tenant: &TenantId,
+    default_limit_bytes: u64,
+) -> Result<Option<Quota>, CatalogError> {
+    let row = tx
+        .row(
+            "UPDATE quotas SET used_bytes = used_bytes WHERE tenant_id = $1 \
+             RETURNING COALESCE(limit_bytes, $2) AS limit_bytes, used_bytes, reserved_bytes",
+            args![tenant.as_str(), signed(default_limit_bytes)],
+        )
+        .await?;
+    row.as_ref().map(decode).transpose()
 }
 
 pub(super) async fn adjust(
@@ -129,12 +153,9 @@ impl Write for Rebuild {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let tenant = self.tenant.as_str();
-        // An update that changes nothing is a lock on both databases.
-        tx.run("UPDATE quotas SET used_bytes = used_bytes WHERE tenant_id = $1", args![tenant]).await?;
-        let Some(before) = tx.row(SHOW, args![tenant, signed(self.default_limit_bytes)]).await? else {
+        let Some(before) = locked(tx, &self.tenant, self.default_limit_bytes).await? else {
             return Ok(Verdict::Rollback(None));
         };
-        let before = decode(&before)?;
         let sums = tx
             .row(
                 "SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) AS used_bytes, \

@@ -1,0 +1,1 @@
+//! The promises of the blob stores.

@@ -1,0 +1,122 @@
+//! The catalog's promises, each kept on SQLite and on PostgreSQL alike. After every case the catalog is audited.
+
+mod sample;
+mod site;
+
+use site::Site;
+
+/// Runs a case on a database of its own. Whatever the case did, the catalog must be in order after it.
+async fn run(site: Site, case: impl AsyncFnOnce(&Site)) {
+    case(&site).await;
+    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
+    site.remove().await;
+}
+
+/// Each case once per database, so that the output names both.
+macro_rules! cases {
+    ($($room:ident: $($case:ident)+;)+) => {
+        $(mod $room;)+
+
+        mod sqlite {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    super::run(super::Site::sqlite().await, super::$room::$case).await;
+                }
+            )+)+
+        }
+
+        mod postgres {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    super::run(super::Site::postgres().await, super::$room::$case).await;
+                }
+            )+)+
+        }
+    };
+}
+
+cases! {
+    opening:
+        migrates_once
+        two_handles_migrate_at_once
+        a_newer_schema_is_refused
+        answers_when_asked
+        what_was_written_is_there_after_closing;
+    registering:
+        a_registration_is_whole
+        an_id_is_registered_once
+        the_last_byte_fits_and_the_next_does_not
+        an_unknown_tenant_has_the_default_limit
+        unconfirmed_bytes_are_capped_per_user
+        an_ended_file_counts_while_its_url_lives
+        two_hundred_want_what_suffices_for_a_hundred
+        a_new_tenants_first_files_all_fit
+        registering_races_with_limits_and_rebuilds
+        a_pin_comes_back_as_it_was;
+    keys:
+        a_key_makes_one_file
+        a_key_belongs_to_its_user_and_route
+        a_key_outlives_its_file
+        an_expired_key_is_free_again
+        expired_keys_are_forgotten_in_bounded_batches
+        one_key_at_the_same_time_makes_one_file;
+    committing:
+        confirming_is_one_transaction
+        deleting_is_one_transaction
+        a_live_url_keeps_the_charge_of_a_deleted_file
+        reclaiming_tells_the_owner
+        quarantine_keeps_the_charge_and_the_bytes
+        a_fresh_url_moves_the_look_and_the_check
+        a_leased_check_stays_where_it_is
+        a_stale_change_changes_nothing
+        exactly_one_of_confirm_delete_and_reclaim_wins
+        charged_files_without_a_quota_row_are_damage;
+    finding:
+        what_is_not_there_is_not_found
+        files_are_listed_by_owner_newest_first
+        pages_of_files_join_without_a_gap
+        what_is_due_is_looked_at_oldest_first
+        files_are_counted_by_status
+        names_are_sorted_by_their_bytes;
+    forgetting:
+        the_living_are_not_forgotten
+        a_pending_cleanup_keeps_its_tombstone
+        a_charge_keeps_its_tombstone
+        nothing_of_the_forgotten_is_left;
+    quotas:
+        the_default_limit_is_not_written_down
+        a_limit_can_be_lowered_below_what_is_used
+        what_did_not_drift_is_left_alone
+        drift_is_measured_and_set_right;
+    telling:
+        a_notice_is_told_in_full
+        notices_are_told_newest_first_and_to_nobody_else
+        the_last_run_of_a_sweep_is_on_record;
+    claiming_jobs:
+        a_job_is_claimed_with_all_it_carries
+        nothing_runs_before_its_time_or_from_another_queue
+        the_next_job_is_the_earliest_that_waits
+        eight_claimers_never_get_the_same_job
+        a_tenant_gets_no_more_than_its_share
+        a_long_queue_starves_nobody_behind_it
+        a_limit_counts_over_all_tenants
+        shares_hold_when_claims_race;
+    leasing_jobs:
+        an_old_token_changes_nothing
+        each_of_a_batch_is_completed_for_itself
+        no_heartbeat_outlives_the_deadline
+        no_lease_outlives_the_deadline
+        a_lost_lease_is_an_attempt
+        lost_leases_are_taken_back_in_bounded_batches
+        a_lost_lease_is_taken_back_once
+        completing_races_with_taking_back;
+    failing_jobs:
+        a_job_is_tried_again_until_its_attempts_are_used_up
+        what_cannot_be_helped_dies_at_once
+        a_long_error_is_cut_at_a_character
+        the_dead_are_listed_in_pages
+        a_redriven_job_starts_anew
+        only_the_dead_are_discarded;
+}

@@ -1,0 +1,229 @@
+//! A database for each case: handles on it, and raw SQL to look behind the catalog's back and to damage it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use sqlx::postgres::PgConnection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _};
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Dialect};
+use wharfinger_backends::faults::Faults;
+
+use super::sample::NOW;
+
+pub(super) const CLEANUP_ATTEMPTS_MAX: u32 = 3;
+
+pub(super) struct Site {
+    pub(super) catalog: Catalog,
+    url: CatalogUrl,
+    folder: TempDir,
+}
+
+/// Every row of every table as text, in order.
+pub(super) type Dump = BTreeMap<String, Vec<String>>;
+
+/// How many rows of each table went and came. The same verb makes the same difference each time.
+pub(super) type Difference = BTreeMap<String, (usize, usize)>;
+
+/// Opens a handle; its schema may have to be migrated.
+pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
+    let options = CatalogOptions {
+        url: url.clone(),
+        faults,
+        storage_type: "disk",
+        cleanup_max_attempts: CLEANUP_ATTEMPTS_MAX,
+        connections_max: 16,
+    };
+    Catalog::open(options).await.expect("the catalog opens")
+}
+
+/// A copy of a migrated database is faster than migrating another.
+async fn postgres_template() -> &'static str {
+    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+    TEMPLATE
+        .get_or_init(|| async {
+            let url = empty_postgres();
+            let catalog = open(&CatalogUrl::Postgres(url.clone()), Faults::none()).await;
+            catalog.migrate(NOW).await.expect("migrated");
+            catalog.close().await;
+            url
+        })
+        .await
+}
+
+/// Sorted by the rules of a language unless a column says otherwise: what depends on the order of bytes without
+/// asking for it fails here.
+fn empty_postgres() -> String {
+    let server = harness::postgres::shared();
+    let name = format!("conformance_{}", Uuid::new_v4().simple());
+    let statement = format!(
+        "CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+    );
+    server.psql(&server.admin_url(), &statement).expect("a database with a natural language");
+    server.url(&name)
+}
+
+impl Site {
+    pub(super) async fn sqlite() -> Site {
+        let folder = TempDir::new().expect("a temporary folder");
+        let url = CatalogUrl::Sqlite(folder.path().join("catalog.sqlite"));
+        let catalog = open(&url, Faults::none()).await;
+        catalog.migrate(NOW).await.expect("migrated");
+        Site { catalog, url, folder }
+    }
+
+    pub(super) async fn postgres() -> Site {
+        let folder = TempDir::new().expect("a temporary folder");
+        let template = postgres_template().await;
+        let url = CatalogUrl::Postgres(harness::postgres::shared().create_database_from(template));
+        let catalog = open(&url, Faults::none()).await;
+        Site { catalog, url, folder }
+    }
+
+    /// Another database of the same kind, in which there is nothing at all.
+    pub(super) fn empty_database(&self) -> CatalogUrl {
+        match self.url {
+            CatalogUrl::Sqlite(_) => CatalogUrl::Sqlite(self.folder.path().join(Uuid::new_v4().to_string())),
+            CatalogUrl::Postgres(_) => CatalogUrl::Postgres(empty_postgres()),
+        }
+    }
+
+    pub(super) fn is_postgres(&self) -> bool {
+        self.catalog.dialect() == Dialect::Postgres
+    }
+
+    /// Another handle on the same database, as another process would have.
+    pub(super) async fn another(&self) -> Catalog {
+        open(&self.url, Faults::none()).await
+    }
+
+    pub(super) async fn faulty(&self, faults: Faults) -> Catalog {
+        open(&self.url, faults).await
+    }
+
+    pub(super) async fn try_sql(&self, statement: &str) -> Result<u64, sqlx::Error> {
+        Raw::connect(&self.url).await.run(statement).await
+    }
+
+    /// Runs a statement and answers how many rows it changed.
+    pub(super) async fn sql(&self, statement: &str) -> u64 {
+        self.try_sql(statement).await.expect(statement)
+    }
+
+    /// The first column of a query, as texts.
+    pub(super) async fn texts(&self, query: &str) -> Vec<String> {
+        texts_at(&self.url, query).await
+    }
+
+    pub(super) async fn dump(&self) -> Dump {
+        let mut raw = Raw::connect(&self.url).await;
+        let mut dump = Dump::new();
+        for table in raw.texts(raw.tables_query()).await {
+            let query = match &raw {
+                Raw::Postgres(_) => format!("SELECT t::text FROM {table} t"),
+                Raw::Sqlite(_) => {
+                    let columns =
+                        raw.texts(&format!("SELECT quote(name) FROM pragma_table_info('{table}')")).await;
+                    let columns: Vec<String> =
+                        columns.iter().map(|name| format!("quote({})", name.trim_matches('\''))).collect();
+                    format!("SELECT {} FROM {table}", columns.join(" || ',' || "))
+                }
+            };
+            let mut rows = raw.texts(&query).await;
+            rows.sort();
+            dump.insert(table, rows);
+        }
+        dump
+    }
+
+    /// Ends the case's database; a failed case leaves it to whoever wants to look.
+    pub(super) async fn remove(self) {
+        self.catalog.close().await;
+        if let CatalogUrl::Postgres(url) = &self.url {
+            let server = harness::postgres::shared();
+            let name = url.rsplit('/').next().unwrap_or_default();
+            let statement = format!("DROP DATABASE \"{name}\" WITH (FORCE)");
+            server.psql(&server.admin_url(), &statement).expect("dropped");
+        }
+    }
+}
+
+pub(super) async fn texts_at(url: &CatalogUrl, query: &str) -> Vec<String> {
+    Raw::connect(url).await.texts(query).await
+}
+
+pub(super) fn difference(before: &Dump, after: &Dump) -> Difference {
+    let rows_not_in = |left: &Dump, right: &Dump, table: &str| {
+        let others = right.get(table).map_or(&[][..], Vec::as_slice);
+        left.get(table).map_or(0, |rows| rows.iter().filter(|row| !others.contains(row)).count())
+    };
+    before
+        .keys()
+        .map(|table| (table.clone(), (rows_not_in(before, after, table), rows_not_in(after, before, table))))
+        .filter(|(_, moved)| *moved != (0, 0))
+        .collect()
+}
+
+/// Runs all of them side by side, each as a task of its own, and answers in their order.
+pub(super) async fn all_at_once<T, F>(futures: impl IntoIterator<Item = F>) -> Vec<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for (n, future) in futures.into_iter().enumerate() {
+        tasks.spawn(async move { (n, future.await) });
+    }
+    let mut answers = tasks.join_all().await;
+    answers.sort_by_key(|(n, _)| *n);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+enum Raw {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Raw {
+    async fn connect(url: &CatalogUrl) -> Raw {
+        match url {
+            CatalogUrl::Sqlite(path) => {
+                let options = SqliteConnectOptions::new().filename(path);
+                Raw::Sqlite(SqliteConnection::connect_with(&options).await.expect("a raw connection"))
+            }
+            CatalogUrl::Postgres(url) => {
+                Raw::Postgres(PgConnection::connect(url).await.expect("a raw connection"))
+            }
+        }
+    }
+
+    fn tables_query(&self) -> &'static str {
+        match self {
+            Raw::Sqlite(_) => "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name",
+            Raw::Postgres(_) => {
+                "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename"
+            }
+        }
+    }
+
+    async fn run(&mut self, statement: &str) -> Result<u64, sqlx::Error> {
+        let query = AssertSqlSafe(statement.to_owned());
+        Ok(match self {
+            Raw::Sqlite(connection) => sqlx::raw_sql(query).execute(connection).await?.rows_affected(),
+            Raw::Postgres(connection) => sqlx::raw_sql(query).execute(connection).await?.rows_affected(),
+        })
+    }
+
+    async fn texts(&mut self, query: &str) -> Vec<String> {
+        let safe = AssertSqlSafe(query.to_owned());
+        let texts = match self {
+            Raw::Sqlite(connection) => sqlx::query_scalar(safe).fetch_all(connection).await,
+            Raw::Postgres(connection) => sqlx::query_scalar(safe).fetch_all(connection).await,
+        };
+        texts.expect(query)
+    }
+}

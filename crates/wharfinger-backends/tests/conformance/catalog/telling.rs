@@ -1,0 +1,91 @@
+//! What owners are told, and what sweeps leave on record.
+
+use uuid::Uuid;
+use wharfinger_backends::catalog::{Notification, SweepRecord};
+use wharfinger_lifecycle::file;
+use wharfinger_lifecycle::id::FileId;
+
+use super::sample::{NOW, POLICY, SILENT, committed, confirmed, registered, tenant, user};
+use super::site::Site;
+
+async fn told(site: &Site, owner: (&str, &str), before: Option<Uuid>, limit: usize) -> Vec<Notification> {
+    let (tenant, user) = (tenant(owner.0), user(owner.1));
+    site.catalog.notifications(&tenant, &user, before, limit).await.expect("read")
+}
+
+/// Reclaims a file of the owner's `later` than its time.
+async fn reclaimed(site: &Site, owner: (&str, &str), later: i64) -> FileId {
+    let file = registered(&site.catalog, owner, 10).await;
+    let change = file::reclaim(&file, "late", &POLICY, SILENT + later).expect("reclaimable");
+    committed(&site.catalog, change).await.id
+}
+
+pub(super) async fn a_notice_is_told_in_full(site: &Site) {
+    let file = confirmed(&site.catalog, ("harbour", "ada"), 10).await;
+    committed(&site.catalog, file::quarantine(&file, "infected", NOW + 7).expect("quarantinable")).await;
+    let notices = told(site, ("harbour", "ada"), None, 10).await;
+    let expected = Notification {
+        id: notices[0].id,
+        kind: "file-quarantined".into(),
+        file_id: Some(file.id.to_string()),
+        file_name: Some("report.pdf".into()),
+        batch_id: None,
+        message: "report.pdf has been quarantined: infected.".into(),
+        data: r#"{"reason":"infected"}"#.into(),
+        created_at: NOW + 7,
+    };
+    assert_eq!(notices, [expected]);
+}
+
+pub(super) async fn notices_are_told_newest_first_and_to_nobody_else(site: &Site) {
+    let mut files = Vec::new();
+    for later in 0..5 {
+        files.push(reclaimed(site, ("harbour", "ada"), later).await.to_string());
+    }
+    let other = reclaimed(site, ("harbour", "ben"), 9).await.to_string();
+    let namesake = reclaimed(site, ("wharf", "ada"), 9).await.to_string();
+    files.reverse();
+
+    let ids = |notices: &[Notification]| {
+        notices.iter().map(|notice| notice.file_id.clone().expect("about a file")).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&told(site, ("harbour", "ada"), None, 10).await), files);
+    assert_eq!(ids(&told(site, ("harbour", "ben"), None, 10).await), [other]);
+    assert_eq!(ids(&told(site, ("wharf", "ada"), None, 10).await), [namesake]);
+    assert_eq!(told(site, ("wharf", "ben"), None, 10).await, []);
+
+    let first = told(site, ("harbour", "ada"), None, 2).await;
+    let second = told(site, ("harbour", "ada"), Some(first[1].id), 2).await;
+    let third = told(site, ("harbour", "ada"), Some(second[1].id), 2).await;
+    assert_eq!((first.len(), second.len(), third.len()), (2, 2, 1));
+    assert_eq!([ids(&first), ids(&second), ids(&third)].concat(), files);
+}
+
+pub(super) async fn the_last_run_of_a_sweep_is_on_record(site: &Site) {
+    let ended = async |name| site.catalog.sweep_ended_at(name).await.expect("read");
+    assert_eq!(ended("orphans").await, None);
+    let first = SweepRecord {
+        name: "orphans",
+        started_at: NOW,
+        ended_at: NOW + 5,
+        result: Some(r#"{"removed":1}"#.into()),
+        error: None,
+    };
+    site.catalog.record_sweep(first).await.expect("recorded");
+    assert_eq!(ended("orphans").await, Some(NOW + 5));
+    assert_eq!(ended("Orphans").await, None);
+    let second = SweepRecord {
+        name: "orphans",
+        started_at: NOW + 10,
+        ended_at: NOW + 12,
+        result: None,
+        error: Some("the store is away".into()),
+    };
+    site.catalog.record_sweep(second).await.expect("recorded");
+    assert_eq!(ended("orphans").await, Some(NOW + 12));
+    assert_eq!(
+        site.texts("SELECT COALESCE(last_result, '-') || ' ' || last_error FROM sweeps").await,
+        ["- the store is away"],
+        "a result does not outlive its run"
+    );
+}

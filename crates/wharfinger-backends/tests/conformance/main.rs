@@ -1,0 +1,5 @@
+//! What every backend promises, method by method: the same cases for each catalog and for each blob store, so
+//! that the program can rely on either without asking which it has.
+
+mod blobs;
+mod catalog;

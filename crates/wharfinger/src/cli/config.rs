@@ -1,0 +1,69 @@
+//! `wharfinger config`: the effective settings and where each came from.
+
+use clap::Args;
+
+use super::Failure;
+use crate::config::{Flags, SETTINGS, Settings, Values};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
+    let values = Values::read(flags)?;
+    // Impossible values are reported here as they would be at the start.
+    Settings::from_values(&values)?;
+    let rows = SETTINGS.iter().map(|setting| {
+        let (value, origin) = values.with_origin(setting.env).unwrap_or(("", "not set"));
+        let value = if setting.secret { mask(value) } else { value.to_owned() };
+        (setting.env, value, origin)
+    });
+    if arguments.json {
+        let object: serde_json::Map<String, serde_json::Value> = rows
+            .map(|(name, value, origin)| {
+                (name.to_owned(), serde_json::json!({ "value": value, "from": origin }))
+            })
+            .collect();
+        println!("{}", serde_json::Value::Object(object));
+    } else {
+        for (name, value, origin) in rows {
+            println!("{name:<28} {value:<32} # {origin}");
+        }
+    }
+    Ok(())
+}
+
+/// Hides a secret, and of a URL only its password.
+fn mask(value: &str) -> String {
+    let Some((scheme, rest)) = value.split_once("://") else {
+        return if value.is_empty() || value.ends_with(':') {
+            value.to_owned()
+        } else {
+            "********".to_owned()
+        };
+    };
+    match rest.rsplit_once('@') {
+        Some((user, host)) => {
+            let name = user.split(':').next().unwrap_or_default();
+            format!("{scheme}://{name}:********@{host}")
+        }
+        None => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mask;
+
+    #[test]
+    fn secrets_are_masked() {
+        assert_eq!(mask("postgres://app:p@ss@db/x"), "postgres://app:********@db/x");
+        assert_eq!(mask("postgres://db/x"), "postgres://db/x");
+        assert_eq!(mask("0123456789"), "********");
+        assert_eq!(mask("sqlite:"), "sqlite:");
+        assert_eq!(mask(""), "");
+    }
+}

@@ -1,0 +1,170 @@
+//! `wharfinger doctor`: checks every backend and says what is wrong and how to mend it.
+
+use clap::Args;
+use wharfinger_backends::blobs::BlobStore as _;
+use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Scope};
+use wharfinger_backends::faults::Faults;
+
+use super::Failure;
+use crate::clock::Clock;
+use crate::config::{Flags, Secrets, Settings, prepare_secrets};
+use crate::http::auth::TokenKeys;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+struct Finding {
+    what: &'static str,
+    ok: bool,
+    detail: String,
+}
+
+/// Clocks further apart than this make deadlines differ from what people expect.
+const CLOCK_SKEW_MS_MAX: i64 = 2_000;
+
+pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
+    let settings = Settings::load(flags)?;
+    let mut findings = vec![good("settings", "every value is possible")];
+    match prepare_secrets(&settings) {
+        Ok(secrets) => {
+            findings.push(check_tokens(&settings, &secrets));
+            findings.push(check_blobs(&settings, &secrets).await);
+        }
+        Err(error) => findings.push(bad("secrets", error.to_string())),
+    }
+    check_catalog(&settings, &mut findings).await;
+
+    let wrong = findings.iter().filter(|finding| !finding.ok).count();
+    if arguments.json {
+        let list: Vec<_> = findings
+            .iter()
+            .map(|f| serde_json::json!({ "check": f.what, "ok": f.ok, "detail": f.detail }))
+            .collect();
+        println!("{}", serde_json::json!({ "ok": wrong == 0, "checks": list }));
+    } else {
+        for finding in &findings {
+            println!(
+                "{} {:<10} {}",
+                if finding.ok { "ok   " } else { "WRONG" },
+                finding.what,
+                finding.detail
+            );
+        }
+    }
+    match wrong {
+        0 => Ok(()),
+        1 => Err(Failure::Failed("one check failed".into())),
+        n => Err(Failure::Failed(format!("{n} checks failed"))),
+    }
+}
+
+fn good(what: &'static str, detail: impl ToString) -> Finding {
+    Finding { what, ok: true, detail: detail.to_string() }
+}
+
+fn bad(what: &'static str, detail: impl ToString) -> Finding {
+    Finding { what, ok: false, detail: detail.to_string() }
+}
+
+fn check_tokens(settings: &Settings, secrets: &Secrets) -> Finding {
+    match TokenKeys::load(settings, secrets) {
+        Ok(_) if secrets.jwt_secret.is_some() => good("tokens", "HS256 secret present"),
+        Ok(_) => good("tokens", "JWKS only: tokens come from your issuer"),
+        Err(error) => bad("tokens", error),
+    }
+}
+
+async fn check_blobs(settings: &Settings, secrets: &Secrets) -> Finding {
+    let folder = settings.blob_dir.display();
+    let mend = "check that the folder exists, is writable by this user and has room";
+    let signing_key = SigningKey::new(&secrets.url_signing_key);
+    match DiskStore::open(&settings.blob_dir, "http://localhost", signing_key, Faults::none()) {
+        Err(error) => bad("blobs", format!("{folder}: {error}; {mend}")),
+        Ok(store) => match store.check().await {
+            Err(error) => bad("blobs", format!("{folder}: {error}; {mend}")),
+            Ok(()) => {
+                let caps = store.caps();
+                good(
+                    "blobs",
+                    format!(
+                        "local disk at {folder}; enforces size {}, type {}, checksum {}, create-only {}, refuses ended uploads {}",
+                        caps.binds_size,
+                        caps.binds_content_type,
+                        caps.binds_checksum,
+                        caps.create_only,
+                        caps.refuses_ended
+                    ),
+                )
+            }
+        },
+    }
+}
+
+async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
+    let mend = match &settings.database {
+        CatalogUrl::Sqlite(path) => format!("check that {} can be written", path.display()),
+        CatalogUrl::Postgres(_) => {
+            "check WHARFINGER_DATABASE_URL, that the server runs, and that this user may create tables".into()
+        }
+    };
+    let opened = Catalog::open(CatalogOptions {
+        url: settings.database.clone(),
+        faults: Faults::none(),
+        storage_type: "disk",
+        cleanup_max_attempts: settings.cleanup_max_attempts,
+        connections_max: 2,
+    })
+    .await;
+    let catalog = match opened {
+        Ok(catalog) => catalog,
+        Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
+    };
+    let clock = Clock::system();
+    match catalog.migrate(clock.now()).await {
+        Ok(steps) if steps.is_empty() => findings.push(good("catalog", "reachable, schema up to date")),
+        Ok(steps) => {
+            findings.push(good("catalog", format!("reachable, schema steps {steps:?} applied just now")))
+        }
+        Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
+    }
+    match catalog.server_time().await {
+        Ok(Some(server)) if (server - clock.now()).abs() > CLOCK_SKEW_MS_MAX => findings.push(bad(
+            "clock",
+            format!(
+                "this machine is {} ms off the database server's clock; run NTP on both",
+                clock.now() - server
+            ),
+        )),
+        Ok(Some(_)) => findings.push(good("clock", "agrees with the database server's")),
+        Ok(None) => {}
+        Err(error) => findings.push(bad("clock", error)),
+    }
+    match catalog.audit().await {
+        Ok(broken) if broken.is_empty() => findings.push(good("audit", "every counter and rule holds")),
+        Ok(broken) => {
+            let list = broken.join("; ");
+            findings.push(bad("audit", format!("{list}; `wharfinger quota sync` mends quota counters")));
+        }
+        Err(error) => findings.push(bad("audit", error)),
+    }
+    match catalog.cleanup_counts(&Scope::All).await {
+        Ok(counts) if counts.exhausted == 0 => {
+            findings.push(good("cleanups", format!("{} pending, none exhausted", counts.pending)));
+        }
+        Ok(counts) => findings.push(bad(
+            "cleanups",
+            format!(
+                "{} exhausted: the store refuses to delete them; see GET /api/v1/maintenance/cleanup/pending, mend, \
+                 then POST …/trigger",
+                counts.exhausted
+            ),
+        )),
+        Err(error) => findings.push(bad("cleanups", error)),
+    }
+    catalog.close().await;
+}

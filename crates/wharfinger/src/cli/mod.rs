@@ -1,0 +1,151 @@
+//! The command line: one file per subcommand. Exit code 0 done, 1 failed, 2 wrong usage.
+
+mod config;
+mod doctor;
+mod duration;
+mod migrate;
+mod put;
+mod quota;
+mod serve;
+mod token;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use wharfinger_backends::catalog::{Catalog, CatalogOptions};
+use wharfinger_backends::faults::Faults;
+
+use crate::config::{BadSetting, Flags, Settings};
+
+/// Answers for every uploaded byte.
+#[derive(Parser)]
+#[command(name = "wharfinger", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct Global {
+    /// Settings file (default: ./wharfinger.toml if it is there)
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the embedded database, blobs and secrets lie (WHARFINGER_DATA_DIR)
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// The catalog (WHARFINGER_DATABASE_URL)
+    #[arg(long, global = true, value_name = "URL")]
+    database_url: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the API and do all background work
+    Serve(serve::Arguments),
+    /// Upload files or folders
+    Put(put::Arguments),
+    /// Mint a token with the server's key
+    Token(token::Arguments),
+    /// Show, set or reconcile a tenant's quota
+    Quota(quota::Arguments),
+    /// Bring the catalog's schema up to date
+    Migrate(migrate::Arguments),
+    /// Check every backend and say what is wrong and how to mend it
+    Doctor(doctor::Arguments),
+    /// Print the effective settings, secrets masked
+    Config(config::Arguments),
+}
+
+/// What ends a command with something else than success.
+enum Failure {
+    Usage(String),
+    Failed(String),
+}
+
+impl From<BadSetting> for Failure {
+    fn from(error: BadSetting) -> Self {
+        Failure::Usage(error.to_string())
+    }
+}
+
+impl<E: std::error::Error> From<Wrapped<E>> for Failure {
+    fn from(error: Wrapped<E>) -> Self {
+        Failure::Failed(error.0.to_string())
+    }
+}
+
+/// Marks an error as one that ends the command with 1.
+struct Wrapped<E>(E);
+
+fn failed<E: std::error::Error>(error: E) -> Failure {
+    Wrapped(error).into()
+}
+
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Fails only if a provider was installed before, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("wharfinger: no runtime could be started: {error}");
+            return ExitCode::from(1);
+        }
+    };
+    match runtime.block_on(run(cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(message)) => {
+            eprintln!("wharfinger: {message}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(message)) => {
+            eprintln!("wharfinger: {message}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    let flags = cli.global.flags();
+    match cli.command {
+        Command::Serve(arguments) => serve::run(flags, arguments).await,
+        Command::Put(arguments) => put::run(flags, arguments).await,
+        Command::Token(arguments) => token::run(&flags, arguments),
+        Command::Quota(arguments) => quota::run(&flags, arguments).await,
+        Command::Migrate(arguments) => migrate::run(&flags, arguments).await,
+        Command::Doctor(arguments) => doctor::run(&flags, arguments).await,
+        Command::Config(arguments) => config::run(&flags, arguments),
+    }
+}
+
+impl Global {
+    fn flags(&self) -> Flags {
+        let mut overrides = Vec::new();
+        if let Some(dir) = &self.data_dir {
+            overrides.push(("WHARFINGER_DATA_DIR", dir.clone()));
+        }
+        if let Some(url) = &self.database_url {
+            overrides.push(("WHARFINGER_DATABASE_URL", url.clone()));
+        }
+        Flags { config: self.config.clone(), overrides }
+    }
+}
+
+/// The catalog alone, migrated, for commands that need no more.
+async fn open_catalog(settings: &Settings) -> Result<Catalog, Failure> {
+    std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
+    let catalog = Catalog::open(CatalogOptions {
+        url: settings.database.clone(),
+        faults: Faults::none(),
+        storage_type: "disk",
+        cleanup_max_attempts: settings.cleanup_max_attempts,
+        connections_max: 4,
+    })
+    .await
+    .map_err(failed)?;
+    catalog.migrate(crate::clock::Clock::system().now()).await.map_err(failed)?;
+    Ok(catalog)
+}

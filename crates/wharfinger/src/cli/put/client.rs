@@ -1,0 +1,239 @@
+//! One file's way to the server: hash, init, PUT, confirm, each tried again while that can help.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use reqwest::header::CONTENT_LENGTH;
+use reqwest::{Body, Method, RequestBuilder, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncReadExt as _;
+use tokio_util::io::ReaderStream;
+use wharfinger_lifecycle::retry::Backoff;
+
+use super::files::LocalFile;
+use super::progress::{FileProgress, Progress};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Uploaded,
+    Unchanged,
+    Failed,
+}
+
+pub(super) struct Client {
+    http: reqwest::Client,
+    server: String,
+    token: String,
+    again: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Grant {
+    file_id: String,
+    status: String,
+    upload_url: Option<String>,
+    method: Option<String>,
+    headers: Option<std::collections::BTreeMap<String, String>>,
+}
+
+enum Trouble {
+    /// Trying again may help.
+    Passing(String),
+    /// The same again gets the same answer.
+    Final { code: String, message: String },
+}
+
+const TRIES_MAX: u32 = 10;
+const PAUSE: Backoff = Backoff { base_ms: 250, cap_ms: 10_000 };
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_BYTES: usize = 256 * 1024;
+/// A file that was uploaded and deleted since gets a new key; so often and no more.
+const GENERATIONS_MAX: u32 = 100;
+
+impl Client {
+    pub(super) fn new(server: String, token: String, again: bool) -> Result<Client, String> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Client { http, server, token, again })
+    }
+
+    pub(super) async fn put(&self, file: &LocalFile, progress: &Progress) -> Ended {
+        let bar = progress.file(file);
+        match self.carry(file, &bar).await {
+            Ok((id, status, unchanged)) => {
+                bar.ends(true);
+                progress.uploaded(file, &id, &status, unchanged);
+                if unchanged { Ended::Unchanged } else { Ended::Uploaded }
+            }
+            Err(message) => {
+                bar.ends(false);
+                progress.failed(&file.path, &message);
+                Ended::Failed
+            }
+        }
+    }
+
+    async fn carry(&self, file: &LocalFile, bar: &FileProgress) -> Result<(String, String, bool), String> {
+        bar.says("hashing");
+        let sha256 = hash(file).await.map_err(|error| error.to_string())?;
+        let grant = self.init(file, &sha256, bar).await?;
+        if grant.upload_url.is_none() {
+            return Ok((grant.file_id, grant.status, true));
+        }
+        let id = grant.file_id.clone();
+        let mut next = Some(grant);
+        for attempt in 1..=TRIES_MAX {
+            let outcome = match next.take() {
+                Some(grant) => self.send(file, &grant, bar).await,
+                None => match self.reissue(&id).await {
+                    Ok(grant) => self.send(file, &grant, bar).await,
+                    Err(trouble) => Err(trouble),
+                },
+            };
+            match outcome {
+                Ok(()) => {
+                    bar.says("confirming");
+                    let status = self.confirm(&id, bar).await?;
+                    return Ok((id, status, false));
+                }
+                Err(Trouble::Final { code, .. }) if code == "already_confirmed" => {
+                    let status = self.confirm(&id, bar).await?;
+                    return Ok((id, status, false));
+                }
+                Err(trouble) => self.pause(trouble, attempt, bar).await?,
+            }
+            bar.starts_over();
+        }
+        Err("given up".into())
+    }
+
+    async fn init(&self, file: &LocalFile, sha256: &str, bar: &FileProgress) -> Result<Grant, String> {
+        let metadata = file.relative.as_ref().map(|path| json!({ "path": path }));
+        let body = json!({
+            "fileName": file.name, "size": file.size, "checksumSha256": sha256, "metadata": metadata,
+        });
+        let once = if self.again { uuid::Uuid::new_v4().to_string() } else { String::new() };
+        let mut generation = 0;
+        let mut attempt = 1;
+        loop {
+            let identity = format!("{}\0{body}\0{once}\0{generation}", self.server);
+            let key = format!("put-{}", hex(&Sha256::digest(identity)));
+            let request =
+                self.call(Method::POST, "/api/v2/files/init").header("idempotency-key", key).json(&body);
+            match answer(request).await {
+                Ok(value) => return serde_json::from_value(value).map_err(|error| error.to_string()),
+                Err(Trouble::Final { code, .. }) if code == "gone" && generation < GENERATIONS_MAX => {
+                    generation += 1;
+                }
+                Err(trouble) => {
+                    self.pause(trouble, attempt, bar).await?;
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    async fn reissue(&self, id: &str) -> Result<Grant, Trouble> {
+        let value = answer(self.call(Method::POST, &format!("/api/v2/files/{id}/url"))).await?;
+        serde_json::from_value(value)
+            .map_err(|error| Trouble::Final { code: String::new(), message: error.to_string() })
+    }
+
+    async fn send(&self, file: &LocalFile, grant: &Grant, bar: &FileProgress) -> Result<(), Trouble> {
+        let local =
+            |error: std::io::Error| Trouble::Final { code: String::new(), message: error.to_string() };
+        let (Some(url), Some(method)) = (&grant.upload_url, &grant.method) else { return Ok(()) };
+        bar.says("sending");
+        let opened = tokio::fs::File::open(&file.path).await.map_err(local)?;
+        if opened.metadata().await.map_err(local)?.len() != file.size {
+            let message = "the file was changed while it was uploaded".to_owned();
+            return Err(Trouble::Final { code: String::new(), message });
+        }
+        let counted = bar.clone();
+        let chunks = ReaderStream::with_capacity(opened.take(file.size), READ_BYTES)
+            .inspect(move |chunk| counted.sent(chunk.as_ref().map_or(0, |bytes| bytes.len() as u64)));
+        let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::PUT);
+        let mut request = self.http.request(method, url).header(CONTENT_LENGTH, file.size);
+        for (name, value) in grant.headers.iter().flatten() {
+            request = request.header(name, value);
+        }
+        match answer(request.body(Body::wrap_stream(chunks))).await {
+            Ok(_) => Ok(()),
+            // The answer of an earlier attempt was lost: the bytes are there, and confirm says if they are right.
+            Err(Trouble::Final { code, .. }) if code == "object_exists" => Ok(()),
+            // A URL can die on the way; the next attempt brings a fresh one.
+            Err(Trouble::Final { code, message }) if code == "url_expired" => Err(Trouble::Passing(message)),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    async fn confirm(&self, id: &str, bar: &FileProgress) -> Result<String, String> {
+        for attempt in 1..=TRIES_MAX {
+            match answer(self.call(Method::POST, &format!("/api/v2/files/{id}/confirm"))).await {
+                Ok(value) => return Ok(value["status"].as_str().unwrap_or_default().to_owned()),
+                Err(trouble) => self.pause(trouble, attempt, bar).await?,
+            }
+        }
+        Err("given up".into())
+    }
+
+    fn call(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.server));
+        request.bearer_auth(&self.token).timeout(Duration::from_secs(90))
+    }
+
+    async fn pause(&self, trouble: Trouble, attempt: u32, bar: &FileProgress) -> Result<(), String> {
+        match trouble {
+            Trouble::Final { message, .. } => Err(message),
+            Trouble::Passing(message) if attempt >= TRIES_MAX => Err(message),
+            Trouble::Passing(message) => {
+                bar.says(&format!("again ({attempt}): {message}"));
+                tokio::time::sleep(Duration::from_millis(PAUSE.delay_ms(attempt, rand::random()))).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn answer(request: RequestBuilder) -> Result<Value, Trouble> {
+    let response = request.send().await.map_err(|error| {
+        let cause = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        Trouble::Passing(format!("{}{cause}", error.without_url()))
+    })?;
+    let status = response.status();
+    let text = response.text().await.map_err(|error| Trouble::Passing(error.without_url().to_string()))?;
+    let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+    if status.is_success() {
+        return Ok(body);
+    }
+    let said = body["detail"].as_str().unwrap_or(text.as_str());
+    let message = format!("{} {}", status.as_u16(), said.chars().take(300).collect::<String>());
+    let passing = status.is_server_error()
+        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
+    if passing {
+        return Err(Trouble::Passing(message));
+    }
+    Err(Trouble::Final { code: body["code"].as_str().unwrap_or_default().to_owned(), message })
+}
+
+async fn hash(file: &LocalFile) -> std::io::Result<String> {
+    let mut opened = tokio::fs::File::open(&file.path).await?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let count = opened.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(hex(&hasher.finalize()));
+        }
+        hasher.update(&buffer[..count]);
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

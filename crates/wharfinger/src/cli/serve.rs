@@ -1,0 +1,126 @@
+//! `wharfinger serve`: everything in one process.
+
+use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::catalog::Dialect;
+use wharfinger_backends::faults::Faults;
+
+use super::{Failure, failed, token};
+use crate::app::App;
+use crate::clock::Clock;
+use crate::config::{Flags, Settings, prepare_secrets};
+use crate::worker::Supervisor;
+use crate::{http, telemetry};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// The address to listen on (WHARFINGER_LISTEN)
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+}
+
+/// Verbs whose clients are gone get this long to come to their end.
+const VERBS_TIMEOUT: Duration = Duration::from_secs(30);
+const FIRST_TOKEN_MS: i64 = 12 * 3_600_000;
+
+pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Failure> {
+    flags.overrides.extend(arguments.listen.map(|listen| ("WHARFINGER_LISTEN", listen)));
+    let settings = Settings::load(&flags)?;
+    telemetry::log_to_stderr();
+    telemetry::prometheus();
+    let secrets = prepare_secrets(&settings)?;
+    let listener = TcpListener::bind(&settings.listen).await.map_err(|error| {
+        Failure::Failed(format!("WHARFINGER_LISTEN: {} cannot be listened on: {error}", settings.listen))
+    })?;
+    let address = listener.local_addr().map_err(failed)?;
+    let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", reachable(address)));
+    let app =
+        App::open(settings, &secrets, Clock::system(), Faults::none(), public_url).await.map_err(failed)?;
+    app.catalog.migrate(app.clock.now()).await.map_err(failed)?;
+    let app = Arc::new(app);
+    app.tokens.refresh(app.clock.now()).await;
+    let supervisor = Supervisor::start(&app).await;
+
+    let stop = CancellationToken::new();
+    let server = tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
+    greet(&app, secrets.first_start);
+    tracing::info!(instance = %app.settings.instance_id, address = %address, "serving");
+
+    wait_for_signal().await.map_err(failed)?;
+    tracing::info!("stopping: what is under way comes to its end");
+    stop.cancel();
+    let _ = server.await;
+    app.verbs.close();
+    if tokio::time::timeout(VERBS_TIMEOUT, app.verbs.wait()).await.is_err() {
+        tracing::warn!("some verbs did not come to their end in time");
+    }
+    supervisor.stop().await;
+    if let Ok(app) = Arc::try_unwrap(app) {
+        app.catalog.close().await;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn wait_for_signal() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// `0.0.0.0` is where we listen, not where anybody finds us.
+fn reachable(address: std::net::SocketAddr) -> std::net::SocketAddr {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    address
+}
+
+/// What a newcomer needs: an address, a token, and commands that work as they stand.
+fn greet(app: &App, first_start: bool) {
+    let url = &app.public_url;
+    let catalog = match app.catalog.dialect() {
+        Dialect::Sqlite => "SQLite",
+        Dialect::Postgres => "PostgreSQL",
+    };
+    println!("Wharfinger {} keeps the wharf at {url}", env!("CARGO_PKG_VERSION"));
+    println!();
+    println!("  API pages   {url}/docs/");
+    println!("  Data        {} ({catalog}, local disk)", app.settings.data_dir.display());
+    if !(first_start || std::io::stdout().is_terminal()) {
+        return;
+    }
+    let Ok(caller) = token::caller("default", "local", "operator") else { return };
+    let Some(token) = app.tokens.mint(&caller, app.clock.now() + FIRST_TOKEN_MS) else { return };
+    println!("  Token       tenant `default`, user `local`, role `operator`, 12 hours:");
+    println!();
+    println!("export WHARFINGER_TOKEN={token}");
+    println!();
+    println!("Upload a file, in another terminal (paste the line above first):");
+    println!();
+    println!("  echo 'hello, wharf' > hello.txt");
+    println!("  INIT=$(curl -fsS {url}/api/v2/files/init -H \"Authorization: Bearer $WHARFINGER_TOKEN\" \\");
+    println!("    -d '{{\"fileName\":\"hello.txt\",\"size\":13}}')");
+    println!("  ID=$(echo \"$INIT\" | sed 's/.*\"fileId\":\"\\([^\"]*\\)\".*/\\1/')");
+    println!(
+        "  curl -fsS -T hello.txt \"$(echo \"$INIT\" | sed 's/.*\"uploadUrl\":\"\\([^\"]*\\)\".*/\\1/')\""
+    );
+    println!(
+        "  curl -fsS -X POST {url}/api/v2/files/$ID/confirm -H \"Authorization: Bearer $WHARFINGER_TOKEN\""
+    );
+    println!("  curl -fsSL {url}/api/v2/files/$ID/download -H \"Authorization: Bearer $WHARFINGER_TOKEN\"");
+    println!();
+    println!("or: wharfinger put hello.txt");
+    println!();
+}

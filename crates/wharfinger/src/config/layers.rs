@@ -1,0 +1,204 @@
+//! The layers of settings and where each value came from.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::BadSetting;
+use super::size::parse_size;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub env: &'static str,
+    pub secret: bool,
+}
+
+impl Setting {
+    /// Its key in a settings file.
+    pub fn key(&self) -> String {
+        self.env.trim_start_matches("WHARFINGER_").to_ascii_lowercase()
+    }
+}
+
+const fn plain(env: &'static str) -> Setting {
+    Setting { env, secret: false }
+}
+
+const fn secret(env: &'static str) -> Setting {
+    Setting { env, secret: true }
+}
+
+pub const SETTINGS: &[Setting] = &[
+    plain("WHARFINGER_LISTEN"),
+    plain("WHARFINGER_PUBLIC_URL"),
+    plain("WHARFINGER_CORS_ORIGINS"),
+    plain("INSTANCE_ID"),
+    plain("WHARFINGER_DATA_DIR"),
+    secret("WHARFINGER_DATABASE_URL"),
+    plain("WHARFINGER_BLOB_URL"),
+    secret("WHARFINGER_QUOTA_URL"),
+    secret("WHARFINGER_BROKER_URL"),
+    secret("WHARFINGER_JWT_SECRET"),
+    plain("WHARFINGER_JWKS_FILE"),
+    plain("WHARFINGER_JWKS_URL"),
+    plain("WHARFINGER_JWT_ISSUER"),
+    plain("WHARFINGER_JWT_AUDIENCE"),
+    plain("DEFAULT_TENANT_QUOTA_BYTES"),
+    plain("MAX_FILE_SIZE_BYTES"),
+    plain("UNCONFIRMED_LIMIT_PERCENT"),
+    plain("UPLOAD_WINDOW_MS"),
+    plain("UPLOAD_GRACE_MS"),
+    plain("UPLOAD_MIN_RATE_BYTES"),
+    plain("UPLOAD_WINDOW_POLICY"),
+    plain("UPLOAD_WINDOW_SCHEDULE"),
+    plain("IDEMPOTENCY_TTL_MS"),
+    plain("TOMBSTONE_RETENTION_DAYS"),
+    plain("CLEANUP_MAX_ATTEMPTS"),
+    plain("CLEANUP_SWEEP_SCHEDULE"),
+    plain("JOB_MAX_ATTEMPTS"),
+    plain("STAGE_TIMEOUT_MS"),
+    plain("JOB_LEASE_MS"),
+];
+
+/// Read by commands that are clients of a server, not by the server.
+const CLIENT_ENV: [&str; 2] = ["WHARFINGER_SERVER", "WHARFINGER_TOKEN"];
+
+/// What the command line says.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    pub config: Option<PathBuf>,
+    /// Environment names with their values.
+    pub overrides: Vec<(&'static str, String)>,
+}
+
+const DEFAULT_FILE: &str = include_str!("../../../../wharfinger.default.toml");
+const FILE: &str = "wharfinger.toml";
+
+#[derive(Clone, Debug)]
+pub struct Values(BTreeMap<&'static str, (String, String)>);
+
+impl Values {
+    pub fn read(flags: &Flags) -> Result<Values, BadSetting> {
+        let mut values = Values(BTreeMap::new());
+        values.add_file("the defaults", DEFAULT_FILE)?;
+        match &flags.config {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| BadSetting::new(path.display().to_string(), error.to_string()))?;
+                values.add_file(&path.display().to_string(), &text)?;
+            }
+            None => match std::fs::read_to_string(FILE) {
+                Ok(text) => values.add_file(FILE, &text)?,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(BadSetting::new(FILE, error.to_string())),
+            },
+        }
+        values.add_environment(std::env::vars_os())?;
+        for (name, value) in &flags.overrides {
+            values.0.insert(name, (value.clone(), "a flag".into()));
+        }
+        Ok(values)
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests(pairs: &[(&str, &str)]) -> Values {
+        let mut values = Values(BTreeMap::new());
+        values.add_file("the defaults", DEFAULT_FILE).expect("the default file is sound");
+        let pairs = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        values.add_environment(pairs).expect("known names");
+        values
+    }
+
+    fn add_file(&mut self, origin: &str, text: &str) -> Result<(), BadSetting> {
+        let table: toml::Table =
+            text.parse().map_err(|error: toml::de::Error| BadSetting::new(origin, error.message()))?;
+        for (key, value) in table {
+            let Some(setting) = SETTINGS.iter().find(|setting| setting.key() == key) else {
+                return Err(BadSetting::new(key, format!("no such setting (in {origin})")));
+            };
+            let text = match value {
+                toml::Value::String(text) => text,
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Boolean(flag) => flag.to_string(),
+                _ => {
+                    return Err(BadSetting::new(
+                        key,
+                        format!("must be a text or a whole number (in {origin})"),
+                    ));
+                }
+            };
+            self.0.insert(setting.env, (text, origin.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// An empty variable counts as not set: that is how compose files and units pass what they do not have.
+    fn add_environment(
+        &mut self,
+        variables: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+    ) -> Result<(), BadSetting> {
+        for (name, value) in variables {
+            let Some(name) = name.to_str() else { continue };
+            match SETTINGS.iter().find(|setting| setting.env == name) {
+                Some(setting) => {
+                    let value =
+                        value.into_string().map_err(|_| BadSetting::new(name, "must be valid UTF-8"))?;
+                    if !value.is_empty() {
+                        self.0.insert(setting.env, (value, "the environment".into()));
+                    }
+                }
+                None if name.starts_with("WHARFINGER_")
+                    && !name.starts_with("WHARFINGER_TEST_")
+                    && !CLIENT_ENV.contains(&name) =>
+                {
+                    return Err(BadSetting::new(name, "no such setting (in the environment)"));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub fn maybe(&self, name: &str) -> Option<String> {
+        self.0.get(name).map(|(value, _)| value.clone())
+    }
+
+    /// The value and where it came from.
+    pub fn with_origin(&self, name: &str) -> Option<(&str, &str)> {
+        self.0.get(name).map(|(value, origin)| (value.as_str(), origin.as_str()))
+    }
+
+    pub(super) fn text(&self, name: &'static str) -> Result<String, BadSetting> {
+        self.maybe(name).ok_or_else(|| BadSetting::new(name, "has no value"))
+    }
+
+    pub(super) fn whole(&self, name: &'static str, min: u64, max: u64) -> Result<u64, BadSetting> {
+        let text = self.text(name)?;
+        let number = text.parse::<u64>().ok().filter(|number| (min..=max).contains(number));
+        number.ok_or_else(|| {
+            BadSetting::new(name, format!("must be a whole number from {min} to {max}, not `{text}`"))
+        })
+    }
+
+    pub(super) fn size(&self, name: &'static str, min: u64, max: u64) -> Result<u64, BadSetting> {
+        let text = self.text(name)?;
+        let bytes = parse_size(&text).filter(|bytes| (min..=max).contains(bytes));
+        bytes.ok_or_else(|| {
+            BadSetting::new(name, format!("must be a size from {min} to {max} bytes, as 10GiB, not `{text}`"))
+        })
+    }
+}
+
+/// A variable of a command that is a client.
+pub fn client_env(name: &'static str) -> Option<String> {
+    debug_assert!(CLIENT_ENV.contains(&name));
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+pub(super) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "wharfinger".into())
+}

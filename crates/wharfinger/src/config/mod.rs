@@ -1,0 +1,244 @@
+//! Settings: defaults < `wharfinger.toml` < environment < flags, read once and checked once. This is the only
+//! reader of the environment.
+
+mod layers;
+mod secrets;
+mod size;
+
+use std::path::PathBuf;
+
+use croner::Cron;
+use croner::parser::CronParser;
+use wharfinger_backends::catalog::CatalogUrl;
+use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
+
+pub use layers::{Flags, SETTINGS, Setting, Values, client_env};
+pub use secrets::{Secrets, prepare as prepare_secrets};
+pub use size::{format_size, parse_size};
+
+/// A setting that stops the start: its name, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {problem}")]
+pub struct BadSetting {
+    pub name: String,
+    pub problem: String,
+}
+
+impl BadSetting {
+    fn new(name: impl Into<String>, problem: impl Into<String>) -> BadSetting {
+        BadSetting { name: name.into(), problem: problem.into() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowPolicy {
+    Reclaim,
+    Rescue,
+}
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub listen: String,
+    pub public_url: Option<String>,
+    pub cors_origins: Vec<String>,
+    pub instance_id: String,
+    pub data_dir: PathBuf,
+    pub database: CatalogUrl,
+    pub blob_dir: PathBuf,
+    pub jwt_secret: Option<String>,
+    pub jwks_file: Option<PathBuf>,
+    pub jwks_url: Option<String>,
+    pub jwt_issuer: Option<String>,
+    pub jwt_audience: Option<String>,
+    pub default_quota_bytes: u64,
+    pub file_size_bytes_max: u64,
+    pub unconfirmed_limit_percent: u8,
+    pub upload_window_ms: i64,
+    pub upload_grace_ms: i64,
+    pub upload_min_rate_bytes: u64,
+    pub window_policy: WindowPolicy,
+    pub window_schedule: Cron,
+    pub idempotency_ttl_ms: i64,
+    pub tombstone_ms: i64,
+    pub cleanup_max_attempts: u32,
+    pub cleanup_schedule: Cron,
+    pub job_max_attempts: u32,
+    pub stage_timeout_ms: i64,
+    pub job_lease_ms: i64,
+}
+
+/// Longest window, lease or retention that makes sense; far from any overflow.
+const DURATION_MS_MAX: u64 = 10 * 366 * 86_400_000;
+
+impl Settings {
+    /// Reads every layer and checks every value.
+    pub fn load(flags: &Flags) -> Result<Settings, BadSetting> {
+        Settings::from_values(&Values::read(flags)?)
+    }
+
+    pub fn from_values(values: &Values) -> Result<Settings, BadSetting> {
+        let data_dir = PathBuf::from(values.text("WHARFINGER_DATA_DIR")?);
+        for (name, only) in [("WHARFINGER_QUOTA_URL", "database:"), ("WHARFINGER_BROKER_URL", "database:")] {
+            if values.text(name)? != only {
+                return Err(BadSetting::new(name, format!("this version knows `{only}` only")));
+            }
+        }
+        let settings = Settings {
+            listen: values.text("WHARFINGER_LISTEN")?,
+            public_url: values.maybe("WHARFINGER_PUBLIC_URL").map(public_url).transpose()?,
+            cors_origins: values
+                .maybe("WHARFINGER_CORS_ORIGINS")
+                .map(|list| list.split(',').map(|o| o.trim().to_owned()).filter(|o| !o.is_empty()).collect())
+                .unwrap_or_default(),
+            instance_id: values.maybe("INSTANCE_ID").unwrap_or_else(layers::host_name),
+            database: database_url(&values.text("WHARFINGER_DATABASE_URL")?, &data_dir)?,
+            blob_dir: blob_url(&values.text("WHARFINGER_BLOB_URL")?, &data_dir)?,
+            jwt_secret: values.maybe("WHARFINGER_JWT_SECRET").map(jwt_secret).transpose()?,
+            jwks_file: values.maybe("WHARFINGER_JWKS_FILE").map(PathBuf::from),
+            jwks_url: values.maybe("WHARFINGER_JWKS_URL"),
+            jwt_issuer: values.maybe("WHARFINGER_JWT_ISSUER"),
+            jwt_audience: values.maybe("WHARFINGER_JWT_AUDIENCE"),
+            default_quota_bytes: values.size("DEFAULT_TENANT_QUOTA_BYTES", 0, QUOTA_BYTES_MAX)?,
+            file_size_bytes_max: values.size("MAX_FILE_SIZE_BYTES", 1, FILE_SIZE_BYTES_MAX)?,
+            unconfirmed_limit_percent: values.whole("UNCONFIRMED_LIMIT_PERCENT", 1, 100)? as u8,
+            upload_window_ms: values.whole("UPLOAD_WINDOW_MS", 1, 7 * 86_400_000)? as i64,
+            upload_grace_ms: values.whole("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
+            upload_min_rate_bytes: values.size("UPLOAD_MIN_RATE_BYTES", 1, u64::MAX)?,
+            window_policy: window_policy(&values.text("UPLOAD_WINDOW_POLICY")?)?,
+            window_schedule: cron("UPLOAD_WINDOW_SCHEDULE", values)?,
+            idempotency_ttl_ms: values.whole("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
+            tombstone_ms: values.whole("TOMBSTONE_RETENTION_DAYS", 1, 3_650)? as i64 * 86_400_000,
+            cleanup_max_attempts: values.whole("CLEANUP_MAX_ATTEMPTS", 1, 1_000)? as u32,
+            cleanup_schedule: cron("CLEANUP_SWEEP_SCHEDULE", values)?,
+            job_max_attempts: values.whole("JOB_MAX_ATTEMPTS", 1, 1_000)? as u32,
+            stage_timeout_ms: values.whole("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
+            job_lease_ms: values.whole("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
+            data_dir,
+        };
+        if settings.listen.parse::<std::net::SocketAddr>().is_err() && !settings.listen.contains(':') {
+            return Err(BadSetting::new(
+                "WHARFINGER_LISTEN",
+                "must be an address with a port, as 127.0.0.1:8080",
+            ));
+        }
+        Ok(settings)
+    }
+
+    /// Secrets made by the program are for the embedded database only.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.database, CatalogUrl::Sqlite(_))
+    }
+}
+
+fn public_url(url: String) -> Result<String, BadSetting> {
+    if url.starts_with("http://") || url.starts_with("https://") {
+        Ok(url.trim_end_matches('/').to_owned())
+    } else {
+        Err(BadSetting::new("WHARFINGER_PUBLIC_URL", "must begin with http:// or https://"))
+    }
+}
+
+fn jwt_secret(secret: String) -> Result<String, BadSetting> {
+    if secret.len() < 32 {
+        return Err(BadSetting::new("WHARFINGER_JWT_SECRET", "must be at least 32 bytes long"));
+    }
+    Ok(secret)
+}
+
+fn database_url(url: &str, data_dir: &std::path::Path) -> Result<CatalogUrl, BadSetting> {
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(CatalogUrl::Postgres(url.to_owned()));
+    }
+    match url.strip_prefix("sqlite:") {
+        Some("") => Ok(CatalogUrl::Sqlite(data_dir.join("wharfinger.db"))),
+        Some(path) => Ok(CatalogUrl::Sqlite(PathBuf::from(path.strip_prefix("//").unwrap_or(path)))),
+        None => Err(BadSetting::new(
+            "WHARFINGER_DATABASE_URL",
+            "must be `sqlite:`, `sqlite:/path/to/file.db` or `postgres://…`",
+        )),
+    }
+}
+
+fn blob_url(url: &str, data_dir: &std::path::Path) -> Result<PathBuf, BadSetting> {
+    match url.strip_prefix("file:") {
+        Some("") => Ok(data_dir.join("blobs")),
+        Some(path) => Ok(PathBuf::from(path.strip_prefix("//").unwrap_or(path))),
+        None => {
+            Err(BadSetting::new("WHARFINGER_BLOB_URL", "this version knows `file:` and `file:/path` only"))
+        }
+    }
+}
+
+fn window_policy(word: &str) -> Result<WindowPolicy, BadSetting> {
+    match word {
+        "reclaim" => Ok(WindowPolicy::Reclaim),
+        "rescue" => Ok(WindowPolicy::Rescue),
+        other => Err(BadSetting::new(
+            "UPLOAD_WINDOW_POLICY",
+            format!("must be `reclaim` or `rescue`, not `{other}`"),
+        )),
+    }
+}
+
+fn cron(name: &'static str, values: &Values) -> Result<Cron, BadSetting> {
+    let text = values.text(name)?;
+    CronParser::new()
+        .parse(&text)
+        .map_err(|error| BadSetting::new(name, format!("`{text}` is not a cron schedule: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(pairs: &[(&str, &str)]) -> Result<Settings, BadSetting> {
+        Settings::from_values(&Values::for_tests(pairs))
+    }
+
+    #[test]
+    fn the_default_file_is_complete_and_right() {
+        let settings = load(&[]).expect("the defaults are possible values");
+        assert_eq!(settings.default_quota_bytes, 10 << 30);
+        assert_eq!(settings.upload_window_ms, 3_600_000);
+        assert!(settings.is_embedded());
+    }
+
+    #[test]
+    fn every_setting_stands_in_the_example_environment() {
+        let example = include_str!("../../../../.env.example");
+        let defaults = include_str!("../../../../wharfinger.default.toml");
+        for setting in SETTINGS {
+            assert!(example.contains(&format!("# {}=", setting.env)), "{} in .env.example", setting.env);
+            let key = setting.key();
+            assert!(
+                defaults.lines().any(|line| line.trim_start_matches('#').starts_with(&format!("{key} = "))),
+                "{key} in wharfinger.default.toml"
+            );
+        }
+        for line in example.lines().filter_map(|line| line.strip_prefix("# ")?.split_once('=')) {
+            if line.0.chars().all(|c| c.is_ascii_uppercase() || c == '_') {
+                assert!(SETTINGS.iter().any(|setting| setting.env == line.0), "{} is a setting", line.0);
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_values_name_their_key() {
+        for (name, value) in [
+            ("UPLOAD_WINDOW_MS", "0"),
+            ("UPLOAD_WINDOW_MS", "-5"),
+            ("UPLOAD_WINDOW_MS", "soon"),
+            ("UNCONFIRMED_LIMIT_PERCENT", "101"),
+            ("DEFAULT_TENANT_QUOTA_BYTES", "10 parsecs"),
+            ("UPLOAD_WINDOW_SCHEDULE", "every day"),
+            ("WHARFINGER_DATABASE_URL", "mysql://x"),
+            ("WHARFINGER_BLOB_URL", "ftp://x"),
+            ("WHARFINGER_JWT_SECRET", "short"),
+            ("UPLOAD_WINDOW_POLICY", "maybe"),
+            ("WHARFINGER_LISTEN", "8080"),
+        ] {
+            let error = load(&[(name, value)]).expect_err(value);
+            assert_eq!(error.name, name);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Secrets that the program makes for itself on first start, readable by nobody else.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use super::{BadSetting, Settings};
+
+pub struct Secrets {
+    /// None: tokens are checked by a JWKS alone.
+    pub jwt_secret: Option<Vec<u8>>,
+    pub url_signing_key: Vec<u8>,
+    /// The data dir was new: somebody is here for the first time.
+    pub first_start: bool,
+}
+
+const SECRET_BYTES: usize = 32;
+
+pub fn prepare(settings: &Settings) -> Result<Secrets, BadSetting> {
+    let folder = settings.data_dir.join("secrets");
+    let unusable = |error: io::Error| {
+        BadSetting::new("WHARFINGER_DATA_DIR", format!("{} cannot be used: {error}", folder.display()))
+    };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unusable)?;
+    let mut first_start = false;
+    let mut make = |name: &str| -> Result<Vec<u8>, BadSetting> {
+        let (secret, made) = read_or_make(&folder.join(name)).map_err(unusable)?;
+        first_start |= made;
+        Ok(secret)
+    };
+    let url_signing_key = make("url-signing.key")?;
+    let jwt_secret = match &settings.jwt_secret {
+        Some(secret) => Some(secret.clone().into_bytes()),
+        None if settings.is_embedded() => Some(make("jwt.key")?),
+        None if settings.jwks_file.is_some() || settings.jwks_url.is_some() => None,
+        None => {
+            return Err(BadSetting::new(
+                "WHARFINGER_JWT_SECRET",
+                "must be set (or WHARFINGER_JWKS_FILE or WHARFINGER_JWKS_URL): a secret made here would not be \
+                 known to the other processes on this database",
+            ));
+        }
+    };
+    Ok(Secrets { jwt_secret, url_signing_key, first_start })
+}
+
+/// The secret in this file; true if it was made just now.
+fn read_or_make(path: &Path) -> io::Result<(Vec<u8>, bool)> {
+    match fs::read(path) {
+        Ok(secret) if secret.len() >= SECRET_BYTES => return Ok((secret, false)),
+        Ok(_) => {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} is too short to be a secret; remove it to make a new one", path.display()),
+            ));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let secret: [u8; SECRET_BYTES] = rand::random();
+    let text: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    // Written whole under another name first: a crash leaves no half secret, and a second process that starts
+    // at the same moment takes ours.
+    let draft = path.with_extension(format!("draft-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    let linked = fs::hard_link(&draft, path);
+    fs::remove_file(&draft)?;
+    match linked {
+        Ok(()) => Ok((text.into_bytes(), true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok((fs::read(path)?, false)),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,163 @@
+//! The calls of an upload's life. Each handler turns wire types into the verb's own and back.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use wharfinger_lifecycle::id::FileId;
+
+use super::Shared;
+use super::auth::Person;
+use super::problem::Problem;
+use super::wire::{
+    Asked, Body, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, Id, InitRequest, PageQuery,
+    StatusView,
+};
+use crate::uploads::{confirm, delete, download, find, init, reissue};
+
+#[utoipa::path(
+    post, path = "/api/v2/files/init", tag = "uploads", operation_id = "initFile",
+    request_body = InitRequest,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and body make one file")),
+    responses(
+        (status = 201, body = GrantView, description = "Charged and registered: upload to `uploadUrl`, then confirm"),
+        (status = 400, body = Problem, description = "`invalid_request`"),
+        (status = 403, body = Problem, description = "`quota_exceeded` or `unconfirmed_limit`"),
+        (status = 413, body = Problem, description = "`too_large`"),
+        (status = 422, body = Problem, description = "`idempotency_mismatch`"),
+    ),
+)]
+pub(super) async fn init(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    headers: HeaderMap,
+    Body(request): Body<InitRequest>,
+) -> Result<(StatusCode, Json<GrantView>), Problem> {
+    let key =
+        headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let grant = init::init(&app, &caller, request.into_announcement()?, key).await?;
+    Ok((StatusCode::CREATED, Json(grant.into())))
+}
+
+#[utoipa::path(
+    post, path = "/api/v2/files/{id}/url", tag = "uploads", operation_id = "reissueUrl",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = GrantView, description = "A fresh URL while the file is still registered"),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "`already_confirmed`"),
+        (status = 410, body = Problem, description = "`gone`"),
+    ),
+)]
+pub(super) async fn reissue(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(id): Id<FileId>,
+) -> Result<Json<GrantView>, Problem> {
+    Ok(Json(reissue::reissue(&app, &caller, id).await?.into()))
+}
+
+#[utoipa::path(
+    post, path = "/api/v2/files/{id}/confirm", tag = "uploads", operation_id = "confirmFile",
+    params(("id" = String, Path)),
+    request_body(content = Option<ConfirmRequest>),
+    responses(
+        (status = 200, body = StatusView, description = "Confirmed now or before"),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "`object_missing`, `size_mismatch` or `checksum_mismatch`"),
+        (status = 410, body = Problem, description = "`gone`: not confirmed in time"),
+    ),
+)]
+pub(super) async fn confirm(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(id): Id<FileId>,
+    Body(request): Body<ConfirmRequest>,
+) -> Result<Json<StatusView>, Problem> {
+    let status = confirm::confirm(&app, &caller, id, request.checksum_sha256).await?;
+    Ok(Json(StatusView { file_id: id.to_string(), status: status.as_str() }))
+}
+
+#[utoipa::path(
+    get, path = "/api/v2/files", tag = "uploads", operation_id = "listFiles",
+    params(PageQuery),
+    responses((status = 200, body = FilesView, description = "Newest first")),
+)]
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Asked(page): Asked<PageQuery>,
+) -> Result<Json<FilesView>, Problem> {
+    let page = find::list(&app, &caller, page.cursor()?, page.limit()?).await?;
+    Ok(Json(FilesView {
+        files: page.files.into_iter().map(FileView::from).collect(),
+        next_cursor: page.next.map(|id| id.to_string()),
+    }))
+}
+
+#[utoipa::path(
+    get, path = "/api/v2/files/{id}", tag = "uploads", operation_id = "getFile",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = FileView),
+        (status = 404, body = Problem, description = "`not_found`: another's, deleted by its owner, or never was"),
+        (status = 410, body = Problem, description = "`gone`: reclaimed"),
+    ),
+)]
+pub(super) async fn get(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(id): Id<FileId>,
+) -> Result<Json<FileView>, Problem> {
+    Ok(Json(find::find(&app, &caller, id).await?.into()))
+}
+
+#[utoipa::path(
+    get, path = "/api/v2/files/{id}/history", tag = "uploads", operation_id = "getHistory",
+    params(("id" = String, Path)),
+    responses((status = 200, body = HistoryView), (status = 404, body = Problem)),
+)]
+pub(super) async fn history(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(id): Id<FileId>,
+) -> Result<Json<HistoryView>, Problem> {
+    let events = find::history(&app, &caller, id).await?;
+    Ok(Json(HistoryView { events: events.into_iter().map(Into::into).collect() }))
+}
+
+#[utoipa::path(
+    get, path = "/api/v2/files/{id}/download", tag = "uploads", operation_id = "downloadFile",
+    params(("id" = String, Path)),
+    responses(
+        (status = 302, description = "To a short-lived URL"),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "`not_ready`, or `object_missing` if somebody removed it"),
+    ),
+)]
+pub(super) async fn download(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(id): Id<FileId>,
+) -> Result<Response, Problem> {
+    let signed = download::download(&app, &caller, id).await?;
+    let headers = [(header::LOCATION, signed.url), (header::CACHE_CONTROL, "no-store".to_owned())];
+    Ok((StatusCode::FOUND, headers).into_response())
+}
+
+#[utoipa::path(
+    delete, path = "/api/v2/files/{id}", tag = "uploads", operation_id = "deleteFile",
+    params(("id" = String, Path)),
+    responses(
+        (status = 204, description = "Deleted; the bytes go in the background"),
+        (status = 404, body = Problem),
+    ),
+)]
+pub(super) async fn delete(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(id): Id<FileId>,
+) -> Result<StatusCode, Problem> {
+    delete::delete(&app, &caller, id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,83 @@
+//! Whether the process lives, whether its backends answer, and what it has counted.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::Dialect;
+
+use super::Shared;
+use crate::telemetry::{self, metric};
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Health {
+    status: &'static str,
+    version: &'static str,
+}
+
+#[utoipa::path(
+    get, path = "/healthz", tag = "operations", operation_id = "healthz",
+    responses((status = 200, body = Health, description = "The process answers")),
+)]
+pub(super) async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Readiness {
+    status: &'static str,
+    backends: Vec<BackendState>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct BackendState {
+    #[schema(example = "catalog")]
+    name: &'static str,
+    #[schema(example = "sqlite")]
+    kind: &'static str,
+    ok: bool,
+}
+
+#[utoipa::path(
+    get, path = "/readyz", tag = "operations", operation_id = "readyz",
+    responses(
+        (status = 200, body = Readiness, description = "Every backend answers"),
+        (status = 503, body = Readiness, description = "The one that does not is named"),
+    ),
+)]
+pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readiness>) {
+    let catalog = app.catalog.ping().await;
+    let blobs = app.blobs.check().await;
+    for (name, error) in [
+        ("catalog", catalog.as_ref().err().map(ToString::to_string)),
+        ("blobs", blobs.as_ref().err().map(ToString::to_string)),
+    ] {
+        if let Some(error) = error {
+            tracing::warn!(backend = name, error = %error, "not ready");
+        }
+    }
+    let kind = match app.catalog.dialect() {
+        Dialect::Sqlite => "sqlite",
+        Dialect::Postgres => "postgres",
+    };
+    let backends = vec![
+        BackendState { name: "catalog", kind, ok: catalog.is_ok() },
+        BackendState { name: "blobs", kind: app.blobs.kind(), ok: blobs.is_ok() },
+    ];
+    if backends.iter().all(|backend| backend.ok) {
+        (StatusCode::OK, Json(Readiness { status: "ready", backends }))
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { status: "unavailable", backends }))
+    }
+}
+
+/// Gauges are read from the catalog's own counters at the moment of asking.
+pub(super) async fn metrics(State(app): State<Shared>) -> Response {
+    if let Err(error) = metric::refresh_gauges(&app).await {
+        tracing::warn!(error = %error, "some gauges could not be read");
+    }
+    let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (headers, telemetry::prometheus().render()).into_response()
+}

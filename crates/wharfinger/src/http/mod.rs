@@ -1,0 +1,165 @@
+//! The HTTP face: one router, one file per resource. A request's body is taken whole before its verb begins,
+//! and the verb runs to its end even when its client hangs up.
+
+pub mod auth;
+mod blobs;
+mod files;
+mod health;
+mod maintenance;
+mod problem;
+mod quota;
+mod server;
+mod wire;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{any, delete, get, post, put};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use tower_http::cors::{AllowOrigin, CorsLayer};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use utoipa_swagger_ui::SwaggerUi;
+
+use crate::app::App;
+use crate::telemetry::metric;
+use problem::Problem;
+pub use server::serve;
+
+pub type Shared = Arc<App>;
+
+const BODY_BYTES_MAX: usize = 64 * 1024;
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+const VERB_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Wharfinger",
+        description = "Quota-guarded direct uploads that are confirmed or reclaimed. Errors are RFC 9457 problem \
+            documents; switch on their `code`."
+    ),
+    modifiers(&BearerTokens),
+    security(("bearer" = [])),
+)]
+struct Document;
+
+struct BearerTokens;
+
+impl Modify for BearerTokens {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build();
+        openapi
+            .components
+            .get_or_insert_default()
+            .add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    }
+}
+
+fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(files::init))
+        .routes(routes!(files::reissue))
+        .routes(routes!(files::confirm))
+        .routes(routes!(files::list))
+        .routes(routes!(files::get, files::delete))
+        .routes(routes!(files::history))
+        .routes(routes!(files::download))
+        .routes(routes!(quota::get))
+        .routes(routes!(quota::set))
+        .routes(routes!(maintenance::trigger))
+        .routes(routes!(maintenance::status))
+        .routes(routes!(maintenance::pending))
+        .routes(routes!(maintenance::notifications))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .split_for_parts()
+}
+
+pub fn router(app: Shared) -> Router {
+    let (api, document) = documented();
+    let api = api
+        .route("/files/init", post(files::init))
+        .route("/files/{id}/confirm", post(files::confirm))
+        .route("/api/v1/documents/{id}", delete(files::delete))
+        .route("/api/{*rest}", any(async || Problem::not_found()))
+        .layer(middleware::from_fn_with_state(app.clone(), to_the_end));
+    let blobs = Router::new().route("/blobs/{*key}", put(blobs::put).get(blobs::get));
+    let plain = Router::new()
+        .route("/metrics", get(health::metrics))
+        .route("/", get(async || Redirect::temporary("/docs/")));
+    api.merge(blobs)
+        .merge(plain)
+        .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
+        .fallback(async || Problem::not_found())
+        .method_not_allowed_fallback(async || {
+            Problem::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                "Method not allowed",
+                "this path takes other methods",
+            )
+        })
+        .layer(middleware::from_fn(observe))
+        .layer(cors(&app.settings.cors_origins))
+        .with_state(app)
+}
+
+fn cors(origins: &[String]) -> CorsLayer {
+    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::list(origins))
+        .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE])
+        .allow_headers([
+            header::AUTHORIZATION,
+            header::CONTENT_TYPE,
+            header::RANGE,
+            HeaderName::from_static("idempotency-key"),
+        ])
+        .expose_headers([header::ETAG, header::LOCATION, header::RETRY_AFTER])
+        .max_age(Duration::from_secs(3_600))
+}
+
+/// Takes the whole body, then runs the handler on a task of its own: a client that hangs up before the last
+/// byte has asked for nothing, one that hangs up later does not leave a verb half-way.
+async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let whole = Limited::new(body, BODY_BYTES_MAX).collect();
+    let bytes = match tokio::time::timeout(BODY_TIMEOUT, whole).await {
+        Ok(Ok(collected)) => collected.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            return Problem::body_too_large(BODY_BYTES_MAX).into_response();
+        }
+        Ok(Err(_)) | Err(_) => {
+            let detail = "the request body did not come to its end";
+            return Problem::new(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted", detail)
+                .into_response();
+        }
+    };
+    let verb = app.verbs.spawn(next.run(Request::from_parts(parts, Body::from(bytes))));
+    match tokio::time::timeout(VERB_TIMEOUT, verb).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(panicked)) => {
+            tracing::error!(error = %panicked, "a handler panicked");
+            Problem::internal().into_response()
+        }
+        Err(_) => Problem::unavailable().into_response(),
+    }
+}
+
+async fn observe(request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let method = request.method().clone();
+    let started = Instant::now();
+    let response = next.run(request).await;
+    metric::request(&route, &method, response.status(), started.elapsed());
+    response
+}

@@ -1,0 +1,188 @@
+//! Errors as their clients see them: RFC 9457 problem documents with a stable code. A 5xx tells the log
+//! everything and the client nothing.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::uploads::VerbError;
+use crate::uploads::land::Refused;
+
+/// A problem document. Further members depend on the code.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Problem {
+    /// `urn:wharfinger:problem:<code>`
+    #[serde(rename = "type")]
+    #[schema(example = "urn:wharfinger:problem:quota_exceeded")]
+    kind: String,
+    #[schema(example = "Quota exceeded")]
+    title: &'static str,
+    #[schema(example = 403)]
+    status: u16,
+    #[schema(example = "300 bytes do not fit: 900 of 1000 are in use")]
+    detail: String,
+    /// Stable: switch on this.
+    #[schema(example = "quota_exceeded")]
+    code: &'static str,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    more: Map<String, Value>,
+    #[serde(skip)]
+    #[schema(ignore)]
+    retry_after_s: Option<u32>,
+}
+
+impl Problem {
+    pub fn new(
+        status: StatusCode,
+        code: &'static str,
+        title: &'static str,
+        detail: impl ToString,
+    ) -> Problem {
+        Problem {
+            kind: format!("urn:wharfinger:problem:{code}"),
+            title,
+            status: status.as_u16(),
+            detail: detail.to_string(),
+            code,
+            more: Map::new(),
+            retry_after_s: None,
+        }
+    }
+
+    fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
+        self.more.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub fn unauthorized(detail: &str) -> Problem {
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "Not authorized", detail)
+    }
+
+    pub fn forbidden(detail: &str) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not for this role", detail)
+    }
+
+    pub fn not_found() -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "not_found", "Not found", "there is nothing here")
+    }
+
+    pub fn body_too_large(limit_bytes: usize) -> Problem {
+        let detail = format!("a request body may have at most {limit_bytes} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
+    }
+
+    pub fn invalid(field: &str, problem: impl ToString) -> Problem {
+        VerbError::invalid(field, problem).into()
+    }
+
+    pub fn unavailable() -> Problem {
+        let detail = "not available at this moment; try again";
+        let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Unavailable", detail);
+        problem.retry_after_s = Some(1);
+        problem
+    }
+
+    pub fn internal() -> Problem {
+        let detail = "something is wrong on our side; it has been logged";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+    }
+}
+
+impl From<VerbError> for Problem {
+    fn from(error: VerbError) -> Self {
+        let detail = error.to_string();
+        let of = |status, code, title| Problem::new(status, code, title, &detail);
+        match error {
+            VerbError::Invalid(problems) => {
+                let errors: Vec<Value> = problems
+                    .iter()
+                    .map(|problem| json!({ "field": problem.field, "problem": problem.problem }))
+                    .collect();
+                of(StatusCode::BAD_REQUEST, "invalid_request", "Invalid request").with("errors", errors)
+            }
+            VerbError::TooLarge { limit_bytes } => {
+                of(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large")
+                    .with("limit", limit_bytes)
+                    .with("errors", json!([{ "field": "size", "problem": detail }]))
+            }
+            VerbError::NotFound => of(StatusCode::NOT_FOUND, "not_found", "Not found"),
+            VerbError::Gone => of(StatusCode::GONE, "gone", "Gone"),
+            VerbError::QuotaExceeded { used_bytes, limit_bytes, requested_bytes } => {
+                of(StatusCode::FORBIDDEN, "quota_exceeded", "Quota exceeded")
+                    .with("used", used_bytes)
+                    .with("limit", limit_bytes)
+                    .with("requested", requested_bytes)
+            }
+            VerbError::UnconfirmedLimit { held_bytes, limit_bytes, requested_bytes } => {
+                of(StatusCode::FORBIDDEN, "unconfirmed_limit", "Too much unconfirmed")
+                    .with("used", held_bytes)
+                    .with("limit", limit_bytes)
+                    .with("requested", requested_bytes)
+            }
+            VerbError::KeyMismatch => {
+                of(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", "Key used with another body")
+            }
+            VerbError::ObjectMissing => of(StatusCode::CONFLICT, "object_missing", "Object missing"),
+            VerbError::SizeMismatch { expected, actual } => {
+                of(StatusCode::CONFLICT, "size_mismatch", "Size mismatch")
+                    .with("expected", expected)
+                    .with("actual", actual)
+            }
+            VerbError::ChecksumMismatch => of(StatusCode::CONFLICT, "checksum_mismatch", "Checksum mismatch"),
+            VerbError::NotReady(status) => {
+                of(StatusCode::CONFLICT, "not_ready", "Not ready").with("fileStatus", status.as_str())
+            }
+            VerbError::AlreadyConfirmed(status) => {
+                of(StatusCode::CONFLICT, "already_confirmed", "Already confirmed")
+                    .with("fileStatus", status.as_str())
+            }
+            VerbError::Unavailable(why) => {
+                tracing::warn!(error = %why, "a verb could not be carried out");
+                Problem::unavailable()
+            }
+            VerbError::Internal(why) => {
+                tracing::error!(error = %why, "a verb failed");
+                Problem::internal()
+            }
+        }
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        let detail = refused.to_string();
+        let of = |status, code, title| Problem::new(status, code, title, &detail);
+        match refused {
+            Refused::Signature => of(StatusCode::FORBIDDEN, "bad_signature", "Bad signature"),
+            Refused::Expired => of(StatusCode::FORBIDDEN, "url_expired", "URL expired"),
+            Refused::Length(_) => of(StatusCode::BAD_REQUEST, "size_mismatch", "Size mismatch"),
+            Refused::ContentType(_) => of(StatusCode::BAD_REQUEST, "type_mismatch", "Type mismatch"),
+            Refused::Checksum => of(StatusCode::BAD_REQUEST, "checksum_mismatch", "Checksum mismatch"),
+            Refused::Exists => of(StatusCode::PRECONDITION_FAILED, "object_exists", "Object exists"),
+            Refused::Ended => of(StatusCode::GONE, "gone", "Gone"),
+            Refused::Interrupted => of(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted"),
+            Refused::Verb(error) => error.into(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let retry_after = self.retry_after_s;
+        let mut response = (status, Json(self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

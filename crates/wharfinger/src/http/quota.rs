@@ -1,0 +1,55 @@
+//! What a tenant may hold and does hold.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use wharfinger_lifecycle::id::TenantId;
+use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
+
+use super::Shared;
+use super::auth::{Keeper, Person};
+use super::problem::Problem;
+use super::wire::{Body, QuotaView, SetQuotaRequest};
+use crate::uploads::{Role, VerbError};
+
+#[utoipa::path(
+    get, path = "/api/v2/quota", tag = "quota", operation_id = "getQuota",
+    responses((status = 200, body = QuotaView, description = "The quota of the caller's tenant")),
+)]
+pub(super) async fn get(
+    State(app): State<Shared>,
+    Person(caller): Person,
+) -> Result<Json<QuotaView>, Problem> {
+    show(&app, &caller.tenant).await
+}
+
+#[utoipa::path(
+    put, path = "/api/v2/tenants/{tenant}/quota", tag = "quota", operation_id = "setQuota",
+    params(("tenant" = String, Path)),
+    request_body = SetQuotaRequest,
+    responses(
+        (status = 200, body = QuotaView, description = "A limit below what is used refuses new uploads only"),
+        (status = 403, body = Problem, description = "For operators"),
+    ),
+)]
+pub(super) async fn set(
+    State(app): State<Shared>,
+    Keeper(caller): Keeper,
+    Path(tenant): Path<String>,
+    Body(request): Body<SetQuotaRequest>,
+) -> Result<Json<QuotaView>, Problem> {
+    if caller.role != Role::Operator {
+        return Err(Problem::forbidden("this call is for operators"));
+    }
+    let tenant = TenantId::new(&tenant).map_err(|bad| Problem::invalid("tenant", bad))?;
+    if request.limit > QUOTA_BYTES_MAX {
+        return Err(Problem::invalid("limit", format!("must be at most {QUOTA_BYTES_MAX}")));
+    }
+    app.catalog.set_limit(&tenant, request.limit).await.map_err(VerbError::from)?;
+    tracing::info!(tenant = %tenant, action = "quota-set", limit = request.limit, by = %caller.user);
+    show(&app, &tenant).await
+}
+
+async fn show(app: &Shared, tenant: &TenantId) -> Result<Json<QuotaView>, Problem> {
+    let quota = app.catalog.quota(tenant, app.settings.default_quota_bytes).await.map_err(VerbError::from)?;
+    Ok(Json(QuotaView::new(tenant.as_str(), quota)))
+}

@@ -1,0 +1,396 @@
+//! What goes over the wire: camelCase JSON, times as RFC 3339, and bodies that say which field is wrong.
+
+use axum::extract::{FromRequest, Path, Query, Request};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use wharfinger_backends::catalog::{HistoryLine, Notification, PendingCleanup};
+use wharfinger_lifecycle::file::{Announcement, File};
+use wharfinger_lifecycle::limits::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX};
+use wharfinger_lifecycle::quota::Quota;
+
+use super::Shared;
+use super::problem::Problem;
+use crate::clock::rfc3339;
+use crate::uploads::init::Grant;
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InitRequest {
+    /// A name, not a path.
+    #[schema(example = "report.pdf")]
+    file_name: String,
+    /// The exact number of bytes that will come.
+    #[schema(example = 12_345, minimum = 0)]
+    size: u64,
+    #[schema(example = "application/pdf")]
+    content_type: Option<String>,
+    /// Lower-case hex.
+    checksum_sha256: Option<String>,
+    batch_id: Option<String>,
+    /// An object of the client's own, at most 16 KiB.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+}
+
+impl InitRequest {
+    pub fn into_announcement(self) -> Result<Announcement, Problem> {
+        if self.batch_id.is_some() {
+            return Err(Problem::invalid("batchId", "names no batch"));
+        }
+        Ok(Announcement {
+            name: self.file_name,
+            size: self.size,
+            content_type: self.content_type,
+            checksum_sha256: self.checksum_sha256,
+            metadata: self.metadata.map(|raw| raw.get().to_owned()).filter(|text| text != "null"),
+        })
+    }
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConfirmRequest {
+    /// Lower-case hex; the object is read and compared where the store has not done so.
+    pub checksum_sha256: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SetQuotaRequest {
+    /// Bytes.
+    #[schema(example = 10_737_418_240_u64)]
+    pub limit: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GrantView {
+    file_id: String,
+    #[schema(example = "registered")]
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upload_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "PUT")]
+    method: Option<&'static str>,
+    /// Send these with the upload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    headers: Option<serde_json::Map<String, serde_json::Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+}
+
+impl From<Grant> for GrantView {
+    fn from(grant: Grant) -> Self {
+        let file_id = grant.file.id.to_string();
+        let status = grant.file.status.as_str();
+        match grant.upload {
+            Some(upload) => GrantView {
+                file_id,
+                status,
+                upload_url: Some(upload.request.url),
+                method: Some(upload.request.method),
+                headers: Some(upload.request.headers.into_iter().map(|(n, v)| (n, v.into())).collect()),
+                expires_at: Some(rfc3339(upload.expires_at)),
+            },
+            None => {
+                GrantView { file_id, status, upload_url: None, method: None, headers: None, expires_at: None }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StatusView {
+    pub file_id: String,
+    #[schema(example = "ready")]
+    pub status: &'static str,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FileView {
+    file_id: String,
+    file_name: String,
+    size: u64,
+    content_type: Option<String>,
+    checksum_sha256: Option<String>,
+    #[schema(example = "ready")]
+    status: &'static str,
+    retry_count: u32,
+    batch_id: Option<String>,
+    error: Option<String>,
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+    created_at: String,
+    updated_at: String,
+    confirmed_at: Option<String>,
+    ready_at: Option<String>,
+}
+
+impl From<File> for FileView {
+    fn from(file: File) -> Self {
+        FileView {
+            file_id: file.id.to_string(),
+            file_name: file.name,
+            size: file.size,
+            content_type: file.content_type,
+            checksum_sha256: file.checksum_sha256,
+            status: file.status.as_str(),
+            retry_count: file.retry_count,
+            batch_id: file.batch.map(|batch| batch.to_string()),
+            error: file.error,
+            metadata: file.metadata.and_then(|text| RawValue::from_string(text).ok()),
+            created_at: rfc3339(file.created_at),
+            updated_at: rfc3339(file.updated_at),
+            confirmed_at: file.confirmed_at.map(rfc3339),
+            ready_at: file.ready_at.map(rfc3339),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FilesView {
+    pub files: Vec<FileView>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HistoryView {
+    pub events: Vec<HistoryLineView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HistoryLineView {
+    at: String,
+    from: Option<&'static str>,
+    to: &'static str,
+    reason: String,
+    actor: String,
+}
+
+impl From<HistoryLine> for HistoryLineView {
+    fn from(line: HistoryLine) -> Self {
+        HistoryLineView {
+            at: rfc3339(line.at),
+            from: line.from.map(|status| status.as_str()),
+            to: line.to.as_str(),
+            reason: line.reason,
+            actor: line.actor,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct QuotaView {
+    tenant: String,
+    /// All that is charged, in bytes.
+    used: u64,
+    limit: u64,
+    /// The unconfirmed part of `used`.
+    reserved: u64,
+}
+
+impl QuotaView {
+    pub fn new(tenant: &str, quota: Quota) -> QuotaView {
+        QuotaView {
+            tenant: tenant.to_owned(),
+            used: quota.used_bytes,
+            limit: quota.limit_bytes,
+            reserved: quota.reserved_bytes,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CleanupStatusView {
+    pub pending: u64,
+    pub exhausted: u64,
+    /// Milliseconds; null when nothing waits.
+    pub oldest_age: Option<i64>,
+    pub last_run: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CleanupsView {
+    pub cleanups: Vec<CleanupView>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CleanupView {
+    id: String,
+    file_path: String,
+    reason: String,
+    attempts: i64,
+    max_attempts: i64,
+    last_error: Option<String>,
+    created_at: String,
+    last_attempt_at: Option<String>,
+    document_id: String,
+}
+
+impl From<PendingCleanup> for CleanupView {
+    fn from(cleanup: PendingCleanup) -> Self {
+        CleanupView {
+            id: cleanup.id.to_string(),
+            file_path: cleanup.file_path,
+            reason: cleanup.reason,
+            attempts: cleanup.attempts,
+            max_attempts: cleanup.max_attempts,
+            last_error: cleanup.last_error,
+            created_at: rfc3339(cleanup.created_at),
+            last_attempt_at: cleanup.last_attempt_at.map(rfc3339),
+            document_id: cleanup.document_id,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NotificationsView {
+    pub notifications: Vec<NotificationView>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NotificationView {
+    id: String,
+    #[schema(example = "file-cleaned-up")]
+    kind: String,
+    file_id: Option<String>,
+    file_name: Option<String>,
+    batch_id: Option<String>,
+    message: String,
+    #[schema(value_type = Object)]
+    data: Option<Box<RawValue>>,
+    created_at: String,
+}
+
+impl From<Notification> for NotificationView {
+    fn from(notification: Notification) -> Self {
+        NotificationView {
+            id: notification.id.to_string(),
+            kind: notification.kind,
+            file_id: notification.file_id,
+            file_name: notification.file_name,
+            batch_id: notification.batch_id,
+            message: notification.message,
+            data: RawValue::from_string(notification.data).ok(),
+            created_at: rfc3339(notification.created_at),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct PageQuery {
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+    /// 1 to 1000, 50 if left out.
+    limit: Option<usize>,
+}
+
+impl PageQuery {
+    pub fn cursor<T: std::str::FromStr>(&self) -> Result<Option<T>, Problem> {
+        self.cursor
+            .as_deref()
+            .map(|text| text.parse().map_err(|_| Problem::invalid("cursor", "is not one that was given out")))
+            .transpose()
+    }
+
+    pub fn limit(&self) -> Result<usize, Problem> {
+        match self.limit {
+            None => Ok(PAGE_ROWS_DEFAULT),
+            Some(limit) if (1..=PAGE_ROWS_MAX).contains(&limit) => Ok(limit),
+            Some(_) => Err(Problem::invalid("limit", format!("must be 1 to {PAGE_ROWS_MAX}"))),
+        }
+    }
+}
+
+/// Cuts a list that was read one row too far; answers the cursor of the next page.
+pub fn cut_page<T>(rows: &mut Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Option<String> {
+    if rows.len() <= limit {
+        return None;
+    }
+    rows.truncate(limit);
+    rows.last().map(cursor)
+}
+
+/// A JSON body; an absent one is an empty object.
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Shared) -> Result<Self, Problem> {
+        let bytes = Bytes::from_request(request, app)
+            .await
+            .map_err(|_| Problem::invalid("body", "could not be read to its end"))?;
+        let text = if bytes.is_empty() { b"{}".as_slice() } else { &bytes };
+        let mut json = serde_json::Deserializer::from_slice(text);
+        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let path = error.path().to_string();
+            let problem = error.into_inner().to_string();
+            Problem::invalid(&blamed_field(&path, &problem), problem)
+        })?;
+        json.end().map_err(|error| Problem::invalid("body", error))?;
+        Ok(Body(value))
+    }
+}
+
+/// Serde names an unknown or missing field in its message, not in its path.
+fn blamed_field(path: &str, problem: &str) -> String {
+    let named = ["unknown field `", "missing field `", "duplicate field `"]
+        .iter()
+        .find_map(|start| problem.strip_prefix(start))
+        .and_then(|rest| rest.split('`').next());
+    match named {
+        Some(field) => field.to_owned(),
+        None if path == "." => "body".to_owned(),
+        None => path.to_owned(),
+    }
+}
+
+/// An id in a path. What is no id names nothing, so it is absent rather than wrong.
+pub struct Id<T>(pub T);
+
+impl<T: std::str::FromStr> axum::extract::FromRequestParts<Shared> for Id<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut axum::http::request::Parts,
+        app: &Shared,
+    ) -> Result<Self, Problem> {
+        let Path(text) =
+            Path::<String>::from_request_parts(parts, app).await.map_err(|_| Problem::not_found())?;
+        text.parse().map(Id).map_err(|_| Problem::not_found())
+    }
+}
+
+/// A query whose mistakes are problem documents.
+pub struct Asked<T>(pub T);
+
+impl<T: DeserializeOwned> axum::extract::FromRequestParts<Shared> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut axum::http::request::Parts,
+        app: &Shared,
+    ) -> Result<Self, Problem> {
+        let query = Query::<T>::from_request_parts(parts, app)
+            .await
+            .map_err(|rejection| Problem::invalid("query", rejection.body_text()))?;
+        Ok(Asked(query.0))
+    }
+}

@@ -1,0 +1,12 @@
+//! Wharfinger answers for every uploaded byte: quota-guarded direct uploads that are confirmed or reclaimed,
+//! deletes that never forget the bytes, on SQLite and local disk or on PostgreSQL.
+
+pub mod app;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod http;
+pub mod sweeps;
+pub mod telemetry;
+pub mod uploads;
+pub mod worker;

@@ -1,0 +1,99 @@
+//! Fault: bytes that no row answers for any more and that are still in the store. Deletes them in bulk, reads
+//! the outcome per key, and forgets an order only when the store has said that its bytes are gone.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::blobs::BlobError;
+use wharfinger_backends::catalog::{ClaimedCleanup, CleanupOutcome};
+use wharfinger_lifecycle::retry::Backoff;
+
+use super::record;
+use crate::app::App;
+use crate::telemetry::metric;
+use crate::uploads::VerbError;
+
+pub const NAME: &str = "pending-cleanups";
+
+/// A batch is deleted well within this; if not, another process may take it, and deleting twice is harmless.
+const LEASE_MS: i64 = 5 * 60_000;
+const REFUSED: Backoff = Backoff { base_ms: 30_000, cap_ms: 3_600_000 };
+const STORE_DOWN: Backoff = Backoff { base_ms: 10_000, cap_ms: 10_000 };
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Outcome {
+    pub attempted: u64,
+    pub done: u64,
+    pub failed: u64,
+    pub exhausted: u64,
+}
+
+/// Deletes all that is due.
+pub async fn run(app: &App) -> Result<Outcome, VerbError> {
+    let started_at = app.clock.now();
+    let outcome = delete_due(app).await;
+    record(app, NAME, started_at, &outcome).await;
+    if let Ok(outcome) = &outcome
+        && outcome.attempted > 0
+    {
+        tracing::info!(
+            job = NAME,
+            attempted = outcome.attempted,
+            done = outcome.done,
+            failed = outcome.failed,
+            exhausted = outcome.exhausted,
+            durationMs = app.clock.now() - started_at,
+            "bytes deleted"
+        );
+    }
+    outcome
+}
+
+async fn delete_due(app: &App) -> Result<Outcome, VerbError> {
+    let mut outcome = Outcome::default();
+    let batch_max = app.blobs.caps().delete_batch_max;
+    loop {
+        let now = app.clock.now();
+        let claimed = app.catalog.claim_cleanups(now, batch_max, LEASE_MS).await?;
+        if claimed.is_empty() {
+            return Ok(outcome);
+        }
+        let keys: Vec<_> = claimed.iter().map(|cleanup| cleanup.key.clone()).collect();
+        let answers = app.blobs.delete_many(&keys).await;
+        let attempted = claimed.len() as u64;
+        let judged =
+            claimed.into_iter().zip(answers).map(|(cleanup, answer)| judge(cleanup, answer, now)).collect();
+        let settled = app.catalog.settle_cleanups(judged, app.clock.now()).await?;
+        outcome.attempted += attempted;
+        outcome.done += settled.done;
+        outcome.failed += settled.failed;
+        outcome.exhausted += settled.exhausted;
+    }
+}
+
+fn judge(
+    cleanup: ClaimedCleanup,
+    answer: Result<(), BlobError>,
+    now: i64,
+) -> (ClaimedCleanup, CleanupOutcome) {
+    let later = |backoff: Backoff, attempt| {
+        let delay = backoff.delay_ms(attempt, rand::random());
+        now.saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4))
+    };
+    let outcome = match answer {
+        Ok(()) | Err(BlobError::NotFound) => CleanupOutcome::Gone,
+        Err(error @ BlobError::Unavailable(_)) => {
+            metric::cleanup_failed("unavailable");
+            CleanupOutcome::StoreDown { error: error.to_string(), retry_at: later(STORE_DOWN, 1) }
+        }
+        Err(error @ (BlobError::Refused(_) | BlobError::Changed)) => {
+            metric::cleanup_failed("refused");
+            tracing::warn!(job = NAME, tenant = %cleanup.tenant, error = %error, attempt = cleanup.attempts + 1,
+                "the store refused a delete");
+            CleanupOutcome::Refused {
+                error: error.to_string(),
+                retry_at: later(REFUSED, cleanup.attempts + 1),
+            }
+        }
+    };
+    (cleanup, outcome)
+}

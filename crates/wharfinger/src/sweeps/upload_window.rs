@@ -1,0 +1,91 @@
+//! Fault: a row whose next look is overdue, because its delayed check was lost or never written. The net under
+//! the delayed checks; also what forgets used-up keys, old tombstones and landings that crashed.
+
+use serde::Serialize;
+use wharfinger_lifecycle::id::FileId;
+
+use super::record;
+use crate::app::App;
+use crate::uploads::look::{Looked, look};
+use crate::uploads::{VerbError, land};
+
+pub const NAME: &str = "upload-window";
+
+const PAGE_FILES: usize = 200;
+const KEYS_PER_STEP: usize = 1_000;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    pub checked: u64,
+    pub reclaimed: u64,
+    pub rescued: u64,
+    #[serde(skip)]
+    pub failed: u64,
+}
+
+pub async fn run(app: &App) -> Result<Outcome, VerbError> {
+    let started_at = app.clock.now();
+    let outcome = look_at_all_due(app).await;
+    record(app, NAME, started_at, &outcome).await;
+    forget_keys(app).await;
+    if let Err(error) = land::clear_left_behind(app).await {
+        tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
+    }
+    if let Ok(outcome) = &outcome
+        && outcome.checked > 0
+    {
+        tracing::info!(
+            job = NAME,
+            checked = outcome.checked,
+            reclaimed = outcome.reclaimed,
+            rescued = outcome.rescued,
+            failed = outcome.failed,
+            durationMs = app.clock.now() - started_at,
+            "overdue files looked at"
+        );
+    }
+    outcome
+}
+
+async fn look_at_all_due(app: &App) -> Result<Outcome, VerbError> {
+    let mut outcome = Outcome::default();
+    let now = app.clock.now();
+    let mut after = None;
+    loop {
+        let due = app.catalog.files_to_look_at(now, after, PAGE_FILES).await?;
+        let Some(last) = due.last() else { return Ok(outcome) };
+        after = last.next_look_at.map(|at| (at, last.id));
+        for file in &due {
+            outcome.checked += 1;
+            match look_at(app, file.id).await {
+                Some(Looked::Reclaimed) => outcome.reclaimed += 1,
+                Some(Looked::Rescued) => outcome.rescued += 1,
+                Some(_) => {}
+                None => outcome.failed += 1,
+            }
+        }
+    }
+}
+
+async fn look_at(app: &App, id: FileId) -> Option<Looked> {
+    match look(app, id, NAME).await {
+        Ok(looked) => Some(looked),
+        Err(error) => {
+            tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
+            None
+        }
+    }
+}
+
+async fn forget_keys(app: &App) {
+    loop {
+        match app.catalog.forget_expired_keys(app.clock.now(), KEYS_PER_STEP).await {
+            Ok(gone) if gone as usize == KEYS_PER_STEP => {}
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(job = NAME, error = %error, "used-up keys could not be forgotten");
+                return;
+            }
+        }
+    }
+}

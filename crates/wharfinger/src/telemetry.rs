@@ -1,0 +1,131 @@
+//! Logs and metrics. Logs are JSON lines on standard error, and never hold a secret or a signed URL.
+
+use std::sync::OnceLock;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+pub fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // A second call (tests, embedding programs) keeps the first subscriber.
+    let _ = tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init();
+}
+
+const REQUEST_BUCKETS_S: [f64; 12] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+/// The process's one recorder, installed at the first call.
+pub fn prometheus() -> &'static PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE.get_or_init(|| {
+        let buckets = Matcher::Full("http_request_duration_seconds".into());
+        let recorder = PrometheusBuilder::new()
+            .set_buckets_for_metric(buckets, &REQUEST_BUCKETS_S)
+            .expect("the buckets are not empty")
+            .build_recorder();
+        let handle = recorder.handle();
+        // Fails only if the embedding program has its own recorder; then ours stays empty and theirs counts.
+        let _ = metrics::set_global_recorder(recorder);
+        metric::describe();
+        handle
+    })
+}
+
+pub mod metric {
+    //! Every metric by name, with bounded labels.
+
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use axum::http::{Method, StatusCode};
+    use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+    use wharfinger_backends::catalog::{CatalogError, Scope};
+    use wharfinger_lifecycle::UnixMs;
+    use wharfinger_lifecycle::id::TenantId;
+    use wharfinger_lifecycle::state::Status;
+
+    use crate::app::App;
+
+    const TENANT_LABELS_MAX: usize = 200;
+
+    pub(super) fn describe() {
+        describe_counter!(
+            "resource_orphaned_files_cleaned_total",
+            "Uploads that nobody confirmed and that were reclaimed"
+        );
+        describe_counter!("resource_quota_refunded_bytes_total", "Bytes given back to tenants' quotas");
+        describe_counter!(
+            "resource_cleanup_failures_total",
+            "Physical deletes that failed, by kind of error"
+        );
+        describe_gauge!("file_pipeline_status", "Files in each status");
+        describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
+        describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
+        describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
+    }
+
+    /// The first tenants get labels of their own, the rest share one: a scrape stays bounded.
+    fn tenant_label(tenant: &TenantId) -> String {
+        static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if known.contains(tenant.as_str()) || known.len() < TENANT_LABELS_MAX {
+            known.insert(tenant.to_string());
+            tenant.to_string()
+        } else {
+            "other".to_owned()
+        }
+    }
+
+    pub fn orphan_cleaned(tenant: &TenantId) {
+        counter!("resource_orphaned_files_cleaned_total", "tenant_id" => tenant_label(tenant)).increment(1);
+    }
+
+    pub fn quota_refunded(tenant: &TenantId, bytes: u64) {
+        counter!("resource_quota_refunded_bytes_total", "tenant_id" => tenant_label(tenant)).increment(bytes);
+    }
+
+    pub fn cleanup_failed(error_type: &'static str) {
+        counter!("resource_cleanup_failures_total", "error_type" => error_type).increment(1);
+    }
+
+    pub fn sweep_succeeded(sweep: &'static str, at: UnixMs) {
+        gauge!("sweep_last_success_timestamp_seconds", "sweep" => sweep).set(at as f64 / 1_000.0);
+    }
+
+    pub fn request(route: &str, method: &Method, status: StatusCode, took: Duration) {
+        let method = match *method {
+            Method::GET => "GET",
+            Method::HEAD => "HEAD",
+            Method::POST => "POST",
+            Method::PUT => "PUT",
+            Method::DELETE => "DELETE",
+            Method::OPTIONS => "OPTIONS",
+            _ => "other",
+        };
+        histogram!(
+            "http_request_duration_seconds",
+            "route" => route.to_owned(),
+            "method" => method,
+            "status" => status.as_str().to_owned(),
+        )
+        .record(took.as_secs_f64());
+    }
+
+    pub async fn refresh_gauges(app: &App) -> Result<(), CatalogError> {
+        let counts = app.catalog.count_by_status().await?;
+        for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
+            let files = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, files)| *files);
+            gauge!("file_pipeline_status", "status" => status.as_str()).set(files as f64);
+        }
+        let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
+        gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);
+        gauge!("pending_cleanups", "state" => "exhausted").set(cleanups.exhausted as f64);
+        Ok(())
+    }
+}

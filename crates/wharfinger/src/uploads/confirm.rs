@@ -1,0 +1,80 @@
+//! Makes an uploaded file real: the object is found, measured, pinned, and only then does the row say so. Of a
+//! confirm and a cleaner that race, the row's version lets exactly one win.
+
+use futures::StreamExt as _;
+use sha2::{Digest as _, Sha256};
+use wharfinger_backends::blobs::{BlobError, ObjectMeta};
+use wharfinger_lifecycle::file::{self, Change, File, Pin};
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::state::Status;
+
+use super::init::{hex, is_sha256};
+use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find};
+use crate::app::App;
+
+pub async fn confirm(
+    app: &App,
+    caller: &Caller,
+    id: FileId,
+    checksum_sha256: Option<String>,
+) -> Result<Status, VerbError> {
+    if checksum_sha256.as_deref().is_some_and(|checksum| !is_sha256(checksum)) {
+        return Err(VerbError::invalid("checksumSha256", "must be 64 lower-case hex digits"));
+    }
+    for _ in 0..STALE_TRIES_MAX {
+        let read = find::find(app, caller, id).await?;
+        if read.status != Status::Registered {
+            return Ok(read.status);
+        }
+        let change = examine(app, &read, checksum_sha256.clone(), "confirmed").await?;
+        let status = change.after.status;
+        if commit(app, change, &caller.actor()).await? {
+            return Ok(status);
+        }
+    }
+    Err(VerbError::busy())
+}
+
+/// Looks at the object of a registered file and decides its confirmation.
+pub(super) async fn examine(
+    app: &App,
+    file: &File,
+    given_sha256: Option<String>,
+    reason: &str,
+) -> Result<Change, VerbError> {
+    let meta = match app.blobs.head(&file.key).await {
+        Ok(meta) => meta,
+        Err(BlobError::NotFound) => return Err(VerbError::ObjectMissing),
+        Err(error) => return Err(error.into()),
+    };
+    if meta.size != file.size {
+        return Err(VerbError::SizeMismatch { expected: file.size, actual: meta.size });
+    }
+    let declared = file.checksum_sha256.clone();
+    if let (Some(declared), Some(given)) = (&declared, &given_sha256)
+        && declared != given
+    {
+        return Err(VerbError::ChecksumMismatch);
+    }
+    let store_checked = declared.is_some() && app.blobs.caps().binds_checksum;
+    if let (Some(expected), false) = (declared.or(given_sha256.clone()), store_checked) {
+        check_bytes(app, file, &meta, &expected).await?;
+    }
+    let pin = Pin { etag: meta.etag, version_id: meta.version_id };
+    file::confirm(file, pin, given_sha256, reason, app.clock.now())
+        .map_err(|refusal| VerbError::Internal(refusal.to_string()))
+}
+
+/// Reads the very object that is about to be pinned.
+async fn check_bytes(app: &App, file: &File, meta: &ObjectMeta, expected: &str) -> Result<(), VerbError> {
+    let mut bytes = match app.blobs.get(&file.key, &meta.etag, 0, None).await {
+        Ok(bytes) => bytes,
+        Err(BlobError::NotFound) => return Err(VerbError::ObjectMissing),
+        Err(error) => return Err(error.into()),
+    };
+    let mut hasher = Sha256::new();
+    while let Some(chunk) = bytes.next().await {
+        hasher.update(&chunk?);
+    }
+    if hex(&hasher.finalize()) == expected { Ok(()) } else { Err(VerbError::ChecksumMismatch) }
+}

@@ -1,0 +1,52 @@
+//! Hands out a short-lived URL for the very bytes that were confirmed. Bytes that are not those any more are
+//! quarantined, not served.
+
+use wharfinger_backends::blobs::{BlobError, GetGrant, SignedRequest};
+use wharfinger_lifecycle::file::{self, File};
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::state::Status;
+
+use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find};
+use crate::app::App;
+
+const URL_LIFE_MS: i64 = 5 * 60_000;
+
+pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRequest, VerbError> {
+    for _ in 0..STALE_TRIES_MAX {
+        let read = find::find(app, caller, id).await?;
+        let (Status::Ready, Some(pin)) = (read.status, &read.pin) else {
+            return Err(VerbError::NotReady(read.status));
+        };
+        match app.blobs.head(&read.key).await {
+            Ok(meta) if meta.etag == pin.etag => return sign(app, read, meta.etag).await,
+            Ok(_) => {
+                let change =
+                    file::quarantine(&read, "object changed after it was confirmed", app.clock.now())
+                        .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
+                if commit(app, change, "download").await? {
+                    tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "quarantined",
+                        "an object was changed behind our back");
+                    return Err(VerbError::NotReady(Status::Quarantined));
+                }
+            }
+            Err(BlobError::NotFound) => {
+                tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "missing",
+                    "a ready file has no object: somebody removed it");
+                return Err(VerbError::ObjectMissing);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(VerbError::busy())
+}
+
+async fn sign(app: &App, file: File, etag: String) -> Result<SignedRequest, VerbError> {
+    let grant = GetGrant {
+        key: file.key,
+        etag,
+        content_type: file.content_type,
+        file_name: file.name,
+        expires_at: app.clock.now().saturating_add(URL_LIFE_MS),
+    };
+    Ok(app.blobs.sign_get(&grant).await?)
+}

@@ -1,0 +1,72 @@
+//! Everything a verb can answer instead of what was asked for.
+
+use wharfinger_backends::blobs::BlobError;
+use wharfinger_backends::catalog::CatalogError;
+use wharfinger_lifecycle::state::Status;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldProblem {
+    pub field: String,
+    pub problem: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerbError {
+    #[error("{}", .0.iter().map(|f| format!("`{}` {}", f.field, f.problem)).collect::<Vec<_>>().join("; "))]
+    Invalid(Vec<FieldProblem>),
+    #[error("a file may have at most {limit_bytes} bytes")]
+    TooLarge { limit_bytes: u64 },
+    #[error("no such file")]
+    NotFound,
+    #[error("the upload was not confirmed in time and has been removed")]
+    Gone,
+    #[error("{requested_bytes} bytes do not fit: {used_bytes} of {limit_bytes} are in use")]
+    QuotaExceeded { used_bytes: u64, limit_bytes: u64, requested_bytes: u64 },
+    #[error("you hold {held_bytes} bytes in unconfirmed uploads, of {limit_bytes} that you may")]
+    UnconfirmedLimit { held_bytes: u64, limit_bytes: u64, requested_bytes: u64 },
+    #[error("this Idempotency-Key was used with another body")]
+    KeyMismatch,
+    #[error("the object has not been uploaded")]
+    ObjectMissing,
+    #[error("the object has {actual} bytes, {expected} were announced")]
+    SizeMismatch { expected: u64, actual: u64 },
+    #[error("the SHA-256 of the object is not the one that was given")]
+    ChecksumMismatch,
+    #[error("the file is {0}, not ready")]
+    NotReady(Status),
+    #[error("the file is {0}: it has been confirmed already")]
+    AlreadyConfirmed(Status),
+    #[error("not available at this moment; try again")]
+    Unavailable(String),
+    #[error("something is wrong here that trying again does not mend")]
+    Internal(String),
+}
+
+impl VerbError {
+    /// Somebody else was faster every time.
+    pub(super) fn busy() -> VerbError {
+        VerbError::Unavailable("the file is changed too often at this moment".into())
+    }
+
+    pub fn invalid(field: &str, problem: impl ToString) -> VerbError {
+        VerbError::Invalid(vec![FieldProblem { field: field.to_owned(), problem: problem.to_string() }])
+    }
+}
+
+impl From<CatalogError> for VerbError {
+    fn from(error: CatalogError) -> Self {
+        match error {
+            CatalogError::Stale | CatalogError::Unavailable(_) | CatalogError::Unknown(_) => {
+                VerbError::Unavailable(error.to_string())
+            }
+            CatalogError::Corrupt(_) => VerbError::Internal(error.to_string()),
+        }
+    }
+}
+
+/// An error of the store is "unknown". Whoever knows that absent is an answer asks for it by name.
+impl From<BlobError> for VerbError {
+    fn from(error: BlobError) -> Self {
+        VerbError::Unavailable(error.to_string())
+    }
+}

@@ -1,0 +1,50 @@
+//! Finds files that their caller may see. Another's file is absent, not forbidden.
+
+use wharfinger_backends::catalog::HistoryLine;
+use wharfinger_lifecycle::file::{EndReason, File};
+use wharfinger_lifecycle::id::FileId;
+
+use super::{Caller, VerbError};
+use crate::app::App;
+
+/// A live file, or one that was reclaimed: that is told apart from one that never was.
+fn visible(caller: &Caller, file: Option<File>) -> Result<File, VerbError> {
+    let file =
+        file.filter(|file| caller.scope().covers(&file.tenant, &file.user)).ok_or(VerbError::NotFound)?;
+    match file.ended {
+        Some(EndReason::Deleted) => Err(VerbError::NotFound),
+        Some(EndReason::Reclaimed) => Err(VerbError::Gone),
+        None => Ok(file),
+    }
+}
+
+pub async fn find(app: &App, caller: &Caller, id: FileId) -> Result<File, VerbError> {
+    visible(caller, app.catalog.file(id).await?)
+}
+
+pub struct Page {
+    pub files: Vec<File>,
+    pub next: Option<FileId>,
+}
+
+pub async fn list(
+    app: &App,
+    caller: &Caller,
+    before: Option<FileId>,
+    limit: usize,
+) -> Result<Page, VerbError> {
+    let mut files = app.catalog.files(&caller.scope(), before, limit + 1).await?;
+    let next = (files.len() > limit).then(|| {
+        files.truncate(limit);
+        files.last().map(|file| file.id)
+    });
+    Ok(Page { files, next: next.flatten() })
+}
+
+/// The history of a reclaimed file can still be read: it says what became of it.
+pub async fn history(app: &App, caller: &Caller, id: FileId) -> Result<Vec<HistoryLine>, VerbError> {
+    match find(app, caller, id).await {
+        Ok(_) | Err(VerbError::Gone) => Ok(app.catalog.history(id).await?),
+        Err(error) => Err(error),
+    }
+}

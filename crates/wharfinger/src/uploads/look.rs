@@ -1,0 +1,76 @@
+//! Looks at a file whose time has come: an upload that nobody confirmed is reclaimed or rescued, an ended file
+//! whose URLs have died is refunded, a tombstone that nobody needs is forgotten. Takes no input but the row.
+
+use wharfinger_lifecycle::file::{self, Change, File, Look};
+use wharfinger_lifecycle::id::FileId;
+
+use super::{STALE_TRIES_MAX, VerbError, commit, confirm};
+use crate::app::App;
+use crate::config::WindowPolicy;
+use crate::telemetry::metric;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// Somebody was faster, or it is not time.
+    Nothing,
+    Reclaimed,
+    Rescued,
+    Refunded,
+    Forgotten,
+    /// The store could not be asked: later.
+    Deferred,
+}
+
+/// How long a look waits that could not find out.
+const DEFER_MS: i64 = 60_000;
+/// How long a tombstone waits whose bytes are not gone yet.
+const DEFER_FORGET_MS: i64 = 86_400_000;
+
+pub async fn look(app: &App, id: FileId, actor: &str) -> Result<Looked, VerbError> {
+    for _ in 0..STALE_TRIES_MAX {
+        let Some(read) = app.catalog.file(id).await? else { return Ok(Looked::Nothing) };
+        let (change, looked) = match file::look(&read, &app.policy, app.clock.now()) {
+            Look::NotYet => return Ok(Looked::Nothing),
+            Look::Refund(change) => (*change, Looked::Refunded),
+            Look::Unconfirmed => unconfirmed(app, &read).await?,
+            Look::Forget => match app.catalog.forget(read.clone()).await? {
+                true => return Ok(Looked::Forgotten),
+                false => (put_off_forgetting(app, &read), Looked::Deferred),
+            },
+        };
+        if commit(app, change, actor).await? {
+            if looked == Looked::Reclaimed {
+                metric::orphan_cleaned(&read.tenant);
+                tracing::info!(job = actor, fileId = %id, tenant = %read.tenant, action = "reclaimed",
+                    bytes = read.size, "an upload was not confirmed in its window");
+            }
+            return Ok(looked);
+        }
+    }
+    Err(VerbError::busy())
+}
+
+async fn unconfirmed(app: &App, read: &File) -> Result<(Change, Looked), VerbError> {
+    if app.settings.window_policy == WindowPolicy::Rescue {
+        match confirm::examine(app, read, None, "rescued: its client did not come back").await {
+            Ok(change) => return Ok((change, Looked::Rescued)),
+            Err(VerbError::Unavailable(why)) => {
+                tracing::warn!(fileId = %read.id, error = %why, action = "deferred",
+                    "the store could not be asked");
+                let now = app.clock.now();
+                return Ok((file::defer(read, now.saturating_add(DEFER_MS), now), Looked::Deferred));
+            }
+            Err(VerbError::ObjectMissing | VerbError::SizeMismatch { .. } | VerbError::ChecksumMismatch) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let change = file::reclaim(read, "not confirmed in its window", &app.policy, app.clock.now())
+        .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
+    Ok((change, Looked::Reclaimed))
+}
+
+/// Its bytes are still waited for: the row says what they belonged to, so it stays.
+fn put_off_forgetting(app: &App, tombstone: &File) -> Change {
+    let now = app.clock.now();
+    file::defer(tombstone, now.saturating_add(DEFER_FORGET_MS), now)
+}

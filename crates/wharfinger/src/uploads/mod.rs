@@ -1,0 +1,93 @@
+//! The verbs of an upload's life, one per file. Each re-reads, lets the lifecycle decide, and commits once.
+
+pub mod confirm;
+pub mod delete;
+pub mod download;
+mod error;
+pub mod find;
+pub mod init;
+pub mod land;
+pub mod look;
+pub mod reissue;
+
+use wharfinger_backends::catalog::{CatalogError, Scope};
+use wharfinger_lifecycle::file::Change;
+use wharfinger_lifecycle::id::{TenantId, UserId};
+
+pub use error::{FieldProblem, VerbError};
+
+use crate::app::App;
+use crate::telemetry::metric;
+
+/// Who asks, and what they may see.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub tenant: TenantId,
+    pub user: UserId,
+    pub role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    User,
+    Admin,
+    Operator,
+    Worker,
+}
+
+impl Role {
+    pub fn parse(word: &str) -> Option<Role> {
+        match word {
+            "user" => Some(Role::User),
+            "admin" => Some(Role::Admin),
+            "operator" => Some(Role::Operator),
+            "worker" => Some(Role::Worker),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Admin => "admin",
+            Role::Operator => "operator",
+            Role::Worker => "worker",
+        }
+    }
+}
+
+impl Caller {
+    pub fn scope(&self) -> Scope {
+        match self.role {
+            Role::User | Role::Worker => Scope::User(self.tenant.clone(), self.user.clone()),
+            Role::Admin => Scope::Tenant(self.tenant.clone()),
+            Role::Operator => Scope::All,
+        }
+    }
+
+    pub fn actor(&self) -> String {
+        format!("{}:{}", self.role.as_str(), self.user)
+    }
+}
+
+/// How often a verb reads again after somebody else was faster.
+const STALE_TRIES_MAX: u32 = 20;
+
+/// Commits a change and does what follows from it outside the catalog. False: somebody was faster, read again.
+async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbError> {
+    let refunded = change.refunded_bytes();
+    let tenant = change.after.tenant.clone();
+    let has_cleanup = change.cleanup.is_some();
+    match app.catalog.commit(change, actor).await {
+        Ok(()) => {}
+        Err(CatalogError::Stale) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    if refunded > 0 {
+        metric::quota_refunded(&tenant, refunded);
+    }
+    if has_cleanup {
+        app.cleanup_bell.notify_one();
+    }
+    Ok(true)
+}

@@ -1,0 +1,89 @@
+//! The delayed checks: jobs that look at an upload when its window is over.
+
+use futures::StreamExt as _;
+use wharfinger_backends::catalog::{JobClaim, LeasedJob};
+use wharfinger_lifecycle::retry::Backoff;
+
+use crate::app::App;
+use crate::uploads::VerbError;
+use crate::uploads::init::CHECK_QUEUE;
+use crate::uploads::look::look;
+
+const CLAIM_JOBS: usize = 100;
+const AT_ONCE: usize = 16;
+const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
+const TAKE_BACK_JOBS: usize = 100;
+
+/// Runs every check that is due; answers how many.
+pub async fn run_due(app: &App) -> Result<u64, VerbError> {
+    take_back(app).await?;
+    let mut ran = 0;
+    loop {
+        let jobs = app
+            .catalog
+            .claim_jobs(JobClaim {
+                queue: CHECK_QUEUE,
+                owner: app.settings.instance_id.clone(),
+                limit: CLAIM_JOBS,
+                lease_ms: app.settings.job_lease_ms,
+                deadline_ms: app.settings.stage_timeout_ms,
+                per_tenant_max: None,
+                now: app.clock.now(),
+            })
+            .await?;
+        if jobs.is_empty() {
+            return Ok(ran);
+        }
+        ran += jobs.len() as u64;
+        let outcomes: Vec<_> = futures::stream::iter(jobs)
+            .map(async |job| {
+                let outcome = check(app, &job).await;
+                (job, outcome)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        settle(app, outcomes).await?;
+    }
+}
+
+async fn check(app: &App, job: &LeasedJob) -> Result<(), VerbError> {
+    if let Some(file) = job.file {
+        look(app, file, CHECK_QUEUE).await?;
+    }
+    Ok(())
+}
+
+/// A look that found the file deferred has moved its job's time; a job whose file has ended is gone already.
+async fn settle(app: &App, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) -> Result<(), VerbError> {
+    let mut done = Vec::new();
+    for (job, outcome) in outcomes {
+        match outcome {
+            Ok(()) => done.push((job.id, job.token)),
+            Err(error) => {
+                tracing::warn!(job = CHECK_QUEUE, jobId = %job.id, error = ?error, attempt = job.attempt,
+                    "a check failed");
+                let now = app.clock.now();
+                let delay =
+                    i64::try_from(RETRY.delay_ms(job.attempt, rand::random())).unwrap_or(i64::MAX / 4);
+                let why = format!("{error:?}");
+                app.catalog.fail_job(job.id, job.token, &why, Some(now + delay), now).await?;
+            }
+        }
+    }
+    app.catalog.complete_jobs(done).await?;
+    Ok(())
+}
+
+async fn take_back(app: &App) -> Result<(), VerbError> {
+    loop {
+        let now = app.clock.now();
+        let taken = app.catalog.take_back_jobs(now, now, TAKE_BACK_JOBS).await?;
+        for (job, fate) in &taken {
+            tracing::warn!(job = CHECK_QUEUE, jobId = %job, fate = ?fate, "a lease ran out");
+        }
+        if taken.len() < TAKE_BACK_JOBS {
+            return Ok(());
+        }
+    }
+}

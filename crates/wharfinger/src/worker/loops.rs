@@ -1,0 +1,98 @@
+//! What runs all the time: each loop sleeps until something is due, and no longer.
+
+use std::sync::Arc;
+
+use croner::Cron;
+use wharfinger_lifecycle::UnixMs;
+
+use crate::app::App;
+use crate::clock::to_utc;
+use crate::sweeps;
+use crate::uploads::init::CHECK_QUEUE;
+use crate::worker::checks;
+
+/// Another process may have enqueued something earlier than what we know of.
+const CHECK_PAUSE_MS_MAX: i64 = 5_000;
+const REAPER_PAUSE_MS_MAX: i64 = 5_000;
+/// After an error of the catalog.
+const ERROR_PAUSE_MS: i64 = 1_000;
+const CLOCK_PAUSE_MS: i64 = 60_000;
+
+pub(super) async fn delayed_checks(app: Arc<App>) {
+    loop {
+        let due_at = match checks::run_due(&app).await {
+            Ok(_) => app.catalog.next_job_at(&[CHECK_QUEUE]).await.ok().flatten(),
+            Err(error) => {
+                tracing::warn!(job = CHECK_QUEUE, error = ?error, "checks could not be run");
+                Some(app.clock.now() + ERROR_PAUSE_MS)
+            }
+        };
+        let now = app.clock.now();
+        let at = due_at.map_or(i64::MAX, |at| at.max(now + 1)).min(now + CHECK_PAUSE_MS_MAX);
+        tokio::select! {
+            () = app.clock.sleep_until(at) => {}
+            () = app.check_bell.rung_for_before(at) => {}
+        }
+    }
+}
+
+/// Deletes bytes as soon as somebody rings, and whatever else falls due.
+pub(super) async fn reaper(app: Arc<App>) {
+    loop {
+        let now = app.clock.now();
+        let due_at = match app.catalog.next_cleanup_at().await {
+            Ok(at) => at,
+            Err(_) => Some(now + ERROR_PAUSE_MS),
+        };
+        if due_at.is_some_and(|at| at <= now)
+            && let Ok(outcome) = sweeps::pending_cleanups::run(&app).await
+            && outcome.attempted > 0
+        {
+            continue;
+        }
+        // What is due and was not taken is under another's lease, or the catalog is away.
+        let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + REAPER_PAUSE_MS_MAX);
+        tokio::select! {
+            () = app.clock.sleep_until(at) => {}
+            () = app.cleanup_bell.notified() => {}
+        }
+    }
+}
+
+pub(super) async fn scheduled_cleanups(app: Arc<App>) {
+    while let Some(at) = next_time(&app.settings.cleanup_schedule, app.clock.now()) {
+        app.clock.sleep_until(at).await;
+        // A sweep that failed has said so itself.
+        let _ = sweeps::pending_cleanups::run(&app).await;
+    }
+}
+
+/// Once at the start, for what was missed while nobody ran, then as scheduled.
+pub(super) async fn scheduled_upload_window(app: Arc<App>) {
+    let _ = sweeps::upload_window::run(&app).await;
+    while let Some(at) = next_time(&app.settings.window_schedule, app.clock.now()) {
+        app.clock.sleep_until(at).await;
+        let _ = sweeps::upload_window::run(&app).await;
+    }
+}
+
+/// Follows the database server's clock, so that all processes compare deadlines with one.
+pub(super) async fn clock_keeping(app: Arc<App>) {
+    loop {
+        follow_server_clock(&app).await;
+        app.clock.sleep_until(app.clock.now() + CLOCK_PAUSE_MS).await;
+    }
+}
+
+pub(super) async fn follow_server_clock(app: &App) {
+    let before = app.clock.machine_now();
+    match app.catalog.server_time().await {
+        Ok(Some(server_now)) => app.clock.follow(server_now, before),
+        Ok(None) => {}
+        Err(error) => tracing::warn!(error = %error, "the database server's clock could not be read"),
+    }
+}
+
+fn next_time(schedule: &Cron, now: UnixMs) -> Option<UnixMs> {
+    schedule.find_next_occurrence(&to_utc(now), false).ok().map(|at| at.timestamp_millis())
+}

@@ -1,0 +1,61 @@
+//! The only spawner of background loops. One that panics is started again; all stop on command.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::loops;
+use crate::app::App;
+
+type Loop = fn(Arc<App>) -> BoxFuture<'static, ()>;
+
+const LOOPS: [(&str, Loop); 5] = [
+    ("delayed checks", |app| Box::pin(loops::delayed_checks(app))),
+    ("reaper", |app| Box::pin(loops::reaper(app))),
+    ("scheduled cleanups", |app| Box::pin(loops::scheduled_cleanups(app))),
+    ("upload window", |app| Box::pin(loops::scheduled_upload_window(app))),
+    ("clock", |app| Box::pin(loops::clock_keeping(app))),
+];
+
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
+pub struct Supervisor {
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Supervisor {
+    pub async fn start(app: &Arc<App>) -> Supervisor {
+        loops::follow_server_clock(app).await;
+        let supervisor = Supervisor { stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        for (name, body) in LOOPS {
+            let (app, stop) = (app.clone(), supervisor.stop.clone());
+            supervisor.tasks.spawn(async move {
+                stop.run_until_cancelled(keep_running(name, body, app)).await;
+            });
+        }
+        supervisor
+    }
+
+    /// A loop stops at its next await. That is safe at every one of them: a crash there would be.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+async fn keep_running(name: &'static str, body: Loop, app: Arc<App>) {
+    loop {
+        // A task of its own, so that a panic ends it and not us; dropped with us, it is aborted.
+        let mut attempt = tokio::task::JoinSet::new();
+        attempt.spawn(body(app.clone()));
+        if let Some(Err(panicked)) = attempt.join_next().await {
+            tracing::error!(job = name, error = %panicked, "a background loop panicked and is started again");
+        }
+        tokio::time::sleep(RESTART_PAUSE).await;
+    }
+}

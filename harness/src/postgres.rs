@@ -1,0 +1,287 @@
+//! A real PostgreSQL server for tests: fresh databases on it, and the faults it can be made to
+//! suffer. A test that breaks its server starts one of its own; the others share one.
+
+mod address;
+mod binaries;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::address::Address;
+use self::binaries::Binaries;
+use crate::account::Account;
+use crate::server::{Server, accepts_connections, free_port, random};
+use crate::{Error, command};
+
+/// Names a running server, as a URL, that [`shared`] attaches to rather than starting one.
+pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_POSTGRES";
+
+/// Recovery after a kill is part of starting, on machines with slow disks too.
+const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
+const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
+const TRIES_FOR_A_PORT: usize = 3;
+
+/// What a test may want otherwise than usual.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whether commits reach the disk before they are acknowledged.
+    pub fsync: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { fsync: true }
+    }
+}
+
+/// A PostgreSQL server: one that we started and end on drop, or one that runs already.
+pub struct Postgres {
+    binaries: Binaries,
+    address: Address,
+    ours: Option<Ours>,
+}
+
+/// What only the process that started a server has: the means to break and to end it.
+struct Ours {
+    server: Server,
+    options: Options,
+}
+
+/// The server that all tests of this process share: the one [`ADDRESS_VARIABLE`] names, or else
+/// one started now that ends with the process.
+///
+/// # Panics
+///
+/// Panics where there is none to be had: tests without their server must fail, not pass unrun.
+pub fn shared() -> &'static Postgres {
+    // The failure is kept too, so that each test reports it at once rather than trying again.
+    static SHARED: OnceLock<Result<Postgres, Error>> = OnceLock::new();
+    match SHARED.get_or_init(Postgres::from_environment) {
+        Ok(postgres) => postgres,
+        Err(error) => panic!("the tests need PostgreSQL, and it could not be had: {error}"),
+    }
+}
+
+impl Postgres {
+    /// Starts a server of the caller's own, on a free port, with its data in a temporary folder.
+    pub fn start() -> Result<Self, Error> {
+        Self::start_with(Options::default())
+    }
+
+    pub fn start_with(options: Options) -> Result<Self, Error> {
+        let binaries = Binaries::find_or_unpack()?;
+        let account = Account::instead_of_root("postgres")?;
+        // SIGQUIT: at once and without a last checkpoint, but leaving no shared memory behind.
+        let server = Server::prepare("postgres", account, "QUIT")?;
+        let mut postgres =
+            Self { binaries, address: Address::local(free_port()?), ours: Some(Ours { server, options }) };
+        postgres.create_cluster()?;
+        let mut tries = 1;
+        while let Err(error) = postgres.launch() {
+            let port_was_taken = error.to_string().contains("Address already in use");
+            if !port_was_taken || tries == TRIES_FOR_A_PORT {
+                return Err(error);
+            }
+            tries += 1;
+            postgres.address = Address::local(free_port()?);
+        }
+        Ok(postgres)
+    }
+
+    /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
+    pub fn from_environment() -> Result<Self, Error> {
+        let Ok(url) = std::env::var(ADDRESS_VARIABLE) else {
+            return Self::start();
+        };
+        let postgres = Self {
+            binaries: Binaries::find_or_unpack()?,
+            address: Address::parse(&url)
+                .map_err(Error::while_doing(format!("reading {ADDRESS_VARIABLE}")))?,
+            ours: None,
+        };
+        postgres
+            .version()
+            .map_err(Error::while_doing(format!("reaching the server that {ADDRESS_VARIABLE} names")))?;
+        Ok(postgres)
+    }
+
+    /// Where a client finds the database of this name.
+    pub fn url(&self, database: &str) -> String {
+        self.address.url(database)
+    }
+
+    /// The superuser's own database, for whatever concerns the whole server.
+    pub fn admin_url(&self) -> String {
+        self.url("postgres")
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The postmaster, where it is ours and running.
+    pub fn pid(&self) -> Option<u32> {
+        self.ours.as_ref().and_then(|ours| ours.server.pid())
+    }
+
+    /// The folder with data, socket and log, where the server is ours.
+    pub fn folder(&self) -> Option<PathBuf> {
+        Some(self.ours.as_ref()?.server.folder().to_owned())
+    }
+
+    /// The version the server itself reports, such as `15.18`.
+    pub fn version(&self) -> Result<String, Error> {
+        let version = self.psql(&self.admin_url(), "SHOW server_version")?;
+        // Distributions add their package's version in brackets.
+        Ok(version.split(' ').next().unwrap_or_default().to_owned())
+    }
+
+    /// Runs the statements with psql and returns the rows, unaligned, one to a line.
+    pub fn psql(&self, url: &str, statements: &str) -> Result<String, Error> {
+        command::run(
+            self.binaries
+                .command("psql")
+                .env("PGCONNECT_TIMEOUT", "10")
+                .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"])
+                .args(["-d", url, "-c", statements]),
+        )
+    }
+
+    /// Makes an empty database under a name nobody else uses, and returns its URL.
+    ///
+    /// # Panics
+    ///
+    /// Panics where the server refuses.
+    pub fn create_database(&self) -> String {
+        self.create_database_from("template1")
+    }
+
+    /// Makes a copy of the template, given by name or URL, to which nobody may be connected.
+    ///
+    /// # Panics
+    ///
+    /// Panics where the server refuses.
+    pub fn create_database_from(&self, template: &str) -> String {
+        let template = address::database_of(template);
+        let name = format!("test_{}_{:016x}", std::process::id(), random());
+        let statement = format!(r#"CREATE DATABASE "{name}" TEMPLATE "{template}""#);
+        match self.psql(&self.admin_url(), &statement) {
+            Ok(_) => self.url(&name),
+            Err(error) => panic!("no database could be made from {template}: {error}"),
+        }
+    }
+
+    /// Kills the server and all its children at once, as a power cut would.
+    pub fn kill(&mut self) -> Result<(), Error> {
+        let segment = self.status_file_line(7);
+        self.ours()?.server.kill()?;
+        // The kernel keeps the segment of a killed server for ever, and has room for a few
+        // thousand. `ipcrm` failing or not being there costs one of those, not the test.
+        if let Some(id) = segment.as_deref().and_then(|s| s.split(' ').next_back()) {
+            let _ = command::run(Command::new("ipcrm").args(["-m", id]));
+        }
+        Ok(())
+    }
+
+    /// Ends the server in order, breaking off the connections ("fast shutdown").
+    pub fn stop(&mut self) -> Result<(), Error> {
+        self.ours()?.server.end("INT", PATIENCE_WITH_STOP)
+    }
+
+    /// Starts the killed or stopped server again, on the same data and port.
+    pub fn start_again(&mut self) -> Result<(), Error> {
+        self.launch()
+    }
+
+    /// Stops every process of the server where it stands: connections stay open, answers stay out.
+    pub fn pause(&mut self) -> Result<(), Error> {
+        self.ours()?.server.pause()
+    }
+
+    pub fn resume(&mut self) -> Result<(), Error> {
+        self.ours()?.server.resume()
+    }
+
+    fn ours(&mut self) -> Result<&mut Ours, Error> {
+        self.ours.as_mut().ok_or_else(|| {
+            Error::new("this server is not ours to break; a test that breaks one starts its own")
+        })
+    }
+
+    fn create_cluster(&mut self) -> Result<(), Error> {
+        let mut initdb = self.binaries.command("initdb");
+        let ours = self.ours()?;
+        initdb
+            .args(["--username=postgres", "--auth=trust", "--no-sync"])
+            .args(["--encoding=UTF8", "--locale=C.UTF-8", "--pgdata"])
+            .arg(ours.server.folder().join("data"));
+        ours.server.run(initdb)
+    }
+
+    fn launch(&mut self) -> Result<(), Error> {
+        let mut postgres = self.binaries.command("postgres");
+        let port = self.port();
+        let ours = self.ours()?;
+        let folder = ours.server.folder().to_owned();
+        let mut set = |name: &str, value: &str| {
+            postgres.arg("-c").arg(format!("{name}={value}"));
+        };
+        set("listen_addresses", "127.0.0.1");
+        set("port", &port.to_string());
+        set("unix_socket_directories", &folder.to_string_lossy());
+        set("max_connections", "300");
+        set("max_prepared_transactions", "0");
+        set("fsync", if ours.options.fsync { "on" } else { "off" });
+        // In files of the data folder, which go with it; a killed server leaves /dev/shm littered.
+        set("dynamic_shared_memory_type", "mmap");
+        postgres.arg("-D").arg(folder.join("data"));
+        ours.server.spawn(postgres)?;
+        self.wait_until_ready()
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + PATIENCE_WITH_START;
+        loop {
+            let server = &mut self.ours()?.server;
+            if let Some(status) = server.ended()? {
+                return Err(Error::new(format!(
+                    "PostgreSQL ended while starting ({status}); its log ends:\n{}",
+                    server.log_tail()
+                )));
+            }
+            if self.is_ready() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let server = &mut self.ours()?.server;
+                // Left running, it would be in the way of another try.
+                server.kill()?;
+                return Err(Error::new(format!(
+                    "PostgreSQL was not ready within {PATIENCE_WITH_START:?}; its log ends:\n{}",
+                    server.log_tail()
+                )));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The status file first: it tells our server from another that took the port before us.
+    fn is_ready(&self) -> bool {
+        let pid = self.status_file_line(1).and_then(|line| line.parse().ok());
+        pid.is_some()
+            && pid == self.pid()
+            && self.status_file_line(8).as_deref() == Some("ready")
+            && accepts_connections(self.port())
+            && command::run(self.binaries.command("pg_isready").args(["-q", "-d", &self.admin_url()])).is_ok()
+    }
+
+    /// A line, counted from one, of the file in which a postmaster tells what it is about.
+    fn status_file_line(&self, number: usize) -> Option<String> {
+        let path = self.folder()?.join("data/postmaster.pid");
+        let text = std::fs::read_to_string(path).ok()?;
+        Some(text.lines().nth(number - 1)?.trim().to_owned())
+    }
+}

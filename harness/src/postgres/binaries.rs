@@ -1,0 +1,134 @@
+//! Finds PostgreSQL's programs: those named by the environment, installed, unpacked before, or
+//! unpacked now.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Error;
+use crate::packages;
+
+/// Names the folder with the programs, and goes before any other.
+const FOLDER_VARIABLE: &str = "WHARFINGER_TEST_PG_BIN";
+
+/// Set to anything, makes us pass over what the system has installed.
+const UNPACK_VARIABLE: &str = "WHARFINGER_TEST_UNPACK";
+
+/// Asked for where it exists, so that machines which offer several agree on one.
+const PREFERRED: &str = "postgresql-15";
+
+/// A folder with PostgreSQL's programs, and where they find libraries that are not installed.
+pub(crate) struct Binaries {
+    folder: PathBuf,
+    library_path: Option<OsString>,
+}
+
+impl Binaries {
+    pub(crate) fn find_or_unpack() -> Result<Self, Error> {
+        if let Some(named) = std::env::var_os(FOLDER_VARIABLE) {
+            let named = PathBuf::from(named);
+            return if is_complete(&named) {
+                Ok(Self::at(named))
+            } else {
+                Err(Error::new(format!(
+                    "{FOLDER_VARIABLE} is {}, which does not hold initdb, postgres and psql",
+                    named.display()
+                )))
+            };
+        }
+        if std::env::var_os(UNPACK_VARIABLE).is_none()
+            && let Some(folder) = newest_under(Path::new("/"))
+        {
+            return Ok(Self::at(folder));
+        }
+        if let Some(folder) = packages::unpacked()?.iter().find_map(|r| newest_under(r)) {
+            return Ok(Self::at(folder));
+        }
+        Self::unpack().map_err(|error| {
+            Error::new(format!(
+                "PostgreSQL is not installed and could not be unpacked. Install it, or set \
+                 {FOLDER_VARIABLE} to the folder with initdb, postgres and psql.\n{error}"
+            ))
+        })
+    }
+
+    fn unpack() -> Result<Self, Error> {
+        let server = newest_package(&packages::known("postgresql-")?)?;
+        // Named as well, because apt leaves out what is installed, and psql may be.
+        let client = server.replace("postgresql-", "postgresql-client-");
+        let root = packages::unpack(&[&server, &client])?;
+        newest_under(&root)
+            .map(Self::at)
+            .ok_or_else(|| Error::new(format!("{server} unpacked to {} has no server in it", root.display())))
+    }
+
+    fn at(folder: PathBuf) -> Self {
+        // <root>/usr/lib/postgresql/<version>/bin
+        let library_path = folder
+            .ancestors()
+            .nth(5)
+            .filter(|root| newest_under(root).is_some() && *root != Path::new("/"))
+            .and_then(packages::library_path);
+        Self { folder, library_path }
+    }
+
+    /// The program, free of the PG* variables with which developers reach databases of theirs.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.folder.join(program));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("PG") {
+                command.env_remove(name);
+            }
+        }
+        if let Some(path) = &self.library_path {
+            command.env("LD_LIBRARY_PATH", path);
+        }
+        command
+    }
+}
+
+/// A machine may have the client alone, in a folder of the same name.
+fn is_complete(folder: &Path) -> bool {
+    ["initdb", "postgres", "psql", "pg_isready"].iter().all(|program| folder.join(program).is_file())
+}
+
+fn newest_under(root: &Path) -> Option<PathBuf> {
+    root.join("usr/lib/postgresql")
+        .read_dir()
+        .ok()?
+        .flatten()
+        .filter_map(|entry| {
+            let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .filter(|(_, folder)| is_complete(folder))
+        .max()
+        .map(|(_, folder)| folder)
+}
+
+fn newest_package(known: &[String]) -> Result<String, Error> {
+    if known.iter().any(|name| name == PREFERRED) {
+        return Ok(PREFERRED.to_owned());
+    }
+    known
+        .iter()
+        .filter_map(|name| name.strip_prefix("postgresql-")?.parse::<u32>().ok())
+        .max()
+        .map(|version| format!("postgresql-{version}"))
+        .ok_or_else(|| Error::new("apt knows no package postgresql-<version>"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::newest_package;
+
+    #[test]
+    fn the_preferred_package_goes_before_the_newest() {
+        let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let both = names(&["postgresql-17", "postgresql-15", "postgresql-client-15"]);
+        assert_eq!(newest_package(&both).expect("15"), "postgresql-15");
+        let newer = names(&["postgresql-9", "postgresql-17", "postgresql-17-cron"]);
+        assert_eq!(newest_package(&newer).expect("17"), "postgresql-17");
+        assert!(newest_package(&names(&["postgresql-common"])).is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! The promises the other crates' tests rely on: databases apart from each other, faults that are
+//! real, and nothing left behind.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::postgres::{Options, Postgres, shared};
+
+const CONTENT: &str = "SELECT content FROM note";
+
+fn write(postgres: &Postgres, url: &str, content: &str) {
+    let statements =
+        format!("CREATE TABLE note (content text NOT NULL); INSERT INTO note VALUES ('{content}')");
+    postgres.psql(url, &statements).expect("written");
+}
+
+fn read(postgres: &Postgres, url: &str) -> String {
+    postgres.psql(url, CONTENT).expect("read")
+}
+
+fn is_open(port: u16) -> bool {
+    TcpStream::connect(("127.0.0.1", port)).is_ok()
+}
+
+fn within(patience: Duration, condition: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    while !condition() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+#[test]
+fn databases_are_apart_and_can_be_copied() {
+    let postgres = shared();
+    let one = postgres.create_database();
+    let other = postgres.create_database();
+    write(postgres, &one, "one");
+    write(postgres, &other, "other");
+    assert_eq!(read(postgres, &one), "one");
+    assert_eq!(read(postgres, &other), "other");
+
+    let copy = postgres.create_database_from(&one);
+    postgres.psql(&copy, "UPDATE note SET content = 'copy'").expect("updated");
+    assert_eq!(read(postgres, &one), "one");
+    assert_eq!(read(postgres, &copy), "copy");
+}
+
+#[test]
+fn a_failed_statement_is_an_error_that_says_why() {
+    let error =
+        shared().psql(&shared().admin_url(), "SELECT nothing_of_the_kind").expect_err("no such column");
+    assert!(error.to_string().contains("nothing_of_the_kind"), "{error}");
+}
+
+#[test]
+fn commits_are_durable_unless_asked_otherwise() {
+    let postgres = Postgres::start_with(Options { fsync: false }).expect("started");
+    let fsync = |postgres: &Postgres| postgres.psql(&postgres.admin_url(), "SHOW fsync");
+    assert_eq!(fsync(&postgres).expect("shown"), "off");
+    assert_eq!(fsync(shared()).expect("shown"), "on");
+}
+
+#[test]
+fn what_was_committed_survives_faults_and_nothing_survives_the_drop() {
+    let mut postgres = Postgres::start().expect("started");
+    let port = postgres.port();
+    let folder = postgres.folder().expect("ours");
+    let url = postgres.create_database();
+    write(&postgres, &url, "kept");
+
+    postgres.kill().expect("killed");
+    assert!(!is_open(port), "a killed server accepts connections");
+    assert_eq!(postgres.pid(), None);
+    assert!(postgres.kill().is_err(), "killed what does not run");
+    postgres.start_again().expect("started after a kill");
+    assert_eq!(postgres.port(), port);
+    assert_eq!(read(&postgres, &url), "kept");
+
+    postgres.stop().expect("stopped");
+    assert!(!is_open(port), "a stopped server accepts connections");
+    postgres.start_again().expect("started after a stop");
+    assert!(postgres.start_again().is_err(), "started what runs");
+
+    postgres.pause().expect("paused");
+    // Asked with the other server's psql, for this one has to be free to be resumed.
+    let question = thread::spawn({
+        let url = url.clone();
+        move || read(shared(), &url)
+    });
+    thread::sleep(Duration::from_millis(500));
+    assert!(!question.is_finished(), "a paused server answered");
+    postgres.resume().expect("resumed");
+    assert_eq!(question.join().expect("answered"), "kept");
+
+    drop(postgres);
+    assert!(!is_open(port), "a dropped server accepts connections");
+    assert!(!folder.exists(), "a dropped server left its folder");
+}
+
+#[test]
+fn a_paused_server_can_be_dropped() {
+    let mut postgres = Postgres::start().expect("started");
+    postgres.pause().expect("paused");
+    let port = postgres.port();
+    drop(postgres);
+    assert!(!is_open(port), "a dropped server accepts connections");
+}
+
+/// `cargo xtask services` in a process of its own, and the port of its PostgreSQL.
+fn services() -> (Child, u16) {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_harness"))
+        .arg("services")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let output = process.stdout.as_mut().expect("piped");
+    let port = BufReader::new(output)
+        .lines()
+        .map(|line| line.expect("a line of text"))
+        .find_map(|line| {
+            let url = line.strip_prefix("WHARFINGER_TEST_POSTGRES=")?;
+            let (_, port_and_database) = url.rsplit_once(':')?;
+            port_and_database.split('/').next()?.parse().ok()
+        })
+        .expect("the URL is printed");
+    assert!(is_open(port), "the services do not run");
+    (process, port)
+}
+
+fn folders_of(pid: u32) -> usize {
+    let start = format!("wharfinger-postgres-{pid}-");
+    std::env::temp_dir()
+        .read_dir()
+        .expect("readable")
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&start))
+        .count()
+}
+
+#[test]
+fn a_server_ends_with_the_process_that_started_it_even_if_killed() {
+    let (mut process, port) = services();
+    assert_eq!(folders_of(process.id()), 1);
+    process.kill().expect("killed");
+    process.wait().expect("reaped");
+    let gone = || !is_open(port) && folders_of(process.id()) == 0;
+    assert!(within(Duration::from_secs(15), gone), "the server lives on");
+}
+
+#[test]
+fn services_end_when_their_input_does() {
+    let (mut process, port) = services();
+    drop(process.stdin.take());
+    assert!(process.wait().expect("ended").success());
+    assert!(!is_open(port), "the server lives on");
+    assert_eq!(folders_of(process.id()), 0);
+}
