@@ -86,13 +86,13 @@ impl Write for Claim {
         let sql = tx.dialect().pick(
             "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
              WHERE next_attempt_at <= $1 AND lease_until <= $1 ORDER BY next_attempt_at, id LIMIT $2) \
-             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3 \
+             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
              WHERE id IN (SELECT id FROM due) \
              RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at",
             "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
              WHERE next_attempt_at <= $1 AND lease_until <= $1 ORDER BY next_attempt_at, id LIMIT $2 \
              FOR UPDATE SKIP LOCKED) \
-             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3 \
+             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
              WHERE id IN (SELECT id FROM due) \
              RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at",
         );

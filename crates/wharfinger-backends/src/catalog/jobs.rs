@@ -6,7 +6,7 @@ use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
-use super::sql::{Dialect, Row, Tx, args, pair_places, places};
+use super::sql::{Arg, Dialect, Row, Tx, args, pair_places, places};
 use super::writer::{Verdict, Write};
 use super::{Catalog, fresh_id};
 
@@ -138,44 +138,72 @@ impl Write for JobClaim {
     type Answer = Vec<LeasedJob>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
-        let mut args = args![
+        let mut jobs = match self.per_tenant_max {
+            None => self.claim_due(tx).await?,
+            Some(per_tenant_max) => self.claim_shares(tx, per_tenant_max).await?,
+        };
+        jobs.sort_by_key(|job| job.id);
+        Ok(Verdict::Commit(jobs))
+    }
+}
+
+impl JobClaim {
+    fn args(&self, limit: usize) -> Vec<Arg> {
+        args![
             self.queue,
             self.now,
             self.owner.as_str(),
             self.now.saturating_add(self.lease_ms.min(self.deadline_ms)),
             self.now.saturating_add(self.deadline_ms),
-            self.limit as i64,
-        ];
-        let sql = match self.per_tenant_max {
-            None => format!(
-                "WITH due AS MATERIALIZED (SELECT id FROM jobs \
-                 WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 ORDER BY run_at, id LIMIT $6 {lock}) \
-                 {CLAIM} WHERE id IN (SELECT id FROM due) {CLAIMED}"
-            ),
-            Some(per_tenant_max) => {
-                args.push(i64::from(per_tenant_max).into());
-                if tx.dialect() == Dialect::Postgres {
-                    // Two claims that count at the same time would each fill the cap.
-                    tx.rows("SELECT CAST(pg_advisory_xact_lock(hashtext($1)) AS TEXT)", args![self.queue])
-                        .await?;
-                }
-                format!(
-                    "WITH due AS MATERIALIZED (SELECT id, tenant_id, run_at FROM jobs \
-                     WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 AND tenant_id NOT IN \
-                     (SELECT tenant_id FROM jobs WHERE queue = $1 AND state = 'leased' \
-                     GROUP BY tenant_id HAVING COUNT(*) >= $7) ORDER BY run_at, id LIMIT $6 {lock}), \
-                     placed AS (SELECT due.id, ROW_NUMBER() OVER (PARTITION BY due.tenant_id \
-                     ORDER BY due.run_at, due.id) + (SELECT COUNT(*) FROM jobs AS held WHERE held.queue = $1 \
-                     AND held.state = 'leased' AND held.tenant_id = due.tenant_id) AS place FROM due) \
-                     {CLAIM} WHERE id IN (SELECT id FROM placed WHERE place <= $7) {CLAIMED}"
-                )
+            limit as i64,
+        ]
+    }
+
+    async fn claim_due(&self, tx: &mut Tx<'_>) -> Result<Vec<LeasedJob>, CatalogError> {
+        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+        let sql = format!(
+            "WITH due AS MATERIALIZED (SELECT id FROM jobs \
+             WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 ORDER BY run_at, id LIMIT $6 {lock}) \
+             {CLAIM} WHERE id IN (SELECT id FROM due) {CLAIMED}"
+        );
+        tx.rows_built(sql, self.args(self.limit)).await?.iter().map(leased).collect()
+    }
+
+    /// One round takes what fits of the oldest jobs of those who have not got their share. A long queue can
+    /// fill a round and use little of it: what is left of the limit goes to another, in which it is passed over.
+    async fn claim_shares(
+        &self,
+        tx: &mut Tx<'_>,
+        per_tenant_max: u32,
+    ) -> Result<Vec<LeasedJob>, CatalogError> {
+        if tx.dialect() == Dialect::Postgres {
+            // Two claims that count at the same time would each fill the cap.
+            tx.rows("SELECT CAST(pg_advisory_xact_lock(hashtext($1)) AS TEXT)", args![self.queue]).await?;
+        }
+        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+        let sql = format!(
+            "WITH due AS MATERIALIZED (SELECT id, tenant_id, run_at FROM jobs \
+             WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 AND tenant_id NOT IN \
+             (SELECT tenant_id FROM jobs WHERE queue = $1 AND state = 'leased' \
+             GROUP BY tenant_id HAVING COUNT(*) >= $7) ORDER BY run_at, id LIMIT $6 {lock}), \
+             placed AS (SELECT due.id, ROW_NUMBER() OVER (PARTITION BY due.tenant_id \
+             ORDER BY due.run_at, due.id) + (SELECT COUNT(*) FROM jobs AS held WHERE held.queue = $1 \
+             AND held.state = 'leased' AND held.tenant_id = due.tenant_id) AS place FROM due) \
+             {CLAIM} WHERE id IN (SELECT id FROM placed WHERE place <= $7) {CLAIMED}"
+        );
+        let mut jobs: Vec<LeasedJob> = Vec::new();
+        while jobs.len() < self.limit {
+            let mut args = self.args(self.limit - jobs.len());
+            args.push(i64::from(per_tenant_max).into());
+            let round = tx.rows_built(sql.clone(), args).await?;
+            if round.is_empty() {
+                break;
             }
-        };
-        let mut jobs: Vec<LeasedJob> =
-            tx.rows_built(sql, args).await?.iter().map(leased).collect::<Result<_, _>>()?;
-        jobs.sort_by_key(|job| job.id);
-        Ok(Verdict::Commit(jobs))
+            for row in &round {
+                jobs.push(leased(row)?);
+            }
+        }
+        Ok(jobs)
     }
 }
 
@@ -444,6 +472,9 @@ impl Catalog {
 
     /// When the next waiting job of any of these queues is due.
     pub async fn next_job_at(&self, queues: &[&'static str]) -> Result<Option<UnixMs>, CatalogError> {
+        if queues.is_empty() {
+            return Ok(None);
+        }
         let sql = format!(
             "SELECT MIN(run_at) AS at FROM jobs WHERE state = 'waiting' AND queue IN ({})",
             places(1, queues.len())

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::Failure;
+use super::output::line;
 use crate::config::{Flags, SETTINGS, Settings, Values};
 
 #[derive(Args)]
@@ -27,10 +28,10 @@ pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
                 (name.to_owned(), serde_json::json!({ "value": value, "from": origin }))
             })
             .collect();
-        println!("{}", serde_json::Value::Object(object));
+        line(format!("{}", serde_json::Value::Object(object)));
     } else {
         for (name, value, origin) in rows {
-            println!("{name:<28} {value:<32} # {origin}");
+            line(format!("{name:<28} {value:<32} # {origin}"));
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Scope};
 use wharfinger_backends::faults::Faults;
 
 use super::Failure;
+use super::output::line;
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
 use crate::http::auth::TokenKeys;
@@ -45,15 +46,15 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             .iter()
             .map(|f| serde_json::json!({ "check": f.what, "ok": f.ok, "detail": f.detail }))
             .collect();
-        println!("{}", serde_json::json!({ "ok": wrong == 0, "checks": list }));
+        line(format!("{}", serde_json::json!({ "ok": wrong == 0, "checks": list })));
     } else {
         for finding in &findings {
-            println!(
+            line(format!(
                 "{} {:<10} {}",
                 if finding.ok { "ok   " } else { "WRONG" },
                 finding.what,
                 finding.detail
-            );
+            ));
         }
     }
     match wrong {

@@ -3,6 +3,7 @@
 use clap::Args;
 use wharfinger_backends::catalog::SCHEMA_VERSION;
 
+use super::output::line;
 use super::{Failure, failed};
 use crate::config::{Flags, Settings};
 
@@ -27,11 +28,11 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     let applied = catalog.migrate(crate::clock::Clock::system().now()).await.map_err(failed)?;
     catalog.close().await;
     if arguments.json {
-        println!("{}", serde_json::json!({ "schema": SCHEMA_VERSION, "applied": applied }));
+        line(format!("{}", serde_json::json!({ "schema": SCHEMA_VERSION, "applied": applied })));
     } else if applied.is_empty() {
-        println!("The schema is up to date (step {SCHEMA_VERSION}).");
+        line(format!("The schema is up to date (step {SCHEMA_VERSION})."));
     } else {
-        println!("Applied {applied:?}; the schema is at step {SCHEMA_VERSION}.");
+        line(format!("Applied {applied:?}; the schema is at step {SCHEMA_VERSION}."));
     }
     Ok(())
 }

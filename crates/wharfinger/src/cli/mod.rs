@@ -4,6 +4,7 @@ mod config;
 mod doctor;
 mod duration;
 mod migrate;
+mod output;
 mod put;
 mod quota;
 mod serve;

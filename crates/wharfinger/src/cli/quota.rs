@@ -5,6 +5,7 @@ use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 use wharfinger_lifecycle::quota::Quota;
 
+use super::output::line;
 use super::{Failure, failed, open_catalog};
 use crate::config::{Flags, Settings, format_size, parse_size};
 
@@ -88,23 +89,25 @@ fn show(tenant: &str, quota: Quota, json: bool) {
         let view = serde_json::json!({
             "tenant": tenant, "used": used_bytes, "limit": limit_bytes, "reserved": reserved_bytes,
         });
-        println!("{view}");
+        line(format!("{view}"));
     } else {
-        println!(
+        line(format!(
             "{tenant}: {} of {} used ({used_bytes} of {limit_bytes} bytes), {} of it reserved for unconfirmed uploads",
             format_size(used_bytes),
             format_size(limit_bytes),
             format_size(reserved_bytes),
-        );
+        ));
     }
 }
 
 fn report(tenants: u64, drift_bytes: u64, json: bool) {
     if json {
-        println!("{}", serde_json::json!({ "tenants": tenants, "driftBytes": drift_bytes }));
+        line(format!("{}", serde_json::json!({ "tenants": tenants, "driftBytes": drift_bytes })));
     } else if drift_bytes == 0 {
-        println!("{tenants} tenants checked, all counters exact.");
+        line(format!("{tenants} tenants checked, all counters exact."));
     } else {
-        println!("{tenants} tenants checked, counters were off by {drift_bytes} bytes and are exact now.");
+        line(format!(
+            "{tenants} tenants checked, counters were off by {drift_bytes} bytes and are exact now."
+        ));
     }
 }

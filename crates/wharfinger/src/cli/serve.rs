@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::Dialect;
 use wharfinger_backends::faults::Faults;
 
+use super::output::line;
 use super::{Failure, failed, token};
 use crate::app::App;
 use crate::clock::Clock;
@@ -94,33 +95,37 @@ fn greet(app: &App, first_start: bool) {
         Dialect::Sqlite => "SQLite",
         Dialect::Postgres => "PostgreSQL",
     };
-    println!("Wharfinger {} keeps the wharf at {url}", env!("CARGO_PKG_VERSION"));
-    println!();
-    println!("  API pages   {url}/docs/");
-    println!("  Data        {} ({catalog}, local disk)", app.settings.data_dir.display());
+    line(format!("Wharfinger {} keeps the wharf at {url}", env!("CARGO_PKG_VERSION")));
+    line("");
+    line(format!("  API pages   {url}/docs/"));
+    line(format!("  Data        {} ({catalog}, local disk)", app.settings.data_dir.display()));
     if !(first_start || std::io::stdout().is_terminal()) {
         return;
     }
     let Ok(caller) = token::caller("default", "local", "operator") else { return };
     let Some(token) = app.tokens.mint(&caller, app.clock.now() + FIRST_TOKEN_MS) else { return };
-    println!("  Token       tenant `default`, user `local`, role `operator`, 12 hours:");
-    println!();
-    println!("export WHARFINGER_TOKEN={token}");
-    println!();
-    println!("Upload a file, in another terminal (paste the line above first):");
-    println!();
-    println!("  echo 'hello, wharf' > hello.txt");
-    println!("  INIT=$(curl -fsS {url}/api/v2/files/init -H \"Authorization: Bearer $WHARFINGER_TOKEN\" \\");
-    println!("    -d '{{\"fileName\":\"hello.txt\",\"size\":13}}')");
-    println!("  ID=$(echo \"$INIT\" | sed 's/.*\"fileId\":\"\\([^\"]*\\)\".*/\\1/')");
-    println!(
+    line("  Token       tenant `default`, user `local`, role `operator`, 12 hours:");
+    line("");
+    line(format!("export WHARFINGER_TOKEN={token}"));
+    line("");
+    line("Upload a file, in another terminal (paste the line above first):");
+    line("");
+    line("  echo 'hello, wharf' > hello.txt");
+    line(format!(
+        "  INIT=$(curl -fsS {url}/api/v2/files/init -H \"Authorization: Bearer $WHARFINGER_TOKEN\" \\"
+    ));
+    line(format!("    -d '{{\"fileName\":\"hello.txt\",\"size\":13}}')"));
+    line(format!("  ID=$(echo \"$INIT\" | sed 's/.*\"fileId\":\"\\([^\"]*\\)\".*/\\1/')"));
+    line(format!(
         "  curl -fsS -T hello.txt \"$(echo \"$INIT\" | sed 's/.*\"uploadUrl\":\"\\([^\"]*\\)\".*/\\1/')\""
-    );
-    println!(
+    ));
+    line(format!(
         "  curl -fsS -X POST {url}/api/v2/files/$ID/confirm -H \"Authorization: Bearer $WHARFINGER_TOKEN\""
-    );
-    println!("  curl -fsSL {url}/api/v2/files/$ID/download -H \"Authorization: Bearer $WHARFINGER_TOKEN\"");
-    println!();
-    println!("or: wharfinger put hello.txt");
-    println!();
+    ));
+    line(format!(
+        "  curl -fsSL {url}/api/v2/files/$ID/download -H \"Authorization: Bearer $WHARFINGER_TOKEN\""
+    ));
+    line("");
+    line("or: wharfinger put hello.txt");
+    line("");
 }

@@ -5,6 +5,7 @@ use wharfinger_lifecycle::id::{TenantId, UserId};
 
 use super::Failure;
 use super::duration::parse_duration_ms;
+use super::output::line;
 use crate::clock::{Clock, rfc3339};
 use crate::config::{Flags, Settings, prepare_secrets};
 use crate::http::auth::TokenKeys;
@@ -34,9 +35,9 @@ pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     let expires_at = Clock::system().now().saturating_add(arguments.expires);
     let token = mint(&settings, &caller, expires_at)?;
     if arguments.json {
-        println!("{}", serde_json::json!({ "token": token, "expiresAt": rfc3339(expires_at) }));
+        line(format!("{}", serde_json::json!({ "token": token, "expiresAt": rfc3339(expires_at) })));
     } else {
-        println!("{token}");
+        line(format!("{token}"));
     }
     Ok(())
 }

@@ -341,12 +341,17 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
         let mut json = serde_json::Deserializer::from_slice(text);
         let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();
-            let problem = error.into_inner().to_string();
+            let problem = plain_words(&error.into_inner().to_string());
             Problem::invalid(&blamed_field(&path, &problem), problem)
         })?;
         json.end().map_err(|error| Problem::invalid("body", error))?;
         Ok(Body(value))
     }
+}
+
+/// Serde speaks of Rust types; clients do not.
+fn plain_words(problem: &str) -> String {
+    problem.replace("expected u64", "expected a whole number, 0 or more")
 }
 
 /// Serde names an unknown or missing field in its message, not in its path.

@@ -1,8 +1,6 @@
 //! Files, owners and times as the cases need them, and the ways to bring a file into a state.
 
-use wharfinger_backends::catalog::{
-    Catalog, JobClaim, KeyUse, NewJob, Registered, Registration, fresh_id,
-};
+use wharfinger_backends::catalog::{Catalog, JobClaim, KeyUse, NewJob, Registered, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Announcement, Change, File, Pin, UploadPolicy};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};

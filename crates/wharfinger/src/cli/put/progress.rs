@@ -5,6 +5,7 @@ use std::path::Path;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use super::super::output::line;
 use super::client::Ended;
 use super::files::LocalFile;
 use crate::config::format_size;
@@ -46,11 +47,11 @@ impl Progress {
         FileProgress { bars }
     }
 
-    fn say(&self, line: &str) {
+    fn say(&self, text: &str) {
         match &self.bars {
             // A terminal that went away has nobody to tell.
-            Some((all, _)) => drop(all.println(line)),
-            None => println!("{line}"),
+            Some((all, _)) => drop(all.println(text)),
+            None => line(text),
         }
     }
 
@@ -58,10 +59,10 @@ impl Progress {
         let path = file.path.display();
         if self.json {
             let outcome = if again { "unchanged" } else { "uploaded" };
-            let line = serde_json::json!({
+            let outcome_line = serde_json::json!({
                 "path": path.to_string(), "fileId": id, "size": file.size, "status": status, "outcome": outcome,
             });
-            println!("{line}");
+            line(outcome_line.to_string());
         } else {
             let word = if again { "there already" } else { "uploaded" };
             self.say(&format!("{word}  {path}  {}  {id}  {status}", format_size(file.size)));
@@ -70,10 +71,10 @@ impl Progress {
 
     pub(super) fn failed(&self, path: &Path, problem: &str) {
         if self.json {
-            let line = serde_json::json!({
+            let outcome_line = serde_json::json!({
                 "path": path.display().to_string(), "outcome": "failed", "error": problem,
             });
-            println!("{line}");
+            line(outcome_line.to_string());
         } else {
             self.say(&format!("FAILED  {}  {problem}", path.display()));
         }
@@ -88,12 +89,12 @@ impl Progress {
             drop(all.clear());
         }
         if self.json {
-            println!(
+            line(format!(
                 "{}",
                 serde_json::json!({ "uploaded": uploaded, "unchanged": unchanged, "failed": failed })
-            );
+            ));
         } else {
-            println!("{uploaded} uploaded, {unchanged} there already, {failed} failed");
+            line(format!("{uploaded} uploaded, {unchanged} there already, {failed} failed"));
         }
     }
 }

@@ -1,0 +1,55 @@
+//! What must never be seen, checked against the catalog and the store's own contents.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use wharfinger_backends::catalog::Scope;
+use wharfinger_lifecycle::state::Status;
+
+use crate::test_app::{Ground, TestApp};
+
+/// Every file below a folder, by its path relative to it.
+pub fn files_below(root: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let relative = path.strip_prefix(root).expect("below the root");
+                found.insert(relative.to_str().expect("UTF-8").to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// I1, I2, I15, I16: the catalog agrees with itself, whatever has happened.
+pub async fn catalog_is_sound(server: &TestApp) {
+    assert_eq!(server.app.catalog.audit().await.expect("an audit"), Vec::<String>::new());
+}
+
+/// Once all windows are over and everybody has healed: what is there is confirmed and has its object (I5), no
+/// object is without a live row (I6, I9), and the quota is what the live files weigh (I2, I3).
+pub async fn all_is_healed(ground: &Ground, server: &TestApp) {
+    catalog_is_sound(server).await;
+    let mut live = BTreeSet::new();
+    let mut weight = std::collections::BTreeMap::<String, u64>::new();
+    for file in server.app.catalog.files(&Scope::All, None, 100_000).await.expect("files") {
+        assert_eq!(file.status, Status::Ready, "{} was not healed", file.id);
+        *weight.entry(file.tenant.to_string()).or_default() += file.size;
+        live.insert(file.key.to_string());
+    }
+    let stored: BTreeSet<String> = files_below(&ground.blob_dir());
+    assert_eq!(stored, live, "the store holds exactly the live files' objects");
+    let cleanups = server.app.catalog.cleanup_counts(&Scope::All).await.expect("counts");
+    assert_eq!((cleanups.pending, cleanups.exhausted), (0, 0), "an accepted delete was not carried out");
+    for tenant in server.app.catalog.tenants("", 100_000).await.expect("tenants") {
+        let quota = server.app.catalog.quota(&tenant, 0).await.expect("a quota");
+        assert_eq!(quota.used_bytes, weight.get(tenant.as_str()).copied().unwrap_or(0), "charge of {tenant}");
+        assert_eq!(quota.reserved_bytes, 0, "reservation of {tenant}");
+    }
+}

@@ -1,0 +1,236 @@
+//! A whole server in this process: real HTTP on a private port, a real catalog, a clock that tests move.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use wharfinger::app::App;
+use wharfinger::clock::Clock;
+use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
+use wharfinger::uploads::{Caller, Role};
+use wharfinger::{http, worker};
+use wharfinger_backends::faults::Faults;
+use wharfinger_lifecycle::id::{TenantId, UserId};
+
+/// Any moment will do; this one is in the past, so that nothing depends on the machine's clock.
+pub const START: i64 = 1_750_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Database {
+    Sqlite,
+    Postgres,
+}
+
+/// What outlives a crash: folders and a database. Servers come and go on top of it.
+pub struct Ground {
+    folder: TempDir,
+    settings: Vec<(&'static str, String)>,
+    pub clock: Clock,
+}
+
+pub struct TestApp {
+    pub app: Arc<App>,
+    pub url: String,
+    stop: CancellationToken,
+    pub http: reqwest::Client,
+}
+
+impl Ground {
+    pub fn new(database: Database) -> Ground {
+        Ground::with(database, &[])
+    }
+
+    pub fn with(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut all = vec![("WHARFINGER_DATA_DIR", folder.path().join("data").display().to_string())];
+        if database == Database::Postgres {
+            all.push(("WHARFINGER_DATABASE_URL", harness::postgres::shared().create_database()));
+            all.push(("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more".into()));
+        }
+        all.extend(settings.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        Ground { folder, settings: all, clock: Clock::manual(START) }
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub fn blob_dir(&self) -> PathBuf {
+        self.data_dir().join("blobs")
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn advance(&self, ms: i64) {
+        self.clock.advance(Duration::from_millis(u64::try_from(ms).expect("time goes forward")));
+    }
+
+    pub async fn start(&self) -> TestApp {
+        self.start_with(Faults::none()).await
+    }
+
+    /// The schema is in place before the faults begin to count.
+    pub async fn start_with(&self, faults: Faults) -> TestApp {
+        let flags = Flags { config: None, overrides: self.settings.clone() };
+        let values = Values::read(&flags).expect("known settings");
+        let settings = Settings::from_values(&values).expect("possible settings");
+        let secrets = prepare_secrets(&settings).expect("secrets");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let app = App::open(settings, &secrets, self.clock.clone(), faults.clone(), url.clone())
+            .await
+            .expect("the app opens");
+        app.catalog.migrate(self.clock.now()).await.expect("the schema");
+        faults.restart_count();
+        let app = Arc::new(app);
+        let stop = CancellationToken::new();
+        tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
+        let client = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .expect("a client");
+        TestApp { app, url, stop, http: client }
+    }
+}
+
+impl Drop for TestApp {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// An answer that was read to its end.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: reqwest::header::HeaderMap,
+    pub body: Value,
+}
+
+impl Answer {
+    async fn read(response: Response) -> Answer {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let text = response.text().await.expect("a whole answer");
+        Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) }
+    }
+
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", self.body);
+        self.body
+    }
+
+    /// A problem document, complete, with this status and code.
+    #[track_caller]
+    pub fn expect_problem(self, status: u16, code: &str) -> Value {
+        assert_eq!((self.status.as_u16(), self.code()), (status, code), "{}", self.body);
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        for member in ["type", "title", "status", "detail"] {
+            assert!(!self.body[member].is_null(), "{member} in {}", self.body);
+        }
+        self.body
+    }
+}
+
+pub fn caller(tenant: &str, user: &str, role: Role) -> Caller {
+    Caller {
+        tenant: TenantId::new(tenant).expect("a tenant"),
+        user: UserId::new(user).expect("a user"),
+        role,
+    }
+}
+
+impl TestApp {
+    pub fn token(&self, tenant: &str, user: &str, role: Role) -> String {
+        let expires_at = self.app.clock.now() + 365 * 86_400_000;
+        self.app.tokens.mint(&caller(tenant, user, role), expires_at).expect("a secret to sign with")
+    }
+
+    /// User `u` of tenant `t`.
+    pub fn me(&self) -> Client<'_> {
+        self.as_user("t", "u", Role::User)
+    }
+
+    pub fn operator(&self) -> Client<'_> {
+        self.as_user("ops", "op", Role::Operator)
+    }
+
+    pub fn as_user(&self, tenant: &str, user: &str, role: Role) -> Client<'_> {
+        Client { server: self, token: self.token(tenant, user, role) }
+    }
+
+    /// Does all background work that is due at the clock's time.
+    pub async fn settle(&self) {
+        worker::run_all_due(&self.app).await.expect("background work");
+    }
+
+    pub async fn put_bytes(&self, grant: &Value, bytes: &[u8]) -> Answer {
+        let url = grant["uploadUrl"].as_str().expect("an upload URL");
+        let mut request = self.http.put(url).body(bytes.to_vec());
+        for (name, value) in grant["headers"].as_object().into_iter().flatten() {
+            request = request.header(name, value.as_str().expect("a header's text"));
+        }
+        Answer::read(request.send().await.expect("an answer")).await
+    }
+}
+
+/// Calls with a token.
+pub struct Client<'a> {
+    pub server: &'a TestApp,
+    pub token: String,
+}
+
+impl Client<'_> {
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.server.http.request(method, format!("{}{path}", self.server.url)).bearer_auth(&self.token)
+    }
+
+    pub async fn send(&self, request: RequestBuilder) -> Answer {
+        Answer::read(request.send().await.expect("an answer")).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send(self.request(Method::POST, path).json(&body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send(self.request(Method::DELETE, path)).await
+    }
+
+    pub async fn init(&self, name: &str, size: u64) -> Answer {
+        self.post("/api/v2/files/init", json!({ "fileName": name, "size": size })).await
+    }
+
+    pub async fn confirm(&self, id: &str) -> Answer {
+        self.post(&format!("/api/v2/files/{id}/confirm"), json!({})).await
+    }
+
+    /// A file that is uploaded and confirmed; answers its id.
+    pub async fn upload(&self, name: &str, bytes: &[u8]) -> String {
+        let grant = self.init(name, bytes.len() as u64).await.expect(201);
+        self.server.put_bytes(&grant, bytes).await.expect(200);
+        let id = grant["fileId"].as_str().expect("an id").to_owned();
+        assert_eq!(self.confirm(&id).await.expect(200)["status"], "ready");
+        id
+    }
+
+    pub async fn used(&self) -> u64 {
+        self.get("/api/v2/quota").await.expect(200)["used"].as_u64().expect("a number")
+    }
+}
