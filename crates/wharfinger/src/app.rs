@@ -55,6 +55,7 @@ impl App {
         faults: Faults,
         public_url: String,
     ) -> Result<App, OpenError> {
+        crate::tls::ready();
         let signing_key = SigningKey::new(&secrets.url_signing_key);
         let disk = DiskStore::open(&settings.blob_dir, &public_url, signing_key, faults.clone())
             .map_err(|error| OpenError::Blobs(settings.blob_dir.display().to_string(), error))?;

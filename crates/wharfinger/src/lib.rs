@@ -8,5 +8,6 @@ pub mod config;
 pub mod http;
 pub mod sweeps;
 pub mod telemetry;
+pub mod tls;
 pub mod uploads;
 pub mod worker;

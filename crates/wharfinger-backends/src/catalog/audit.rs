@@ -44,16 +44,17 @@ const RULES: [(&str, &str); 8] = [
     ),
     (
         "a file's history ends in its status (I16)",
-        "SELECT f.id AS what FROM files f WHERE f.pipeline_status <> \
-         (SELECT h.to_status FROM file_history h WHERE h.file_id = f.id ORDER BY h.version DESC LIMIT 1)",
+        "SELECT f.id AS what FROM files f WHERE f.pipeline_status <> COALESCE(\
+         (SELECT h.to_status FROM file_history h WHERE h.file_id = f.id ORDER BY h.version DESC LIMIT 1), '')",
     ),
     (
         "nothing comes back from the dead (I16)",
         "SELECT file_id AS what FROM file_history WHERE from_status = 'deleted'",
     ),
     (
-        "an unconfirmed upload has its delayed check or a look that is due (I15)",
-        "SELECT id AS what FROM files WHERE pipeline_status = 'registered' AND next_look_at IS NULL",
+        "whatever is not at rest says when it is looked at next (I15)",
+        "SELECT id AS what FROM files \
+         WHERE next_look_at IS NULL AND pipeline_status NOT IN ('ready', 'quarantined')",
     ),
 ];
 

@@ -193,7 +193,8 @@ impl Write for Settle {
     }
 }
 
-/// Makes all that failed before due now, exhausted ones included.
+/// Makes all that failed before due now, exhausted ones included. What somebody is trying just now is left to
+/// them.
 struct RetryNow {
     scope: Scope,
     now: UnixMs,
@@ -207,7 +208,7 @@ impl Write for RetryNow {
             Scope::All => {
                 tx.run(
                     "UPDATE pending_cleanups SET next_attempt_at = $1 \
-                     WHERE last_error IS NOT NULL AND next_attempt_at > $1",
+                     WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1",
                     args![self.now],
                 )
                 .await?
@@ -215,7 +216,8 @@ impl Write for RetryNow {
             Scope::Tenant(tenant) | Scope::User(tenant, _) => {
                 tx.run(
                     "UPDATE pending_cleanups SET next_attempt_at = $1 \
-                     WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND tenant_id = $2",
+                     WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1 \
+                     AND tenant_id = $2",
                     args![self.now, tenant.as_str()],
                 )
                 .await?

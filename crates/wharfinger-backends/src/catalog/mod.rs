@@ -118,7 +118,8 @@ impl Catalog {
     pub async fn open(options: CatalogOptions) -> Result<Catalog, CatalogError> {
         let backend = match &options.url {
             CatalogUrl::Sqlite(path) => {
-                let writer = Writer::start(open_sqlite_writer(path).await?, options.faults.clone());
+                let connection = open_sqlite_writer(path).await?;
+                let writer = Writer::start(connection, sqlite_options(path), options.faults.clone());
                 let readers = SqlitePoolOptions::new()
                     .max_connections(options.connections_max.clamp(1, 8))
                     .acquire_timeout(Duration::from_secs(10))

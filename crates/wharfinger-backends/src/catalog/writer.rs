@@ -2,10 +2,12 @@
 //! runs in a savepoint of its own, and each is answered after the commit.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 
-use sqlx::Connection as _;
-use sqlx::sqlite::SqliteConnection;
+use futures::FutureExt as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::CatalogError;
@@ -63,9 +65,9 @@ impl<W: Write> Waiting for Pending<W> {
 
     fn answer(self: Box<Self>, committed: Result<(), String>) {
         let answer = match (self.outcome, committed) {
-            // A verb that wrote nothing does not care how the commit went.
-            (Some(Ok(Verdict::Rollback(answer))), _) => Ok(answer),
-            (Some(Ok(Verdict::Commit(answer))), Ok(())) => Ok(answer),
+            (Some(Ok(Verdict::Commit(answer) | Verdict::Rollback(answer))), Ok(())) => Ok(answer),
+            // What it read may have been written by others of its batch, and they did not commit.
+            (Some(Ok(Verdict::Rollback(_))), Err(why)) => Err(CatalogError::Unavailable(why)),
             (Some(Ok(Verdict::Commit(_))), Err(why)) => Err(CatalogError::Unknown(why)),
             (Some(Err(error)), _) => Err(error),
             (None, Ok(())) => Err(CatalogError::Unavailable("the writer passed the verb over".into())),
@@ -87,9 +89,14 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: SqliteConnection, faults: Faults) -> Writer {
+    /// `options` open the connection again after a transaction that failed.
+    pub(super) fn start(
+        connection: SqliteConnection,
+        options: SqliteConnectOptions,
+        faults: Faults,
+    ) -> Writer {
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
-        tokio::spawn(write_until_closed(connection, waiting, faults));
+        tokio::spawn(write_until_closed(connection, options, waiting, faults));
         Writer { queue }
     }
 
@@ -103,22 +110,46 @@ impl Writer {
 }
 
 async fn write_until_closed(
-    mut connection: SqliteConnection,
+    first: SqliteConnection,
+    options: SqliteConnectOptions,
     mut waiting: mpsc::Receiver<Box<dyn Waiting>>,
     faults: Faults,
 ) {
+    let mut connection = Some(first);
     let mut batch: Vec<Box<dyn Waiting>> = Vec::new();
     while waiting.recv_many(&mut batch, VERBS_PER_COMMIT_MAX).await > 0 {
-        let committed = write_batch(&mut connection, &mut batch, &faults).await;
+        let committed = match connection.take() {
+            Some(open) => Ok(open),
+            None => options.connect().await.map_err(|error| error.to_string()),
+        };
+        let committed = match committed {
+            Ok(mut open) => {
+                let written =
+                    AssertUnwindSafe(write_batch(&mut open, &mut batch, &faults)).catch_unwind().await;
+                match written.unwrap_or_else(|_| Err("a verb panicked".into())) {
+                    Ok(()) => {
+                        connection = Some(open);
+                        Ok(())
+                    }
+                    // Nobody knows what state the connection is in: closing it rolls back for sure.
+                    Err(why) => {
+                        let _ = open.close().await;
+                        Err(why)
+                    }
+                }
+            }
+            Err(why) => Err(why),
+        };
         if let Err(why) = &committed {
             tracing::error!(error = %why, verbs = batch.len(), "a catalog transaction failed");
-            let _ = control(&mut connection, &faults, "ROLLBACK").await;
         }
         for verb in batch.drain(..) {
             verb.answer(committed.clone());
         }
     }
-    let _ = connection.close().await;
+    if let Some(open) = connection {
+        let _ = open.close().await;
+    }
 }
 
 async fn write_batch(

@@ -87,8 +87,7 @@ fn failed<E: std::error::Error>(error: E) -> Failure {
 
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Fails only if a provider was installed before, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    crate::tls::ready();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

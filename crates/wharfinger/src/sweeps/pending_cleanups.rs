@@ -14,8 +14,8 @@ use crate::uploads::VerbError;
 
 pub const NAME: &str = "pending-cleanups";
 
-/// A batch is deleted well within this; if not, another process may take it, and deleting twice is harmless.
-const LEASE_MS: i64 = 5 * 60_000;
+/// Short, because a process that dies holds its batch back this long, and deleting twice is harmless.
+const LEASE_MS: i64 = 30_000;
 const REFUSED: Backoff = Backoff { base_ms: 30_000, cap_ms: 3_600_000 };
 const STORE_DOWN: Backoff = Backoff { base_ms: 10_000, cap_ms: 10_000 };
 

@@ -1,1 +1,239 @@
-//! tbd
+//! Every verb, every call that leaves the process, every way it can go wrong there: fail, lose the answer, or
+//! die before or after it. Then everything is dropped, a new server starts on what is durable, the healers run,
+//! and nothing that must never be seen is seen.
+
+use wharfinger_backends::faults::{Fault, Faults};
+
+use crate::oracle;
+use crate::test_app::{Answer, Database, Ground, TestApp};
+
+const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
+const DAY_MS: i64 = 86_400_000;
+/// More calls than any verb makes: a run that needs more has lost its way.
+const CALLS_MAX: u64 = 200;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Init,
+    InitWithKey,
+    Put,
+    Confirm,
+    ConfirmWithChecksum,
+    Reissue,
+    Download,
+    DeleteRegistered,
+    DeleteReady,
+    Reclaim,
+    Reap,
+    Forget,
+}
+
+/// What a server was asked before the fault.
+struct Scene {
+    id: String,
+    grant: serde_json::Value,
+}
+
+impl Verb {
+    /// Brings a file to the state that the verb is for.
+    async fn prepare(self, ground: &Ground, server: &TestApp) -> Option<Scene> {
+        let me = server.me();
+        if matches!(self, Verb::Init | Verb::InitWithKey) {
+            return None;
+        }
+        let grant = me.init("cargo", BYTES.len() as u64).await.expect(201);
+        let id = grant["fileId"].as_str().expect("an id").to_owned();
+        if self != Verb::Put {
+            server.put_bytes(&grant, BYTES).await.expect(200);
+        }
+        if matches!(self, Verb::Download | Verb::DeleteReady) {
+            me.confirm(&id).await.expect(200);
+        }
+        if matches!(self, Verb::Reap | Verb::Forget) {
+            me.delete(&format!("/api/v2/files/{id}")).await.expect(204);
+        }
+        if self == Verb::Forget {
+            server.settle().await;
+            ground.advance(31 * DAY_MS);
+        }
+        if self == Verb::Reclaim {
+            ground.advance(2 * 3_600_000);
+        }
+        Some(Scene { id, grant })
+    }
+
+    /// Does the verb once; what it answers may be anything.
+    async fn act(self, server: &TestApp, scene: Option<&Scene>, key: &str) -> Option<Answer> {
+        let me = server.me();
+        let path = scene.map(|scene| format!("/api/v2/files/{}", scene.id)).unwrap_or_default();
+        match (self, scene) {
+            (Verb::Init, _) => Some(me.init("cargo", BYTES.len() as u64).await),
+            (Verb::InitWithKey, _) => Some(init_with_key(server, key).await),
+            (Verb::Put, Some(scene)) => {
+                let grant = here(&scene.grant, server);
+                Some(server.put_bytes(&grant, BYTES).await)
+            }
+            (Verb::Confirm, _) => Some(me.post(&format!("{path}/confirm"), serde_json::json!({})).await),
+            (Verb::ConfirmWithChecksum, _) => {
+                let sum = "2f9d1cd7a3a4b5a6bd2ab2d4bbef3dbf1c4b0dfba0c8d4b4a6f9a6bb4e1b2c3d";
+                Some(me.post(&format!("{path}/confirm"), serde_json::json!({ "checksumSha256": sum })).await)
+            }
+            (Verb::Reissue, _) => Some(me.post(&format!("{path}/url"), serde_json::json!({})).await),
+            (Verb::Download, _) => Some(me.get(&format!("{path}/download")).await),
+            (Verb::DeleteRegistered | Verb::DeleteReady, _) => Some(me.delete(&path).await),
+            (Verb::Reclaim | Verb::Reap | Verb::Forget, _) => {
+                // A sweep that is hit may fail; the next one goes on.
+                let _ = wharfinger::worker::run_all_due(&server.app).await;
+                None
+            }
+            (Verb::Put, None) => None,
+        }
+    }
+}
+
+/// A grant of an earlier server, whose port is another now.
+fn here(grant: &serde_json::Value, server: &TestApp) -> serde_json::Value {
+    let mut grant = grant.clone();
+    let url = grant["uploadUrl"].as_str().expect("an upload URL");
+    let path = url.split_once("/blobs/").expect("a local URL").1;
+    grant["uploadUrl"] = format!("{}/blobs/{path}", server.url).into();
+    grant
+}
+
+async fn init_with_key(server: &TestApp, key: &str) -> Answer {
+    let me = server.me();
+    let body = serde_json::json!({ "fileName": "cargo", "size": BYTES.len() });
+    let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", key);
+    me.send(request.json(&body)).await
+}
+
+async fn hit_every_call(verb: Verb, database: Database) {
+    let ground = Ground::new(database);
+    for fault in Fault::ALL {
+        for n in 1.. {
+            assert!(n < CALLS_MAX, "{verb:?} makes no end of calls");
+            let calm = ground.start().await;
+            let scene = verb.prepare(&ground, &calm).await;
+            calm.crash().await;
+
+            let faults = Faults::at(n, fault);
+            let server = ground.start_with(faults.clone()).await;
+            let key = format!("key-{fault:?}-{n}");
+            let answer = verb.act(&server, scene.as_ref(), &key).await;
+            let reached = faults.calls() >= n;
+            server.crash().await;
+
+            let server = ground.start().await;
+            oracle::catalog_is_sound(&server).await;
+            check_promises(verb, &server, scene.as_ref(), answer.as_ref(), &key).await;
+            heal(&ground, &server).await;
+            let where_ = format!("{verb:?} on {database:?}, {fault:?} at call {n}");
+            oracle::all_is_healed_at(&ground, &server, &where_).await;
+            keep_promises(verb, &server, scene.as_ref(), answer.as_ref()).await;
+            server.crash().await;
+            if !reached {
+                break;
+            }
+        }
+    }
+}
+
+/// What was acknowledged holds at once, and what was not can be asked for again.
+async fn check_promises(
+    verb: Verb,
+    server: &TestApp,
+    scene: Option<&Scene>,
+    answer: Option<&Answer>,
+    key: &str,
+) {
+    let me = server.me();
+    let acknowledged = answer.is_some_and(|answer| answer.status.is_success());
+    match (verb, scene) {
+        (Verb::InitWithKey, _) => {
+            // I18: whatever became of the first, the key leads to one file.
+            let first = init_with_key(server, key).await.expect(201);
+            let second = init_with_key(server, key).await.expect(201);
+            assert_eq!(first["fileId"], second["fileId"]);
+            if let (true, Some(answer)) = (acknowledged, answer) {
+                assert_eq!(answer.body["fileId"], first["fileId"]);
+            }
+        }
+        (Verb::Confirm, Some(scene)) => {
+            assert_eq!(me.confirm(&scene.id).await.expect(200)["status"], "ready");
+        }
+        (Verb::DeleteRegistered | Verb::DeleteReady, Some(scene)) if acknowledged => {
+            me.get(&format!("/api/v2/files/{}", scene.id)).await.expect_problem(404, "not_found");
+        }
+        (Verb::Put, Some(scene)) if acknowledged => {
+            assert_eq!(me.confirm(&scene.id).await.expect(200)["status"], "ready");
+        }
+        _ => {}
+    }
+}
+
+/// What was confirmed is never taken by a cleaner (I4); what was deleted stays so.
+async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answer: Option<&Answer>) {
+    let Some(scene) = scene else { return };
+    let file = server.me().get(&format!("/api/v2/files/{}", scene.id)).await;
+    let acknowledged = answer.is_some_and(|answer| answer.status.is_success());
+    match verb {
+        Verb::Confirm | Verb::Download => assert_eq!(file.expect(200)["status"], "ready"),
+        Verb::Put if acknowledged => assert_eq!(file.expect(200)["status"], "ready"),
+        Verb::Reclaim => drop(file.expect_problem(410, "gone")),
+        Verb::DeleteReady | Verb::DeleteRegistered if acknowledged => {
+            drop(file.expect_problem(404, "not_found"));
+        }
+        _ => {}
+    }
+    if verb == Verb::Reclaim {
+        // I14: told once, however often it was tried.
+        let told = server.me().get("/api/v2/notifications?limit=1000").await.expect(200);
+        let told = told["notifications"].as_array().expect("a list");
+        let about = told.iter().filter(|n| n["fileId"] == scene.id.as_str()).count();
+        assert_eq!(about, 1);
+    }
+}
+
+/// Past every window and every pause between attempts, also for what crashed uploads left on disk.
+async fn heal(ground: &Ground, server: &TestApp) {
+    ground.age_landings();
+    for _ in 0..3 {
+        server.settle().await;
+        ground.advance(2 * 3_600_000);
+    }
+    server.settle().await;
+}
+
+macro_rules! every_verb {
+    ($($name:ident: $verb:ident),* $(,)?) => {
+        mod sqlite {
+            use super::*;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                hit_every_call(Verb::$verb, Database::Sqlite).await;
+            })*
+        }
+        mod postgres {
+            use super::*;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                hit_every_call(Verb::$verb, Database::Postgres).await;
+            })*
+        }
+    };
+}
+
+every_verb! {
+    init: Init,
+    init_with_key: InitWithKey,
+    put: Put,
+    confirm: Confirm,
+    confirm_with_a_wrong_checksum: ConfirmWithChecksum,
+    reissue: Reissue,
+    download: Download,
+    delete_registered: DeleteRegistered,
+    delete_ready: DeleteReady,
+    reclaim: Reclaim,
+    reap: Reap,
+    forget: Forget,
+}

@@ -35,21 +35,34 @@ pub async fn catalog_is_sound(server: &TestApp) {
 /// Once all windows are over and everybody has healed: what is there is confirmed and has its object (I5), no
 /// object is without a live row (I6, I9), and the quota is what the live files weigh (I2, I3).
 pub async fn all_is_healed(ground: &Ground, server: &TestApp) {
+    all_is_healed_at(ground, server, "").await;
+}
+
+/// The same, naming the moment in what it says.
+pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
     catalog_is_sound(server).await;
     let mut live = BTreeSet::new();
     let mut weight = std::collections::BTreeMap::<String, u64>::new();
     for file in server.app.catalog.files(&Scope::All, None, 100_000).await.expect("files") {
-        assert_eq!(file.status, Status::Ready, "{} was not healed", file.id);
+        assert_eq!(file.status, Status::Ready, "{} was not healed {moment}", file.id);
         *weight.entry(file.tenant.to_string()).or_default() += file.size;
         live.insert(file.key.to_string());
     }
     let stored: BTreeSet<String> = files_below(&ground.blob_dir());
-    assert_eq!(stored, live, "the store holds exactly the live files' objects");
+    assert_eq!(stored, live, "the store holds exactly the live files' objects {moment}");
     let cleanups = server.app.catalog.cleanup_counts(&Scope::All).await.expect("counts");
-    assert_eq!((cleanups.pending, cleanups.exhausted), (0, 0), "an accepted delete was not carried out");
+    assert_eq!(
+        (cleanups.pending, cleanups.exhausted),
+        (0, 0),
+        "an accepted delete was not carried out {moment}"
+    );
     for tenant in server.app.catalog.tenants("", 100_000).await.expect("tenants") {
         let quota = server.app.catalog.quota(&tenant, 0).await.expect("a quota");
-        assert_eq!(quota.used_bytes, weight.get(tenant.as_str()).copied().unwrap_or(0), "charge of {tenant}");
-        assert_eq!(quota.reserved_bytes, 0, "reservation of {tenant}");
+        assert_eq!(
+            quota.used_bytes,
+            weight.get(tenant.as_str()).copied().unwrap_or(0),
+            "charge of {tenant} {moment}"
+        );
+        assert_eq!(quota.reserved_bytes, 0, "reservation of {tenant} {moment}");
     }
 }

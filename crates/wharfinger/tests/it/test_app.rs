@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,27 @@ pub enum Database {
     Postgres,
 }
 
+/// Makes each of these functions a test on SQLite and one on PostgreSQL.
+macro_rules! on_each_database {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite {
+            use crate::test_app::Database;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(Database::Sqlite).await;
+            })*
+        }
+        mod postgres {
+            use crate::test_app::Database;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(Database::Postgres).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_each_database;
+
 /// What outlives a crash: folders and a database. Servers come and go on top of it.
 pub struct Ground {
     folder: TempDir,
@@ -43,6 +66,16 @@ pub struct TestApp {
 impl Ground {
     pub fn new(database: Database) -> Ground {
         Ground::with(database, &[])
+    }
+
+    /// For servers that are processes of their own and live by the machine's clock.
+    pub fn in_real_time(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+        Ground { clock: Clock::system(), ..Ground::with(database, settings) }
+    }
+
+    /// The settings of this ground as environment variables.
+    pub fn environment(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.settings.iter().map(|(name, value)| (*name, value.as_str()))
     }
 
     pub fn with(database: Database, settings: &[(&'static str, &str)]) -> Ground {
@@ -68,15 +101,42 @@ impl Ground {
         self.folder.path()
     }
 
+    /// A number read from the catalog behind the program's back.
+    pub async fn scalar(&self, sql: &'static str) -> i64 {
+        let postgres = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL");
+        match postgres {
+            Some((_, url)) => {
+                let mut connection = sqlx::PgConnection::connect(url).await.expect("a connection");
+                sqlx::query_scalar(sql).fetch_one(&mut connection).await.expect("a number")
+            }
+            None => {
+                let file = SqliteConnectOptions::new().filename(self.data_dir().join("wharfinger.db"));
+                let mut connection = file.connect().await.expect("a connection");
+                sqlx::query_scalar(sql).fetch_one(&mut connection).await.expect("a number")
+            }
+        }
+    }
+
     pub fn advance(&self, ms: i64) {
         self.clock.advance(Duration::from_millis(u64::try_from(ms).expect("time goes forward")));
     }
 
-    pub async fn start(&self) -> TestApp {
-        self.start_with(Faults::none()).await
+    /// Makes what crashed uploads left look an hour old, as the clock that is moved does not reach the disk's.
+    pub fn age_landings(&self) {
+        let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3_600);
+        for entry in std::fs::read_dir(self.blob_dir().join(".landing")).expect("the landing folder") {
+            let file = std::fs::File::options().write(true).open(entry.expect("an entry").path());
+            file.and_then(|file| file.set_modified(hour_ago)).expect("a file of ours");
+        }
     }
 
-    /// The schema is in place before the faults begin to count.
+    pub async fn start(&self) -> TestApp {
+        let server = self.start_with(Faults::none()).await;
+        server.app.catalog.migrate(self.clock.now()).await.expect("the schema");
+        server
+    }
+
+    /// On ground where a server has been before: the schema is there, so the first call counted is a verb's.
     pub async fn start_with(&self, faults: Faults) -> TestApp {
         let flags = Flags { config: None, overrides: self.settings.clone() };
         let values = Values::read(&flags).expect("known settings");
@@ -84,11 +144,9 @@ impl Ground {
         let secrets = prepare_secrets(&settings).expect("secrets");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let app = App::open(settings, &secrets, self.clock.clone(), faults.clone(), url.clone())
+        let app = App::open(settings, &secrets, self.clock.clone(), faults, url.clone())
             .await
             .expect("the app opens");
-        app.catalog.migrate(self.clock.now()).await.expect("the schema");
-        faults.restart_count();
         let app = Arc::new(app);
         let stop = CancellationToken::new();
         tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
@@ -98,6 +156,20 @@ impl Ground {
             .build()
             .expect("a client");
         TestApp { app, url, stop, http: client }
+    }
+}
+
+impl TestApp {
+    /// Drops everything and waits until nothing of it is left: no task, no connection.
+    pub async fn crash(self) {
+        let left = Arc::downgrade(&self.app);
+        drop(self);
+        let gone = async {
+            while left.strong_count() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the server goes away");
     }
 }
 
@@ -116,7 +188,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    async fn read(response: Response) -> Answer {
+    pub async fn read(response: Response) -> Answer {
         let (status, headers) = (response.status(), response.headers().clone());
         let text = response.text().await.expect("a whole answer");
         Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) }
@@ -207,6 +279,10 @@ impl Client<'_> {
 
     pub async fn post(&self, path: &str, body: Value) -> Answer {
         self.send(self.request(Method::POST, path).json(&body)).await
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> Answer {
+        self.send(self.request(Method::PUT, path).json(&body)).await
     }
 
     pub async fn delete(&self, path: &str) -> Answer {

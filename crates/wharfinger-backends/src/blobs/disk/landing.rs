@@ -196,8 +196,16 @@ fn link_durably(root: &Path, from: &Path, to: &Path) -> io::Result<fs::Metadata>
             Ok(()) => break,
         }
     }
-    sync_folder(folder)?;
-    fs::metadata(to)
+    sync_folder_if_there(folder)?;
+    // Of the temporary name: the file may have ended already, and its object be gone with its folder.
+    fs::metadata(from)
+}
+
+fn sync_folder_if_there(folder: &Path) -> io::Result<()> {
+    match sync_folder(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
 }
 
 fn make_folder_durably(root: &Path, folder: &Path) -> io::Result<()> {
@@ -237,7 +245,7 @@ fn remove_if_same(temp: &Path, target: &Path) -> io::Result<()> {
     if (ours.dev(), ours.ino()) == (placed.dev(), placed.ino()) {
         remove_if_there(target)?;
         if let Some(folder) = target.parent() {
-            sync_folder(folder)?;
+            sync_folder_if_there(folder)?;
         }
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! The catalog's promises, each kept on SQLite and on PostgreSQL alike. After every case the catalog is audited.
 
+mod group_commit;
 mod sample;
 mod site;
 
@@ -119,4 +120,43 @@ cases! {
         the_dead_are_listed_in_pages
         a_redriven_job_starts_anew
         only_the_dead_are_discarded;
+    claiming_cleanups:
+        an_order_is_claimed_with_all_it_says
+        a_claim_is_a_lease
+        the_longest_overdue_are_claimed_first
+        eight_reapers_never_get_the_same_order
+        pending_orders_are_listed_by_scope
+        pending_orders_are_counted_by_scope;
+    settling_cleanups:
+        what_is_gone_for_good_is_done
+        what_may_come_back_is_deleted_once_more
+        a_refusal_spends_attempts_until_they_are_exhausted
+        an_exhausted_order_that_succeeds_is_exhausted_no_more
+        a_store_that_is_down_spends_nobodys_attempts
+        an_old_claim_settles_nothing
+        each_of_a_batch_is_settled_for_itself
+        a_long_refusal_is_cut_at_a_character
+        what_failed_is_retried_now_by_scope;
+    auditing:
+        the_audit_finds_wrong_quotas
+        the_audit_finds_wrong_counters
+        the_audit_finds_lost_objects_and_files
+        the_audit_finds_histories_that_cannot_be
+        the_audit_finds_a_row_nobody_looks_at;
+    guards:
+        a_row_not_at_rest_is_looked_at
+        a_file_is_what_it_can_be
+        a_key_belongs_to_one_object
+        sums_do_not_go_below_zero
+        a_leased_job_has_an_end
+        a_version_is_told_once;
+    faults:
+        a_fault_never_halves_a_registration
+        a_fault_never_halves_a_confirm
+        a_fault_never_halves_a_delete
+        a_fault_never_halves_a_reclaim
+        a_fault_never_halves_the_claim_of_cleanups
+        a_fault_never_halves_the_settling_of_cleanups
+        a_fault_never_halves_the_completion_of_jobs
+        a_read_that_fails_is_not_an_empty_answer;
 }

@@ -1,0 +1,126 @@
+//! The audit finds each kind of damage, and only while it lasts.
+
+use wharfinger_lifecycle::file::File;
+
+use super::sample::{NOW, POLICY, confirmed, deleted, registered};
+use super::site::Site;
+
+const ADA: (&str, &str) = ("harbour", "ada");
+
+/// Something of each kind, so that a rule that finds too much is caught as well.
+async fn furnished(site: &Site) -> File {
+    confirmed(&site.catalog, ADA, 20).await;
+    deleted(&site.catalog, ADA, 30, &POLICY).await;
+    registered(&site.catalog, ("wharf", "ben"), 40).await;
+    let file = registered(&site.catalog, ADA, 10).await;
+    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
+    file
+}
+
+async fn finds(site: &Site, damage: &str, rules: &[&str], what: &str) {
+    assert!(site.sql(damage).await > 0, "nothing was damaged by {damage}");
+    let findings = site.catalog.audit().await.expect("audited");
+    let expected: Vec<String> = rules.iter().map(|rule| format!("{rule}: {what}")).collect();
+    assert_eq!(findings, expected, "after {damage}");
+}
+
+async fn mend(site: &Site, repair: &str) {
+    assert!(site.sql(repair).await > 0, "nothing was mended by {repair}");
+    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new(), "after {repair}");
+}
+
+const CHARGED: &str = "a tenant is charged for what its files are charged (I2)";
+const QUOTA_ROW: &str = "every charged file has a quota row (I2)";
+const RESERVED: &str = "a tenant's reservation is that of its unconfirmed and ended files (I2)";
+const COUNTERS: &str = "the counters agree with the files";
+const OBJECTS: &str = "every file has its object row, and every object row its file";
+const HISTORY: &str = "a file's history ends in its status (I16)";
+const DEAD: &str = "nothing comes back from the dead (I16)";
+const LOOK: &str = "whatever is not at rest says when it is looked at next (I15)";
+
+pub(super) async fn the_audit_finds_wrong_quotas(site: &Site) {
+    furnished(site).await;
+    let set = |column: &str, by: &str| {
+        format!("UPDATE quotas SET {column} = {column} {by} WHERE tenant_id = 'harbour'")
+    };
+    for by in [("+ 1", "- 1"), ("- 1", "+ 1")] {
+        finds(site, &set("used_bytes", by.0), &[CHARGED], "harbour").await;
+        mend(site, &set("used_bytes", by.1)).await;
+        finds(site, &set("reserved_bytes", by.0), &[RESERVED], "harbour").await;
+        mend(site, &set("reserved_bytes", by.1)).await;
+    }
+    let unknown = "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ('nobody', 7, 7)";
+    finds(site, unknown, &[CHARGED, RESERVED], "nobody").await;
+    mend(site, "DELETE FROM quotas WHERE tenant_id = 'nobody'").await;
+
+    let alone = registered(&site.catalog, ("pier", "cid"), 5).await;
+    finds(site, "DELETE FROM quotas WHERE tenant_id = 'pier'", &[QUOTA_ROW], &alone.id.to_string()).await;
+    mend(site, "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ('pier', 5, 5)").await;
+}
+
+pub(super) async fn the_audit_finds_wrong_counters(site: &Site) {
+    furnished(site).await;
+    for column in ["files", "charged_bytes"] {
+        let set = |by: &str| {
+            format!("UPDATE file_counts SET {column} = {column} {by} WHERE status = 'ready'")
+        };
+        finds(site, &set("+ 1"), &[COUNTERS], "harbour").await;
+        mend(site, &set("- 1")).await;
+    }
+    let unknown = "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
+                   VALUES ('nobody', 'x', 'ready', 1, 0)";
+    finds(site, unknown, &[COUNTERS], "nobody").await;
+    mend(site, "DELETE FROM file_counts WHERE tenant_id = 'nobody'").await;
+    finds(site, "DELETE FROM file_counts WHERE tenant_id = 'wharf'", &[COUNTERS], "wharf").await;
+    let again = "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
+                 VALUES ('wharf', 'ben', 'registered', 1, 40)";
+    mend(site, again).await;
+}
+
+pub(super) async fn the_audit_finds_lost_objects_and_files(site: &Site) {
+    let file = furnished(site).await;
+    let id = file.id.to_string();
+    finds(site, &format!("DELETE FROM objects WHERE file_id = '{id}'"), &[OBJECTS], &id).await;
+    let again = |id: &str, kind: &str| {
+        format!("INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{kind}/{id}', '{id}', '{kind}', 0)")
+    };
+    mend(site, &again(&id, "original")).await;
+    mend(site, &again(&id, "derived")).await;
+    finds(site, &again("nobody", "original"), &[OBJECTS], "nobody").await;
+    mend(site, "DELETE FROM objects WHERE file_id = 'nobody'").await;
+}
+
+pub(super) async fn the_audit_finds_histories_that_cannot_be(site: &Site) {
+    let file = furnished(site).await;
+    let id = file.id.to_string();
+    let line = |version: i64, from: &str, to: &str| {
+        format!(
+            "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
+             VALUES ('{id}', {version}, {NOW}, {from}, '{to}', 'by hand', 'nobody')"
+        )
+    };
+    let without = |version: i64| format!("DELETE FROM file_history WHERE file_id = '{id}' AND version = {version}");
+    finds(site, &line(2, "'registered'", "ready"), &[HISTORY], &id).await;
+    mend(site, &without(2)).await;
+    finds(site, &line(2, "'deleted'", "registered"), &[DEAD], &id).await;
+    mend(site, &without(2)).await;
+    finds(site, &without(1), &[HISTORY], &id).await;
+    mend(site, &line(1, "NULL", "registered")).await;
+}
+
+/// The schema itself refuses such a row, so its rule has to be set aside first.
+pub(super) async fn the_audit_finds_a_row_nobody_looks_at(site: &Site) {
+    let file = furnished(site).await;
+    let id = file.id.to_string();
+    let set = |at: &str| format!("UPDATE files SET next_look_at = {at} WHERE id = '{id}'");
+    let damage = if site.is_postgres() {
+        let name = "SELECT conname::text FROM pg_constraint WHERE conrelid = 'files'::regclass \
+                    AND contype = 'c' AND pg_get_constraintdef(oid) LIKE '%next_look_at%'";
+        let name = site.texts(name).await.remove(0);
+        format!("ALTER TABLE files DROP CONSTRAINT {name}; {}", set("NULL"))
+    } else {
+        format!("PRAGMA ignore_check_constraints = ON; {}", set("NULL"))
+    };
+    finds(site, &damage, &[LOOK], &id).await;
+    mend(site, &set("1")).await;
+}

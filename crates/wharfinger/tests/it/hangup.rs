@@ -1,0 +1,102 @@
+//! Clients that hang up in the middle of every kind of request, at any byte, and after the last one without
+//! waiting for the answer.
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use crate::oracle;
+use crate::test_app::{Database, Ground, TestApp};
+
+const CLIENTS: usize = 1_000;
+const BYTES: &[u8] = &[7; 2_000];
+
+struct Kind {
+    method: &'static str,
+    path: String,
+    body: Vec<u8>,
+    token: bool,
+}
+
+fn request(server: &TestApp, kind: &Kind) -> Vec<u8> {
+    let host = server.url.trim_start_matches("http://");
+    let token =
+        if kind.token { format!("authorization: Bearer {}\r\n", server.me().token) } else { String::new() };
+    let head = format!(
+        "{} {} HTTP/1.1\r\nhost: {host}\r\n{token}content-length: {}\r\n\r\n",
+        kind.method,
+        kind.path,
+        kind.body.len()
+    );
+    [head.as_bytes(), &kind.body].concat()
+}
+
+/// A registered file with its upload path, fresh for each client that needs one.
+async fn registered(server: &TestApp) -> (String, String) {
+    let grant = server.me().init("cargo", BYTES.len() as u64).await.expect(201);
+    let url = grant["uploadUrl"].as_str().expect("a URL");
+    let path = url.strip_prefix(&server.url).expect("our own address").to_owned();
+    (grant["fileId"].as_str().expect("an id").to_owned(), path)
+}
+
+async fn kind(server: &TestApp, n: usize) -> Kind {
+    let call = |method, path: String, body: &str| Kind { method, path, body: body.into(), token: true };
+    let file = |id: &str, rest: &str| format!("/api/v2/files/{id}{rest}");
+    match n % 8 {
+        0 | 1 => call("POST", "/api/v2/files/init".into(), r#"{"fileName":"half","size":1000}"#),
+        2 => {
+            let (_, path) = registered(server).await;
+            Kind { method: "PUT", path, body: BYTES.to_vec(), token: false }
+        }
+        3 => {
+            let id =
+                server.me().init("cargo", 3).await.expect(201)["fileId"].as_str().expect("id").to_owned();
+            call("POST", file(&id, "/url"), "{}")
+        }
+        4 => {
+            let grant = server.me().init("cargo", 3).await.expect(201);
+            server.put_bytes(&grant, b"abc").await.expect(200);
+            call("POST", file(grant["fileId"].as_str().expect("id"), "/confirm"), "{}")
+        }
+        5 => {
+            let id = server.me().upload("cargo", b"abc").await;
+            call("DELETE", file(&id, ""), "")
+        }
+        6 => {
+            let id = server.me().upload("cargo", b"abc").await;
+            call("GET", file(&id, "/download"), "")
+        }
+        _ => call("GET", "/api/v2/files".into(), ""),
+    }
+}
+
+async fn hang_up(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    for n in 0..CLIENTS {
+        let bytes = request(&server, &kind(&server, n).await);
+        // Every place in turn: half of the clients send all and do not wait, the others stop on the way.
+        let sent = if n % 2 == 0 { bytes.len() } else { (n * 7_919) % bytes.len() };
+        let address = server.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        stream.write_all(&bytes[..sent]).await.expect("room to write");
+        drop(stream);
+    }
+    server.crash().await;
+
+    let server = ground.start().await;
+    oracle::catalog_is_sound(&server).await;
+    ground.age_landings();
+    ground.advance(2 * 3_600_000);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_clients_hang_up_on_sqlite() {
+    hang_up(Database::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_clients_hang_up_on_postgres() {
+    hang_up(Database::Postgres).await;
+}

@@ -1,0 +1,101 @@
+//! Confirm, the cleaner, the owner's delete and a late PUT on one file at the same time. Whoever wins, the
+//! losers leave nothing.
+
+use serde_json::json;
+
+use crate::oracle;
+use crate::test_app::{Database, Ground, TestApp};
+
+const ROUNDS: usize = 150;
+const BYTES: &[u8] = b"contested cargo";
+
+/// Puts off a task by a few turns of the scheduler, another number each time.
+async fn dither(seed: usize) {
+    for _ in 0..seed % 4_001 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn contest(ground: &Ground, server: &TestApp, round: usize) {
+    let me = server.me();
+    let grant = me.init("cargo", BYTES.len() as u64).await.expect(201);
+    let id = grant["fileId"].as_str().expect("an id").to_owned();
+    let path = format!("/api/v2/files/{id}");
+    server.put_bytes(&grant, BYTES).await.expect(200);
+    // Past the window: the cleaner may take it, and a confirm that comes now may still be first.
+    ground.advance(2 * 3_600_000);
+
+    let confirm = async {
+        dither(round * 1_009).await;
+        me.post(&format!("{path}/confirm"), json!({})).await
+    };
+    let clean = async {
+        dither(round * 13).await;
+        server.settle().await;
+    };
+    let delete = async {
+        dither(round * 701).await;
+        if round.is_multiple_of(3) { Some(me.delete(&path).await) } else { None }
+    };
+    let (confirmed, (), deleted) = tokio::join!(confirm, clean, delete);
+
+    let now = me.get(&path).await;
+    match (confirmed.status.as_u16(), deleted.map(|answer| answer.status.as_u16())) {
+        // I4: once confirmed, only its owner ends it.
+        (200, None) => assert_eq!(now.expect(200)["status"], "ready"),
+        (200 | 404, Some(204)) => drop(now.expect_problem(404, "not_found")),
+        (410, None | Some(410)) => drop(now.expect_problem(410, "gone")),
+        other => panic!("round {round}: {other:?}"),
+    }
+}
+
+async fn contests(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    for round in 0..ROUNDS {
+        contest(&ground, &server, round).await;
+    }
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+    let outcomes = server.me().get("/api/v2/notifications?limit=1000").await.expect(200);
+    let reclaimed = outcomes["notifications"].as_array().expect("a list").len();
+    let kept =
+        server.me().get("/api/v2/files?limit=1000").await.expect(200)["files"].as_array().expect("").len();
+    assert!(reclaimed > 0 && kept > 0, "both sides won at least once: {reclaimed} reclaimed, {kept} kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn confirm_against_the_cleaner_on_sqlite() {
+    contests(Database::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn confirm_against_the_cleaner_on_postgres() {
+    contests(Database::Postgres).await;
+}
+
+/// Uploads whose file ends while their bytes are on the way: refused or withdrawn, never left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_against_the_delete_of_its_file() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    for round in 0..ROUNDS {
+        let me = server.me();
+        let grant = me.init("cargo", BYTES.len() as u64).await.expect(201);
+        let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));
+        let put = async {
+            dither(round * 31).await;
+            server.put_bytes(&grant, BYTES).await
+        };
+        let delete = async {
+            dither(round * 127).await;
+            me.delete(&path).await.expect(204);
+            server.settle().await;
+        };
+        let (put, ()) = tokio::join!(put, delete);
+        assert!(matches!(put.status.as_u16(), 200 | 410), "{}", put.body);
+    }
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(server.me().used().await, 0);
+}

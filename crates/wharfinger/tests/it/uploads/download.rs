@@ -1,0 +1,173 @@
+//! Downloads: the very bytes that were confirmed, as data and never as a page, or nothing.
+
+use std::time::{Duration, SystemTime};
+
+use reqwest::{Method, Response};
+use serde_json::json;
+
+use super::{id, object_of};
+use crate::oracle;
+use crate::test_app::{Answer, Client, Database, Ground, TestApp, on_each_database};
+
+async fn location(me: &Client<'_>, file: &str) -> String {
+    let answer = me.get(&format!("/api/v2/files/{file}/download")).await;
+    assert_eq!(answer.headers["cache-control"], "no-store");
+    let url = answer.headers["location"].to_str().expect("a URL").to_owned();
+    answer.expect(302);
+    url
+}
+
+async fn fetch(server: &TestApp, method: Method, url: &str, headers: &[(&str, &str)]) -> Response {
+    let mut request = server.http.request(method, url);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.send().await.expect("an answer")
+}
+
+async fn the_bytes_come_as_an_attachment_that_no_browser_runs(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let body = json!({ "fileName": "é \"x\".html", "size": 10, "contentType": "text/html" });
+    let grant = me.post("/api/v2/files/init", body).await.expect(201);
+    server.put_bytes(&grant, b"0123456789").await.expect(200);
+    me.get(&format!("/api/v2/files/{}/download", id(&grant))).await.expect_problem(409, "not_ready");
+    me.confirm(&id(&grant)).await.expect(200);
+
+    let url = location(&me, &id(&grant)).await;
+    for method in [Method::GET, Method::HEAD] {
+        let answer = fetch(&server, method.clone(), &url, &[]).await;
+        assert_eq!(answer.status(), 200);
+        for (name, value) in [
+            ("content-type", "text/html"),
+            ("content-length", "10"),
+            ("content-disposition", "attachment; filename*=UTF-8''%C3%A9%20%22x%22%2Ehtml"),
+            ("x-content-type-options", "nosniff"),
+            ("content-security-policy", "sandbox; default-src 'none'"),
+            ("cache-control", "private, no-store"),
+            ("accept-ranges", "bytes"),
+        ] {
+            assert_eq!(answer.headers()[name], value, "{method} {name}");
+        }
+        assert!(answer.headers().contains_key("etag"));
+        let bytes = answer.bytes().await.expect("a whole body");
+        let wanted: &[u8] = if method == Method::GET { b"0123456789" } else { b"" };
+        assert_eq!(&bytes[..], wanted);
+    }
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+#[tokio::test]
+async fn a_range_is_a_part_of_the_bytes() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.upload("digits", b"0123456789").await;
+    let url = location(&me, &file).await;
+    for (range, bytes, covered) in [
+        ("bytes=2-4", "234", "bytes 2-4/10"),
+        ("bytes=7-", "789", "bytes 7-9/10"),
+        ("bytes=-2", "89", "bytes 8-9/10"),
+        ("bytes=8-99", "89", "bytes 8-9/10"),
+    ] {
+        let answer = fetch(&server, Method::GET, &url, &[("range", range)]).await;
+        assert_eq!(answer.status(), 206, "{range}");
+        assert_eq!(answer.headers()["content-range"], covered);
+        assert_eq!(answer.headers()["content-length"], bytes.len().to_string().as_str());
+        assert_eq!(answer.text().await.expect("text"), bytes);
+    }
+    let answer = fetch(&server, Method::GET, &url, &[("range", "bytes=10-")]).await;
+    assert_eq!(answer.headers()["content-range"], "bytes */10");
+    Answer::read(answer).await.expect_problem(416, "range_not_satisfiable");
+
+    let whole = fetch(&server, Method::GET, &url, &[("range", "bytes=1-2"), ("if-range", "\"other\"")]).await;
+    assert_eq!(whole.status(), 200);
+    let etag = whole.headers()["etag"].to_str().expect("an ETag").to_owned();
+    let part = fetch(&server, Method::GET, &url, &[("range", "bytes=1-2"), ("if-range", &etag)]).await;
+    assert_eq!(part.status(), 206);
+}
+
+async fn a_download_url_dies_by_time_and_with_its_file(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.upload("a", b"abc").await;
+    let url = location(&me, &file).await;
+    ground.advance(5 * 60_000 - 1);
+    assert_eq!(fetch(&server, Method::GET, &url, &[]).await.status(), 200);
+    ground.advance(1);
+    let answer = fetch(&server, Method::GET, &url, &[]).await;
+    Answer::read(answer).await.expect_problem(403, "url_expired");
+
+    let url = location(&me, &file).await;
+    me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    // Its bytes are still on disk: the row decides.
+    assert!(object_of(&ground, &file).exists());
+    let answer = fetch(&server, Method::GET, &url, &[]).await;
+    Answer::read(answer).await.expect_problem(410, "gone");
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn an_object_that_was_changed_is_quarantined_and_not_served(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.upload("a", b"abc").await;
+    let url = location(&me, &file).await;
+    // The same length, at another time.
+    std::fs::write(object_of(&ground, &file), b"xyz").expect("the object");
+    let object = std::fs::File::options().write(true).open(object_of(&ground, &file)).expect("the object");
+    object.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).expect("a time");
+
+    for method in [Method::GET, Method::HEAD] {
+        let answer = fetch(&server, method, &url, &[]).await;
+        assert_eq!(answer.status(), 410, "a URL of before is for the bytes of before");
+        assert_ne!(answer.text().await.expect("text"), "xyz");
+    }
+    let path = format!("/api/v2/files/{file}");
+    for _ in 0..2 {
+        let problem = me.get(&format!("{path}/download")).await.expect_problem(409, "not_ready");
+        assert_eq!(problem["fileStatus"], "quarantined");
+    }
+    let read = me.get(&path).await.expect(200);
+    assert_eq!(read["status"], "quarantined");
+    assert_eq!(read["error"], "object changed after it was confirmed");
+    let events = me.get(&format!("{path}/history")).await.expect(200);
+    assert_eq!(events["events"][3]["to"], "quarantined");
+    let told = me.get("/api/v2/notifications").await.expect(200);
+    assert_eq!(told["notifications"].as_array().expect("a list").len(), 1);
+    assert_eq!(told["notifications"][0]["kind"], "file-quarantined");
+    assert_eq!(told["notifications"][0]["fileId"], file.as_str());
+    assert_eq!(me.used().await, 3, "what is kept is charged");
+    oracle::catalog_is_sound(&server).await;
+
+    me.delete(&path).await.expect(204);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn an_object_that_was_removed_is_reported_missing(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.upload("a", b"abc").await;
+    let url = location(&me, &file).await;
+    std::fs::remove_file(object_of(&ground, &file)).expect("the object was there");
+    let path = format!("/api/v2/files/{file}");
+    me.get(&format!("{path}/download")).await.expect_problem(409, "object_missing");
+    let answer = fetch(&server, Method::GET, &url, &[]).await;
+    Answer::read(answer).await.expect_problem(410, "gone");
+    assert_eq!(me.get(&path).await.expect(200)["status"], "ready", "who knows if it comes back");
+    me.delete(&path).await.expect(204);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database!(
+    the_bytes_come_as_an_attachment_that_no_browser_runs,
+    a_download_url_dies_by_time_and_with_its_file,
+    an_object_that_was_changed_is_quarantined_and_not_served,
+    an_object_that_was_removed_is_reported_missing,
+);

@@ -1,0 +1,45 @@
+//! The life of an upload, from init to the last of its bytes.
+
+mod cleanups;
+mod confirm;
+mod deletion;
+mod download;
+mod idempotency;
+mod life;
+mod listing;
+mod quota;
+mod signed_put;
+mod tampering;
+mod window;
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::test_app::Ground;
+
+/// The default window, and the default grace of a small file.
+const WINDOW_MS: i64 = 3_600_000;
+const GRACE_MS: i64 = 60_000;
+
+/// The same as an answer's text: `id(&grant)` for `grant["fileId"]`.
+fn id(answer: &Value) -> String {
+    answer["fileId"].as_str().expect("an id").to_owned()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Where the object of this file of user `u` of tenant `t` lies.
+fn object_of(ground: &Ground, id: &str) -> PathBuf {
+    ground.blob_dir().join("uploads/t/u").join(id)
+}
+
+/// Puts bytes where an object belongs, as nobody but the machine's owner can.
+fn plant(ground: &Ground, id: &str, bytes: &[u8]) {
+    let path = object_of(ground, id);
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("the user's folder");
+    std::fs::write(path, bytes).expect("the object");
+}
