@@ -150,6 +150,11 @@ impl Postgres {
         )
     }
 
+    /// A program of the server's own packages, such as `pgbench`.
+    pub fn command(&self, program: &str) -> std::process::Command {
+        self.binaries.command(program)
+    }
+
     /// Makes an empty database under a name nobody else uses, and returns its URL.
     ///
     /// # Panics

@@ -6,12 +6,12 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 pub fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = crate::config::log_filter().unwrap_or_else(|| "info".to_owned());
     // A second call (tests, embedding programs) keeps the first subscriber.
     let _ = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter)
+        .with_env_filter(EnvFilter::new(filter))
         .with_writer(std::io::stderr)
         .try_init();
 }

@@ -19,7 +19,11 @@ pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     Settings::from_values(&values)?;
     let rows = SETTINGS.iter().map(|setting| {
         let (value, origin) = values.with_origin(setting.env).unwrap_or(("", "not set"));
-        let value = if setting.secret { mask(value) } else { value.to_owned() };
+        let value = match setting.secret {
+            false => value.to_owned(),
+            true if setting.env.ends_with("_URL") || value.is_empty() => mask_url(value),
+            true => HIDDEN.to_owned(),
+        };
         (setting.env, value, origin)
     });
     if arguments.json {
@@ -37,34 +41,39 @@ pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Hides a secret, and of a URL only its password.
-fn mask(value: &str) -> String {
+const HIDDEN: &str = "********";
+
+/// Hides the password of a URL, before the host or in the query.
+fn mask_url(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else {
-        return if value.is_empty() || value.ends_with(':') {
-            value.to_owned()
-        } else {
-            "********".to_owned()
-        };
+        return if value.is_empty() || value.ends_with(':') { value.to_owned() } else { HIDDEN.to_owned() };
     };
+    let mut parts = rest.split("password=");
+    let mut rest = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let after = part.find('&').map_or("", |end| &part[end..]);
+        rest = format!("{rest}password={HIDDEN}{after}");
+    }
     match rest.rsplit_once('@') {
         Some((user, host)) => {
             let name = user.split(':').next().unwrap_or_default();
-            format!("{scheme}://{name}:********@{host}")
+            format!("{scheme}://{name}:{HIDDEN}@{host}")
         }
-        None => value.to_owned(),
+        None => format!("{scheme}://{rest}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::mask;
+    use super::mask_url;
 
     #[test]
     fn secrets_are_masked() {
-        assert_eq!(mask("postgres://app:p@ss@db/x"), "postgres://app:********@db/x");
-        assert_eq!(mask("postgres://db/x"), "postgres://db/x");
-        assert_eq!(mask("0123456789"), "********");
-        assert_eq!(mask("sqlite:"), "sqlite:");
-        assert_eq!(mask(""), "");
+        assert_eq!(mask_url("postgres://app:p@ss@db/x"), "postgres://app:********@db/x");
+        assert_eq!(mask_url("postgres://db/x"), "postgres://db/x");
+        assert_eq!(mask_url("postgres://db/x?password=p@ss&a=b"), "postgres://db/x?password=********&a=b");
+        assert_eq!(mask_url("0123456789"), "********");
+        assert_eq!(mask_url("sqlite:"), "sqlite:");
+        assert_eq!(mask_url(""), "");
     }
 }

@@ -13,7 +13,7 @@ use wharfinger_backends::faults::Faults;
 
 use super::output::line;
 use super::{Failure, failed, token};
-use crate::app::App;
+use crate::app::{App, OpenError};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, prepare_secrets};
 use crate::worker::Supervisor;
@@ -41,8 +41,11 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     })?;
     let address = listener.local_addr().map_err(failed)?;
     let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", reachable(address)));
-    let app =
-        App::open(settings, &secrets, Clock::system(), Faults::none(), public_url).await.map_err(failed)?;
+    let opened = App::open(settings, &secrets, Clock::system(), Faults::none(), public_url).await;
+    let app = opened.map_err(|error| match error {
+        OpenError::Setting(bad) => Failure::from(bad),
+        other => failed(other),
+    })?;
     app.catalog.migrate(app.clock.now()).await.map_err(failed)?;
     let app = Arc::new(app);
     app.tokens.refresh(app.clock.now()).await;

@@ -194,6 +194,11 @@ pub fn client_env(name: &'static str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// `RUST_LOG`: which log lines are written.
+pub fn log_filter() -> Option<String> {
+    std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty())
+}
+
 pub(super) fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()

@@ -12,7 +12,7 @@ use croner::parser::CronParser;
 use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 
-pub use layers::{Flags, SETTINGS, Setting, Values, client_env};
+pub use layers::{Flags, SETTINGS, Setting, Values, client_env, log_filter};
 pub use secrets::{Secrets, prepare as prepare_secrets};
 pub use size::{format_size, parse_size};
 
@@ -88,8 +88,7 @@ impl Settings {
             public_url: values.maybe("WHARFINGER_PUBLIC_URL").map(public_url).transpose()?,
             cors_origins: values
                 .maybe("WHARFINGER_CORS_ORIGINS")
-                .map(|list| list.split(',').map(|o| o.trim().to_owned()).filter(|o| !o.is_empty()).collect())
-                .unwrap_or_default(),
+                .map_or_else(|| Ok(Vec::new()), |list| cors_origins(&list))?,
             instance_id: values.maybe("INSTANCE_ID").unwrap_or_else(layers::host_name),
             database: database_url(&values.text("WHARFINGER_DATABASE_URL")?, &data_dir)?,
             blob_dir: blob_url(&values.text("WHARFINGER_BLOB_URL")?, &data_dir)?,
@@ -136,6 +135,27 @@ fn public_url(url: String) -> Result<String, BadSetting> {
     } else {
         Err(BadSetting::new("WHARFINGER_PUBLIC_URL", "must begin with http:// or https://"))
     }
+}
+
+/// An origin is compared as browsers send it: a scheme and a host, perhaps a port, and nothing after it.
+fn cors_origins(list: &str) -> Result<Vec<String>, BadSetting> {
+    let is_origin = |origin: &str| {
+        origin.split_once("://").is_some_and(|(scheme, host)| {
+            !scheme.is_empty()
+                && !host.is_empty()
+                && host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@*".contains(&byte))
+        })
+    };
+    let origins = list.split(',').map(str::trim).filter(|origin| !origin.is_empty());
+    origins
+        .map(|origin| match is_origin(origin) {
+            true => Ok(origin.to_owned()),
+            false => Err(BadSetting::new(
+                "WHARFINGER_CORS_ORIGINS",
+                format!("`{origin}` is not an origin like https://app.example.com"),
+            )),
+        })
+        .collect()
 }
 
 fn jwt_secret(secret: String) -> Result<String, BadSetting> {

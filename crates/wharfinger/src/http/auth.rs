@@ -2,7 +2,6 @@
 //! belongs to the key, never to the token.
 
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
@@ -10,6 +9,7 @@ use axum::http::request::Parts;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, decode_header, encode};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
@@ -48,7 +48,7 @@ pub struct TokenKeys {
     secret: Option<(EncodingKey, DecodingKey)>,
     jwks: RwLock<Vec<VerifyingKey>>,
     jwks_url: Option<String>,
-    asked_at: AtomicI64,
+    asked_at: Mutex<UnixMs>,
     issuer: Option<String>,
     audience: Option<String>,
 }
@@ -66,7 +66,7 @@ impl TokenKeys {
             secret: secrets.jwt_secret.as_ref().map(pair),
             jwks: RwLock::new(jwks),
             jwks_url: settings.jwks_url.clone(),
-            asked_at: AtomicI64::new(i64::MIN / 2),
+            asked_at: Mutex::new(i64::MIN / 2),
             issuer: settings.jwt_issuer.clone(),
             audience: settings.jwt_audience.clone(),
         })
@@ -167,12 +167,12 @@ impl TokenKeys {
     /// Asks the issuer for its keys, unless that was done a moment ago.
     pub async fn refresh(&self, now: UnixMs) {
         let Some(url) = &self.jwks_url else { return };
-        let asked_at = self.asked_at.load(Ordering::SeqCst);
-        if now < asked_at.saturating_add(REFRESH_PAUSE_MS)
-            || self.asked_at.compare_exchange(asked_at, now, Ordering::SeqCst, Ordering::SeqCst).is_err()
-        {
+        // Those who come meanwhile wait for the same answer.
+        let mut asked_at = self.asked_at.lock().await;
+        if now < asked_at.saturating_add(REFRESH_PAUSE_MS) {
             return;
         }
+        *asked_at = now;
         match fetch_jwks(url).await {
             Ok(keys) => *self.jwks.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = keys,
             Err(problem) => {

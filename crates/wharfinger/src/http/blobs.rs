@@ -66,12 +66,15 @@ pub(super) async fn get(
         return Err(Refused::Ended.into());
     }
     let meta = app.blobs.head(&key).await.map_err(found)?;
+    if meta.etag != etag {
+        return Err(found(BlobError::Changed));
+    }
     let (status, range) = match ByteRange::wanted(&headers, &etag, meta.size) {
         Wanted::Whole => (StatusCode::OK, ByteRange { start: 0, length: meta.size }),
         Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
         Wanted::Impossible => {
             let headers = [(header::CONTENT_RANGE, format!("bytes */{}", meta.size))];
-            return Ok((StatusCode::RANGE_NOT_SATISFIABLE, headers).into_response());
+            return Ok((headers, Problem::range_not_satisfiable(meta.size)).into_response());
         }
     };
     let body = if method == Method::HEAD {

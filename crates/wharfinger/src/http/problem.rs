@@ -75,6 +75,16 @@ impl Problem {
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
     }
 
+    pub fn range_not_satisfiable(size: u64) -> Problem {
+        let detail = format!("the object has {size} bytes, none of them in the range");
+        Problem::new(
+            StatusCode::RANGE_NOT_SATISFIABLE,
+            "range_not_satisfiable",
+            "Range not satisfiable",
+            detail,
+        )
+    }
+
     pub fn invalid(field: &str, problem: impl ToString) -> Problem {
         VerbError::invalid(field, problem).into()
     }

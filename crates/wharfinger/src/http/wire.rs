@@ -338,6 +338,10 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
             .await
             .map_err(|_| Problem::invalid("body", "could not be read to its end"))?;
         let text = if bytes.is_empty() { b"{}".as_slice() } else { &bytes };
+        // Serde would take an array for a struct, member by member.
+        if text.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Problem::invalid("body", "must be a JSON object"));
+        }
         let mut json = serde_json::Deserializer::from_slice(text);
         let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();
@@ -362,7 +366,7 @@ fn blamed_field(path: &str, problem: &str) -> String {
         .and_then(|rest| rest.split('`').next());
     match named {
         Some(field) => field.to_owned(),
-        None if path == "." => "body".to_owned(),
+        None if path == "." || path == "?" => "body".to_owned(),
         None => path.to_owned(),
     }
 }

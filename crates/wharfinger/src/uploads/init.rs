@@ -1,6 +1,7 @@
 //! Announces an upload: charges the quota, registers the file and its delayed check in one transaction, then
 //! signs a URL.
 
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use wharfinger_backends::blobs::{PutGrant, SignedRequest};
 use wharfinger_backends::catalog::{KeyUse, NewJob, Registered, Registration, fresh_id};
@@ -138,10 +139,8 @@ fn check(app: &App, announced: &Announcement, key: Option<&str>) -> Result<(), V
     if let Some(metadata) = &announced.metadata {
         if metadata.len() > limits::METADATA_BYTES_MAX {
             problem("metadata", format!("is longer than {} bytes", limits::METADATA_BYTES_MAX));
-        } else if !metadata.starts_with('{') {
-            problem("metadata", "must be an object".into());
-        } else if metadata.contains("\\u0000") {
-            problem("metadata", "contains a NUL character".into());
+        } else if let Err(bad) = check_metadata(metadata) {
+            problem("metadata", bad);
         }
     }
     if let Some(key) = key
@@ -159,6 +158,25 @@ fn check(app: &App, announced: &Announcement, key: Option<&str>) -> Result<(), V
         return Err(VerbError::TooLarge { limit_bytes: app.settings.file_size_bytes_max });
     }
     Ok(())
+}
+
+/// It is kept and given back as it was sent, so it has to be something that every reader can read: nested no
+/// deeper than common parsers go, without half characters, out-of-range numbers and NULs.
+fn check_metadata(text: &str) -> Result<(), String> {
+    fn has_nul(value: &Value) -> bool {
+        match value {
+            Value::String(text) => text.contains('\0'),
+            Value::Array(items) => items.iter().any(has_nul),
+            Value::Object(members) => members.iter().any(|(name, value)| name.contains('\0') || has_nul(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+    match serde_json::from_str::<Value>(text) {
+        Err(error) => Err(error.to_string()),
+        Ok(value) if !value.is_object() => Err("must be an object".into()),
+        Ok(value) if has_nul(&value) => Err("contains a NUL character".into()),
+        Ok(_) => Ok(()),
+    }
 }
 
 pub(super) fn is_sha256(text: &str) -> bool {

@@ -1,8 +1,12 @@
 //! The integration tests: one binary, driven through HTTP and the command line, against real servers.
 
+mod cli;
 mod crash;
 mod hangup;
+mod http;
 mod kill;
 mod oracle;
 mod races;
 mod test_app;
+mod tidy;
+mod uploads;

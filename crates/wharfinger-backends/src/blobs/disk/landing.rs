@@ -184,14 +184,16 @@ impl Landed {
     }
 }
 
+/// How often an upload makes its folder again that was pruned, being empty, before the upload was in it.
+const LINK_TRIES_MAX: u32 = 100;
+
 /// A hard link takes a name only if nobody has it, which a rename does not.
 fn link_durably(root: &Path, from: &Path, to: &Path) -> io::Result<fs::Metadata> {
     let folder = to.parent().unwrap_or(root);
-    // An empty folder may be pruned between our making it and our using it.
-    for last_try in [false, false, false, true] {
-        make_folder_durably(root, folder)?;
-        match fs::hard_link(from, to) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !last_try => {}
+    let mut tries = 1;
+    loop {
+        match make_folder_durably(root, folder).and_then(|()| fs::hard_link(from, to)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < LINK_TRIES_MAX => tries += 1,
             Err(error) => return Err(error),
             Ok(()) => break,
         }

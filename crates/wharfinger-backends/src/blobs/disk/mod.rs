@@ -74,10 +74,27 @@ fn etag(meta: &fs::Metadata) -> String {
 fn from_io(error: io::Error) -> BlobError {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => BlobError::NotFound,
-        io::ErrorKind::PermissionDenied => BlobError::Refused(error.to_string()),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
+            BlobError::Refused(error.to_string())
+        }
         _ => BlobError::Unavailable(error.to_string()),
     }
 }
+
+/// Whether what is missing is known to be absent. Where a disk is not mounted, everything is missing.
+fn is_mounted(root: &Path) -> bool {
+    root.join(LANDING_FOLDER).is_dir()
+}
+
+/// The same as [`from_io`] for an object of a store, which is absent only from a store that is there.
+fn from_io_at(root: &Path, error: io::Error) -> BlobError {
+    match from_io(error) {
+        BlobError::NotFound if !is_mounted(root) => BlobError::Unavailable(DISK_GONE.into()),
+        other => other,
+    }
+}
+
+const DISK_GONE: &str = "the folder of the store is empty or gone: is its disk mounted?";
 
 /// Makes names in a folder durable, whether they came or went.
 fn sync_folder(path: &Path) -> io::Result<()> {
@@ -121,9 +138,9 @@ impl BlobStore for DiskStore {
     }
 
     async fn head(&self, key: &ObjectKey) -> Result<ObjectMeta, BlobError> {
-        let path = self.path(key);
+        let (path, root) = (self.path(key), self.root.clone());
         blocking(move || {
-            let meta = fs::metadata(path).map_err(from_io)?;
+            let meta = fs::metadata(path).map_err(|error| from_io_at(&root, error))?;
             if !meta.is_file() {
                 return Err(BlobError::NotFound);
             }
@@ -139,9 +156,14 @@ impl BlobStore for DiskStore {
         start: u64,
         length: Option<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
-        let mut file = tokio::fs::File::open(self.path(key)).await.map_err(from_io)?;
+        let opened = tokio::fs::File::open(self.path(key)).await;
+        let mut file = opened.map_err(|error| from_io_at(&self.root, error))?;
         // Asked of the open file: what is read below is what was compared.
-        if etag(&file.metadata().await.map_err(from_io)?) != wanted_etag {
+        let meta = file.metadata().await.map_err(from_io)?;
+        if !meta.is_file() {
+            return Err(BlobError::NotFound);
+        }
+        if etag(&meta) != wanted_etag {
             return Err(BlobError::Changed);
         }
         file.seek(io::SeekFrom::Start(start)).await.map_err(from_io)?;
@@ -182,29 +204,24 @@ impl BlobStore for DiskStore {
 }
 
 fn delete_paths(root: &Path, paths: &[PathBuf]) -> Vec<Result<(), BlobError>> {
-    let mut folders = BTreeSet::new();
     let mut outcomes: Vec<Result<(), BlobError>> = paths
         .iter()
-        .map(|path| match fs::remove_file(path) {
-            Ok(()) => {
-                folders.extend(path.parent().map(Path::to_path_buf));
-                Ok(())
-            }
-            Err(error) => match from_io(error) {
-                BlobError::NotFound => Ok(()),
-                other => Err(other),
-            },
+        .map(|path| match fs::remove_file(path).map_err(|error| from_io_at(root, error)) {
+            Ok(()) | Err(BlobError::NotFound) => Ok(()),
+            Err(other) => Err(other),
         })
         .collect();
-    // Only a name whose absence is durable is gone: the caller forgets the order once it hears so.
+    let folders: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+    // Only a name whose absence is durable is gone: the caller forgets the order once it hears so. That goes
+    // for a name that was missing too, for whoever removed it may have crashed before this.
     for folder in folders {
-        match sync_folder(&folder) {
-            Ok(()) => prune_empty(root, &folder),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        match sync_folder(folder).map_err(|error| from_io_at(root, error)) {
+            Ok(()) => prune_empty(root, folder),
+            Err(BlobError::NotFound) => {}
             Err(error) => {
                 for (path, outcome) in paths.iter().zip(&mut outcomes) {
-                    if path.parent() == Some(folder.as_path()) && outcome.is_ok() {
-                        *outcome = Err(BlobError::Unavailable(error.to_string()));
+                    if path.parent() == Some(folder) && outcome.is_ok() {
+                        *outcome = Err(error.clone());
                     }
                 }
             }

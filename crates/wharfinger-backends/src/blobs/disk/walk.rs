@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 use tokio::sync::mpsc;
 
 use super::super::{BlobError, Listed};
-use super::from_io;
+use super::{DISK_GONE, from_io, is_mounted};
 
 const CHUNK_OBJECTS: usize = 1_000;
 /// Names of one folder that are held at a time.
@@ -56,7 +56,7 @@ pub(super) fn start(root: PathBuf, prefix: String, start_after: Option<String>) 
         out,
     };
     tokio::task::spawn_blocking(move || {
-        let ended = walk.folder(&PathBuf::new(), "");
+        let ended = walk.is_mounted().and_then(|()| walk.folder(&PathBuf::new(), ""));
         let flushed = match ended {
             Ok(()) => walk.flush(),
             Err(Stop::Abandoned) => Err(Abandoned),
@@ -69,6 +69,11 @@ pub(super) fn start(root: PathBuf, prefix: String, start_after: Option<String>) 
 }
 
 impl Walk {
+    /// A disk that went away in the middle of a walk must not look like an empty one.
+    fn is_mounted(&self) -> Result<(), Stop> {
+        if is_mounted(&self.root) { Ok(()) } else { Err(Stop::Failed(io::Error::other(DISK_GONE))) }
+    }
+
     fn folder(&mut self, path: &Path, key_prefix: &str) -> Result<(), Stop> {
         let mut after = String::new();
         loop {
@@ -94,7 +99,10 @@ impl Walk {
         let mut complete = true;
         let entries = match fs::read_dir(self.root.join(path)) {
             // Pruned, or gone since its parent was read.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((names, true)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.is_mounted()?;
+                return Ok((names, true));
+            }
             entries => entries?,
         };
         for entry in entries {
@@ -129,7 +137,7 @@ impl Walk {
 
     fn object(&mut self, path: &Path, key: String) -> Result<(), Stop> {
         let meta = match fs::metadata(self.root.join(path)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.is_mounted(),
             meta => meta?,
         };
         let modified = meta.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -147,6 +147,7 @@ async fn nobody_is_answered_by_what_did_not_commit() {
     assert_eq!(catalog.file(id).await.expect("read"), None);
     assert!(matches!(again, Err(CatalogError::Unavailable(_))), "{again:?}");
     assert!(matches!(third, Err(CatalogError::Unavailable(_))), "{third:?}");
+    registered(&catalog, ADA, 10).await;
     is_sound(&catalog).await;
 }
 

@@ -1,6 +1,7 @@
 //! The catalog's promises, each kept on SQLite and on PostgreSQL alike. After every case the catalog is audited.
 
 mod group_commit;
+mod outage;
 mod sample;
 mod site;
 

@@ -93,6 +93,7 @@ async fn a_checksum_that_is_none_is_named() {
     }
     let problem = me.post(&confirm, json!({ "checksum": "x" })).await.expect_problem(400, "invalid_request");
     assert_eq!(problem["errors"][0]["field"], "checksum");
+    me.post(&confirm, json!([null])).await.expect_problem(400, "invalid_request");
     // No body at all is no checksum.
     me.send(me.request(reqwest::Method::POST, &confirm)).await.expect(200);
 }

@@ -9,7 +9,9 @@ use crate::test_app::{Database, Ground, on_each_database};
 use wharfinger::uploads::Role;
 
 fn members(object: &Value) -> Vec<&str> {
-    object.as_object().expect("an object").keys().map(String::as_str).collect()
+    let mut names: Vec<&str> = object.as_object().expect("an object").keys().map(String::as_str).collect();
+    names.sort_unstable();
+    names
 }
 
 async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) {

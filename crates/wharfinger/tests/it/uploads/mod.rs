@@ -28,7 +28,7 @@ fn id(answer: &Value) -> String {
     answer["fileId"].as_str().expect("an id").to_owned()
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

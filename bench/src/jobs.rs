@@ -1,0 +1,91 @@
+//! No-op jobs: enqueued, claimed in batches and completed in batches, next to a bare loop with the same SQL.
+
+use std::time::{Duration, Instant};
+
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, JobClaim, NewJob};
+use wharfinger_backends::faults::Faults;
+use wharfinger_lifecycle::id::TenantId;
+
+use crate::limits;
+use crate::server::base;
+use crate::timing::{rate, say};
+
+const JOBS: usize = 50_000;
+const ENQUEUE: usize = 500;
+const CLAIM: usize = 200;
+const WORKERS: usize = 4;
+const NOW: i64 = 1_750_000_000_000;
+
+pub(crate) async fn run() {
+    let folder = tempfile::tempdir_in(base()).expect("a folder");
+    let sqlite = folder.path().join("jobs.db");
+    measure("SQLite (synchronous=FULL)", CatalogUrl::Sqlite(sqlite)).await;
+    limits::sqlite_jobs(JOBS, CLAIM).await;
+    let postgres = harness::postgres::shared();
+    measure("PostgreSQL", CatalogUrl::Postgres(postgres.create_database())).await;
+    limits::postgres_jobs(&postgres.create_database(), JOBS, CLAIM).await;
+}
+
+async fn measure(name: &str, url: CatalogUrl) {
+    let catalog = Catalog::open(CatalogOptions {
+        url,
+        faults: Faults::none(),
+        storage_type: "disk",
+        cleanup_max_attempts: 5,
+        connections_max: 20,
+    })
+    .await
+    .expect("a catalog");
+    catalog.migrate(NOW).await.expect("the schema");
+    let tenant = TenantId::new("t").expect("a tenant");
+    let started = Instant::now();
+    for _ in 0..JOBS / ENQUEUE {
+        let job = NewJob {
+            queue: "bench",
+            tenant: tenant.clone(),
+            file: None,
+            payload: None,
+            run_at: NOW,
+            max_attempts: 5,
+        };
+        catalog.enqueue(vec![job; ENQUEUE], NOW).await.expect("room");
+    }
+    let enqueued = started.elapsed();
+    for cap in [None, Some(1_000)] {
+        let took = drain(&catalog, cap, if cap.is_none() { JOBS / 2 } else { JOBS / 2 }).await;
+        let how = if cap.is_none() { "no cap" } else { "with a cap per tenant" };
+        say(format!("{name}: drained {:>6.0} jobs/s with {WORKERS} workers, {how}", rate(JOBS / 2, took)));
+    }
+    say(format!("{name}: enqueued {:>6.0} jobs/s, {ENQUEUE} in a transaction", rate(JOBS, enqueued)));
+}
+
+async fn drain(catalog: &Catalog, per_tenant_max: Option<u32>, count: usize) -> Duration {
+    let left = std::sync::Arc::new(std::sync::atomic::AtomicI64::new(count as i64));
+    let started = Instant::now();
+    let tasks: Vec<_> = (0..WORKERS)
+        .map(|worker| {
+            let (catalog, left) = (catalog.clone(), left.clone());
+            tokio::spawn(async move {
+                while left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+                    let claim = JobClaim {
+                        queue: "bench",
+                        owner: format!("w{worker}"),
+                        limit: CLAIM,
+                        lease_ms: 60_000,
+                        deadline_ms: 600_000,
+                        per_tenant_max,
+                        now: NOW,
+                    };
+                    let jobs = catalog.claim_jobs(claim).await.expect("a claim");
+                    let done: Vec<_> = jobs.iter().map(|job| (job.id, job.token)).collect();
+                    let ended = catalog.complete_jobs(done).await.expect("a completion");
+                    left.fetch_sub(ended.len() as i64, std::sync::atomic::Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("a worker");
+    }
+    started.elapsed()
+}

@@ -1,0 +1,24 @@
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle>`: each prints its figures next to a limit
+//! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
+
+mod idle;
+mod jobs;
+mod limits;
+mod server;
+mod timing;
+mod uploads;
+
+#[tokio::main]
+async fn main() -> std::process::ExitCode {
+    wharfinger::tls::ready();
+    match std::env::args().nth(1).as_deref() {
+        Some("uploads") => uploads::run().await,
+        Some("jobs") => jobs::run().await,
+        Some("idle") => idle::run().await,
+        _ => {
+            eprintln!("usage: wharfinger-bench uploads | jobs | idle");
+            return std::process::ExitCode::from(2);
+        }
+    }
+    std::process::ExitCode::SUCCESS
+}

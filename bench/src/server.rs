@@ -1,0 +1,95 @@
+//! A server process of the release binary, on fresh ground.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub(crate) struct Server {
+    child: Child,
+    folder: TempDir,
+    pub(crate) url: String,
+    pub(crate) token: String,
+    pub(crate) ready_after: Duration,
+}
+
+const SECRET: &str = "thirty-two bytes that guard nothing";
+
+impl Server {
+    pub(crate) async fn start(database_url: Option<&str>) -> Server {
+        let binary = binary();
+        let folder = tempfile::tempdir_in(base()).expect("a temporary folder");
+        let address = TcpListener::bind("127.0.0.1:0").and_then(|probe| probe.local_addr()).expect("a port");
+        let mut common = vec![
+            ("WHARFINGER_LISTEN", address.to_string()),
+            ("WHARFINGER_JWT_SECRET", SECRET.to_owned()),
+            ("WHARFINGER_DATA_DIR", folder.path().join("data").display().to_string()),
+            ("DEFAULT_TENANT_QUOTA_BYTES", "1TiB".to_owned()),
+        ];
+        common.extend(database_url.map(|url| ("WHARFINGER_DATABASE_URL", url.to_owned())));
+        let minted = Command::new(&binary)
+            .args(["token", "--tenant", "t", "--user", "u", "--role", "operator"])
+            .envs(common.iter().cloned())
+            .output()
+            .expect("the binary runs");
+        let token = String::from_utf8(minted.stdout).expect("a token").trim().to_owned();
+        let started = Instant::now();
+        let child = Command::new(&binary)
+            .arg("serve")
+            .envs(common)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server starts");
+        let url = format!("http://{address}");
+        let http = client();
+        while http.get(format!("{url}/readyz")).send().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(started.elapsed() < Duration::from_secs(30), "the server is not ready");
+        }
+        Server { child, folder, url, token, ready_after: started.elapsed() }
+    }
+
+    pub(crate) fn blob_dir(&self) -> PathBuf {
+        self.folder.path().join("data/blobs")
+    }
+
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or(0)
+    }
+
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        let after = stat.rsplit(')').next().unwrap_or_default();
+        let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
+        ticks as f64 / 100.0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().build().expect("a client")
+}
+
+/// On the disk that is measured, not on a memory file system.
+pub(crate) fn base() -> PathBuf {
+    let base = binary().parent().map(PathBuf::from).unwrap_or_default().join("bench-data");
+    std::fs::create_dir_all(&base).expect("a folder for data");
+    base
+}
+
+fn binary() -> PathBuf {
+    let beside = std::env::current_exe().expect("our own path").with_file_name("wharfinger");
+    assert!(beside.exists(), "build the release binary first: cargo build --release");
+    beside
+}

@@ -1,0 +1,135 @@
+//! A store with nothing in it, for each case; and a way to put bytes there, which every store does differently.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tempfile::TempDir;
+use uuid::Uuid;
+use wharfinger_backends::blobs::BlobStore;
+use wharfinger_backends::blobs::disk::{DiskStore, Landed, LandingError, SigningKey};
+use wharfinger_backends::faults::Faults;
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::key::ObjectKey;
+
+type Put = Box<dyn Fn(ObjectKey, Vec<u8>) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Any store, as the suite sees it.
+pub(super) struct Shelf {
+    pub(super) store: Arc<dyn BlobStore>,
+    put: Put,
+    /// Kept while the case runs.
+    _place: Dock,
+}
+
+impl Shelf {
+    pub(super) fn disk() -> Shelf {
+        let dock = Dock::new();
+        let store = dock.store.clone();
+        let put: Put = Box::new(move |key, bytes| {
+            let store = store.clone();
+            Box::pin(async move { land(&store, &key, &bytes).await.expect("landed").keep() })
+        });
+        Shelf { store: dock.store.clone(), put, _place: dock }
+    }
+
+    pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
+        let key = key(text);
+        (self.put)(key.clone(), bytes.to_vec()).await;
+        key
+    }
+}
+
+pub(super) fn key(text: &str) -> ObjectKey {
+    ObjectKey::parse(text).expect("a key")
+}
+
+pub(super) fn file_id() -> FileId {
+    FileId(Uuid::now_v7())
+}
+
+/// Takes bytes all the way to their place.
+pub(super) async fn land(store: &DiskStore, key: &ObjectKey, bytes: &[u8]) -> Result<Landed, LandingError> {
+    let mut landing = store.land(file_id(), key, bytes.len() as u64, None).await?;
+    landing.write(bytes).await?;
+    store.place(landing).await
+}
+
+/// A local store, with its folder to look into.
+pub(super) struct Dock {
+    pub(super) store: Arc<DiskStore>,
+    folder: TempDir,
+}
+
+pub(super) const SECRET: &[u8] = b"a secret of the tests";
+pub(super) const PUBLIC_URL: &str = "https://files.example";
+
+impl Dock {
+    pub(super) fn new() -> Dock {
+        let folder = TempDir::new().expect("a temporary folder");
+        Dock { store: Arc::new(Dock::open(folder.path(), Faults::none())), folder }
+    }
+
+    /// In memory where the system has a place for that: for cases that need many turns, and no disk.
+    pub(super) fn in_memory() -> Dock {
+        let folder = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a temporary folder");
+        Dock { store: Arc::new(Dock::open(folder.path(), Faults::none())), folder }
+    }
+
+    fn open(root: &Path, faults: Faults) -> DiskStore {
+        DiskStore::open(root, PUBLIC_URL, SigningKey::new(SECRET), faults).expect("the store opens")
+    }
+
+    /// The same folder, through calls that go wrong.
+    pub(super) fn faulty(&self, faults: Faults) -> DiskStore {
+        Dock::open(self.folder.path(), faults)
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn path(&self, key: &ObjectKey) -> PathBuf {
+        self.folder.path().join(key.as_str())
+    }
+
+    pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
+        let key = key(text);
+        land(&self.store, &key, bytes).await.expect("landed").keep();
+        key
+    }
+
+    /// The names of what is on its way, or was left there.
+    pub(super) fn on_the_way(&self) -> Vec<String> {
+        names_in(&self.folder.path().join(".landing"))
+    }
+
+    /// Everything in the store but the landing folder, as paths below the root; folders too.
+    pub(super) fn tree(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut folders = vec![String::new()];
+        while let Some(folder) = folders.pop() {
+            for name in names_in(&self.folder.path().join(&folder)) {
+                let path = format!("{folder}{name}");
+                if path == ".landing" {
+                    continue;
+                }
+                if self.folder.path().join(&path).is_dir() {
+                    folders.push(format!("{path}/"));
+                }
+                found.push(path);
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = folder.read_dir().expect("a folder that can be read");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
+        .collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,82 @@
+//! `wharfinger doctor` and `migrate`: what is wrong is said, with how to mend it.
+
+use serde_json::{Value, json};
+
+use super::program::{Place, Ran};
+
+fn checks(ran: &Ran) -> Vec<(String, bool)> {
+    let [report] = &ran.json()[..] else { panic!("one object: {ran:?}") };
+    let list = report["checks"].as_array().expect("a list");
+    let all = list.iter().map(|check| {
+        assert!(check["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{check}");
+        (check["check"].as_str().expect("a name").to_owned(), check["ok"].as_bool().expect("a word"))
+    });
+    let all: Vec<_> = all.collect();
+    assert_eq!(report["ok"], Value::Bool(all.iter().all(|(_, ok)| *ok)));
+    all
+}
+
+fn wrong(ran: &Ran) -> Vec<String> {
+    checks(ran).into_iter().filter(|(_, ok)| !ok).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn a_healthy_place_passes_every_check() {
+    let place = Place::new();
+    let ran = place.run(&["doctor", "--json"]).expect(0);
+    let names: Vec<String> = checks(&ran).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["settings", "tokens", "blobs", "catalog", "audit", "cleanups"]);
+    assert_eq!(wrong(&ran), Vec::<String>::new());
+    let plain = place.run(&["doctor"]).expect(0).stdout;
+    assert_eq!(plain.lines().filter(|line| line.starts_with("ok ")).count(), 6, "{plain}");
+}
+
+#[test]
+fn a_database_of_another_kind_is_checked_too() {
+    let place = Place::new();
+    let url = harness::postgres::shared().create_database();
+    let environment =
+        [("WHARFINGER_DATABASE_URL", url.as_str()), ("WHARFINGER_JWT_SECRET", "0123456789abcdef0123456789abcdef")];
+    let ran = place.run_with(&environment, &["doctor", "--json"]).expect(0);
+    assert!(checks(&ran).contains(&("clock".to_owned(), true)), "{ran:?}");
+
+    let away = [("WHARFINGER_DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"), environment[1]];
+    let ran = place.run_with(&away, &["doctor", "--json"]).expect(1);
+    assert_eq!(wrong(&ran), ["catalog"]);
+    assert!(ran.stdout.contains("check WHARFINGER_DATABASE_URL"), "{ran:?}");
+}
+
+#[test]
+fn what_is_broken_is_named_and_ends_with_one() {
+    let place = Place::new();
+    let blobs = place.write("not-a-folder", b"x");
+    let environment = [("WHARFINGER_BLOB_URL", format!("file:{}", blobs.display()))];
+    let environment = [(environment[0].0, environment[0].1.as_str())];
+    let ran = place.run_with(&environment, &["doctor", "--json"]).expect(1);
+    assert_eq!(wrong(&ran), ["blobs"]);
+    let plain = place.run_with(&environment, &["doctor"]).expect(1);
+    assert!(plain.stdout.contains("WRONG") && plain.stdout.contains("not-a-folder"), "{plain:?}");
+    assert_eq!(plain.stderr.lines().count(), 1, "{plain:?}");
+
+    std::fs::write(place.data().join("wharfinger.db"), b"this is no database at all").expect("a file");
+    for leftover in ["wharfinger.db-wal", "wharfinger.db-shm"] {
+        let _ = std::fs::remove_file(place.data().join(leftover));
+    }
+    let ran = place.run(&["doctor", "--json"]).expect(1);
+    assert_eq!(wrong(&ran), ["catalog"]);
+    place.run(&["migrate"]).expect(1);
+    place.run(&["quota", "show", "t"]).expect(1);
+}
+
+#[test]
+fn a_schema_is_made_once() {
+    let postgres = harness::postgres::shared().create_database();
+    for url in ["sqlite:", &postgres] {
+        let place = Place::new();
+        let first = place.run(&["--database-url", url, "migrate", "--json"]).expect(0).json();
+        assert_eq!(first[0]["applied"].as_array().map(Vec::is_empty), Some(false), "{first:?}");
+        let again = place.run(&["migrate", "--database-url", url, "--json"]).expect(0).json();
+        assert_eq!(again, [json!({ "schema": first[0]["schema"], "applied": [] })]);
+        assert!(place.run(&["migrate", "--database-url", url]).expect(0).stdout.contains("up to date"));
+    }
+}

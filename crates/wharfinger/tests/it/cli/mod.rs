@@ -1,0 +1,10 @@
+//! The command line, run as people run it: the real program in a folder of its own.
+
+mod doctor;
+pub mod program;
+mod put;
+mod put_again;
+mod quota;
+mod serve;
+mod settings;
+mod token;

@@ -1,0 +1,176 @@
+//! The real program: run to its end, or serving until it is told to stop.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A working folder in which nothing is configured.
+pub struct Place(TempDir);
+
+/// What a command left behind.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Ran {
+            code: output.status.code().expect("not killed"),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+}
+
+impl Ran {
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+
+    /// Each line of the output, as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+    }
+
+    /// Refused as wrong usage, in one line that names what is wrong.
+    #[track_caller]
+    pub fn expect_usage(self, named: &str) {
+        assert_eq!((self.code, self.stdout.as_str()), (2, ""), "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        assert!(self.stderr.contains(named), "{named} in {self:?}");
+    }
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path().join("wharfinger-data")
+    }
+
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder");
+        std::fs::write(&path, bytes).expect("the file");
+        path
+    }
+
+    /// The program with nothing in its environment that could configure it.
+    pub fn command(&self, arguments: &[impl AsRef<OsStr>]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wharfinger"));
+        command.args(arguments).current_dir(self.path()).env_clear().stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with(&[], arguments)
+    }
+
+    pub fn run_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Ran {
+        let mut command = self.command(arguments);
+        command.envs(environment.iter().copied()).output().expect("the program runs").into()
+    }
+
+    pub fn token(&self, tenant: &str, user: &str, role: &str) -> String {
+        let arguments = ["token", "--tenant", tenant, "--user", user, "--role", role];
+        self.run(&arguments).expect(0).stdout.trim().to_owned()
+    }
+
+    pub fn serve(&self, environment: &[(&str, &str)]) -> Served {
+        self.serve_at("127.0.0.1:0", environment)
+    }
+
+    /// Serves until stopped; answers when it has said where. What it logs is appended to a file.
+    pub fn serve_at(&self, address: &str, environment: &[(&str, &str)]) -> Served {
+        let log = std::fs::File::options().create(true).append(true).open(self.path().join("log"));
+        let mut child = self
+            .command(&["serve", "--listen", address])
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(log.expect("a log"))
+            .spawn()
+            .expect("the program starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut first = String::new();
+        stdout.read_line(&mut first).expect("a line");
+        let url = first.trim_end().rsplit(' ').next().filter(|url| url.starts_with("http://"));
+        let url = url.unwrap_or_else(|| panic!("no address in {first:?}; log: {}", self.log())).to_owned();
+        Served { child, stdout, url }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path().join("log")).expect("a log")
+    }
+}
+
+pub struct Served {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    pub url: String,
+}
+
+impl Served {
+    /// Where it listens, without the scheme.
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// What it printed after its first line, up to a line that begins like this.
+    pub fn read_until(&mut self, start: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            let read = self.stdout.read_line(&mut line).expect("a line");
+            assert!(read > 0, "no line begins with {start:?}: {lines:?}");
+            lines.push(line.trim_end_matches('\n').to_owned());
+            if line.starts_with(start) {
+                return lines;
+            }
+        }
+    }
+
+    /// Everything it has still to say; ends when it does.
+    pub fn rest(&mut self) -> String {
+        std::io::read_to_string(&mut self.stdout).expect("text")
+    }
+
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+
+    pub fn wait(mut self) -> ExitStatus {
+        self.child.wait().expect("it ends")
+    }
+
+    pub fn terminate(self) -> ExitStatus {
+        self.signal("TERM");
+        self.wait()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Already ended where the test came to its own end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

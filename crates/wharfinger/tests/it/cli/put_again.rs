@@ -1,0 +1,105 @@
+//! `wharfinger put` against the odds: a server that comes late or goes away, and a client that is killed.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use super::program::{Place, Ran};
+use crate::oracle;
+use crate::test_app::{Database, Ground, on_each_database};
+
+/// Starts `put` and does not wait for it.
+fn spawn(place: &Place, server: &str, token: &str, arguments: &[&str]) -> Child {
+    place
+        .command(&[&["put", "--server", server, "--token", token], arguments].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts")
+}
+
+fn finish(child: Child) -> Ran {
+    child.wait_with_output().expect("it ends").into()
+}
+
+#[test]
+fn a_server_that_comes_late_is_waited_for() {
+    let place = Place::new();
+    place.write("a", "abc");
+    let token = place.token("t", "u", "user");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let child = spawn(&place, &format!("http://{address}"), &token, &["a", "--json"]);
+    // It has tried, and was turned away, before there is a server.
+    drop(listener.accept().expect("a first try"));
+    drop(listener);
+    let served = place.serve_at(&address, &[]);
+    let lines = finish(child).expect(0).json();
+    assert_eq!(lines[0]["outcome"], "uploaded", "{lines:?}");
+    assert!(served.terminate().success());
+}
+
+#[test]
+fn a_server_that_never_comes_is_given_up_with_its_reason() {
+    let place = Place::new();
+    place.write("a", "abc");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let child = spawn(&place, &format!("http://{address}"), "token-of-nobody", &["a"]);
+    // A server that speaks another language does not get better by asking again.
+    let answering = std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let (mut connection, _) = listener.accept().expect("a try");
+        let mut request = [0; 4_096];
+        let _ = connection.read(&mut request).expect("a request");
+        connection.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nwhat").expect("an answer");
+    });
+    let ran = finish(child).expect(1);
+    answering.join().expect("it answered");
+    assert!(ran.stdout.contains("FAILED  a  404 what"), "{ran:?}");
+    assert!(!format!("{ran:?}").contains("token-of-nobody"), "{ran:?}");
+}
+
+async fn killed_half_way_and_run_again_each_file_is_there_once(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let place = Place::new();
+    let mut wanted = BTreeMap::new();
+    for n in 0..24_usize {
+        let bytes = format!("{n}:").repeat(n * 1_000);
+        place.write(&format!("folder/f{n}"), &bytes);
+        wanted.insert(format!("f{n}"), bytes.len() as u64);
+    }
+    // Three kills at three moments: as soon as so many files are through, whatever the others are at.
+    for lines_before_the_kill in [1, 2, 3] {
+        let mut child = spawn(&place, &server.url, &me.token, &["folder", "--jobs", "3"]);
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        for _ in 0..lines_before_the_kill {
+            stdout.read_line(&mut String::new()).expect("a line");
+        }
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+    }
+    let last = finish(spawn(&place, &server.url, &me.token, &["folder", "--json"])).expect(0).json();
+    let summary = last.last().expect("a summary");
+    assert_eq!(summary["failed"], 0, "{last:?}");
+    assert!(summary["unchanged"].as_u64() >= Some(3), "what was told of was not sent again: {summary}");
+
+    let files = me.get("/api/v2/files?limit=1000").await.expect(200)["files"].take();
+    let text = |file: &Value, member: &str| file[member].as_str().expect("text").to_owned();
+    let mut held = BTreeMap::new();
+    for file in files.as_array().expect("a list") {
+        assert_eq!(file["status"], "ready", "{file}");
+        let before = held.insert(text(file, "fileName"), file["size"].as_u64().expect("a size"));
+        assert_eq!(before, None, "{} is there twice", file["fileName"]);
+    }
+    assert_eq!(held, wanted);
+    assert_eq!(me.used().await, wanted.values().sum::<u64>());
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database!(killed_half_way_and_run_again_each_file_is_there_once);

@@ -1,0 +1,159 @@
+//! `wharfinger serve`: what a newcomer sees works as it stands, and stopping loses nothing.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use reqwest::Body;
+use serde_json::Value;
+
+use super::program::{Place, Served};
+
+/// The commands that the greeting tells to paste, as a shell would get them.
+fn commands(greeting: &[String]) -> String {
+    let start = greeting.iter().position(|line| line.starts_with("export ")).expect("a token");
+    let export = greeting[start].as_str();
+    let pasted = greeting[start + 1..].iter().filter(|line| line.starts_with("  ")).map(String::as_str);
+    [export].into_iter().chain(pasted).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_greeting_can_be_pasted_and_works() {
+    let place = Place::new();
+    let mut served = place.serve(&[]);
+    let greeting = served.read_until("or: wharfinger put");
+    let elsewhere = Place::new();
+    let script = commands(&greeting);
+    assert!(script.contains("curl") && script.contains(&served.url), "{script}");
+    let shell = Command::new("sh").args(["-euc", &script]).current_dir(elsewhere.path()).output();
+    let shell = shell.expect("sh runs");
+    let (out, err) = (String::from_utf8_lossy(&shell.stdout), String::from_utf8_lossy(&shell.stderr));
+    assert!(shell.status.success(), "{out}\n{err}\n{script}");
+    assert!(out.contains("\"status\":\"ready\"") && out.ends_with("hello, wharf\n"), "{out}");
+
+    // The other way it names, in the folder of the server and at its address.
+    place.write("hello.txt", "hello, wharf\n");
+    let environment = [("WHARFINGER_LISTEN", served.address())];
+    let put = place.run_with(&environment, &["put", "hello.txt"]).expect(0);
+    assert!(put.stdout.contains("1 uploaded"), "{put:?}");
+    assert!(served.terminate().success());
+}
+
+fn secrets(place: &Place) -> BTreeMap<String, Vec<u8>> {
+    let folder = std::fs::read_dir(place.data().join("secrets")).expect("a folder");
+    let entries = folder.map(|entry| {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        let mode = entry.metadata().expect("metadata").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{name} is for us alone");
+        (name, std::fs::read(entry.path()).expect("a secret"))
+    });
+    entries.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_start_goes_on_with_the_secrets_and_files_of_the_first() {
+    let place = Place::new();
+    let mut served = place.serve(&[]);
+    let greeting = served.read_until("or: wharfinger put");
+    let token = greeting.iter().find_map(|line| line.strip_prefix("export WHARFINGER_TOKEN=")).expect("a token");
+    let made = secrets(&place);
+    let names: Vec<&str> = made.keys().map(String::as_str).collect();
+    assert_eq!(names, ["jwt.key", "url-signing.key"]);
+    let folder = std::fs::metadata(place.data().join("secrets")).expect("a folder");
+    assert_eq!(folder.permissions().mode() & 0o777, 0o700);
+    place.write("a.txt", "kept");
+    let put = place.run(&["put", "a.txt", "--server", &served.url, "--token", token, "--json"]).expect(0).json();
+    let file = put[0]["fileId"].as_str().expect("an id").to_owned();
+    assert!(served.terminate().success());
+
+    let mut served = place.serve(&[]);
+    assert_eq!(secrets(&place), made);
+    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let path = format!("{}/api/v2/files/{file}/download", served.url);
+    let answer = http.get(path).bearer_auth(token).send().await.expect("an answer");
+    assert_eq!(answer.text().await.expect("text"), "kept");
+    served.signal("INT");
+    let said = served.rest();
+    assert!(!said.contains("WHARFINGER_TOKEN"), "a token is shown to a newcomer or a terminal: {said}");
+    assert!(served.wait().success());
+    let log = place.log();
+    assert!(log.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "JSON lines: {log}");
+    assert_eq!(log.matches("\"message\":\"stopped\"").count(), 2, "{log}");
+}
+
+#[test]
+fn an_address_that_is_taken_is_named_and_ends_with_one() {
+    let place = Place::new();
+    let served = place.serve(&[]);
+    let second = Place::new();
+    let ran = second.run(&["serve", "--listen", served.address()]).expect(1);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.lines().count()), ("", 1), "{ran:?}");
+    assert!(ran.stderr.contains("WHARFINGER_LISTEN") && ran.stderr.contains(served.address()), "{ran:?}");
+    assert!(served.terminate().success());
+}
+
+#[test]
+fn what_clients_see_can_be_another_address() {
+    let place = Place::new();
+    let log = std::fs::File::create(place.path().join("log")).expect("a log");
+    let mut command = place.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("WHARFINGER_PUBLIC_URL", "https://files.example.com/").stdout(Stdio::piped()).stderr(log);
+    let mut child = command.spawn().expect("the program starts");
+    let mut first = String::new();
+    let stdout = child.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut first).expect("a line");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    assert!(first.ends_with(" https://files.example.com\n"), "{first}");
+}
+
+/// Asks until it is so; each question gives way to whoever is to make it so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn refuses(served: &Served) -> bool {
+    std::net::TcpStream::connect(served.address()).is_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_under_way_is_finished_before_the_server_ends() {
+    let place = Place::new();
+    let served = place.serve(&[]);
+    let token = place.token("t", "u", "user");
+    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let init = http.post(format!("{}/api/v2/files/init", served.url)).bearer_auth(&token);
+    let init = init.body(r#"{"fileName":"a","size":10}"#).send().await.expect("an answer");
+    let grant: Value = serde_json::from_str(&init.text().await.expect("text")).expect("JSON");
+    let url = grant["uploadUrl"].as_str().expect("a URL").to_owned();
+    let file = grant["fileId"].as_str().expect("an id");
+
+    let (first, rest) = (Bytes::from_static(b"first"), Bytes::from_static(b" rest"));
+    let (go_on, may_go_on) = tokio::sync::oneshot::channel::<()>();
+    let rest = async move {
+        may_go_on.await.expect("told to go on");
+        Ok::<_, std::io::Error>(rest)
+    };
+    let body = futures::StreamExt::chain(
+        futures::stream::once(std::future::ready(Ok(first))),
+        futures::stream::once(rest),
+    );
+    let upload = tokio::spawn(http.put(url).body(Body::wrap_stream(body)).send());
+    let landing = place.data().join("blobs/.landing");
+    until("the upload begins", || std::fs::read_dir(&landing).is_ok_and(|folder| folder.count() > 0));
+    served.signal("TERM");
+    until("the server takes no more", || refuses(&served));
+    go_on.send(()).expect("the upload waits");
+    let answer = upload.await.expect("no panic").expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert!(served.wait().success());
+    let object = place.data().join("blobs/uploads/t/u").join(file);
+    assert_eq!(std::fs::read(object).expect("the object"), b"first rest");
+}

@@ -1,0 +1,143 @@
+//! Settings: each layer over the one below it, and what is wrong stops the start in one line.
+
+use serde_json::{Value, json};
+
+use super::program::{Place, Ran};
+
+fn setting(ran: &Ran, name: &str) -> (String, String) {
+    let [all] = &ran.json()[..] else { panic!("one object: {ran:?}") };
+    let text = |member: &Value| member.as_str().expect("text").to_owned();
+    (text(&all[name]["value"]), text(&all[name]["from"]))
+}
+
+#[test]
+fn an_unknown_key_in_the_file_stops_every_command() {
+    let place = Place::new();
+    place.write("wharfinger.toml", "listn = \"127.0.0.1:9\"\n");
+    for arguments in [
+        &["serve"][..],
+        &["config"],
+        &["doctor"],
+        &["migrate"],
+        &["token", "--tenant", "t", "--user", "u"],
+        &["quota", "show", "t"],
+        &["put", "wharfinger.toml"],
+    ] {
+        place.run(arguments).expect_usage("listn");
+    }
+    assert!(!place.data().exists(), "nothing was made on the way");
+}
+
+#[test]
+fn an_unknown_name_in_the_environment_stops_the_start() {
+    let place = Place::new();
+    place.run_with(&[("WHARFINGER_BOGUS", "1")], &["serve"]).expect_usage("WHARFINGER_BOGUS");
+    place.run_with(&[("WHARFINGER_BOGUS", "")], &["config"]).expect_usage("WHARFINGER_BOGUS");
+    assert!(!place.data().exists());
+}
+
+#[test]
+fn an_impossible_value_is_named_by_its_key() {
+    let place = Place::new();
+    for (name, value) in [
+        ("WHARFINGER_PUBLIC_URL", "files.example.com"),
+        ("WHARFINGER_CORS_ORIGINS", "*"),
+        ("WHARFINGER_CORS_ORIGINS", "https://ok.example,app.example.com"),
+        ("WHARFINGER_CORS_ORIGINS", "https://app.example.com/"),
+        ("WHARFINGER_DATABASE_URL", "mysql://x"),
+        ("WHARFINGER_BLOB_URL", "ftp://x"),
+        ("WHARFINGER_QUOTA_URL", "redis://x"),
+        ("WHARFINGER_BROKER_URL", "amqp://x"),
+        ("WHARFINGER_JWT_SECRET", "short"),
+        ("WHARFINGER_JWKS_FILE", "/nowhere/jwks.json"),
+        ("DEFAULT_TENANT_QUOTA_BYTES", "-1"),
+        ("MAX_FILE_SIZE_BYTES", "0"),
+        ("UNCONFIRMED_LIMIT_PERCENT", "0"),
+        ("UPLOAD_WINDOW_MS", "1h"),
+        ("UPLOAD_GRACE_MS", "-1"),
+        ("UPLOAD_MIN_RATE_BYTES", "0"),
+        ("UPLOAD_WINDOW_POLICY", "Rescue"),
+        ("UPLOAD_WINDOW_SCHEDULE", "now and then"),
+        ("IDEMPOTENCY_TTL_MS", "0"),
+        ("TOMBSTONE_RETENTION_DAYS", "0.5"),
+        ("CLEANUP_MAX_ATTEMPTS", "0"),
+        ("CLEANUP_SWEEP_SCHEDULE", "* * *"),
+    ] {
+        place.run_with(&[(name, value)], &["serve", "--listen", "127.0.0.1:0"]).expect_usage(name);
+    }
+    place.run_with(&[("WHARFINGER_LISTEN", "8080")], &["config"]).expect_usage("WHARFINGER_LISTEN");
+    place.write("wharfinger.toml", "upload_window_ms = 0\n");
+    place.run(&["serve"]).expect_usage("UPLOAD_WINDOW_MS");
+    place.write("wharfinger.toml", "upload_window_ms = [1]\n");
+    place.run(&["serve"]).expect_usage("upload_window_ms");
+    place.write("wharfinger.toml", "= broken\n");
+    place.run(&["serve"]).expect_usage("wharfinger.toml");
+    place.run(&["--config", "nowhere.toml", "config"]).expect_usage("nowhere.toml");
+}
+
+#[test]
+fn another_database_needs_a_secret_that_is_given() {
+    let place = Place::new();
+    let url = "postgres://nobody@127.0.0.1:1/none";
+    for arguments in [&["serve"][..], &["token", "--tenant", "t", "--user", "u"]] {
+        let ran = place.run_with(&[("WHARFINGER_DATABASE_URL", url)], arguments);
+        ran.expect_usage("WHARFINGER_JWT_SECRET");
+    }
+}
+
+#[test]
+fn flags_stand_above_the_environment_above_the_file_above_the_defaults() {
+    let place = Place::new();
+    let show = |environment: &[(&str, &str)], arguments: &[&str]| {
+        place.run_with(environment, &[arguments, &["config", "--json"]].concat()).expect(0)
+    };
+    let name = "WHARFINGER_DATA_DIR";
+    let (value, from) = setting(&show(&[], &[]), name);
+    assert_eq!((value.as_str(), from.as_str()), ("./wharfinger-data", "the defaults"));
+    place.write("wharfinger.toml", "data_dir = \"./from-file\"\nupload_window_ms = 1000\n");
+    let (value, from) = setting(&show(&[], &[]), name);
+    assert_eq!((value.as_str(), from.as_str()), ("./from-file", "wharfinger.toml"));
+    let environment = [(name, "./from-environment")];
+    let (value, from) = setting(&show(&environment, &[]), name);
+    assert_eq!((value.as_str(), from.as_str()), ("./from-environment", "the environment"));
+    let ran = show(&environment, &["--data-dir", "./from-flag"]);
+    assert_eq!(setting(&ran, name), ("./from-flag".to_owned(), "a flag".to_owned()));
+    assert_eq!(setting(&ran, "UPLOAD_WINDOW_MS").0, "1000", "what a layer does not name shines through");
+    // An empty variable is how compose files pass what they do not have.
+    assert_eq!(setting(&show(&[(name, "")], &[]), name).1, "wharfinger.toml");
+
+    place.write("elsewhere.toml", "data_dir = \"./from-elsewhere\"\n");
+    let ran = show(&[], &["--config", "elsewhere.toml"]);
+    assert_eq!(setting(&ran, name).0, "./from-elsewhere");
+    assert_eq!(setting(&ran, "UPLOAD_WINDOW_MS").0, "3600000", "the other file is not read");
+    let plain = place.run(&["config"]).expect(0).stdout;
+    assert!(plain.lines().any(|line| line.starts_with("UPLOAD_WINDOW_MS ") && line.contains("1000")), "{plain}");
+}
+
+#[test]
+fn no_secret_is_ever_shown() {
+    let place = Place::new();
+    for (name, value, secret) in [
+        ("WHARFINGER_JWT_SECRET", "correct-horse-battery-staple-and-more", "horse"),
+        ("WHARFINGER_JWT_SECRET", "correct://horse-battery-staple-and-more", "horse"),
+        ("WHARFINGER_JWT_SECRET", "correct-horse-battery-staple-and-more:", "horse"),
+        ("WHARFINGER_DATABASE_URL", "postgres://app:horse@db.example/wharf", "horse"),
+        ("WHARFINGER_DATABASE_URL", "postgres://app:ho@rse@db.example/wharf", "rse@"),
+        ("WHARFINGER_DATABASE_URL", "postgres://db.example/wharf?user=app&password=horse", "horse"),
+        ("WHARFINGER_DATABASE_URL", "postgres://app@db.example/wharf?sslmode=require&password=horse&x=y", "horse"),
+    ] {
+        let environment = [(name, value)];
+        for arguments in [&["config"][..], &["config", "--json"]] {
+            let ran = place.run_with(&environment, arguments).expect(0);
+            assert!(!ran.stdout.contains(secret), "{value} in {}", ran.stdout);
+            assert!(ran.stdout.contains("********"), "{}", ran.stdout);
+        }
+    }
+    let environment = [("WHARFINGER_DATABASE_URL", "postgres://app:horse@db.example/wharf?sslmode=require")];
+    let shown = setting(&place.run_with(&environment, &["config", "--json"]), "WHARFINGER_DATABASE_URL");
+    assert_eq!(
+        json!(shown),
+        json!(["postgres://app:********@db.example/wharf?sslmode=require", "the environment"])
+    );
+    assert!(!place.data().exists(), "looking makes nothing");
+}

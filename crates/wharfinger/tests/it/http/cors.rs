@@ -1,0 +1,65 @@
+//! Pages of other origins: those that are configured may call, the others are told nothing.
+
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+
+use crate::test_app::{Database, Ground, TestApp};
+
+const ALLOW: &str = "access-control-allow-origin";
+
+async fn ask(server: &TestApp, method: Method, path: &str, origin: &str) -> HeaderMap {
+    let mut request = server.http.request(method.clone(), format!("{}{path}", server.url)).header("origin", origin);
+    if method == Method::OPTIONS {
+        request = request
+            .header("access-control-request-method", "PUT")
+            .header("access-control-request-headers", "authorization,content-type,idempotency-key");
+    }
+    request.send().await.expect("an answer").headers().clone()
+}
+
+#[tokio::test]
+async fn configured_origins_may_call_and_others_may_not() {
+    let origins = "https://app.example.com, http://localhost:3000";
+    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_CORS_ORIGINS", origins)]);
+    let server = ground.start().await;
+    let paths = ["/api/v2/files/init", "/api/v2/quota", "/blobs/uploads/t/u/x", "/healthz"];
+    for origin in ["https://app.example.com", "http://localhost:3000"] {
+        for path in paths {
+            let preflight = ask(&server, Method::OPTIONS, path, origin).await;
+            assert_eq!(preflight[ALLOW], origin, "{path}");
+            let list = |name: &str| preflight[name].to_str().expect("text").to_ascii_lowercase();
+            for method in ["get", "head", "post", "put", "delete"] {
+                assert!(list("access-control-allow-methods").contains(method), "{method}");
+            }
+            for header in ["authorization", "content-type", "idempotency-key", "range"] {
+                assert!(list("access-control-allow-headers").contains(header), "{header}");
+            }
+            // An error that a page cannot read is no help to it.
+            assert_eq!(ask(&server, Method::GET, path, origin).await[ALLOW], origin, "{path}");
+        }
+    }
+    for origin in [
+        "https://evil.example",
+        "http://app.example.com",
+        "https://app.example.com:444",
+        "https://app.example.com.evil.example",
+        "null",
+    ] {
+        for path in paths {
+            for method in [Method::OPTIONS, Method::GET] {
+                let headers = ask(&server, method, path, origin).await;
+                assert!(!headers.contains_key(ALLOW), "{origin} at {path}: {headers:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_configured_origins_no_page_may_call() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    for method in [Method::OPTIONS, Method::GET] {
+        let headers = ask(&server, method, "/api/v2/quota", "https://app.example.com").await;
+        assert!(!headers.contains_key(ALLOW), "{headers:?}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Health, readiness and metrics: asked without a token, and honest.
+
+use serde_json::{Value, json};
+
+use crate::oracle;
+use crate::test_app::{Answer, Database, Ground, TestApp, on_each_database};
+use wharfinger::uploads::Role;
+
+async fn get(server: &TestApp, path: &str) -> Answer {
+    Answer::read(server.http.get(format!("{}{path}", server.url)).send().await.expect("an answer")).await
+}
+
+fn backends(answer: &Value) -> Vec<(String, bool)> {
+    let list = answer["backends"].as_array().expect("a list");
+    list.iter()
+        .map(|b| (b["name"].as_str().expect("a name").to_owned(), b["ok"].as_bool().expect("a word")))
+        .collect()
+}
+
+async fn a_server_is_ready_while_its_backends_are(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    assert_eq!(get(&server, "/healthz").await.expect(200)["status"], "ok");
+    let ready = get(&server, "/readyz").await.expect(200);
+    assert_eq!(ready["status"], "ready");
+    assert_eq!(backends(&ready), [("catalog".to_owned(), true), ("blobs".to_owned(), true)]);
+    let kind = if database == Database::Sqlite { "sqlite" } else { "postgres" };
+    assert_eq!((&ready["backends"][0]["kind"], &ready["backends"][1]["kind"]), (&json!(kind), &json!("disk")));
+
+    let aside = ground.folder().join("aside");
+    std::fs::rename(ground.blob_dir(), &aside).expect("the folder goes");
+    std::fs::write(ground.blob_dir(), b"in the way").expect("a file in its place");
+    let unready = get(&server, "/readyz").await.expect(503);
+    assert_eq!(unready["status"], "unavailable");
+    assert_eq!(backends(&unready), [("catalog".to_owned(), true), ("blobs".to_owned(), false)]);
+    let told = unready.to_string();
+    assert!(!told.contains(ground.folder().to_str().expect("UTF-8")), "no path of ours is told: {told}");
+    get(&server, "/healthz").await.expect(200);
+
+    std::fs::remove_file(ground.blob_dir()).expect("the file goes");
+    std::fs::rename(&aside, ground.blob_dir()).expect("the folder comes back");
+    assert_eq!(get(&server, "/readyz").await.expect(200)["status"], "ready");
+    assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "asking leaves nothing behind");
+    server.me().upload("a", b"abc").await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// The value of the sample that begins like this.
+fn sample(metrics: &str, start: &str) -> Option<f64> {
+    let line = metrics.lines().find(|line| line.starts_with(start))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// The recorder is the process's: this is the only test that reads it, and its tenant is its own.
+#[tokio::test]
+async fn metrics_carry_the_names_of_the_contract() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    get(&server, "/metrics").await.expect(200);
+    let tenant = "tenant-of-the-metrics-test";
+    let me = server.as_user(tenant, "u", Role::User);
+    let kept = me.upload("kept", b"kept").await;
+    let deleted = me.upload("deleted", b"four").await;
+    let object = ground.blob_dir().join("uploads").join(tenant).join("u").join(&deleted);
+    std::fs::remove_file(&object).expect("the object was there");
+    std::fs::create_dir_all(object.join("x")).expect("a folder in its place");
+    me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
+    me.init("unconfirmed", 7).await.expect(201);
+    ground.advance(3_660_000);
+    server.settle().await;
+
+    let answer = server.http.get(format!("{}/metrics", server.url)).send().await.expect("an answer");
+    assert!(answer.headers()["content-type"].to_str().expect("text").starts_with("text/plain"));
+    let text = answer.text().await.expect("text");
+    let of_tenant = |name: &str| sample(&text, &format!("{name}{{tenant_id=\"{tenant}\"}}"));
+    assert_eq!(of_tenant("resource_orphaned_files_cleaned_total"), Some(1.0), "{text}");
+    assert_eq!(of_tenant("resource_quota_refunded_bytes_total"), Some(11.0));
+    let failures = sample(&text, "resource_cleanup_failures_total{error_type=\"refused\"}");
+    assert!(failures.is_some_and(|count| count >= 1.0), "{text}");
+    assert_eq!(sample(&text, "file_pipeline_status{status=\"ready\"}"), Some(1.0));
+    assert_eq!(sample(&text, "file_pipeline_status{status=\"registered\"}"), Some(0.0));
+    assert!(!text.contains("file_pipeline_status{status=\"deleted\"}"), "the deleted are in no figure");
+    assert_eq!(sample(&text, "pending_cleanups{state=\"pending\"}"), Some(1.0));
+    assert_eq!(sample(&text, "pending_cleanups{state=\"exhausted\"}"), Some(0.0));
+    for sweep in ["pending-cleanups", "upload-window"] {
+        let at = sample(&text, &format!("sweep_last_success_timestamp_seconds{{sweep=\"{sweep}\"}}"));
+        assert!(at.is_some(), "{sweep} in {text}");
+    }
+    let routes: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("http_request_duration_seconds_count{")).collect();
+    let counted = |route: &str, method: &str, status: &str| {
+        routes.iter().any(|line| {
+            line.contains(&format!("route=\"{route}\""))
+                && line.contains(&format!("method=\"{method}\""))
+                && line.contains(&format!("status=\"{status}\""))
+        })
+    };
+    assert!(counted("/api/v2/files/init", "POST", "201"), "{routes:?}");
+    assert!(counted("/api/v2/files/{id}", "DELETE", "204"), "{routes:?}");
+    assert!(counted("/blobs/{*key}", "PUT", "200"), "{routes:?}");
+    assert!(text.contains("http_request_duration_seconds_bucket{"), "a histogram");
+    assert!(!text.contains(&kept) && !text.contains(&deleted), "no label grows with the number of files");
+}
+
+on_each_database!(a_server_is_ready_while_its_backends_are);

@@ -1,0 +1,162 @@
+//! Who sees what: a user its own files, an admin those of its tenant, an operator all. Another's is absent.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, on_each_database};
+use wharfinger::uploads::Role;
+
+/// Every call that names a file.
+fn calls(file: &str) -> Vec<(Method, String)> {
+    vec![
+        (Method::GET, format!("/api/v2/files/{file}")),
+        (Method::GET, format!("/api/v2/files/{file}/history")),
+        (Method::GET, format!("/api/v2/files/{file}/download")),
+        (Method::POST, format!("/api/v2/files/{file}/url")),
+        (Method::POST, format!("/api/v2/files/{file}/confirm")),
+        (Method::POST, format!("/files/{file}/confirm")),
+        (Method::DELETE, format!("/api/v2/files/{file}")),
+        (Method::DELETE, format!("/api/v1/documents/{file}")),
+    ]
+}
+
+async fn listed(caller: &Client<'_>) -> BTreeSet<String> {
+    let page = caller.get("/api/v2/files?limit=1000").await.expect(200);
+    let files = page["files"].as_array().expect("a list");
+    files.iter().map(|file| file["fileId"].as_str().expect("an id").to_owned()).collect()
+}
+
+async fn anothers_file_is_absent_whatever_is_asked_of_it(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let ready = me.upload("ready", b"abc").await;
+    let open = me.init("open", 4).await.expect(201);
+    server.put_bytes(&open, b"open").await.expect(200);
+    let open = open["fileId"].as_str().expect("an id").to_owned();
+    let strangers = [
+        server.as_user("t", "v", Role::User),
+        server.as_user("other", "u", Role::User),
+        server.as_user("other", "u", Role::Admin),
+        server.as_user("t ", "u", Role::Admin),
+        server.as_user("T", "u", Role::Admin),
+        server.as_user("t", "U", Role::User),
+        server.as_user("%", "%", Role::Admin),
+    ];
+    for stranger in &strangers {
+        let never = "018f4e6e-7f3a-7000-8000-000000000001";
+        for ((method, path), (_, absent)) in
+            calls(&ready).into_iter().chain(calls(&open)).zip(calls(never).into_iter().cycle())
+        {
+            let told = stranger.send(stranger.request(method.clone(), &path)).await;
+            let told = told.expect_problem(404, "not_found");
+            let of_nothing = stranger.send(stranger.request(method, &absent)).await;
+            assert_eq!(told, of_nothing.expect_problem(404, "not_found"), "no word tells it from nothing");
+        }
+        assert_eq!(listed(stranger).await, BTreeSet::new());
+    }
+    assert_eq!(server.as_user("other", "u", Role::User).used().await, 0);
+    assert_eq!(me.get(&format!("/api/v2/files/{ready}")).await.expect(200)["status"], "ready");
+    assert_eq!(me.get(&format!("/api/v2/files/{open}")).await.expect(200)["status"], "registered");
+    assert_eq!(me.confirm(&open).await.expect(200)["status"], "ready");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn lists_show_what_the_role_covers(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let mut owned = Vec::new();
+    for (tenant, user) in [("t", "u"), ("t", "v"), ("other", "u")] {
+        let user = server.as_user(tenant, user, Role::User);
+        let file = user.upload("a", b"abc").await;
+        assert_eq!(listed(&user).await, BTreeSet::from([file.clone()]));
+        owned.push(file);
+        ground.advance(1);
+    }
+    let set = |files: &[String]| files.iter().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(listed(&server.as_user("t", "boss", Role::Admin)).await, set(&owned[..2]));
+    assert_eq!(listed(&server.as_user("other", "boss", Role::Admin)).await, set(&owned[2..]));
+    assert_eq!(listed(&server.as_user("none", "boss", Role::Admin)).await, BTreeSet::new());
+    assert_eq!(listed(&server.operator()).await, set(&owned));
+    // One at a time, the pages of a scope are still those of the scope.
+    let admin = server.as_user("t", "boss", Role::Admin);
+    let first = admin.get("/api/v2/files?limit=1").await.expect(200);
+    let next = first["nextCursor"].as_str().expect("a cursor");
+    let second = admin.get(&format!("/api/v2/files?limit=1&cursor={next}")).await.expect(200);
+    assert_eq!(second["files"][0]["fileId"], owned[0].as_str());
+    assert!(second["nextCursor"].is_null());
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn admins_and_operators_touch_what_they_see(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let keepers = [server.as_user("t", "boss", Role::Admin), server.operator()];
+    for (keeper, actor) in keepers.iter().zip(["admin:boss", "operator:op"]) {
+        let grant = me.init("a", 3).await.expect(201);
+        let file = grant["fileId"].as_str().expect("an id");
+        let path = format!("/api/v2/files/{file}");
+        let fresh = keeper.post(&format!("{path}/url"), json!({})).await.expect(200);
+        server.put_bytes(&fresh, b"abc").await.expect(200);
+        assert_eq!(keeper.confirm(file).await.expect(200)["status"], "ready");
+        let history = me.get(&format!("{path}/history")).await.expect(200);
+        assert_eq!(history["events"][1]["actor"], actor);
+        keeper.get(&format!("{path}/download")).await.expect(302);
+        keeper.delete(&path).await.expect(204);
+        me.get(&path).await.expect_problem(404, "not_found");
+    }
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn what_one_user_was_told_is_told_to_nobody_else(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    server.me().init("secret plans", 3).await.expect(201);
+    ground.advance(2 * 3_600_000);
+    server.settle().await;
+    let told = server.me().get("/api/v2/notifications").await.expect(200);
+    assert_eq!(told["notifications"][0]["fileName"], "secret plans");
+    for (tenant, user) in [("t", "v"), ("other", "u")] {
+        let told = server.as_user(tenant, user, Role::User).get("/api/v2/notifications").await.expect(200);
+        assert_eq!(told, json!({ "notifications": [], "nextCursor": null }));
+    }
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+#[tokio::test]
+async fn a_workers_token_opens_none_of_these_calls() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let file = server.me().upload("a", b"abc").await;
+    let worker = server.as_user("t", "u", Role::Worker);
+    let mut all = calls(&file);
+    all.extend([
+        (Method::POST, "/api/v2/files/init".to_owned()),
+        (Method::POST, "/files/init".to_owned()),
+        (Method::GET, "/api/v2/files".to_owned()),
+        (Method::GET, "/api/v2/quota".to_owned()),
+        (Method::PUT, "/api/v2/tenants/t/quota".to_owned()),
+        (Method::GET, "/api/v2/notifications".to_owned()),
+        (Method::POST, "/api/v1/maintenance/cleanup/trigger".to_owned()),
+        (Method::GET, "/api/v1/maintenance/cleanup/status".to_owned()),
+        (Method::GET, "/api/v1/maintenance/cleanup/pending".to_owned()),
+    ]);
+    for (method, path) in all {
+        let request = worker.request(method, &path).json(&json!({ "fileName": "a", "size": 1 }));
+        worker.send(request).await.expect_problem(403, "forbidden");
+    }
+    assert_eq!(server.me().used().await, 3);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database!(
+    anothers_file_is_absent_whatever_is_asked_of_it,
+    lists_show_what_the_role_covers,
+    admins_and_operators_touch_what_they_see,
+    what_one_user_was_told_is_told_to_nobody_else,
+);

@@ -1,0 +1,134 @@
+//! Tokens of an issuer that publishes its keys at a URL, changes them, and is sometimes away.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use super::signing_keys::{SigningPair, elliptic, jwks};
+use super::{claims, knock_with};
+use crate::test_app::{Database, Ground, TestApp};
+
+/// An unknown key makes the server ask again, but no sooner than this.
+const PAUSE_MS: i64 = 30_000;
+
+struct Issuer {
+    url: String,
+    says: Arc<Mutex<(StatusCode, String)>>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Issuer {
+    async fn start(keys: &[Value]) -> Issuer {
+        let says = Arc::new(Mutex::new((StatusCode::OK, jwks(keys).to_string())));
+        let asked = Arc::new(AtomicU64::new(0));
+        let (answer, counter) = (says.clone(), asked.clone());
+        let handler = async move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+            answer.lock().expect("not poisoned").clone()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}/keys", listener.local_addr().expect("bound"));
+        let router = Router::new().route("/keys", get(handler));
+        tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+        Issuer { url, says, asked }
+    }
+
+    fn says(&self, status: StatusCode, body: impl ToString) {
+        *self.says.lock().expect("not poisoned") = (status, body.to_string());
+    }
+
+    fn publishes(&self, keys: &[Value]) {
+        self.says(StatusCode::OK, jwks(keys));
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+async fn start(issuer: &Issuer) -> (Ground, TestApp) {
+    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &issuer.url)]);
+    let server = ground.start().await;
+    (ground, server)
+}
+
+async fn is_let_in(server: &TestApp, pair: &SigningPair, kid: &str) -> bool {
+    let answer = knock_with(server, &pair.token(Some(kid), &claims())).await;
+    match answer.status.as_u16() {
+        200 => true,
+        _ => {
+            answer.expect_problem(401, "unauthorized");
+            false
+        }
+    }
+}
+
+#[tokio::test]
+async fn keys_are_asked_for_once_and_again_when_they_change() {
+    let (old, new) = (elliptic(), elliptic());
+    let issuer = Issuer::start(&[old.public(Some("old"))]).await;
+    let (ground, server) = start(&issuer).await;
+    assert!(is_let_in(&server, &old, "old").await);
+    assert!(is_let_in(&server, &old, "old").await);
+    assert_eq!(issuer.asked(), 1);
+
+    issuer.publishes(&[new.public(Some("new"))]);
+    ground.advance(PAUSE_MS - 1);
+    assert!(!is_let_in(&server, &new, "new").await, "whoever sends nonsense must not make us ask all the time");
+    assert_eq!(issuer.asked(), 1);
+    ground.advance(1);
+    assert!(is_let_in(&server, &new, "new").await);
+    assert!(!is_let_in(&server, &old, "old").await, "what is not published any more is not taken");
+    assert_eq!(issuer.asked(), 2);
+}
+
+#[tokio::test]
+async fn while_the_issuer_is_away_or_talks_nonsense_the_old_keys_stay() {
+    let (old, new) = (elliptic(), elliptic());
+    let issuer = Issuer::start(&[old.public(Some("old"))]).await;
+    let (ground, server) = start(&issuer).await;
+    assert!(is_let_in(&server, &old, "old").await);
+    for (status, nonsense) in [
+        (StatusCode::INTERNAL_SERVER_ERROR, jwks(&[new.public(Some("new"))]).to_string()),
+        (StatusCode::NOT_FOUND, String::new()),
+        (StatusCode::OK, "<html>".to_owned()),
+        (StatusCode::OK, jwks(&[]).to_string()),
+    ] {
+        issuer.says(status, nonsense);
+        ground.advance(PAUSE_MS);
+        let before = issuer.asked();
+        assert!(!is_let_in(&server, &new, "new").await);
+        assert_eq!(issuer.asked(), before + 1);
+        assert!(is_let_in(&server, &old, "old").await);
+    }
+    issuer.publishes(&[old.public(Some("old")), new.public(Some("new"))]);
+    ground.advance(PAUSE_MS);
+    assert!(is_let_in(&server, &new, "new").await);
+    assert!(is_let_in(&server, &old, "old").await);
+}
+
+#[tokio::test]
+async fn an_issuer_that_was_never_there_lets_nobody_in_and_stops_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/keys", listener.local_addr().expect("bound"));
+    drop(listener);
+    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &url)]);
+    let server = ground.start().await;
+    assert!(!is_let_in(&server, &elliptic(), "any").await);
+    server.me().get("/api/v2/quota").await.expect(200);
+}
+
+#[tokio::test]
+async fn many_who_come_with_a_new_key_at_once_are_all_let_in() {
+    let pair = elliptic();
+    let issuer = Issuer::start(&[pair.public(Some("new"))]).await;
+    let (_ground, server) = start(&issuer).await;
+    let let_in = futures::future::join_all((0..20).map(|_| is_let_in(&server, &pair, "new"))).await;
+    assert_eq!(let_in, [true; 20]);
+    assert_eq!(issuer.asked(), 1);
+}

@@ -1,0 +1,86 @@
+//! Logs of a real server at their most talkative: JSON lines, and never a token or a signed URL.
+
+use std::collections::BTreeMap;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::cli::program::Place;
+
+struct Caller<'a> {
+    http: reqwest::Client,
+    server: &'a str,
+    token: &'a str,
+}
+
+impl Caller<'_> {
+    /// The status, where it leads, and what it says.
+    async fn call(&self, method: Method, path: &str, body: &str) -> (u16, String, Value) {
+        let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.server) };
+        let request = self.http.request(method, url).bearer_auth(self.token).body(body.to_owned());
+        let answer = request.send().await.expect("an answer");
+        let location = answer.headers().get("location").map(|value| value.to_str().expect("text").to_owned());
+        let status = answer.status().as_u16();
+        let text = answer.text().await.expect("text");
+        (status, location.unwrap_or_default(), serde_json::from_str(&text).unwrap_or_default())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_log_line_holds_a_token_or_a_signed_url() {
+    let place = Place::new();
+    let filter = "wharfinger=trace,wharfinger_backends=trace,wharfinger_lifecycle=trace";
+    let served = place.serve(&[("RUST_LOG", filter)]);
+    let token = place.token("t", "u", "operator");
+    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let caller =
+        Caller { http: http.build().expect("a client"), server: &served.url, token: &token };
+
+    let (status, _, grant) =
+        caller.call(Method::POST, "/api/v2/files/init", r#"{"fileName":"a","size":3}"#).await;
+    assert_eq!(status, 201, "{grant}");
+    let upload = grant["uploadUrl"].as_str().expect("a URL").to_owned();
+    let file = grant["fileId"].as_str().expect("an id").to_owned();
+    let path = format!("/api/v2/files/{file}");
+    for (method, to, body, expected) in [
+        (Method::PUT, upload.replace("size=3", "size=4"), "abc", 403),
+        (Method::PUT, upload.clone(), "abcd", 400),
+        (Method::PUT, upload.clone(), "abc", 200),
+        (Method::PUT, upload.clone(), "abc", 412),
+        (Method::GET, upload.clone(), "", 403),
+        (Method::POST, format!("{path}/confirm"), "", 200),
+        (Method::PUT, "/api/v2/tenants/t/quota".to_owned(), r#"{"limit":1000000}"#, 200),
+        (Method::GET, "/readyz".to_owned(), "", 200),
+        (Method::GET, format!("{path}?token={token}"), "", 200),
+    ] {
+        let (status, _, told) = caller.call(method, &to, body).await;
+        assert_eq!(status, expected, "{to}: {told}");
+    }
+    let (_, download, _) = caller.call(Method::GET, &format!("{path}/download"), "").await;
+    assert_eq!(caller.call(Method::GET, &download, "").await.0, 200);
+    // What the log is sure to tell of: bytes that were changed behind the server's back.
+    std::fs::write(place.data().join("blobs/uploads/t/u").join(&file), b"abcdefg").expect("the object");
+    assert_eq!(caller.call(Method::GET, &format!("{path}/download"), "").await.0, 409);
+    assert_eq!(caller.call(Method::DELETE, &path, "").await.0, 204);
+    assert!(served.terminate().success());
+
+    let log = place.log();
+    let lines: Vec<BTreeMap<String, Value>> =
+        log.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    let about = |line: &&BTreeMap<String, Value>| line.get("fileId") == Some(&json!(file));
+    let told = lines.iter().find(about).expect("a line about the file");
+    assert_eq!((&told["action"], &told["tenant"]), (&json!("quarantined"), &json!("t")));
+    let signature = |url: &str| url.rsplit_once("sig=").expect("a signature").1.to_owned();
+    let key = |name: &str| std::fs::read_to_string(place.data().join("secrets").join(name)).expect("a key");
+    for (what, secret) in [
+        ("the token", token.clone()),
+        ("the upload's signature", signature(&upload)),
+        ("the download's signature", signature(&download)),
+        ("the secret of tokens", key("jwt.key")),
+        ("the secret of URLs", key("url-signing.key")),
+        ("some signature", "sig=".to_owned()),
+        ("some token", "eyJ".to_owned()),
+    ] {
+        assert!(!log.contains(&secret), "{what} is in the log");
+    }
+}

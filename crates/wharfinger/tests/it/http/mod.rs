@@ -1,0 +1,37 @@
+//! The HTTP face: who may ask, what may be asked, and what is answered to the rest.
+
+mod auth;
+mod bad_input;
+mod cors;
+mod health;
+mod isolation;
+mod jwks;
+mod jwks_url;
+mod logs;
+mod openapi;
+mod routes;
+mod signing_keys;
+
+use serde_json::{Value, json};
+
+use crate::test_app::{Answer, START, TestApp};
+
+/// An hour after the clock's start, in seconds.
+const EXP: i64 = START / 1_000 + 3_600;
+
+fn claims() -> Value {
+    json!({ "sub": "u", "tenant": "t", "exp": EXP })
+}
+
+/// Asks for something that any user may see.
+async fn knock(server: &TestApp, authorization: Option<&str>) -> Answer {
+    let mut request = server.http.get(format!("{}/api/v2/quota", server.url));
+    if let Some(value) = authorization {
+        request = request.header("authorization", value);
+    }
+    Answer::read(request.send().await.expect("an answer")).await
+}
+
+async fn knock_with(server: &TestApp, token: &str) -> Answer {
+    knock(server, Some(&format!("Bearer {token}"))).await
+}

@@ -1,0 +1,153 @@
+//! The description of the API says what the server does, and its page needs nobody else's server.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::test_app::{Database, Ground, TestApp};
+
+async fn document(server: &TestApp) -> Value {
+    let text = server.http.get(format!("{}/openapi.json", server.url)).send().await.expect("an answer");
+    assert_eq!(text.status(), 200);
+    serde_json::from_str(&text.text().await.expect("text")).expect("JSON")
+}
+
+/// `POST /path` for each operation, with what the document says of it.
+fn operations(document: &Value) -> Vec<(Method, String, Value)> {
+    let mut all = Vec::new();
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("methods") {
+            let method = method.to_uppercase().parse().expect("a method");
+            all.push((method, path.clone(), operation.clone()));
+        }
+    }
+    all
+}
+
+fn references<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
+    match value {
+        Value::Object(members) => {
+            found.extend(members.get("$ref").and_then(Value::as_str));
+            members.values().for_each(|member| references(member, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn every_call_of_the_contract_that_exists_is_described() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let document = document(&server).await;
+    let version = document["openapi"].as_str().expect("a version");
+    assert!(version.starts_with("3.1."), "{version}");
+    let described: BTreeSet<String> =
+        operations(&document).iter().map(|(method, path, _)| format!("{method} {path}")).collect();
+    for call in [
+        "POST /api/v2/files/init",
+        "POST /api/v2/files/{id}/url",
+        "POST /api/v2/files/{id}/confirm",
+        "GET /api/v2/files",
+        "GET /api/v2/files/{id}",
+        "GET /api/v2/files/{id}/history",
+        "GET /api/v2/files/{id}/download",
+        "DELETE /api/v2/files/{id}",
+        "GET /api/v2/quota",
+        "PUT /api/v2/tenants/{tenant}/quota",
+        "POST /api/v1/maintenance/cleanup/trigger",
+        "GET /api/v1/maintenance/cleanup/status",
+        "GET /api/v1/maintenance/cleanup/pending",
+        "GET /api/v2/notifications",
+        "GET /healthz",
+        "GET /readyz",
+    ] {
+        assert!(described.contains(call), "{call} in {described:?}");
+    }
+    let mut found = Vec::new();
+    references(&document, &mut found);
+    assert!(!found.is_empty());
+    for reference in found {
+        let pointer = reference.strip_prefix('#').expect("a reference into this document");
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+}
+
+#[tokio::test]
+async fn every_call_that_takes_a_body_describes_it() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let document = document(&server).await;
+    let mut with_bodies = BTreeSet::new();
+    for (method, path, operation) in operations(&document) {
+        let responses = operation["responses"].as_object().expect("responses");
+        assert!(!responses.is_empty(), "{method} {path}");
+        let Some(body) = operation.get("requestBody") else { continue };
+        let schema = &body["content"]["application/json"]["schema"];
+        assert!(schema.is_object(), "{method} {path}: {body}");
+        let mut named = Vec::new();
+        references(schema, &mut named);
+        let [name] = named[..] else { panic!("{method} {path} names one schema: {schema}") };
+        let described = document.pointer(&name[1..]).expect("a schema");
+        assert!(described["properties"].as_object().is_some_and(|p| !p.is_empty()), "{described}");
+        with_bodies.insert(format!("{method} {path}"));
+    }
+    let expected = [
+        "POST /api/v2/files/init",
+        "POST /api/v2/files/{id}/confirm",
+        "PUT /api/v2/tenants/{tenant}/quota",
+    ];
+    assert_eq!(with_bodies, expected.map(str::to_owned).into());
+    let init = &document["components"]["schemas"]["InitRequest"]["properties"];
+    for field in ["fileName", "size", "contentType", "checksumSha256", "batchId", "metadata"] {
+        assert!(init.get(field).is_some(), "{field} in {init}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_described_is_there_and_asks_for_a_token() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    for (method, path, _) in operations(&document(&server).await) {
+        let real = path.replace("{id}", "018f4e6e-7f3a-7000-8000-000000000001").replace("{tenant}", "t");
+        let url = format!("{}{real}", server.url);
+        let answer = server.http.request(method.clone(), url).send().await.expect("an answer");
+        let expected = if path == "/healthz" || path == "/readyz" { 200 } else { 401 };
+        assert_eq!(answer.status(), expected, "{method} {path}");
+    }
+}
+
+/// The values of an attribute, in the order of the page.
+fn attributes<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
+    let start = format!("{name}=\"");
+    page.split(start.as_str()).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+#[tokio::test]
+async fn the_page_loads_nothing_from_elsewhere() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let short = server.http.get(format!("{}/docs", server.url)).send().await.expect("an answer");
+    assert!(short.status().is_redirection(), "{}", short.status());
+    assert_eq!(short.headers()["location"], "/docs/");
+    let base: reqwest::Url = format!("{}/docs/", server.url).parse().expect("a URL");
+    let page = server.http.get(base.clone()).send().await.expect("an answer");
+    assert_eq!(page.status(), 200);
+    let page = page.text().await.expect("text");
+    let mut assets = attributes(&page, "src");
+    assets.extend(attributes(&page, "href"));
+    assert!(assets.iter().any(|asset| asset.ends_with(".js")), "{page}");
+    assert!(assets.iter().any(|asset| asset.ends_with(".css")), "{page}");
+    for asset in assets {
+        let url = base.join(asset).expect("a URL");
+        assert_eq!(url.origin(), base.origin(), "{asset} is of another host");
+        let answer = server.http.get(url).send().await.expect("an answer");
+        assert_eq!(answer.status(), 200, "{asset}");
+        if asset.contains("initializer") {
+            let text = answer.text().await.expect("text");
+            assert!(text.contains("/openapi.json"), "{text}");
+            assert!(!text.contains("http://") && !text.contains("https://"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Paths that are none, and methods that a path does not take: problem documents like all others.
+
+use reqwest::Method;
+
+use crate::test_app::{Database, Ground};
+
+#[tokio::test]
+async fn a_path_that_is_none_is_not_found() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let me = server.me();
+    for path in [
+        "/nope",
+        "/api",
+        "/api/",
+        "/api/v2",
+        "/api/v2/nope",
+        "/api/v3/files",
+        "/api/v2/files/",
+        "/api/v2/files/x/y/z",
+        "/blobs",
+        "/blobs/",
+        "/files",
+        "/files/x",
+        "/healthz/",
+        "/metrics/x",
+        "/.env",
+        "/%00",
+        "/api/v2/files/%F0%9F%92%A9",
+        "/api/v2/files/%ff",
+    ] {
+        let answer = me.get(path).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (404, "not_found"), "{path}");
+        answer.expect_problem(404, "not_found");
+    }
+    for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+        me.send(me.request(method, "/api/v2/nope")).await.expect_problem(404, "not_found");
+    }
+}
+
+#[tokio::test]
+async fn a_method_that_a_path_does_not_take_is_refused() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = "018f4e6e-7f3a-7000-8000-000000000001";
+    for (method, path, allowed) in [
+        (Method::GET, "/api/v2/files/init".to_owned(), "POST"),
+        (Method::GET, "/files/init".to_owned(), "POST"),
+        (Method::DELETE, "/api/v2/files".to_owned(), "GET"),
+        (Method::PUT, format!("/api/v2/files/{file}"), "DELETE"),
+        (Method::GET, format!("/api/v2/files/{file}/confirm"), "POST"),
+        (Method::GET, format!("/api/v2/files/{file}/url"), "POST"),
+        (Method::POST, format!("/api/v2/files/{file}/history"), "GET"),
+        (Method::GET, format!("/api/v1/documents/{file}"), "DELETE"),
+        (Method::POST, "/api/v2/quota".to_owned(), "GET"),
+        (Method::GET, "/api/v2/tenants/t/quota".to_owned(), "PUT"),
+        (Method::GET, "/api/v1/maintenance/cleanup/trigger".to_owned(), "POST"),
+        (Method::POST, "/healthz".to_owned(), "GET"),
+        (Method::POST, "/metrics".to_owned(), "GET"),
+        (Method::DELETE, "/openapi.json".to_owned(), "GET"),
+    ] {
+        let answer = me.send(me.request(method.clone(), &path)).await;
+        assert_eq!(answer.status, 405, "{method} {path}: {}", answer.body);
+        let allow = answer.headers["allow"].to_str().expect("text");
+        assert!(allow.split(',').any(|method| method.trim() == allowed), "{method} {path}: {allow}");
+        answer.expect_problem(405, "method_not_allowed");
+    }
+}
+
+#[tokio::test]
+async fn the_front_door_leads_to_the_pages() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let door = server.http.get(&server.url).send().await.expect("an answer");
+    assert!(door.status().is_redirection());
+    assert_eq!(door.headers()["location"], "/docs/");
+}

@@ -1,0 +1,122 @@
+//! The house rules that a machine can check.
+
+use std::path::{Path, PathBuf};
+
+const LINES_MAX: usize = 560;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+}
+
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = ["crates", "harness", "bench"].iter().map(|name| root().join(name)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a source");
+                found.push((path.strip_prefix(root()).expect("below the root").to_path_buf(), text));
+            }
+        }
+    }
+    assert!(found.len() > 50, "the sources were found");
+    found
+}
+
+/// Lines of running code: what comes before the tests of the same file.
+fn running_code(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or(text)
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for (path, text) in sources() {
+        assert!(text.starts_with("//!"), "{} opens without a //! line", path.display());
+    }
+}
+
+#[test]
+fn files_hold_one_idea() {
+    for (path, text) in sources() {
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines: split it by noun", path.display());
+    }
+}
+
+#[test]
+fn nothing_is_called_by_what_it_is_not() {
+    for (path, _) in sources() {
+        for part in path.with_extension("").iter().filter_map(|part| part.to_str()) {
+            let vague = ["util", "utils", "common", "helper", "helpers", "manager", "misc"];
+            assert!(!vague.contains(&part), "{} names nothing", path.display());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
+        for word in ["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore", "dbg!("] {
+            assert!(!text.contains(word), "{} holds {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn running_code_does_not_unwrap() {
+    for (path, text) in sources() {
+        if path.components().any(|part| part.as_os_str() == "tests") {
+            continue;
+        }
+        assert!(!running_code(&text).contains(".unwrap()"), "{} unwraps: say why it holds", path.display());
+    }
+}
+
+#[test]
+fn one_reader_each_for_the_environment_and_the_clock() {
+    let program = Path::new("crates/wharfinger/src");
+    for (path, text) in sources().into_iter().filter(|(path, _)| path.starts_with("crates")) {
+        if path.components().any(|part| part.as_os_str() == "tests") {
+            continue;
+        }
+        let code = running_code(&text);
+        if !path.starts_with(program.join("config")) {
+            assert!(!code.contains("env::var"), "{} reads the environment", path.display());
+        }
+        if path != program.join("clock.rs") {
+            assert!(!code.contains("SystemTime::now"), "{} reads a clock", path.display());
+            assert!(!code.contains("Utc::now"), "{} reads a clock", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_core_is_pure_and_the_program_names_no_driver() {
+    let manifest = |name: &str| {
+        std::fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("a manifest")
+    };
+    let core = manifest("wharfinger-lifecycle");
+    for crate_name in ["tokio", "sqlx", "axum", "reqwest", "chrono"] {
+        assert!(!core.contains(&format!("{crate_name} =")), "the core uses {crate_name}");
+    }
+    let program = manifest("wharfinger");
+    let used = program.split("[dev-dependencies]").next().expect("a first part");
+    assert!(!used.contains("sqlx ="), "the program names a driver");
+    assert!(!manifest("wharfinger-backends").contains("axum ="), "the backends know HTTP");
+}
+
+#[test]
+fn the_architecture_fits_on_its_pages() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    assert!(text.lines().count() < 200);
+    for entry in std::fs::read_dir(root().join("crates/wharfinger/src")).expect("the program") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+            assert!(text.contains(&format!("{name}/")), "{name}/ is on the map");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Deletes that the store refuses: tried again, shown to those who keep the place, and never forgotten.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::object_of;
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use wharfinger::uploads::Role;
+
+const HOUR_MS: i64 = 3_600_000;
+const DAY_MS: i64 = 24 * HOUR_MS;
+const TRIGGER: &str = "/api/v1/maintenance/cleanup/trigger";
+const STATUS: &str = "/api/v1/maintenance/cleanup/status";
+const PENDING: &str = "/api/v1/maintenance/cleanup/pending";
+
+/// A folder with something in it is refused by whoever is asked to remove a file.
+fn jam(object: &Path) {
+    std::fs::remove_file(object).expect("the object was there");
+    std::fs::create_dir(object).expect("a folder in its place");
+    std::fs::write(object.join("in the way"), b"x").expect("a file in the folder");
+}
+
+fn repair(object: &Path) {
+    std::fs::remove_dir_all(object).expect("the folder was there");
+}
+
+fn admin<'a>(server: &'a TestApp, tenant: &str) -> Client<'a> {
+    server.as_user(tenant, "boss", Role::Admin)
+}
+
+async fn pending(keeper: &Client<'_>) -> Vec<Value> {
+    keeper.get(PENDING).await.expect(200)["cleanups"].as_array().expect("a list").clone()
+}
+
+async fn counts(keeper: &Client<'_>) -> (u64, u64) {
+    let status = keeper.get(STATUS).await.expect(200);
+    (status["pending"].as_u64().expect("a number"), status["exhausted"].as_u64().expect("a number"))
+}
+
+async fn attempts(keeper: &Client<'_>) -> Vec<u64> {
+    pending(keeper).await.iter().map(|cleanup| cleanup["attempts"].as_u64().expect("a number")).collect()
+}
+
+async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(database: Database) {
+    let ground = Ground::with(database, &[("CLEANUP_MAX_ATTEMPTS", "3")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let operator = server.operator();
+    let file = me.upload("a", b"abc").await;
+    let object = object_of(&ground, &file);
+    jam(&object);
+    me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    assert_eq!(me.used().await, 0, "the owner does not pay for what we cannot delete");
+    let status = operator.get(STATUS).await.expect(200);
+    assert_eq!(status, json!({ "pending": 1, "exhausted": 0, "oldestAge": 0, "lastRun": null }));
+
+    server.settle().await;
+    let listed = pending(&operator).await;
+    assert_eq!(listed.len(), 1);
+    let mut shown = listed[0].clone();
+    let error = shown["lastError"].take();
+    assert!(error.as_str().is_some_and(|text| !text.is_empty()), "{error}");
+    let id = shown["id"].take();
+    assert!(id.is_string());
+    let born = "2025-06-15T15:06:40.000Z";
+    assert_eq!(
+        shown,
+        json!({
+            "id": null, "filePath": format!("uploads/t/u/{file}"), "reason": "deleted", "attempts": 1,
+            "maxAttempts": 3, "lastError": null, "createdAt": born, "lastAttemptAt": born, "documentId": file,
+        })
+    );
+    server.settle().await;
+    assert_eq!(attempts(&operator).await, [1], "not before its pause is over");
+    ground.advance(30_000);
+    server.settle().await;
+    assert_eq!(attempts(&operator).await, [2]);
+    assert_eq!(counts(&operator).await, (1, 0));
+    ground.advance(60_000);
+    server.settle().await;
+    assert_eq!(attempts(&operator).await, [3]);
+    assert_eq!(counts(&operator).await, (0, 1));
+
+    ground.advance(HOUR_MS);
+    server.settle().await;
+    assert_eq!(attempts(&operator).await, [3], "what is exhausted waits for a day");
+    let status = operator.get(STATUS).await.expect(200);
+    assert_eq!(status["oldestAge"], 90_000 + HOUR_MS);
+    assert_eq!(status["lastRun"], "2025-06-15T16:08:10.000Z");
+    let outcome = operator.post(TRIGGER, json!({})).await.expect(200);
+    assert_eq!(outcome, json!({ "attempted": 1, "done": 0, "failed": 1, "exhausted": 1 }));
+    assert_eq!(attempts(&operator).await, [4], "by hand it is tried at once");
+    ground.advance(DAY_MS);
+    server.settle().await;
+    assert_eq!(attempts(&operator).await, [5], "and once a day for ever");
+    // Its tombstone outlives its time: it says what the bytes belonged to.
+    ground.advance(40 * DAY_MS);
+    server.settle().await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 1);
+
+    repair(&object);
+    let outcome = operator.post(TRIGGER, json!({})).await.expect(200);
+    assert_eq!(outcome, json!({ "attempted": 1, "done": 1, "failed": 0, "exhausted": 0 }));
+    assert_eq!((pending(&operator).await, counts(&operator).await), (vec![], (0, 0)));
+    assert!(operator.get(STATUS).await.expect(200)["oldestAge"].is_null());
+    ground.advance(2 * DAY_MS);
+    server.settle().await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 0);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn admins_keep_their_tenant_and_operators_all(database: Database) {
+    let ground = Ground::with(database, &[("CLEANUP_MAX_ATTEMPTS", "1")]);
+    let server = ground.start().await;
+    let mut objects = Vec::new();
+    for tenant in ["t", "other"] {
+        let user = server.as_user(tenant, "u", Role::User);
+        let file = user.upload("a", b"abc").await;
+        let object = ground.blob_dir().join("uploads").join(tenant).join("u").join(&file);
+        jam(&object);
+        objects.push(object);
+        user.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    }
+    server.settle().await;
+    let (mine, theirs, operator) = (admin(&server, "t"), admin(&server, "other"), server.operator());
+    assert_eq!(counts(&operator).await, (0, 2));
+    for (keeper, tenant) in [(&mine, "t"), (&theirs, "other")] {
+        assert_eq!(counts(keeper).await, (0, 1));
+        let shown = pending(keeper).await;
+        assert_eq!(shown.len(), 1);
+        let path = shown[0]["filePath"].as_str().expect("a path");
+        assert!(path.starts_with(&format!("uploads/{tenant}/")), "{path}");
+    }
+    let first = operator.get(&format!("{PENDING}?limit=1")).await.expect(200);
+    let cursor = first["nextCursor"].as_str().expect("a cursor");
+    let second = operator.get(&format!("{PENDING}?limit=1&cursor={cursor}")).await.expect(200);
+    assert_ne!(first["cleanups"][0]["id"], second["cleanups"][0]["id"]);
+    assert!(second["nextCursor"].is_null());
+
+    for object in &objects {
+        repair(object);
+    }
+    let outcome = mine.post(TRIGGER, json!({})).await.expect(200);
+    assert_eq!(outcome, json!({ "attempted": 1, "done": 1, "failed": 0, "exhausted": 0 }));
+    assert_eq!((counts(&mine).await, counts(&theirs).await), ((0, 0), (0, 1)));
+    for (role, code) in [(Role::User, "forbidden"), (Role::Worker, "forbidden")] {
+        let outsider = server.as_user("other", "u", role);
+        outsider.get(STATUS).await.expect_problem(403, code);
+        outsider.get(PENDING).await.expect_problem(403, code);
+        outsider.post(TRIGGER, json!({})).await.expect_problem(403, code);
+    }
+    assert_eq!(counts(&theirs).await, (0, 1), "nobody else's trigger has touched it");
+    operator.post(TRIGGER, json!({})).await.expect(200);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn one_that_is_refused_does_not_stop_the_others(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let mut files = Vec::new();
+    for n in 0..9 {
+        files.push(me.upload(&format!("f{n}"), b"abc").await);
+    }
+    jam(&object_of(&ground, &files[4]));
+    for file in &files {
+        me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    }
+    server.settle().await;
+    let left = pending(&server.operator()).await;
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0]["documentId"], files[4].as_str());
+    assert_eq!(oracle::files_below(&ground.blob_dir()).len(), 1);
+    repair(&object_of(&ground, &files[4]));
+    ground.advance(HOUR_MS);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database!(
+    a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out,
+    admins_keep_their_tenant_and_operators_all,
+    one_that_is_refused_does_not_stop_the_others,
+);

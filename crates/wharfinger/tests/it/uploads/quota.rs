@@ -1,0 +1,157 @@
+//! Quotas: no byte above the limit however many ask at once, and every byte back when it is over.
+
+use serde_json::{Value, json};
+
+use super::{GRACE_MS, WINDOW_MS, id};
+use crate::oracle;
+use crate::test_app::{Database, Ground, on_each_database};
+use wharfinger::uploads::Role;
+
+async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
+    let ground = Ground::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let names: Vec<String> = (0..200).map(|n| format!("f{n}")).collect();
+    let answers = futures::future::join_all(names.iter().map(|name| me.init(name, 10))).await;
+    let made = answers.iter().filter(|answer| answer.status == 201).count();
+    assert_eq!(made, 100);
+    for answer in answers.into_iter().filter(|answer| answer.status != 201) {
+        let problem = answer.expect_problem(403, "quota_exceeded");
+        assert_eq!(
+            (&problem["used"], &problem["limit"], &problem["requested"]),
+            (&json!(1_000), &json!(1_000), &json!(10))
+        );
+    }
+    let quota = me.get("/api/v2/quota").await.expect(200);
+    assert_eq!(quota, json!({ "tenant": "t", "used": 1_000, "limit": 1_000, "reserved": 1_000 }));
+    oracle::catalog_is_sound(&server).await;
+
+    ground.advance(WINDOW_MS + GRACE_MS);
+    server.settle().await;
+    let quota = me.get("/api/v2/quota").await.expect(200);
+    assert_eq!(quota, json!({ "tenant": "t", "used": 0, "limit": 1_000, "reserved": 0 }));
+    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    assert_eq!(told["notifications"].as_array().expect("a list").len(), 100);
+    me.init("all of it", 1_000).await.expect(201);
+    me.init("one more", 1).await.expect_problem(403, "quota_exceeded");
+    ground.advance(WINDOW_MS + GRACE_MS);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn a_tenants_users_share_its_quota_and_tenants_share_nothing(database: Database) {
+    let ground = Ground::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
+    let server = ground.start().await;
+    let colleague = server.as_user("t", "v", Role::User);
+    let stranger = server.as_user("other", "u", Role::User);
+    server.me().upload("a", b"six by").await;
+    let problem = colleague.init("b", 5).await.expect_problem(403, "quota_exceeded");
+    assert_eq!((&problem["used"], &problem["requested"]), (&json!(6), &json!(5)));
+    colleague.upload("b", b"four").await;
+    assert_eq!((colleague.used().await, stranger.used().await), (10, 0));
+    stranger.upload("c", b"all of ten").await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn operators_set_limits_and_nobody_else(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let path = "/api/v2/tenants/t/quota";
+    for role in [Role::User, Role::Admin, Role::Worker] {
+        let outsider = server.as_user("t", "u", role);
+        outsider.put(path, json!({ "limit": 1 })).await.expect_problem(403, "forbidden");
+    }
+    let operator = server.operator();
+    let huge = json!({ "limit": (1_u64 << 60) + 1 });
+    for (body, field) in [
+        (json!({ "limit": -1 }), "limit"),
+        (json!({ "limit": 1.5 }), "limit"),
+        (json!({ "limit": "10GiB" }), "limit"),
+        (huge, "limit"),
+        (json!({}), "limit"),
+        (json!({ "limit": 1, "used": 0 }), "used"),
+        (Value::Null, "body"),
+        (json!([5]), "body"),
+    ] {
+        let problem = operator.put(path, body.clone()).await.expect_problem(400, "invalid_request");
+        assert_eq!(problem["errors"][0]["field"], field, "{body}: {problem}");
+    }
+    let long = format!("/api/v2/tenants/{}/quota", "x".repeat(300));
+    let problem = operator.put(&long, json!({ "limit": 1 })).await.expect_problem(400, "invalid_request");
+    assert_eq!(problem["errors"][0]["field"], "tenant");
+    let quota = server.me().get("/api/v2/quota").await.expect(200);
+    assert_eq!(quota["limit"], 10_737_418_240_u64, "nothing that was refused has changed it");
+
+    let set = operator.put(path, json!({ "limit": 5 })).await.expect(200);
+    assert_eq!(set, json!({ "tenant": "t", "used": 0, "limit": 5, "reserved": 0 }));
+    assert_eq!(server.me().get("/api/v2/quota").await.expect(200), set);
+    let other = server.as_user("other", "u", Role::User).get("/api/v2/quota").await.expect(200);
+    assert_eq!(other["limit"], 10_737_418_240_u64);
+    oracle::catalog_is_sound(&server).await;
+}
+
+async fn a_limit_lowered_below_what_is_used_keeps_what_is_there(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let operator = server.operator();
+    let kept = me.upload("kept", b"ten bytes!").await;
+    let open = me.init("open", 5).await.expect(201);
+    operator.put("/api/v2/tenants/t/quota", json!({ "limit": 3 })).await.expect(200);
+    let problem = me.init("new", 1).await.expect_problem(403, "quota_exceeded");
+    assert_eq!(
+        (&problem["used"], &problem["limit"], &problem["requested"]),
+        (&json!(15), &json!(3), &json!(1))
+    );
+    // What was admitted before may come to its end.
+    server.put_bytes(&open, b"fives").await.expect(200);
+    assert_eq!(me.confirm(&id(&open)).await.expect(200)["status"], "ready");
+    assert_eq!(me.get(&format!("/api/v2/files/{kept}")).await.expect(200)["status"], "ready");
+    me.delete(&format!("/api/v2/files/{kept}")).await.expect(204);
+    assert_eq!(me.used().await, 5);
+    me.init("still", 1).await.expect_problem(403, "quota_exceeded");
+    operator.put("/api/v2/tenants/t/quota", json!({ "limit": 6 })).await.expect(200);
+    me.upload("fits", b"1").await;
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn one_user_holds_no_more_than_a_share_in_unconfirmed_uploads(database: Database) {
+    let settings = [("DEFAULT_TENANT_QUOTA_BYTES", "1000"), ("UNCONFIRMED_LIMIT_PERCENT", "30")];
+    let ground = Ground::with(database, &settings);
+    let server = ground.start().await;
+    let me = server.me();
+    let names: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
+    let answers = futures::future::join_all(names.iter().map(|name| me.init(name, 10))).await;
+    let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status == 201);
+    assert_eq!(made.len(), 30);
+    for answer in refused {
+        let problem = answer.expect_problem(403, "unconfirmed_limit");
+        assert_eq!(
+            (&problem["used"], &problem["limit"], &problem["requested"]),
+            (&json!(300), &json!(300), &json!(10))
+        );
+    }
+    assert_eq!(me.used().await, 300);
+    server.as_user("t", "v", Role::User).init("another's share", 300).await.expect(201);
+
+    let first = made.into_iter().next().expect("one").body;
+    server.put_bytes(&first, b"ten bytes!").await.expect(200);
+    me.confirm(&id(&first)).await.expect(200);
+    me.init("in the room of the confirmed one", 10).await.expect(201);
+    me.init("too much", 1).await.expect_problem(403, "unconfirmed_limit");
+    ground.advance(WINDOW_MS + GRACE_MS);
+    server.settle().await;
+    me.init("the share is free again", 300).await.expect(201);
+    ground.advance(WINDOW_MS + GRACE_MS);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database!(
+    of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed,
+    a_tenants_users_share_its_quota_and_tenants_share_nothing,
+    operators_set_limits_and_nobody_else,
+    a_limit_lowered_below_what_is_used_keeps_what_is_there,
+    one_user_holds_no_more_than_a_share_in_unconfirmed_uploads,
+);

@@ -1,0 +1,191 @@
+//! A signed upload URL is good for exactly what it says: changed in any part, it is good for nothing.
+
+use reqwest::{Method, Url};
+use serde_json::{Value, json};
+
+use super::{id, sha256};
+use crate::oracle;
+use crate::test_app::{Answer, Database, Ground, TestApp};
+use wharfinger::uploads::Role;
+
+const BYTES: &[u8] = b"hello";
+
+/// A grant whose URL binds everything that one can bind.
+async fn full_grant(server: &TestApp) -> Value {
+    let body = json!({
+        "fileName": "a.txt", "size": BYTES.len(), "contentType": "text/plain", "checksumSha256": sha256(BYTES),
+    });
+    server.me().post("/api/v2/files/init", body).await.expect(201)
+}
+
+fn url(grant: &Value) -> Url {
+    grant["uploadUrl"].as_str().expect("a URL").parse().expect("a sound URL")
+}
+
+fn with_query(url: &Url, pairs: &[(String, String)]) -> Url {
+    let mut url = url.clone();
+    url.query_pairs_mut().clear().extend_pairs(pairs);
+    url
+}
+
+fn with_path(url: &Url, from: &str, to: &str) -> Url {
+    let mut url = url.clone();
+    let path = url.path().replace(from, to);
+    url.set_path(&path);
+    url
+}
+
+async fn put(server: &TestApp, url: Url) -> Answer {
+    let request = server.http.put(url).header("content-type", "text/plain").body(BYTES);
+    Answer::read(request.send().await.expect("an answer")).await
+}
+
+fn pairs(url: &Url) -> Vec<(String, String)> {
+    url.query_pairs().into_owned().collect()
+}
+
+/// Another value of the same shape, so that nothing but the signature can tell.
+fn altered(name: &str, value: &str) -> String {
+    match name {
+        "expires" => (value.parse::<i64>().expect("a number") + 1).to_string(),
+        "size" => "6".to_owned(),
+        "type" => "text/html".to_owned(),
+        "sha256" => sha256(b"other"),
+        _ => {
+            let first = if value.starts_with('A') { "B" } else { "A" };
+            format!("{first}{}", &value[1..])
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let grant = full_grant(&server).await;
+    let sound = url(&grant);
+    let members = pairs(&sound);
+    let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["expires", "size", "type", "sha256", "sig"]);
+
+    let mut tampered = Vec::new();
+    for at in 0..members.len() {
+        let name = members[at].0.as_str();
+        let mut changed = members.clone();
+        changed[at].1 = altered(name, &members[at].1);
+        tampered.push((format!("{name} changed"), with_query(&sound, &changed)));
+        changed[at].1 = String::new();
+        tampered.push((format!("{name} emptied"), with_query(&sound, &changed)));
+        changed.remove(at);
+        tampered.push((format!("{name} removed"), with_query(&sound, &changed)));
+        let mut doubled = members.clone();
+        doubled.push((name.to_owned(), altered(name, &members[at].1)));
+        tampered.push((format!("{name} doubled"), with_query(&sound, &doubled)));
+    }
+    for (name, value) in [("etag", "x"), ("name", "x"), ("etag", ""), ("acl", "public")] {
+        let mut more = members.clone();
+        more.push((name.to_owned(), value.to_owned()));
+        tampered.push((format!("{name}={value} added"), with_query(&sound, &more)));
+    }
+    let signature = members[4].1.clone();
+    for wrong in [&signature[1..], &signature[..42], &format!("{signature}="), &format!("{signature}AA"), "%00"] {
+        let mut changed = members.clone();
+        changed[4].1 = wrong.to_owned();
+        tampered.push((format!("sig={wrong}"), with_query(&sound, &changed)));
+    }
+    let file = id(&grant);
+    let other = id(&server.me().init("b", 5).await.expect(201));
+    for (from, to) in [
+        (file.as_str(), other.as_str()),
+        ("/t/", "/T/"),
+        ("/u/", "/v/"),
+        ("/t/u/", "/t/"),
+        ("uploads", "derived"),
+        ("uploads/t/u/", "uploads/t/u//"),
+        ("uploads/t/u/", "uploads/t/x/%252E%252E/u/"),
+        ("uploads/t/u/", "%2Fetc/"),
+    ] {
+        tampered.push((format!("{from} turned to {to}"), with_path(&sound, from, to)));
+    }
+    tampered.push(("no query at all".to_owned(), {
+        let mut bare = sound.clone();
+        bare.set_query(None);
+        bare
+    }));
+
+    for (what, url) in tampered {
+        let answer = put(&server, url).await;
+        assert!(matches!(answer.status.as_u16(), 400 | 403), "{what}: {}", answer.body);
+        let (status, code) = (answer.status.as_u16(), answer.code().to_owned());
+        answer.expect_problem(status, if code == "invalid_request" { "invalid_request" } else { "bad_signature" });
+        assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "{what} left something behind");
+    }
+    // What was refused has used nothing up.
+    put(&server, sound).await.expect(200);
+    assert_eq!(server.me().confirm(&file).await.expect(200)["status"], "ready");
+    oracle::catalog_is_sound(&server).await;
+}
+
+#[tokio::test]
+async fn a_url_is_for_one_method() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let me = server.me();
+    let grant = full_grant(&server).await;
+    let upload = url(&grant);
+    let ask = async |method: Method, url: &Url| {
+        let request = server.http.request(method, url.clone()).header("content-type", "text/plain").body(BYTES);
+        Answer::read(request.send().await.expect("an answer")).await
+    };
+    ask(Method::GET, &upload).await.expect_problem(403, "bad_signature");
+    assert_eq!(ask(Method::HEAD, &upload).await.status, 403);
+    for method in [Method::POST, Method::DELETE, Method::PATCH] {
+        ask(method, &upload).await.expect_problem(405, "method_not_allowed");
+    }
+    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+    put(&server, upload.clone()).await.expect(200);
+    ask(Method::GET, &upload).await.expect_problem(403, "bad_signature");
+
+    me.confirm(&id(&grant)).await.expect(200);
+    let answer = me.get(&format!("/api/v2/files/{}/download", id(&grant))).await;
+    let download: Url = answer.headers["location"].to_str().expect("text").parse().expect("a URL");
+    put(&server, download.clone()).await.expect_problem(403, "bad_signature");
+    ask(Method::DELETE, &download).await.expect_problem(405, "method_not_allowed");
+    assert_eq!(server.http.get(download).send().await.expect("an answer").status(), 200);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+#[tokio::test]
+async fn a_download_url_that_was_changed_is_refused() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let me = server.me();
+    let mine = me.upload("a", b"mine").await;
+    let theirs = server.as_user("t", "v", Role::User).upload("a", b"theirs").await;
+    let answer = me.get(&format!("/api/v2/files/{mine}/download")).await;
+    let sound: Url = answer.headers["location"].to_str().expect("text").parse().expect("a URL");
+    let members = pairs(&sound);
+    let mut tampered = vec![
+        with_path(&sound, &format!("u/{mine}"), &format!("v/{theirs}")),
+        with_path(&sound, &mine, &theirs),
+    ];
+    for at in 0..members.len() {
+        let mut changed = members.clone();
+        changed[at].1 = altered(&members[at].0, &members[at].1);
+        tampered.push(with_query(&sound, &changed));
+        changed.remove(at);
+        tampered.push(with_query(&sound, &changed));
+    }
+    for name in ["size", "type", "sha256"] {
+        let mut more = members.clone();
+        more.push((name.to_owned(), "1".to_owned()));
+        tampered.push(with_query(&sound, &more));
+    }
+    for url in tampered {
+        let answer = server.http.get(url.clone()).send().await.expect("an answer");
+        assert!(matches!(answer.status().as_u16(), 400 | 403), "{url}: {}", answer.status());
+        let text = answer.text().await.expect("text");
+        assert!(!text.contains("mine") && !text.contains("theirs"), "{url} gave {text}");
+    }
+    assert_eq!(server.http.get(sound).send().await.expect("an answer").status(), 200);
+}

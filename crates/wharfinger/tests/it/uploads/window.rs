@@ -1,0 +1,226 @@
+//! What nobody confirms in its window is reclaimed: bytes, charge and all, once, and its owner is told.
+
+use serde_json::{Value, json};
+
+use super::{GRACE_MS, WINDOW_MS, id, object_of, plant};
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, on_each_database};
+use wharfinger::worker::Supervisor;
+
+async fn told(me: &Client<'_>) -> Vec<Value> {
+    let told = me.get("/api/v2/notifications").await.expect(200);
+    assert!(told["nextCursor"].is_null());
+    told["notifications"].as_array().expect("a list").clone()
+}
+
+async fn status(me: &Client<'_>, grant: &Value) -> String {
+    let answer = me.get(&format!("/api/v2/files/{}", id(grant))).await;
+    match answer.status.as_u16() {
+        200 => answer.body["status"].as_str().expect("a word").to_owned(),
+        _ => answer.code().to_owned(),
+    }
+}
+
+async fn cleanups(operator: &Client<'_>) -> u64 {
+    let status = operator.get("/api/v1/maintenance/cleanup/status").await.expect(200);
+    status["pending"].as_u64().expect("a number")
+}
+
+async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let sent = me.init("sent", 7).await.expect(201);
+    server.put_bytes(&sent, b"seven!!").await.expect(200);
+    let never_sent = me.init("never sent", 100).await.expect(201);
+    assert_eq!(me.used().await, 107);
+
+    ground.advance(WINDOW_MS + GRACE_MS - 1);
+    server.settle().await;
+    assert_eq!(status(&me, &sent).await, "registered");
+    assert_eq!(status(&me, &never_sent).await, "registered");
+    assert_eq!((me.used().await, told(&me).await.len()), (107, 0));
+    assert!(object_of(&ground, &id(&sent)).exists());
+
+    ground.advance(1);
+    for _ in 0..3 {
+        server.settle().await;
+        assert_eq!(status(&me, &sent).await, "gone");
+        assert_eq!(status(&me, &never_sent).await, "gone");
+        let quota = me.get("/api/v2/quota").await.expect(200);
+        assert_eq!((&quota["used"], &quota["reserved"]), (&json!(0), &json!(0)));
+        assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+        let mut told = told(&me).await;
+        told.sort_by_key(|notification| notification["data"]["sizeReclaimed"].as_u64());
+        assert_eq!(told.len(), 2);
+        for (notification, (grant, name, size)) in
+            told.iter().zip([(&sent, "sent", 7), (&never_sent, "never sent", 100)])
+        {
+            assert_eq!(notification["kind"], "file-cleaned-up");
+            assert_eq!(notification["fileId"], id(grant).as_str());
+            assert_eq!(notification["fileName"], name);
+            assert_eq!(notification["batchId"], Value::Null);
+            assert_eq!(notification["createdAt"], "2025-06-15T16:07:40.000Z");
+            assert_eq!(
+                notification["data"],
+                json!({ "reason": "not confirmed in its window", "sizeReclaimed": size })
+            );
+        }
+        ground.advance(WINDOW_MS);
+    }
+    let history = me.get(&format!("/api/v2/files/{}/history", id(&sent))).await.expect(200);
+    let events = history["events"].as_array().expect("a list");
+    assert_eq!(events.len(), 2);
+    assert_eq!((&events[1]["from"], &events[1]["to"]), (&json!("registered"), &json!("deleted")));
+    assert_eq!(events[1]["reason"], "not confirmed in its window");
+    for grant in [&sent, &never_sent] {
+        let path = format!("/api/v2/files/{}", id(grant));
+        me.post(&format!("{path}/url"), json!({})).await.expect_problem(410, "gone");
+        me.get(&format!("{path}/download")).await.expect_problem(410, "gone");
+        me.delete(&path).await.expect_problem(410, "gone");
+    }
+    assert_eq!(me.get("/api/v2/files").await.expect(200)["files"], json!([]));
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn the_grace_grows_with_the_size(database: Database) {
+    let ground = Ground::with(database, &[("UPLOAD_MIN_RATE_BYTES", "10")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let small = me.init("small", 600).await.expect(201);
+    let large = me.init("large", 1_000).await.expect(201);
+    ground.advance(WINDOW_MS + 60_000);
+    server.settle().await;
+    assert_eq!(status(&me, &small).await, "gone");
+    assert_eq!(status(&me, &large).await, "registered");
+    ground.advance(39_999);
+    server.settle().await;
+    assert_eq!(status(&me, &large).await, "registered");
+    ground.advance(1);
+    server.settle().await;
+    assert_eq!(status(&me, &large).await, "gone");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn a_fresh_url_moves_the_end_of_the_window(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let first = me.init("slow", 3).await.expect(201);
+    let forgotten = me.init("forgotten", 5).await.expect(201);
+    ground.advance(WINDOW_MS / 2);
+    let fresh = me.post(&format!("/api/v2/files/{}/url", id(&first)), json!({})).await.expect(200);
+    assert_eq!((id(&fresh), &fresh["status"]), (id(&first), &json!("registered")));
+    assert_eq!(fresh["expiresAt"], "2025-06-15T16:36:40.000Z");
+    assert_ne!(fresh["uploadUrl"], first["uploadUrl"]);
+
+    ground.advance(WINDOW_MS / 2 + GRACE_MS);
+    server.settle().await;
+    assert_eq!(status(&me, &forgotten).await, "gone");
+    assert_eq!(status(&me, &first).await, "registered");
+    assert_eq!(me.used().await, 3);
+    server.put_bytes(&first, b"abc").await.expect_problem(403, "url_expired");
+    server.put_bytes(&fresh, b"abc").await.expect(200);
+
+    ground.advance(WINDOW_MS / 2 - 1);
+    server.settle().await;
+    assert_eq!(status(&me, &first).await, "registered");
+    ground.advance(1);
+    server.settle().await;
+    assert_eq!(status(&me, &first).await, "gone");
+    oracle::all_is_healed(&ground, &server).await;
+    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+}
+
+async fn an_upload_can_be_taken_up_again_after_its_url_died(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let first = me.init("slow", 3).await.expect(201);
+    ground.advance(WINDOW_MS + GRACE_MS - 1);
+    let fresh = me.post(&format!("/api/v2/files/{}/url", id(&first)), json!({})).await.expect(200);
+    ground.advance(1);
+    server.settle().await;
+    server.put_bytes(&fresh, b"abc").await.expect(200);
+    assert_eq!(me.confirm(&id(&first)).await.expect(200)["status"], "ready");
+    ground.advance(10 * WINDOW_MS);
+    server.settle().await;
+    assert_eq!(status(&me, &first).await, "ready");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn where_the_policy_says_rescue_what_is_there_and_right_is_confirmed(database: Database) {
+    let ground = Ground::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let [right, absent, wrong] = [
+        me.init("right", 3).await.expect(201),
+        me.init("absent", 5).await.expect(201),
+        me.init("wrong", 7).await.expect(201),
+    ];
+    server.put_bytes(&right, b"abc").await.expect(200);
+    plant(&ground, &id(&wrong), b"not seven");
+    ground.advance(WINDOW_MS + GRACE_MS);
+    server.settle().await;
+    assert_eq!(status(&me, &right).await, "ready");
+    assert_eq!(status(&me, &absent).await, "gone");
+    assert_eq!(status(&me, &wrong).await, "gone");
+    let history = me.get(&format!("/api/v2/files/{}/history", id(&right))).await.expect(200);
+    assert_eq!(history["events"][1]["reason"], "rescued: its client did not come back");
+    let told = told(&me).await;
+    assert_eq!(told.len(), 2, "a rescue is no loss");
+    assert_eq!(me.used().await, 3);
+    assert_eq!(me.confirm(&id(&right)).await.expect(200)["status"], "ready", "the client came back after all");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn two_servers_that_reclaim_at_once_refund_once(database: Database) {
+    let ground = Ground::new(database);
+    let first = ground.start().await;
+    let second = ground.start().await;
+    let me = first.me();
+    let kept = me.upload("kept", b"kept").await;
+    for n in 0..20 {
+        let grant = me.init(&format!("f{n}"), 9).await.expect(201);
+        first.put_bytes(&grant, b"nine byte").await.expect(200);
+    }
+    ground.advance(WINDOW_MS + GRACE_MS);
+    futures::future::join(first.settle(), second.settle()).await;
+    // What one had under its lease when the other looked is there at the latest now.
+    first.settle().await;
+    assert_eq!(told(&me).await.len(), 20);
+    assert_eq!(me.used().await, 4);
+    assert_eq!(me.get(&format!("/api/v2/files/{kept}")).await.expect(200)["status"], "ready");
+    oracle::all_is_healed(&ground, &second).await;
+}
+
+async fn the_running_server_reclaims_by_itself(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let supervisor = Supervisor::start(&server.app).await;
+    let grant = me.init("a", 3).await.expect(201);
+    server.put_bytes(&grant, b"abc").await.expect(200);
+    ground.advance(WINDOW_MS + GRACE_MS);
+    // Each round is a request: the loops run meanwhile, and are not asked to.
+    let reclaimed = async {
+        let operator = server.operator();
+        while status(&me, &grant).await != "gone" || cleanups(&operator).await > 0 {
+            ground.advance(10);
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), reclaimed).await.expect("reclaimed by itself");
+    supervisor.stop().await;
+    assert_eq!(told(&me).await.len(), 1);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database!(
+    an_upload_that_nobody_confirms_is_reclaimed_once,
+    the_grace_grows_with_the_size,
+    a_fresh_url_moves_the_end_of_the_window,
+    an_upload_can_be_taken_up_again_after_its_url_died,
+    where_the_policy_says_rescue_what_is_there_and_right_is_confirmed,
+    two_servers_that_reclaim_at_once_refund_once,
+    the_running_server_reclaims_by_itself,
+);
