@@ -16,6 +16,9 @@ pub(crate) async fn run() {
     let before = server.cpu_seconds();
     tokio::time::sleep(Duration::from_secs(20)).await;
     say(format!("start to ready: {:.0} ms (median of 5, fresh data folder)", starts[2].as_secs_f64() * 1e3));
-    say(format!("idle: {:.1} MiB resident, {:.2} s CPU in 20 s", server.resident_kib() as f64 / 1024.0,
-        server.cpu_seconds() - before));
+    say(format!(
+        "idle: {:.1} MiB resident, {:.2} s CPU in 20 s",
+        server.resident_kib() as f64 / 1024.0,
+        server.cpu_seconds() - before
+    ));
 }

@@ -105,7 +105,11 @@ pub(crate) async fn sqlite() {
                 connection.execute("BEGIN IMMEDIATE").await.expect("begin");
                 for id in &ids {
                     for sql in verb {
-                        sqlx::query(*sql).bind(id).fetch_optional(&mut connection).await.expect("a statement");
+                        sqlx::query(*sql)
+                            .bind(id)
+                            .fetch_optional(&mut connection)
+                            .await
+                            .expect("a statement");
                     }
                 }
                 connection.execute("COMMIT").await.expect("commit");
@@ -215,5 +219,8 @@ pub(crate) async fn postgres_jobs(url: &str, jobs: usize, batch: usize) {
     for worker in workers {
         worker.await.expect("a worker");
     }
-    say(format!("limit: {:>6.0} jobs/s, bare loops on PostgreSQL, 4 workers, unfenced", rate(jobs, started.elapsed())));
+    say(format!(
+        "limit: {:>6.0} jobs/s, bare loops on PostgreSQL, 4 workers, unfenced",
+        rate(jobs, started.elapsed())
+    ));
 }

@@ -65,7 +65,8 @@ impl Server {
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         let after = stat.rsplit(')').next().unwrap_or_default();
-        let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
+        let ticks: u64 =
+            after.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
         ticks as f64 / 100.0
     }
 }

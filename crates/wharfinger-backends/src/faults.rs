@@ -35,6 +35,7 @@ struct Plan {
     at: u64,
     fault: Fault,
     dead: AtomicBool,
+    held: AtomicBool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -47,7 +48,13 @@ impl Faults {
 
     /// Goes wrong at call number `at`, counted from 1 since the last [`Faults::restart_count`].
     pub fn at(at: u64, fault: Fault) -> Faults {
-        Faults(Some(Arc::new(Plan { calls: AtomicU64::new(0), at, fault, dead: AtomicBool::new(false) })))
+        Faults(Some(Arc::new(Plan {
+            calls: AtomicU64::new(0),
+            at,
+            fault,
+            dead: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+        })))
     }
 
     /// Only counts.
@@ -61,6 +68,18 @@ impl Faults {
         }
     }
 
+    /// Whether anything can go wrong at all.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// While held, calls are neither counted nor hit.
+    pub fn hold(&self, held: bool) {
+        if let Some(plan) = &self.0 {
+            plan.held.store(held, Ordering::SeqCst);
+        }
+    }
+
     pub fn calls(&self) -> u64 {
         self.0.as_ref().map_or(0, |plan| plan.calls.load(Ordering::SeqCst))
     }
@@ -70,7 +89,9 @@ impl Faults {
         call: &'static str,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let Some(plan) = &self.0 else { return work.await };
+        let Some(plan) = self.0.as_ref().filter(|plan| !plan.held.load(Ordering::SeqCst)) else {
+            return work.await;
+        };
         let hit = Err(E::from(Injected { call }));
         if plan.dead.load(Ordering::SeqCst) {
             return hit;

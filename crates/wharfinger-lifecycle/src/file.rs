@@ -303,6 +303,13 @@ pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, Refusal
     Ok(change)
 }
 
+/// The same bytes under another ETag, as after a restore: found out by their checksum.
+pub fn repin(file: &File, pin: Pin, now: UnixMs) -> Change {
+    let mut change = Change::of(file, now);
+    change.after.pin = Some(pin);
+    change
+}
+
 /// What a look at a row that is due comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {

@@ -15,6 +15,9 @@ use wharfinger_lifecycle::file::UploadPolicy;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::http::auth::TokenKeys;
+use crate::store;
+use crate::uploads::confirm::Examinations;
+use crate::uploads::land::Landings;
 
 pub struct App {
     pub settings: Settings,
@@ -30,6 +33,10 @@ pub struct App {
     pub cleanup_bell: Notify,
     /// Rung when a delayed check is due earlier than the next one known.
     pub check_bell: TimedBell,
+    /// Uploads to the local store that are under way here.
+    pub landings: Landings,
+    /// Objects that are being read for their checksum.
+    pub examinations: Examinations,
     /// Verbs under way: they end even when their client has hung up.
     pub verbs: TaskTracker,
 }
@@ -40,14 +47,17 @@ pub enum OpenError {
     Setting(#[from] crate::config::BadSetting),
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    #[error("the blob folder {0} cannot be used: {1}")]
-    Blobs(String, std::io::Error),
+    #[error("WHARFINGER_BLOB_URL: {0}")]
+    Blobs(String),
+    #[error(transparent)]
+    Store(#[from] store::ClaimError),
 }
 
 const DATABASE_CONNECTIONS_MAX: u32 = 20;
 
 impl App {
-    /// Opens every backend. `public_url` is what signed URLs of the local store begin with.
+    /// Opens every backend and brings the schema up to date. `public_url` is what signed URLs of the local store
+    /// begin with.
     pub async fn open(
         settings: Settings,
         secrets: &Secrets,
@@ -56,19 +66,29 @@ impl App {
         public_url: String,
     ) -> Result<App, OpenError> {
         crate::tls::ready();
-        let signing_key = SigningKey::new(&secrets.url_signing_key);
-        let disk = DiskStore::open(&settings.blob_dir, &public_url, signing_key, faults.clone())
-            .map_err(|error| OpenError::Blobs(settings.blob_dir.display().to_string(), error))?;
-        let disk = Arc::new(disk);
-        let blobs: Arc<dyn BlobStore> = Arc::new(FaultyBlobs::new(disk.clone(), faults.clone()));
         let catalog = Catalog::open(CatalogOptions {
             url: settings.database.clone(),
-            faults,
-            storage_type: blobs.kind(),
+            faults: faults.clone(),
+            storage_type: "disk",
             cleanup_max_attempts: settings.cleanup_max_attempts,
             connections_max: DATABASE_CONNECTIONS_MAX,
         })
         .await?;
+        catalog.migrate(clock.now()).await?;
+        store::claim(&catalog, &settings.blob_dir, clock.now()).await?;
+        let signing_key = match &secrets.url_signing_key {
+            Some(key) => SigningKey::new(key),
+            None => {
+                let fresh: [u8; 32] = rand::random();
+                let fresh: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
+                SigningKey::new(catalog.establish("url_signing_key", &fresh).await?.as_bytes())
+            }
+        };
+        let disk = DiskStore::open(&settings.blob_dir, &public_url, signing_key, faults.clone())
+            .map_err(|error| OpenError::Blobs(format!("{}: {error}", settings.blob_dir.display())))?;
+        let disk = Arc::new(disk);
+        let blobs: Arc<dyn BlobStore> =
+            if faults.is_none() { disk.clone() } else { Arc::new(FaultyBlobs::new(disk.clone(), faults)) };
         let tokens = TokenKeys::load(&settings, secrets)?;
         let policy = UploadPolicy {
             window_ms: settings.upload_window_ms,
@@ -88,6 +108,8 @@ impl App {
             public_url,
             cleanup_bell: Notify::new(),
             check_bell: TimedBell::default(),
+            landings: Landings::default(),
+            examinations: Examinations::default(),
             verbs: TaskTracker::new(),
         })
     }

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod http;
+pub mod store;
 pub mod sweeps;
 pub mod telemetry;
 pub mod tls;

@@ -70,6 +70,10 @@ impl BlobStore for FaultyBlobs {
         self.inner.list(prefix, start_after)
     }
 
+    async fn make_durable(&self, key: &ObjectKey) -> Result<(), BlobError> {
+        self.faults.around("make durable", self.inner.make_durable(key)).await
+    }
+
     async fn check(&self) -> Result<(), BlobError> {
         self.inner.check().await
     }

@@ -126,6 +126,11 @@ pub trait BlobStore: Send + Sync {
     /// All objects under a prefix, in the order of their keys' bytes, after a key.
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>>;
 
+    /// Makes sure that an object which was seen survives a power cut, where seeing it is not enough for that.
+    async fn make_durable(&self, _key: &ObjectKey) -> Result<(), BlobError> {
+        Ok(())
+    }
+
     /// Whether the store can be used now; the error says why not.
     async fn check(&self) -> Result<(), BlobError>;
 }

@@ -74,6 +74,7 @@ pub struct Settled {
 }
 
 struct Claim {
+    scope: Scope,
     now: UnixMs,
     limit: usize,
     lease_ms: i64,
@@ -85,37 +86,63 @@ impl Write for Claim {
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let sql = tx.dialect().pick(
             "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
-             WHERE next_attempt_at <= $1 AND lease_until <= $1 ORDER BY next_attempt_at, id LIMIT $2) \
+             WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) \
+             ORDER BY next_attempt_at, id LIMIT $2) \
              UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
              WHERE id IN (SELECT id FROM due) \
              RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at",
             "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
-             WHERE next_attempt_at <= $1 AND lease_until <= $1 ORDER BY next_attempt_at, id LIMIT $2 \
-             FOR UPDATE SKIP LOCKED) \
+             WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) \
+             ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED) \
              UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
              WHERE id IN (SELECT id FROM due) \
              RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at",
         );
-        let rows =
-            tx.rows(sql, args![self.now, self.limit as i64, self.now.saturating_add(self.lease_ms)]).await?;
-        let claimed: Result<Vec<_>, CatalogError> = rows
-            .iter()
-            .map(|row| {
-                Ok(ClaimedCleanup {
-                    id: row.parsed("id")?,
-                    token: row.int("lease_token")?,
-                    key: ObjectKey::parse(&row.text("file_path")?)
-                        .map_err(|_| CatalogError::Corrupt("file_path holds no key".into()))?,
-                    tenant: TenantId::new(&row.text("tenant_id")?)
-                        .map_err(|_| CatalogError::Corrupt("tenant_id holds a name that is none".into()))?,
-                    reason: row.text("reason")?,
-                    attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
-                    finish_at: row.int("finish_at")?,
-                })
-            })
-            .collect();
-        Ok(Verdict::Commit(claimed?))
+        let tenant = match &self.scope {
+            Scope::All => None,
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => Some(tenant.as_str()),
+        };
+        let lease_until = self.now.saturating_add(self.lease_ms);
+        let rows = tx.rows(sql, args![self.now, self.limit as i64, lease_until, tenant]).await?;
+        let mut claimed = Vec::with_capacity(rows.len());
+        for row in &rows {
+            match decode_claim(row) {
+                Ok(claim) => claimed.push(claim),
+                Err(error) => set_aside(tx, row, &error, self.now).await?,
+            }
+        }
+        Ok(Verdict::Commit(claimed))
     }
+}
+
+fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
+    Ok(ClaimedCleanup {
+        id: row.parsed("id")?,
+        token: row.int("lease_token")?,
+        key: ObjectKey::parse(&row.text("file_path")?)
+            .map_err(|_| CatalogError::Corrupt("file_path holds no key".into()))?,
+        tenant: TenantId::new(&row.text("tenant_id")?)
+            .map_err(|_| CatalogError::Corrupt("tenant_id holds a name that is none".into()))?,
+        reason: row.text("reason")?,
+        attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+        finish_at: row.int("finish_at")?,
+    })
+}
+
+/// A row that cannot be read is shown as exhausted, and does not hold up the others.
+async fn set_aside(
+    tx: &mut Tx<'_>,
+    row: &Row,
+    error: &CatalogError,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    tx.run(
+        "UPDATE pending_cleanups SET exhausted = 1, last_error = $2, last_attempt_at = $3, \
+         next_attempt_at = $4, lease_until = 0 WHERE id = $1",
+        args![row.text("id")?, error.to_string(), now, now.saturating_add(EXHAUSTED_RETRY_MS)],
+    )
+    .await?;
+    Ok(())
 }
 
 struct Settle {
@@ -268,7 +295,18 @@ impl Catalog {
         limit: usize,
         lease_ms: i64,
     ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
-        self.write(Claim { now, limit, lease_ms }).await
+        self.claim_cleanups_of(&Scope::All, now, limit, lease_ms).await
+    }
+
+    /// Only those of a scope.
+    pub async fn claim_cleanups_of(
+        &self,
+        scope: &Scope,
+        now: UnixMs,
+        limit: usize,
+        lease_ms: i64,
+    ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
+        self.write(Claim { scope: scope.clone(), now, limit, lease_ms }).await
     }
 
     pub async fn settle_cleanups(

@@ -10,6 +10,9 @@ pub enum CatalogError {
     /// Nothing happened. Trying again may help.
     #[error("the catalog is unavailable: {0}")]
     Unavailable(String),
+    /// Nothing happened, and the database asks to repeat the transaction.
+    #[error("the database asks to repeat a transaction: {0}")]
+    Repeat(String),
     /// The commit was sent and its answer lost: it may have happened. Whoever looks at the row next knows.
     #[error("the outcome of a commit is unknown: {0}")]
     Unknown(String),
@@ -21,7 +24,7 @@ pub enum CatalogError {
 impl CatalogError {
     pub fn is_retryable(&self) -> bool {
         match self {
-            CatalogError::Stale | CatalogError::Unavailable(_) => true,
+            CatalogError::Stale | CatalogError::Unavailable(_) | CatalogError::Repeat(_) => true,
             CatalogError::Unknown(_) | CatalogError::Corrupt(_) => false,
         }
     }
@@ -42,6 +45,10 @@ impl From<sqlx::Error> for CatalogError {
                     || database.is_check_violation()
                     || database.is_foreign_key_violation()
                     || matches!(database.kind(), sqlx::error::ErrorKind::NotNullViolation);
+                // Serialization failure and deadlock, in PostgreSQL's words.
+                if code == "40001" || code == "40P01" {
+                    return CatalogError::Repeat(error.to_string());
+                }
                 // 42xxx: the statement itself is wrong for this schema.
                 if broken_rule || code.starts_with("42") {
                     CatalogError::Corrupt(error.to_string())

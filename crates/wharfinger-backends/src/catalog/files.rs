@@ -452,27 +452,25 @@ impl Catalog {
             .collect()
     }
 
-    /// Files whose next look is due, oldest first, after a place in that order: a file that cannot be mended
-    /// does not hide those behind it.
+    /// Files whose next look is due and when it was, oldest first, after a place in that order: a file that
+    /// cannot be read or mended does not hide those behind it.
     pub async fn files_to_look_at(
         &self,
         now: UnixMs,
         after: Option<(UnixMs, FileId)>,
         limit: usize,
-    ) -> Result<Vec<File>, CatalogError> {
+    ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
         let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
         let mut reader = self.reader().await?;
         let rows = reader
             .tx(&self.faults)
             .rows(
-                select_files!(
-                    "WHERE next_look_at <= $1 AND (next_look_at, id) > ($2, $3) \
-                     ORDER BY next_look_at, id LIMIT $4"
-                ),
+                "SELECT next_look_at, id FROM files \
+                 WHERE next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
                 args![now, at, id, limit as i64],
             )
             .await?;
-        rows.iter().map(decode).collect()
+        rows.iter().map(|row| Ok((row.int("next_look_at")?, row.parsed("id")?))).collect()
     }
 
     /// How many files are in each status, over everybody; the dead are not counted.

@@ -85,6 +85,8 @@ pub(super) async fn end_for_file(tx: &mut Tx<'_>, file: FileId) -> Result<(), Ca
     Ok(())
 }
 
+/// What waits, waits for the new time; what is being worked on is taken back and waits again, so that a check
+/// which only found out that it is too early is not lost when it ends.
 pub(super) async fn move_for_file(
     tx: &mut Tx<'_>,
     file: FileId,
@@ -92,7 +94,9 @@ pub(super) async fn move_for_file(
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     tx.run(
-        "UPDATE jobs SET run_at = $2, updated_at = $3 WHERE file_id = $1 AND state = 'waiting'",
+        "UPDATE jobs SET state = 'waiting', run_at = $2, updated_at = $3, attempts = 0, \
+         lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
+         WHERE file_id = $1 AND state IN ('waiting', 'leased')",
         args![file.to_string(), run_at, now],
     )
     .await?;

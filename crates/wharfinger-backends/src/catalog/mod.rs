@@ -151,6 +151,21 @@ impl Catalog {
         }
     }
 
+    /// A fact about this catalog as a whole, such as its id.
+    pub async fn fact(&self, name: &str) -> Result<Option<String>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row("SELECT value FROM catalog_facts WHERE name = $1", sql::args![name])
+            .await?;
+        row.map(|row| row.text("value")).transpose()
+    }
+
+    /// Writes a fact down unless it is known; answers what holds.
+    pub async fn establish(&self, name: &str, value: &str) -> Result<String, CatalogError> {
+        self.write(schema::Establish { name: name.to_owned(), value: value.to_owned() }).await
+    }
+
     /// Answers if the catalog can be read now.
     pub async fn ping(&self) -> Result<(), CatalogError> {
         let mut reader = self.reader().await?;
@@ -201,11 +216,7 @@ impl Catalog {
                 let mut tries = 1;
                 loop {
                     match self.write_postgres(pool, &verb).await {
-                        Err(CatalogError::Unavailable(why))
-                            if tries < WRITE_TRIES_MAX && asks_to_repeat(&why) =>
-                        {
-                            tries += 1;
-                        }
+                        Err(CatalogError::Repeat(_)) if tries < WRITE_TRIES_MAX => tries += 1,
                         outcome => return outcome,
                     }
                 }
@@ -219,11 +230,19 @@ impl Catalog {
         let mut tx = Tx { link: Link::Postgres(&mut transaction), faults: &self.faults };
         match verb.write(&mut tx).await {
             Ok(Verdict::Commit(answer)) => {
-                let commit = async { Ok::<_, CatalogError>(transaction.commit().await?) };
-                match self.faults.around("commit", commit).await {
-                    Ok(()) => Ok(answer),
-                    Err(error) => Err(CatalogError::Unknown(error.to_string())),
+                let mut open = Some(transaction);
+                let commit = async {
+                    match open.take() {
+                        Some(transaction) => Ok::<_, CatalogError>(transaction.commit().await?),
+                        None => Ok(()),
+                    }
+                };
+                let committed = self.faults.around("commit", commit).await;
+                // A commit that was not even sent: roll back now, not whenever the pool gets to it.
+                if let Some(transaction) = open {
+                    let _ = transaction.rollback().await;
                 }
+                committed.map(|()| answer).map_err(|error| CatalogError::Unknown(error.to_string()))
             }
             outcome => {
                 // A rollback that fails leaves a broken connection, and the server rolls back by itself.
@@ -232,11 +251,6 @@ impl Catalog {
             }
         }
     }
-}
-
-/// PostgreSQL's words for "repeat the transaction": serialization failure and deadlock.
-fn asks_to_repeat(why: &str) -> bool {
-    why.contains("deadlock detected") || why.contains("could not serialize access")
 }
 
 fn sqlite_options(path: &Path) -> SqliteConnectOptions {

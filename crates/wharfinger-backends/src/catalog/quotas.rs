@@ -161,7 +161,7 @@ impl Write for Rebuild {
                 "SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) AS used_bytes, \
                  CAST(COALESCE(SUM(CASE WHEN pipeline_status IN ('registered', 'deleted') \
                  THEN charged_bytes ELSE 0 END), 0) AS BIGINT) AS reserved_bytes \
-                 FROM files WHERE tenant_id = $1",
+                 FROM files WHERE tenant_id = $1 AND charged_bytes > 0",
                 args![tenant],
             )
             .await?

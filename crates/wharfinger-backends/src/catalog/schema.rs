@@ -53,6 +53,27 @@ impl Write for Migrate {
     }
 }
 
+pub(super) struct Establish {
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+impl Write for Establish {
+    type Answer = String;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<String>, CatalogError> {
+        tx.run(
+            "INSERT INTO catalog_facts (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
+            args![self.name.as_str(), self.value.as_str()],
+        )
+        .await?;
+        let row =
+            tx.row("SELECT value FROM catalog_facts WHERE name = $1", args![self.name.as_str()]).await?;
+        let row = row.ok_or_else(|| CatalogError::Corrupt("a fact that was written is not there".into()))?;
+        Ok(Verdict::Commit(row.text("value")?))
+    }
+}
+
 async fn reached(tx: &mut Tx<'_>) -> Result<i64, CatalogError> {
     let row =
         tx.row("SELECT CAST(COALESCE(MAX(step), 0) AS BIGINT) AS step FROM schema_steps", args![]).await?;

@@ -1,8 +1,8 @@
 //! `wharfinger doctor`: checks every backend and says what is wrong and how to mend it.
 
 use clap::Args;
-use wharfinger_backends::blobs::BlobStore as _;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
+use wharfinger_backends::blobs::{BlobStore as _, Caps};
 use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Scope};
 use wharfinger_backends::faults::Faults;
 
@@ -11,6 +11,7 @@ use super::output::line;
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
 use crate::http::auth::TokenKeys;
+use crate::store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -34,7 +35,6 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     match prepare_secrets(&settings) {
         Ok(secrets) => {
             findings.push(check_tokens(&settings, &secrets));
-            findings.push(check_blobs(&settings, &secrets).await);
         }
         Err(error) => findings.push(bad("secrets", error.to_string())),
     }
@@ -80,30 +80,35 @@ fn check_tokens(settings: &Settings, secrets: &Secrets) -> Finding {
     }
 }
 
-async fn check_blobs(settings: &Settings, secrets: &Secrets) -> Finding {
+/// Looks without making anything: a folder made on a bare mount point would pass for the store.
+async fn check_blobs(settings: &Settings, catalog: &Catalog) -> Finding {
     let folder = settings.blob_dir.display();
     let mend = "check that the folder exists, is writable by this user and has room";
-    let signing_key = SigningKey::new(&secrets.url_signing_key);
+    match store::check(catalog, &settings.blob_dir).await {
+        Err(error) => return bad("blobs", error),
+        Ok(false) => return good("blobs", format!("{folder} will be made at the first start")),
+        Ok(true) => {}
+    }
+    let signing_key = SigningKey::new(b"doctor signs nothing");
     match DiskStore::open(&settings.blob_dir, "http://localhost", signing_key, Faults::none()) {
         Err(error) => bad("blobs", format!("{folder}: {error}; {mend}")),
         Ok(store) => match store.check().await {
             Err(error) => bad("blobs", format!("{folder}: {error}; {mend}")),
-            Ok(()) => {
-                let caps = store.caps();
-                good(
-                    "blobs",
-                    format!(
-                        "local disk at {folder}; enforces size {}, type {}, checksum {}, create-only {}, refuses ended uploads {}",
-                        caps.binds_size,
-                        caps.binds_content_type,
-                        caps.binds_checksum,
-                        caps.create_only,
-                        caps.refuses_ended
-                    ),
-                )
-            }
+            Ok(()) => good("blobs", format!("local disk at {folder}; enforces {}", enforced(store.caps()))),
         },
     }
+}
+
+fn enforced(caps: Caps) -> String {
+    let all = [
+        (caps.binds_size, "size"),
+        (caps.binds_content_type, "content type"),
+        (caps.binds_checksum, "checksum"),
+        (caps.create_only, "create-only"),
+        (caps.refuses_ended, "the end of a file"),
+    ];
+    let held: Vec<&str> = all.into_iter().filter(|(held, _)| *held).map(|(_, name)| name).collect();
+    held.join(", ")
 }
 
 async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
@@ -133,6 +138,7 @@ async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
         }
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
     }
+    findings.push(check_blobs(settings, &catalog).await);
     match catalog.server_time().await {
         Ok(Some(server)) if (server - clock.now()).abs() > CLOCK_SKEW_MS_MAX => findings.push(bad(
             "clock",

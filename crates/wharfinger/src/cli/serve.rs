@@ -46,7 +46,6 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
         OpenError::Setting(bad) => Failure::from(bad),
         other => failed(other),
     })?;
-    app.catalog.migrate(app.clock.now()).await.map_err(failed)?;
     let app = Arc::new(app);
     app.tokens.refresh(app.clock.now()).await;
     let supervisor = Supervisor::start(&app).await;
@@ -117,11 +116,9 @@ fn greet(app: &App, first_start: bool) {
     line(format!(
         "  INIT=$(curl -fsS {url}/api/v2/files/init -H \"Authorization: Bearer $WHARFINGER_TOKEN\" \\"
     ));
-    line(format!("    -d '{{\"fileName\":\"hello.txt\",\"size\":13}}')"));
-    line(format!("  ID=$(echo \"$INIT\" | sed 's/.*\"fileId\":\"\\([^\"]*\\)\".*/\\1/')"));
-    line(format!(
-        "  curl -fsS -T hello.txt \"$(echo \"$INIT\" | sed 's/.*\"uploadUrl\":\"\\([^\"]*\\)\".*/\\1/')\""
-    ));
+    line("    -d '{\"fileName\":\"hello.txt\",\"size\":13}')");
+    line("  ID=$(echo \"$INIT\" | sed 's/.*\"fileId\":\"\\([^\"]*\\)\".*/\\1/')");
+    line("  curl -fsS -T hello.txt \"$(echo \"$INIT\" | sed 's/.*\"uploadUrl\":\"\\([^\"]*\\)\".*/\\1/')\"");
     line(format!(
         "  curl -fsS -X POST {url}/api/v2/files/$ID/confirm -H \"Authorization: Bearer $WHARFINGER_TOKEN\""
     ));

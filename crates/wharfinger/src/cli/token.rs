@@ -37,7 +37,7 @@ pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     if arguments.json {
         line(format!("{}", serde_json::json!({ "token": token, "expiresAt": rfc3339(expires_at) })));
     } else {
-        line(format!("{token}"));
+        line(token);
     }
     Ok(())
 }

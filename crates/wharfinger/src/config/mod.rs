@@ -202,9 +202,14 @@ fn window_policy(word: &str) -> Result<WindowPolicy, BadSetting> {
 
 fn cron(name: &'static str, values: &Values) -> Result<Cron, BadSetting> {
     let text = values.text(name)?;
-    CronParser::new()
+    let schedule = CronParser::new()
         .parse(&text)
-        .map_err(|error| BadSetting::new(name, format!("`{text}` is not a cron schedule: {error}")))
+        .map_err(|error| BadSetting::new(name, format!("`{text}` is not a cron schedule: {error}")))?;
+    let some_day = crate::clock::to_utc(0);
+    if schedule.find_next_occurrence(&some_day, false).is_err() {
+        return Err(BadSetting::new(name, format!("`{text}` never comes")));
+    }
+    Ok(schedule)
 }
 
 #[cfg(test)]
@@ -251,6 +256,7 @@ mod tests {
             ("UNCONFIRMED_LIMIT_PERCENT", "101"),
             ("DEFAULT_TENANT_QUOTA_BYTES", "10 parsecs"),
             ("UPLOAD_WINDOW_SCHEDULE", "every day"),
+            ("UPLOAD_WINDOW_SCHEDULE", "0 0 31 2 *"),
             ("WHARFINGER_DATABASE_URL", "mysql://x"),
             ("WHARFINGER_BLOB_URL", "ftp://x"),
             ("WHARFINGER_JWT_SECRET", "short"),

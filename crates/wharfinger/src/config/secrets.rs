@@ -5,12 +5,16 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
 use super::{BadSetting, Settings};
 
 pub struct Secrets {
     /// None: tokens are checked by a JWKS alone.
     pub jwt_secret: Option<Vec<u8>>,
-    pub url_signing_key: Vec<u8>,
+    /// None: nothing that all processes share was given; the catalog keeps one for them.
+    pub url_signing_key: Option<Vec<u8>>,
     /// The data dir was new: somebody is here for the first time.
     pub first_start: bool,
 }
@@ -29,7 +33,6 @@ pub fn prepare(settings: &Settings) -> Result<Secrets, BadSetting> {
         first_start |= made;
         Ok(secret)
     };
-    let url_signing_key = make("url-signing.key")?;
     let jwt_secret = match &settings.jwt_secret {
         Some(secret) => Some(secret.clone().into_bytes()),
         None if settings.is_embedded() => Some(make("jwt.key")?),
@@ -42,7 +45,19 @@ pub fn prepare(settings: &Settings) -> Result<Secrets, BadSetting> {
             ));
         }
     };
+    // Of what all processes know, where there may be more than one; of a file of its own otherwise.
+    let url_signing_key = match &settings.jwt_secret {
+        Some(secret) => Some(derived(secret.as_bytes(), b"wharfinger local store urls")),
+        None if settings.is_embedded() => Some(make("url-signing.key")?),
+        None => None,
+    };
     Ok(Secrets { jwt_secret, url_signing_key, first_start })
+}
+
+fn derived(secret: &[u8], purpose: &[u8]) -> Vec<u8> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a key of any length");
+    mac.update(purpose);
+    mac.finalize().into_bytes().to_vec()
 }
 
 /// The secret in this file; true if it was made just now.

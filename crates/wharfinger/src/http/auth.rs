@@ -99,8 +99,9 @@ impl TokenKeys {
             }
             Algorithm::RS256 | Algorithm::ES256 => {
                 match self.by_jwks(token, header.alg, header.kid.as_deref()) {
-                    Some(outcome) => outcome?,
-                    None => {
+                    Some(Ok(claims)) => claims,
+                    // Perhaps the issuer has other keys by now.
+                    Some(Err(_)) | None => {
                         self.refresh(now).await;
                         self.by_jwks(token, header.alg, header.kid.as_deref())
                             .ok_or("the token's key is not known here")??

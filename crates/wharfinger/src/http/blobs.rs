@@ -69,7 +69,10 @@ pub(super) async fn get(
     if meta.etag != etag {
         return Err(found(BlobError::Changed));
     }
-    let (status, range) = match ByteRange::wanted(&headers, &etag, meta.size) {
+    // Ranges are for GET alone.
+    let wanted =
+        if method == Method::GET { ByteRange::wanted(&headers, &etag, meta.size) } else { Wanted::Whole };
+    let (status, range) = match wanted {
         Wanted::Whole => (StatusCode::OK, ByteRange { start: 0, length: meta.size }),
         Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
         Wanted::Impossible => {

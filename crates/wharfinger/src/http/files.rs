@@ -10,8 +10,8 @@ use super::Shared;
 use super::auth::Person;
 use super::problem::Problem;
 use super::wire::{
-    Asked, Body, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, Id, InitRequest, PageQuery,
-    StatusView,
+    Asked, Body, ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, Id,
+    InitRequest, PageQuery, SearchRequest, StatusView,
 };
 use crate::uploads::{confirm, delete, download, find, init, reissue};
 
@@ -124,6 +124,41 @@ pub(super) async fn history(
 ) -> Result<Json<HistoryView>, Problem> {
     let events = find::history(&app, &caller, id).await?;
     Ok(Json(HistoryView { events: events.into_iter().map(Into::into).collect() }))
+}
+
+#[utoipa::path(
+    get, path = "/api/v2/files/{id}/chunks", tag = "uploads", operation_id = "getChunks",
+    params(("id" = String, Path), PageQuery),
+    responses(
+        (status = 200, body = ChunksView, description = "The chunks of the file's text; none before a stage made them"),
+        (status = 404, body = Problem),
+    ),
+)]
+pub(super) async fn chunks(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(id): Id<FileId>,
+    Asked(page): Asked<PageQuery>,
+) -> Result<Json<ChunksView>, Problem> {
+    (page.cursor::<u64>()?, page.limit()?);
+    find::find(&app, &caller, id).await?;
+    Ok(Json(ChunksView { chunks: Vec::new(), next_cursor: None }))
+}
+
+#[utoipa::path(
+    post, path = "/api/v2/search", tag = "uploads", operation_id = "search",
+    request_body = SearchRequest,
+    responses(
+        (status = 200, body = HitsView, description = "The caller's own chunks, best first; none before a stage made them"),
+        (status = 400, body = Problem, description = "`invalid_request`"),
+    ),
+)]
+pub(super) async fn search(
+    _caller: Person,
+    Body(request): Body<SearchRequest>,
+) -> Result<Json<HitsView>, Problem> {
+    request.check()?;
+    Ok(Json(HitsView { hits: Vec::new() }))
 }
 
 #[utoipa::path(

@@ -27,7 +27,7 @@ pub(super) async fn trigger(
 ) -> Result<Json<Outcome>, Problem> {
     let now = app.clock.now();
     app.catalog.retry_cleanups_now(&caller.scope(), now).await.map_err(VerbError::from)?;
-    Ok(Json(pending_cleanups::run(&app).await?))
+    Ok(Json(pending_cleanups::run_for(&app, &caller.scope()).await?))
 }
 
 #[utoipa::path(

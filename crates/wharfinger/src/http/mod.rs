@@ -72,6 +72,8 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(files::list))
         .routes(routes!(files::get, files::delete))
         .routes(routes!(files::history))
+        .routes(routes!(files::chunks))
+        .routes(routes!(files::search))
         .routes(routes!(files::download))
         .routes(routes!(quota::get))
         .routes(routes!(quota::set))

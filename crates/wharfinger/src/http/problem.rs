@@ -174,6 +174,7 @@ impl From<Refused> for Problem {
             Refused::Checksum => of(StatusCode::BAD_REQUEST, "checksum_mismatch", "Checksum mismatch"),
             Refused::Exists => of(StatusCode::PRECONDITION_FAILED, "object_exists", "Object exists"),
             Refused::Ended => of(StatusCode::GONE, "gone", "Gone"),
+            Refused::Superseded => of(StatusCode::CONFLICT, "superseded", "Superseded"),
             Refused::Interrupted => of(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted"),
             Refused::Verb(error) => error.into(),
         }

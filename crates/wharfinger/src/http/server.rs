@@ -1,5 +1,6 @@
 //! Accepts connections until told to stop, then lets those that are open finish.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -8,8 +9,11 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+/// More wait in the system's own queue.
+const CONNECTIONS_MAX: usize = 10_000;
 /// A client that has not sent its headers by then is not going to.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
 /// What is under way gets this long to finish.
@@ -22,7 +26,9 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
     let open = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
+        let Ok(place) = places.clone().acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
@@ -36,12 +42,22 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
             }
         };
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        let watched = open.watch(connection);
+        let (builder, router, watcher) = (builder.clone(), router.clone(), open.watcher());
+        let stop = stop.clone();
         tokio::spawn(async move {
-            // A connection that ends badly is its client's affair.
-            let _ = watched.await;
+            let _place = place;
+            // The header timeout begins with the first byte; a client that never sends one is gone.
+            let mut first = [0];
+            let spoke = tokio::select! {
+                spoke = tokio::time::timeout(HEADERS_TIMEOUT, stream.peek(&mut first)) => matches!(spoke, Ok(Ok(1))),
+                () = stop.cancelled() => false,
+            };
+            if spoke {
+                let service = TowerToHyperService::new(router);
+                let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+                // A connection that ends badly is its client's affair.
+                let _ = watcher.watch(connection).await;
+            }
         });
     }
     drop(listener);

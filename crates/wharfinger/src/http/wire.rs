@@ -188,6 +188,53 @@ impl From<HistoryLine> for HistoryLineView {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ChunksView {
+    pub chunks: Vec<ChunkView>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ChunkView {
+    pub ordinal: u64,
+    pub text: String,
+    pub start: u64,
+    pub end: u64,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SearchRequest {
+    query: String,
+    /// 1 to 1000, 50 if left out.
+    limit: Option<usize>,
+}
+
+impl SearchRequest {
+    pub fn check(&self) -> Result<(), Problem> {
+        if self.query.trim().is_empty() {
+            return Err(Problem::invalid("query", "must not be empty"));
+        }
+        page_limit(self.limit).map(|_| ())
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HitsView {
+    pub hits: Vec<HitView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HitView {
+    pub file_id: String,
+    pub file_name: String,
+    pub ordinal: u64,
+    pub text: String,
+    pub score: f64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
 pub struct QuotaView {
     tenant: String,
     /// All that is charged, in bytes.
@@ -310,11 +357,15 @@ impl PageQuery {
     }
 
     pub fn limit(&self) -> Result<usize, Problem> {
-        match self.limit {
-            None => Ok(PAGE_ROWS_DEFAULT),
-            Some(limit) if (1..=PAGE_ROWS_MAX).contains(&limit) => Ok(limit),
-            Some(_) => Err(Problem::invalid("limit", format!("must be 1 to {PAGE_ROWS_MAX}"))),
-        }
+        page_limit(self.limit)
+    }
+}
+
+fn page_limit(limit: Option<usize>) -> Result<usize, Problem> {
+    match limit {
+        None => Ok(PAGE_ROWS_DEFAULT),
+        Some(limit) if (1..=PAGE_ROWS_MAX).contains(&limit) => Ok(limit),
+        Some(_) => Err(Problem::invalid("limit", format!("must be 1 to {PAGE_ROWS_MAX}"))),
     }
 }
 
@@ -355,7 +406,8 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
 
 /// Serde speaks of Rust types; clients do not.
 fn plain_words(problem: &str) -> String {
-    problem.replace("expected u64", "expected a whole number, 0 or more")
+    let whole = "expected a whole number, 0 or more";
+    problem.replace("expected u64", whole).replace("expected usize", whole)
 }
 
 /// Serde names an unknown or missing field in its message, not in its path.
@@ -397,9 +449,12 @@ impl<T: DeserializeOwned> axum::extract::FromRequestParts<Shared> for Asked<T> {
         parts: &mut axum::http::request::Parts,
         app: &Shared,
     ) -> Result<Self, Problem> {
-        let query = Query::<T>::from_request_parts(parts, app)
-            .await
-            .map_err(|rejection| Problem::invalid("query", rejection.body_text()))?;
+        let query = Query::<T>::from_request_parts(parts, app).await.map_err(|rejection| {
+            let text = rejection.body_text();
+            let problem = text.rsplit_once("query string: ").map_or(text.as_str(), |(_, problem)| problem);
+            let named = problem.split_once(": ").map(|(field, _)| field).filter(|field| !field.contains(' '));
+            Problem::invalid(named.unwrap_or(&blamed_field("query", problem)), problem)
+        })?;
         Ok(Asked(query.0))
     }
 }

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::catalog::{ClaimedCleanup, CleanupOutcome};
+use wharfinger_backends::catalog::{ClaimedCleanup, CleanupOutcome, Scope};
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::record;
@@ -29,8 +29,13 @@ pub struct Outcome {
 
 /// Deletes all that is due.
 pub async fn run(app: &App) -> Result<Outcome, VerbError> {
+    run_for(app, &Scope::All).await
+}
+
+/// Deletes what is due in a scope.
+pub async fn run_for(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
     let started_at = app.clock.now();
-    let outcome = delete_due(app).await;
+    let outcome = delete_due(app, scope).await;
     record(app, NAME, started_at, &outcome).await;
     if let Ok(outcome) = &outcome
         && outcome.attempted > 0
@@ -48,21 +53,27 @@ pub async fn run(app: &App) -> Result<Outcome, VerbError> {
     outcome
 }
 
-async fn delete_due(app: &App) -> Result<Outcome, VerbError> {
+async fn delete_due(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let batch_max = app.blobs.caps().delete_batch_max;
     loop {
-        let now = app.clock.now();
-        let claimed = app.catalog.claim_cleanups(now, batch_max, LEASE_MS).await?;
+        let claimed = app.catalog.claim_cleanups_of(scope, app.clock.now(), batch_max, LEASE_MS).await?;
         if claimed.is_empty() {
             return Ok(outcome);
         }
         let keys: Vec<_> = claimed.iter().map(|cleanup| cleanup.key.clone()).collect();
         let answers = app.blobs.delete_many(&keys).await;
         let attempted = claimed.len() as u64;
-        let judged =
-            claimed.into_iter().zip(answers).map(|(cleanup, answer)| judge(cleanup, answer, now)).collect();
-        let settled = app.catalog.settle_cleanups(judged, app.clock.now()).await?;
+        // One object that cannot be deleted is not a store that is down.
+        let unsure = answers.iter().any(|answer| matches!(answer, Err(BlobError::Unavailable(_))));
+        let store_down = unsure && app.blobs.check().await.is_err();
+        let now = app.clock.now();
+        let judged = claimed
+            .into_iter()
+            .zip(answers)
+            .map(|(cleanup, answer)| judge(cleanup, answer, store_down, now))
+            .collect();
+        let settled = app.catalog.settle_cleanups(judged, now).await?;
         outcome.attempted += attempted;
         outcome.done += settled.done;
         outcome.failed += settled.failed;
@@ -73,6 +84,7 @@ async fn delete_due(app: &App) -> Result<Outcome, VerbError> {
 fn judge(
     cleanup: ClaimedCleanup,
     answer: Result<(), BlobError>,
+    store_down: bool,
     now: i64,
 ) -> (ClaimedCleanup, CleanupOutcome) {
     let later = |backoff: Backoff, attempt| {
@@ -81,11 +93,11 @@ fn judge(
     };
     let outcome = match answer {
         Ok(()) | Err(BlobError::NotFound) => CleanupOutcome::Gone,
-        Err(error @ BlobError::Unavailable(_)) => {
+        Err(error @ BlobError::Unavailable(_)) if store_down => {
             metric::cleanup_failed("unavailable");
             CleanupOutcome::StoreDown { error: error.to_string(), retry_at: later(STORE_DOWN, 1) }
         }
-        Err(error @ (BlobError::Refused(_) | BlobError::Changed)) => {
+        Err(error) => {
             metric::cleanup_failed("refused");
             tracing::warn!(job = NAME, tenant = %cleanup.tenant, error = %error, attempt = cleanup.attempts + 1,
                 "the store refused a delete");

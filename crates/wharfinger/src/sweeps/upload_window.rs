@@ -25,12 +25,13 @@ pub struct Outcome {
 
 pub async fn run(app: &App) -> Result<Outcome, VerbError> {
     let started_at = app.clock.now();
-    let outcome = look_at_all_due(app).await;
-    record(app, NAME, started_at, &outcome).await;
-    forget_keys(app).await;
+    // Before tombstones are forgotten: they say where the objects of crashed landings are.
     if let Err(error) = land::clear_left_behind(app).await {
         tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
     }
+    let outcome = look_at_all_due(app).await;
+    record(app, NAME, started_at, &outcome).await;
+    forget_keys(app).await;
     if let Ok(outcome) = &outcome
         && outcome.checked > 0
     {
@@ -54,10 +55,10 @@ async fn look_at_all_due(app: &App) -> Result<Outcome, VerbError> {
     loop {
         let due = app.catalog.files_to_look_at(now, after, PAGE_FILES).await?;
         let Some(last) = due.last() else { return Ok(outcome) };
-        after = last.next_look_at.map(|at| (at, last.id));
-        for file in &due {
+        after = Some(*last);
+        for (_, id) in &due {
             outcome.checked += 1;
-            match look_at(app, file.id).await {
+            match look_at(app, *id).await {
                 Some(Looked::Reclaimed) => outcome.reclaimed += 1,
                 Some(Looked::Rescued) => outcome.rescued += 1,
                 Some(_) => {}

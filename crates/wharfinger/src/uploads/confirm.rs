@@ -1,8 +1,12 @@
 //! Makes an uploaded file real: the object is found, measured, pinned, and only then does the row say so. Of a
 //! confirm and a cleaner that race, the row's version lets exactly one win.
 
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
 use wharfinger_backends::blobs::{BlobError, ObjectMeta};
 use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
@@ -60,6 +64,7 @@ pub(super) async fn examine(
     if let (Some(expected), false) = (declared.or(given_sha256.clone()), store_checked) {
         check_bytes(app, file, &meta, &expected).await?;
     }
+    app.blobs.make_durable(&file.key).await?;
     let pin = Pin { etag: meta.etag, version_id: meta.version_id };
     file::confirm(file, pin, given_sha256, reason, app.clock.now())
         .map_err(|refusal| VerbError::Internal(refusal.to_string()))
@@ -67,14 +72,74 @@ pub(super) async fn examine(
 
 /// Reads the very object that is about to be pinned.
 async fn check_bytes(app: &App, file: &File, meta: &ObjectMeta, expected: &str) -> Result<(), VerbError> {
-    let mut bytes = match app.blobs.get(&file.key, &meta.etag, 0, None).await {
-        Ok(bytes) => bytes,
-        Err(BlobError::NotFound) => return Err(VerbError::ObjectMissing),
-        Err(error) => return Err(error.into()),
+    let found = match app.examinations.sha256(app, file, &meta.etag).await {
+        Err(VerbError::NotFound) => return Err(VerbError::ObjectMissing),
+        found => found?,
     };
-    let mut hasher = Sha256::new();
-    while let Some(chunk) = bytes.next().await {
-        hasher.update(&chunk?);
+    if found == expected { Ok(()) } else { Err(VerbError::ChecksumMismatch) }
+}
+
+/// Objects that are read whole for their checksum: each once at a time, a few at once, and the last few results
+/// are kept, so that asking again is cheap.
+pub struct Examinations {
+    places: Semaphore,
+    under_way: Mutex<BTreeSet<FileId>>,
+    known: Mutex<VecDeque<(FileId, String, String)>>,
+}
+
+const EXAMINATIONS_MAX: usize = 4;
+const KNOWN_MAX: usize = 256;
+
+impl Default for Examinations {
+    fn default() -> Self {
+        Examinations {
+            places: Semaphore::new(EXAMINATIONS_MAX),
+            under_way: Mutex::default(),
+            known: Mutex::default(),
+        }
     }
-    if hex(&hasher.finalize()) == expected { Ok(()) } else { Err(VerbError::ChecksumMismatch) }
+}
+
+/// Takes a file off the list of those under way, however its reading ends.
+struct UnderWay<'e>(&'e Mutex<BTreeSet<FileId>>, FileId);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        lock(self.0).remove(&self.1);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Examinations {
+    /// The SHA-256 of the object with this ETag.
+    pub(super) async fn sha256(&self, app: &App, file: &File, etag: &str) -> Result<String, VerbError> {
+        let known = lock(&self.known).iter().find(|(id, e, _)| (*id, e.as_str()) == (file.id, etag)).cloned();
+        if let Some((_, _, sum)) = known {
+            return Ok(sum);
+        }
+        if !lock(&self.under_way).insert(file.id) {
+            return Err(VerbError::Unavailable("the object is being read for an earlier call".into()));
+        }
+        let _under_way = UnderWay(&self.under_way, file.id);
+        let _place =
+            self.places.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
+        let mut bytes = match app.blobs.get(&file.key, etag, 0, None).await {
+            Err(BlobError::NotFound) => return Err(VerbError::NotFound),
+            bytes => bytes?,
+        };
+        let mut hasher = Sha256::new();
+        while let Some(chunk) = bytes.next().await {
+            hasher.update(&chunk?);
+        }
+        let sum = hex(&hasher.finalize());
+        let mut known = lock(&self.known);
+        known.push_back((file.id, etag.to_owned(), sum.clone()));
+        if known.len() > KNOWN_MAX {
+            known.pop_front();
+        }
+        Ok(sum)
+    }
 }

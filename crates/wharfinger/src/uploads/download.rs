@@ -1,8 +1,8 @@
 //! Hands out a short-lived URL for the very bytes that were confirmed. Bytes that are not those any more are
 //! quarantined, not served.
 
-use wharfinger_backends::blobs::{BlobError, GetGrant, SignedRequest};
-use wharfinger_lifecycle::file::{self, File};
+use wharfinger_backends::blobs::{BlobError, GetGrant, ObjectMeta, SignedRequest};
+use wharfinger_lifecycle::file::{self, File, Pin};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
@@ -19,6 +19,13 @@ pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRe
         };
         match app.blobs.head(&read.key).await {
             Ok(meta) if meta.etag == pin.etag => return sign(app, read, meta.etag).await,
+            Ok(meta) if is_same_by_checksum(app, &read, &meta).await? => {
+                let pin = Pin { etag: meta.etag, version_id: meta.version_id };
+                // Committed or not, the next round finds the pin that holds.
+                commit(app, file::repin(&read, pin, app.clock.now()), "download").await?;
+                tracing::info!(fileId = %read.id, tenant = %read.tenant, action = "repinned",
+                    "the same bytes have another ETag, as after a restore");
+            }
             Ok(_) => {
                 let change =
                     file::quarantine(&read, "object changed after it was confirmed", app.clock.now())
@@ -38,6 +45,16 @@ pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRe
         }
     }
     Err(VerbError::busy())
+}
+
+/// A restore gives the same bytes another ETag. Where their checksum is known they can be told from others.
+async fn is_same_by_checksum(app: &App, file: &File, meta: &ObjectMeta) -> Result<bool, VerbError> {
+    match &file.checksum_sha256 {
+        Some(checksum) if meta.size == file.size => {
+            Ok(app.examinations.sha256(app, file, &meta.etag).await? == *checksum)
+        }
+        _ => Ok(false),
+    }
 }
 
 async fn sign(app: &App, file: File, etag: String) -> Result<SignedRequest, VerbError> {

@@ -56,9 +56,10 @@ impl VerbError {
 impl From<CatalogError> for VerbError {
     fn from(error: CatalogError) -> Self {
         match error {
-            CatalogError::Stale | CatalogError::Unavailable(_) | CatalogError::Unknown(_) => {
-                VerbError::Unavailable(error.to_string())
-            }
+            CatalogError::Stale
+            | CatalogError::Unavailable(_)
+            | CatalogError::Repeat(_)
+            | CatalogError::Unknown(_) => VerbError::Unavailable(error.to_string()),
             CatalogError::Corrupt(_) => VerbError::Internal(error.to_string()),
         }
     }

@@ -167,7 +167,9 @@ fn check_metadata(text: &str) -> Result<(), String> {
         match value {
             Value::String(text) => text.contains('\0'),
             Value::Array(items) => items.iter().any(has_nul),
-            Value::Object(members) => members.iter().any(|(name, value)| name.contains('\0') || has_nul(value)),
+            Value::Object(members) => {
+                members.iter().any(|(name, value)| name.contains('\0') || has_nul(value))
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) => false,
         }
     }
@@ -190,6 +192,7 @@ fn is_content_type(text: &str) -> bool {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&b))
     };
     text.len() <= limits::CONTENT_TYPE_BYTES_MAX
+        && text == text.trim()
         && text.bytes().all(|b| (0x20..0x7f).contains(&b))
         && essence.trim_end().split_once('/').is_some_and(|(kind, subtype)| token(kind) && token(subtype))
 }
@@ -225,7 +228,7 @@ mod tests {
         for good in ["image/png", "text/plain; charset=utf-8", "application/vnd.ms-excel", "image/svg+xml"] {
             assert!(is_content_type(good), "{good}");
         }
-        for bad in ["", "png", "/", "a/", "a/b\r\nx: y", "a b/c", "ä/b"] {
+        for bad in ["", "png", "/", "a/", "a/b\r\nx: y", "a b/c", "ä/b", "text/plain "] {
             assert!(!is_content_type(bad), "{bad}");
         }
     }

@@ -1,11 +1,14 @@
 //! Takes the bytes of an upload to local disk. The row is looked up before the first byte is taken and again
 //! when the last one is in place: what came too late is withdrawn.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use wharfinger_backends::blobs::disk::{LandingError, SignedQuery};
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::blobs::disk::{Landing, LandingError, LeftBehind, SignedQuery};
 use wharfinger_backends::blobs::{BlobError, BlobStore as _};
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
@@ -31,6 +34,8 @@ pub enum Refused {
     Exists,
     #[error("the upload has ended")]
     Ended,
+    #[error("a later upload to the same URL has taken the place of this one")]
+    Superseded,
     #[error("the client hung up or sent nothing for too long")]
     Interrupted,
     #[error("{0}")]
@@ -56,6 +61,8 @@ pub struct Sent {
 
 /// A client that sends nothing for this long is gone.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+/// How often a long upload looks whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// A temporary file that was not written to for this long has no upload behind it.
 const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(600);
 
@@ -93,6 +100,47 @@ pub async fn admit(
     }
 }
 
+/// Uploads under way in this process, one for each file: bytes that are not in place yet are nobody's charge, so
+/// a later PUT ends the earlier, and so does the end of the file.
+#[derive(Default)]
+pub struct Landings(Mutex<HashMap<FileId, CancellationToken>>);
+
+/// Leaves the list when its upload ends, unless a later one has taken the place.
+struct Place<'l> {
+    landings: &'l Landings,
+    file: FileId,
+    stop: CancellationToken,
+}
+
+impl Landings {
+    fn begin(&self, file: FileId) -> Place<'_> {
+        let stop = CancellationToken::new();
+        if let Some(earlier) = self.list().insert(file, stop.clone()) {
+            earlier.cancel();
+        }
+        Place { landings: self, file, stop }
+    }
+
+    /// The file has ended: what is on its way is not wanted any more.
+    pub fn stop(&self, file: FileId) {
+        if let Some(under_way) = self.list().remove(&file) {
+            under_way.cancel();
+        }
+    }
+
+    fn list(&self) -> MutexGuard<'_, HashMap<FileId, CancellationToken>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.stop.is_cancelled() {
+            self.landings.list().remove(&self.file);
+        }
+    }
+}
+
 /// Streams the body to its place; answers the ETag.
 pub async fn land<E>(
     app: &App,
@@ -100,17 +148,15 @@ pub async fn land<E>(
     key: &ObjectKey,
     size: u64,
     sha256: Option<String>,
-    mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<String, Refused> {
+    let place = app.landings.begin(file);
     let mut landing = app.disk.land(file, key, size, sha256).await?;
-    loop {
-        match tokio::time::timeout(IDLE_MAX, body.next()).await {
-            Ok(Some(Ok(bytes))) => match landing.write(&bytes).await {
-                Err(LandingError::TooLong) => return Err(Refused::Length(size)),
-                outcome => outcome?,
-            },
-            Ok(None) => break,
-            Ok(Some(Err(_))) | Err(_) => return Err(Refused::Interrupted),
+    tokio::select! {
+        received = receive(app, key, size, &mut landing, body) => received?,
+        () = place.stop.cancelled() => {
+            let wanted = row_of(app, key).await?.is_some_and(|file| file.ended.is_none());
+            return Err(if wanted { Refused::Superseded } else { Refused::Ended });
         }
     }
     let landed = match app.disk.place(landing).await {
@@ -131,16 +177,57 @@ pub async fn land<E>(
     }
 }
 
+/// Looks at the row now and then: another process may have ended the file, or its time may be over.
+async fn receive<E>(
+    app: &App,
+    key: &ObjectKey,
+    size: u64,
+    landing: &mut Landing,
+    mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<(), Refused> {
+    let mut looked = Instant::now();
+    loop {
+        match tokio::time::timeout(IDLE_MAX, body.next()).await {
+            Ok(Some(Ok(bytes))) => match landing.write(&bytes).await {
+                Err(LandingError::TooLong) => return Err(Refused::Length(size)),
+                outcome => outcome?,
+            },
+            Ok(None) => return Ok(()),
+            Ok(Some(Err(_))) | Err(_) => return Err(Refused::Interrupted),
+        }
+        if looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            match row_of(app, key).await? {
+                Some(file) if file.ended.is_none() && app.clock.now() < app.policy.silent_at(&file) => {}
+                _ => return Err(Refused::Ended),
+            }
+        }
+    }
+}
+
 /// Makes up for the second look of uploads that crashed before it.
 pub async fn clear_left_behind(app: &App) -> Result<u64, VerbError> {
     let mut cleared = 0;
     for left in app.disk.left_behind(LEFT_BEHIND_AFTER).await? {
-        let file = app.catalog.file(left.file).await?;
-        let keep = file.as_ref().is_some_and(|file| file.ended.is_none());
-        app.disk.clear(left, file.as_ref().map(|file| &file.key), keep).await?;
-        cleared += 1;
+        let id = left.file;
+        match clear_one(app, left).await {
+            Ok(()) => cleared += 1,
+            Err(error) => {
+                tracing::warn!(fileId = %id, error = ?error, "a crashed landing could not be cleared")
+            }
+        }
     }
     Ok(cleared)
+}
+
+async fn clear_one(app: &App, left: LeftBehind) -> Result<(), VerbError> {
+    let file = app.catalog.file(left.file).await?;
+    if file.is_none() && left.placed {
+        // Without its row nobody knows where the object is: the note is all that says that there is one.
+        return Err(VerbError::Internal("an object is in place whose row has been forgotten".into()));
+    }
+    let keep = file.as_ref().is_some_and(|file| file.ended.is_none());
+    Ok(app.disk.clear(left, file.as_ref().map(|file| &file.key), keep).await?)
 }
 
 async fn row_of(app: &App, key: &ObjectKey) -> Result<Option<File>, VerbError> {

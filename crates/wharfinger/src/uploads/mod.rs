@@ -77,7 +77,7 @@ const STALE_TRIES_MAX: u32 = 20;
 async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbError> {
     let refunded = change.refunded_bytes();
     let tenant = change.after.tenant.clone();
-    let has_cleanup = change.cleanup.is_some();
+    let (id, has_cleanup) = (change.after.id, change.cleanup.is_some());
     match app.catalog.commit(change, actor).await {
         Ok(()) => {}
         Err(CatalogError::Stale) => return Ok(false),
@@ -87,6 +87,7 @@ async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbErro
         metric::quota_refunded(&tenant, refunded);
     }
     if has_cleanup {
+        app.landings.stop(id);
         app.cleanup_bell.notify_one();
     }
     Ok(true)

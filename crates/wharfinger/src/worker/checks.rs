@@ -1,5 +1,7 @@
 //! The delayed checks: jobs that look at an upload when its window is over.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use wharfinger_backends::catalog::{JobClaim, LeasedJob};
 use wharfinger_lifecycle::retry::Backoff;
@@ -12,6 +14,8 @@ use crate::uploads::look::look;
 const CLAIM_JOBS: usize = 100;
 const AT_ONCE: usize = 16;
 const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
+/// A store that does not answer holds up its own check, not the others.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 const TAKE_BACK_JOBS: usize = 100;
 
 /// Runs every check that is due; answers how many.
@@ -48,13 +52,14 @@ pub async fn run_due(app: &App) -> Result<u64, VerbError> {
 }
 
 async fn check(app: &App, job: &LeasedJob) -> Result<(), VerbError> {
-    if let Some(file) = job.file {
-        look(app, file, CHECK_QUEUE).await?;
+    let Some(file) = job.file else { return Ok(()) };
+    match tokio::time::timeout(LOOK_TIMEOUT, look(app, file, CHECK_QUEUE)).await {
+        Ok(looked) => looked.map(|_| ()),
+        Err(_) => Err(VerbError::Unavailable("the look took too long".into())),
     }
-    Ok(())
 }
 
-/// A look that found the file deferred has moved its job's time; a job whose file has ended is gone already.
+/// A look that put the file off has taken the job back to wait; a job whose file has ended is gone already.
 async fn settle(app: &App, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) -> Result<(), VerbError> {
     let mut done = Vec::new();
     for (job, outcome) in outcomes {

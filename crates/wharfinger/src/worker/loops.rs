@@ -1,6 +1,7 @@
 //! What runs all the time: each loop sleeps until something is due, and no longer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use croner::Cron;
 use wharfinger_lifecycle::UnixMs;
@@ -17,6 +18,8 @@ const REAPER_PAUSE_MS_MAX: i64 = 5_000;
 /// After an error of the catalog.
 const ERROR_PAUSE_MS: i64 = 1_000;
 const CLOCK_PAUSE_MS: i64 = 60_000;
+const METRICS_PAUSE: Duration = Duration::from_secs(5);
+const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
 
 pub(super) async fn delayed_checks(app: Arc<App>) {
     loop {
@@ -73,6 +76,22 @@ pub(super) async fn scheduled_upload_window(app: Arc<App>) {
     while let Some(at) = next_time(&app.settings.window_schedule, app.clock.now()) {
         app.clock.sleep_until(at).await;
         let _ = sweeps::upload_window::run(&app).await;
+    }
+}
+
+/// Histograms keep every sample until somebody reads them; nobody may be asking.
+pub(super) async fn metrics_upkeep(_app: Arc<App>) {
+    loop {
+        tokio::time::sleep(METRICS_PAUSE).await;
+        crate::telemetry::prometheus().run_upkeep();
+    }
+}
+
+/// Keys that the issuer withdrew are not trusted for long.
+pub(super) async fn issuer_keys(app: Arc<App>) {
+    loop {
+        app.tokens.refresh(app.clock.now()).await;
+        app.clock.sleep_until(app.clock.now() + ISSUER_PAUSE_MS).await;
     }
 }
 

@@ -20,7 +20,11 @@ pub fn files_below(root: &Path) -> BTreeSet<String> {
                 folders.push(path);
             } else {
                 let relative = path.strip_prefix(root).expect("below the root");
-                found.insert(relative.to_str().expect("UTF-8").to_owned());
+                let name = relative.to_str().expect("UTF-8").to_owned();
+                // The mark says whose store it is; it is no object.
+                if name != ".wharfinger/store" {
+                    found.insert(name);
+                }
             }
         }
     }

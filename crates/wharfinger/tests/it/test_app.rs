@@ -131,22 +131,25 @@ impl Ground {
     }
 
     pub async fn start(&self) -> TestApp {
-        let server = self.start_with(Faults::none()).await;
-        server.app.catalog.migrate(self.clock.now()).await.expect("the schema");
-        server
+        self.start_with(Faults::none()).await
     }
 
-    /// On ground where a server has been before: the schema is there, so the first call counted is a verb's.
+    /// The faults begin when the server has: the first call counted is a verb's.
     pub async fn start_with(&self, faults: Faults) -> TestApp {
+        if wharfinger::config::log_filter().is_some() {
+            wharfinger::telemetry::log_to_stderr();
+        }
         let flags = Flags { config: None, overrides: self.settings.clone() };
         let values = Values::read(&flags).expect("known settings");
         let settings = Settings::from_values(&values).expect("possible settings");
         let secrets = prepare_secrets(&settings).expect("secrets");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let app = App::open(settings, &secrets, self.clock.clone(), faults, url.clone())
+        faults.hold(true);
+        let app = App::open(settings, &secrets, self.clock.clone(), faults.clone(), url.clone())
             .await
             .expect("the app opens");
+        faults.hold(false);
         let app = Arc::new(app);
         let stop = CancellationToken::new();
         tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));

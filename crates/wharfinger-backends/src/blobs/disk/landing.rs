@@ -68,6 +68,8 @@ impl Drop for TempName {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftBehind {
     pub file: FileId,
+    /// Its object is in place.
+    pub placed: bool,
     temp: PathBuf,
 }
 
@@ -103,9 +105,12 @@ impl DiskStore {
         {
             return Err(LandingError::Checksum);
         }
+        let folder = self.root.join(LANDING_FOLDER);
         let synced = async {
             file.flush().await.map_err(from_io)?;
-            file.sync_all().await.map_err(from_io)
+            file.sync_all().await.map_err(from_io)?;
+            // The temporary name too: after a power cut it must not be missing where the object is there.
+            blocking(move || sync_folder(&folder).map_err(from_io)).await
         };
         self.faults.around("sync", synced).await?;
         drop(file);
@@ -190,17 +195,30 @@ const LINK_TRIES_MAX: u32 = 100;
 /// A hard link takes a name only if nobody has it, which a rename does not.
 fn link_durably(root: &Path, from: &Path, to: &Path) -> io::Result<fs::Metadata> {
     let folder = to.parent().unwrap_or(root);
+    // Before the link: afterwards the file may end at any moment, and both names be gone with it.
+    let meta = fs::metadata(from)?;
     let mut tries = 1;
     loop {
-        match make_folder_durably(root, folder).and_then(|()| fs::hard_link(from, to)) {
+        match make_folder(root, folder).and_then(|()| fs::hard_link(from, to)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && tries < LINK_TRIES_MAX => tries += 1,
             Err(error) => return Err(error),
             Ok(()) => break,
         }
     }
-    sync_folder_if_there(folder)?;
-    // Of the temporary name: the file may have ended already, and its object be gone with its folder.
-    fs::metadata(from)
+    sync_folders_up(root, folder)?;
+    Ok(meta)
+}
+
+/// Every folder on the way, because another upload may have made one and not have synced it yet.
+pub(super) fn sync_folders_up(root: &Path, folder: &Path) -> io::Result<()> {
+    let mut folder = folder;
+    loop {
+        sync_folder_if_there(folder)?;
+        match folder.parent() {
+            Some(parent) if folder != root => folder = parent,
+            _ => return Ok(()),
+        }
+    }
 }
 
 fn sync_folder_if_there(folder: &Path) -> io::Result<()> {
@@ -210,15 +228,15 @@ fn sync_folder_if_there(folder: &Path) -> io::Result<()> {
     }
 }
 
-fn make_folder_durably(root: &Path, folder: &Path) -> io::Result<()> {
+fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
     if folder == root || folder.is_dir() {
         return Ok(());
     }
     if let Some(parent) = folder.parent() {
-        make_folder_durably(root, parent)?;
+        make_folder(root, parent)?;
         match fs::create_dir(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => sync_folder(parent)?,
+            _ => {}
         }
     }
     Ok(())
@@ -235,7 +253,7 @@ fn find_left_behind(folder: &Path, quiet: Duration) -> io::Result<Vec<LeftBehind
         let Ok(meta) = entry.metadata() else { continue };
         let age = meta.modified()?.elapsed().unwrap_or_default();
         if meta.nlink() > 1 || age >= quiet {
-            found.push(LeftBehind { file, temp: entry.path() });
+            found.push(LeftBehind { file, placed: meta.nlink() > 1, temp: entry.path() });
         }
     }
     Ok(found)
@@ -243,7 +261,9 @@ fn find_left_behind(folder: &Path, quiet: Duration) -> io::Result<Vec<LeftBehind
 
 /// Removes the target if it is the very file the temporary name stands for, and never another's.
 fn remove_if_same(temp: &Path, target: &Path) -> io::Result<()> {
-    let (Ok(ours), Ok(placed)) = (fs::metadata(temp), fs::metadata(target)) else { return Ok(()) };
+    let (Some(ours), Some(placed)) = (metadata_if_there(temp)?, metadata_if_there(target)?) else {
+        return Ok(());
+    };
     if (ours.dev(), ours.ino()) == (placed.dev(), placed.ino()) {
         remove_if_there(target)?;
         if let Some(folder) = target.parent() {
@@ -251,6 +271,15 @@ fn remove_if_same(temp: &Path, target: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Only a clear "absent" is none; any other error is one.
+fn metadata_if_there(path: &Path) -> io::Result<Option<fs::Metadata>> {
+    match fs::metadata(path) {
+        Ok(meta) => Ok(Some(meta)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

@@ -27,6 +27,8 @@ pub use signing::{SignedQuery, SigningKey};
 pub const ROUTE: &str = "/blobs/";
 
 const LANDING_FOLDER: &str = ".landing";
+/// Says whose objects these are.
+pub const MARK: &str = ".wharfinger/store";
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 
 pub struct DiskStore {
@@ -49,6 +51,23 @@ impl DiskStore {
         Ok(DiskStore { root, public_url: public_url.to_owned(), signing_key, faults })
     }
 
+    /// The mark of a folder: whose objects lie there. None: nobody's yet, or its disk is not mounted.
+    pub fn mark(root: &Path) -> Result<Option<String>, BlobError> {
+        match fs::read_to_string(root.join(MARK)) {
+            Ok(mark) => Ok(Some(mark.trim().to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(BlobError::Unavailable(format!("{}: {error}", root.display()))),
+        }
+    }
+
+    pub fn set_mark(root: &Path, mark: &str) -> Result<(), BlobError> {
+        write_mark(root, mark).map_err(|error| BlobError::Unavailable(format!("{}: {error}", root.display())))
+    }
+
+    pub fn remove_mark(root: &Path) -> Result<(), BlobError> {
+        fs::remove_file(root.join(MARK)).map_err(from_io)
+    }
+
     pub fn signing_key(&self) -> &SigningKey {
         &self.signing_key
     }
@@ -62,6 +81,15 @@ impl DiskStore {
         let path = key.as_str().replace('%', "%25");
         format!("{}{ROUTE}{path}?{}", self.public_url, query.to_query_string())
     }
+}
+
+fn write_mark(root: &Path, mark: &str) -> io::Result<()> {
+    let path = root.join(MARK);
+    let folder = path.parent().unwrap_or(root);
+    fs::create_dir_all(folder)?;
+    fs::write(&path, mark)?;
+    fs::File::open(&path)?.sync_all()?;
+    landing::sync_folders_up(root, folder)
 }
 
 /// Changes whenever the bytes do, and survives a copy that keeps modification times.
@@ -192,8 +220,14 @@ impl BlobStore for DiskStore {
         .boxed()
     }
 
+    async fn make_durable(&self, key: &ObjectKey) -> Result<(), BlobError> {
+        let (root, path) = (self.root.clone(), self.path(key));
+        blocking(move || landing::sync_folders_up(&root, path.parent().unwrap_or(&root)).map_err(from_io))
+            .await
+    }
+
     async fn check(&self) -> Result<(), BlobError> {
-        let probe = self.root.join(LANDING_FOLDER).join(format!("check.{}", std::process::id()));
+        let probe = self.root.join(LANDING_FOLDER).join(format!("check.{}", uuid::Uuid::new_v4()));
         blocking(move || {
             fs::write(&probe, b"wharfinger").and_then(|()| fs::remove_file(&probe)).map_err(|error| {
                 BlobError::Unavailable(format!("{} cannot be written: {error}", probe.display()))

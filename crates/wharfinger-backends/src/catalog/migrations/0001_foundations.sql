@@ -34,8 +34,11 @@ CREATE TABLE files (
     CHECK (etag IS NOT NULL OR pipeline_status IN ('registered', 'deleted')),
     CHECK ((end_reason IS NOT NULL) = (pipeline_status = 'deleted'))
 );
-CREATE INDEX files_by_owner ON files (tenant_id, user_id, id);
-CREATE INDEX files_by_tenant ON files (tenant_id, id);
+-- Lists pass over the dead without reading them.
+CREATE INDEX files_by_owner ON files (tenant_id, user_id, id) WHERE pipeline_status <> 'deleted';
+CREATE INDEX files_by_tenant ON files (tenant_id, id) WHERE pipeline_status <> 'deleted';
+CREATE INDEX files_alive ON files (id) WHERE pipeline_status <> 'deleted';
+CREATE INDEX files_charged ON files (tenant_id, pipeline_status, charged_bytes) WHERE charged_bytes > 0;
 CREATE INDEX files_to_look_at ON files (next_look_at, id) WHERE next_look_at IS NOT NULL;
 
 -- Every object that we put or let others put, written before it can exist.

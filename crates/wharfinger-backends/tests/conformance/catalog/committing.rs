@@ -94,8 +94,8 @@ pub(super) async fn a_live_url_keeps_the_charge_of_a_deleted_file(site: &Site) {
     assert_eq!(jobs_left(site).await, None);
 
     let due = site.catalog.files_to_look_at(SILENT, None, 10).await.expect("read");
-    assert_eq!(due, [file]);
-    let Look::Refund(refund) = file::look(&due[0], &POLICY, SILENT) else { panic!("a refund is due") };
+    assert_eq!(due, [(SILENT, file.id)]);
+    let Look::Refund(refund) = file::look(&file, &POLICY, SILENT) else { panic!("a refund is due") };
     let refunded = committed(&site.catalog, *refund.clone()).await;
     assert_eq!(quota(site).await, (0, 0));
     assert_eq!(stored(site, &refunded).await, refunded);
@@ -162,20 +162,22 @@ pub(super) async fn a_fresh_url_moves_the_look_and_the_check(site: &Site) {
 }
 
 /// A job that somebody works on is not moved under their hands.
-pub(super) async fn a_leased_check_stays_where_it_is(site: &Site) {
+pub(super) async fn a_leased_check_that_is_put_off_waits_again(site: &Site) {
     let file = registered(&site.catalog, ADA, 100).await;
     let mut wanted = claim(1, SILENT);
     wanted.queue = CHECKS;
     let leased = site.catalog.claim_jobs(wanted).await.expect("claimed");
     assert_eq!(leased.len(), 1);
     committed(&site.catalog, file::defer(&file, SILENT + SECOND, SILENT)).await;
-    let before = site.texts("SELECT state || ' ' || CAST(run_at AS TEXT) FROM jobs").await;
-    assert_eq!(before, [format!("leased {SILENT}")]);
-    // The end of the file ends the job all the same, and its worker finds the lease lost.
-    let file = stored(site, &file).await;
-    committed(&site.catalog, confirm(&file)).await;
+    let after = site.texts("SELECT state || ' ' || CAST(run_at AS TEXT) FROM jobs").await;
+    assert_eq!(after, [format!("waiting {}", SILENT + SECOND)]);
+    // Its worker has lost the lease: the end of its work does not end the check.
     let done = vec![(leased[0].id, leased[0].token)];
     assert_eq!(site.catalog.complete_jobs(done).await.expect("answered"), []);
+    assert_eq!(site.catalog.next_job_at(&[CHECKS]).await.expect("read"), Some(SILENT + SECOND));
+    let file = stored(site, &file).await;
+    committed(&site.catalog, confirm(&file)).await;
+    assert_eq!(site.catalog.next_job_at(&[CHECKS]).await.expect("read"), None);
 }
 
 pub(super) async fn a_stale_change_changes_nothing(site: &Site) {

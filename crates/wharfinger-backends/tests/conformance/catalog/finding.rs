@@ -79,7 +79,13 @@ pub(super) async fn pages_of_files_join_without_a_gap(site: &Site) {
 }
 
 async fn due(catalog: &Catalog, now: UnixMs, after: Option<(UnixMs, FileId)>, limit: usize) -> Vec<File> {
-    catalog.files_to_look_at(now, after, limit).await.expect("read")
+    let mut files = Vec::new();
+    for (at, id) in catalog.files_to_look_at(now, after, limit).await.expect("read") {
+        let file = catalog.file(id).await.expect("read").expect("it is there");
+        assert_eq!(file.next_look_at, Some(at));
+        files.push(file);
+    }
+    files
 }
 
 pub(super) async fn what_is_due_is_looked_at_oldest_first(site: &Site) {

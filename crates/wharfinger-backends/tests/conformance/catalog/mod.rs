@@ -71,7 +71,7 @@ cases! {
         reclaiming_tells_the_owner
         quarantine_keeps_the_charge_and_the_bytes
         a_fresh_url_moves_the_look_and_the_check
-        a_leased_check_stays_where_it_is
+        a_leased_check_that_is_put_off_waits_again
         a_stale_change_changes_nothing
         exactly_one_of_confirm_delete_and_reclaim_wins
         charged_files_without_a_quota_row_are_damage;

@@ -1,6 +1,8 @@
 //! `wharfinger doctor` and `migrate`: what is wrong is said, with how to mend it.
 
 use serde_json::{Value, json};
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 
 use super::program::{Place, Ran};
 
@@ -25,7 +27,7 @@ fn a_healthy_place_passes_every_check() {
     let place = Place::new();
     let ran = place.run(&["doctor", "--json"]).expect(0);
     let names: Vec<String> = checks(&ran).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["settings", "tokens", "blobs", "catalog", "audit", "cleanups"]);
+    assert_eq!(names, ["settings", "tokens", "catalog", "blobs", "audit", "cleanups"]);
     assert_eq!(wrong(&ran), Vec::<String>::new());
     let plain = place.run(&["doctor"]).expect(0).stdout;
     assert_eq!(plain.lines().filter(|line| line.starts_with("ok ")).count(), 6, "{plain}");
@@ -35,8 +37,10 @@ fn a_healthy_place_passes_every_check() {
 fn a_database_of_another_kind_is_checked_too() {
     let place = Place::new();
     let url = harness::postgres::shared().create_database();
-    let environment =
-        [("WHARFINGER_DATABASE_URL", url.as_str()), ("WHARFINGER_JWT_SECRET", "0123456789abcdef0123456789abcdef")];
+    let environment = [
+        ("WHARFINGER_DATABASE_URL", url.as_str()),
+        ("WHARFINGER_JWT_SECRET", "0123456789abcdef0123456789abcdef"),
+    ];
     let ran = place.run_with(&environment, &["doctor", "--json"]).expect(0);
     assert!(checks(&ran).contains(&("clock".to_owned(), true)), "{ran:?}");
 
@@ -54,6 +58,11 @@ fn what_is_broken_is_named_and_ends_with_one() {
     let environment = [(environment[0].0, environment[0].1.as_str())];
     let ran = place.run_with(&environment, &["doctor", "--json"]).expect(1);
     assert_eq!(wrong(&ran), ["blobs"]);
+    let refused = place.run_with(&environment, &["serve", "--listen", "127.0.0.1:0"]).expect(1);
+    assert!(
+        refused.stderr.contains("WHARFINGER_BLOB_URL") && refused.stderr.contains("not-a-folder"),
+        "{refused:?}"
+    );
     let plain = place.run_with(&environment, &["doctor"]).expect(1);
     assert!(plain.stdout.contains("WRONG") && plain.stdout.contains("not-a-folder"), "{plain:?}");
     assert_eq!(plain.stderr.lines().count(), 1, "{plain:?}");
@@ -66,6 +75,22 @@ fn what_is_broken_is_named_and_ends_with_one() {
     assert_eq!(wrong(&ran), ["catalog"]);
     place.run(&["migrate"]).expect(1);
     place.run(&["quota", "show", "t"]).expect(1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_cannot_be_deleted_are_reported() {
+    let place = Place::new();
+    place.run(&["migrate"]).expect(0);
+    let file = SqliteConnectOptions::new().filename(place.data().join("wharfinger.db"));
+    let mut connection = file.connect().await.expect("a connection");
+    let exhausted = "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
+        attempts, max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
+        VALUES ('018f4e6e-7f3a-7000-8000-000000000001', 'uploads/t/u/x', 'disk', 'deleted', 't', 'x', 1, 5, 5, 0, \
+        0, 0, 1, 0, 0)";
+    sqlx::query(exhausted).execute(&mut connection).await.expect("a row");
+    let ran = place.run(&["doctor", "--json"]).expect(1);
+    assert_eq!(wrong(&ran), ["cleanups"]);
+    assert!(ran.stdout.contains("1 exhausted") && ran.stdout.contains("cleanup/pending"), "{ran:?}");
 }
 
 #[test]

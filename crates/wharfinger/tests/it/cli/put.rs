@@ -29,7 +29,8 @@ async fn held(ground: &Ground, server: &TestApp) -> BTreeMap<String, Vec<u8>> {
             let bytes = std::fs::read(ground.blob_dir().join("uploads/t/u").join(id)).expect("an object");
             assert_eq!(file["size"], bytes.len());
             assert_eq!(file["checksumSha256"], crate::uploads::sha256(&bytes));
-            let path = file["metadata"]["path"].as_str().unwrap_or(file["fileName"].as_str().expect("a name"));
+            let path =
+                file["metadata"]["path"].as_str().unwrap_or(file["fileName"].as_str().expect("a name"));
             assert_eq!(path.rsplit('/').next(), file["fileName"].as_str());
             (path.to_owned(), bytes)
         })
@@ -106,7 +107,10 @@ async fn what_was_deleted_since_or_is_asked_for_again_is_uploaded_again(database
     assert_ne!(again[0]["fileId"], fresh[0]["fileId"]);
     assert_eq!(me.used().await, 6);
     let unchanged = put(&place, &server, &["a", "--json"]).expect(0).json();
-    assert_eq!((&unchanged[0]["outcome"], &unchanged[0]["fileId"]), (&"unchanged".into(), &fresh[0]["fileId"]));
+    assert_eq!(
+        (&unchanged[0]["outcome"], &unchanged[0]["fileId"]),
+        (&"unchanged".into(), &fresh[0]["fileId"])
+    );
     server.settle().await;
     oracle::all_is_healed(&ground, &server).await;
 }
@@ -121,7 +125,8 @@ async fn what_cannot_be_uploaded_is_told_of_and_stops_nothing_else() {
     place.write("folder/line\nbreak", "x");
     let not_text = place.path().join("folder").join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
     std::fs::write(not_text, "x").expect("a file");
-    let _socket = std::os::unix::net::UnixListener::bind(place.path().join("folder/socket")).expect("a socket");
+    let _socket =
+        std::os::unix::net::UnixListener::bind(place.path().join("folder/socket")).expect("a socket");
     place.write("zlast", "last");
     let ran = put(&place, &server, &["nowhere", "folder", "zlast", "--json"]).expect(1);
     let lines = ran.json();
@@ -159,6 +164,21 @@ async fn refusals_that_time_does_not_mend_are_not_tried_again() {
     assert!(ran.stdout.contains("1 uploaded, 0 there already, 1 failed"), "{ran:?}");
     let expired = place.run(&["put", "a", "--server", &server.url, "--token", "x.y.z"]).expect(1);
     assert!(expired.stdout.contains("FAILED  a  401"), "{expired:?}");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_files_that_are_the_same_to_the_server_are_both_well() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let place = Place::new();
+    let bytes = "same".repeat(100_000);
+    for folder in ["a", "b", "c"] {
+        place.write(&format!("{folder}/name"), &bytes);
+    }
+    // Named one by one they have no folder to tell them apart, and go the same way at the same time.
+    put(&place, &server, &["a/name", "b/name", "c/name"]).expect(0);
+    assert_eq!(held(&ground, &server).await.into_keys().collect::<Vec<_>>(), ["name"]);
     oracle::all_is_healed(&ground, &server).await;
 }
 

@@ -58,14 +58,16 @@ async fn a_second_start_goes_on_with_the_secrets_and_files_of_the_first() {
     let place = Place::new();
     let mut served = place.serve(&[]);
     let greeting = served.read_until("or: wharfinger put");
-    let token = greeting.iter().find_map(|line| line.strip_prefix("export WHARFINGER_TOKEN=")).expect("a token");
+    let token =
+        greeting.iter().find_map(|line| line.strip_prefix("export WHARFINGER_TOKEN=")).expect("a token");
     let made = secrets(&place);
     let names: Vec<&str> = made.keys().map(String::as_str).collect();
     assert_eq!(names, ["jwt.key", "url-signing.key"]);
     let folder = std::fs::metadata(place.data().join("secrets")).expect("a folder");
     assert_eq!(folder.permissions().mode() & 0o777, 0o700);
     place.write("a.txt", "kept");
-    let put = place.run(&["put", "a.txt", "--server", &served.url, "--token", token, "--json"]).expect(0).json();
+    let put =
+        place.run(&["put", "a.txt", "--server", &served.url, "--token", token, "--json"]).expect(0).json();
     let file = put[0]["fileId"].as_str().expect("an id").to_owned();
     assert!(served.terminate().success());
 

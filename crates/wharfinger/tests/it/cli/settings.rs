@@ -111,7 +111,10 @@ fn flags_stand_above_the_environment_above_the_file_above_the_defaults() {
     assert_eq!(setting(&ran, name).0, "./from-elsewhere");
     assert_eq!(setting(&ran, "UPLOAD_WINDOW_MS").0, "3600000", "the other file is not read");
     let plain = place.run(&["config"]).expect(0).stdout;
-    assert!(plain.lines().any(|line| line.starts_with("UPLOAD_WINDOW_MS ") && line.contains("1000")), "{plain}");
+    assert!(
+        plain.lines().any(|line| line.starts_with("UPLOAD_WINDOW_MS ") && line.contains("1000")),
+        "{plain}"
+    );
 }
 
 #[test]
@@ -124,7 +127,11 @@ fn no_secret_is_ever_shown() {
         ("WHARFINGER_DATABASE_URL", "postgres://app:horse@db.example/wharf", "horse"),
         ("WHARFINGER_DATABASE_URL", "postgres://app:ho@rse@db.example/wharf", "rse@"),
         ("WHARFINGER_DATABASE_URL", "postgres://db.example/wharf?user=app&password=horse", "horse"),
-        ("WHARFINGER_DATABASE_URL", "postgres://app@db.example/wharf?sslmode=require&password=horse&x=y", "horse"),
+        (
+            "WHARFINGER_DATABASE_URL",
+            "postgres://app@db.example/wharf?sslmode=require&password=horse&x=y",
+            "horse",
+        ),
     ] {
         let environment = [(name, value)];
         for arguments in [&["config"][..], &["config", "--json"]] {

@@ -37,10 +37,14 @@ async fn a_token_is_taken_by_the_server_for_what_it_says() {
 #[test]
 fn a_token_carries_its_claims_and_its_end() {
     let place = Place::new();
-    let ran = place.run(&["token", "--tenant", "t", "--user", "u", "--role", "admin", "--expires", "2d", "--json"]);
+    let ran =
+        place.run(&["token", "--tenant", "t", "--user", "u", "--role", "admin", "--expires", "2d", "--json"]);
     let [answer] = &ran.expect(0).json()[..] else { panic!("one line") };
     let claims = claims(answer["token"].as_str().expect("a token"));
-    assert_eq!((&claims["sub"], &claims["tenant"], &claims["role"]), (&"u".into(), &"t".into(), &"admin".into()));
+    assert_eq!(
+        (&claims["sub"], &claims["tenant"], &claims["role"]),
+        (&"u".into(), &"t".into(), &"admin".into())
+    );
     let expires = answer["expiresAt"].as_str().expect("a time");
     let expires = chrono::DateTime::parse_from_rfc3339(expires).expect("RFC 3339").timestamp();
     assert_eq!(claims["exp"].as_i64(), Some(expires));

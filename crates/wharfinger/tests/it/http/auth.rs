@@ -62,7 +62,9 @@ async fn a_request_without_a_token_is_told_how_to_bring_one() {
     let (_ground, server) = start(&[]).await;
     let token = signed(&claims());
     let basic = format!("Basic {token}");
-    for header in [None, Some(""), Some("Bearer"), Some(token.as_str()), Some(basic.as_str()), Some("Bearer ")] {
+    for header in
+        [None, Some(""), Some("Bearer"), Some(token.as_str()), Some(basic.as_str()), Some("Bearer ")]
+    {
         let answer = knock(&server, header).await;
         assert_eq!(answer.headers["www-authenticate"], "Bearer", "{header:?}");
         answer.expect_problem(401, "unauthorized");
@@ -94,7 +96,10 @@ async fn a_token_that_is_malformed_or_not_ours_is_refused() {
     for algorithm in ["none", "None", "NONE", "nOnE", "", "hs256", "RS256", "ES256"] {
         let header = json!({ "alg": algorithm, "typ": "JWT" });
         refused.push((format!("alg {algorithm:?} unsigned"), assembled(&header, &claims(), "")));
-        refused.push((format!("alg {algorithm:?} with our signature"), assembled(&header, &claims(), signature)));
+        refused.push((
+            format!("alg {algorithm:?} with our signature"),
+            assembled(&header, &claims(), signature),
+        ));
     }
     refused.push(("no alg".to_owned(), assembled(&json!({ "typ": "JWT" }), &claims(), signature)));
     for (what, token) in refused {

@@ -56,8 +56,28 @@ fn wrong_values() -> Vec<(&'static str, String)> {
     }
     let long = "x".repeat(10_000);
     for name in [
-        "", " ", ".", "..", "a/b", "/etc/passwd", "../x", "a\\b", "..\\x", "a\0b", "a\nb", "a\rb", "a\tb", "\u{1b}[2J",
-        "\u{7f}", "\u{85}", "\u{2028}", "a\u{202e}fdp.exe", "\u{2066}x", "\u{200f}x", "\u{61c}x", &"ü".repeat(256),
+        "",
+        " ",
+        ".",
+        "..",
+        "a/b",
+        "/etc/passwd",
+        "../x",
+        "a\\b",
+        "..\\x",
+        "a\0b",
+        "a\nb",
+        "a\rb",
+        "a\tb",
+        "\u{1b}[2J",
+        "\u{7f}",
+        "\u{85}",
+        "\u{2028}",
+        "a\u{202e}fdp.exe",
+        "\u{2066}x",
+        "\u{200f}x",
+        "\u{61c}x",
+        &"ü".repeat(256),
         &long,
     ] {
         wrong.push(("fileName", with("fileName", json!(name))));
@@ -66,7 +86,13 @@ fn wrong_values() -> Vec<(&'static str, String)> {
         wrong.push(("fileName", with("fileName", name)));
     }
     for kind in [
-        json!(""), json!("png"), json!("a/"), json!("/b"), json!("a/b\r\nX-Evil: 1"), json!("ä/b"), json!(7),
+        json!(""),
+        json!("png"),
+        json!("a/"),
+        json!("/b"),
+        json!("a/b\r\nX-Evil: 1"),
+        json!("ä/b"),
+        json!(7),
         json!(format!("a/{}", "b".repeat(254))),
     ] {
         wrong.push(("contentType", with("contentType", kind)));
@@ -93,7 +119,8 @@ fn wrong_values() -> Vec<(&'static str, String)> {
     for unknown in ["filename", "tenant", "fileId", "", "Size", "__proto__"] {
         wrong.push((unknown, with(unknown, json!(1))));
     }
-    for (field, more) in [("size", r#""size":2"#), ("fileName", r#""fileName":"a""#), ("metadata", r#""metadata":{}"#)]
+    for (field, more) in
+        [("size", r#""size":2"#), ("fileName", r#""fileName":"a""#), ("metadata", r#""metadata":{}"#)]
     {
         let body = format!(r#"{{"fileName":"a","size":1,"metadata":{{}},{more}}}"#);
         wrong.push((field, body));
@@ -157,7 +184,8 @@ async fn several_wrong_fields_are_named_together(database: Database) {
         "fileName": "a/b", "size": 1, "contentType": "x", "checksumSha256": "x", "metadata": [],
     });
     let problem = init(&me, body.to_string()).await.expect_problem(400, "invalid_request");
-    let fields: Vec<&Value> = problem["errors"].as_array().expect("a list").iter().map(|e| &e["field"]).collect();
+    let fields: Vec<&Value> =
+        problem["errors"].as_array().expect("a list").iter().map(|e| &e["field"]).collect();
     assert_eq!(fields, ["fileName", "contentType", "checksumSha256", "metadata"]);
     nothing_has_happened(&ground, &me).await;
 }

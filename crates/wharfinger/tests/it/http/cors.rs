@@ -8,7 +8,8 @@ use crate::test_app::{Database, Ground, TestApp};
 const ALLOW: &str = "access-control-allow-origin";
 
 async fn ask(server: &TestApp, method: Method, path: &str, origin: &str) -> HeaderMap {
-    let mut request = server.http.request(method.clone(), format!("{}{path}", server.url)).header("origin", origin);
+    let mut request =
+        server.http.request(method.clone(), format!("{}{path}", server.url)).header("origin", origin);
     if method == Method::OPTIONS {
         request = request
             .header("access-control-request-method", "PUT")

@@ -25,7 +25,10 @@ async fn a_server_is_ready_while_its_backends_are(database: Database) {
     assert_eq!(ready["status"], "ready");
     assert_eq!(backends(&ready), [("catalog".to_owned(), true), ("blobs".to_owned(), true)]);
     let kind = if database == Database::Sqlite { "sqlite" } else { "postgres" };
-    assert_eq!((&ready["backends"][0]["kind"], &ready["backends"][1]["kind"]), (&json!(kind), &json!("disk")));
+    assert_eq!(
+        (&ready["backends"][0]["kind"], &ready["backends"][1]["kind"]),
+        (&json!(kind), &json!("disk"))
+    );
 
     let aside = ground.folder().join("aside");
     std::fs::rename(ground.blob_dir(), &aside).expect("the folder goes");

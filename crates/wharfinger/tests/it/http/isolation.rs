@@ -14,6 +14,7 @@ fn calls(file: &str) -> Vec<(Method, String)> {
     vec![
         (Method::GET, format!("/api/v2/files/{file}")),
         (Method::GET, format!("/api/v2/files/{file}/history")),
+        (Method::GET, format!("/api/v2/files/{file}/chunks")),
         (Method::GET, format!("/api/v2/files/{file}/download")),
         (Method::POST, format!("/api/v2/files/{file}/url")),
         (Method::POST, format!("/api/v2/files/{file}/confirm")),
@@ -140,6 +141,7 @@ async fn a_workers_token_opens_none_of_these_calls() {
         (Method::POST, "/files/init".to_owned()),
         (Method::GET, "/api/v2/files".to_owned()),
         (Method::GET, "/api/v2/quota".to_owned()),
+        (Method::POST, "/api/v2/search".to_owned()),
         (Method::PUT, "/api/v2/tenants/t/quota".to_owned()),
         (Method::GET, "/api/v2/notifications".to_owned()),
         (Method::POST, "/api/v1/maintenance/cleanup/trigger".to_owned()),

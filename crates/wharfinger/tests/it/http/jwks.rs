@@ -83,7 +83,8 @@ fn spki_pem(jwk: &Value) -> Vec<u8> {
 #[tokio::test]
 async fn keys_of_other_kinds_are_passed_over() {
     let curve = elliptic();
-    let shared = json!({ "kty": "oct", "kid": "o", "k": URL_SAFE_NO_PAD.encode("a well known shared secret") });
+    let shared =
+        json!({ "kty": "oct", "kid": "o", "k": URL_SAFE_NO_PAD.encode("a well known shared secret") });
     let (_folder, _ground, server) = start(&[shared, curve.public(Some("e"))]).await;
     knock_with(&server, &curve.token(Some("e"), &claims())).await.expect(200);
     let header = Header { kid: Some("o".into()), ..Header::new(Algorithm::HS256) };

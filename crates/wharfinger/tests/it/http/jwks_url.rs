@@ -79,7 +79,10 @@ async fn keys_are_asked_for_once_and_again_when_they_change() {
 
     issuer.publishes(&[new.public(Some("new"))]);
     ground.advance(PAUSE_MS - 1);
-    assert!(!is_let_in(&server, &new, "new").await, "whoever sends nonsense must not make us ask all the time");
+    assert!(
+        !is_let_in(&server, &new, "new").await,
+        "whoever sends nonsense must not make us ask all the time"
+    );
     assert_eq!(issuer.asked(), 1);
     ground.advance(1);
     assert!(is_let_in(&server, &new, "new").await);

@@ -33,8 +33,7 @@ async fn no_log_line_holds_a_token_or_a_signed_url() {
     let served = place.serve(&[("RUST_LOG", filter)]);
     let token = place.token("t", "u", "operator");
     let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-    let caller =
-        Caller { http: http.build().expect("a client"), server: &served.url, token: &token };
+    let caller = Caller { http: http.build().expect("a client"), server: &served.url, token: &token };
 
     let (status, _, grant) =
         caller.call(Method::POST, "/api/v2/files/init", r#"{"fileName":"a","size":3}"#).await;

@@ -10,6 +10,7 @@ mod jwks_url;
 mod logs;
 mod openapi;
 mod routes;
+mod search;
 mod signing_keys;
 
 use serde_json::{Value, json};

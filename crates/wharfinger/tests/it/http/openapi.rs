@@ -52,6 +52,8 @@ async fn every_call_of_the_contract_that_exists_is_described() {
         "GET /api/v2/files",
         "GET /api/v2/files/{id}",
         "GET /api/v2/files/{id}/history",
+        "GET /api/v2/files/{id}/chunks",
+        "POST /api/v2/search",
         "GET /api/v2/files/{id}/download",
         "DELETE /api/v2/files/{id}",
         "GET /api/v2/quota",
@@ -96,6 +98,7 @@ async fn every_call_that_takes_a_body_describes_it() {
     let expected = [
         "POST /api/v2/files/init",
         "POST /api/v2/files/{id}/confirm",
+        "POST /api/v2/search",
         "PUT /api/v2/tenants/{tenant}/quota",
     ];
     assert_eq!(with_bodies, expected.map(str::to_owned).into());

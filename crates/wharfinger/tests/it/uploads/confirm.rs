@@ -113,7 +113,9 @@ async fn what_has_ended_cannot_be_confirmed(database: Database) {
     me.delete(&format!("/api/v2/files/{}", id(&deleted))).await.expect(204);
     me.confirm(&id(&deleted)).await.expect_problem(404, "not_found");
     server.settle().await;
-    for never in ["018f4e6e-7f3a-7000-8000-000000000001", "x", "..", "%00", "018f4e6e7f3a70008000000000000001"] {
+    for never in
+        ["018f4e6e-7f3a-7000-8000-000000000001", "x", "..", "%00", "018f4e6e7f3a70008000000000000001"]
+    {
         me.confirm(never).await.expect_problem(404, "not_found");
     }
     assert_eq!(me.used().await, 0);

@@ -104,7 +104,11 @@ async fn a_refusal_does_not_use_the_key_up(database: Database) {
     init(&me, "k", json!({ "fileName": "a/b", "size": 1 })).await.expect_problem(400, "invalid_request");
     server.operator().put("/api/v2/tenants/t/quota", json!({ "limit": 5 })).await.expect(200);
     let made = init(&me, "k", cargo()).await.expect(201);
-    assert_eq!(id(&init(&me, "k", cargo()).await.expect(201)), id(&made), "and a full quota does not refuse it");
+    assert_eq!(
+        id(&init(&me, "k", cargo()).await.expect(201)),
+        id(&made),
+        "and a full quota does not refuse it"
+    );
     oracle::catalog_is_sound(&server).await;
 }
 

@@ -48,12 +48,9 @@ async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) 
         assert_eq!(me.confirm(&file).await.expect(200), json!({ "fileId": file, "status": "ready" }));
         ground.advance(1);
     }
-    for (member, value) in [
-        ("status", "ready"),
-        ("updatedAt", confirmed),
-        ("confirmedAt", confirmed),
-        ("readyAt", confirmed),
-    ] {
+    for (member, value) in
+        [("status", "ready"), ("updatedAt", confirmed), ("confirmedAt", confirmed), ("readyAt", confirmed)]
+    {
         expected[member] = value.into();
     }
     assert_eq!(me.get(&path).await.expect(200), expected);
@@ -148,17 +145,23 @@ async fn type_checksum_and_metadata_come_back_as_they_were_sent(database: Databa
     let listed = me.request(Method::GET, "/api/v2/files").send().await.expect("an answer");
     assert!(listed.text().await.expect("text").contains(metadata));
     let file = me.get(&path).await.expect(200);
-    assert_eq!(
-        (&file["contentType"], &file["checksumSha256"]),
-        (&json!("image/png"), &Value::String(sum))
-    );
+    assert_eq!((&file["contentType"], &file["checksumSha256"]), (&json!("image/png"), &Value::String(sum)));
     oracle::all_is_healed(&ground, &server).await;
 }
 
 async fn names_come_back_as_they_were_sent_and_never_become_paths(database: Database) {
     let ground = Ground::new(database);
     let server = ground.start().await;
-    let names = ["日本語.txt", "re\u{301}sume\u{301}", "résumé", "👩‍🚀.png", "..a", "a%2F..%2Fb", "a?b#c&d=\"e\"", " x "];
+    let names = [
+        "日本語.txt",
+        "re\u{301}sume\u{301}",
+        "résumé",
+        "👩‍🚀.png",
+        "..a",
+        "a%2F..%2Fb",
+        "a?b#c&d=\"e\"",
+        " x ",
+    ];
     let me = server.as_user("../../etc", "ü/..?#%", Role::User);
     let mut wanted = Vec::new();
     for name in names {

@@ -85,14 +85,14 @@ async fn limits_out_of_bounds_and_foreign_cursors_are_refused() {
         for (query, field) in [
             ("limit=0", "limit"),
             ("limit=1001", "limit"),
-            ("limit=-1", "query"),
-            ("limit=ten", "query"),
-            ("limit=99999999999999999999", "query"),
+            ("limit=-1", "limit"),
+            ("limit=ten", "limit"),
+            ("limit=99999999999999999999", "limit"),
             ("cursor=x", "cursor"),
             ("cursor=", "cursor"),
             ("cursor=018f4e6e7f3a70008000000000000001%27--", "cursor"),
-            ("page=2", "query"),
-            ("limit=1&limit=2", "query"),
+            ("page=2", "page"),
+            ("limit=1&limit=2", "limit"),
         ] {
             let problem = admin.get(&format!("{list}?{query}")).await.expect_problem(400, "invalid_request");
             assert_eq!(problem["errors"][0]["field"], field, "{list}?{query}: {problem}");

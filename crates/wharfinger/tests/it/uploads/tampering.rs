@@ -88,7 +88,9 @@ async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
         tampered.push((format!("{name}={value} added"), with_query(&sound, &more)));
     }
     let signature = members[4].1.clone();
-    for wrong in [&signature[1..], &signature[..42], &format!("{signature}="), &format!("{signature}AA"), "%00"] {
+    for wrong in
+        [&signature[1..], &signature[..42], &format!("{signature}="), &format!("{signature}AA"), "%00"]
+    {
         let mut changed = members.clone();
         changed[4].1 = wrong.to_owned();
         tampered.push((format!("sig={wrong}"), with_query(&sound, &changed)));
@@ -117,7 +119,10 @@ async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
         let answer = put(&server, url).await;
         assert!(matches!(answer.status.as_u16(), 400 | 403), "{what}: {}", answer.body);
         let (status, code) = (answer.status.as_u16(), answer.code().to_owned());
-        answer.expect_problem(status, if code == "invalid_request" { "invalid_request" } else { "bad_signature" });
+        answer.expect_problem(
+            status,
+            if code == "invalid_request" { "invalid_request" } else { "bad_signature" },
+        );
         assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "{what} left something behind");
     }
     // What was refused has used nothing up.
@@ -134,7 +139,8 @@ async fn a_url_is_for_one_method() {
     let grant = full_grant(&server).await;
     let upload = url(&grant);
     let ask = async |method: Method, url: &Url| {
-        let request = server.http.request(method, url.clone()).header("content-type", "text/plain").body(BYTES);
+        let request =
+            server.http.request(method, url.clone()).header("content-type", "text/plain").body(BYTES);
         Answer::read(request.send().await.expect("an answer")).await
     };
     ask(Method::GET, &upload).await.expect_problem(403, "bad_signature");

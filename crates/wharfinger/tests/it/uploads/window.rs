@@ -170,7 +170,11 @@ async fn where_the_policy_says_rescue_what_is_there_and_right_is_confirmed(datab
     let told = told(&me).await;
     assert_eq!(told.len(), 2, "a rescue is no loss");
     assert_eq!(me.used().await, 3);
-    assert_eq!(me.confirm(&id(&right)).await.expect(200)["status"], "ready", "the client came back after all");
+    assert_eq!(
+        me.confirm(&id(&right)).await.expect(200)["status"],
+        "ready",
+        "the client came back after all"
+    );
     oracle::all_is_healed(&ground, &server).await;
 }
 
