@@ -7,6 +7,7 @@ mod http;
 mod kill;
 mod oracle;
 mod races;
+mod store_mark;
 mod test_app;
 mod tidy;
 mod uploads;

@@ -117,6 +117,22 @@ impl Ground {
         }
     }
 
+    /// A change of the catalog behind the program's back.
+    pub async fn execute(&self, sql: &'static str) {
+        let postgres = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL");
+        match postgres {
+            Some((_, url)) => {
+                let mut connection = sqlx::PgConnection::connect(url).await.expect("a connection");
+                sqlx::query(sql).execute(&mut connection).await.expect("a change");
+            }
+            None => {
+                let file = SqliteConnectOptions::new().filename(self.data_dir().join("wharfinger.db"));
+                let mut connection = file.connect().await.expect("a connection");
+                sqlx::query(sql).execute(&mut connection).await.expect("a change");
+            }
+        }
+    }
+
     pub fn advance(&self, ms: i64) {
         self.clock.advance(Duration::from_millis(u64::try_from(ms).expect("time goes forward")));
     }

@@ -1,5 +1,7 @@
 //! One file's way to the server: hash, init, PUT, confirm, each tried again while that can help.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -27,6 +29,8 @@ pub(super) struct Client {
     server: String,
     token: String,
     again: bool,
+    /// Files that are the same to the server take turns: the second finds what the first has done.
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +63,7 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Client { http, server, token, again })
+        Ok(Client { http, server, token, again, turns: Mutex::default() })
     }
 
     pub(super) async fn put(&self, file: &LocalFile, progress: &Progress) -> Ended {
@@ -81,7 +85,10 @@ impl Client {
     async fn carry(&self, file: &LocalFile, bar: &FileProgress) -> Result<(String, String, bool), String> {
         bar.says("hashing");
         let sha256 = hash(file).await.map_err(|error| error.to_string())?;
-        let grant = self.init(file, &sha256, bar).await?;
+        let body = announcement(file, &sha256);
+        let turn = self.turn(body.to_string());
+        let _turn = turn.lock().await;
+        let grant = self.init(&body, bar).await?;
         if grant.upload_url.is_none() {
             return Ok((grant.file_id, grant.status, true));
         }
@@ -112,11 +119,12 @@ impl Client {
         Err("given up".into())
     }
 
-    async fn init(&self, file: &LocalFile, sha256: &str, bar: &FileProgress) -> Result<Grant, String> {
-        let metadata = file.relative.as_ref().map(|path| json!({ "path": path }));
-        let body = json!({
-            "fileName": file.name, "size": file.size, "checksumSha256": sha256, "metadata": metadata,
-        });
+    fn turn(&self, same: String) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        turns.entry(same).or_default().clone()
+    }
+
+    async fn init(&self, body: &Value, bar: &FileProgress) -> Result<Grant, String> {
         let once = if self.again { uuid::Uuid::new_v4().to_string() } else { String::new() };
         let mut generation = 0;
         let mut attempt = 1;
@@ -124,7 +132,7 @@ impl Client {
             let identity = format!("{}\0{body}\0{once}\0{generation}", self.server);
             let key = format!("put-{}", hex(&Sha256::digest(identity)));
             let request =
-                self.call(Method::POST, "/api/v2/files/init").header("idempotency-key", key).json(&body);
+                self.call(Method::POST, "/api/v2/files/init").header("idempotency-key", key).json(body);
             match answer(request).await {
                 Ok(value) => return serde_json::from_value(value).map_err(|error| error.to_string()),
                 Err(Trouble::Final { code, .. }) if code == "gone" && generation < GENERATIONS_MAX => {
@@ -166,8 +174,10 @@ impl Client {
             Ok(_) => Ok(()),
             // The answer of an earlier attempt was lost: the bytes are there, and confirm says if they are right.
             Err(Trouble::Final { code, .. }) if code == "object_exists" => Ok(()),
-            // A URL can die on the way; the next attempt brings a fresh one.
-            Err(Trouble::Final { code, message }) if code == "url_expired" => Err(Trouble::Passing(message)),
+            // A URL can die on the way, or another process send the same; the next attempt brings a fresh one.
+            Err(Trouble::Final { code, message }) if code == "url_expired" || code == "superseded" => {
+                Err(Trouble::Passing(message))
+            }
             Err(trouble) => Err(trouble),
         }
     }
@@ -198,6 +208,11 @@ impl Client {
             }
         }
     }
+}
+
+fn announcement(file: &LocalFile, sha256: &str) -> Value {
+    let metadata = file.relative.as_ref().map(|path| json!({ "path": path }));
+    json!({ "fileName": file.name, "size": file.size, "checksumSha256": sha256, "metadata": metadata })
 }
 
 async fn answer(request: RequestBuilder) -> Result<Value, Trouble> {

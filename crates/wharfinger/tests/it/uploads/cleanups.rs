@@ -183,4 +183,41 @@ on_each_database!(
     a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out,
     admins_keep_their_tenant_and_operators_all,
     one_that_is_refused_does_not_stop_the_others,
+    a_row_that_cannot_be_read_does_not_hold_up_the_others,
+    an_admin_triggers_the_deletes_of_its_own_tenant,
 );
+
+/// I17: a row that nobody can read is shown, and the others are carried out.
+async fn a_row_that_cannot_be_read_does_not_hold_up_the_others(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    ground
+        .execute(
+            "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
+             attempts, max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
+             VALUES ('00000000-0000-7000-8000-000000000000', 'uploads/../x', 'disk', 'by hand', 't', 'none', 0, \
+             0, 5, 0, 0, 0, 0, 0, 0)",
+        )
+        .await;
+    let file = server.me().upload("a", b"abc").await;
+    server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    server.settle().await;
+    assert!(!object_of(&ground, &file).exists());
+    assert_eq!(counts(&server.operator()).await, (0, 1));
+    assert!(pending(&server.operator()).await[0]["lastError"].is_string());
+}
+
+async fn an_admin_triggers_the_deletes_of_its_own_tenant(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    for tenant in ["t", "other"] {
+        let user = server.as_user(tenant, "u", Role::User);
+        let file = user.upload("a", b"abc").await;
+        user.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    }
+    let outcome = admin(&server, "t").post(TRIGGER, json!({})).await.expect(200);
+    assert_eq!(outcome, json!({ "attempted": 1, "done": 1, "failed": 0, "exhausted": 0 }));
+    assert_eq!(counts(&admin(&server, "other")).await, (1, 0));
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}

@@ -1,0 +1,70 @@
+//! Uploads that are on their way for long: one a file, and none for a file that has ended, because bytes that are
+//! not in place yet are nobody's charge.
+
+use bytes::Bytes;
+use reqwest::Body;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::{id, object_of};
+use crate::oracle;
+use crate::test_app::{Answer, Database, Ground, TestApp};
+
+/// An upload whose bytes come when the test sends them.
+struct Slow {
+    bytes: mpsc::Sender<Result<Bytes, std::io::Error>>,
+    answer: tokio::task::JoinHandle<Answer>,
+}
+
+async fn begin(server: &TestApp, grant: &Value, first: &'static [u8]) -> Slow {
+    let (bytes, stream) = mpsc::channel(4);
+    bytes.send(Ok(Bytes::from_static(first))).await.expect("room");
+    let body = futures::stream::unfold(stream, |mut stream| async move {
+        let chunk = stream.recv().await?;
+        Some((chunk, stream))
+    });
+    let url = grant["uploadUrl"].as_str().expect("a URL").to_owned();
+    let request = server.http.put(url).body(Body::wrap_stream(body));
+    let answer = tokio::spawn(async move { Answer::read(request.send().await.expect("an answer")).await });
+    Slow { bytes, answer }
+}
+
+/// Until the server has taken the first bytes.
+async fn under_way(ground: &Ground, count: usize) {
+    let folder = ground.blob_dir().join(".landing");
+    while std::fs::read_dir(&folder).expect("the landing folder").count() != count {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_file_ends_its_upload() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let grant = server.me().init("cargo", 10).await.expect(201);
+    let slow = begin(&server, &grant, b"hello").await;
+    under_way(&ground, 1).await;
+    server.me().delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
+    slow.answer.await.expect("an answer").expect_problem(410, "gone");
+    assert_eq!(server.me().used().await, 0);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_upload_takes_the_place_of_an_earlier() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let grant = server.me().init("cargo", 10).await.expect(201);
+    let earlier = begin(&server, &grant, b"early").await;
+    under_way(&ground, 1).await;
+    let later = begin(&server, &grant, b"later").await;
+    earlier.answer.await.expect("an answer").expect_problem(409, "superseded");
+    under_way(&ground, 1).await;
+    later.bytes.send(Ok(Bytes::from_static(b"bytes"))).await.expect("room");
+    drop(later.bytes);
+    later.answer.await.expect("an answer").expect(200);
+    server.me().confirm(&id(&grant)).await.expect(200);
+    assert_eq!(std::fs::read(object_of(&ground, &id(&grant))).expect("the object"), b"laterbytes");
+    oracle::all_is_healed(&ground, &server).await;
+}
