@@ -132,7 +132,12 @@ pub(crate) async fn postgres(server: &Postgres) {
     for verb in [&INIT[..], &CONFIRM[..], &DELETE[..]] {
         script.push_str("BEGIN;\n");
         for sql in verb {
-            script.push_str(&sql.replace("$1", "'b' || :client_id || '-' || :n"));
+            script.push_str(
+                &sql.replace(
+                    "$1",
+                    "CAST('b' || CAST(:client_id AS TEXT) || '-' || CAST(:n AS TEXT) AS TEXT)",
+                ),
+            );
             script.push_str(";\n");
         }
         script.push_str("COMMIT;\n");
@@ -142,12 +147,13 @@ pub(crate) async fn postgres(server: &Postgres) {
     for clients in [1, 16, 64] {
         let ran = server
             .command("pgbench")
-            .args(["-n", "-M", "prepared", "-T", "6", "-j", "2", "-c", &clients.to_string(), "-f"])
+            .args(["-n", "-M", "simple", "-T", "6", "-j", "2", "-c", &clients.to_string(), "-f"])
             .arg(&file)
             .arg(&url)
             .output()
             .expect("pgbench runs");
         let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         let tps = text.lines().find(|line| line.starts_with("tps")).unwrap_or("no result");
         say(format!("limit: pgbench, same statements, {clients} clients: {tps} (init+confirm+delete each)"));
     }

@@ -25,7 +25,11 @@ macro_rules! uuid_id {
 
             /// Only the canonical form is an id: one file, one spelling.
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                Ok(Self(*text.parse::<uuid::fmt::Hyphenated>()?.as_uuid()))
+                let id = *text.parse::<uuid::fmt::Hyphenated>()?.as_uuid();
+                if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                    return Err(Uuid::parse_str("").expect_err("nothing is no id"));
+                }
+                Ok(Self(id))
             }
         }
     };
@@ -114,6 +118,7 @@ mod tests {
         assert!("018f4e6e-7f3a-7000-8000-000000000001".parse::<FileId>().is_ok());
         assert!("018f4e6e7f3a70008000000000000001".parse::<FileId>().is_err());
         assert!("{018f4e6e-7f3a-7000-8000-000000000001}".parse::<FileId>().is_err());
+        assert!("018F4E6E-7F3A-7000-8000-000000000001".parse::<FileId>().is_err());
         assert!("../etc/passwd".parse::<FileId>().is_err());
     }
 

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
 use super::files::{Commit, signed};
-use super::sql::{Row, Tx, args, pair_places};
+use super::sql::{Row, Tx, args, pair_places, places};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Scope};
 
@@ -162,12 +162,15 @@ impl Write for Settle {
             .map(|(claim, _)| claim)
             .collect();
         if !finished.is_empty() {
+            let count = finished.len();
             let sql = format!(
-                "DELETE FROM pending_cleanups WHERE (id, lease_token) IN (VALUES {})",
-                pair_places(1, finished.len())
+                "DELETE FROM pending_cleanups WHERE id IN ({}) AND (id, lease_token) IN (VALUES {})",
+                places(1, count),
+                pair_places(count + 1, count)
             );
-            let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]).collect();
-            settled.done += tx.run_built(sql, pairs).await?;
+            let ids = finished.iter().flat_map(|claim| args![claim.id.to_string()]);
+            let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]);
+            settled.done += tx.run_built(sql, ids.chain(pairs).collect()).await?;
         }
         for (claim, outcome) in &self.outcomes {
             let (id, token) = (claim.id.to_string(), claim.token);

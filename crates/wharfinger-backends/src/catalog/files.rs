@@ -1,7 +1,7 @@
 //! Files: registering them, finding them, and committing decided changes.
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{Change, EndReason, File, Pin};
+use wharfinger_lifecycle::file::{Change, EndReason, File, Pin, Step};
 use wharfinger_lifecycle::id::{CleanupId, FileId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::quota::percent_of;
@@ -74,8 +74,8 @@ impl Write for Registration {
             args![file.key.as_str(), file.id.to_string(), file.created_at],
         )
         .await?;
-        remember(tx, file.id, file.version, file.created_at, None, file.status, "registered", &self.actor)
-            .await?;
+        let step = Step { from: None, to: file.status, reason: "registered".into() };
+        remember_steps(tx, file, &[step], &self.actor).await?;
         jobs::insert(tx, self.check_id, &self.check, file.created_at).await?;
         count(tx, file, file.status, 1, signed(file.charged_bytes)).await?;
 
@@ -120,10 +120,7 @@ impl Write for Commit {
         }
         let steps = &self.change.steps;
         let now = after.updated_at;
-        for (n, step) in steps.iter().enumerate() {
-            let version = after.version - (steps.len() - 1 - n) as i64;
-            remember(tx, after.id, version, now, step.from, step.to, &step.reason, &self.actor).await?;
-        }
+        remember_steps(tx, after, steps, &self.actor).await?;
         if self.change.ends_jobs {
             jobs::end_for_file(tx, after.id).await?;
         } else if let Some(run_at) = self.change.moves_jobs_to {
@@ -149,15 +146,13 @@ impl Commit {
                 count(tx, after, after.status, 0, delta).await?;
             }
         } else {
-            // In one order everywhere, or two commits of one user could wait for each other.
             let mut moves = [
                 (before.status, -1, -signed(before.charged_bytes)),
                 (after.status, 1, signed(after.charged_bytes)),
             ];
+            // In one order everywhere, or two commits of one user could wait for each other.
             moves.sort_by_key(|(status, ..)| status.as_str());
-            for (status, files, bytes) in moves {
-                count(tx, after, status, files, bytes).await?;
-            }
+            count_move(tx, after, moves).await?;
         }
         let reserved =
             |file: &File| if file.status.holds_reservation() { signed(file.charged_bytes) } else { 0 };
@@ -259,23 +254,29 @@ async fn update(tx: &mut Tx<'_>, expected_version: i64, file: &File) -> Result<u
     .await
 }
 
-#[allow(clippy::too_many_arguments)]
-async fn remember(
+/// All steps of a change in one statement; the last has the file's new version.
+async fn remember_steps(
     tx: &mut Tx<'_>,
-    file: FileId,
-    version: i64,
-    at: UnixMs,
-    from: Option<Status>,
-    to: Status,
-    reason: &str,
+    file: &File,
+    steps: &[Step],
     actor: &str,
 ) -> Result<(), CatalogError> {
-    tx.run(
-        "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
-        args![file.to_string(), version, at, from.map(Status::as_str), to.as_str(), reason, actor],
-    )
-    .await?;
+    if steps.is_empty() {
+        return Ok(());
+    }
+    let mut args = args![file.id.to_string(), file.updated_at, actor];
+    let mut rows = Vec::with_capacity(steps.len());
+    for (n, step) in steps.iter().enumerate() {
+        let at = args.len();
+        rows.push(format!("($1, ${}, $2, ${}, ${}, ${}, $3)", at + 1, at + 2, at + 3, at + 4));
+        let version = file.version - (steps.len() - 1 - n) as i64;
+        args.extend(args![version, step.from.map(Status::as_str), step.to.as_str(), step.reason.as_str()]);
+    }
+    let sql = format!(
+        "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) VALUES {}",
+        rows.join(", ")
+    );
+    tx.run_built(sql, args).await?;
     Ok(())
 }
 
@@ -293,6 +294,33 @@ async fn count(
          files = file_counts.files + excluded.files, \
          charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
         args![owner.tenant.as_str(), owner.user.as_str(), status.as_str(), files, bytes],
+    )
+    .await?;
+    Ok(())
+}
+
+/// A file goes from one status to another: both counters in one statement.
+async fn count_move(
+    tx: &mut Tx<'_>,
+    owner: &File,
+    [(one, one_files, one_bytes), (other, other_files, other_bytes)]: [(Status, i64, i64); 2],
+) -> Result<(), CatalogError> {
+    tx.run(
+        "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
+         VALUES ($1, $2, $3, $4, $5), ($1, $2, $6, $7, $8) \
+         ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET \
+         files = file_counts.files + excluded.files, \
+         charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
+        args![
+            owner.tenant.as_str(),
+            owner.user.as_str(),
+            one.as_str(),
+            one_files,
+            one_bytes,
+            other.as_str(),
+            other_files,
+            other_bytes,
+        ],
     )
     .await?;
     Ok(())

@@ -55,16 +55,25 @@ pub enum Fate {
     LeaseLost,
 }
 
+/// Jobs in one statement: far below the number of values that either database takes.
+const INSERT_JOBS_MAX: usize = 200;
+
 pub(super) async fn insert(
     tx: &mut Tx<'_>,
     id: JobId,
     job: &NewJob,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    tx.run(
-        "INSERT INTO jobs (id, queue, tenant_id, file_id, payload, state, run_at, attempts, max_attempts, \
-         lease_token, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'waiting', $6, 0, $7, 0, $8, $8)",
-        args![
+    insert_many(tx, std::slice::from_ref(&(id, job.clone())), now).await
+}
+
+async fn insert_many(tx: &mut Tx<'_>, jobs: &[(JobId, NewJob)], now: UnixMs) -> Result<(), CatalogError> {
+    let mut args = args![now];
+    let mut rows = Vec::with_capacity(jobs.len());
+    for (id, job) in jobs {
+        let at = args.len();
+        rows.push(format!("({}, 'waiting', 0, 0, $1, $1)", places(at + 1, 7)));
+        args.extend(args![
             id.to_string(),
             job.queue,
             job.tenant.as_str(),
@@ -72,10 +81,14 @@ pub(super) async fn insert(
             job.payload.as_deref(),
             job.run_at,
             i64::from(job.max_attempts),
-            now,
-        ],
-    )
-    .await?;
+        ]);
+    }
+    let sql = format!(
+        "INSERT INTO jobs (id, queue, tenant_id, file_id, payload, run_at, max_attempts, state, attempts, \
+         lease_token, created_at, updated_at) VALUES {}",
+        rows.join(", ")
+    );
+    tx.run_built(sql, args).await?;
     Ok(())
 }
 
@@ -112,8 +125,8 @@ impl Write for Enqueue {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
-        for (id, job) in &self.jobs {
-            insert(tx, *id, job, self.now).await?;
+        for chunk in self.jobs.chunks(INSERT_JOBS_MAX) {
+            insert_many(tx, chunk, self.now).await?;
         }
         Ok(Verdict::Commit(()))
     }
@@ -242,12 +255,17 @@ impl Write for Complete {
         if self.done.is_empty() {
             return Ok(Verdict::Rollback(Vec::new()));
         }
+        let count = self.done.len();
+        // The ids once more by themselves: SQLite finds rows by a list of ids, not by a list of pairs.
         let sql = format!(
-            "DELETE FROM jobs WHERE state = 'leased' AND (id, lease_token) IN (VALUES {}) RETURNING id",
-            pair_places(1, self.done.len())
+            "DELETE FROM jobs WHERE state = 'leased' AND id IN ({}) AND (id, lease_token) IN (VALUES {}) \
+             RETURNING id",
+            places(1, count),
+            pair_places(count + 1, count)
         );
-        let pairs = self.done.iter().flat_map(|(id, token)| args![id.to_string(), *token]).collect();
-        let rows = tx.rows_built(sql, pairs).await?;
+        let ids = self.done.iter().flat_map(|(id, _)| args![id.to_string()]);
+        let pairs = self.done.iter().flat_map(|(id, token)| args![id.to_string(), *token]);
+        let rows = tx.rows_built(sql, ids.chain(pairs).collect()).await?;
         Ok(Verdict::Commit(rows.iter().map(|row| row.parsed("id")).collect::<Result<_, _>>()?))
     }
 }

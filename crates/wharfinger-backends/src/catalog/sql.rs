@@ -146,9 +146,10 @@ impl Tx<'_> {
         self.run_sql(sql, args, true).await
     }
 
-    /// The same for a statement with a list in it, whose text depends on the list's length.
+    /// The same for a text that was put together: of few shapes, or with a list in it whose length varies.
     pub(super) async fn run_built(&mut self, sql: String, args: Vec<Arg>) -> Result<u64, CatalogError> {
-        self.run_sql(AssertSqlSafe(sql), args, false).await
+        let persistent = is_worth_keeping(&args);
+        self.run_sql(AssertSqlSafe(sql), args, persistent).await
     }
 
     async fn run_sql(
@@ -177,7 +178,8 @@ impl Tx<'_> {
     }
 
     pub(super) async fn rows_built(&mut self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
-        self.rows_sql(AssertSqlSafe(sql), args, false).await
+        let persistent = is_worth_keeping(&args);
+        self.rows_sql(AssertSqlSafe(sql), args, persistent).await
     }
 
     async fn rows_sql(
@@ -214,6 +216,11 @@ impl Tx<'_> {
     ) -> Result<Option<Row>, CatalogError> {
         Ok(self.rows(sql, args).await?.into_iter().next())
     }
+}
+
+/// A long list has another length each time; a prepared statement of it would only push out the others.
+fn is_worth_keeping(args: &[Arg]) -> bool {
+    args.len() <= 16
 }
 
 /// `$from, $from+1, …` for a list of `count` values.

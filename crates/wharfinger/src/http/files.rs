@@ -140,7 +140,8 @@ pub(super) async fn chunks(
     Id(id): Id<FileId>,
     Asked(page): Asked<PageQuery>,
 ) -> Result<Json<ChunksView>, Problem> {
-    (page.cursor::<u64>()?, page.limit()?);
+    page.cursor::<u64>()?;
+    page.limit()?;
     find::find(&app, &caller, id).await?;
     Ok(Json(ChunksView { chunks: Vec::new(), next_cursor: None }))
 }

@@ -18,6 +18,7 @@ const REAPER_PAUSE_MS_MAX: i64 = 5_000;
 /// After an error of the catalog.
 const ERROR_PAUSE_MS: i64 = 1_000;
 const CLOCK_PAUSE_MS: i64 = 60_000;
+const REAPER_GATHERS: Duration = Duration::from_millis(50);
 const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
 
@@ -51,6 +52,8 @@ pub(super) async fn reaper(app: Arc<App>) {
             && let Ok(outcome) = sweeps::pending_cleanups::run(&app).await
             && outcome.attempted > 0
         {
+            // Deletes come in showers: one batch for many of them instead of many of one.
+            tokio::time::sleep(REAPER_GATHERS).await;
             continue;
         }
         // What is due and was not taken is under another's lease, or the catalog is away.
