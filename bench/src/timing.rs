@@ -29,7 +29,6 @@ pub(crate) fn rate(count: usize, took: Duration) -> f64 {
 }
 
 /// All output of the measurements goes through here.
-#[allow(clippy::print_stdout)]
 pub(crate) fn say(line: impl AsRef<str>) {
     println!("{}", line.as_ref());
 }

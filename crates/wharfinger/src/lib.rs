@@ -1,6 +1,9 @@
 //! Wharfinger answers for every uploaded byte: quota-guarded direct uploads that are confirmed or reclaimed,
 //! deletes that never forget the bytes, on SQLite and local disk or on PostgreSQL.
 
+// Lines for people go through `cli::output`.
+#![warn(clippy::print_stdout)]
+
 pub mod app;
 pub mod cli;
 pub mod clock;
