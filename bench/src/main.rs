@@ -1,9 +1,10 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod idle;
 mod jobs;
 mod limits;
+mod list;
 mod server;
 mod timing;
 mod uploads;
@@ -15,8 +16,9 @@ async fn main() -> std::process::ExitCode {
         Some("uploads") => uploads::run().await,
         Some("jobs") => jobs::run().await,
         Some("idle") => idle::run().await,
+        Some("list") => list::run().await,
         _ => {
-            eprintln!("usage: wharfinger-bench uploads | jobs | idle");
+            eprintln!("usage: wharfinger-bench uploads | jobs | idle | list");
             return std::process::ExitCode::from(2);
         }
     }

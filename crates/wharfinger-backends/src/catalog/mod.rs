@@ -144,6 +144,12 @@ impl Catalog {
         self.write(schema::Migrate { catalog_id: fresh_id(now).to_string(), now }).await
     }
 
+    /// How far the schema has come: [`SCHEMA_VERSION`] is up to date, 0 is an empty database. Changes nothing.
+    pub async fn schema_step(&self) -> Result<i64, CatalogError> {
+        let mut reader = self.reader().await?;
+        schema::step(&mut reader.tx(&self.faults)).await
+    }
+
     pub fn dialect(&self) -> Dialect {
         match self.backend {
             Backend::Sqlite { .. } => Dialect::Sqlite,

@@ -74,6 +74,18 @@ impl Write for Establish {
     }
 }
 
+/// The step a database has reached, which may have none of our tables.
+pub(super) async fn step(tx: &mut Tx<'_>) -> Result<i64, CatalogError> {
+    let sql = tx.dialect().pick(
+        "SELECT COUNT(*) AS tables FROM sqlite_master WHERE name = 'schema_steps'",
+        "SELECT COUNT(*) AS tables FROM pg_class WHERE oid = to_regclass('schema_steps')",
+    );
+    match tx.row(sql, args![]).await?.map(|row| row.int("tables")).transpose()? {
+        Some(1) => reached(tx).await,
+        _ => Ok(0),
+    }
+}
+
 async fn reached(tx: &mut Tx<'_>) -> Result<i64, CatalogError> {
     let row =
         tx.row("SELECT CAST(COALESCE(MAX(step), 0) AS BIGINT) AS step FROM schema_steps", args![]).await?;

@@ -3,7 +3,7 @@
 use clap::Args;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobStore as _, Caps};
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Scope};
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, SCHEMA_VERSION, Scope};
 use wharfinger_backends::faults::Faults;
 
 use super::Failure;
@@ -118,6 +118,12 @@ async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
             "check WHARFINGER_DATABASE_URL, that the server runs, and that this user may create tables".into()
         }
     };
+    if let CatalogUrl::Sqlite(path) = &settings.database
+        && !path.exists()
+    {
+        findings.push(good("catalog", format!("{} will be made at the first start", path.display())));
+        return findings.push(check_new_folder(settings));
+    }
     let opened = Catalog::open(CatalogOptions {
         url: settings.database.clone(),
         faults: Faults::none(),
@@ -131,14 +137,35 @@ async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
     };
     let clock = Clock::system();
-    match catalog.migrate(clock.now()).await {
-        Ok(steps) if steps.is_empty() => findings.push(good("catalog", "reachable, schema up to date")),
-        Ok(steps) => {
-            findings.push(good("catalog", format!("reachable, schema steps {steps:?} applied just now")))
-        }
+    let step = match catalog.schema_step().await {
+        Ok(step) => step,
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
+    };
+    findings.push(match step {
+        SCHEMA_VERSION => good("catalog", "reachable, schema up to date"),
+        0 => good("catalog", "reachable, empty: the first start (or `wharfinger migrate`) makes the schema"),
+        _ => good("catalog", "reachable, of an older program: the next start brings the schema up to date"),
+    });
+    check_clock(&catalog, &clock, findings).await;
+    if step == SCHEMA_VERSION {
+        findings.push(check_blobs(settings, &catalog).await);
+        check_contents(&catalog, findings).await;
+    } else {
+        findings.push(check_new_folder(settings));
     }
-    findings.push(check_blobs(settings, &catalog).await);
+    catalog.close().await;
+}
+
+/// A folder that nothing lies in yet may be missing, but nothing else may be in its place.
+fn check_new_folder(settings: &Settings) -> Finding {
+    let folder = &settings.blob_dir;
+    if folder.exists() && !folder.is_dir() {
+        return bad("blobs", format!("WHARFINGER_BLOB_URL: {} is not a folder", folder.display()));
+    }
+    good("blobs", format!("{} will be made at the first start", folder.display()))
+}
+
+async fn check_clock(catalog: &Catalog, clock: &Clock, findings: &mut Vec<Finding>) {
     match catalog.server_time().await {
         Ok(Some(server)) if (server - clock.now()).abs() > CLOCK_SKEW_MS_MAX => findings.push(bad(
             "clock",
@@ -151,6 +178,9 @@ async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
         Ok(None) => {}
         Err(error) => findings.push(bad("clock", error)),
     }
+}
+
+async fn check_contents(catalog: &Catalog, findings: &mut Vec<Finding>) {
     match catalog.audit().await {
         Ok(broken) if broken.is_empty() => findings.push(good("audit", "every counter and rule holds")),
         Ok(broken) => {
@@ -173,5 +203,4 @@ async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
         )),
         Err(error) => findings.push(bad("cleanups", error)),
     }
-    catalog.close().await;
 }

@@ -25,12 +25,22 @@ fn wrong(ran: &Ran) -> Vec<String> {
 #[test]
 fn a_healthy_place_passes_every_check() {
     let place = Place::new();
+    place.run(&["migrate"]).expect(0);
     let ran = place.run(&["doctor", "--json"]).expect(0);
     let names: Vec<String> = checks(&ran).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["settings", "tokens", "catalog", "blobs", "audit", "cleanups"]);
     assert_eq!(wrong(&ran), Vec::<String>::new());
     let plain = place.run(&["doctor"]).expect(0).stdout;
     assert_eq!(plain.lines().filter(|line| line.starts_with("ok ")).count(), 6, "{plain}");
+}
+
+/// It looks and changes nothing: what it made on a bare mount point would pass for the real thing.
+#[test]
+fn a_place_where_nothing_has_run_is_left_as_it_is() {
+    let place = Place::new();
+    let ran = place.run(&["doctor", "--json"]).expect(0);
+    assert_eq!(wrong(&ran), Vec::<String>::new());
+    assert!(!place.data().join("wharfinger.db").exists() && !place.data().join("blobs").exists());
 }
 
 #[test]
