@@ -10,6 +10,7 @@ use wharfinger_backends::blobs::{BlobStore, FaultyBlobs};
 use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions};
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::file::UploadPolicy;
 
 use crate::clock::Clock;
@@ -80,8 +81,7 @@ impl App {
             Some(key) => SigningKey::new(key),
             None => {
                 let fresh: [u8; 32] = rand::random();
-                let fresh: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
-                SigningKey::new(catalog.establish("url_signing_key", &fresh).await?.as_bytes())
+                SigningKey::new(catalog.establish("url_signing_key", &to_hex(&fresh)).await?.as_bytes())
             }
         };
         let disk = DiskStore::open(&settings.blob_dir, &public_url, signing_key, faults.clone())

@@ -4,8 +4,10 @@
 mod audit;
 mod cleanups;
 mod error;
+mod file_rows;
 mod files;
 mod idempotency;
+mod job_claims;
 mod jobs;
 mod notices;
 mod quotas;
@@ -32,9 +34,11 @@ pub use cleanups::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
 pub use error::CatalogError;
-pub use files::{HistoryLine, Registered, Registration};
+pub use file_rows::HistoryLine;
+pub use files::{Registered, Registration};
 pub use idempotency::KeyUse;
-pub use jobs::{DeadJob, Fate, JobClaim, LeasedJob, NewJob};
+pub use job_claims::{JobClaim, LeasedJob};
+pub use jobs::{DeadJob, Fate, NewJob};
 pub use notices::Notification;
 pub use quotas::Drift;
 pub use schema::SCHEMA_VERSION;

@@ -3,11 +3,11 @@
 use clap::Args;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobStore as _, Caps};
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, SCHEMA_VERSION, Scope};
+use wharfinger_backends::catalog::{Catalog, CatalogUrl, SCHEMA_VERSION, Scope};
 use wharfinger_backends::faults::Faults;
 
-use super::Failure;
 use super::output::line;
+use super::{Failure, open_catalog};
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
 use crate::http::auth::TokenKeys;
@@ -124,15 +124,7 @@ async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
         findings.push(good("catalog", format!("{} will be made at the first start", path.display())));
         return findings.push(check_new_folder(settings));
     }
-    let opened = Catalog::open(CatalogOptions {
-        url: settings.database.clone(),
-        faults: Faults::none(),
-        storage_type: "disk",
-        cleanup_max_attempts: settings.cleanup_max_attempts,
-        connections_max: 2,
-    })
-    .await;
-    let catalog = match opened {
+    let catalog = match open_catalog(settings).await {
         Ok(catalog) => catalog,
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
     };

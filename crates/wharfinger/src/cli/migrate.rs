@@ -4,7 +4,7 @@ use clap::Args;
 use wharfinger_backends::catalog::SCHEMA_VERSION;
 
 use super::output::line;
-use super::{Failure, failed};
+use super::{Failure, migrated_catalog};
 use crate::config::{Flags, Settings};
 
 #[derive(Args)]
@@ -15,17 +15,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
-    std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
-    let catalog = wharfinger_backends::catalog::Catalog::open(wharfinger_backends::catalog::CatalogOptions {
-        url: settings.database.clone(),
-        faults: wharfinger_backends::faults::Faults::none(),
-        storage_type: "disk",
-        cleanup_max_attempts: settings.cleanup_max_attempts,
-        connections_max: 2,
-    })
-    .await
-    .map_err(failed)?;
-    let applied = catalog.migrate(crate::clock::Clock::system().now()).await.map_err(failed)?;
+    let (catalog, applied) = migrated_catalog(&settings).await?;
     catalog.close().await;
     if arguments.json {
         line(format!("{}", serde_json::json!({ "schema": SCHEMA_VERSION, "applied": applied })));

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use wharfinger_backends::catalog::{Catalog, CatalogOptions};
+use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions};
 use wharfinger_backends::faults::Faults;
 
 use crate::config::{BadSetting, Flags, Settings};
@@ -134,10 +134,9 @@ impl Global {
     }
 }
 
-/// The catalog alone, migrated, for commands that need no more.
-async fn open_catalog(settings: &Settings) -> Result<Catalog, Failure> {
-    std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
-    let catalog = Catalog::open(CatalogOptions {
+/// The catalog alone, as it is.
+async fn open_catalog(settings: &Settings) -> Result<Catalog, CatalogError> {
+    Catalog::open(CatalogOptions {
         url: settings.database.clone(),
         faults: Faults::none(),
         storage_type: "disk",
@@ -145,7 +144,12 @@ async fn open_catalog(settings: &Settings) -> Result<Catalog, Failure> {
         connections_max: 4,
     })
     .await
-    .map_err(failed)?;
-    catalog.migrate(crate::clock::Clock::system().now()).await.map_err(failed)?;
-    Ok(catalog)
+}
+
+/// The same with its schema up to date; answers the steps that were applied.
+async fn migrated_catalog(settings: &Settings) -> Result<(Catalog, Vec<i64>), Failure> {
+    std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
+    let catalog = open_catalog(settings).await.map_err(failed)?;
+    let applied = catalog.migrate(crate::clock::Clock::system().now()).await.map_err(failed)?;
+    Ok((catalog, applied))
 }

@@ -6,7 +6,7 @@ use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 use wharfinger_lifecycle::quota::Quota;
 
 use super::output::line;
-use super::{Failure, failed, open_catalog};
+use super::{Failure, failed, migrated_catalog};
 use crate::config::{Flags, Settings, format_size, parse_size};
 
 #[derive(Args)]
@@ -46,7 +46,7 @@ const TENANTS_PER_PAGE: usize = 500;
 
 pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
-    let catalog = open_catalog(&settings).await?;
+    let (catalog, _) = migrated_catalog(&settings).await?;
     let default_limit = settings.default_quota_bytes;
     match arguments.action {
         Action::Set { tenant: name, limit } => {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
+use wharfinger_lifecycle::checksum::to_hex;
 
 use super::{BadSetting, Settings};
 
@@ -74,7 +75,7 @@ fn read_or_make(path: &Path) -> io::Result<(Vec<u8>, bool)> {
         Err(error) => return Err(error),
     }
     let secret: [u8; SECRET_BYTES] = rand::random();
-    let text: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = to_hex(&secret);
     // Written whole under another name first: a crash leaves no half secret, and a second process that starts
     // at the same moment takes ours.
     let draft = path.with_extension(format!("draft-{}", std::process::id()));

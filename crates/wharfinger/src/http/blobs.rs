@@ -10,8 +10,8 @@ use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use wharfinger_lifecycle::state::Status;
 
 use super::Shared;
+use super::extract::Asked;
 use super::problem::Problem;
-use super::wire::Asked;
 use crate::uploads::VerbError;
 use crate::uploads::land::{self, Refused, Sent};
 

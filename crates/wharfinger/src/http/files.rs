@@ -8,10 +8,11 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
 use super::auth::Person;
+use super::extract::{Asked, Body, Id, PageQuery};
 use super::problem::Problem;
 use super::wire::{
-    Asked, Body, ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, Id,
-    InitRequest, PageQuery, SearchRequest, StatusView,
+    ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, InitRequest,
+    SearchRequest, StatusView,
 };
 use crate::uploads::{confirm, delete, download, find, init, reissue};
 

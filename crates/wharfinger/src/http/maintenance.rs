@@ -5,11 +5,9 @@ use axum::extract::State;
 
 use super::Shared;
 use super::auth::{Keeper, Person};
+use super::extract::{Asked, PageQuery, cut_page};
 use super::problem::Problem;
-use super::wire::{
-    Asked, CleanupStatusView, CleanupView, CleanupsView, NotificationView, NotificationsView, PageQuery,
-    cut_page,
-};
+use super::wire::{CleanupStatusView, CleanupView, CleanupsView, NotificationView, NotificationsView};
 use crate::clock::rfc3339;
 use crate::sweeps::pending_cleanups::{self, Outcome};
 use crate::uploads::VerbError;

@@ -3,6 +3,7 @@
 
 pub mod auth;
 mod blobs;
+mod extract;
 mod files;
 mod health;
 mod maintenance;

@@ -7,8 +7,9 @@ use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 
 use super::Shared;
 use super::auth::{Keeper, Person};
+use super::extract::Body;
 use super::problem::Problem;
-use super::wire::{Body, QuotaView, SetQuotaRequest};
+use super::wire::{QuotaView, SetQuotaRequest};
 use crate::uploads::{Role, VerbError};
 
 #[utoipa::path(

@@ -8,11 +8,11 @@ use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use wharfinger_backends::blobs::{BlobError, ObjectMeta};
+use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
-use super::init::{hex, is_sha256};
 use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find};
 use crate::app::App;
 
@@ -134,7 +134,7 @@ impl Examinations {
         while let Some(chunk) = bytes.next().await {
             hasher.update(&chunk?);
         }
-        let sum = hex(&hasher.finalize());
+        let sum = to_hex(&hasher.finalize());
         let mut known = lock(&self.known);
         known.push_back((file.id, etag.to_owned(), sum.clone()));
         if known.len() > KNOWN_MAX {

@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 use wharfinger_backends::blobs::{PutGrant, SignedRequest};
 use wharfinger_backends::catalog::{KeyUse, NewJob, Registered, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{Announcement, EndReason, File, register};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::limits;
@@ -181,10 +182,6 @@ fn check_metadata(text: &str) -> Result<(), String> {
     }
 }
 
-pub(super) fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-}
-
 /// `type/subtype` with optional parameters, in visible ASCII.
 fn is_content_type(text: &str) -> bool {
     let essence = text.split(';').next().unwrap_or_default();
@@ -212,11 +209,7 @@ fn fingerprint(announced: &Announcement) -> String {
         hasher.update(part.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
         hasher.update(part.unwrap_or_default());
     }
-    hex(&hasher.finalize())
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    to_hex(&hasher.finalize())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 use uuid::Uuid;
+use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -101,7 +102,7 @@ impl DiskStore {
             return Err(LandingError::TooShort(written));
         }
         if let Some((hasher, expected)) = checksum
-            && hex(&hasher.finalize()) != expected
+            && to_hex(&hasher.finalize()) != expected
         {
             return Err(LandingError::Checksum);
         }
@@ -287,8 +288,4 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

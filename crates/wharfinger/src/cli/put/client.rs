@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
+use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::files::LocalFile;
@@ -130,7 +131,7 @@ impl Client {
         let mut attempt = 1;
         loop {
             let identity = format!("{}\0{body}\0{once}\0{generation}", self.server);
-            let key = format!("put-{}", hex(&Sha256::digest(identity)));
+            let key = format!("put-{}", to_hex(&Sha256::digest(identity)));
             let request =
                 self.call(Method::POST, "/api/v2/files/init").header("idempotency-key", key).json(body);
             match answer(request).await {
@@ -243,12 +244,8 @@ async fn hash(file: &LocalFile) -> std::io::Result<String> {
     loop {
         let count = opened.read(&mut buffer).await?;
         if count == 0 {
-            return Ok(hex(&hasher.finalize()));
+            return Ok(to_hex(&hasher.finalize()));
         }
         hasher.update(&buffer[..count]);
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

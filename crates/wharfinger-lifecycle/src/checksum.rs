@@ -1,0 +1,24 @@
+//! Checksums as they are written: SHA-256 in lower-case hex.
+
+pub fn to_hex(bytes: &[u8]) -> String {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(HEX[usize::from(digit)])).collect()
+}
+
+pub fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_is_lower_case_and_complete() {
+        assert_eq!(to_hex(&[0, 15, 16, 255]), "000f10ff");
+        assert!(is_sha256(&to_hex(&[0xab; 32])));
+        assert!(!is_sha256(&to_hex(&[0xab; 32]).to_uppercase()));
+        assert!(!is_sha256(&to_hex(&[0xab; 31])));
+    }
+}
