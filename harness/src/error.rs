@@ -13,6 +13,11 @@ impl Error {
         Self(text.into())
     }
 
+    /// For `ok_or_else`: refuses to break a server that other tests may be using.
+    pub(crate) fn not_ours() -> Self {
+        Self::new("this server is not ours to break; a test that breaks one starts its own")
+    }
+
     /// For `map_err`: puts what was being done in front of what went wrong.
     pub(crate) fn while_doing<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> Self {
         move |cause| Self(format!("{doing}: {cause}"))

@@ -2,10 +2,17 @@
 //! purpose, and ended for certain, whatever becomes of the process that started them.
 
 mod account;
+pub mod azurite;
 mod command;
 mod error;
+mod http;
+mod node_packages;
 pub mod packages;
 pub mod postgres;
+pub mod proxy;
+pub mod radosgw;
 mod server;
+mod store_address;
 
 pub use error::Error;
+pub use http::Answer;

@@ -6,14 +6,17 @@ use std::io;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
-use harness::postgres::{ADDRESS_VARIABLE, Postgres};
+use harness::azurite::{self, Azurite};
+use harness::postgres::{self, Postgres};
+use harness::radosgw::{self, Radosgw};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test [-- args]   starts the servers and runs `cargo test --workspace --locked [args]`
   ci               formatting, lints, documentation, dependencies, then the tests
-  services         starts the servers and keeps them until Ctrl-C or the end of input";
+  services [names] starts the servers (postgres, s3, azure), or those named, and keeps them
+                   until Ctrl-C or the end of input";
 
 /// The checks before the tests, the cheapest first.
 const CHECKS: [&str; 3] = [
@@ -21,6 +24,9 @@ const CHECKS: [&str; 3] = [
     "clippy --workspace --all-targets --locked -- -D warnings",
     "doc --workspace --no-deps --locked",
 ];
+
+/// What `services` can be asked for.
+const SERVICES: [&str; 3] = ["postgres", "s3", "azure"];
 
 type Outcome = Result<ExitStatus, Box<dyn Error>>;
 
@@ -30,7 +36,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.as_slice() {
         ["test", "--", extra @ ..] | ["test", extra @ ..] => test(extra),
         ["ci"] => ci(),
-        ["services"] => services(),
+        ["services", names @ ..] => services(names),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -50,7 +56,7 @@ fn test(extra: &[&str]) -> Outcome {
     announce(&postgres)?;
     let status = cargo("test --workspace --locked")
         .args(extra)
-        .env(ADDRESS_VARIABLE, postgres.admin_url())
+        .env(postgres::ADDRESS_VARIABLE, postgres.admin_url())
         .status()?;
     Ok(status)
 }
@@ -91,11 +97,38 @@ fn step(name: &str, run: impl FnOnce() -> Outcome) -> Outcome {
 }
 
 /// An interrupt ends this process outright; the servers' watchdogs then clear up after it.
-fn services() -> Outcome {
-    let postgres = Postgres::start()?;
-    announce(&postgres)?;
-    println!("WHARFINGER_DATABASE_URL={}", postgres.create_database());
-    println!("{ADDRESS_VARIABLE}={}", postgres.admin_url());
+fn services(names: &[&str]) -> Outcome {
+    if let Some(unknown) = names.iter().find(|name| !SERVICES.contains(name)) {
+        return Err(format!("there is no `{unknown}` among {}", SERVICES.join(", ")).into());
+    }
+    let is_wanted = |name| names.is_empty() || names.contains(&name);
+    let postgres = is_wanted("postgres").then(Postgres::start).transpose()?;
+    if let Some(postgres) = &postgres {
+        announce(postgres)?;
+        println!("WHARFINGER_DATABASE_URL={}", postgres.create_database());
+        println!("{}={}", postgres::ADDRESS_VARIABLE, postgres.admin_url());
+    }
+    let s3 = is_wanted("s3").then(Radosgw::start).transpose()?;
+    if let Some(s3) = &s3 {
+        println!("S3 (radosgw) on port {}, with an empty bucket {}", s3.port(), s3.create_bucket());
+        println!("AWS_ENDPOINT_URL={}", s3.endpoint());
+        println!("AWS_ACCESS_KEY_ID={}", s3.access_key());
+        println!("AWS_SECRET_ACCESS_KEY={}", s3.secret_key());
+        println!("AWS_REGION={}", s3.region());
+        println!("{}={}", radosgw::ADDRESS_VARIABLE, s3.url());
+    }
+    let azure = is_wanted("azure").then(Azurite::start).transpose()?;
+    if let Some(azure) = &azure {
+        println!(
+            "Azure (Azurite) on port {}, with an empty container {}",
+            azure.port(),
+            azure.create_container()
+        );
+        println!("AZURE_STORAGE_ENDPOINT={}", azure.endpoint());
+        println!("AZURE_STORAGE_ACCOUNT_NAME={}", azure.account());
+        println!("AZURE_STORAGE_ACCOUNT_KEY={}", azure.key());
+        println!("{}={}", azurite::ADDRESS_VARIABLE, azure.url());
+    }
     println!("Ctrl-C ends them.");
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(ExitStatus::default())

@@ -11,8 +11,11 @@ use std::process::Command;
 use crate::account::effective_uid;
 use crate::{Error, command};
 
+/// Set to anything, makes us pass over what the system has installed.
+pub(crate) const UNPACK_VARIABLE: &str = "WHARFINGER_TEST_UNPACK";
+
 /// Written last, so that an interrupted unpacking is done over.
-const COMPLETE: &str = ".complete";
+pub(crate) const COMPLETE: &str = ".complete";
 
 /// Which of the package lists apt goes by.
 #[derive(Clone, Copy)]
@@ -198,7 +201,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// The folder for all that we unpack. It survives reboots, and belongs to one user.
-fn cache() -> Result<PathBuf, Error> {
+pub(crate) fn cache() -> Result<PathBuf, Error> {
     let uid = effective_uid()?;
     let cache = PathBuf::from(format!("/var/tmp/wharfinger-services-{uid}"));
     create_readable(&cache)?;
@@ -211,7 +214,7 @@ fn cache() -> Result<PathBuf, Error> {
 }
 
 /// Readable to the account a server runs as, whatever our umask.
-fn create_readable(folder: &Path) -> Result<(), Error> {
+pub(crate) fn create_readable(folder: &Path) -> Result<(), Error> {
     match DirBuilder::new().mode(0o755).create(folder) {
         Ok(()) => {
             fs::set_permissions(folder, Permissions::from_mode(0o755)).map_err(at("opening to all", folder))
@@ -222,13 +225,13 @@ fn create_readable(folder: &Path) -> Result<(), Error> {
 }
 
 /// Held until the file is dropped, or the process ends.
-fn lock(cache: &Path) -> Result<File, Error> {
+pub(crate) fn lock(cache: &Path) -> Result<File, Error> {
     let path = cache.join("lock");
     let file = File::create(&path).map_err(at("opening", &path))?;
     file.lock().map_err(at("locking", &path))?;
     Ok(file)
 }
 
-fn at(doing: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+pub(crate) fn at(doing: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     Error::while_doing(format!("{doing} {}", path.display()))
 }

@@ -4,11 +4,10 @@
 mod address;
 mod binaries;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use self::address::Address;
 use self::binaries::Binaries;
@@ -23,6 +22,9 @@ pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_POSTGRES";
 const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
 const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
 const TRIES_FOR_A_PORT: usize = 3;
+
+/// In which a postmaster tells what it is about, within the server's folder.
+const STATUS_FILE: &str = "data/postmaster.pid";
 
 /// What a test may want otherwise than usual.
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +183,7 @@ impl Postgres {
 
     /// Kills the server and all its children at once, as a power cut would.
     pub fn kill(&mut self) -> Result<(), Error> {
-        let segment = self.status_file_line(7);
+        let segment = self.folder().and_then(|folder| line_of(&folder.join(STATUS_FILE), 7));
         self.ours()?.server.kill()?;
         // The kernel keeps the segment of a killed server for ever, and has room for a few
         // thousand. `ipcrm` failing or not being there costs one of those, not the test.
@@ -211,9 +213,7 @@ impl Postgres {
     }
 
     fn ours(&mut self) -> Result<&mut Ours, Error> {
-        self.ours.as_mut().ok_or_else(|| {
-            Error::new("this server is not ours to break; a test that breaks one starts its own")
-        })
+        self.ours.as_mut().ok_or_else(Error::not_ours)
     }
 
     fn create_cluster(&mut self) -> Result<(), Error> {
@@ -248,45 +248,25 @@ impl Postgres {
     }
 
     fn wait_until_ready(&mut self) -> Result<(), Error> {
-        let deadline = Instant::now() + PATIENCE_WITH_START;
-        loop {
-            let server = &mut self.ours()?.server;
-            if let Some(status) = server.ended()? {
-                return Err(Error::new(format!(
-                    "PostgreSQL ended while starting ({status}); its log ends:\n{}",
-                    server.log_tail()
-                )));
-            }
-            if self.is_ready() {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                let server = &mut self.ours()?.server;
-                // Left running, it would be in the way of another try.
-                server.kill()?;
-                return Err(Error::new(format!(
-                    "PostgreSQL was not ready within {PATIENCE_WITH_START:?}; its log ends:\n{}",
-                    server.log_tail()
-                )));
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        let Self { binaries, address, ours } = self;
+        let server = &mut ours.as_mut().ok_or_else(Error::not_ours)?.server;
+        let status_file = server.folder().join(STATUS_FILE);
+        server.wait_until("PostgreSQL", PATIENCE_WITH_START, |pid| {
+            is_ready(pid, &status_file, binaries, address)
+        })
     }
+}
 
-    /// The status file first: it tells our server from another that took the port before us.
-    fn is_ready(&self) -> bool {
-        let pid = self.status_file_line(1).and_then(|line| line.parse().ok());
-        pid.is_some()
-            && pid == self.pid()
-            && self.status_file_line(8).as_deref() == Some("ready")
-            && accepts_connections(self.port())
-            && command::run(self.binaries.command("pg_isready").args(["-q", "-d", &self.admin_url()])).is_ok()
-    }
+/// The status file first: it tells our server from another that took the port before us.
+fn is_ready(pid: u32, status_file: &Path, binaries: &Binaries, address: &Address) -> bool {
+    line_of(status_file, 1).and_then(|line| line.parse().ok()) == Some(pid)
+        && line_of(status_file, 8).as_deref() == Some("ready")
+        && accepts_connections(address.port())
+        && command::run(binaries.command("pg_isready").args(["-q", "-d", &address.url("postgres")])).is_ok()
+}
 
-    /// A line, counted from one, of the file in which a postmaster tells what it is about.
-    fn status_file_line(&self, number: usize) -> Option<String> {
-        let path = self.folder()?.join("data/postmaster.pid");
-        let text = std::fs::read_to_string(path).ok()?;
-        Some(text.lines().nth(number - 1)?.trim().to_owned())
-    }
+/// A line of the file, counted from one.
+fn line_of(status_file: &Path, number: usize) -> Option<String> {
+    let text = std::fs::read_to_string(status_file).ok()?;
+    Some(text.lines().nth(number - 1)?.trim().to_owned())
 }

@@ -1,6 +1,7 @@
 //! A server process in a temporary folder of its own: started, signalled with all its children,
 //! and ended on drop. Knows nothing about any particular server.
 
+mod listener;
 mod process_tree;
 mod watchdog;
 
@@ -14,6 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub(crate) use self::listener::listens;
 use self::watchdog::Watchdog;
 use crate::Error;
 use crate::account::Account;
@@ -119,6 +121,36 @@ impl Server {
             self.watchdog.watch(None)?;
         }
         Ok(status)
+    }
+
+    /// Waits until the server, asked by its pid, is ready. One that is not in time is killed, for it
+    /// would be in the way of another try.
+    pub(crate) fn wait_until(
+        &mut self,
+        name: &str,
+        patience: Duration,
+        is_ready: impl Fn(u32) -> bool,
+    ) -> Result<(), Error> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.ended()? {
+                return Err(Error::new(format!(
+                    "{name} ended while starting ({status}); its log ends:\n{}",
+                    self.log_tail()
+                )));
+            }
+            if is_ready(self.running_pid()?) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                self.kill()?;
+                return Err(Error::new(format!(
+                    "{name} was not ready within {patience:?}; its log ends:\n{}",
+                    self.log_tail()
+                )));
+            }
+            thread::sleep(POLL * 2);
+        }
     }
 
     /// Asks the server to end with the signal given and waits until it has.

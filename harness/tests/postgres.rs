@@ -1,13 +1,14 @@
 //! The promises the other crates' tests rely on: databases apart from each other, faults that are
 //! real, and nothing left behind.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+mod watching;
 
-use harness::postgres::{Options, Postgres, shared};
+use std::process::Child;
+use std::thread;
+use std::time::Duration;
+
+use harness::postgres::{ADDRESS_VARIABLE, Options, Postgres, shared};
+use watching::{folders_of, is_open, port_of, services, within};
 
 const CONTENT: &str = "SELECT content FROM note";
 
@@ -19,21 +20,6 @@ fn write(postgres: &Postgres, url: &str, content: &str) {
 
 fn read(postgres: &Postgres, url: &str) -> String {
     postgres.psql(url, CONTENT).expect("read")
-}
-
-fn is_open(port: u16) -> bool {
-    TcpStream::connect(("127.0.0.1", port)).is_ok()
-}
-
-fn within(patience: Duration, condition: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
-    while !condition() {
-        if Instant::now() > deadline {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    true
 }
 
 #[test]
@@ -113,41 +99,17 @@ fn a_paused_server_can_be_dropped() {
     assert!(!is_open(port), "a dropped server accepts connections");
 }
 
-/// `cargo xtask services` in a process of its own, and the port of its PostgreSQL.
-fn services() -> (Child, u16) {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_harness"))
-        .arg("services")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let output = process.stdout.as_mut().expect("piped");
-    let port = BufReader::new(output)
-        .lines()
-        .map(|line| line.expect("a line of text"))
-        .find_map(|line| {
-            let url = line.strip_prefix("WHARFINGER_TEST_POSTGRES=")?;
-            let (_, port_and_database) = url.rsplit_once(':')?;
-            port_and_database.split('/').next()?.parse().ok()
-        })
-        .expect("the URL is printed");
+/// PostgreSQL in a process of its own, and its port.
+fn postgres_elsewhere() -> (Child, u16) {
+    let (process, url) = services("postgres", ADDRESS_VARIABLE);
+    let port = port_of(&url);
     assert!(is_open(port), "the services do not run");
     (process, port)
 }
 
-fn folders_of(pid: u32) -> usize {
-    let start = format!("wharfinger-postgres-{pid}-");
-    std::env::temp_dir()
-        .read_dir()
-        .expect("readable")
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&start))
-        .count()
-}
-
 #[test]
 fn a_server_ends_with_the_process_that_started_it_even_if_killed() {
-    let (mut process, port) = services();
+    let (mut process, port) = postgres_elsewhere();
     assert_eq!(folders_of(process.id()), 1);
     process.kill().expect("killed");
     process.wait().expect("reaped");
@@ -157,7 +119,7 @@ fn a_server_ends_with_the_process_that_started_it_even_if_killed() {
 
 #[test]
 fn services_end_when_their_input_does() {
-    let (mut process, port) = services();
+    let (mut process, port) = postgres_elsewhere();
     drop(process.stdin.take());
     assert!(process.wait().expect("ended").success());
     assert!(!is_open(port), "the server lives on");

@@ -6,13 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Error;
-use crate::packages;
+use crate::packages::{self, UNPACK_VARIABLE};
 
 /// Names the folder with the programs, and goes before any other.
 const FOLDER_VARIABLE: &str = "WHARFINGER_TEST_PG_BIN";
-
-/// Set to anything, makes us pass over what the system has installed.
-const UNPACK_VARIABLE: &str = "WHARFINGER_TEST_UNPACK";
 
 /// Asked for where it exists, so that machines which offer several agree on one.
 const PREFERRED: &str = "postgresql-15";

@@ -1,0 +1,83 @@
+//! Just enough HTTP to see whether a server answers, and requests signed by a Python script,
+//! because the standard library has no hashes.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::{Error, command};
+
+const SCRIPT: &str = include_str!("signed_request.py");
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The answer to a request: what the store thought of it, and what it sent along.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The answer, if it is one of success.
+    pub(crate) fn successful(self, doing: &str) -> Result<Self, Error> {
+        match self.status {
+            200..300 => Ok(self),
+            status => Err(Error::new(format!(
+                "{doing}: answered {status}: {}",
+                String::from_utf8_lossy(&self.body)
+            ))),
+        }
+    }
+}
+
+/// What a request is signed with, and how.
+pub(crate) struct Signer<'a> {
+    /// `s3` or `azure`.
+    pub(crate) scheme: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) secret: &'a str,
+    pub(crate) region: &'a str,
+}
+
+/// Sends a signed request to the URL, which is percent-encoded already.
+pub(crate) fn signed(signer: &Signer<'_>, method: &str, url: &str, body: &[u8]) -> Result<Answer, Error> {
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT, signer.scheme, method, url, signer.name, signer.secret, signer.region]);
+    let doing = || format!("{method} {url} by a script of python3's");
+    let mut child = python
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(Error::while_doing(doing()))?;
+    // The script reads all of it before it writes anything, so neither waits for the other.
+    // One that failed meanwhile tells why on its standard error, which says more than our pipe.
+    let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(body));
+    let output = child.wait_with_output().map_err(Error::while_doing(doing()))?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::new(format!("{}: {}", doing(), command::last_lines(&complaint, 1))));
+    }
+    written.map_err(Error::while_doing(doing()))?;
+    let end_of_line = output.stdout.iter().position(|byte| *byte == b'\n').unwrap_or(output.stdout.len());
+    let (status, body) = output.stdout.split_at(end_of_line);
+    let status = String::from_utf8_lossy(status).parse().map_err(Error::while_doing(doing()))?;
+    Ok(Answer { status, body: body.get(1..).unwrap_or_default().to_owned() })
+}
+
+/// The status with which a server answers an unsigned `GET /`; none where no HTTP comes back.
+pub(crate) fn status(authority: &str) -> Option<u16> {
+    let address = authority.to_socket_addrs().ok()?.next()?;
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream
+        .write_all(format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n").as_bytes())
+        .ok()?;
+    let mut start = [0; "HTTP/1.1 200".len()];
+    stream.read_exact(&mut start).ok()?;
+    // To the end, for servers log it as an error when nobody listens.
+    let _ = stream.take(64 * 1024).read_to_end(&mut Vec::new());
+    let start = std::str::from_utf8(&start).ok()?;
+    start.strip_prefix("HTTP/1.")?.get(2..)?.parse().ok()
+}
