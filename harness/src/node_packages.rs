@@ -5,18 +5,14 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::packages::{COMPLETE, at, cache, create_readable, lock};
+use crate::packages::{COMPLETE, at, cache, create_readable, lock, require};
 use crate::{Error, command};
 
 /// Installs the package, of the newest version that begins so, and returns its folder. What was
 /// installed before is not fetched again.
 pub(crate) fn install(package: &str, version: &str) -> Result<PathBuf, Error> {
     for program in ["node", "npm"] {
-        command::run(Command::new(program).arg("--version")).map_err(|error| {
-            Error::new(format!(
-                "{package} needs node and npm. Install them, as the packages nodejs and npm.\n{error}"
-            ))
-        })?;
+        require(program, &["nodejs", "npm"])?;
     }
     let cache = cache()?;
     let folder = cache.join(format!("npm-{package}-{version}"));

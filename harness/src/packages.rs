@@ -24,6 +24,32 @@ enum Lists {
     Private,
 }
 
+/// Makes sure that a program runs which cannot be unpacked beside the system, because it looks for its files in
+/// fixed places: where it is missing, root installs it, and others are told what to install.
+pub(crate) fn require(program: &str, packages: &[&str]) -> Result<(), Error> {
+    let runs = || command::run(Command::new(program).arg("--version"));
+    if runs().is_ok() {
+        return Ok(());
+    }
+    let names = packages.join(" ");
+    if effective_uid()? != 0 {
+        return Err(Error::new(format!("{program} is needed. Install it: apt-get install {names}")));
+    }
+    let _lock = lock(&cache()?)?;
+    if runs().is_ok() {
+        return Ok(());
+    }
+    eprintln!("installing {names}");
+    command::run(Command::new("apt-get").args(["update", "-q"]))?;
+    command::run(
+        Command::new("apt-get")
+            .args(["install", "-y", "-q", "--no-install-recommends"])
+            .args(packages)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    )?;
+    runs().map(|_| ())
+}
+
 /// Unpacks the packages, with those they depend on and this machine has not installed, and
 /// returns the folder that stands for `/`. What was unpacked before is not fetched again.
 pub fn unpack(packages: &[&str]) -> Result<PathBuf, Error> {
