@@ -16,6 +16,7 @@ use super::wire::{
 };
 use crate::uploads::{confirm, delete, download, find, init, reissue};
 
+/// Announce an upload
 #[utoipa::path(
     post, path = "/api/v2/files/init", tag = "uploads", operation_id = "initFile",
     request_body = InitRequest,
@@ -40,6 +41,7 @@ pub(super) async fn init(
     Ok((StatusCode::CREATED, Json(grant.into())))
 }
 
+/// Get a fresh upload URL
 #[utoipa::path(
     post, path = "/api/v2/files/{id}/url", tag = "uploads", operation_id = "reissueUrl",
     params(("id" = String, Path)),
@@ -58,6 +60,7 @@ pub(super) async fn reissue(
     Ok(Json(reissue::reissue(&app, &caller, id).await?.into()))
 }
 
+/// Confirm an upload
 #[utoipa::path(
     post, path = "/api/v2/files/{id}/confirm", tag = "uploads", operation_id = "confirmFile",
     params(("id" = String, Path)),
@@ -79,6 +82,7 @@ pub(super) async fn confirm(
     Ok(Json(StatusView { file_id: id.to_string(), status: status.as_str() }))
 }
 
+/// List files
 #[utoipa::path(
     get, path = "/api/v2/files", tag = "uploads", operation_id = "listFiles",
     params(PageQuery),
@@ -96,6 +100,7 @@ pub(super) async fn list(
     }))
 }
 
+/// Get a file
 #[utoipa::path(
     get, path = "/api/v2/files/{id}", tag = "uploads", operation_id = "getFile",
     params(("id" = String, Path)),
@@ -113,6 +118,7 @@ pub(super) async fn get(
     Ok(Json(find::find(&app, &caller, id).await?.into()))
 }
 
+/// Read a file's history
 #[utoipa::path(
     get, path = "/api/v2/files/{id}/history", tag = "uploads", operation_id = "getHistory",
     params(("id" = String, Path)),
@@ -127,6 +133,7 @@ pub(super) async fn history(
     Ok(Json(HistoryView { events: events.into_iter().map(Into::into).collect() }))
 }
 
+/// Read the chunks of a file's text
 #[utoipa::path(
     get, path = "/api/v2/files/{id}/chunks", tag = "uploads", operation_id = "getChunks",
     params(("id" = String, Path), PageQuery),
@@ -147,6 +154,7 @@ pub(super) async fn chunks(
     Ok(Json(ChunksView { chunks: Vec::new(), next_cursor: None }))
 }
 
+/// Search in own files
 #[utoipa::path(
     post, path = "/api/v2/search", tag = "uploads", operation_id = "search",
     request_body = SearchRequest,
@@ -163,6 +171,7 @@ pub(super) async fn search(
     Ok(Json(HitsView { hits: Vec::new() }))
 }
 
+/// Download a file
 #[utoipa::path(
     get, path = "/api/v2/files/{id}/download", tag = "uploads", operation_id = "downloadFile",
     params(("id" = String, Path)),
@@ -182,6 +191,7 @@ pub(super) async fn download(
     Ok((StatusCode::FOUND, headers).into_response())
 }
 
+/// Delete a file
 #[utoipa::path(
     delete, path = "/api/v2/files/{id}", tag = "uploads", operation_id = "deleteFile",
     params(("id" = String, Path)),

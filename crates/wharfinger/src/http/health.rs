@@ -17,6 +17,7 @@ pub(super) struct Health {
     version: &'static str,
 }
 
+/// Does the process live?
 #[utoipa::path(
     get, path = "/healthz", tag = "operations", operation_id = "healthz",
     responses((status = 200, body = Health, description = "The process answers")),
@@ -40,6 +41,7 @@ struct BackendState {
     ok: bool,
 }
 
+/// Do its backends answer?
 #[utoipa::path(
     get, path = "/readyz", tag = "operations", operation_id = "readyz",
     responses(

@@ -12,6 +12,7 @@ use crate::clock::rfc3339;
 use crate::sweeps::pending_cleanups::{self, Outcome};
 use crate::uploads::VerbError;
 
+/// Retry failed deletes now
 #[utoipa::path(
     post, path = "/api/v1/maintenance/cleanup/trigger", tag = "maintenance", operation_id = "triggerCleanup",
     responses(
@@ -28,6 +29,7 @@ pub(super) async fn trigger(
     Ok(Json(pending_cleanups::run_for(&app, &caller.scope()).await?))
 }
 
+/// Count pending deletes
 #[utoipa::path(
     get, path = "/api/v1/maintenance/cleanup/status", tag = "maintenance", operation_id = "cleanupStatus",
     responses((status = 200, body = CleanupStatusView), (status = 403, body = Problem)),
@@ -46,6 +48,7 @@ pub(super) async fn status(
     }))
 }
 
+/// List pending deletes
 #[utoipa::path(
     get, path = "/api/v1/maintenance/cleanup/pending", tag = "maintenance", operation_id = "pendingCleanups",
     params(PageQuery),
@@ -66,6 +69,7 @@ pub(super) async fn pending(
     Ok(Json(CleanupsView { cleanups: cleanups.into_iter().map(CleanupView::from).collect(), next_cursor }))
 }
 
+/// List notifications
 #[utoipa::path(
     get, path = "/api/v2/notifications", tag = "notifications", operation_id = "listNotifications",
     params(PageQuery),

@@ -48,6 +48,13 @@ const VERB_TIMEOUT: Duration = Duration::from_secs(60);
         description = "Quota-guarded direct uploads that are confirmed or reclaimed. Errors are RFC 9457 problem \
             documents; switch on their `code`."
     ),
+    tags(
+        (name = "uploads", description = "init → PUT to the signed URL → confirm; what is not confirmed is reclaimed"),
+        (name = "quota", description = "What a tenant may hold and does hold"),
+        (name = "notifications", description = "What happened to one's files without oneself"),
+        (name = "maintenance", description = "For admins (their tenant) and operators"),
+        (name = "operations", description = "Health, readiness; Prometheus metrics are at /metrics"),
+    ),
     modifiers(&BearerTokens),
     security(("bearer" = [])),
 )]

@@ -12,6 +12,7 @@ use super::problem::Problem;
 use super::wire::{QuotaView, SetQuotaRequest};
 use crate::uploads::{Role, VerbError};
 
+/// Show the tenant's quota
 #[utoipa::path(
     get, path = "/api/v2/quota", tag = "quota", operation_id = "getQuota",
     responses((status = 200, body = QuotaView, description = "The quota of the caller's tenant")),
@@ -23,6 +24,7 @@ pub(super) async fn get(
     show(&app, &caller.tenant).await
 }
 
+/// Set a tenant's limit
 #[utoipa::path(
     put, path = "/api/v2/tenants/{tenant}/quota", tag = "quota", operation_id = "setQuota",
     params(("tenant" = String, Path)),
