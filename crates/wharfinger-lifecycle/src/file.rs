@@ -424,6 +424,16 @@ mod tests {
     }
 
     #[test]
+    fn a_fresh_url_never_shortens_the_life_of_an_older_one() {
+        let policy = policy(false);
+        let file = registered(10, &policy);
+        let shorter = UploadPolicy { window_ms: 1, ..policy };
+        let change = reissue(&file, &shorter, 0).expect("still registered");
+        assert_eq!(change.after.url_dead_at, file.url_dead_at);
+        assert_eq!(change.after.next_look_at, file.next_look_at);
+    }
+
+    #[test]
     fn a_cleaner_never_takes_a_confirmed_file() {
         let policy = policy(true);
         let file = registered(10, &policy);

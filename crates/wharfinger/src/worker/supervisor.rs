@@ -36,7 +36,7 @@ impl Supervisor {
         for (name, body) in LOOPS {
             let (app, stop) = (app.clone(), supervisor.stop.clone());
             supervisor.tasks.spawn(async move {
-                stop.run_until_cancelled(keep_running(name, body, app)).await;
+                stop.run_until_cancelled(keep_running(name, move || body(app.clone()))).await;
             });
         }
         supervisor
@@ -50,14 +50,37 @@ impl Supervisor {
     }
 }
 
-async fn keep_running(name: &'static str, body: Loop, app: Arc<App>) {
+async fn keep_running(name: &'static str, body: impl Fn() -> BoxFuture<'static, ()>) {
     loop {
         // A task of its own, so that a panic ends it and not us; dropped with us, it is aborted.
         let mut attempt = tokio::task::JoinSet::new();
-        attempt.spawn(body(app.clone()));
+        attempt.spawn(body());
         if let Some(Err(panicked)) = attempt.join_next().await {
             tracing::error!(job = name, error = %panicked, "a background loop panicked and is started again");
         }
         tokio::time::sleep(RESTART_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_panics_is_started_again() {
+        let runs = Arc::new(AtomicU32::new(0));
+        let (again, stop) = (runs.clone(), CancellationToken::new());
+        let stopper = stop.clone();
+        let body = move || -> BoxFuture<'static, ()> {
+            let (runs, stop) = (again.clone(), stopper.clone());
+            Box::pin(async move {
+                assert!(runs.fetch_add(1, Ordering::SeqCst) > 0, "the first run panics");
+                stop.cancel();
+            })
+        };
+        stop.run_until_cancelled(keep_running("a test", body)).await;
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
     }
 }

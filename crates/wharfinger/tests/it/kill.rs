@@ -39,6 +39,7 @@ impl Server {
         Server(child)
     }
 
+    /// Killed as by the machine's owner: nothing is said to it before.
     fn kill(mut self) {
         self.0.kill().expect("a process to kill");
         self.0.wait().expect("it ends");
@@ -49,6 +50,14 @@ impl Server {
         let pid = self.0.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
         self.0.wait().expect("it ends").success()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A test that fails leaves no server behind; one that has ended already does not mind.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -30,15 +30,12 @@ async fn an_empty_folder_is_not_taken_for_the_store(database: Database) {
     server.me().delete(&format!("/api/v2/files/{doomed}")).await.expect(204);
     server.crash().await;
 
-    let away = ground.folder().join("unmounted");
-    std::fs::rename(ground.blob_dir(), &away).expect("the disk goes");
-    std::fs::create_dir(ground.blob_dir()).expect("its mount point stays");
+    let disk = ground.take_the_disk_away();
     let said = refusal(&ground).await;
     assert!(said.contains("WHARFINGER_BLOB_URL") && said.contains("is its disk mounted?"), "{said}");
     assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "nothing was made there");
 
-    std::fs::remove_dir(ground.blob_dir()).expect("the mount point");
-    std::fs::rename(&away, ground.blob_dir()).expect("the disk comes back");
+    disk.come_back();
     let server = ground.start().await;
     server.settle().await;
     assert_eq!(server.me().get(&format!("/api/v2/files/{kept}")).await.expect(200)["status"], "ready");
@@ -55,7 +52,23 @@ async fn the_store_of_another_catalog_is_refused(database: Database) {
     assert!(said.contains("the store of another catalog"), "{said}");
 }
 
-on_each_database!(an_empty_folder_is_not_taken_for_the_store, the_store_of_another_catalog_is_refused);
+/// A catalog that has no store yet does not take another's.
+async fn a_new_catalog_does_not_take_anothers_store(database: Database) {
+    let (ours, theirs) = (Ground::new(database), Ground::new(Database::Sqlite));
+    theirs.start().await.crash().await;
+    std::fs::create_dir_all(ours.data_dir()).expect("our folder");
+    std::fs::rename(theirs.blob_dir(), ours.blob_dir()).expect("theirs in its place");
+    let mark = std::fs::read(ours.blob_dir().join(".wharfinger/store")).expect("their mark");
+    let said = refusal(&ours).await;
+    assert!(said.contains("the store of another catalog"), "{said}");
+    assert_eq!(std::fs::read(ours.blob_dir().join(".wharfinger/store")).expect("their mark"), mark);
+}
+
+on_each_database!(
+    an_empty_folder_is_not_taken_for_the_store,
+    the_store_of_another_catalog_is_refused,
+    a_new_catalog_does_not_take_anothers_store,
+);
 
 /// A crash between the mark and the catalog's knowledge of it, at the first start of all.
 #[tokio::test]

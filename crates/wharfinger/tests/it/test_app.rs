@@ -56,6 +56,18 @@ pub struct Ground {
     pub clock: Clock,
 }
 
+pub struct DiskAway {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl DiskAway {
+    pub fn come_back(self) {
+        std::fs::remove_dir_all(&self.from).expect("the mount point");
+        std::fs::rename(&self.to, &self.from).expect("the disk comes back");
+    }
+}
+
 pub struct TestApp {
     pub app: Arc<App>,
     pub url: String,
@@ -115,6 +127,14 @@ impl Ground {
                 sqlx::query_scalar(sql).fetch_one(&mut connection).await.expect("a number")
             }
         }
+    }
+
+    /// An unmounted disk: the folder is there, and empty.
+    pub fn take_the_disk_away(&self) -> DiskAway {
+        let away = DiskAway { from: self.blob_dir(), to: self.folder.path().join("unmounted") };
+        std::fs::rename(&away.from, &away.to).expect("the disk goes");
+        std::fs::create_dir(&away.from).expect("its mount point stays");
+        away
     }
 
     /// A change of the catalog behind the program's back.

@@ -184,6 +184,7 @@ on_each_database!(
     admins_keep_their_tenant_and_operators_all,
     one_that_is_refused_does_not_stop_the_others,
     a_row_that_cannot_be_read_does_not_hold_up_the_others,
+    a_store_that_is_down_for_days_spends_nobodys_attempts,
     an_admin_triggers_the_deletes_of_its_own_tenant,
 );
 
@@ -218,6 +219,23 @@ async fn an_admin_triggers_the_deletes_of_its_own_tenant(database: Database) {
     let outcome = admin(&server, "t").post(TRIGGER, json!({})).await.expect(200);
     assert_eq!(outcome, json!({ "attempted": 1, "done": 1, "failed": 0, "exhausted": 0 }));
     assert_eq!(counts(&admin(&server, "other")).await, (1, 0));
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn a_store_that_is_down_for_days_spends_nobodys_attempts(database: Database) {
+    let ground = Ground::with(database, &[("CLEANUP_MAX_ATTEMPTS", "3")]);
+    let server = ground.start().await;
+    let file = server.me().upload("a", b"abc").await;
+    let disk = ground.take_the_disk_away();
+    server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    for _ in 0..50 {
+        let _ = wharfinger::worker::run_all_due(&server.app).await;
+        ground.advance(3 * HOUR_MS);
+    }
+    assert_eq!(counts(&server.operator()).await, (1, 0));
+    assert_eq!(attempts(&server.operator()).await, [0]);
+    disk.come_back();
     server.settle().await;
     oracle::all_is_healed(&ground, &server).await;
 }

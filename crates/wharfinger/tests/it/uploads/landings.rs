@@ -68,3 +68,67 @@ async fn a_later_upload_takes_the_place_of_an_earlier() {
     assert_eq!(std::fs::read(object_of(&ground, &id(&grant))).expect("the object"), b"laterbytes");
     oracle::all_is_healed(&ground, &server).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_file_ends_the_later_of_its_uploads_too() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let grant = server.me().init("cargo", 10).await.expect(201);
+    let earlier = begin(&server, &grant, b"early").await;
+    under_way(&ground, 1).await;
+    let later = begin(&server, &grant, b"later").await;
+    earlier.answer.await.expect("an answer").expect_problem(409, "superseded");
+    under_way(&ground, 1).await;
+    server.me().delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
+    later.answer.await.expect("an answer").expect_problem(410, "gone");
+}
+
+/// The note of an upload that is in place and was not looked at again, as a crash leaves it.
+fn leave_note(ground: &Ground, id: &str) -> std::path::PathBuf {
+    let note = ground.blob_dir().join(".landing").join(format!("{id}.00000000-0000-4000-8000-000000000000"));
+    std::fs::hard_link(object_of(ground, id), &note).expect("a second name");
+    note
+}
+
+/// The bytes of a file that was confirmed meanwhile are not taken for late ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_note_of_a_confirmed_file_goes_and_its_object_stays() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let file = server.me().upload("cargo", b"bytes").await;
+    let note = leave_note(&ground, &file);
+    server.settle().await;
+    assert!(!note.exists());
+    server.me().get(&format!("/api/v2/files/{file}/download")).await.expect(302);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Bytes that came in place after their file had ended and its order was carried out.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_note_of_an_ended_file_goes_with_its_object() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let grant = server.me().init("cargo", 5).await.expect(201);
+    server.me().delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
+    server.settle().await;
+    super::plant(&ground, &id(&grant), b"bytes");
+    leave_note(&ground, &id(&grant));
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Where even the row is forgotten, the note is all that says that there is an object: it stays for a person.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_note_of_a_forgotten_file_is_kept() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let grant = server.me().init("cargo", 5).await.expect(201);
+    server.me().delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
+    server.settle().await;
+    ground.advance(31 * 86_400_000);
+    server.settle().await;
+    super::plant(&ground, &id(&grant), b"bytes");
+    let note = leave_note(&ground, &id(&grant));
+    server.settle().await;
+    assert!(note.exists() && object_of(&ground, &id(&grant)).exists());
+}

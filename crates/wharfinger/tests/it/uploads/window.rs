@@ -198,13 +198,34 @@ async fn two_servers_that_reclaim_at_once_refund_once(database: Database) {
     oracle::all_is_healed(&ground, &second).await;
 }
 
+/// Once a year: the schedules stay out of it.
+const NEVER: &str = "0 0 1 1 *";
+
 async fn the_running_server_reclaims_by_itself(database: Database) {
-    let ground = Ground::new(database);
+    reclaims_by_itself(&Ground::new(database), false).await;
+}
+
+/// The delayed checks and the reaper need no schedule.
+async fn without_schedules_the_delayed_checks_reclaim(database: Database) {
+    let settings = [("UPLOAD_WINDOW_SCHEDULE", NEVER), ("CLEANUP_SWEEP_SCHEDULE", NEVER)];
+    reclaims_by_itself(&Ground::with(database, &settings), false).await;
+}
+
+/// A check that was lost is made up for by the sweep.
+async fn without_its_check_the_sweep_reclaims(database: Database) {
+    let settings = [("UPLOAD_WINDOW_SCHEDULE", "* * * * * *"), ("CLEANUP_SWEEP_SCHEDULE", NEVER)];
+    reclaims_by_itself(&Ground::with(database, &settings), true).await;
+}
+
+async fn reclaims_by_itself(ground: &Ground, lose_the_check: bool) {
     let server = ground.start().await;
     let me = server.me();
     let supervisor = Supervisor::start(&server.app).await;
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
+    if lose_the_check {
+        ground.execute("DELETE FROM jobs").await;
+    }
     ground.advance(WINDOW_MS + GRACE_MS);
     // Each round is a request: the loops run meanwhile, and are not asked to.
     let reclaimed = async {
@@ -216,6 +237,24 @@ async fn the_running_server_reclaims_by_itself(database: Database) {
     tokio::time::timeout(std::time::Duration::from_secs(60), reclaimed).await.expect("reclaimed by itself");
     supervisor.stop().await;
     assert_eq!(told(&me).await.len(), 1);
+    oracle::all_is_healed(ground, &server).await;
+}
+
+/// The store is away when the window ends: unknown is not absent, so the upload waits for it.
+async fn a_rescue_waits_for_a_store_that_is_away(database: Database) {
+    let ground = Ground::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let grant = me.init("a", 3).await.expect(201);
+    server.put_bytes(&grant, b"abc").await.expect(200);
+    let disk = ground.take_the_disk_away();
+    ground.advance(WINDOW_MS + GRACE_MS);
+    let _ = wharfinger::worker::run_all_due(&server.app).await;
+    assert_eq!(status(&me, &grant).await, "registered");
+    disk.come_back();
+    ground.advance(2 * GRACE_MS);
+    server.settle().await;
+    assert_eq!(status(&me, &grant).await, "ready");
     oracle::all_is_healed(&ground, &server).await;
 }
 
@@ -227,4 +266,7 @@ on_each_database!(
     where_the_policy_says_rescue_what_is_there_and_right_is_confirmed,
     two_servers_that_reclaim_at_once_refund_once,
     the_running_server_reclaims_by_itself,
+    without_schedules_the_delayed_checks_reclaim,
+    without_its_check_the_sweep_reclaims,
+    a_rescue_waits_for_a_store_that_is_away,
 );
