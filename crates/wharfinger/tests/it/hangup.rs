@@ -1,6 +1,7 @@
 //! Clients that hang up in the middle of every kind of request, at any byte, and after the last one without
 //! waiting for the answer.
 
+use sqlx::{Connection as _, Executor as _};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -99,4 +100,44 @@ async fn a_thousand_clients_hang_up_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_clients_hang_up_on_postgres() {
     hang_up(Database::Postgres).await;
+}
+
+/// A verb that has begun comes to its end although nobody waits for its answer: here it is held up in the middle of
+/// its transaction while its client hangs up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verb_that_has_begun_comes_to_its_end() {
+    let ground = Ground::new(Database::Postgres);
+    let server = ground.start().await;
+    let file = server.me().upload("cargo", b"abc").await;
+    let (_, url) = ground.environment().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL").expect("a URL");
+    let mut holder = sqlx::PgConnection::connect(url).await.expect("a connection");
+    let mut watcher = sqlx::PgConnection::connect(url).await.expect("a connection");
+    holder.execute("BEGIN; UPDATE quotas SET used_bytes = used_bytes").await.expect("the quota row is held");
+
+    let delete =
+        Kind { method: "DELETE", path: format!("/api/v2/files/{file}"), body: Vec::new(), token: true };
+    let address = server.url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    stream.write_all(&request(&server, &delete)).await.expect("room to write");
+    while held_up(&mut watcher).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(stream);
+    // Long enough for the server to see that its client is gone; it must make no difference.
+    for _ in 0..50 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        assert_eq!(held_up(&mut watcher).await, 1, "the verb was given up");
+    }
+    holder.execute("ROLLBACK").await.expect("the quota row is free");
+    server.app.verbs.close();
+    server.app.verbs.wait().await;
+    server.me().get(&format!("/api/v2/files/{file}")).await.expect_problem(404, "not_found");
+    oracle::catalog_is_sound(&server).await;
+}
+
+/// How many transactions of this database wait for a lock.
+async fn held_up(watcher: &mut sqlx::PgConnection) -> i64 {
+    let sql = "SELECT COUNT(*) FROM pg_stat_activity \
+               WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    sqlx::query_scalar(sql).fetch_one(watcher).await.expect("a number")
 }
