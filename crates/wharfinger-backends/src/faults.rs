@@ -46,7 +46,7 @@ impl Faults {
         Faults(None)
     }
 
-    /// Goes wrong at call number `at`, counted from 1 since the last [`Faults::restart_count`].
+    /// Goes wrong at call number `at`, counted from 1.
     pub fn at(at: u64, fault: Fault) -> Faults {
         Faults(Some(Arc::new(Plan {
             calls: AtomicU64::new(0),
@@ -60,12 +60,6 @@ impl Faults {
     /// Only counts.
     pub fn counting() -> Faults {
         Faults::at(u64::MAX, Fault::Fail)
-    }
-
-    pub fn restart_count(&self) {
-        if let Some(plan) = &self.0 {
-            plan.calls.store(0, Ordering::SeqCst);
-        }
     }
 
     /// Whether anything can go wrong at all.
