@@ -11,7 +11,7 @@ mod uploads;
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {
-    wharfinger::tls::ready();
+    wharfinger_backends::tls::ready();
     match std::env::args().nth(1).as_deref() {
         Some("uploads") => uploads::run().await,
         Some("jobs") => jobs::run().await,

@@ -8,6 +8,8 @@ use crate::id::{FileId, TenantId, UserId};
 
 /// What clients upload. Scans for orphans look here and under `derived/`, nowhere else.
 pub const UPLOADS: &str = "uploads/";
+/// What the program keeps in the store for itself. No key that is parsed lies here.
+pub const OWN: &str = ".wharfinger/";
 
 /// The full name of an object in its store. Ordered by bytes, as stores list them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -21,6 +23,16 @@ pub struct BadKey;
 impl ObjectKey {
     pub fn original(tenant: &TenantId, user: &UserId, file: FileId) -> ObjectKey {
         ObjectKey(format!("{UPLOADS}{}/{}/{file}", encode_part(tenant.as_str()), encode_part(user.as_str())))
+    }
+
+    /// Says whose objects lie in a store.
+    pub fn mark() -> ObjectKey {
+        ObjectKey(format!("{OWN}store"))
+    }
+
+    /// Something that is put to learn what a store does, and deleted again.
+    pub fn probe(name: &str) -> ObjectKey {
+        ObjectKey(format!("{OWN}probe/{}", encode_part(name)))
     }
 
     /// Takes a key back from outside. A part is never empty, never holds a dot, and never more than a file

@@ -8,6 +8,7 @@ pub mod id;
 pub mod key;
 pub mod limits;
 pub mod name;
+pub mod parts;
 pub mod quota;
 pub mod retention;
 pub mod retry;

@@ -1,5 +1,7 @@
 //! A bound on everything that comes from outside, the unit last in the name.
 
+pub const MIB: u64 = 1 << 20;
+
 pub const FILE_NAME_CHARS_MAX: usize = 255;
 pub const FILE_NAME_BYTES_MAX: usize = 1_000;
 pub const CONTENT_TYPE_BYTES_MAX: usize = 255;

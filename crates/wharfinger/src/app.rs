@@ -66,7 +66,7 @@ impl App {
         faults: Faults,
         public_url: String,
     ) -> Result<App, OpenError> {
-        crate::tls::ready();
+        wharfinger_backends::tls::ready();
         let catalog = Catalog::open(CatalogOptions {
             url: settings.database.clone(),
             faults: faults.clone(),

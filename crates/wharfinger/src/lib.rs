@@ -12,6 +12,5 @@ pub mod http;
 pub mod store;
 pub mod sweeps;
 pub mod telemetry;
-pub mod tls;
 pub mod uploads;
 pub mod worker;

@@ -5,9 +5,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::{BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, PutGrant, SignedRequest};
+use super::{
+    BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, Part, PartGrant, PartLimits, PartStore,
+    Probed, PutGrant, SignedRequest, Unfinished,
+};
 use crate::faults::Faults;
 
 pub struct FaultyBlobs {
@@ -39,18 +43,22 @@ impl BlobStore for FaultyBlobs {
         self.faults.around("sign get", self.inner.sign_get(grant)).await
     }
 
-    async fn head(&self, key: &ObjectKey) -> Result<ObjectMeta, BlobError> {
-        self.faults.around("head", self.inner.head(key)).await
+    async fn head(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
+        self.faults.around("head", self.inner.head(key, version_id)).await
     }
 
     async fn get(
         &self,
         key: &ObjectKey,
-        etag: &str,
+        pin: &Pin,
         start: u64,
         length: Option<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
-        self.faults.around("get", self.inner.get(key, etag, start, length)).await
+        self.faults.around("get", self.inner.get(key, pin, start, length)).await
+    }
+
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
+        self.faults.around("put", self.inner.put(key, bytes, over)).await
     }
 
     /// One key after the other, so that a plan can hit each of them.
@@ -74,7 +82,62 @@ impl BlobStore for FaultyBlobs {
         self.faults.around("make durable", self.inner.make_durable(key)).await
     }
 
+    fn in_parts(&self) -> Option<&dyn PartStore> {
+        self.inner.in_parts().map(|_| self as &dyn PartStore)
+    }
+
     async fn check(&self) -> Result<(), BlobError> {
         self.inner.check().await
+    }
+
+    async fn probe(&self) -> Result<Probed, BlobError> {
+        self.inner.probe().await
+    }
+}
+
+impl FaultyBlobs {
+    fn inner_parts(&self) -> Result<&dyn PartStore, BlobError> {
+        self.inner.in_parts().ok_or_else(|| BlobError::Refused("no uploads in parts".into()))
+    }
+}
+
+#[async_trait]
+impl PartStore for FaultyBlobs {
+    fn limits(&self) -> PartLimits {
+        self.inner.in_parts().expect("asked only where the inner store has parts").limits()
+    }
+
+    async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
+        self.faults.around("begin parts", self.inner_parts()?.begin(key, content_type)).await
+    }
+
+    async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
+        self.inner_parts()?.sign_part(grant).await
+    }
+
+    async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
+        self.faults.around("list parts", self.inner_parts()?.parts(key, upload_id)).await
+    }
+
+    async fn join(
+        &self,
+        key: &ObjectKey,
+        upload_id: &str,
+        content_type: Option<&str>,
+        parts: &[Part],
+    ) -> Result<(), BlobError> {
+        self.faults.around("join parts", self.inner_parts()?.join(key, upload_id, content_type, parts)).await
+    }
+
+    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
+        self.faults.around("abandon parts", self.inner_parts()?.abandon(key)).await
+    }
+
+    async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
+        self.faults.around("abandon parts", self.inner_parts()?.abandon_one(key, upload_id)).await
+    }
+
+    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
+        self.inner.in_parts().expect("asked only where the inner store has parts").unfinished(prefix)
     }
 }

@@ -2,14 +2,20 @@
 
 pub mod disk;
 mod faulty;
+mod parts;
+pub mod s3;
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 pub use faulty::FaultyBlobs;
+pub use parts::{Part, PartGrant, PartLimits, PartStore, Unfinished};
 
 use crate::faults::Injected;
 
@@ -50,6 +56,8 @@ pub struct Caps {
     pub create_only: bool,
     /// An upload for a file that has ended is refused although its URL has not expired.
     pub refuses_ended: bool,
+    /// What is overwritten or deleted is kept as an older version, and deleting takes those too.
+    pub versioned: bool,
     pub delete_batch_max: usize,
 }
 
@@ -60,7 +68,23 @@ pub struct PutGrant {
     pub size: u64,
     pub content_type: Option<String>,
     pub checksum_sha256: Option<String>,
+    pub life: UrlLife,
+}
+
+/// When a URL is signed and when it dies, by the program's clock. A store with a clock of its own signs for as
+/// long by that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UrlLife {
+    pub signed_at: UnixMs,
     pub expires_at: UnixMs,
+}
+
+impl UrlLife {
+    /// At least a second: no store signs for less.
+    pub fn duration(self) -> Duration {
+        let left_ms = u64::try_from(self.expires_at.saturating_sub(self.signed_at)).unwrap_or(0);
+        Duration::from_secs(left_ms.div_ceil(1_000).max(1))
+    }
 }
 
 /// One download that may happen.
@@ -68,10 +92,10 @@ pub struct PutGrant {
 pub struct GetGrant {
     pub key: ObjectKey,
     /// The download is of these very bytes or fails.
-    pub etag: String,
+    pub pin: Pin,
     pub content_type: Option<String>,
     pub file_name: String,
-    pub expires_at: UnixMs,
+    pub life: UrlLife,
 }
 
 /// A request that its holder can make without further rights.
@@ -98,6 +122,21 @@ pub struct Listed {
     pub modified_at: UnixMs,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    Anything,
+    Nothing,
+}
+
+/// What a probe has to say beside the capabilities.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Probed {
+    /// How far this machine's clock is ahead of the store's.
+    pub clock_ahead_ms: i64,
+    /// What works but should be known.
+    pub warnings: Vec<String>,
+}
+
 #[async_trait]
 pub trait BlobStore: Send + Sync {
     /// A word for the kind of store, as it stands in `pending_cleanups.storage_type`.
@@ -109,18 +148,23 @@ pub trait BlobStore: Send + Sync {
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError>;
 
-    async fn head(&self, key: &ObjectKey) -> Result<ObjectMeta, BlobError>;
+    /// The newest version, or the one that is asked for.
+    async fn head(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError>;
 
     /// The object's bytes from `start`, at most `length` of them, if it still has this ETag.
     async fn get(
         &self,
         key: &ObjectKey,
-        etag: &str,
+        pin: &Pin,
         start: u64,
         length: Option<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError>;
 
-    /// Deletes each key and answers for each, in order. An absent object counts as deleted.
+    /// Puts a small object of the program's own, over whatever is there or only where nothing is: `Changed` says
+    /// that something was.
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError>;
+
+    /// Deletes each key with all its versions and answers for each, in order. An absent object counts as deleted.
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>>;
 
     /// All objects under a prefix, in the order of their keys' bytes, after a key.
@@ -131,6 +175,18 @@ pub trait BlobStore: Send + Sync {
         Ok(())
     }
 
+    /// Uploads in parts, where the store can do that.
+    fn in_parts(&self) -> Option<&dyn PartStore> {
+        None
+    }
+
     /// Whether the store can be used now; the error says why not.
     async fn check(&self) -> Result<(), BlobError>;
+
+    /// Tries everything that will be asked of the store and learns what it enforces; the error says which right
+    /// or setting is wrong. Leaves nothing behind.
+    async fn probe(&self) -> Result<Probed, BlobError> {
+        self.check().await?;
+        Ok(Probed::default())
+    }
 }

@@ -87,7 +87,7 @@ fn failed<E: std::error::Error>(error: E) -> Failure {
 
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    crate::tls::ready();
+    wharfinger_backends::tls::ready();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::{IntoResponse, Response};
 use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::blobs::disk::SignedQuery;
+use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use wharfinger_lifecycle::state::Status;
 
@@ -65,7 +66,7 @@ pub(super) async fn get(
     if file.status != Status::Ready {
         return Err(Refused::Ended.into());
     }
-    let meta = app.blobs.head(&key).await.map_err(found)?;
+    let meta = app.blobs.head(&key, None).await.map_err(found)?;
     if meta.etag != etag {
         return Err(found(BlobError::Changed));
     }
@@ -83,7 +84,8 @@ pub(super) async fn get(
     let body = if method == Method::HEAD {
         Body::empty()
     } else {
-        let bytes = app.blobs.get(&key, &etag, range.start, Some(range.length)).await.map_err(found)?;
+        let pin = Pin { etag: etag.clone(), version_id: None };
+        let bytes = app.blobs.get(&key, &pin, range.start, Some(range.length)).await.map_err(found)?;
         Body::from_stream(bytes)
     };
     let mut response = (status, body).into_response();

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
-use wharfinger_backends::blobs::{BlobError, ObjectMeta};
+use wharfinger_backends::blobs::BlobError;
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
@@ -46,7 +46,7 @@ pub(super) async fn examine(
     given_sha256: Option<String>,
     reason: &str,
 ) -> Result<Change, VerbError> {
-    let meta = match app.blobs.head(&file.key).await {
+    let meta = match app.blobs.head(&file.key, None).await {
         Ok(meta) => meta,
         Err(BlobError::NotFound) => return Err(VerbError::ObjectMissing),
         Err(error) => return Err(error.into()),
@@ -61,18 +61,18 @@ pub(super) async fn examine(
         return Err(VerbError::ChecksumMismatch);
     }
     let store_checked = declared.is_some() && app.blobs.caps().binds_checksum;
+    let pin = Pin { etag: meta.etag, version_id: meta.version_id };
     if let (Some(expected), false) = (declared.or(given_sha256.clone()), store_checked) {
-        check_bytes(app, file, &meta, &expected).await?;
+        check_bytes(app, file, &pin, &expected).await?;
     }
     app.blobs.make_durable(&file.key).await?;
-    let pin = Pin { etag: meta.etag, version_id: meta.version_id };
     file::confirm(file, pin, given_sha256, reason, app.clock.now())
         .map_err(|refusal| VerbError::Internal(refusal.to_string()))
 }
 
 /// Reads the very object that is about to be pinned.
-async fn check_bytes(app: &App, file: &File, meta: &ObjectMeta, expected: &str) -> Result<(), VerbError> {
-    let found = match app.examinations.sha256(app, file, &meta.etag).await {
+async fn check_bytes(app: &App, file: &File, pin: &Pin, expected: &str) -> Result<(), VerbError> {
+    let found = match app.examinations.sha256(app, file, pin).await {
         Err(VerbError::NotFound) => return Err(VerbError::ObjectMissing),
         found => found?,
     };
@@ -84,7 +84,7 @@ async fn check_bytes(app: &App, file: &File, meta: &ObjectMeta, expected: &str) 
 pub struct Examinations {
     places: Semaphore,
     under_way: Mutex<BTreeSet<FileId>>,
-    known: Mutex<VecDeque<(FileId, String, String)>>,
+    known: Mutex<VecDeque<(FileId, Pin, String)>>,
 }
 
 const EXAMINATIONS_MAX: usize = 4;
@@ -114,9 +114,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Examinations {
-    /// The SHA-256 of the object with this ETag.
-    pub(super) async fn sha256(&self, app: &App, file: &File, etag: &str) -> Result<String, VerbError> {
-        let known = lock(&self.known).iter().find(|(id, e, _)| (*id, e.as_str()) == (file.id, etag)).cloned();
+    /// The SHA-256 of the very object that a pin names.
+    pub(super) async fn sha256(&self, app: &App, file: &File, pin: &Pin) -> Result<String, VerbError> {
+        let known = lock(&self.known).iter().find(|(id, of, _)| (*id, of) == (file.id, pin)).cloned();
         if let Some((_, _, sum)) = known {
             return Ok(sum);
         }
@@ -126,7 +126,7 @@ impl Examinations {
         let _under_way = UnderWay(&self.under_way, file.id);
         let _place =
             self.places.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
-        let mut bytes = match app.blobs.get(&file.key, etag, 0, None).await {
+        let mut bytes = match app.blobs.get(&file.key, pin, 0, None).await {
             Err(BlobError::NotFound) => return Err(VerbError::NotFound),
             bytes => bytes?,
         };
@@ -136,7 +136,7 @@ impl Examinations {
         }
         let sum = to_hex(&hasher.finalize());
         let mut known = lock(&self.known);
-        known.push_back((file.id, etag.to_owned(), sum.clone()));
+        known.push_back((file.id, pin.clone(), sum.clone()));
         if known.len() > KNOWN_MAX {
             known.pop_front();
         }

@@ -1,7 +1,7 @@
 //! Hands out a short-lived URL for the very bytes that were confirmed. Bytes that are not those any more are
 //! quarantined, not served.
 
-use wharfinger_backends::blobs::{BlobError, GetGrant, ObjectMeta, SignedRequest};
+use wharfinger_backends::blobs::{BlobError, GetGrant, ObjectMeta, SignedRequest, UrlLife};
 use wharfinger_lifecycle::file::{self, File, Pin};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
@@ -17,10 +17,13 @@ pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRe
         let (Status::Ready, Some(pin)) = (read.status, &read.pin) else {
             return Err(VerbError::NotReady(read.status));
         };
-        match app.blobs.head(&read.key).await {
-            Ok(meta) if meta.etag == pin.etag => return sign(app, read, meta.etag).await,
+        match app.blobs.head(&read.key, pin.version_id.as_deref()).await {
+            Ok(meta) if meta.etag == pin.etag => {
+                let pin = pin.clone();
+                return sign(app, read, pin).await;
+            }
             Ok(meta) if is_same_by_checksum(app, &read, &meta).await? => {
-                let pin = Pin { etag: meta.etag, version_id: meta.version_id };
+                let pin = pin_of(meta);
                 // Committed or not, the next round finds the pin that holds.
                 commit(app, file::repin(&read, pin, app.clock.now()), "download").await?;
                 tracing::info!(fileId = %read.id, tenant = %read.tenant, action = "repinned",
@@ -51,19 +54,24 @@ pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRe
 async fn is_same_by_checksum(app: &App, file: &File, meta: &ObjectMeta) -> Result<bool, VerbError> {
     match &file.checksum_sha256 {
         Some(checksum) if meta.size == file.size => {
-            Ok(app.examinations.sha256(app, file, &meta.etag).await? == *checksum)
+            Ok(app.examinations.sha256(app, file, &pin_of(meta.clone())).await? == *checksum)
         }
         _ => Ok(false),
     }
 }
 
-async fn sign(app: &App, file: File, etag: String) -> Result<SignedRequest, VerbError> {
+fn pin_of(meta: ObjectMeta) -> Pin {
+    Pin { etag: meta.etag, version_id: meta.version_id }
+}
+
+async fn sign(app: &App, file: File, pin: Pin) -> Result<SignedRequest, VerbError> {
+    let now = app.clock.now();
     let grant = GetGrant {
         key: file.key,
-        etag,
+        pin,
         content_type: file.content_type,
         file_name: file.name,
-        expires_at: app.clock.now().saturating_add(URL_LIFE_MS),
+        life: UrlLife { signed_at: now, expires_at: now.saturating_add(URL_LIFE_MS) },
     };
     Ok(app.blobs.sign_get(&grant).await?)
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use wharfinger_backends::blobs::{PutGrant, SignedRequest};
+use wharfinger_backends::blobs::{PutGrant, SignedRequest, UrlLife};
 use wharfinger_backends::catalog::{KeyUse, NewJob, Registered, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
@@ -112,7 +112,7 @@ pub(super) async fn grant(app: &App, file: File) -> Result<Grant, VerbError> {
             size: file.size,
             content_type: file.content_type.clone(),
             checksum_sha256: file.checksum_sha256.clone(),
-            expires_at: file.url_dead_at,
+            life: UrlLife { signed_at: app.clock.now(), expires_at: file.url_dead_at },
         })
         .await?;
     let expires_at = file.url_dead_at;

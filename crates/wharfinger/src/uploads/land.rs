@@ -90,7 +90,7 @@ pub async fn admit(
     }
     let file = row_of(app, key).await?;
     match file {
-        Some(file) if file.status == Status::Registered => match app.disk.head(key).await {
+        Some(file) if file.status == Status::Registered => match app.disk.head(key, None).await {
             Err(BlobError::NotFound) => Ok((file.id, size)),
             Ok(_) => Err(Refused::Exists),
             Err(error) => Err(VerbError::from(error).into()),

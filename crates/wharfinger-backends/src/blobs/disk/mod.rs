@@ -16,9 +16,10 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
+use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::{BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, PutGrant, SignedRequest};
+use super::{BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PutGrant, SignedRequest};
 use crate::faults::Faults;
 pub use landing::{Landed, Landing, LandingError, LeftBehind};
 pub use signing::{SignedQuery, SigningKey};
@@ -150,6 +151,7 @@ impl BlobStore for DiskStore {
             binds_checksum: true,
             create_only: true,
             refuses_ended: true,
+            versioned: false,
             delete_batch_max: 500,
         }
     }
@@ -165,7 +167,7 @@ impl BlobStore for DiskStore {
         Ok(SignedRequest { method: "GET", url: self.url(&grant.key, &query), headers: Vec::new() })
     }
 
-    async fn head(&self, key: &ObjectKey) -> Result<ObjectMeta, BlobError> {
+    async fn head(&self, key: &ObjectKey, _version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
         let (path, root) = (self.path(key), self.root.clone());
         blocking(move || {
             let meta = fs::metadata(path).map_err(|error| from_io_at(&root, error))?;
@@ -180,7 +182,7 @@ impl BlobStore for DiskStore {
     async fn get(
         &self,
         key: &ObjectKey,
-        wanted_etag: &str,
+        pin: &Pin,
         start: u64,
         length: Option<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
@@ -191,12 +193,24 @@ impl BlobStore for DiskStore {
         if !meta.is_file() {
             return Err(BlobError::NotFound);
         }
-        if etag(&meta) != wanted_etag {
+        if etag(&meta) != pin.etag {
             return Err(BlobError::Changed);
         }
         file.seek(io::SeekFrom::Start(start)).await.map_err(from_io)?;
         let reader = file.take(length.unwrap_or(u64::MAX));
         Ok(ReaderStream::with_capacity(reader, READ_BUFFER_BYTES).map(|chunk| chunk.map_err(from_io)).boxed())
+    }
+
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
+        let (root, path) = (self.root.clone(), self.path(key));
+        let before = root.join(LANDING_FOLDER).join(format!("put.{}", uuid::Uuid::new_v4()));
+        blocking(move || {
+            let placed = place_small(&root, &before, &path, &bytes, over);
+            // Gone already where it was renamed.
+            let _ = fs::remove_file(&before);
+            placed
+        })
+        .await
     }
 
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
@@ -235,6 +249,21 @@ impl BlobStore for DiskStore {
         })
         .await
     }
+}
+
+fn place_small(root: &Path, before: &Path, path: &Path, bytes: &[u8], over: Over) -> Result<(), BlobError> {
+    let folder = path.parent().unwrap_or(root);
+    fs::write(before, bytes).map_err(|error| from_io_at(root, error))?;
+    fs::File::open(before).and_then(|file| file.sync_all()).map_err(from_io)?;
+    fs::create_dir_all(folder).map_err(from_io)?;
+    match over {
+        Over::Anything => fs::rename(before, path).map_err(from_io)?,
+        Over::Nothing => fs::hard_link(before, path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => BlobError::Changed,
+            _ => from_io(error),
+        })?,
+    }
+    landing::sync_folders_up(root, folder).map_err(from_io)
 }
 
 fn delete_paths(root: &Path, paths: &[PathBuf]) -> Vec<Result<(), BlobError>> {

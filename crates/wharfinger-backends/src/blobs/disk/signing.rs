@@ -62,7 +62,7 @@ impl SigningKey {
             "PUT",
             &grant.key,
             SignedQuery {
-                expires: grant.expires_at,
+                expires: grant.life.expires_at,
                 size: Some(grant.size),
                 content_type: grant.content_type.clone(),
                 sha256: grant.checksum_sha256.clone(),
@@ -78,11 +78,11 @@ impl SigningKey {
             "GET",
             &grant.key,
             SignedQuery {
-                expires: grant.expires_at,
+                expires: grant.life.expires_at,
                 size: None,
                 content_type: grant.content_type.clone(),
                 sha256: None,
-                etag: Some(grant.etag.clone()),
+                etag: Some(grant.pin.etag.clone()),
                 name: Some(grant.file_name.clone()),
                 sig: String::new(),
             },

@@ -8,7 +8,7 @@ use wharfinger_backends::blobs::disk::LandingError;
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs};
 use wharfinger_backends::faults::{Fault, Faults};
 
-use super::shelf::{Dock, key, land};
+use super::shelf::{Dock, key, land, pin};
 
 /// Whatever goes wrong: an object in place has its note beside it until somebody has looked at the row again,
 /// and nothing else is in place.
@@ -31,7 +31,7 @@ async fn a_fault_never_hides_an_object() {
             );
 
             let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
-            let placed = dock.store.head(&key).await.is_ok();
+            let placed = dock.store.head(&key, None).await.is_ok();
             assert_eq!(placed, n == 3 && made, "{place}");
             let at_once = dock.store.left_behind(Duration::from_secs(3_600)).await.expect("looked");
             assert_eq!(at_once.len(), usize::from(placed), "{place}");
@@ -40,7 +40,7 @@ async fn a_fault_never_hides_an_object() {
                 dock.store.clear(left, Some(&key), false).await.expect("cleared");
             }
             assert_eq!(dock.on_the_way(), Vec::<String>::new(), "{place}");
-            assert!(matches!(dock.store.head(&key).await, Err(BlobError::NotFound)), "{place}");
+            assert!(matches!(dock.store.head(&key, None).await, Err(BlobError::NotFound)), "{place}");
         }
     }
 }
@@ -63,7 +63,7 @@ async fn a_plan_hits_one_key_of_a_delete() {
         let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
         let mut there = Vec::new();
         for key in &keys {
-            there.push(dock.store.head(key).await.is_ok());
+            there.push(dock.store.head(key, None).await.is_ok());
         }
         assert_eq!(there, [false, !made, dead], "{fault:?}");
     }
@@ -77,10 +77,15 @@ async fn a_plan_without_faults_changes_nothing() {
     assert_eq!(faulty.kind(), dock.store.kind());
     assert_eq!(faulty.caps(), dock.store.caps());
     faulty.check().await.expect("it works");
-    let meta = faulty.head(&key).await.expect("present");
-    assert_eq!(meta, dock.store.head(&key).await.expect("present"));
-    let chunks: Vec<_> =
-        faulty.get(&key, &meta.etag, 1, Some(2)).await.expect("read").try_collect().await.expect("read");
+    let meta = faulty.head(&key, None).await.expect("present");
+    assert_eq!(meta, dock.store.head(&key, None).await.expect("present"));
+    let chunks: Vec<_> = faulty
+        .get(&key, &pin(&meta.etag), 1, Some(2))
+        .await
+        .expect("read")
+        .try_collect()
+        .await
+        .expect("read");
     assert_eq!(chunks.concat(), b"ou");
     let listed: Vec<_> = faulty.list("uploads/", None).try_collect().await.expect("listed");
     assert_eq!(listed.iter().map(|listed| listed.key.as_str()).collect::<Vec<_>>(), [key.as_str()]);

@@ -25,10 +25,13 @@ async fn bytes_come_to_their_place() {
         dock.store.land(file_id(), &key, 11, Some(sha256(b"hello world"))).await.expect("begun");
     for chunk in [&b"hello"[..], b"", b" ", b"world"] {
         landing.write(chunk).await.expect("written");
-        assert!(matches!(dock.store.head(&key).await, Err(BlobError::NotFound)), "not before it is whole");
+        assert!(
+            matches!(dock.store.head(&key, None).await, Err(BlobError::NotFound)),
+            "not before it is whole"
+        );
     }
     let landed = dock.store.place(landing).await.expect("placed");
-    assert_eq!(landed.meta, dock.store.head(&key).await.expect("in place"));
+    assert_eq!(landed.meta, dock.store.head(&key, None).await.expect("in place"));
     assert_eq!(landed.meta.size, 11);
     assert_eq!(dock.on_the_way().len(), 1, "the note stays until somebody has looked again");
     landed.keep();
@@ -54,7 +57,7 @@ async fn nothing_but_the_announced_length_lands() {
     nothing_is_left(&dock);
 
     land(&dock.store, &key, b"").await.expect("nothing was announced and nothing came").keep();
-    assert_eq!(dock.store.head(&key).await.expect("in place").size, 0);
+    assert_eq!(dock.store.head(&key, None).await.expect("in place").size, 0);
 }
 
 #[tokio::test]
@@ -82,10 +85,10 @@ async fn an_upload_that_breaks_off_leaves_nothing() {
 async fn what_is_there_is_never_replaced() {
     let dock = Dock::new();
     let key = dock.put("uploads/t/u/f", b"first").await;
-    let before = dock.store.head(&key).await.expect("in place");
+    let before = dock.store.head(&key, None).await.expect("in place");
     let error = land(&dock.store, &key, b"second").await.err().expect("taken");
     assert!(matches!(error, LandingError::Exists), "{error}");
-    assert_eq!(dock.store.head(&key).await.expect("in place"), before);
+    assert_eq!(dock.store.head(&key, None).await.expect("in place"), before);
     assert_eq!(std::fs::read(dock.path(&key)).expect("read"), b"first");
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
 }
@@ -121,7 +124,7 @@ async fn what_came_too_late_is_withdrawn() {
     let late = key("uploads/t/u/late");
     let landed = land(&dock.store, &late, b"x").await.expect("landed");
     landed.withdraw().await.expect("withdrawn");
-    assert!(matches!(dock.store.head(&late).await, Err(BlobError::NotFound)));
+    assert!(matches!(dock.store.head(&late, None).await, Err(BlobError::NotFound)));
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
 
     // The place was emptied and taken by another meanwhile: those bytes are not ours to remove.
@@ -129,6 +132,6 @@ async fn what_came_too_late_is_withdrawn() {
     assert!(matches!(dock.store.delete_many(std::slice::from_ref(&late)).await[..], [Ok(())]));
     dock.put("uploads/t/u/late", b"another's").await;
     landed.withdraw().await.expect("nothing to withdraw");
-    assert_eq!(dock.store.head(&late).await.expect("in place").size, 9);
+    assert_eq!(dock.store.head(&late, None).await.expect("in place").size, 9);
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
 }

@@ -59,7 +59,7 @@ async fn an_ended_files_bytes_are_cleared_away() {
     crash_after_placing(&dock, file, &key).await;
     let found = left(&dock, HOUR).await.remove(0);
     dock.store.clear(found.clone(), Some(&key), false).await.expect("cleared");
-    assert!(matches!(dock.store.head(&key).await, Err(BlobError::NotFound)));
+    assert!(matches!(dock.store.head(&key, None).await, Err(BlobError::NotFound)));
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
     assert_eq!(left(&dock, Duration::ZERO).await, []);
     dock.store.clear(found, Some(&key), false).await.expect("clearing twice is clearing once");
@@ -70,10 +70,10 @@ async fn a_waiting_files_bytes_are_kept() {
     let dock = Dock::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
     crash_after_placing(&dock, file, &key).await;
-    let before = dock.store.head(&key).await.expect("in place");
+    let before = dock.store.head(&key, None).await.expect("in place");
     let found = left(&dock, HOUR).await.remove(0);
     dock.store.clear(found, Some(&key), true).await.expect("cleared");
-    assert_eq!(dock.store.head(&key).await.expect("in place"), before);
+    assert_eq!(dock.store.head(&key, None).await.expect("in place"), before);
     assert_eq!(std::fs::read(dock.path(&key)).expect("read"), b"left");
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
 }
@@ -86,7 +86,7 @@ async fn a_forgotten_files_note_goes() {
     crash_after_placing(&dock, file_id(), &key).await;
     let found = left(&dock, HOUR).await.remove(0);
     dock.store.clear(found, None, false).await.expect("cleared");
-    assert_eq!(dock.store.head(&key).await.expect("in place").size, 4);
+    assert_eq!(dock.store.head(&key, None).await.expect("in place").size, 4);
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
 }
 

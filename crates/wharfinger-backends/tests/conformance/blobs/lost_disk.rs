@@ -5,7 +5,7 @@ use std::fs;
 use futures::TryStreamExt as _;
 use wharfinger_backends::blobs::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, key, land};
+use super::shelf::{Dock, key, land, pin};
 
 /// What a mount point looks like without its disk: there, and empty.
 fn unmount(dock: &Dock) {
@@ -19,16 +19,16 @@ async fn nothing_is_absent_from_a_disk_that_is_gone() {
     for gone in [false, true] {
         let dock = Dock::new();
         let object = dock.put("uploads/t/u/f", b"x").await;
-        let etag = dock.store.head(&object).await.expect("present").etag;
+        let etag = dock.store.head(&object, None).await.expect("present").etag;
         unmount(&dock);
         if gone {
             fs::remove_dir(dock.root()).expect("removed");
         }
         let is_down = |error: &BlobError| matches!(error, BlobError::Unavailable(_));
-        let error = dock.store.head(&object).await.expect_err("nobody knows");
+        let error = dock.store.head(&object, None).await.expect_err("nobody knows");
         assert!(is_down(&error), "{error}");
         assert!(error.is_retryable());
-        let error = dock.store.get(&object, &etag, 0, None).await.err().expect("nobody knows");
+        let error = dock.store.get(&object, &pin(&etag), 0, None).await.err().expect("nobody knows");
         assert!(is_down(&error), "{error}");
         let outcomes = dock.store.delete_many(&[object.clone(), key("uploads/t/u/g")]).await;
         assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(is_down)), "{outcomes:?}");

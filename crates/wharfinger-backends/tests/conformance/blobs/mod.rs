@@ -15,13 +15,19 @@ macro_rules! cases {
     ($($room:ident: $($case:ident)+;)+) => {
         $(mod $room;)+
 
-        mod disk {
-            $($(
+        cases!(@store disk $($($room $case)+)+);
+        cases!(@store ceph $($($room $case)+)+);
+        cases!(@store ceph_prefix $($($room $case)+)+);
+        cases!(@store ceph_versions $($($room $case)+)+);
+    };
+    (@store $store:ident $($room:ident $case:ident)+) => {
+        mod $store {
+            $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::$room::$case(&super::shelf::Shelf::disk()).await;
+                    super::$room::$case(&super::shelf::Shelf::$store().await).await;
                 }
-            )+)+
+            )+
         }
     };
 }

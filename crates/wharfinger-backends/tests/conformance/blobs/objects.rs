@@ -4,7 +4,7 @@ use futures::TryStreamExt as _;
 use wharfinger_backends::blobs::{BlobError, BlobStore};
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::shelf::{Shelf, key};
+use super::shelf::{Shelf, key, pin};
 
 async fn read(
     store: &dyn BlobStore,
@@ -13,15 +13,15 @@ async fn read(
     start: u64,
     length: Option<u64>,
 ) -> Result<Vec<u8>, BlobError> {
-    let chunks: Vec<_> = store.get(key, etag, start, length).await?.try_collect().await?;
+    let chunks: Vec<_> = store.get(key, &pin(etag), start, length).await?.try_collect().await?;
     Ok(chunks.concat())
 }
 
 pub(super) async fn what_is_absent_is_not_found(shelf: &Shelf) {
     let present = shelf.put("uploads/t/u/present", b"x").await;
-    let etag = shelf.store.head(&present).await.expect("present").etag;
+    let etag = shelf.store.head(&present, None).await.expect("present").etag;
     for absent in ["uploads/t/u/absent", "uploads/t/u", "uploads/t/u/present/below", "uploads/t/u/presen"] {
-        let error = shelf.store.head(&key(absent)).await.expect_err("absent");
+        let error = shelf.store.head(&key(absent), None).await.expect_err("absent");
         assert!(matches!(error, BlobError::NotFound), "{absent}: {error}");
         assert!(!error.is_retryable());
         let error = read(&*shelf.store, &key(absent), &etag, 0, None).await.expect_err("absent");
@@ -32,19 +32,19 @@ pub(super) async fn what_is_absent_is_not_found(shelf: &Shelf) {
 pub(super) async fn an_object_is_measured(shelf: &Shelf) {
     let full = shelf.put("uploads/t/u/full", b"twelve bytes").await;
     let empty = shelf.put("uploads/t/u/empty", b"").await;
-    let meta = shelf.store.head(&full).await.expect("present");
+    let meta = shelf.store.head(&full, None).await.expect("present");
     assert_eq!(meta.size, 12);
     assert!(!meta.etag.is_empty());
-    assert_eq!(shelf.store.head(&full).await.expect("present"), meta, "the same bytes, the same answer");
-    assert_eq!(shelf.store.head(&empty).await.expect("present").size, 0);
+    assert_eq!(shelf.store.head(&full, None).await.expect("present"), meta, "the same bytes, the same answer");
+    assert_eq!(shelf.store.head(&empty, None).await.expect("present").size, 0);
 }
 
 pub(super) async fn another_content_has_another_etag(shelf: &Shelf) {
     let key = shelf.put("uploads/t/u/f", b"before").await;
-    let before = shelf.store.head(&key).await.expect("present");
+    let before = shelf.store.head(&key, None).await.expect("present");
     assert!(matches!(shelf.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
     shelf.put("uploads/t/u/f", b"afterwards").await;
-    let after = shelf.store.head(&key).await.expect("present");
+    let after = shelf.store.head(&key, None).await.expect("present");
     assert_ne!(after.etag, before.etag);
     assert_eq!(after.size, 10);
 }
@@ -53,7 +53,7 @@ pub(super) async fn bytes_are_read_whole_and_in_part(shelf: &Shelf) {
     // More than any store sends at once, and no two stretches alike.
     let bytes: Vec<u8> = (0..700_001u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let key = shelf.put("uploads/t/u/f", &bytes).await;
-    let etag = shelf.store.head(&key).await.expect("present").etag;
+    let etag = shelf.store.head(&key, None).await.expect("present").etag;
     let size = bytes.len();
     for (start, length) in [
         (0, None),
@@ -77,7 +77,7 @@ pub(super) async fn bytes_are_read_whole_and_in_part(shelf: &Shelf) {
 
 pub(super) async fn an_object_that_changed_is_not_read(shelf: &Shelf) {
     let key = shelf.put("uploads/t/u/f", b"before").await;
-    let before = shelf.store.head(&key).await.expect("present").etag;
+    let before = shelf.store.head(&key, None).await.expect("present").etag;
     assert_eq!(read(&*shelf.store, &key, &before, 0, None).await.expect("read"), b"before");
     assert!(matches!(shelf.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
     shelf.put("uploads/t/u/f", b"afterwards").await;
@@ -85,7 +85,7 @@ pub(super) async fn an_object_that_changed_is_not_read(shelf: &Shelf) {
         let error = read(&*shelf.store, &key, etag, 0, None).await.expect_err("not what was confirmed");
         assert!(matches!(error, BlobError::Changed), "{error}");
     }
-    let after = shelf.store.head(&key).await.expect("present").etag;
+    let after = shelf.store.head(&key, None).await.expect("present").etag;
     assert_eq!(read(&*shelf.store, &key, &after, 5, None).await.expect("read"), b"wards");
 }
 
@@ -98,9 +98,9 @@ pub(super) async fn every_key_of_a_delete_is_answered(shelf: &Shelf) {
     let outcomes = shelf.store.delete_many(&keys).await;
     assert!(matches!(outcomes[..], [Ok(()), Ok(()), Ok(()), Ok(())]), "absent is as good as deleted: {outcomes:?}");
     for gone in [&one, &two] {
-        assert!(matches!(shelf.store.head(gone).await, Err(BlobError::NotFound)));
+        assert!(matches!(shelf.store.head(gone, None).await, Err(BlobError::NotFound)));
     }
-    assert_eq!(shelf.store.head(&kept).await.expect("kept").size, 1);
+    assert_eq!(shelf.store.head(&kept, None).await.expect("kept").size, 1);
     assert!(matches!(shelf.store.delete_many(&[one, two]).await[..], [Ok(()), Ok(())]));
     assert!(shelf.store.delete_many(&[]).await.is_empty());
 }
@@ -112,7 +112,7 @@ pub(super) async fn a_full_batch_is_deleted(shelf: &Shelf) {
     let outcomes = shelf.store.delete_many(&keys).await;
     assert_eq!(outcomes.len(), keys.len());
     assert!(outcomes.iter().all(Result::is_ok));
-    assert!(matches!(shelf.store.head(&present).await, Err(BlobError::NotFound)));
+    assert!(matches!(shelf.store.head(&present, None).await, Err(BlobError::NotFound)));
 }
 
 pub(super) async fn a_store_that_works_says_so(shelf: &Shelf) {

@@ -41,8 +41,8 @@ async fn what_cannot_be_deleted_does_not_stop_the_others() {
     let outcomes = dock.store.delete_many(&[before.clone(), stuck.clone(), after.clone()]).await;
     // Refused and not unavailable: this one spends its attempts until somebody is told.
     assert!(matches!(outcomes[..], [Ok(()), Err(BlobError::Refused(_)), Ok(())]), "{outcomes:?}");
-    assert!(matches!(dock.store.head(&before).await, Err(BlobError::NotFound)));
-    assert!(matches!(dock.store.head(&after).await, Err(BlobError::NotFound)));
+    assert!(matches!(dock.store.head(&before, None).await, Err(BlobError::NotFound)));
+    assert!(matches!(dock.store.head(&after, None).await, Err(BlobError::NotFound)));
     assert!(dock.path(&stuck).join("something").is_dir());
 }
 

@@ -3,12 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
+use harness::radosgw;
 use tempfile::TempDir;
 use uuid::Uuid;
-use wharfinger_backends::blobs::BlobStore;
 use wharfinger_backends::blobs::disk::{DiskStore, Landed, LandingError, SigningKey};
+use wharfinger_backends::blobs::s3::{S3Credentials, S3Options, S3Store};
+use wharfinger_backends::blobs::{BlobStore, Over, PutGrant, UrlLife};
 use wharfinger_backends::faults::Faults;
+use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -19,18 +23,61 @@ pub(super) struct Shelf {
     pub(super) store: Arc<dyn BlobStore>,
     put: Put,
     /// Kept while the case runs.
-    _place: Dock,
+    _dock: Option<Dock>,
 }
 
 impl Shelf {
-    pub(super) fn disk() -> Shelf {
+    pub(super) async fn disk() -> Shelf {
         let dock = Dock::new();
         let store = dock.store.clone();
         let put: Put = Box::new(move |key, bytes| {
             let store = store.clone();
             Box::pin(async move { land(&store, &key, &bytes).await.expect("landed").keep() })
         });
-        Shelf { store: dock.store.clone(), put, _place: dock }
+        Shelf { store: dock.store.clone(), put, _dock: Some(dock) }
+    }
+
+    /// A fresh bucket of a Ceph gateway.
+    pub(super) async fn ceph() -> Shelf {
+        Shelf::s3(ceph_options()).await
+    }
+
+    /// The same behind a prefix, beside what belongs to others.
+    pub(super) async fn ceph_prefix() -> Shelf {
+        let mut options = ceph_options();
+        let neighbours = S3Store::connect(&options).await.expect("connected");
+        options.prefix = "wharf/".into();
+        for theirs in ["a", "uploads/t/u/f", "wharf", "wharf-2/uploads/t/u/f", "wharfuploads/t/u/f", "z"] {
+            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), Over::Anything).await;
+            put.expect("put");
+        }
+        Shelf::s3(options).await
+    }
+
+    /// The same with a bucket that keeps every version.
+    pub(super) async fn ceph_versions() -> Shelf {
+        let options = ceph_options();
+        keep_versions(&options.bucket);
+        Shelf::s3(options).await
+    }
+
+    async fn s3(options: S3Options) -> Shelf {
+        let store = S3Store::connect(&options).await.expect("connected");
+        store.probe().await.expect("a store that can be used");
+        Shelf::by_signed_put(Arc::new(store))
+    }
+
+    /// Bytes come as clients bring them.
+    fn by_signed_put(store: Arc<dyn BlobStore>) -> Shelf {
+        let to = store.clone();
+        let put: Put = Box::new(move |key, bytes| {
+            let store = to.clone();
+            Box::pin(async move {
+                let status = put_signed(&*store, &key, &bytes).await;
+                assert!((200..300).contains(&status), "{key}: {status}");
+            })
+        });
+        Shelf { store, put, _dock: None }
     }
 
     pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
@@ -42,6 +89,47 @@ impl Shelf {
 
 pub(super) fn key(text: &str) -> ObjectKey {
     ObjectKey::parse(text).expect("a key")
+}
+
+pub(super) fn pin(etag: &str) -> Pin {
+    Pin { etag: etag.to_owned(), version_id: None }
+}
+
+pub(super) fn ceph_options() -> S3Options {
+    let server = radosgw::shared();
+    S3Options {
+        bucket: server.create_bucket(),
+        region: Some(server.region().to_owned()),
+        endpoint: Some(server.endpoint()),
+        credentials: Some(S3Credentials {
+            access_key: server.access_key().to_owned(),
+            secret_key: server.secret_key().to_owned(),
+            session_token: None,
+        }),
+        ..S3Options::default()
+    }
+}
+
+fn keep_versions(bucket: &str) {
+    let body = "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+                <Status>Enabled</Status></VersioningConfiguration>";
+    let answer = radosgw::shared().request("PUT", &format!("/{bucket}?versioning"), body.as_bytes());
+    assert_eq!(answer.expect("answered").status, 200);
+}
+
+pub(super) const LIFE: UrlLife = UrlLife { signed_at: 0, expires_at: 3_600_000 };
+
+/// Brings bytes by a URL that was signed for them; the answer's status.
+pub(super) async fn put_signed(store: &dyn BlobStore, key: &ObjectKey, bytes: &[u8]) -> u16 {
+    let size = bytes.len() as u64;
+    let grant = PutGrant { key: key.clone(), size, content_type: None, checksum_sha256: None, life: LIFE };
+    let signed = store.sign_put(&grant).await.expect("signed");
+    let request = reqwest::Client::new().put(&signed.url).header("content-length", size);
+    let mut request = request.body(bytes.to_vec());
+    for (name, value) in &signed.headers {
+        request = request.header(name, value);
+    }
+    request.send().await.expect("answered").status().as_u16()
 }
 
 pub(super) fn file_id() -> FileId {

@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use wharfinger_backends::blobs::disk::{ROUTE, SignedQuery, SigningKey};
-use wharfinger_backends::blobs::{BlobStore as _, GetGrant, PutGrant, SignedRequest};
+use wharfinger_backends::blobs::{BlobStore as _, GetGrant, PutGrant, SignedRequest, UrlLife};
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::shelf::{Dock, PUBLIC_URL, key};
+use super::shelf::{Dock, PUBLIC_URL, key, pin};
 
 const EXPIRES: i64 = 1_800_000_000_000;
 
@@ -16,17 +16,17 @@ fn put_grant() -> PutGrant {
         size: 1_234,
         content_type: Some("text/plain; charset=\"utf-8\"".into()),
         checksum_sha256: Some("ab".repeat(32)),
-        expires_at: EXPIRES,
+        life: UrlLife { signed_at: 0, expires_at: EXPIRES },
     }
 }
 
 fn get_grant() -> GetGrant {
     GetGrant {
         key: key("uploads/h%C3%A4fen/ada/f"),
-        etag: "1a-2b".into(),
+        pin: pin("1a-2b"),
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
-        expires_at: EXPIRES,
+        life: UrlLife { signed_at: 0, expires_at: EXPIRES },
     }
 }
 

@@ -1,0 +1,137 @@
+//! Bulk delete with an outcome for each key. On a bucket that keeps versions, a key is gone when all of them are.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_s3::error::ProvideErrorMetadata as _;
+use aws_sdk_s3::types::{Delete, ObjectIdentifier};
+use futures::stream::{self, StreamExt as _};
+use wharfinger_lifecycle::key::ObjectKey;
+
+use super::super::BlobError;
+use super::error::{from_sdk, of_key};
+use super::{DELETE_BATCH_MAX, S3Store};
+
+/// How many keys are looked up or deleted at once where that goes one by one.
+const AT_ONCE: usize = 16;
+
+/// A key, or one version of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Target {
+    key: String,
+    version_id: Option<String>,
+}
+
+impl S3Store {
+    pub(super) async fn delete_keys(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
+        let full: Vec<String> = keys.iter().map(|key| self.full(key)).collect();
+        if !self.learned().versioned {
+            let targets: Vec<Target> = full.into_iter().map(|key| Target { key, version_id: None }).collect();
+            return self.delete_targets(&targets).await;
+        }
+        let found: Vec<Result<Vec<Target>, BlobError>> =
+            stream::iter(full).map(|key| self.versions(key)).buffered(AT_ONCE).collect().await;
+        let targets: Vec<Target> = found.iter().flatten().flatten().cloned().collect();
+        let mut answers: BTreeMap<Target, Result<(), BlobError>> = BTreeMap::new();
+        for (target, answer) in targets.iter().cloned().zip(self.delete_targets(&targets).await) {
+            answers.insert(target, answer);
+        }
+        let gone = |target: &Target| answers.get(target).cloned().unwrap_or(Ok(()));
+        found.into_iter().map(|versions| versions?.iter().try_for_each(gone)).collect()
+    }
+
+    /// Every version and delete marker of one key.
+    async fn versions(&self, key: String) -> Result<Vec<Target>, BlobError> {
+        let mut found = Vec::new();
+        let (mut after_key, mut after_version) = (None, None);
+        loop {
+            let list = self.client.list_object_versions().bucket(&self.bucket).prefix(&key);
+            let page = list
+                .set_key_marker(after_key)
+                .set_version_id_marker(after_version)
+                .send()
+                .await
+                .map_err(|error| from_sdk(&error))?;
+            let versions = page.versions().iter().map(|version| (version.key(), version.version_id()));
+            let markers = page.delete_markers().iter().map(|marker| (marker.key(), marker.version_id()));
+            for (of, version_id) in versions.chain(markers) {
+                if of == Some(key.as_str()) {
+                    let version_id = version_id.map(str::to_owned);
+                    found.push(Target { key: key.clone(), version_id });
+                }
+            }
+            // Keys that begin with this one sort behind it.
+            let beyond = page.next_key_marker().is_none_or(|next| next > key.as_str());
+            if !page.is_truncated().unwrap_or(false) || beyond {
+                return Ok(found);
+            }
+            after_key = page.next_key_marker().map(str::to_owned);
+            after_version = page.next_version_id_marker().map(str::to_owned);
+        }
+    }
+
+    async fn delete_targets(&self, targets: &[Target]) -> Vec<Result<(), BlobError>> {
+        let mut outcomes = Vec::with_capacity(targets.len());
+        for batch in targets.chunks(DELETE_BATCH_MAX) {
+            outcomes.extend(self.delete_batch(batch).await);
+        }
+        outcomes
+    }
+
+    async fn delete_batch(&self, batch: &[Target]) -> Vec<Result<(), BlobError>> {
+        if self.learned().deletes_one_by_one {
+            return self.delete_one_by_one(batch).await;
+        }
+        let objects: Vec<ObjectIdentifier> =
+            batch.iter().filter_map(|target| identify(target).ok()).collect();
+        let Ok(delete) = Delete::builder().set_objects(Some(objects)).quiet(false).build() else {
+            return vec![Err(BlobError::Refused("a delete that names nothing".into())); batch.len()];
+        };
+        let sent = self.client.delete_objects().bucket(&self.bucket).delete(delete).send().await;
+        let answer = match sent {
+            Ok(answer) => answer,
+            Err(error) if matches!(error.code(), Some("NotImplemented" | "MethodNotAllowed")) => {
+                self.learn(|learned| learned.deletes_one_by_one = true);
+                return self.delete_one_by_one(batch).await;
+            }
+            Err(error) => return vec![Err(from_sdk(&error)); batch.len()],
+        };
+        let mut answers: BTreeMap<Target, Result<(), BlobError>> = BTreeMap::new();
+        for deleted in answer.deleted() {
+            if let Some(key) = deleted.key() {
+                let version_id = deleted.version_id().map(str::to_owned);
+                answers.insert(Target { key: key.to_owned(), version_id }, Ok(()));
+                answers.entry(Target { key: key.to_owned(), version_id: None }).or_insert(Ok(()));
+            }
+        }
+        for error in answer.errors() {
+            let Some(key) = error.key() else { continue };
+            let answer = match of_key(error.code().unwrap_or(""), error.message().unwrap_or("")) {
+                BlobError::NotFound => Ok(()),
+                other => Err(other),
+            };
+            let version_id = error.version_id().filter(|id| !id.is_empty()).map(str::to_owned);
+            answers.insert(Target { key: key.to_owned(), version_id }, answer);
+        }
+        let silent =
+            || Err(BlobError::Unavailable("the answer of the bulk delete passes over this key".into()));
+        batch.iter().map(|target| answers.get(target).cloned().unwrap_or_else(silent)).collect()
+    }
+
+    async fn delete_one_by_one(&self, batch: &[Target]) -> Vec<Result<(), BlobError>> {
+        let delete = |target: Target| {
+            let delete = self.client.delete_object().bucket(&self.bucket).key(target.key);
+            let delete = delete.set_version_id(target.version_id);
+            async move {
+                match delete.send().await.map_err(|error| from_sdk(&error)) {
+                    Ok(_) | Err(BlobError::NotFound) => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        stream::iter(batch.to_vec()).map(delete).buffered(AT_ONCE).collect().await
+    }
+}
+
+fn identify(target: &Target) -> Result<ObjectIdentifier, aws_sdk_s3::error::BuildError> {
+    ObjectIdentifier::builder().key(&target.key).set_version_id(target.version_id.clone()).build()
+}

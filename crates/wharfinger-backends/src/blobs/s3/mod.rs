@@ -1,0 +1,283 @@
+//! Blobs in S3 and in what speaks like it. Clients upload and download by URLs that are signed here and go
+//! straight to the store; how much of a grant the store enforces is tried out at the start.
+
+mod connect;
+mod delete;
+mod error;
+mod list;
+mod parts;
+mod probe;
+mod skew;
+
+use std::sync::{Arc, RwLock};
+
+use async_trait::async_trait;
+use aws_sdk_s3::Client;
+use aws_sdk_s3::error::ProvideErrorMetadata as _;
+use aws_sdk_s3::presigning::{PresignedRequest, PresigningConfig};
+use aws_sdk_s3::primitives::ByteStream;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt as _};
+use wharfinger_lifecycle::checksum::from_hex;
+use wharfinger_lifecycle::file::Pin;
+use wharfinger_lifecycle::key::{ObjectKey, encode_part};
+
+use super::{
+    BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
+    SignedRequest, UrlLife,
+};
+pub use connect::{S3Credentials, S3Options};
+use error::{explain, from_sdk, unquoted};
+use skew::Skew;
+
+/// As many keys as one bulk delete may name.
+const DELETE_BATCH_MAX: usize = 1_000;
+
+pub struct S3Store {
+    bucket: String,
+    /// Empty, or what every key begins with, its slash included.
+    prefix: String,
+    client: Client,
+    /// The same with the address that clients see, for it is signed.
+    public: Client,
+    skew: Arc<Skew>,
+    learned: RwLock<Learned>,
+}
+
+/// What the probe found out. Before it, nothing is taken for granted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Learned {
+    binds_size: bool,
+    binds_content_type: bool,
+    binds_checksum: bool,
+    create_only: bool,
+    versioned: bool,
+    /// Older stores have no bulk delete.
+    deletes_one_by_one: bool,
+}
+
+impl S3Store {
+    /// Talks to nobody yet.
+    pub async fn connect(options: &S3Options) -> Result<S3Store, BlobError> {
+        let skew = Arc::new(Skew::default());
+        let (client, public) = connect::clients(options, &skew).await?;
+        Ok(S3Store {
+            bucket: options.bucket.clone(),
+            prefix: options.prefix.clone(),
+            client,
+            public,
+            skew,
+            learned: RwLock::default(),
+        })
+    }
+
+    fn learned(&self) -> Learned {
+        *self.learned.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn learn(&self, change: impl FnOnce(&mut Learned)) {
+        change(&mut self.learned.write().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    }
+
+    fn full(&self, key: &ObjectKey) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// By the store's clock: a URL that this machine's clock dates wrongly dies at another time than is known.
+    fn presigning(&self, life: UrlLife) -> Result<PresigningConfig, BlobError> {
+        PresigningConfig::builder()
+            .start_time(self.skew.store_time())
+            .expires_in(life.duration())
+            .build()
+            .map_err(|error| BlobError::Refused(error.to_string()))
+    }
+
+    /// A PUT of these very bytes: what the store is known to honour is bound, what it is not is left out.
+    async fn sign_put_with(
+        &self,
+        client: &Client,
+        grant: &PutGrant,
+        bind: Learned,
+    ) -> Result<SignedRequest, BlobError> {
+        let mut put = client.put_object().bucket(&self.bucket).key(self.full(&grant.key));
+        put = put.content_length(grant.size as i64).set_content_type(grant.content_type.clone());
+        if let Some(sum) = grant.checksum_sha256.as_deref().and_then(from_hex).filter(|_| bind.binds_checksum)
+        {
+            put = put.checksum_sha256(STANDARD.encode(sum));
+        }
+        if bind.create_only {
+            put = put.if_none_match("*");
+        }
+        let presigned = put.presigned(self.presigning(grant.life)?).await;
+        Ok(to_signed("PUT", &presigned.map_err(|error| from_sdk(&error))?))
+    }
+}
+
+fn to_signed(method: &'static str, presigned: &PresignedRequest) -> SignedRequest {
+    // The length and the host are sent by every client on its own, and browsers forbid setting them.
+    let sent_anyway = |name: &str| matches!(name, "content-length" | "host");
+    let headers = presigned.headers().filter(|(name, _)| !sent_anyway(name));
+    SignedRequest {
+        method,
+        url: presigned.uri().to_owned(),
+        headers: headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+    }
+}
+
+#[async_trait]
+impl BlobStore for S3Store {
+    fn kind(&self) -> &'static str {
+        "s3"
+    }
+
+    fn caps(&self) -> Caps {
+        let learned = self.learned();
+        Caps {
+            binds_size: learned.binds_size,
+            binds_content_type: learned.binds_content_type,
+            binds_checksum: learned.binds_checksum,
+            create_only: learned.create_only,
+            refuses_ended: false,
+            versioned: learned.versioned,
+            delete_batch_max: DELETE_BATCH_MAX,
+        }
+    }
+
+    async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
+        self.sign_put_with(&self.public, grant, self.learned()).await
+    }
+
+    async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError> {
+        let disposition = format!("attachment; filename*=UTF-8''{}", encode_part(&grant.file_name));
+        let get = self.public.get_object().bucket(&self.bucket).key(self.full(&grant.key));
+        let get = get
+            .set_version_id(grant.pin.version_id.clone())
+            .response_content_disposition(disposition)
+            .set_response_content_type(grant.content_type.clone());
+        let presigned = get.presigned(self.presigning(grant.life)?).await;
+        Ok(to_signed("GET", &presigned.map_err(|error| from_sdk(&error))?))
+    }
+
+    async fn head(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
+        let head = self.client.head_object().bucket(&self.bucket).key(self.full(key));
+        let answer = match head.set_version_id(version_id.map(str::to_owned)).send().await {
+            Ok(answer) => answer,
+            Err(error) => match from_sdk(&error) {
+                // Without a body it may as well be the bucket that is missing: asked again in a way that tells.
+                BlobError::NotFound => return self.tell_absent(key, version_id).await,
+                other => return Err(other),
+            },
+        };
+        let etag = answer.e_tag().map(unquoted).filter(|etag| !etag.is_empty());
+        match (answer.content_length(), etag) {
+            (Some(size), Some(etag)) => Ok(ObjectMeta {
+                size: u64::try_from(size).unwrap_or(0),
+                etag,
+                version_id: answer.version_id().filter(|id| *id != "null").map(str::to_owned),
+            }),
+            _ => Err(BlobError::Unavailable("the answer has no ETag: this is no S3 endpoint".into())),
+        }
+    }
+
+    async fn get(
+        &self,
+        key: &ObjectKey,
+        pin: &Pin,
+        start: u64,
+        length: Option<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
+        let range = match (start, length) {
+            (0, None) => None,
+            (start, None) => Some(format!("bytes={start}-")),
+            // No bytes cannot be asked for; whether they are the right none can.
+            (_, Some(0)) => {
+                return match self.head(key, pin.version_id.as_deref()).await? {
+                    meta if meta.etag == pin.etag => Ok(stream::empty().boxed()),
+                    _ => Err(BlobError::Changed),
+                };
+            }
+            (start, Some(length)) => Some(format!("bytes={start}-{}", start.saturating_add(length - 1))),
+        };
+        let get = self.client.get_object().bucket(&self.bucket).key(self.full(key));
+        let get =
+            get.set_version_id(pin.version_id.clone()).if_match(format!("\"{}\"", pin.etag)).set_range(range);
+        let answer = match get.send().await {
+            Ok(answer) => answer,
+            Err(error) if error.code() == Some("InvalidRange") => return Ok(stream::empty().boxed()),
+            Err(error) => return Err(from_sdk(&error)),
+        };
+        // A store that ignores the condition answers with what it has.
+        if answer.e_tag().map(unquoted).as_deref() != Some(pin.etag.as_str()) {
+            return Err(BlobError::Changed);
+        }
+        Ok(chunks(answer.body))
+    }
+
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
+        let mut put = self.client.put_object().bucket(&self.bucket).key(self.full(key));
+        if over == Over::Nothing {
+            if !self.learned().create_only && self.head(key, None).await.is_ok() {
+                return Err(BlobError::Changed);
+            }
+            put = put.set_if_none_match(self.learned().create_only.then(|| "*".into()));
+        }
+        put.body(ByteStream::from(bytes)).send().await.map(drop).map_err(|error| from_sdk(&error))
+    }
+
+    async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
+        self.delete_keys(keys).await
+    }
+
+    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
+        list::objects(self, prefix, start_after)
+    }
+
+    fn in_parts(&self) -> Option<&dyn PartStore> {
+        Some(self)
+    }
+
+    async fn check(&self) -> Result<(), BlobError> {
+        let list = self.client.list_objects_v2().bucket(&self.bucket).prefix(&self.prefix).max_keys(1);
+        let answer = list.send().await.map_err(|error| explain("list the bucket", &error))?;
+        // What is no listing may still parse as an empty one.
+        match answer.name() {
+            Some(_) => Ok(()),
+            None => Err(BlobError::Unavailable("the answer is no listing: this is no S3 endpoint".into())),
+        }
+    }
+
+    async fn probe(&self) -> Result<Probed, BlobError> {
+        self.find_out().await
+    }
+}
+
+impl S3Store {
+    async fn tell_absent(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
+        let get = self.client.get_object().bucket(&self.bucket).key(self.full(key));
+        match get.set_version_id(version_id.map(str::to_owned)).range("bytes=0-0").send().await {
+            Ok(_) => Err(BlobError::Unavailable("the object appeared at this moment".into())),
+            Err(error) => match error.code() {
+                Some("NoSuchKey" | "NoSuchVersion") => Err(BlobError::NotFound),
+                Some("InvalidRange") => {
+                    Err(BlobError::Unavailable("the object appeared at this moment".into()))
+                }
+                _ => Err(match from_sdk(&error) {
+                    BlobError::NotFound => {
+                        BlobError::Unavailable("a 404 that does not say what is missing".into())
+                    }
+                    other => other,
+                }),
+            },
+        }
+    }
+}
+
+fn chunks(body: ByteStream) -> BoxStream<'static, Result<Bytes, BlobError>> {
+    stream::unfold(body, |mut body| async move {
+        let chunk = body.next().await?;
+        Some((chunk.map_err(|error| BlobError::Unavailable(error.to_string())), body))
+    })
+    .boxed()
+}

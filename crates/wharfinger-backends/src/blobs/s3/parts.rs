@@ -1,0 +1,144 @@
+//! Multipart uploads: begun and joined by us, filled by clients through signed URLs.
+
+use async_trait::async_trait;
+use aws_sdk_s3::error::ProvideErrorMetadata as _;
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, EncodingType};
+use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::limits::MIB;
+
+use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
+use super::error::{from_sdk, unquoted};
+use super::list::{decoded, to_unix_ms};
+use super::{S3Store, to_signed};
+
+const LIMITS: PartLimits = PartLimits {
+    part_bytes_min: 5 * MIB,
+    part_bytes_max: 5 * 1_024 * MIB,
+    parts_max: 10_000,
+    whole_bytes_max: 5 * 1_024 * MIB,
+};
+
+#[async_trait]
+impl PartStore for S3Store {
+    fn limits(&self) -> PartLimits {
+        LIMITS
+    }
+
+    async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
+        let begin = self.client.create_multipart_upload().bucket(&self.bucket).key(self.full(key));
+        let begun = begin.set_content_type(content_type.map(str::to_owned)).send().await;
+        let begun = begun.map_err(|error| from_sdk(&error))?;
+        let id = begun.upload_id().filter(|id| !id.is_empty()).map(str::to_owned);
+        id.ok_or_else(|| BlobError::Unavailable("an upload was begun without an id".into()))
+    }
+
+    async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
+        let part = self.public.upload_part().bucket(&self.bucket).key(self.full(&grant.key));
+        let part = part
+            .upload_id(&grant.upload_id)
+            .part_number(i32::try_from(grant.number).unwrap_or(i32::MAX))
+            .content_length(i64::try_from(grant.size).unwrap_or(i64::MAX));
+        let presigned = part.presigned(self.presigning(grant.life)?).await;
+        Ok(to_signed("PUT", &presigned.map_err(|error| from_sdk(&error))?))
+    }
+
+    async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
+        let mut found = Vec::new();
+        let mut after = None;
+        loop {
+            let list = self.client.list_parts().bucket(&self.bucket).key(self.full(key));
+            let page = list.upload_id(upload_id).set_part_number_marker(after).send().await;
+            let page = page.map_err(|error| from_sdk(&error))?;
+            for part in page.parts() {
+                found.push(Part {
+                    number: part.part_number().and_then(|number| u32::try_from(number).ok()).unwrap_or(0),
+                    size: part.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0),
+                    etag: part.e_tag().map(unquoted).unwrap_or_default(),
+                });
+            }
+            match page.next_part_number_marker() {
+                Some(next) if page.is_truncated().unwrap_or(false) => after = Some(next.to_owned()),
+                _ => break,
+            }
+        }
+        found.sort_by_key(|part| part.number);
+        Ok(found)
+    }
+
+    async fn join(
+        &self,
+        key: &ObjectKey,
+        upload_id: &str,
+        _content_type: Option<&str>,
+        parts: &[Part],
+    ) -> Result<(), BlobError> {
+        let parts = parts.iter().map(|part| {
+            CompletedPart::builder()
+                .part_number(i32::try_from(part.number).unwrap_or(i32::MAX))
+                .e_tag(format!("\"{}\"", part.etag))
+                .build()
+        });
+        let whole = CompletedMultipartUpload::builder().set_parts(Some(parts.collect())).build();
+        let join = self.client.complete_multipart_upload().bucket(&self.bucket).key(self.full(key));
+        match join.upload_id(upload_id).multipart_upload(whole).send().await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(error.code(), Some("InvalidPart" | "InvalidPartOrder")) => {
+                Err(BlobError::NotFound)
+            }
+            Err(error) => Err(from_sdk(&error)),
+        }
+    }
+
+    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
+        let uploads: Vec<Unfinished> = self.unfinished(key.as_str()).try_collect().await?;
+        for upload in uploads.iter().filter(|upload| upload.key == key.as_str()) {
+            self.abandon_one(key, &upload.upload_id).await?;
+        }
+        Ok(())
+    }
+
+    async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
+        let abort = self.client.abort_multipart_upload().bucket(&self.bucket).key(self.full(key));
+        match abort.upload_id(upload_id).send().await.map_err(|error| from_sdk(&error)) {
+            Ok(_) | Err(BlobError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
+        let under = format!("{}{prefix}", self.prefix);
+        let (client, bucket, own) = (self.client.clone(), self.bucket.clone(), self.prefix.clone());
+        stream::try_unfold(Some((None, None)), move |after| {
+            let list = client.list_multipart_uploads().bucket(&bucket).prefix(&under);
+            let own = own.clone();
+            async move {
+                let Some((after_key, after_upload)) = after else { return Ok(None) };
+                let list = list.encoding_type(EncodingType::Url);
+                let list = list.set_key_marker(after_key).set_upload_id_marker(after_upload);
+                let page = list.send().await.map_err(|error| from_sdk(&error))?;
+                let encoded = page.encoding_type() == Some(&EncodingType::Url);
+                let plain = |key: &str| if encoded { decoded(key) } else { key.to_owned() };
+                let found: Vec<Result<Unfinished, BlobError>> = page
+                    .uploads()
+                    .iter()
+                    .filter_map(|upload| {
+                        let key = plain(upload.key()?);
+                        Some(Ok(Unfinished {
+                            key: key.strip_prefix(&own)?.to_owned(),
+                            upload_id: upload.upload_id()?.to_owned(),
+                            begun_at: upload.initiated().map(to_unix_ms),
+                        }))
+                    })
+                    .collect();
+                let next = page.is_truncated().unwrap_or(false).then(|| {
+                    let key = page.next_key_marker().map(plain);
+                    (key, page.next_upload_id_marker().map(str::to_owned))
+                });
+                Ok::<_, BlobError>(Some((stream::iter(found), next)))
+            }
+        })
+        .try_flatten()
+        .boxed()
+    }
+}
