@@ -4,6 +4,7 @@ mod doctor;
 pub mod program;
 mod put;
 mod put_again;
+mod put_large;
 mod quota;
 mod serve;
 mod settings;
