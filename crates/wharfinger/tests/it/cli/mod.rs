@@ -1,6 +1,7 @@
 //! The command line, run as people run it: the real program in a folder of its own.
 
 mod doctor;
+mod doctor_stores;
 pub mod program;
 mod put;
 mod put_again;
