@@ -29,7 +29,7 @@ use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
     SignedRequest, UrlLife, unix_ms,
 };
-pub use connect::{S3Credentials, S3Options};
+pub use connect::{S3Credentials, S3Options, http_client};
 use error::{explain, from_sdk, unquoted};
 use skew::Skew;
 
