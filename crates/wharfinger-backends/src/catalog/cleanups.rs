@@ -85,6 +85,8 @@ pub struct Settled {
 }
 
 struct Claim {
+    /// What another kind of store holds, this one can only say to be absent.
+    storage_type: &'static str,
     scope: Scope,
     now: UnixMs,
     limit: usize,
@@ -97,13 +99,13 @@ impl Write for Claim {
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let sql = tx.dialect().pick(
             "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
-             WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) \
+             WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) AND storage_type = $5 \
              ORDER BY next_attempt_at, id LIMIT $2) \
              UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
              WHERE id IN (SELECT id FROM due) \
              RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts",
             "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
-             WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) \
+             WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) AND storage_type = $5 \
              ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED) \
              UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
              WHERE id IN (SELECT id FROM due) \
@@ -114,7 +116,8 @@ impl Write for Claim {
             Scope::Tenant(tenant) | Scope::User(tenant, _) => Some(tenant.as_str()),
         };
         let lease_until = self.now.saturating_add(self.lease_ms);
-        let rows = tx.rows(sql, args![self.now, self.limit as i64, lease_until, tenant]).await?;
+        let rows =
+            tx.rows(sql, args![self.now, self.limit as i64, lease_until, tenant, self.storage_type]).await?;
         let mut claimed = Vec::with_capacity(rows.len());
         for row in &rows {
             match decode_claim(row) {
@@ -321,7 +324,8 @@ impl Catalog {
         limit: usize,
         lease_ms: i64,
     ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
-        self.write(Claim { scope: scope.clone(), now, limit, lease_ms }).await
+        self.write(Claim { storage_type: self.storage_type, scope: scope.clone(), now, limit, lease_ms })
+            .await
     }
 
     pub async fn settle_cleanups(
@@ -403,7 +407,10 @@ impl Catalog {
         let mut reader = self.reader().await?;
         let row = reader
             .tx(&self.faults)
-            .row("SELECT MIN(next_attempt_at) AS at FROM pending_cleanups", args![])
+            .row(
+                "SELECT MIN(next_attempt_at) AS at FROM pending_cleanups WHERE storage_type = $1",
+                args![self.storage_type],
+            )
             .await?;
         row.map_or(Ok(None), |row| row.maybe_int("at"))
     }

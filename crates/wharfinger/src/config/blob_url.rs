@@ -59,7 +59,7 @@ fn public_endpoint(url: String) -> Result<String, BadSetting> {
 
 fn s3(rest: &str, public_endpoint: Option<String>, values: &Values) -> Result<S3Options, BadSetting> {
     let (bucket, prefix) = bucket_and_prefix(rest)?;
-    let virtual_host = match values.maybe("AWS_VIRTUAL_HOSTED_STYLE_REQUEST").as_deref() {
+    let virtual_host = match values.of_store("AWS_VIRTUAL_HOSTED_STYLE_REQUEST").as_deref() {
         None => None,
         Some("true" | "1") => Some(true),
         Some("false" | "0") => Some(false),
@@ -70,10 +70,12 @@ fn s3(rest: &str, public_endpoint: Option<String>, values: &Values) -> Result<S3
             ));
         }
     };
-    let credentials = match (values.maybe("AWS_ACCESS_KEY_ID"), values.maybe("AWS_SECRET_ACCESS_KEY")) {
-        (Some(access_key), Some(secret_key)) => {
-            Some(S3Credentials { access_key, secret_key, session_token: values.maybe("AWS_SESSION_TOKEN") })
-        }
+    let credentials = match (values.of_store("AWS_ACCESS_KEY_ID"), values.of_store("AWS_SECRET_ACCESS_KEY")) {
+        (Some(access_key), Some(secret_key)) => Some(S3Credentials {
+            access_key,
+            secret_key,
+            session_token: values.of_store("AWS_SESSION_TOKEN"),
+        }),
         (None, None) => None,
         (Some(_), None) => return Err(BadSetting::new("AWS_SECRET_ACCESS_KEY", "must be set with its id")),
         (None, Some(_)) => return Err(BadSetting::new("AWS_ACCESS_KEY_ID", "must be set with its secret")),
@@ -81,8 +83,8 @@ fn s3(rest: &str, public_endpoint: Option<String>, values: &Values) -> Result<S3
     Ok(S3Options {
         bucket,
         prefix,
-        region: values.maybe("AWS_REGION").or_else(|| values.maybe("AWS_DEFAULT_REGION")),
-        endpoint: values.maybe("AWS_ENDPOINT_URL_S3").or_else(|| values.maybe("AWS_ENDPOINT_URL")),
+        region: values.of_store("AWS_REGION").or_else(|| values.of_store("AWS_DEFAULT_REGION")),
+        endpoint: values.of_store("AWS_ENDPOINT_URL_S3").or_else(|| values.of_store("AWS_ENDPOINT_URL")),
         public_endpoint,
         virtual_host,
         credentials,

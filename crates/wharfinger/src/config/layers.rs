@@ -62,17 +62,8 @@ pub const SETTINGS: &[Setting] = &[
     plain("JOB_LEASE_MS"),
 ];
 
-/// The usual variables of the stores: read if they are there, and no settings of ours.
-const STORE_ENV: [&str; 8] = [
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
-];
+/// The usual variables of the stores begin so: kept for whoever asks, and no settings of ours.
+const STORE_ENV: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "IDENTITY_ENDPOINT"];
 
 /// Read by commands that are clients of a server, not by the server.
 const CLIENT_ENV: [&str; 2] = ["WHARFINGER_SERVER", "WHARFINGER_TOKEN"];
@@ -88,12 +79,17 @@ pub struct Flags {
 const DEFAULT_FILE: &str = include_str!("../../../../wharfinger.default.toml");
 const FILE: &str = "wharfinger.toml";
 
-#[derive(Clone, Debug)]
-pub struct Values(BTreeMap<&'static str, (String, String)>);
+#[derive(Clone, Default)]
+pub struct Values {
+    /// Each with where it came from.
+    settings: BTreeMap<&'static str, (String, String)>,
+    /// Variables of the stores; secrets among them.
+    store: BTreeMap<String, String>,
+}
 
 impl Values {
     pub fn read(flags: &Flags) -> Result<Values, BadSetting> {
-        let mut values = Values(BTreeMap::new());
+        let mut values = Values::default();
         values.add_file("the defaults", DEFAULT_FILE)?;
         match &flags.config {
             Some(path) => {
@@ -109,14 +105,17 @@ impl Values {
         }
         values.add_environment(std::env::vars_os())?;
         for (name, value) in &flags.overrides {
-            values.0.insert(name, (value.clone(), "a flag".into()));
+            match SETTINGS.iter().any(|setting| setting.env == *name) {
+                true => drop(values.settings.insert(name, (value.clone(), "a flag".into()))),
+                false => drop(values.store.insert((*name).to_owned(), value.clone())),
+            }
         }
         Ok(values)
     }
 
     #[cfg(test)]
     pub(super) fn for_tests(pairs: &[(&str, &str)]) -> Values {
-        let mut values = Values(BTreeMap::new());
+        let mut values = Values::default();
         values.add_file("the defaults", DEFAULT_FILE).expect("the default file is sound");
         let pairs = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
         values.add_environment(pairs).expect("known names");
@@ -141,7 +140,7 @@ impl Values {
                     ));
                 }
             };
-            self.0.insert(setting.env, (text, origin.to_owned()));
+            self.settings.insert(setting.env, (text, origin.to_owned()));
         }
         Ok(())
     }
@@ -153,13 +152,17 @@ impl Values {
     ) -> Result<(), BadSetting> {
         for (name, value) in variables {
             let Some(name) = name.to_str() else { continue };
-            let setting = SETTINGS.iter().map(|setting| setting.env).find(|known| *known == name);
-            match setting.or_else(|| STORE_ENV.into_iter().find(|known| *known == name)) {
+            match SETTINGS.iter().find(|setting| setting.env == name) {
                 Some(setting) => {
                     let value =
                         value.into_string().map_err(|_| BadSetting::new(name, "must be valid UTF-8"))?;
                     if !value.is_empty() {
-                        self.0.insert(setting, (value, "the environment".into()));
+                        self.settings.insert(setting.env, (value, "the environment".into()));
+                    }
+                }
+                None if STORE_ENV.iter().any(|start| name.starts_with(start)) => {
+                    if let Some(value) = value.into_string().ok().filter(|value| !value.is_empty()) {
+                        self.store.insert(name.to_owned(), value);
                     }
                 }
                 None if name.starts_with("WHARFINGER_")
@@ -175,12 +178,17 @@ impl Values {
     }
 
     pub fn maybe(&self, name: &str) -> Option<String> {
-        self.0.get(name).map(|(value, _)| value.clone())
+        self.settings.get(name).map(|(value, _)| value.clone())
+    }
+
+    /// A variable of a store.
+    pub(super) fn of_store(&self, name: &str) -> Option<String> {
+        self.store.get(name).cloned()
     }
 
     /// The value and where it came from.
     pub fn with_origin(&self, name: &str) -> Option<(&str, &str)> {
-        self.0.get(name).map(|(value, origin)| (value.as_str(), origin.as_str()))
+        self.settings.get(name).map(|(value, origin)| (value.as_str(), origin.as_str()))
     }
 
     pub(super) fn text(&self, name: &'static str) -> Result<String, BadSetting> {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
@@ -11,6 +12,7 @@ use wharfinger_backends::blobs::BlobError;
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::state::Status;
 
 use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find, parts};
@@ -92,6 +94,9 @@ pub struct Examinations {
 
 const EXAMINATIONS_MAX: usize = 4;
 const KNOWN_MAX: usize = 256;
+/// Without a byte in between.
+const READ_TRIES_MAX: u32 = 5;
+const READ_PAUSE: Backoff = Backoff { base_ms: 200, cap_ms: 5_000 };
 
 impl Default for Examinations {
     fn default() -> Self {
@@ -99,6 +104,40 @@ impl Default for Examinations {
             places: Semaphore::new(EXAMINATIONS_MAX),
             under_way: Mutex::default(),
             known: Mutex::default(),
+        }
+    }
+}
+
+/// Reads the object to its end. A connection that breaks after a terabyte does not begin again: what is pinned goes
+/// on where it stopped.
+async fn read(app: &App, file: &File, pin: &Pin) -> Result<String, VerbError> {
+    let mut hasher = Sha256::new();
+    let (mut offset, mut attempt) = (0, 1);
+    loop {
+        let mut bytes = match app.blobs.get(&file.key, pin, offset, None).await {
+            Err(BlobError::NotFound) => return Err(VerbError::NotFound),
+            bytes => bytes?,
+        };
+        let broke = loop {
+            match bytes.next().await {
+                Some(Ok(chunk)) => {
+                    hasher.update(&chunk);
+                    offset += chunk.len() as u64;
+                    attempt = 1;
+                }
+                Some(Err(error)) => break Some(error),
+                None => break None,
+            }
+        };
+        match broke {
+            None if offset == file.size => return Ok(to_hex(&hasher.finalize())),
+            None => return Err(VerbError::Unavailable(format!("the object ended after {offset} bytes"))),
+            Some(error) if !error.is_retryable() || attempt >= READ_TRIES_MAX => return Err(error.into()),
+            Some(_) => {
+                let pause = READ_PAUSE.delay_ms(attempt, rand::random());
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                attempt += 1;
+            }
         }
     }
 }
@@ -129,15 +168,7 @@ impl Examinations {
         let _under_way = UnderWay(&self.under_way, file.id);
         let _place =
             self.places.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
-        let mut bytes = match app.blobs.get(&file.key, pin, 0, None).await {
-            Err(BlobError::NotFound) => return Err(VerbError::NotFound),
-            bytes => bytes?,
-        };
-        let mut hasher = Sha256::new();
-        while let Some(chunk) = bytes.next().await {
-            hasher.update(&chunk?);
-        }
-        let sum = to_hex(&hasher.finalize());
+        let sum = read(app, file, pin).await?;
         let mut known = lock(&self.known);
         known.push_back((file.id, pin.clone(), sum.clone()));
         if known.len() > KNOWN_MAX {

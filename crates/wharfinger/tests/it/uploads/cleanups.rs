@@ -179,7 +179,23 @@ async fn one_that_is_refused_does_not_stop_the_others(database: Database) {
     oracle::all_is_healed(&ground, &server).await;
 }
 
+/// A catalog that changed its store has orders for the old one: the new one would say that all is done.
+async fn orders_for_another_kind_of_store_are_kept(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let file = server.me().upload("cargo", b"bytes").await;
+    server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    ground.execute("UPDATE pending_cleanups SET storage_type = 'another'").await;
+    server.settle().await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 1);
+    ground.execute("UPDATE pending_cleanups SET storage_type = 'disk'").await;
+    server.settle().await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
 on_each_database!(
+    orders_for_another_kind_of_store_are_kept,
     a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out,
     admins_keep_their_tenant_and_operators_all,
     one_that_is_refused_does_not_stop_the_others,
