@@ -4,6 +4,7 @@ pub mod disk;
 mod faulty;
 mod parts;
 pub mod s3;
+mod skew;
 
 use std::time::Duration;
 

@@ -11,7 +11,8 @@ use aws_sdk_s3::config::{Credentials, RequestChecksumCalculation, ResponseChecks
 use aws_smithy_http_client::tls;
 
 use super::super::BlobError;
-use super::skew::{ReadDates, Skew};
+use super::super::skew::Skew;
+use super::skew::ReadDates;
 
 /// Where the bucket is. What is absent comes from the usual `AWS_*` variables, profiles and roles.
 #[derive(Clone, Default, PartialEq, Eq)]
