@@ -19,6 +19,8 @@ macro_rules! cases {
         cases!(@store ceph $($($room $case)+)+);
         cases!(@store ceph_prefix $($($room $case)+)+);
         cases!(@store ceph_versions $($($room $case)+)+);
+        cases!(@store azure $($($room $case)+)+);
+        cases!(@store azure_prefix $($($room $case)+)+);
     };
     (@store $store:ident $($room:ident $case:ident)+) => {
         mod $store {
