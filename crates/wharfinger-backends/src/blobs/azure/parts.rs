@@ -18,7 +18,7 @@ use super::call::{Call, Client};
 use super::error::{header, unreached};
 use super::list::{Listing, from_xml};
 use super::sas::Permit;
-use super::{AzureStore, BLOCK_BLOB, etag};
+use super::{AzureStore, etag};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 1,
@@ -73,13 +73,9 @@ impl PartStore for AzureStore {
         if !parts.iter().all(|part| there.contains(part)) {
             return Err(BlobError::NotFound);
         }
-        let mut list = String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
-        for part in parts {
-            list.push_str(&format!("<Uncommitted>{}</Uncommitted>", part.etag));
-        }
-        list.push_str("</BlockList>");
         let blob = self.full(key);
-        let mut commit = Call::put(&blob, Bytes::from(list)).with("comp", "blocklist").create_only();
+        let mut commit =
+            Call::put(&blob, Bytes::from(commit_list(parts))).with("comp", "blocklist").create_only();
         if let Some(content_type) = content_type {
             commit = commit.header("x-ms-blob-content-type", content_type);
         }
@@ -149,6 +145,12 @@ impl PartStore for AzureStore {
     }
 }
 
+fn commit_list(parts: &[Part]) -> String {
+    let ids = parts.iter().map(|part| format!("<Uncommitted>{}</Uncommitted>", part.etag));
+    let ids: String = ids.collect();
+    format!("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>{ids}</BlockList>")
+}
+
 async fn block_list(client: &Client, blob: &str) -> Result<BlockList, BlobError> {
     let call = Call::get(blob).with("comp", "blocklist").with("blocklisttype", "uncommitted");
     let answer = client.send(call).await?;
@@ -162,10 +164,10 @@ impl AzureStore {
         Ok(self.client.send(put).await.map(drop)?)
     }
 
-    /// Blocks cannot be deleted, but go when a blob is put over them: an empty one, where there is none, which is
-    /// deleted again if it is still the same.
+    /// Blocks cannot be deleted, but go when others are committed, or none: that makes an empty blob, where there
+    /// was none, which is deleted again if it is still the same.
     async fn sweep_blocks(&self, blob: &str) -> Result<(), BlobError> {
-        let put = Call::put(blob, Bytes::new()).header(BLOCK_BLOB.0, BLOCK_BLOB.1);
+        let put = Call::put(blob, Bytes::from(commit_list(&[]))).with("comp", "blocklist");
         let put = put.header(SWEEPER.0, SWEEPER.1).create_only();
         let answer = match self.client.send(put).await.map_err(BlobError::from) {
             Err(BlobError::Changed) => self.client.send(Call::head(blob)).await,

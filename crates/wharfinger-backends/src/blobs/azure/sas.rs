@@ -109,3 +109,71 @@ pub(super) fn iso(at: SystemTime) -> String {
     let at = DateTime::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
     at.fmt(Format::DateTime).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn permit(blob: Option<&'static str>, permissions: &'static str) -> Permit<'static> {
+        Permit {
+            account: "acct",
+            container: "box",
+            blob,
+            version_id: None,
+            permissions,
+            expires_at: UNIX_EPOCH + Duration::from_millis(2_000_000_000_999),
+            https_only: false,
+            content_disposition: None,
+            content_type: None,
+        }
+    }
+
+    fn value<'a>(query: &'a [(&'static str, String)], name: &str) -> Option<&'a str> {
+        query.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The signatures are those of Azure's own library for Python, 12.20.0, set to our version.
+    #[test]
+    fn permits_are_signed_as_azure_signs_them() {
+        let key = SigningKey::Account(b"a key of the tests".to_vec());
+        let blob = "uploads/h%C3%A4fen/ada/f";
+        let create = Permit { https_only: true, ..permit(Some(blob), "c") };
+        let read = Permit {
+            content_disposition: Some("attachment; filename*=UTF-8''%C3%9C%20b%2Epdf".into()),
+            content_type: Some("image/svg+xml".into()),
+            ..permit(Some(blob), "r")
+        };
+        let version = Permit { version_id: Some("2026-01-02T03:04:05.1234567Z"), ..permit(Some("f"), "r") };
+        for (permit, kind, sig) in [
+            (create, "b", "dnS4UWi6VZa+wUaW400i0QNaxp7BATk1ImGUwCjKkkk="),
+            (read, "b", "DszuiramkgzgStAvdqKeMzkJAxh3cwNHbB55tkP9pQg="),
+            (version, "bv", "Jfk8NMGHW4udCwd7+dNe5SVInf3sHVxUeOQNlyvVLh8="),
+            (permit(None, "racwdxl"), "c", "5+z3WO9NlnyN+n8NzXrtzx5dmGqZU7H74T9GYzmPpUs="),
+        ] {
+            let query = permit.signed(&key);
+            assert_eq!(value(&query, "se"), Some("2033-05-18T03:33:20Z"));
+            assert_eq!(value(&query, "sr"), Some(kind));
+            assert_eq!(value(&query, "sp"), Some(permit.permissions));
+            assert_eq!(value(&query, "sig"), Some(sig), "{permit:?}");
+        }
+    }
+
+    #[test]
+    fn a_lent_key_stands_in_its_signatures() {
+        let key = SigningKey::Delegated(DelegationKey {
+            object_id: "11111111-2222-3333-4444-555555555555".into(),
+            tenant_id: "66666666-7777-8888-9999-000000000000".into(),
+            start: "2033-05-12T00:00:00Z".into(),
+            expiry: "2033-05-19T00:00:00Z".into(),
+            service: "b".into(),
+            version: VERSION.into(),
+            value: b"a key that was lent".to_vec(),
+        });
+        let query = Permit { https_only: true, ..permit(Some("uploads/t/u/f"), "c") }.signed(&key);
+        assert_eq!(value(&query, "skoid"), Some("11111111-2222-3333-4444-555555555555"));
+        assert_eq!(value(&query, "ske"), Some("2033-05-19T00:00:00Z"));
+        assert_eq!(value(&query, "sig"), Some("MQIvmhdzY/7xikKULgToYO+2BTAO8XxLq4Vu1zDbiWg="));
+    }
+}
