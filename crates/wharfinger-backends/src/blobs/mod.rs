@@ -1,5 +1,6 @@
 //! Where the bytes lie. One trait for every store, with an honest account of what each can enforce.
 
+mod answer;
 pub mod azure;
 pub mod disk;
 mod faulty;

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use reqwest::{Method, Response};
 use wharfinger_lifecycle::key::encode_part;
 
+use super::super::answer::header;
 use super::super::skew::Skew;
-use super::error::{Failure, header, unreached};
+use super::error::{Failure, unreached};
 use super::keys::Keys;
 use super::sas::Permit;
 

@@ -12,8 +12,7 @@ use tokio::sync::Mutex;
 use super::super::BlobError;
 use super::call::Client;
 use super::connect::{AzureOptions, EntraOptions};
-use super::error::{Failure, unreached};
-use super::list::from_xml;
+use super::error::{Failure, from_xml, unreached};
 use super::sas::{DelegationKey, SigningKey, VERSION, iso};
 
 /// As long as the service lends a key, less what clocks may differ by.

@@ -1,9 +1,10 @@
 //! What an answer of the service means here: absent, changed, refused, or unknown. When in doubt, unknown.
 
 use reqwest::Response;
-use reqwest::header::HeaderMap;
+use serde::de::DeserializeOwned;
 
 use super::super::BlobError;
+use super::super::answer::{self, element, header, said};
 
 /// What came instead of success.
 #[derive(Clone, Debug)]
@@ -39,15 +40,6 @@ impl Failure {
     pub(super) fn is_passing(&self) -> bool {
         matches!(BlobError::from(self.clone()), BlobError::Unavailable(_))
     }
-}
-
-pub(super) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-}
-
-pub(super) fn element(body: &str, name: &str) -> Option<String> {
-    let rest = body.split_once(&format!("<{name}>"))?.1;
-    Some(rest.split_once(&format!("</{name}>"))?.0.to_owned())
 }
 
 impl From<Failure> for BlobError {
@@ -87,38 +79,12 @@ impl From<Failure> for BlobError {
     }
 }
 
-/// The same, with what was tried.
-pub(super) fn doing(what: &str, error: BlobError) -> BlobError {
-    match error {
-        BlobError::Unavailable(why) => BlobError::Unavailable(format!("it could not {what}: {why}")),
-        BlobError::Refused(why) => BlobError::Refused(format!("it will not let us {what}: {why}")),
-        other => BlobError::Refused(format!("it will not let us {what}: {other}")),
-    }
-}
-
-fn said(status: u16, code: &str, message: &str) -> String {
-    match (code, message) {
-        ("", _) => format!("HTTP {status}"),
-        (code, "") => code.to_owned(),
-        (code, message) => format!("{code} ({message})"),
-    }
-}
-
-/// The chain of causes, without the URL, for that may carry a signature.
 pub(super) fn unreached(error: reqwest::Error) -> Failure {
-    let host = error.url().and_then(|url| url.host_str()).map(str::to_owned).unwrap_or_default();
-    if error.is_timeout() {
-        return Failure::Unreached(format!("no answer from {host} in time"));
-    }
-    let error = error.without_url();
-    let mut told = vec![error.to_string()];
-    let mut next = std::error::Error::source(&error);
-    while let Some(cause) = next {
-        let said = cause.to_string();
-        if !told.iter().any(|before| before.contains(&said)) {
-            told.push(said);
-        }
-        next = cause.source();
-    }
-    Failure::Unreached(format!("{host}: {}", told.join(": ")))
+    Failure::Unreached(answer::unreached(error))
+}
+
+pub(super) fn from_xml<T: DeserializeOwned>(xml: &str) -> Result<T, Failure> {
+    answer::from_xml(xml).map_err(|error| {
+        Failure::Unreached(format!("the answer is not Azure's ({error}): check the endpoint"))
+    })
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::super::skew::from_http_date;
 use super::super::{BlobError, Listed};
 use super::AzureStore;
 use super::call::{Call, Client};
-use super::error::{Failure, unreached};
+use super::error::{from_xml, unreached};
 
 /// A wrong order would make a merge call a living object an orphan.
 const OUT_OF_ORDER: &str = "the store does not list its keys in the order of their bytes";
@@ -121,13 +120,6 @@ fn in_order(
     });
     *last = Some(key);
     Ok(listed)
-}
-
-pub(super) fn from_xml<T: DeserializeOwned>(xml: &str) -> Result<T, Failure> {
-    // The service begins its documents with a mark of their byte order.
-    quick_xml::de::from_str(xml.trim_start_matches('\u{feff}')).map_err(|error| {
-        Failure::Unreached(format!("the answer is not Azure's ({error}): check the endpoint"))
-    })
 }
 
 #[derive(Debug, Deserialize)]

@@ -22,13 +22,14 @@ use reqwest::header::HeaderMap;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 
+use super::answer::{doing, header};
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
     SignedRequest,
 };
 use call::{Call, Client};
 pub use connect::{AzureCredentials, AzureOptions, EntraOptions};
-use error::{doing, header, unreached};
+use error::unreached;
 use list::Listing;
 use sas::Permit;
 

@@ -12,11 +12,12 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 
+use super::super::answer::header;
 use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
 use super::blocks::{self, BlockList};
 use super::call::{Call, Client};
-use super::error::{header, unreached};
-use super::list::{Listing, from_xml};
+use super::error::{from_xml, unreached};
+use super::list::Listing;
 use super::sas::Permit;
 use super::{AzureStore, etag};
 

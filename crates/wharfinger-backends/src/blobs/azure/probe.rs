@@ -9,10 +9,11 @@ use sha2::{Digest as _, Sha256};
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::{OWN, ObjectKey};
 
+use super::super::answer::{doing, header};
 use super::super::{BlobError, BlobStore as _, Listed, PartStore as _, Probed, PutGrant, UrlLife};
 use super::AzureStore;
 use super::call::Call;
-use super::error::{Failure, doing, header, unreached};
+use super::error::{Failure, unreached};
 use super::list::Listing;
 
 const BYTES: &[u8] = b"wharfinger tries";
