@@ -4,6 +4,7 @@ mod answer;
 pub mod azure;
 pub mod disk;
 mod faulty;
+pub mod gcs;
 mod parts;
 pub mod s3;
 mod skew;
