@@ -34,7 +34,9 @@ impl Entra {
     pub(super) fn new(options: &AzureOptions, entra: &EntraOptions) -> Result<Entra, BlobError> {
         let mut builder = MicrosoftAzureBuilder::new()
             .with_account(&options.account)
-            .with_container_name(&options.container);
+            .with_container_name(&options.container)
+            // Only where someone says so, as for a stand-in of one's own.
+            .with_allow_http(entra.authority_host.as_deref().is_some_and(|host| host.starts_with("http:")));
         for (value, with) in [
             (&entra.tenant_id, MicrosoftAzureBuilder::with_tenant_id as fn(_, String) -> _),
             (&entra.client_id, MicrosoftAzureBuilder::with_client_id),

@@ -90,7 +90,9 @@ pub(super) fn objects(
 ) -> BoxStream<'static, Result<Listed, BlobError>> {
     let after = start_after.filter(|after| !after.is_empty()).map(|after| format!("{}{after}", store.prefix));
     let mut listing = Listing::under(store, prefix);
-    listing.start_from = after.clone().filter(|_| store.learned().starts_from);
+    // Before what is listed anyway there is nothing to begin at.
+    let begins = |after: &String| store.learned().starts_from && *after > listing.under;
+    listing.start_from = after.clone().filter(begins);
     let own = store.prefix.clone();
     let mut last: Option<String> = None;
     listing

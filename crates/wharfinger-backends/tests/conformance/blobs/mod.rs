@@ -1,5 +1,6 @@
 //! The promises of the blob stores: one suite for all of them, then what only local disk promises.
 
+mod azure_entra;
 mod azure_only;
 mod disk_faults;
 mod landing;
