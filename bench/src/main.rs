@@ -1,10 +1,11 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod idle;
 mod jobs;
 mod limits;
 mod list;
+mod s3;
 mod server;
 mod timing;
 mod uploads;
@@ -17,8 +18,10 @@ async fn main() -> std::process::ExitCode {
         Some("jobs") => jobs::run().await,
         Some("idle") => idle::run().await,
         Some("list") => list::run().await,
+        Some("s3") => s3::run().await,
+        Some("put") => s3::put::run().await,
         _ => {
-            eprintln!("usage: wharfinger-bench uploads | jobs | idle | list");
+            eprintln!("usage: wharfinger-bench uploads | jobs | idle | list | s3 | put");
             return std::process::ExitCode::from(2);
         }
     }

@@ -19,6 +19,10 @@ const SECRET: &str = "thirty-two bytes that guard nothing";
 
 impl Server {
     pub(crate) async fn start(database_url: Option<&str>) -> Server {
+        Server::start_with(database_url, &[]).await
+    }
+
+    pub(crate) async fn start_with(database_url: Option<&str>, more: &[(&'static str, String)]) -> Server {
         let binary = binary();
         let folder = tempfile::tempdir_in(base()).expect("a temporary folder");
         let address = TcpListener::bind("127.0.0.1:0").and_then(|probe| probe.local_addr()).expect("a port");
@@ -29,6 +33,7 @@ impl Server {
             ("DEFAULT_TENANT_QUOTA_BYTES", "1TiB".to_owned()),
         ];
         common.extend(database_url.map(|url| ("WHARFINGER_DATABASE_URL", url.to_owned())));
+        common.extend(more.iter().cloned());
         let minted = Command::new(&binary)
             .args(["token", "--tenant", "t", "--user", "u", "--role", "operator"])
             .envs(common.iter().cloned())
@@ -89,7 +94,7 @@ pub(crate) fn base() -> PathBuf {
     base
 }
 
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     let beside = std::env::current_exe().expect("our own path").with_file_name("wharfinger");
     assert!(beside.exists(), "build the release binary first: cargo build --release");
     beside

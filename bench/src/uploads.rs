@@ -95,7 +95,7 @@ async fn one(http: &reqwest::Client, url: &str, token: &str, folder: &std::path:
     tally.pairs += 1;
 }
 
-async fn call(
+pub(crate) async fn call(
     http: &reqwest::Client,
     token: &str,
     method: Method,

@@ -110,7 +110,8 @@ fn services(names: &[&str]) -> Outcome {
     }
     let s3 = is_wanted("s3").then(Radosgw::start).transpose()?;
     if let Some(s3) = &s3 {
-        println!("S3 (radosgw) on port {}, with an empty bucket {}", s3.port(), s3.create_bucket());
+        println!("S3 (radosgw) on port {}, with an empty bucket", s3.port());
+        println!("WHARFINGER_BLOB_URL=s3://{}", s3.create_bucket());
         println!("AWS_ENDPOINT_URL={}", s3.endpoint());
         println!("AWS_ACCESS_KEY_ID={}", s3.access_key());
         println!("AWS_SECRET_ACCESS_KEY={}", s3.secret_key());
@@ -119,11 +120,8 @@ fn services(names: &[&str]) -> Outcome {
     }
     let azure = is_wanted("azure").then(Azurite::start).transpose()?;
     if let Some(azure) = &azure {
-        println!(
-            "Azure (Azurite) on port {}, with an empty container {}",
-            azure.port(),
-            azure.create_container()
-        );
+        println!("Azure (Azurite) on port {}, with an empty container", azure.port());
+        println!("WHARFINGER_BLOB_URL=az://{}", azure.create_container());
         println!("AZURE_STORAGE_ENDPOINT={}", azure.endpoint());
         println!("AZURE_STORAGE_ACCOUNT_NAME={}", azure.account());
         println!("AZURE_STORAGE_ACCOUNT_KEY={}", azure.key());

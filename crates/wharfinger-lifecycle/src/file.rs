@@ -5,6 +5,7 @@ use crate::UnixMs;
 use crate::event::Event;
 use crate::id::{BatchId, FileId, TenantId, UserId};
 use crate::key::ObjectKey;
+use crate::parts::Cut;
 use crate::state::Status;
 use crate::transition::{Refusal, transition};
 
@@ -36,6 +37,8 @@ pub struct File {
     pub batch: Option<BatchId>,
     pub name: String,
     pub size: u64,
+    /// It comes in parts of this size; none: whole.
+    pub part_size: Option<u64>,
     pub content_type: Option<String>,
     /// Lower-case hex. Declared at init or given at confirm, and from then on verified.
     pub checksum_sha256: Option<String>,
@@ -77,6 +80,13 @@ pub struct UploadPolicy {
     /// The store looks the row up itself and refuses an upload whose file has ended. Where it cannot, an ended
     /// file keeps its charge until its URLs are dead: nobody gets free storage by deleting and putting again.
     pub store_refuses_ended: bool,
+}
+
+impl File {
+    /// How it is cut, if it comes in parts.
+    pub fn cut(&self) -> Option<Cut> {
+        self.part_size.map(|part_size| Cut { size: self.size, part_size })
+    }
 }
 
 impl UploadPolicy {
@@ -193,6 +203,7 @@ pub fn register(
         batch: None,
         name: announced.name,
         size: announced.size,
+        part_size: None,
         content_type: announced.content_type,
         checksum_sha256: announced.checksum_sha256,
         metadata: announced.metadata,
@@ -286,6 +297,13 @@ fn end(
         change.after.next_look_at = Some(silent_at);
     }
     Ok(change)
+}
+
+/// An order for bytes that came to be after their file had ended.
+pub fn too_late(file: &File, policy: &UploadPolicy, now: UnixMs) -> Option<Cleanup> {
+    let reason = file.ended?;
+    let finish_at = if policy.store_refuses_ended { now } else { policy.silent_at(file).max(now) };
+    Some(Cleanup { reason, finish_at })
 }
 
 fn tombstone_ends_at(file: &File, policy: &UploadPolicy, now: UnixMs) -> UnixMs {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
-use wharfinger_backends::blobs::{BlobStore, FaultyBlobs};
+use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
 use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions};
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::UnixMs;
@@ -25,8 +26,8 @@ pub struct App {
     pub clock: Clock,
     pub catalog: Catalog,
     pub blobs: Arc<dyn BlobStore>,
-    /// The local store again, for the routes that serve it.
-    pub disk: Arc<DiskStore>,
+    /// The local store again, for the routes that serve it; none where others serve the store.
+    pub disk: Option<Arc<DiskStore>>,
     pub policy: UploadPolicy,
     pub tokens: TokenKeys,
     pub public_url: String,
@@ -55,6 +56,8 @@ pub enum OpenError {
 }
 
 const DATABASE_CONNECTIONS_MAX: u32 = 20;
+const PROBE_TRIES_MAX: u32 = 10;
+const PROBE_PAUSE: Duration = Duration::from_secs(3);
 
 impl App {
     /// Opens every backend and brings the schema up to date. `public_url` is what signed URLs of the local store
@@ -70,25 +73,13 @@ impl App {
         let catalog = Catalog::open(CatalogOptions {
             url: settings.database.clone(),
             faults: faults.clone(),
-            storage_type: "disk",
+            storage_type: settings.blobs.kind(),
             cleanup_max_attempts: settings.cleanup_max_attempts,
             connections_max: DATABASE_CONNECTIONS_MAX,
         })
         .await?;
         catalog.migrate(clock.now()).await?;
-        store::claim(&catalog, &settings.blob_dir, clock.now()).await?;
-        let signing_key = match &secrets.url_signing_key {
-            Some(key) => SigningKey::new(key),
-            None => {
-                let fresh: [u8; 32] = rand::random();
-                SigningKey::new(catalog.establish("url_signing_key", &to_hex(&fresh)).await?.as_bytes())
-            }
-        };
-        let disk = DiskStore::open(&settings.blob_dir, &public_url, signing_key, faults.clone())
-            .map_err(|error| OpenError::Blobs(format!("{}: {error}", settings.blob_dir.display())))?;
-        let disk = Arc::new(disk);
-        let blobs: Arc<dyn BlobStore> =
-            if faults.is_none() { disk.clone() } else { Arc::new(FaultyBlobs::new(disk.clone(), faults)) };
+        let (blobs, disk) = open_blobs(&settings, secrets, &catalog, &clock, &faults, &public_url).await?;
         let tokens = TokenKeys::load(&settings, secrets)?;
         let policy = UploadPolicy {
             window_ms: settings.upload_window_ms,
@@ -112,6 +103,78 @@ impl App {
             examinations: Examinations::default(),
             verbs: TaskTracker::new(),
         })
+    }
+
+    /// Where the store's mark lies.
+    pub fn place(&self) -> store::Place<'_> {
+        match self.settings.blobs.folder() {
+            Some(folder) => store::Place::folder(folder),
+            None => store::Place::store(&self.settings.blobs, &*self.blobs),
+        }
+    }
+}
+
+type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>);
+
+async fn open_blobs(
+    settings: &Settings,
+    secrets: &Secrets,
+    catalog: &Catalog,
+    clock: &Clock,
+    faults: &Faults,
+    public_url: &str,
+) -> Result<Blobs, OpenError> {
+    let unusable = |error: String| OpenError::Blobs(format!("{}: {error}", settings.blobs));
+    let faulty = |blobs: Arc<dyn BlobStore>| -> Arc<dyn BlobStore> {
+        if faults.is_none() { blobs } else { Arc::new(FaultyBlobs::new(blobs, faults.clone())) }
+    };
+    let connected = settings.blobs.connect().await.map_err(|error| unusable(error.to_string()))?;
+    if let Some(blobs) = connected {
+        let probed = probe(&*blobs).await.map_err(|error| unusable(error.to_string()))?;
+        for warning in probed.warnings() {
+            tracing::warn!(store = %settings.blobs, "{warning}");
+        }
+        announce(store::claim(catalog, &store::Place::store(&settings.blobs, &*blobs), clock.now()).await?);
+        return Ok((faulty(blobs), None));
+    }
+    let Some(folder) = settings.blobs.folder() else { return Err(unusable("no driver for it".into())) };
+    announce(store::claim(catalog, &store::Place::folder(folder), clock.now()).await?);
+    let signing_key = match &secrets.url_signing_key {
+        Some(key) => SigningKey::new(key),
+        None => {
+            let fresh: [u8; 32] = rand::random();
+            SigningKey::new(catalog.establish("url_signing_key", &to_hex(&fresh)).await?.as_bytes())
+        }
+    };
+    let disk = DiskStore::open(folder, public_url, signing_key, faults.clone())
+        .map_err(|error| unusable(error.to_string()))?;
+    let disk = Arc::new(disk);
+    Ok((faulty(disk.clone()), Some(disk)))
+}
+
+/// A store that is away when the program starts may only be starting too.
+async fn probe(blobs: &dyn BlobStore) -> Result<Probed, BlobError> {
+    let mut tries_left = PROBE_TRIES_MAX;
+    loop {
+        match blobs.probe().await {
+            Err(BlobError::Unavailable(why)) if tries_left > 1 => {
+                tracing::warn!(error = %why, "the store could not be tried out yet");
+                tries_left -= 1;
+                tokio::time::sleep(PROBE_PAUSE).await;
+            }
+            probed => return probed,
+        }
+    }
+}
+
+fn announce(standing: store::Standing) {
+    if let store::Standing::Restored { catalog, store } = standing {
+        tracing::error!(
+            catalog,
+            store,
+            "the store is ahead of the catalog, which seems to come from a backup: nothing is deleted for having no \
+             row until `wharfinger doctor --accept-store` says that the catalog is right"
+        );
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -80,6 +81,10 @@ impl BlobStore for FaultyBlobs {
 
     async fn make_durable(&self, key: &ObjectKey) -> Result<(), BlobError> {
         self.faults.around("make durable", self.inner.make_durable(key)).await
+    }
+
+    fn now(&self) -> UnixMs {
+        self.inner.now()
     }
 
     fn in_parts(&self) -> Option<&dyn PartStore> {

@@ -6,10 +6,11 @@ pub mod disk;
 mod faulty;
 pub mod gcs;
 mod parts;
+mod place;
 pub mod s3;
 mod skew;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 pub use faulty::FaultyBlobs;
 pub use parts::{Part, PartGrant, PartLimits, PartStore, Unfinished};
+pub use place::BlobPlace;
 
 use crate::faults::Injected;
 
@@ -63,6 +65,28 @@ pub struct Caps {
     /// What is overwritten or deleted is kept as an older version, and deleting takes those too.
     pub versioned: bool,
     pub delete_batch_max: usize,
+}
+
+impl Caps {
+    fn of_uploads(&self) -> [(bool, &'static str); 5] {
+        [
+            (self.binds_size, "size"),
+            (self.binds_content_type, "content type"),
+            (self.binds_checksum, "checksum"),
+            (self.create_only, "create-only"),
+            (self.refuses_ended, "the end of a file"),
+        ]
+    }
+
+    /// What the store itself refuses, in words.
+    pub fn enforced(&self) -> Vec<&'static str> {
+        self.of_uploads().into_iter().filter(|(held, _)| *held).map(|(_, name)| name).collect()
+    }
+
+    /// What it lets pass, and somebody has to find out later.
+    pub fn left_to_confirm(&self) -> Vec<&'static str> {
+        self.of_uploads().into_iter().filter(|(held, _)| !*held).map(|(_, name)| name).collect()
+    }
 }
 
 /// One upload that may happen.
@@ -126,6 +150,11 @@ pub struct Listed {
     pub modified_at: UnixMs,
 }
 
+fn unix_ms(at: SystemTime) -> UnixMs {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     Anything,
@@ -138,7 +167,20 @@ pub struct Probed {
     /// How far this machine's clock is ahead of the store's.
     pub clock_ahead_ms: i64,
     /// What works but should be known.
-    pub warnings: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+impl Probed {
+    /// All of it in words.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut all = self.notes.clone();
+        if self.clock_ahead_ms != 0 {
+            let off = self.clock_ahead_ms.unsigned_abs().div_ceil(1_000);
+            let word = if self.clock_ahead_ms > 0 { "ahead of" } else { "behind" };
+            all.push(format!("this machine's clock is {off} s {word} the store's: set it by NTP"));
+        }
+        all
+    }
 }
 
 #[async_trait]
@@ -177,6 +219,11 @@ pub trait BlobStore: Send + Sync {
     /// Makes sure that an object which was seen survives a power cut, where seeing it is not enough for that.
     async fn make_durable(&self, _key: &ObjectKey) -> Result<(), BlobError> {
         Ok(())
+    }
+
+    /// The store's own clock, as far as it is known: what ages of objects are compared with.
+    fn now(&self) -> UnixMs {
+        unix_ms(SystemTime::now())
     }
 
     /// Uploads in parts, where the store can do that.

@@ -2,13 +2,13 @@
 //! unreachable and removed only after the store said that they are gone.
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::Cleanup;
+use wharfinger_lifecycle::file::{Cleanup, File};
 use wharfinger_lifecycle::id::{CleanupId, TenantId};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
-use super::files::{Commit, signed};
+use super::files::signed;
 use super::sql::{Row, Tx, args, pair_places, places};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Scope};
@@ -16,28 +16,37 @@ use super::{Catalog, Scope};
 /// How long an exhausted row waits between its attempts.
 pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
 
+/// Whose bytes are to go, and how the row is called.
+pub(super) struct Order {
+    pub(super) id: CleanupId,
+    pub(super) file: File,
+    pub(super) storage_type: &'static str,
+    pub(super) max_attempts: u32,
+}
+
 pub(super) async fn insert(
     tx: &mut Tx<'_>,
-    commit: &Commit,
+    order: &Order,
     cleanup: &Cleanup,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    let file = &commit.change.after;
+    let file = &order.file;
     tx.run(
         "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
-         attempts, max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, $9, $9, $10, 0, 0, 0)",
+         attempts, max_attempts, created_at, next_attempt_at, finish_at, in_parts, exhausted, lease_token, \
+         lease_until) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, $9, $9, $10, $11, 0, 0, 0)",
         args![
-            commit.cleanup_id.to_string(),
+            order.id.to_string(),
             file.key.as_str(),
-            commit.storage_type,
+            order.storage_type,
             cleanup.reason.as_str(),
             file.tenant.as_str(),
             file.id.to_string(),
             signed(file.size),
-            i64::from(commit.cleanup_max_attempts),
+            i64::from(order.max_attempts),
             now,
             cleanup.finish_at,
+            i64::from(file.part_size.is_some()),
         ],
     )
     .await?;
@@ -54,6 +63,8 @@ pub struct ClaimedCleanup {
     pub reason: String,
     pub attempts: u32,
     pub finish_at: UnixMs,
+    /// An unfinished upload in parts is to be ended too.
+    pub in_parts: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,13 +101,13 @@ impl Write for Claim {
              ORDER BY next_attempt_at, id LIMIT $2) \
              UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
              WHERE id IN (SELECT id FROM due) \
-             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at",
+             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts",
             "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
              WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) \
              ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED) \
              UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
              WHERE id IN (SELECT id FROM due) \
-             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at",
+             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts",
         );
         let tenant = match &self.scope {
             Scope::All => None,
@@ -126,6 +137,7 @@ fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
         reason: row.text("reason")?,
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         finish_at: row.int("finish_at")?,
+        in_parts: row.int("in_parts")? != 0,
     })
 }
 

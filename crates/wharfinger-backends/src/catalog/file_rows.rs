@@ -16,7 +16,8 @@ macro_rules! select_files {
         concat!(
             "SELECT id, tenant_id, user_id, batch_id, file_name, size, content_type, checksum_sha256, metadata, ",
             "blob_path, pipeline_status, version, charged_bytes, retry_count, error, etag, object_version, ",
-            "end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at FROM files ",
+            "end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at, part_size ",
+            "FROM files ",
             $rest
         )
     };
@@ -38,6 +39,7 @@ fn decode(row: &Row) -> Result<File, CatalogError> {
         batch: batch.map(|id| named("batch_id", id.parse())).transpose()?,
         name: row.text("file_name")?,
         size: row.bytes("size")?,
+        part_size: row.maybe_int("part_size")?.and_then(|size| u64::try_from(size).ok()),
         content_type: row.maybe_text("content_type")?,
         checksum_sha256: row.maybe_text("checksum_sha256")?,
         metadata: row.maybe_text("metadata")?,

@@ -113,7 +113,13 @@ impl Write for Commit {
             jobs::move_for_file(tx, after.id, run_at, now).await?;
         }
         if let Some(cleanup) = &self.change.cleanup {
-            cleanups::insert(tx, self, cleanup, now).await?;
+            let order = cleanups::Order {
+                id: self.cleanup_id,
+                file: after.clone(),
+                storage_type: self.storage_type,
+                max_attempts: self.cleanup_max_attempts,
+            };
+            cleanups::insert(tx, &order, cleanup, now).await?;
         }
         if let Some(notice) = self.change.notice {
             notices::insert(tx, self.notice_id, &self.change, notice).await?;
@@ -185,8 +191,8 @@ async fn insert(tx: &mut Tx<'_>, file: &File) -> Result<(), CatalogError> {
     tx.run(
         "INSERT INTO files (id, tenant_id, user_id, batch_id, file_name, size, content_type, \
          checksum_sha256, metadata, blob_path, pipeline_status, version, charged_bytes, retry_count, \
-         url_dead_at, next_look_at, created_at, updated_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+         url_dead_at, next_look_at, created_at, updated_at, part_size) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
         args![
             file.id.to_string(),
             file.tenant.as_str(),
@@ -206,6 +212,7 @@ async fn insert(tx: &mut Tx<'_>, file: &File) -> Result<(), CatalogError> {
             file.next_look_at,
             file.created_at,
             file.updated_at,
+            file.part_size.map(signed),
         ],
     )
     .await?;

@@ -4,12 +4,14 @@
 mod audit;
 mod cleanups;
 mod error;
+mod facts;
 mod file_rows;
 mod files;
 mod idempotency;
 mod job_claims;
 mod jobs;
 mod notices;
+mod objects;
 mod quotas;
 mod schema;
 mod sql;
@@ -159,21 +161,6 @@ impl Catalog {
             Backend::Sqlite { .. } => Dialect::Sqlite,
             Backend::Postgres(_) => Dialect::Postgres,
         }
-    }
-
-    /// A fact about this catalog as a whole, such as its id.
-    pub async fn fact(&self, name: &str) -> Result<Option<String>, CatalogError> {
-        let mut reader = self.reader().await?;
-        let row = reader
-            .tx(&self.faults)
-            .row("SELECT value FROM catalog_facts WHERE name = $1", sql::args![name])
-            .await?;
-        row.map(|row| row.text("value")).transpose()
-    }
-
-    /// Writes a fact down unless it is known; answers what holds.
-    pub async fn establish(&self, name: &str, value: &str) -> Result<String, CatalogError> {
-        self.write(schema::Establish { name: name.to_owned(), value: value.to_owned() }).await
     }
 
     /// Answers if the catalog can be read now.

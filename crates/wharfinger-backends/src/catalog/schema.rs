@@ -5,7 +5,8 @@ use super::error::CatalogError;
 use super::sql::{Dialect, Tx, args};
 use super::writer::{Verdict, Write};
 
-const STEPS: [(i64, &str); 1] = [(1, include_str!("migrations/0001_foundations.sql"))];
+const STEPS: [(i64, &str); 2] =
+    [(1, include_str!("migrations/0001_foundations.sql")), (2, include_str!("migrations/0002_stores.sql"))];
 
 /// The number of the newest step this program knows.
 pub const SCHEMA_VERSION: i64 = STEPS[STEPS.len() - 1].0;
@@ -50,27 +51,6 @@ impl Write for Migrate {
         )
         .await?;
         Ok(Verdict::Commit(applied))
-    }
-}
-
-pub(super) struct Establish {
-    pub(super) name: String,
-    pub(super) value: String,
-}
-
-impl Write for Establish {
-    type Answer = String;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<String>, CatalogError> {
-        tx.run(
-            "INSERT INTO catalog_facts (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
-            args![self.name.as_str(), self.value.as_str()],
-        )
-        .await?;
-        let row =
-            tx.row("SELECT value FROM catalog_facts WHERE name = $1", args![self.name.as_str()]).await?;
-        let row = row.ok_or_else(|| CatalogError::Corrupt("a fact that was written is not there".into()))?;
-        Ok(Verdict::Commit(row.text("value")?))
     }
 }
 

@@ -1,23 +1,24 @@
 //! `wharfinger doctor`: checks every backend and says what is wrong and how to mend it.
 
+mod blobs;
+
 use clap::Args;
-use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
-use wharfinger_backends::blobs::{BlobStore as _, Caps};
 use wharfinger_backends::catalog::{Catalog, CatalogUrl, SCHEMA_VERSION, Scope};
-use wharfinger_backends::faults::Faults;
 
 use super::output::line;
 use super::{Failure, open_catalog};
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
 use crate::http::auth::TokenKeys;
-use crate::store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
     /// One JSON object
     #[arg(long)]
     json: bool,
+    /// Take the store as it is for this catalog's: after a restore of the catalog, or to begin with an empty store
+    #[arg(long)]
+    accept_store: bool,
 }
 
 struct Finding {
@@ -38,7 +39,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         }
         Err(error) => findings.push(bad("secrets", error.to_string())),
     }
-    check_catalog(&settings, &mut findings).await;
+    check_catalog(&settings, arguments.accept_store, &mut findings).await;
 
     let wrong = findings.iter().filter(|finding| !finding.ok).count();
     if arguments.json {
@@ -80,38 +81,7 @@ fn check_tokens(settings: &Settings, secrets: &Secrets) -> Finding {
     }
 }
 
-/// Looks without making anything: a folder made on a bare mount point would pass for the store.
-async fn check_blobs(settings: &Settings, catalog: &Catalog) -> Finding {
-    let folder = settings.blob_dir.display();
-    let mend = "check that the folder exists, is writable by this user and has room";
-    match store::check(catalog, &settings.blob_dir).await {
-        Err(error) => return bad("blobs", error),
-        Ok(false) => return good("blobs", format!("{folder} will be made at the first start")),
-        Ok(true) => {}
-    }
-    let signing_key = SigningKey::new(b"doctor signs nothing");
-    match DiskStore::open(&settings.blob_dir, "http://localhost", signing_key, Faults::none()) {
-        Err(error) => bad("blobs", format!("{folder}: {error}; {mend}")),
-        Ok(store) => match store.check().await {
-            Err(error) => bad("blobs", format!("{folder}: {error}; {mend}")),
-            Ok(()) => good("blobs", format!("local disk at {folder}; enforces {}", enforced(store.caps()))),
-        },
-    }
-}
-
-fn enforced(caps: Caps) -> String {
-    let all = [
-        (caps.binds_size, "size"),
-        (caps.binds_content_type, "content type"),
-        (caps.binds_checksum, "checksum"),
-        (caps.create_only, "create-only"),
-        (caps.refuses_ended, "the end of a file"),
-    ];
-    let held: Vec<&str> = all.into_iter().filter(|(held, _)| *held).map(|(_, name)| name).collect();
-    held.join(", ")
-}
-
-async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
+async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut Vec<Finding>) {
     let mend = match &settings.database {
         CatalogUrl::Sqlite(path) => format!("check that {} can be written", path.display()),
         CatalogUrl::Postgres(_) => {
@@ -122,7 +92,7 @@ async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
         && !path.exists()
     {
         findings.push(good("catalog", format!("{} will be made at the first start", path.display())));
-        return findings.push(check_new_folder(settings));
+        return blobs::check(settings, None, findings).await;
     }
     let catalog = match open_catalog(settings).await {
         Ok(catalog) => catalog,
@@ -140,21 +110,15 @@ async fn check_catalog(settings: &Settings, findings: &mut Vec<Finding>) {
     });
     check_clock(&catalog, &clock, findings).await;
     if step == SCHEMA_VERSION {
-        findings.push(check_blobs(settings, &catalog).await);
+        if accept_store {
+            findings.push(blobs::accept(settings, &catalog).await);
+        }
+        blobs::check(settings, Some(&catalog), findings).await;
         check_contents(&catalog, findings).await;
     } else {
-        findings.push(check_new_folder(settings));
+        blobs::check(settings, None, findings).await;
     }
     catalog.close().await;
-}
-
-/// A folder that nothing lies in yet may be missing, but nothing else may be in its place.
-fn check_new_folder(settings: &Settings) -> Finding {
-    let folder = &settings.blob_dir;
-    if folder.exists() && !folder.is_dir() {
-        return bad("blobs", format!("WHARFINGER_BLOB_URL: {} is not a folder", folder.display()));
-    }
-    good("blobs", format!("{} will be made at the first start", folder.display()))
 }
 
 async fn check_clock(catalog: &Catalog, clock: &Clock, findings: &mut Vec<Finding>) {

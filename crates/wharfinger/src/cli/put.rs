@@ -3,6 +3,7 @@
 
 mod client;
 mod files;
+mod parts;
 mod progress;
 
 use clap::Args;
@@ -34,6 +35,9 @@ pub(super) struct Arguments {
     /// How many files at once
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
+    /// How many parts of a large file at once
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    parts: u16,
     /// Upload again what was uploaded before
     #[arg(long)]
     again: bool,
@@ -47,7 +51,8 @@ const TOKEN_MS: i64 = 24 * 3_600_000;
 pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failure> {
     let (server, token) = reach(&flags, &arguments)?;
     let found = files::find(&arguments.paths);
-    let client = Client::new(server, token, arguments.again).map_err(Failure::Failed)?;
+    let client =
+        Client::new(server, token, arguments.again, usize::from(arguments.parts)).map_err(Failure::Failed)?;
     let progress = Progress::start(&found.files, arguments.json);
     for (path, problem) in &found.problems {
         progress.failed(path, problem);

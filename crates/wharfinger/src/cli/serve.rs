@@ -100,7 +100,15 @@ fn greet(app: &App, first_start: bool) {
     line(format!("Wharfinger {} keeps the wharf at {url}", env!("CARGO_PKG_VERSION")));
     line("");
     line(format!("  API pages   {url}/docs/"));
-    line(format!("  Data        {} ({catalog}, local disk)", app.settings.data_dir.display()));
+    match app.settings.blobs.folder() {
+        Some(_) => {
+            line(format!("  Data        {} ({catalog}, local disk)", app.settings.data_dir.display()));
+        }
+        None => {
+            line(format!("  Catalog     {catalog}"));
+            line(format!("  Store       {}", app.settings.blobs));
+        }
+    }
     if !(first_start || std::io::stdout().is_terminal()) {
         return;
     }
@@ -112,6 +120,11 @@ fn greet(app: &App, first_start: bool) {
     line("");
     line("Upload a file, in another terminal (paste the line above first):");
     line("");
+    if app.disk.is_none() {
+        line("  wharfinger put hello.txt");
+        line("");
+        return;
+    }
     line("  echo 'hello, wharf' > hello.txt");
     line(format!(
         "  INIT=$(curl -fsS {url}/api/v2/files/init -H \"Authorization: Bearer $WHARFINGER_TOKEN\" \\"

@@ -35,6 +35,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("WHARFINGER_DATA_DIR"),
     secret("WHARFINGER_DATABASE_URL"),
     plain("WHARFINGER_BLOB_URL"),
+    plain("WHARFINGER_BLOB_PUBLIC_ENDPOINT"),
     secret("WHARFINGER_QUOTA_URL"),
     secret("WHARFINGER_BROKER_URL"),
     secret("WHARFINGER_JWT_SECRET"),
@@ -48,8 +49,10 @@ pub const SETTINGS: &[Setting] = &[
     plain("UPLOAD_WINDOW_MS"),
     plain("UPLOAD_GRACE_MS"),
     plain("UPLOAD_MIN_RATE_BYTES"),
+    plain("MULTIPART_THRESHOLD_BYTES"),
     plain("UPLOAD_WINDOW_POLICY"),
     plain("UPLOAD_WINDOW_SCHEDULE"),
+    plain("ORPHAN_BLOB_GRACE_MS"),
     plain("IDEMPOTENCY_TTL_MS"),
     plain("TOMBSTONE_RETENTION_DAYS"),
     plain("CLEANUP_MAX_ATTEMPTS"),
@@ -57,6 +60,18 @@ pub const SETTINGS: &[Setting] = &[
     plain("JOB_MAX_ATTEMPTS"),
     plain("STAGE_TIMEOUT_MS"),
     plain("JOB_LEASE_MS"),
+];
+
+/// The usual variables of the stores: read if they are there, and no settings of ours.
+const STORE_ENV: [&str; 8] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
 ];
 
 /// Read by commands that are clients of a server, not by the server.
@@ -138,12 +153,13 @@ impl Values {
     ) -> Result<(), BadSetting> {
         for (name, value) in variables {
             let Some(name) = name.to_str() else { continue };
-            match SETTINGS.iter().find(|setting| setting.env == name) {
+            let setting = SETTINGS.iter().map(|setting| setting.env).find(|known| *known == name);
+            match setting.or_else(|| STORE_ENV.into_iter().find(|known| *known == name)) {
                 Some(setting) => {
                     let value =
                         value.into_string().map_err(|_| BadSetting::new(name, "must be valid UTF-8"))?;
                     if !value.is_empty() {
-                        self.0.insert(setting.env, (value, "the environment".into()));
+                        self.0.insert(setting, (value, "the environment".into()));
                     }
                 }
                 None if name.starts_with("WHARFINGER_")

@@ -1,6 +1,7 @@
 //! Settings: defaults < `wharfinger.toml` < environment < flags, read once and checked once. This is the only
 //! reader of the environment.
 
+mod blob_url;
 mod layers;
 mod secrets;
 mod size;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 
 use croner::Cron;
 use croner::parser::CronParser;
+use wharfinger_backends::blobs::BlobPlace;
 use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 
@@ -44,7 +46,8 @@ pub struct Settings {
     pub instance_id: String,
     pub data_dir: PathBuf,
     pub database: CatalogUrl,
-    pub blob_dir: PathBuf,
+    pub blobs: BlobPlace,
+    pub multipart_threshold_bytes: u64,
     pub jwt_secret: Option<String>,
     pub jwks_file: Option<PathBuf>,
     pub jwks_url: Option<String>,
@@ -58,6 +61,7 @@ pub struct Settings {
     pub upload_min_rate_bytes: u64,
     pub window_policy: WindowPolicy,
     pub window_schedule: Cron,
+    pub orphan_grace_ms: i64,
     pub idempotency_ttl_ms: i64,
     pub tombstone_ms: i64,
     pub cleanup_max_attempts: u32,
@@ -91,7 +95,8 @@ impl Settings {
                 .map_or_else(|| Ok(Vec::new()), |list| cors_origins(&list))?,
             instance_id: values.maybe("INSTANCE_ID").unwrap_or_else(layers::host_name),
             database: database_url(&values.text("WHARFINGER_DATABASE_URL")?, &data_dir)?,
-            blob_dir: blob_url(&values.text("WHARFINGER_BLOB_URL")?, &data_dir)?,
+            blobs: blob_url::blob_place(values, &data_dir)?,
+            multipart_threshold_bytes: values.size("MULTIPART_THRESHOLD_BYTES", 1, FILE_SIZE_BYTES_MAX)?,
             jwt_secret: values.maybe("WHARFINGER_JWT_SECRET").map(jwt_secret).transpose()?,
             jwks_file: values.maybe("WHARFINGER_JWKS_FILE").map(PathBuf::from),
             jwks_url: values.maybe("WHARFINGER_JWKS_URL"),
@@ -105,6 +110,7 @@ impl Settings {
             upload_min_rate_bytes: values.size("UPLOAD_MIN_RATE_BYTES", 1, u64::MAX)?,
             window_policy: window_policy(&values.text("UPLOAD_WINDOW_POLICY")?)?,
             window_schedule: cron("UPLOAD_WINDOW_SCHEDULE", values)?,
+            orphan_grace_ms: values.whole("ORPHAN_BLOB_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
             idempotency_ttl_ms: values.whole("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
             tombstone_ms: values.whole("TOMBSTONE_RETENTION_DAYS", 1, 3_650)? as i64 * 86_400_000,
             cleanup_max_attempts: values.whole("CLEANUP_MAX_ATTEMPTS", 1, 1_000)? as u32,
@@ -176,16 +182,6 @@ fn database_url(url: &str, data_dir: &std::path::Path) -> Result<CatalogUrl, Bad
             "WHARFINGER_DATABASE_URL",
             "must be `sqlite:`, `sqlite:/path/to/file.db` or `postgres://…`",
         )),
-    }
-}
-
-fn blob_url(url: &str, data_dir: &std::path::Path) -> Result<PathBuf, BadSetting> {
-    match url.strip_prefix("file:") {
-        Some("") => Ok(data_dir.join("blobs")),
-        Some(path) => Ok(PathBuf::from(path.strip_prefix("//").unwrap_or(path))),
-        None => {
-            Err(BadSetting::new("WHARFINGER_BLOB_URL", "this version knows `file:` and `file:/path` only"))
-        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! The local store's own routes: signed uploads and downloads.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::blobs::disk::SignedQuery;
+use wharfinger_backends::blobs::disk::{DiskStore, SignedQuery};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use wharfinger_lifecycle::state::Status;
@@ -20,6 +22,11 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
+/// These routes serve local disk; another store is served by others.
+fn local(app: &Shared) -> Result<Arc<DiskStore>, Problem> {
+    app.disk.clone().ok_or_else(Problem::not_found)
+}
+
 pub(super) async fn put(
     State(app): State<Shared>,
     Path(key): Path<String>,
@@ -32,13 +39,14 @@ pub(super) async fn put(
         content_type: text(&headers, header::CONTENT_TYPE),
         content_length: text(&headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
     };
-    let (file, size) = land::admit(&app, &key, &query, &sent).await?;
+    let disk = local(&app)?;
+    let (file, size) = land::admit(&app, &disk, &key, &query, &sent).await?;
     let bytes = body.into_data_stream();
     // The client may hang up at any byte: what has begun comes to its end, or leaves nothing.
     let task = app.clone();
     let landed = app
         .verbs
-        .spawn(async move { land::land(&task, file, &key, size, query.sha256, bytes).await })
+        .spawn(async move { land::land(&task, &disk, file, &key, size, query.sha256, bytes).await })
         .await
         .map_err(|_| Problem::internal())?;
     let etag = format!("\"{}\"", landed?);
@@ -54,7 +62,8 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let key = ObjectKey::parse(&key).map_err(|_| Refused::Signature)?;
-    let Some(etag) = query.etag.clone().filter(|_| app.disk.signing_key().verify("GET", &key, &query)) else {
+    let disk = local(&app)?;
+    let Some(etag) = query.etag.clone().filter(|_| disk.signing_key().verify("GET", &key, &query)) else {
         return Err(Refused::Signature.into());
     };
     if app.clock.now() >= query.expires {

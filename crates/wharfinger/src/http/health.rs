@@ -39,6 +39,10 @@ struct BackendState {
     #[schema(example = "sqlite")]
     kind: &'static str,
     ok: bool,
+    /// What the store itself enforces of a signed upload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = json!(["size", "content type"]))]
+    enforces: Option<Vec<&'static str>>,
 }
 
 /// Do its backends answer?
@@ -65,8 +69,13 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         Dialect::Postgres => "postgres",
     };
     let backends = vec![
-        BackendState { name: "catalog", kind, ok: catalog.is_ok() },
-        BackendState { name: "blobs", kind: app.blobs.kind(), ok: blobs.is_ok() },
+        BackendState { name: "catalog", kind, ok: catalog.is_ok(), enforces: None },
+        BackendState {
+            name: "blobs",
+            kind: app.blobs.kind(),
+            ok: blobs.is_ok(),
+            enforces: Some(app.blobs.caps().enforced()),
+        },
     ];
     if backends.iter().all(|backend| backend.ok) {
         (StatusCode::OK, Json(Readiness { status: "ready", backends }))

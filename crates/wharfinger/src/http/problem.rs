@@ -136,7 +136,9 @@ impl From<VerbError> for Problem {
             VerbError::KeyMismatch => {
                 of(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", "Key used with another body")
             }
-            VerbError::ObjectMissing => of(StatusCode::CONFLICT, "object_missing", "Object missing"),
+            VerbError::ObjectMissing | VerbError::PartsMissing { .. } => {
+                of(StatusCode::CONFLICT, "object_missing", "Object missing")
+            }
             VerbError::SizeMismatch { expected, actual } => {
                 of(StatusCode::CONFLICT, "size_mismatch", "Size mismatch")
                     .with("expected", expected)

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::quota::Quota;
 use super::extract::page_limit;
 use super::problem::Problem;
 use crate::clock::rfc3339;
-use crate::uploads::init::Grant;
+use crate::uploads::init::{Grant, GrantedPart, How};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -76,27 +76,66 @@ pub struct GrantView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     headers: Option<serde_json::Map<String, serde_json::Value>>,
+    /// For large files, instead of `uploadUrl`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    multipart: Option<MultipartView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<String>,
 }
 
+/// PUT each part's bytes to its URL, in any order, side by side, and again if need be; then confirm.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MultipartView {
+    /// Of every part but the last, which is what is left.
+    #[schema(example = 16_777_216)]
+    part_size: u64,
+    parts: Vec<PartView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PartView {
+    #[schema(example = 1)]
+    number: u32,
+    url: String,
+    size: u64,
+    /// The store has this part already: it need not be sent again.
+    uploaded: bool,
+}
+
+impl From<GrantedPart> for PartView {
+    fn from(part: GrantedPart) -> Self {
+        PartView { number: part.number, url: part.url, size: part.size, uploaded: part.uploaded }
+    }
+}
+
 impl From<Grant> for GrantView {
     fn from(grant: Grant) -> Self {
-        let file_id = grant.file.id.to_string();
-        let status = grant.file.status.as_str();
-        match grant.upload {
-            Some(upload) => GrantView {
-                file_id,
-                status,
-                upload_url: Some(upload.request.url),
-                method: Some(upload.request.method),
-                headers: Some(upload.request.headers.into_iter().map(|(n, v)| (n, v.into())).collect()),
-                expires_at: Some(rfc3339(upload.expires_at)),
-            },
-            None => {
-                GrantView { file_id, status, upload_url: None, method: None, headers: None, expires_at: None }
+        let mut view = GrantView {
+            file_id: grant.file.id.to_string(),
+            status: grant.file.status.as_str(),
+            upload_url: None,
+            method: None,
+            headers: None,
+            multipart: None,
+            expires_at: None,
+        };
+        let Some(upload) = grant.upload else { return view };
+        view.expires_at = Some(rfc3339(upload.expires_at));
+        match upload.how {
+            How::Whole(request) => {
+                view.upload_url = Some(request.url);
+                view.method = Some(request.method);
+                view.headers = Some(request.headers.into_iter().map(|(n, v)| (n, v.into())).collect());
+            }
+            How::Parts { part_size, parts } => {
+                view.method = Some("PUT");
+                let parts = parts.into_iter().map(PartView::from).collect();
+                view.multipart = Some(MultipartView { part_size, parts });
             }
         }
+        view
     }
 }
 

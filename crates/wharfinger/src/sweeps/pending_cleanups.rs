@@ -61,8 +61,7 @@ async fn delete_due(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
         if claimed.is_empty() {
             return Ok(outcome);
         }
-        let keys: Vec<_> = claimed.iter().map(|cleanup| cleanup.key.clone()).collect();
-        let answers = app.blobs.delete_many(&keys).await;
+        let answers = delete(app, &claimed).await;
         let attempted = claimed.len() as u64;
         // One object that cannot be deleted is not a store that is down.
         let unsure = answers.iter().any(|answer| matches!(answer, Err(BlobError::Unavailable(_))));
@@ -79,6 +78,19 @@ async fn delete_due(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
         outcome.failed += settled.failed;
         outcome.exhausted += settled.exhausted;
     }
+}
+
+/// Ends unfinished uploads, then deletes. Parts that would come after this find no upload.
+async fn delete(app: &App, claimed: &[ClaimedCleanup]) -> Vec<Result<(), BlobError>> {
+    let keys: Vec<_> = claimed.iter().map(|cleanup| cleanup.key.clone()).collect();
+    let mut answers = vec![Ok(()); keys.len()];
+    if let Some(parts) = app.blobs.in_parts() {
+        for (cleanup, answer) in claimed.iter().zip(&mut answers).filter(|(cleanup, _)| cleanup.in_parts) {
+            *answer = parts.abandon(&cleanup.key).await;
+        }
+    }
+    let deleted = app.blobs.delete_many(&keys).await;
+    answers.into_iter().zip(deleted).map(|(abandoned, deleted)| abandoned.and(deleted)).collect()
 }
 
 fn judge(

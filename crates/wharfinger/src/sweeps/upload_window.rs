@@ -4,7 +4,7 @@
 use serde::Serialize;
 use wharfinger_lifecycle::id::FileId;
 
-use super::record;
+use super::{record, unfinished_uploads};
 use crate::app::App;
 use crate::uploads::look::{Looked, look};
 use crate::uploads::{VerbError, land};
@@ -19,6 +19,8 @@ pub struct Outcome {
     pub checked: u64,
     pub reclaimed: u64,
     pub rescued: u64,
+    /// Uploads in parts that no file knew of.
+    pub abandoned: u64,
     #[serde(skip)]
     pub failed: u64,
 }
@@ -29,17 +31,26 @@ pub async fn run(app: &App) -> Result<Outcome, VerbError> {
     if let Err(error) = land::clear_left_behind(app).await {
         tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
     }
-    let outcome = look_at_all_due(app).await;
+    let mut outcome = look_at_all_due(app).await;
+    match unfinished_uploads::run(app).await {
+        Ok(abandoned) => {
+            if let Ok(outcome) = &mut outcome {
+                outcome.abandoned = abandoned;
+            }
+        }
+        Err(error) => tracing::warn!(job = NAME, error = ?error, "unfinished uploads could not be looked at"),
+    }
     record(app, NAME, started_at, &outcome).await;
     forget_keys(app).await;
     if let Ok(outcome) = &outcome
-        && outcome.checked > 0
+        && outcome.checked + outcome.abandoned > 0
     {
         tracing::info!(
             job = NAME,
             checked = outcome.checked,
             reclaimed = outcome.reclaimed,
             rescued = outcome.rescued,
+            abandoned = outcome.abandoned,
             failed = outcome.failed,
             durationMs = app.clock.now() - started_at,
             "overdue files looked at"

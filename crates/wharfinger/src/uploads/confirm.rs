@@ -13,7 +13,7 @@ use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
-use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find};
+use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find, parts};
 use crate::app::App;
 
 pub async fn confirm(
@@ -46,6 +46,9 @@ pub(super) async fn examine(
     given_sha256: Option<String>,
     reason: &str,
 ) -> Result<Change, VerbError> {
+    if let Some(cut) = file.cut() {
+        parts::join(app, file, cut).await?;
+    }
     let meta = match app.blobs.head(&file.key, None).await {
         Ok(meta) => meta,
         Err(BlobError::NotFound) => return Err(VerbError::ObjectMissing),
@@ -60,7 +63,7 @@ pub(super) async fn examine(
     {
         return Err(VerbError::ChecksumMismatch);
     }
-    let store_checked = declared.is_some() && app.blobs.caps().binds_checksum;
+    let store_checked = declared.is_some() && app.blobs.caps().binds_checksum && file.part_size.is_none();
     let pin = Pin { etag: meta.etag, version_id: meta.version_id };
     if let (Some(expected), false) = (declared.or(given_sha256.clone()), store_checked) {
         check_bytes(app, file, &pin, &expected).await?;

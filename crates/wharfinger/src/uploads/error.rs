@@ -28,6 +28,8 @@ pub enum VerbError {
     KeyMismatch,
     #[error("the object has not been uploaded")]
     ObjectMissing,
+    #[error("of {of} parts these are missing: {}", .missing.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
+    PartsMissing { of: u32, missing: Vec<u32> },
     #[error("the object has {actual} bytes, {expected} were announced")]
     SizeMismatch { expected: u64, actual: u64 },
     #[error("the SHA-256 of the object is not the one that was given")]

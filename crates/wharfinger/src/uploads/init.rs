@@ -11,9 +11,10 @@ use wharfinger_lifecycle::file::{Announcement, EndReason, File, register};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::limits;
 use wharfinger_lifecycle::name::check_file_name;
+use wharfinger_lifecycle::parts::part_size;
 use wharfinger_lifecycle::state::Status;
 
-use super::{Caller, FieldProblem, VerbError, reissue};
+use super::{Caller, FieldProblem, VerbError, parts, reissue};
 use crate::app::App;
 
 /// The queue of delayed checks for uploads that nobody confirmed.
@@ -28,8 +29,24 @@ pub struct Grant {
 
 #[derive(Clone, Debug)]
 pub struct Upload {
-    pub request: SignedRequest,
+    pub how: How,
     pub expires_at: UnixMs,
+}
+
+#[derive(Clone, Debug)]
+pub enum How {
+    Whole(SignedRequest),
+    Parts { part_size: u64, parts: Vec<GrantedPart> },
+}
+
+/// One part, with the request that brings it.
+#[derive(Clone, Debug)]
+pub struct GrantedPart {
+    pub number: u32,
+    pub size: u64,
+    pub url: String,
+    /// The store has it already.
+    pub uploaded: bool,
 }
 
 pub async fn init(
@@ -42,7 +59,12 @@ pub async fn init(
     let now = app.clock.now();
     let fingerprint = fingerprint(&announced);
     let id = FileId(fresh_id(now));
+    let part_size = app
+        .blobs
+        .in_parts()
+        .and_then(|parts| part_size(announced.size, app.settings.multipart_threshold_bytes, &parts.limits()));
     let file = register(id, caller.tenant.clone(), caller.user.clone(), announced, &app.policy, now);
+    let file = File { part_size, ..file };
     let registered = app
         .catalog
         .register(Registration {
@@ -103,8 +125,13 @@ async fn confirmed(app: &App, made: FileId) -> Result<Grant, VerbError> {
     Ok(Grant { file, upload: None })
 }
 
-/// Signs the URL of a registered file, which lives as long as its row says.
+/// Signs for a registered file; what is signed lives as long as its row says.
 pub(super) async fn grant(app: &App, file: File) -> Result<Grant, VerbError> {
+    let expires_at = file.url_dead_at;
+    if let Some(cut) = file.cut() {
+        let how = parts::grant(app, &file, cut).await?;
+        return Ok(Grant { file, upload: Some(Upload { how, expires_at }) });
+    }
     let request = app
         .blobs
         .sign_put(&PutGrant {
@@ -115,8 +142,7 @@ pub(super) async fn grant(app: &App, file: File) -> Result<Grant, VerbError> {
             life: UrlLife { signed_at: app.clock.now(), expires_at: file.url_dead_at },
         })
         .await?;
-    let expires_at = file.url_dead_at;
-    Ok(Grant { file, upload: Some(Upload { request, expires_at }) })
+    Ok(Grant { file, upload: Some(Upload { how: How::Whole(request), expires_at }) })
 }
 
 fn check(app: &App, announced: &Announcement, key: Option<&str>) -> Result<(), VerbError> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::blobs::disk::{Landing, LandingError, LeftBehind, SignedQuery};
+use wharfinger_backends::blobs::disk::{DiskStore, Landing, LandingError, LeftBehind, SignedQuery};
 use wharfinger_backends::blobs::{BlobError, BlobStore as _};
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
@@ -69,12 +69,13 @@ const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(600);
 /// Checks everything that can be known before a byte is read; answers the file and its exact size.
 pub async fn admit(
     app: &App,
+    disk: &DiskStore,
     key: &ObjectKey,
     query: &SignedQuery,
     sent: &Sent,
 ) -> Result<(FileId, u64), Refused> {
     let size = match query.size {
-        Some(size) if app.disk.signing_key().verify("PUT", key, query) => size,
+        Some(size) if disk.signing_key().verify("PUT", key, query) => size,
         _ => return Err(Refused::Signature),
     };
     if app.clock.now() >= query.expires {
@@ -90,7 +91,7 @@ pub async fn admit(
     }
     let file = row_of(app, key).await?;
     match file {
-        Some(file) if file.status == Status::Registered => match app.disk.head(key, None).await {
+        Some(file) if file.status == Status::Registered => match disk.head(key, None).await {
             Err(BlobError::NotFound) => Ok((file.id, size)),
             Ok(_) => Err(Refused::Exists),
             Err(error) => Err(VerbError::from(error).into()),
@@ -144,6 +145,7 @@ impl Drop for Place<'_> {
 /// Streams the body to its place; answers the ETag.
 pub async fn land<E>(
     app: &App,
+    disk: &DiskStore,
     file: FileId,
     key: &ObjectKey,
     size: u64,
@@ -151,7 +153,7 @@ pub async fn land<E>(
     body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<String, Refused> {
     let place = app.landings.begin(file);
-    let mut landing = app.disk.land(file, key, size, sha256).await?;
+    let mut landing = disk.land(file, key, size, sha256).await?;
     tokio::select! {
         received = receive(app, key, size, &mut landing, body) => received?,
         () = place.stop.cancelled() => {
@@ -159,7 +161,7 @@ pub async fn land<E>(
             return Err(if wanted { Refused::Superseded } else { Refused::Ended });
         }
     }
-    let landed = match app.disk.place(landing).await {
+    let landed = match disk.place(landing).await {
         Err(LandingError::TooShort(_)) => return Err(Refused::Length(size)),
         outcome => outcome?,
     };
@@ -208,9 +210,10 @@ async fn receive<E>(
 /// Makes up for the second look of uploads that crashed before it.
 pub async fn clear_left_behind(app: &App) -> Result<u64, VerbError> {
     let mut cleared = 0;
-    for left in app.disk.left_behind(LEFT_BEHIND_AFTER).await? {
+    let Some(disk) = &app.disk else { return Ok(cleared) };
+    for left in disk.left_behind(LEFT_BEHIND_AFTER).await? {
         let id = left.file;
-        match clear_one(app, left).await {
+        match clear_one(app, disk, left).await {
             Ok(()) => cleared += 1,
             Err(error) => {
                 tracing::warn!(fileId = %id, error = ?error, "a crashed landing could not be cleared")
@@ -220,14 +223,14 @@ pub async fn clear_left_behind(app: &App) -> Result<u64, VerbError> {
     Ok(cleared)
 }
 
-async fn clear_one(app: &App, left: LeftBehind) -> Result<(), VerbError> {
+async fn clear_one(app: &App, disk: &DiskStore, left: LeftBehind) -> Result<(), VerbError> {
     let file = app.catalog.file(left.file).await?;
     if file.is_none() && left.placed {
         // Without its row nobody knows where the object is: the note is all that says that there is one.
         return Err(VerbError::Internal("an object is in place whose row has been forgotten".into()));
     }
     let keep = file.as_ref().is_some_and(|file| file.ended.is_none());
-    Ok(app.disk.clear(left, file.as_ref().map(|file| &file.key), keep).await?)
+    Ok(disk.clear(left, file.as_ref().map(|file| &file.key), keep).await?)
 }
 
 async fn row_of(app: &App, key: &ObjectKey) -> Result<Option<File>, VerbError> {

@@ -60,7 +60,12 @@ async fn unconfirmed(app: &App, read: &File) -> Result<(Change, Looked), VerbErr
                 let now = app.clock.now();
                 return Ok((file::defer(read, now.saturating_add(DEFER_MS), now), Looked::Deferred));
             }
-            Err(VerbError::ObjectMissing | VerbError::SizeMismatch { .. } | VerbError::ChecksumMismatch) => {}
+            Err(
+                VerbError::ObjectMissing
+                | VerbError::PartsMissing { .. }
+                | VerbError::SizeMismatch { .. }
+                | VerbError::ChecksumMismatch,
+            ) => {}
             Err(error) => return Err(error),
         }
     }

@@ -8,6 +8,7 @@ pub mod find;
 pub mod init;
 pub mod land;
 pub mod look;
+pub mod parts;
 pub mod reissue;
 
 use wharfinger_backends::catalog::{CatalogError, Scope};

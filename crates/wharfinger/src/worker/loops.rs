@@ -8,6 +8,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
 use crate::clock::to_utc;
+use crate::store::{self, Standing};
 use crate::sweeps;
 use crate::uploads::init::CHECK_QUEUE;
 use crate::worker::checks;
@@ -21,6 +22,7 @@ const CLOCK_PAUSE_MS: i64 = 60_000;
 const REAPER_GATHERS: Duration = Duration::from_millis(50);
 const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
+const COUNTER_PAUSE_MS: i64 = 3_600_000;
 
 pub(super) async fn delayed_checks(app: Arc<App>) {
     loop {
@@ -79,6 +81,22 @@ pub(super) async fn scheduled_upload_window(app: Arc<App>) {
     while let Some(at) = next_time(&app.settings.window_schedule, app.clock.now()) {
         app.clock.sleep_until(at).await;
         let _ = sweeps::upload_window::run(&app).await;
+    }
+}
+
+/// The store's mark and the catalog count together, so that a catalog from a backup is known for what it is.
+pub(super) async fn store_counter(app: Arc<App>) {
+    loop {
+        app.clock.sleep_until(app.clock.now() + COUNTER_PAUSE_MS).await;
+        let standing = match store::check(&app.catalog, &app.place()).await {
+            Ok(Standing::Ours) => store::count_on(&app.catalog, &app.place()).await,
+            other => other,
+        };
+        match standing {
+            Ok(Standing::Ours) => {}
+            Ok(other) => tracing::error!(standing = ?other, "the store and the catalog do not agree"),
+            Err(error) => tracing::warn!(error = %error, "the store's mark could not be read or written"),
+        }
     }
 }
 

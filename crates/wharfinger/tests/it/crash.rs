@@ -107,14 +107,31 @@ async fn init_with_key(server: &TestApp, key: &str) -> Answer {
     me.send(request.json(&body)).await
 }
 
-async fn hit_every_call(verb: Verb, database: Database) {
-    let ground = Ground::new(database);
+/// A server that nothing happens to. Where the store is another's, one serves for all rounds: each start of one tries
+/// the store out, and it keeps nothing that would not be read anew.
+async fn server_on(ground: &Ground, lasting: &mut Option<TestApp>) -> TestApp {
+    match lasting.take() {
+        Some(server) => server,
+        None => ground.start().await,
+    }
+}
+
+async fn part_with(server: TestApp, ground: &Ground, lasting: &mut Option<TestApp>) {
+    if ground.is_local() {
+        server.crash().await;
+    } else {
+        *lasting = Some(server);
+    }
+}
+
+async fn hit_every_call(verb: Verb, ground: Ground) {
+    let mut lasting = None;
     for fault in Fault::ALL {
         for n in 1.. {
             assert!(n < CALLS_MAX, "{verb:?} makes no end of calls");
-            let calm = ground.start().await;
+            let calm = server_on(&ground, &mut lasting).await;
             let scene = verb.prepare(&ground, &calm).await;
-            calm.crash().await;
+            part_with(calm, &ground, &mut lasting).await;
 
             let faults = Faults::at(n, fault);
             let server = ground.start_with(faults.clone()).await;
@@ -123,14 +140,14 @@ async fn hit_every_call(verb: Verb, database: Database) {
             let reached = faults.calls() >= n;
             server.crash().await;
 
-            let server = ground.start().await;
+            let server = server_on(&ground, &mut lasting).await;
             oracle::catalog_is_sound(&server).await;
             check_promises(verb, &server, scene.as_ref(), answer.as_ref(), &key).await;
             heal(&ground, &server).await;
-            let where_ = format!("{verb:?} on {database:?}, {fault:?} at call {n}");
+            let where_ = format!("{verb:?}, {fault:?} at call {n}");
             oracle::all_is_healed_at(&ground, &server, &where_).await;
             keep_promises(verb, &server, scene.as_ref(), answer.as_ref()).await;
-            server.crash().await;
+            part_with(server, &ground, &mut lasting).await;
             if !reached {
                 break;
             }
@@ -196,7 +213,9 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
 
 /// Past every window and every pause between attempts, also for what crashed uploads left on disk.
 async fn heal(ground: &Ground, server: &TestApp) {
-    ground.age_landings();
+    if ground.is_local() {
+        ground.age_landings();
+    }
     for _ in 0..3 {
         server.settle().await;
         ground.advance(2 * 3_600_000);
@@ -210,17 +229,55 @@ macro_rules! every_verb {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, Database::Sqlite).await;
+                hit_every_call(Verb::$verb, Ground::new(Database::Sqlite)).await;
             })*
         }
         mod postgres {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, Database::Postgres).await;
+                hit_every_call(Verb::$verb, Ground::new(Database::Postgres)).await;
             })*
         }
     };
+}
+
+/// Where the store is another's: the calls to it can be hit too, and a large file has some more of them.
+macro_rules! every_verb_on_s3 {
+    ($settings:expr; $($name:ident: $verb:ident),* $(,)?) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            hit_every_call(Verb::$verb, Ground::on_s3(Database::Sqlite, $settings)).await;
+        })*
+    };
+}
+
+mod s3 {
+    use super::*;
+
+    every_verb_on_s3! {
+        &[];
+        confirm: Confirm,
+        delete_ready: DeleteReady,
+        reap: Reap,
+    }
+}
+
+mod s3_in_parts {
+    use super::*;
+
+    /// Whatever has more than a byte is large, and what no file knows of is at once old enough to be ended.
+    const IN_PARTS: [(&str, &str); 2] = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
+
+    every_verb_on_s3! {
+        &IN_PARTS;
+        init_with_key: InitWithKey,
+        confirm: Confirm,
+        reissue: Reissue,
+        delete_registered: DeleteRegistered,
+        reclaim: Reclaim,
+        reap: Reap,
+    }
 }
 
 every_verb! {

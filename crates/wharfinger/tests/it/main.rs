@@ -8,6 +8,7 @@ mod kill;
 mod oracle;
 mod races;
 mod store_mark;
+mod stores;
 mod test_app;
 mod tidy;
 mod uploads;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use futures::TryStreamExt as _;
 use wharfinger_backends::catalog::Scope;
 use wharfinger_lifecycle::state::Status;
 
@@ -31,6 +32,21 @@ pub fn files_below(root: &Path) -> BTreeSet<String> {
     found
 }
 
+/// Every object in the store, wherever that is, and every upload in parts that is not finished.
+pub async fn stored(ground: &Ground, server: &TestApp) -> BTreeSet<String> {
+    if ground.is_local() {
+        return files_below(&ground.blob_dir());
+    }
+    let listed = server.app.blobs.list("", None).map_ok(|listed| listed.key);
+    let mut found: BTreeSet<String> = listed.try_collect().await.expect("a listing");
+    found.remove(".wharfinger/store");
+    if let Some(parts) = server.app.blobs.in_parts() {
+        let unfinished = parts.unfinished("").map_ok(|upload| format!("unfinished {}", upload.key));
+        found.extend(unfinished.try_collect::<Vec<_>>().await.expect("a listing"));
+    }
+    found
+}
+
 /// I1, I2, I15, I16: the catalog agrees with itself, whatever has happened.
 pub async fn catalog_is_sound(server: &TestApp) {
     assert_eq!(server.app.catalog.audit().await.expect("an audit"), Vec::<String>::new());
@@ -52,7 +68,7 @@ pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
         *weight.entry(file.tenant.to_string()).or_default() += file.size;
         live.insert(file.key.to_string());
     }
-    let stored: BTreeSet<String> = files_below(&ground.blob_dir());
+    let stored = stored(ground, server).await;
     assert_eq!(stored, live, "the store holds exactly the live files' objects {moment}");
     let cleanups = server.app.catalog.cleanup_counts(&Scope::All).await.expect("counts");
     assert_eq!(

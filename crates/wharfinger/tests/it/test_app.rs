@@ -101,6 +101,37 @@ impl Ground {
         Ground { folder, settings: all, clock: Clock::manual(START) }
     }
 
+    /// With a fresh bucket of a Ceph gateway as its store.
+    pub fn on_s3(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+        let server = harness::radosgw::shared();
+        let bucket = server.create_bucket();
+        Ground::in_bucket(database, &bucket, &server.endpoint(), settings)
+    }
+
+    /// With a bucket that is there, at an address of the gateway or of something in front of it.
+    pub fn in_bucket(
+        database: Database,
+        bucket: &str,
+        endpoint: &str,
+        settings: &[(&'static str, &str)],
+    ) -> Ground {
+        let server = harness::radosgw::shared();
+        let url = format!("s3://{bucket}/wharf");
+        let mut all = vec![
+            ("WHARFINGER_BLOB_URL", url.as_str()),
+            ("AWS_ENDPOINT_URL", endpoint),
+            ("AWS_ACCESS_KEY_ID", server.access_key()),
+            ("AWS_SECRET_ACCESS_KEY", server.secret_key()),
+            ("AWS_REGION", server.region()),
+        ];
+        all.extend(settings);
+        Ground::with(database, &all)
+    }
+
+    pub fn is_local(&self) -> bool {
+        !self.settings.iter().any(|(name, _)| *name == "WHARFINGER_BLOB_URL")
+    }
+
     pub fn data_dir(&self) -> PathBuf {
         self.folder.path().join("data")
     }
@@ -238,6 +269,11 @@ impl Answer {
     }
 
     #[track_caller]
+    pub fn expect_status(self, status: u16) {
+        assert_eq!(self.status.as_u16(), status, "{}", self.body);
+    }
+
+    #[track_caller]
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", self.body);
         self.body
@@ -287,9 +323,21 @@ impl TestApp {
         worker::run_all_due(&self.app).await.expect("background work");
     }
 
+    /// Whole or in parts, as it was granted; of parts the last answer.
     pub async fn put_bytes(&self, grant: &Value, bytes: &[u8]) -> Answer {
+        if let Some(parts) = grant["multipart"]["parts"].as_array() {
+            let part_size = grant["multipart"]["partSize"].as_u64().expect("a size") as usize;
+            let mut last = None;
+            for (part, bytes) in parts.iter().zip(bytes.chunks(part_size)) {
+                let url = part["url"].as_str().expect("a URL");
+                let answer = self.http.put(url).body(bytes.to_vec()).send().await.expect("an answer");
+                last = Some(Answer::read(answer).await);
+            }
+            return last.expect("at least one part");
+        }
         let url = grant["uploadUrl"].as_str().expect("an upload URL");
-        let mut request = self.http.put(url).body(bytes.to_vec());
+        let request = self.http.put(url).header("content-length", bytes.len());
+        let mut request = request.body(bytes.to_vec());
         for (name, value) in grant["headers"].as_object().into_iter().flatten() {
             request = request.header(name, value.as_str().expect("a header's text"));
         }

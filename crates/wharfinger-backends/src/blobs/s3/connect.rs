@@ -9,6 +9,7 @@ use aws_config::{BehaviorVersion, Region};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{Credentials, RequestChecksumCalculation, ResponseChecksumValidation};
 use aws_smithy_http_client::tls;
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
 
 use super::super::BlobError;
 use super::super::skew::Skew;
@@ -52,12 +53,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(50);
 const ATTEMPTS_MAX: u32 = 3;
 
+/// The connections under an S3 client, with the process's one TLS provider.
+pub fn http_client() -> SharedHttpClient {
+    crate::tls::ready();
+    aws_smithy_http_client::Builder::new()
+        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
+        .build_https()
+}
+
 /// A client for the program's own calls, and one that signs for clients.
 pub(super) async fn clients(options: &S3Options, skew: &Arc<Skew>) -> Result<(Client, Client), BlobError> {
-    crate::tls::ready();
-    let http = aws_smithy_http_client::Builder::new()
-        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
-        .build_https();
+    let http = http_client();
     let timeouts =
         TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT).read_timeout(READ_TIMEOUT).build();
     let mut loader = aws_config::defaults(BehaviorVersion::latest())

@@ -45,8 +45,10 @@ where
                 "{said}: check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
             ))
         }
-        // An answer with an error's status and none of a store's codes is not the store's.
-        (_, "") if status != 403 => BlobError::Unavailable(said),
+        // An answer without any of a store's codes is not the store's.
+        (_, "") if status != 403 => {
+            BlobError::Unavailable(format!("{said} with an answer that is not S3's: check AWS_ENDPOINT_URL"))
+        }
         _ => BlobError::Refused(said),
     }
 }

@@ -20,6 +20,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::from_hex;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
@@ -27,9 +28,9 @@ use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use super::skew::Skew;
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest, UrlLife,
+    SignedRequest, UrlLife, unix_ms,
 };
-pub use connect::{S3Credentials, S3Options};
+pub use connect::{S3Credentials, S3Options, http_client};
 use error::{explain, from_sdk, unquoted};
 
 /// As many keys as one bulk delete may name.
@@ -232,6 +233,10 @@ impl BlobStore for S3Store {
 
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
         list::objects(self, prefix, start_after)
+    }
+
+    fn now(&self) -> UnixMs {
+        unix_ms(self.skew.store_time())
     }
 
     fn in_parts(&self) -> Option<&dyn PartStore> {

@@ -27,9 +27,9 @@ const RIGHT: Sent<'static> = Sent { bytes: BYTES, content_type: TYPE };
 
 impl S3Store {
     pub(super) async fn find_out(&self) -> Result<Probed, BlobError> {
-        let mut warnings = Vec::new();
+        let mut notes = Vec::new();
         self.check().await?;
-        self.find_versions(&mut warnings).await?;
+        self.find_versions(&mut notes).await?;
         let key = ObjectKey::probe(&uuid::Uuid::new_v4().to_string());
         let found = self.find_bindings(&key).await;
         let gone = self.delete_keys(std::slice::from_ref(&key)).await.pop().unwrap_or(Ok(()));
@@ -39,10 +39,10 @@ impl S3Store {
         self.find_parts(&key).await?;
         self.clear_left_behind().await?;
         let clock_ahead_ms = self.skew.ahead_ms();
-        Ok(Probed { clock_ahead_ms, warnings })
+        Ok(Probed { clock_ahead_ms, notes })
     }
 
-    async fn find_versions(&self, warnings: &mut Vec<String>) -> Result<(), BlobError> {
+    async fn find_versions(&self, notes: &mut Vec<String>) -> Result<(), BlobError> {
         let answer = self.client.get_bucket_versioning().bucket(&self.bucket).send().await;
         let versioned = match answer.map_err(|error| from_sdk(&error)) {
             Ok(answer) => matches!(
@@ -51,7 +51,7 @@ impl S3Store {
             ),
             Err(error @ BlobError::Unavailable(_)) => return Err(error),
             Err(error) => {
-                warnings.push(format!(
+                notes.push(format!(
                     "whether the bucket keeps versions is unknown ({error}): taken for one that does not"
                 ));
                 false
@@ -169,11 +169,9 @@ impl S3Store {
     async fn clear_left_behind(&self) -> Result<(), BlobError> {
         let folder = format!("{OWN}probe/");
         let old: Vec<Listed> = self.list(&folder, None).try_collect().await?;
-        let now = self.skew.store_time().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
         let keys: Vec<ObjectKey> = old
             .iter()
-            .filter(|listed| listed.modified_at < now.saturating_sub(LEFT_BEHIND_MS))
+            .filter(|listed| listed.modified_at < self.now().saturating_sub(LEFT_BEHIND_MS))
             .filter_map(|listed| listed.key.strip_prefix(&folder).map(ObjectKey::probe))
             .collect();
         for outcome in self.delete_keys(&keys).await {

@@ -38,6 +38,7 @@ pub(super) async fn an_order_is_claimed_with_all_it_says(site: &Site) {
         reason: "deleted".into(),
         attempts: 0,
         finish_at: SILENT,
+        in_parts: false,
     };
     assert_eq!(claimed(site, DELETED, 10).await, [expected]);
 }

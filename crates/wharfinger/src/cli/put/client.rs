@@ -16,6 +16,7 @@ use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::files::LocalFile;
+use super::parts::Multipart;
 use super::progress::{FileProgress, Progress};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +27,11 @@ pub(super) enum Ended {
 }
 
 pub(super) struct Client {
-    http: reqwest::Client,
+    pub(super) http: reqwest::Client,
     server: String,
     token: String,
     again: bool,
+    pub(super) parts_at_once: usize,
     /// Files that are the same to the server take turns: the second finds what the first has done.
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -42,9 +44,10 @@ struct Grant {
     upload_url: Option<String>,
     method: Option<String>,
     headers: Option<std::collections::BTreeMap<String, String>>,
+    multipart: Option<Multipart>,
 }
 
-enum Trouble {
+pub(super) enum Trouble {
     /// Trying again may help.
     Passing(String),
     /// The same again gets the same answer.
@@ -59,12 +62,17 @@ const READ_BYTES: usize = 256 * 1024;
 const GENERATIONS_MAX: u32 = 100;
 
 impl Client {
-    pub(super) fn new(server: String, token: String, again: bool) -> Result<Client, String> {
+    pub(super) fn new(
+        server: String,
+        token: String,
+        again: bool,
+        parts_at_once: usize,
+    ) -> Result<Client, String> {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Client { http, server, token, again, turns: Mutex::default() })
+        Ok(Client { http, server, token, again, parts_at_once, turns: Mutex::default() })
     }
 
     pub(super) async fn put(&self, file: &LocalFile, progress: &Progress) -> Ended {
@@ -90,34 +98,35 @@ impl Client {
         let turn = self.turn(body.to_string());
         let _turn = turn.lock().await;
         let grant = self.init(&body, bar).await?;
-        if grant.upload_url.is_none() {
+        if grant.upload_url.is_none() && grant.multipart.is_none() {
             return Ok((grant.file_id, grant.status, true));
         }
         let id = grant.file_id.clone();
         let mut next = Some(grant);
-        for attempt in 1..=TRIES_MAX {
-            let outcome = match next.take() {
+        let mut attempt = 1;
+        loop {
+            let (progressed, outcome) = match next.take() {
                 Some(grant) => self.send(file, &grant, bar).await,
                 None => match self.reissue(&id).await {
                     Ok(grant) => self.send(file, &grant, bar).await,
-                    Err(trouble) => Err(trouble),
+                    Err(trouble) => (false, Err(trouble)),
                 },
             };
             match outcome {
-                Ok(()) => {
-                    bar.says("confirming");
-                    let status = self.confirm(&id, bar).await?;
-                    return Ok((id, status, false));
+                Ok(()) => break,
+                Err(Trouble::Final { code, .. }) if code == "already_confirmed" => break,
+                Err(trouble) => {
+                    // A large file may be cut off any number of times, as long as it gets further.
+                    attempt = if progressed { 1 } else { attempt };
+                    self.pause(trouble, attempt, bar).await?;
+                    attempt += 1;
                 }
-                Err(Trouble::Final { code, .. }) if code == "already_confirmed" => {
-                    let status = self.confirm(&id, bar).await?;
-                    return Ok((id, status, false));
-                }
-                Err(trouble) => self.pause(trouble, attempt, bar).await?,
             }
-            bar.starts_over();
+            bar.starts_at(0);
         }
-        Err("given up".into())
+        bar.says("confirming");
+        let status = self.confirm(&id, file.size, bar).await?;
+        Ok((id, status, false))
     }
 
     fn turn(&self, same: String) -> Arc<tokio::sync::Mutex<()>> {
@@ -153,17 +162,22 @@ impl Client {
             .map_err(|error| Trouble::Final { code: String::new(), message: error.to_string() })
     }
 
-    async fn send(&self, file: &LocalFile, grant: &Grant, bar: &FileProgress) -> Result<(), Trouble> {
-        let local =
-            |error: std::io::Error| Trouble::Final { code: String::new(), message: error.to_string() };
+    /// Whether anything got further, and how it ended.
+    async fn send(&self, file: &LocalFile, grant: &Grant, bar: &FileProgress) -> (bool, Result<(), Trouble>) {
+        match &grant.multipart {
+            Some(multipart) => {
+                let (sent, outcome) = self.send_parts(file, multipart, bar).await;
+                (sent > 0, outcome)
+            }
+            None => (false, self.send_whole(file, grant, bar).await),
+        }
+    }
+
+    async fn send_whole(&self, file: &LocalFile, grant: &Grant, bar: &FileProgress) -> Result<(), Trouble> {
         let (Some(url), Some(method)) = (&grant.upload_url, &grant.method) else { return Ok(()) };
         bar.says("sending");
-        let opened = tokio::fs::File::open(&file.path).await.map_err(local)?;
-        if opened.metadata().await.map_err(local)?.len() != file.size {
-            let message = "the file was changed while it was uploaded".to_owned();
-            return Err(Trouble::Final { code: String::new(), message });
-        }
-        let counted = bar.clone();
+        let opened = file.open().await?;
+        let counted = bar.counter();
         let chunks = ReaderStream::with_capacity(opened.take(file.size), READ_BYTES)
             .inspect(move |chunk| counted.sent(chunk.as_ref().map_or(0, |bytes| bytes.len() as u64)));
         let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::PUT);
@@ -171,8 +185,8 @@ impl Client {
         for (name, value) in grant.headers.iter().flatten() {
             request = request.header(name, value);
         }
-        match answer(request.body(Body::wrap_stream(chunks))).await {
-            Ok(_) => Ok(()),
+        match store_answer(request.body(Body::wrap_stream(chunks))).await {
+            Ok(()) => Ok(()),
             // The answer of an earlier attempt was lost: the bytes are there, and confirm says if they are right.
             Err(Trouble::Final { code, .. }) if code == "object_exists" => Ok(()),
             // A URL can die on the way, or another process send the same; the next attempt brings a fresh one.
@@ -183,11 +197,16 @@ impl Client {
         }
     }
 
-    async fn confirm(&self, id: &str, bar: &FileProgress) -> Result<String, String> {
-        for attempt in 1..=TRIES_MAX {
+    /// The server may have to read a large object to the end before it can say that it is right.
+    async fn confirm(&self, id: &str, size: u64, bar: &FileProgress) -> Result<String, String> {
+        let tries_max = TRIES_MAX + u32::try_from(size >> 30).unwrap_or(u32::MAX / 2);
+        for attempt in 1..=tries_max {
             match answer(self.call(Method::POST, &format!("/api/v2/files/{id}/confirm"))).await {
                 Ok(value) => return Ok(value["status"].as_str().unwrap_or_default().to_owned()),
-                Err(trouble) => self.pause(trouble, attempt, bar).await?,
+                Err(trouble) => {
+                    let attempt = if attempt < tries_max { attempt.min(TRIES_MAX - 1) } else { TRIES_MAX };
+                    self.pause(trouble, attempt, bar).await?;
+                }
             }
         }
         Err("given up".into())
@@ -204,16 +223,41 @@ impl Client {
             Trouble::Passing(message) if attempt >= TRIES_MAX => Err(message),
             Trouble::Passing(message) => {
                 bar.says(&format!("again ({attempt}): {message}"));
-                tokio::time::sleep(Duration::from_millis(PAUSE.delay_ms(attempt, rand::random()))).await;
+                self.wait(attempt).await;
                 Ok(())
             }
         }
+    }
+
+    pub(super) async fn wait(&self, attempt: u32) {
+        tokio::time::sleep(Duration::from_millis(PAUSE.delay_ms(attempt, rand::random()))).await;
     }
 }
 
 fn announcement(file: &LocalFile, sha256: &str) -> Value {
     let metadata = file.relative.as_ref().map(|path| json!({ "path": path }));
     json!({ "fileName": file.name, "size": file.size, "checksumSha256": sha256, "metadata": metadata })
+}
+
+pub(super) fn local_trouble(error: std::io::Error) -> Trouble {
+    Trouble::Final { code: String::new(), message: error.to_string() }
+}
+
+/// What a store says to an upload. Ours speaks like the API; another's refusal names no remedy that holds for all of
+/// them, and a fresh URL is one for most: expired, begun anew elsewhere, a clock that was off.
+pub(super) async fn store_answer(request: RequestBuilder) -> Result<(), Trouble> {
+    match answer(request).await {
+        Ok(_) => Ok(()),
+        Err(Trouble::Final { code, message }) if code.is_empty() => {
+            if message.starts_with("412 ") || message.contains("<Code>BlobAlreadyExists</Code>") {
+                return Err(Trouble::Final { code: "object_exists".into(), message });
+            }
+            let said = message.split("<Code>").nth(1).and_then(|rest| rest.split("</Code>").next());
+            let said = said.map(|said| format!("the store says {said}"));
+            Err(Trouble::Passing(said.unwrap_or(message)))
+        }
+        Err(trouble) => Err(trouble),
+    }
 }
 
 async fn answer(request: RequestBuilder) -> Result<Value, Trouble> {

@@ -2,12 +2,26 @@
 
 use std::path::{Path, PathBuf};
 
+use super::client::{Trouble, local_trouble};
+
 pub(super) struct LocalFile {
     pub(super) path: PathBuf,
     /// Where it lay below the folder that was named, with `/` between the parts.
     pub(super) relative: Option<String>,
     pub(super) name: String,
     pub(super) size: u64,
+}
+
+impl LocalFile {
+    /// For reading, if it is still as long as it was.
+    pub(super) async fn open(&self) -> Result<tokio::fs::File, Trouble> {
+        let opened = tokio::fs::File::open(&self.path).await.map_err(local_trouble)?;
+        if opened.metadata().await.map_err(local_trouble)?.len() != self.size {
+            let message = "the file was changed while it was uploaded".to_owned();
+            return Err(Trouble::Final { code: String::new(), message });
+        }
+        Ok(opened)
+    }
 }
 
 #[derive(Default)]

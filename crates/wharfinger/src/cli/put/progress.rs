@@ -2,6 +2,8 @@
 
 use std::io::IsTerminal as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
@@ -99,6 +101,32 @@ impl Progress {
     }
 }
 
+/// Counts the bytes of one request, so that they can be taken back.
+#[derive(Clone)]
+pub(super) struct Counter {
+    progress: FileProgress,
+    counted: Arc<AtomicU64>,
+}
+
+impl Counter {
+    pub(super) fn sent(&self, bytes: u64) {
+        self.counted.fetch_add(bytes, Ordering::Relaxed);
+        if let Some((bar, total)) = &self.progress.bars {
+            bar.inc(bytes);
+            total.inc(bytes);
+        }
+    }
+
+    /// The request was cut off: its bytes do not count.
+    pub(super) fn take_back(&self) {
+        let bytes = self.counted.swap(0, Ordering::Relaxed);
+        if let Some((bar, total)) = &self.progress.bars {
+            bar.set_position(bar.position().saturating_sub(bytes));
+            total.set_position(total.position().saturating_sub(bytes));
+        }
+    }
+}
+
 #[derive(Clone)]
 pub(super) struct FileProgress {
     bars: Option<(ProgressBar, ProgressBar)>,
@@ -111,19 +139,16 @@ impl FileProgress {
         }
     }
 
-    pub(super) fn sent(&self, bytes: u64) {
+    /// What counts when an attempt begins: an earlier one's bytes do not, unless the store has them.
+    pub(super) fn starts_at(&self, bytes: u64) {
         if let Some((bar, total)) = &self.bars {
-            bar.inc(bytes);
-            total.inc(bytes);
+            total.set_position(total.position().saturating_sub(bar.position()) + bytes);
+            bar.set_position(bytes);
         }
     }
 
-    /// An attempt was cut off: its bytes do not count.
-    pub(super) fn starts_over(&self) {
-        if let Some((bar, total)) = &self.bars {
-            total.set_position(total.position().saturating_sub(bar.position()));
-            bar.set_position(0);
-        }
+    pub(super) fn counter(&self) -> Counter {
+        Counter { progress: self.clone(), counted: Arc::default() }
     }
 
     pub(super) fn ends(&self, whole: bool) {

@@ -1,9 +1,11 @@
 //! The command line, run as people run it: the real program in a folder of its own.
 
 mod doctor;
+mod doctor_stores;
 pub mod program;
 mod put;
 mod put_again;
+mod put_large;
 mod quota;
 mod serve;
 mod settings;

@@ -1,0 +1,49 @@
+//! Where the blobs lie: the one list of stores, and the one way from it to a driver.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::s3::{S3Options, S3Store};
+use super::{BlobError, BlobStore};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BlobPlace {
+    Disk(PathBuf),
+    S3(S3Options),
+}
+
+impl BlobPlace {
+    /// A word for the kind of store, as it stands in `pending_cleanups.storage_type`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            BlobPlace::Disk(_) => "disk",
+            BlobPlace::S3(_) => "s3",
+        }
+    }
+
+    /// The folder, if that is what it is.
+    pub fn folder(&self) -> Option<&PathBuf> {
+        match self {
+            BlobPlace::Disk(folder) => Some(folder),
+            BlobPlace::S3(_) => None,
+        }
+    }
+
+    /// A store that others serve; none for local disk, which the program serves itself. Talks to nobody yet.
+    pub async fn connect(&self) -> Result<Option<Arc<dyn BlobStore>>, BlobError> {
+        match self {
+            BlobPlace::Disk(_) => Ok(None),
+            BlobPlace::S3(options) => Ok(Some(Arc::new(S3Store::connect(options).await?))),
+        }
+    }
+}
+
+impl fmt::Display for BlobPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BlobPlace::Disk(folder) => write!(f, "{}", folder.display()),
+            BlobPlace::S3(options) => write!(f, "s3://{}/{}", options.bucket, options.prefix),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A large file's way: its parts side by side, each tried again on its own. What the store has already is not
+//! sent again, so an upload that was cut off goes on where it stopped.
+
+use std::io::SeekFrom;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use reqwest::header::CONTENT_LENGTH;
+use reqwest::{Body, Method};
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
+use tokio_util::io::ReaderStream;
+
+use super::client::{Client, Trouble, local_trouble, store_answer};
+use super::files::LocalFile;
+use super::progress::FileProgress;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Multipart {
+    part_size: u64,
+    parts: Vec<Part>,
+}
+
+#[derive(Deserialize)]
+struct Part {
+    number: u32,
+    url: String,
+    size: u64,
+    #[serde(default)]
+    uploaded: bool,
+}
+
+/// Before the URLs are asked for anew.
+const TRIES_MAX: u32 = 3;
+const READ_BYTES: usize = 1 << 20;
+
+impl Client {
+    /// Sends what is missing; answers how many parts it sent, also when not all of them could be.
+    pub(super) async fn send_parts(
+        &self,
+        file: &LocalFile,
+        multipart: &Multipart,
+        bar: &FileProgress,
+    ) -> (u32, Result<(), Trouble>) {
+        let there: u64 = multipart.parts.iter().filter(|part| part.uploaded).map(|part| part.size).sum();
+        bar.starts_at(there);
+        bar.says("sending");
+        let missing: Vec<&Part> = multipart.parts.iter().filter(|part| !part.uploaded).collect();
+        let stopped = AtomicBool::new(false);
+        let send = |part| {
+            let stopped = &stopped;
+            async move {
+                match stopped.load(Ordering::Relaxed) {
+                    true => Ok(false),
+                    false => self.send_part(file, multipart.part_size, part, bar).await.map(|()| true),
+                }
+            }
+        };
+        let mut outcomes = futures::stream::iter(missing).map(send).buffer_unordered(self.parts_at_once);
+        let (mut sent, mut trouble) = (0, None);
+        while let Some(outcome) = outcomes.next().await {
+            match outcome {
+                Ok(true) => sent += 1,
+                Ok(false) => {}
+                // The others under way come to their end; each that does need not be sent again.
+                Err(first) => {
+                    trouble.get_or_insert(first);
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        (sent, trouble.map_or(Ok(()), Err))
+    }
+
+    async fn send_part(
+        &self,
+        file: &LocalFile,
+        part_size: u64,
+        part: &Part,
+        bar: &FileProgress,
+    ) -> Result<(), Trouble> {
+        let mut attempt = 1;
+        loop {
+            let counted = bar.counter();
+            let outcome = self.put_part(file, part_size, part, &counted).await;
+            match outcome {
+                Err(trouble) => {
+                    counted.take_back();
+                    if attempt >= TRIES_MAX || !matches!(trouble, Trouble::Passing(_)) {
+                        return Err(trouble);
+                    }
+                    self.wait(attempt).await;
+                    attempt += 1;
+                }
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    async fn put_part(
+        &self,
+        file: &LocalFile,
+        part_size: u64,
+        part: &Part,
+        counted: &super::progress::Counter,
+    ) -> Result<(), Trouble> {
+        let mut opened = file.open().await?;
+        let start = u64::from(part.number.saturating_sub(1)).saturating_mul(part_size);
+        opened.seek(SeekFrom::Start(start)).await.map_err(local_trouble)?;
+        let counted = counted.clone();
+        let chunks = ReaderStream::with_capacity(opened.take(part.size), READ_BYTES)
+            .inspect_ok(move |chunk| counted.sent(chunk.len() as u64))
+            .boxed();
+        let request = self.http.request(Method::PUT, &part.url).header(CONTENT_LENGTH, part.size);
+        store_answer(request.body(Body::wrap_stream(chunks))).await
+    }
+}

@@ -1,0 +1,143 @@
+//! `WHARFINGER_BLOB_URL` and what belongs to it: the usual variables of each store.
+
+use std::path::{Path, PathBuf};
+
+use wharfinger_backends::blobs::BlobPlace;
+use wharfinger_backends::blobs::s3::{S3Credentials, S3Options};
+
+use super::{BadSetting, Values};
+
+const NAME: &str = "WHARFINGER_BLOB_URL";
+const PUBLIC: &str = "WHARFINGER_BLOB_PUBLIC_ENDPOINT";
+
+pub(super) fn blob_place(values: &Values, data_dir: &Path) -> Result<BlobPlace, BadSetting> {
+    let url = values.text(NAME)?;
+    let public_endpoint = values.maybe(PUBLIC).map(public_endpoint).transpose()?;
+    if let Some(path) = url.strip_prefix("file:") {
+        if public_endpoint.is_some() {
+            return Err(BadSetting::new(
+                PUBLIC,
+                "is for stores of others; for local disk set WHARFINGER_PUBLIC_URL",
+            ));
+        }
+        return Ok(BlobPlace::Disk(match path {
+            "" => data_dir.join("blobs"),
+            path => PathBuf::from(path.strip_prefix("//").unwrap_or(path)),
+        }));
+    }
+    match url.split_once("://") {
+        Some(("s3", rest)) => s3(rest, public_endpoint, values).map(BlobPlace::S3),
+        _ => Err(BadSetting::new(NAME, "must be `file:`, `file:/path` or `s3://bucket/prefix`")),
+    }
+}
+
+/// A bucket and a prefix, which ends with a slash or is empty.
+fn bucket_and_prefix(rest: &str) -> Result<(String, String), BadSetting> {
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if bucket.is_empty() || !bucket.bytes().all(is_name) {
+        return Err(BadSetting::new(NAME, format!("`{bucket}` is not the name of a bucket")));
+    }
+    let prefix = prefix.trim_matches('/');
+    let sound = prefix.split('/').all(|part| !matches!(part, "." | ".."))
+        && prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#\\%".contains(&byte))
+        && !prefix.contains("//");
+    if !sound {
+        return Err(BadSetting::new(NAME, format!("`{prefix}` is not a prefix that every store takes")));
+    }
+    let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+    Ok((bucket.to_owned(), prefix))
+}
+
+fn public_endpoint(url: String) -> Result<String, BadSetting> {
+    if url.starts_with("http://") || url.starts_with("https://") {
+        Ok(url.trim_end_matches('/').to_owned())
+    } else {
+        Err(BadSetting::new(PUBLIC, "must begin with http:// or https://"))
+    }
+}
+
+fn s3(rest: &str, public_endpoint: Option<String>, values: &Values) -> Result<S3Options, BadSetting> {
+    let (bucket, prefix) = bucket_and_prefix(rest)?;
+    let virtual_host = match values.maybe("AWS_VIRTUAL_HOSTED_STYLE_REQUEST").as_deref() {
+        None => None,
+        Some("true" | "1") => Some(true),
+        Some("false" | "0") => Some(false),
+        Some(other) => {
+            return Err(BadSetting::new(
+                "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+                format!("must be `true` or `false`, not `{other}`"),
+            ));
+        }
+    };
+    let credentials = match (values.maybe("AWS_ACCESS_KEY_ID"), values.maybe("AWS_SECRET_ACCESS_KEY")) {
+        (Some(access_key), Some(secret_key)) => {
+            Some(S3Credentials { access_key, secret_key, session_token: values.maybe("AWS_SESSION_TOKEN") })
+        }
+        (None, None) => None,
+        (Some(_), None) => return Err(BadSetting::new("AWS_SECRET_ACCESS_KEY", "must be set with its id")),
+        (None, Some(_)) => return Err(BadSetting::new("AWS_ACCESS_KEY_ID", "must be set with its secret")),
+    };
+    Ok(S3Options {
+        bucket,
+        prefix,
+        region: values.maybe("AWS_REGION").or_else(|| values.maybe("AWS_DEFAULT_REGION")),
+        endpoint: values.maybe("AWS_ENDPOINT_URL_S3").or_else(|| values.maybe("AWS_ENDPOINT_URL")),
+        public_endpoint,
+        virtual_host,
+        credentials,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(pairs: &[(&str, &str)]) -> Result<BlobPlace, BadSetting> {
+        blob_place(&Values::for_tests(pairs), Path::new("data"))
+    }
+
+    #[test]
+    fn buckets_and_prefixes() {
+        for (url, bucket, prefix) in [
+            ("s3://b", "b", ""),
+            ("s3://b/", "b", ""),
+            ("s3://b/a", "b", "a/"),
+            ("s3://b/a/b/", "b", "a/b/"),
+            ("s3://my.bucket-1/x", "my.bucket-1", "x/"),
+        ] {
+            let Ok(BlobPlace::S3(options)) = place(&[(NAME, url)]) else { panic!("{url}") };
+            assert_eq!((options.bucket.as_str(), options.prefix.as_str()), (bucket, prefix), "{url}");
+        }
+        for url in
+            ["s3://", "s3:///x", "s3://b/../c", "s3://b/a//b", "s3://user:pass@b/", "s3://b/a?x=y", "b"]
+        {
+            assert_eq!(
+                place(&[(NAME, url)]).map_err(|error| error.name).err().as_deref(),
+                Some(NAME),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_variables_of_s3() {
+        let set = [
+            (NAME, "s3://b"),
+            ("AWS_ENDPOINT_URL", "http://localhost:9000"),
+            ("AWS_REGION", "eu-north-1"),
+            ("AWS_ACCESS_KEY_ID", "id"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_SESSION_TOKEN", "token"),
+            (PUBLIC, "https://files.example/"),
+        ];
+        let Ok(BlobPlace::S3(options)) = place(&set) else { panic!("possible settings") };
+        assert_eq!(options.endpoint.as_deref(), Some("http://localhost:9000"));
+        assert_eq!(options.region.as_deref(), Some("eu-north-1"));
+        assert_eq!(options.public_endpoint.as_deref(), Some("https://files.example"));
+        assert_eq!(options.credentials.as_ref().and_then(|c| c.session_token.as_deref()), Some("token"));
+        assert!(!format!("{options:?}").contains("secret"));
+        let half = place(&[(NAME, "s3://b"), ("AWS_ACCESS_KEY_ID", "id")]);
+        assert_eq!(half.map_err(|error| error.name), Err("AWS_SECRET_ACCESS_KEY".into()));
+    }
+}

@@ -1,0 +1,159 @@
+//! Large files: the store's own upload in parts, begun after the row and before its first URL, joined by us when
+//! the client confirms. The client sends nothing but bytes; which parts have come the store itself tells.
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt as _;
+use wharfinger_backends::blobs::{BlobError, Part, PartGrant, PartStore, UrlLife};
+use wharfinger_lifecycle::file::{File, too_late};
+use wharfinger_lifecycle::parts::Cut;
+
+use super::init::{GrantedPart, How};
+use super::{STALE_TRIES_MAX, VerbError};
+use crate::app::App;
+
+/// How many missing parts an error names.
+const MISSING_SHOWN_MAX: usize = 20;
+
+fn store(app: &App) -> Result<&dyn PartStore, VerbError> {
+    app.blobs.in_parts().ok_or_else(|| {
+        VerbError::Unavailable(
+            "the file was begun in parts, which the store of these settings does not take".into(),
+        )
+    })
+}
+
+/// Signs every part; says which of them the store has already.
+pub(super) async fn grant(app: &App, file: &File, cut: Cut) -> Result<How, VerbError> {
+    let store = store(app)?;
+    let (upload_id, have) = upload(app, store, file).await?;
+    let have: BTreeMap<u32, u64> = have.into_iter().map(|part| (part.number, part.size)).collect();
+    let life = UrlLife { signed_at: app.clock.now(), expires_at: file.url_dead_at };
+    let mut parts = Vec::with_capacity(cut.count() as usize);
+    for number in cut.numbers() {
+        let size = cut.size_of(number).unwrap_or(0);
+        let grant = PartGrant { key: file.key.clone(), upload_id: upload_id.clone(), number, size, life };
+        let url = store.sign_part(&grant).await?.url;
+        parts.push(GrantedPart { number, size, url, uploaded: have.get(&number) == Some(&size) });
+    }
+    Ok(How::Parts { part_size: cut.part_size, parts })
+}
+
+/// The upload that fills this file's object, with what has come of it; begun if there is none, or none any more.
+async fn upload(app: &App, store: &dyn PartStore, file: &File) -> Result<(String, Vec<Part>), VerbError> {
+    for _ in 0..STALE_TRIES_MAX {
+        let known = app.catalog.upload_id(&file.key).await?;
+        if let Some(upload_id) = &known {
+            match store.parts(&file.key, upload_id).await {
+                Ok(parts) => return Ok((upload_id.clone(), parts)),
+                Err(BlobError::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+            // Joined by a confirm that did not come to its end: all that is left is to confirm again.
+            match app.blobs.head(&file.key, None).await {
+                Ok(_) => return Ok((upload_id.clone(), all_of(file))),
+                Err(BlobError::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let begun = store.begin(&file.key, file.content_type.as_deref()).await?;
+        if app.catalog.set_upload_id(&file.key, known.clone(), begun.clone()).await? {
+            return Ok((begun, Vec::new()));
+        }
+        // Nobody knows of this one. Where that fails, the sweep finds it, or the file's end does.
+        if let Err(error) = store.abandon_one(&file.key, &begun).await {
+            tracing::warn!(fileId = %file.id, error = %error, "an upload that is not needed could not be ended");
+        }
+        if app.catalog.upload_id(&file.key).await? == known {
+            return Err(VerbError::Gone);
+        }
+    }
+    Err(VerbError::busy())
+}
+
+fn all_of(file: &File) -> Vec<Part> {
+    let cut = file.cut();
+    let numbers = cut.into_iter().flat_map(|cut| cut.numbers().map(move |number| (number, cut)));
+    numbers
+        .map(|(number, cut)| Part { number, size: cut.size_of(number).unwrap_or(0), etag: String::new() })
+        .collect()
+}
+
+/// Makes the object of its parts, if that has not happened yet. Whether it is right the caller finds out.
+pub(super) async fn join(app: &App, file: &File, cut: Cut) -> Result<(), VerbError> {
+    let store = store(app)?;
+    match app.blobs.head(&file.key, None).await {
+        Ok(_) => return Ok(()),
+        Err(BlobError::NotFound) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let Some(upload_id) = app.catalog.upload_id(&file.key).await? else {
+        return Err(VerbError::ObjectMissing);
+    };
+    let have = match store.parts(&file.key, &upload_id).await {
+        Ok(have) => have,
+        // Somebody else joined or ended it just now; the object says which.
+        Err(BlobError::NotFound) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let wanted = choose(cut, have)?;
+    match store.join(&file.key, &upload_id, file.content_type.as_deref(), &wanted).await {
+        Ok(()) | Err(BlobError::NotFound) => {}
+        Err(error) => return Err(error.into()),
+    }
+    end_others(store, file).await;
+    take_back_if_ended(app, file).await
+}
+
+/// An upload whose id was never written down, by a crash, is of no use to anybody now.
+async fn end_others(store: &dyn PartStore, file: &File) {
+    let mut uploads = store.unfinished(file.key.as_str());
+    loop {
+        let ended = match uploads.next().await {
+            None => return,
+            Some(Ok(upload)) if upload.key != file.key.as_str() => continue,
+            Some(Ok(upload)) => store.abandon_one(&file.key, &upload.upload_id).await,
+            Some(Err(error)) => Err(error),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(fileId = %file.id, error = %error, "unfinished uploads are left to the sweep");
+            return;
+        }
+    }
+}
+
+/// The file may have ended while its parts were joined, and its bytes been deleted before they were there.
+async fn take_back_if_ended(app: &App, file: &File) -> Result<(), VerbError> {
+    let now = app.clock.now();
+    let Some(read) = app.catalog.file(file.id).await? else { return Ok(()) };
+    if let Some(cleanup) = too_late(&read, &app.policy, now) {
+        app.catalog.clean_again(read, cleanup, now).await?;
+        app.cleanup_bell.notify_one();
+    }
+    Ok(())
+}
+
+/// Exactly the parts of the cut, each of its right size.
+fn choose(cut: Cut, have: Vec<Part>) -> Result<Vec<Part>, VerbError> {
+    let mut by_number: BTreeMap<u32, Part> = have.into_iter().map(|part| (part.number, part)).collect();
+    let mut chosen = Vec::with_capacity(cut.count() as usize);
+    let mut missing = Vec::new();
+    let mut actual = 0;
+    for number in cut.numbers() {
+        match by_number.remove(&number) {
+            Some(part) => {
+                actual += part.size;
+                chosen.push(part);
+            }
+            None => missing.push(number),
+        }
+    }
+    if !missing.is_empty() {
+        missing.truncate(MISSING_SHOWN_MAX);
+        return Err(VerbError::PartsMissing { of: cut.count(), missing });
+    }
+    if chosen.iter().any(|part| cut.size_of(part.number) != Some(part.size)) {
+        return Err(VerbError::SizeMismatch { expected: cut.size, actual });
+    }
+    Ok(chosen)
+}

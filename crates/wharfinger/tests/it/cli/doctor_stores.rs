@@ -1,0 +1,179 @@
+//! `wharfinger doctor` and the start of a server, with a store that is wrong in one way at a time: each is said in a
+//! line that names what to mend.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::Command;
+
+use harness::packages;
+use harness::radosgw::{self, Rights};
+use serde_json::Value;
+
+use super::program::{Place, Ran};
+
+/// A store as the environment describes it.
+#[derive(Clone)]
+struct Store {
+    url: String,
+    endpoint: String,
+    access_key: String,
+    secret_key: String,
+}
+
+impl Store {
+    fn new() -> Store {
+        let gateway = radosgw::shared();
+        Store {
+            url: format!("s3://{}/wharf", gateway.create_bucket()),
+            endpoint: gateway.endpoint(),
+            access_key: gateway.access_key().into(),
+            secret_key: gateway.secret_key().into(),
+        }
+    }
+
+    fn environment(&self) -> [(&str, &str); 5] {
+        [
+            ("WHARFINGER_BLOB_URL", self.url.as_str()),
+            ("AWS_ENDPOINT_URL", self.endpoint.as_str()),
+            ("AWS_ACCESS_KEY_ID", self.access_key.as_str()),
+            ("AWS_SECRET_ACCESS_KEY", self.secret_key.as_str()),
+            ("AWS_REGION", "us-east-1"),
+        ]
+    }
+
+    fn run(&self, place: &Place, arguments: &[&str]) -> Ran {
+        place.run_with(&self.environment(), arguments)
+    }
+}
+
+/// What the checks of this name say.
+fn said(ran: &Ran, check: &str) -> (bool, String) {
+    let [report] = &ran.json()[..] else { panic!("one object: {ran:?}") };
+    let of_name = |c: &&Value| c["check"] == check;
+    let found: Vec<&Value> = report["checks"].as_array().expect("a list").iter().filter(of_name).collect();
+    assert!(!found.is_empty(), "{check} in {ran:?}");
+    let ok = found.iter().all(|check| check["ok"] == true);
+    (ok, found.iter().filter_map(|check| check["detail"].as_str()).collect::<Vec<_>>().join("; "))
+}
+
+/// Doctor says what is wrong, and a server does not start.
+#[track_caller]
+fn both_say(store: &Store, words: &[&str]) {
+    let place = Place::new();
+    let ran = store.run(&place, &["doctor", "--json"]).expect(1);
+    let (ok, detail) = said(&ran, "blobs");
+    assert!(!ok);
+    let refused = store.run(&place, &["serve", "--listen", "127.0.0.1:0"]).expect(1);
+    for said in [&detail, &refused.stderr] {
+        assert!(said.contains("WHARFINGER_BLOB_URL"), "{said}");
+        for word in words {
+            assert!(said.contains(word), "{word} in {said}");
+        }
+    }
+}
+
+#[test]
+fn what_a_good_store_enforces_is_said() {
+    let (place, store) = (Place::new(), Store::new());
+    let ran = store.run(&place, &["doctor", "--json"]).expect(0);
+    let (ok, detail) = said(&ran, "blobs");
+    assert!(ok && detail.contains("enforces size, content type, create-only"), "{detail}");
+    assert!(detail.contains("left to confirm or the cleaner: checksum, the end of a file"), "{detail}");
+
+    let served = place.serve(&store.environment());
+    let ready = reqwest_get(&format!("{}/readyz", served.url));
+    let blobs = &ready["backends"][1];
+    assert_eq!((blobs["kind"].as_str(), blobs["ok"].as_bool()), (Some("s3"), Some(true)), "{ready}");
+    assert_eq!(blobs["enforces"], serde_json::json!(["size", "content type", "create-only"]));
+    let ran = store.run(&place, &["doctor", "--json"]).expect(0);
+    assert_eq!(said(&ran, "store"), (true, "is this catalog's".to_owned()));
+}
+
+fn reqwest_get(url: &str) -> Value {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async { reqwest::get(url).await.expect("an answer").json().await.expect("JSON") })
+}
+
+#[test]
+fn a_bucket_that_is_not_there() {
+    let store = Store { url: "s3://no-such-bucket-here/x".into(), ..Store::new() };
+    both_say(&store, &["NoSuchBucket", "check the name"]);
+}
+
+#[test]
+fn a_secret_that_is_wrong() {
+    let store = Store { secret_key: "wrong".repeat(8), ..Store::new() };
+    both_say(&store, &["SignatureDoesNotMatch", "check AWS_ACCESS_KEY_ID"]);
+}
+
+#[test]
+fn keys_that_may_not_write_or_delete() {
+    let gateway = radosgw::shared();
+    for (rights, words) in [
+        (Rights::ReadOnly, "will not let us write objects"),
+        (Rights::WriteOnly, "will not let us list the bucket"),
+        (Rights::WithoutDelete, "will not let us delete objects"),
+    ] {
+        let keys = gateway.add_keys(rights).expect("keys");
+        let mut store = Store::new();
+        if matches!(rights, Rights::WithoutDelete) {
+            // They reach only buckets of their own.
+            let bucket = format!("own-{}", keys.access_key.to_lowercase());
+            let made = gateway.request_as(&keys, "PUT", &format!("/{bucket}"), b"").expect("answered");
+            assert_eq!(made.status, 200);
+            store.url = format!("s3://{bucket}");
+        }
+        (store.access_key, store.secret_key) = (keys.access_key, keys.secret_key);
+        both_say(&store, &[words, "AccessDenied"]);
+    }
+}
+
+/// A proxy's login page, a wrong port: something that answers, but not as S3 does.
+#[test]
+fn an_endpoint_that_answers_html() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            let mut request = [0; 4_096];
+            let _ = stream.read(&mut request);
+            let page = "<html><body>Please log in</body></html>";
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n";
+            let _ = write!(stream, "{head}content-length: {}\r\n\r\n{page}", page.len());
+        }
+    });
+    let store = Store { endpoint, ..Store::new() };
+    let ran = store.run(&Place::new(), &["doctor", "--json"]).expect(1);
+    let (ok, detail) = said(&ran, "blobs");
+    assert!(!ok && detail.contains("not S3's: check AWS_ENDPOINT_URL"), "{detail}");
+}
+
+#[test]
+fn an_endpoint_where_nobody_listens() {
+    let store = Store { endpoint: "http://127.0.0.1:1".into(), ..Store::new() };
+    let ran = store.run(&Place::new(), &["doctor", "--json"]).expect(1);
+    let (ok, detail) = said(&ran, "blobs");
+    assert!(!ok && detail.contains("refused"), "{detail}");
+}
+
+#[test]
+fn a_clock_that_is_ten_minutes_off() {
+    let root = packages::unpack(&["libfaketime"]).expect("libfaketime");
+    let find =
+        Command::new("find").arg(&root).args(["-name", "libfaketime.so.1"]).output().expect("find runs");
+    let library = String::from_utf8(find.stdout).expect("a path").trim().to_owned();
+    assert!(!library.is_empty(), "libfaketime below {}", root.display());
+    for (offset, words) in [("+600s", "s ahead of the store's"), ("-600s", "s behind the store's")] {
+        let (place, store) = (Place::new(), Store::new());
+        let environment =
+            [&store.environment()[..], &[("LD_PRELOAD", &library), ("FAKETIME", offset)]].concat();
+        let ran = place.run_with(&environment, &["doctor", "--json"]).expect(1);
+        let (ok, detail) = said(&ran, "clock");
+        assert!(!ok && detail.contains(words) && detail.contains("NTP"), "{detail}");
+        assert!(said(&ran, "blobs").0, "what is signed by the store's own clock works all the same: {ran:?}");
+        let served = place.serve(&environment);
+        served.terminate();
+        assert!(place.log().contains(words), "{}", place.log());
+    }
+}

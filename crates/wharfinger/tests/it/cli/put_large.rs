@@ -1,0 +1,186 @@
+//! `wharfinger put` of a large file: in parts side by side, through connections that are cut, by a client that is
+//! killed and run again, or cancelled half-way. `WHARFINGER_TEST_LARGE_BYTES` makes it larger.
+
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use harness::proxy::Proxy;
+use harness::radosgw::{self, Options, Radosgw};
+use sha2::{Digest as _, Sha256};
+use wharfinger_lifecycle::checksum::to_hex;
+use wharfinger_lifecycle::key::ObjectKey;
+
+use super::program::{Place, Ran};
+use crate::oracle;
+use crate::test_app::{Database, Ground, TestApp};
+
+const DEFAULT_BYTES: u64 = 150 << 20;
+const BLOCK_BYTES: usize = 1 << 20;
+
+fn large_bytes() -> u64 {
+    let wanted = std::env::var("WHARFINGER_TEST_LARGE_BYTES").ok();
+    wanted.map_or(DEFAULT_BYTES, |text| text.parse().expect("a number of bytes"))
+}
+
+/// No two blocks alike, and a last one that is not whole. Answers the file and its SHA-256.
+fn make_file(place: &Place, size: u64) -> (PathBuf, String) {
+    let path = place.path().join("large.bin");
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&path).expect("a file"));
+    let mut hasher = Sha256::new();
+    let mut block: Vec<u8> =
+        (0..BLOCK_BYTES).map(|n| ((n as u32).wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut left = size;
+    let mut number = 0_u64;
+    while left > 0 {
+        block[..8].copy_from_slice(&number.to_le_bytes());
+        let bytes = &block[..BLOCK_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX))];
+        file.write_all(bytes).expect("written");
+        hasher.update(bytes);
+        left -= bytes.len() as u64;
+        number += 1;
+    }
+    file.flush().expect("written");
+    (path, to_hex(&hasher.finalize()))
+}
+
+/// In memory for what fits, on disk for what does not.
+fn gateway() -> &'static Radosgw {
+    static ON_DISK: OnceLock<Radosgw> = OnceLock::new();
+    if large_bytes() <= 1 << 30 {
+        return radosgw::shared();
+    }
+    ON_DISK.get_or_init(|| Radosgw::start_with(Options { on_disk: true }).expect("a gateway"))
+}
+
+struct Scene {
+    place: Place,
+    ground: Ground,
+    server: TestApp,
+    proxy: Proxy,
+    file: PathBuf,
+    sum: String,
+}
+
+impl Scene {
+    async fn new(gateway: &Radosgw) -> Scene {
+        let proxy = Proxy::to(("127.0.0.1", gateway.port())).expect("a proxy");
+        let public = format!("http://{}", proxy.addr());
+        let settings = [
+            ("WHARFINGER_BLOB_PUBLIC_ENDPOINT", public.as_str()),
+            ("AWS_ACCESS_KEY_ID", gateway.access_key()),
+            ("AWS_SECRET_ACCESS_KEY", gateway.secret_key()),
+        ];
+        let bucket = gateway.create_bucket();
+        let ground = Ground::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &settings);
+        let server = ground.start().await;
+        server
+            .operator()
+            .put("/api/v2/tenants/t/quota", serde_json::json!({ "limit": 1_u64 << 40 }))
+            .await
+            .expect(200);
+        let place = Place::new();
+        let (file, sum) = make_file(&place, large_bytes() + 5);
+        Scene { place, ground, server, proxy, file, sum }
+    }
+
+    fn put(&self) -> Child {
+        let token = self.server.me().token;
+        let mut command = self.place.command(&["put".as_ref(), self.file.as_os_str(), "--json".as_ref()]);
+        let command = command.env("WHARFINGER_SERVER", &self.server.url).env("WHARFINGER_TOKEN", token);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
+    }
+
+    async fn ends(&self, child: Child) -> Ran {
+        let ended = tokio::task::spawn_blocking(move || child.wait_with_output().expect("it ends"));
+        Ran::from(ended.await.expect("waited for"))
+    }
+
+    /// How many parts of the one unfinished upload the store has.
+    async fn parts(&self) -> usize {
+        let parts = self.server.app.blobs.in_parts().expect("S3 takes parts");
+        let Some(upload) = parts.unfinished("").next().await else { return 0 };
+        let upload = upload.expect("listed");
+        let key = ObjectKey::parse(&upload.key).expect("a key");
+        parts.parts(&key, &upload.upload_id).await.map_or(0, |parts| parts.len())
+    }
+
+    async fn wait_for_parts(&self, count: usize) {
+        while self.parts().await < count {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn sum_of_download(&self, id: &str) -> String {
+        let answer = self.server.me().get(&format!("/api/v2/files/{id}/download")).await;
+        let url = answer.headers["location"].to_str().expect("a URL").to_owned();
+        let mut bytes = self.server.http.get(url).send().await.expect("an answer").bytes_stream();
+        let mut hasher = Sha256::new();
+        while let Some(chunk) = bytes.try_next().await.expect("whole") {
+            hasher.update(&chunk);
+        }
+        to_hex(&hasher.finalize())
+    }
+}
+
+fn same_bytes(path: &Path, sum: &str) -> bool {
+    let mut file = std::fs::File::open(path).expect("the file");
+    let mut hasher = Sha256::new();
+    let mut block = vec![0; BLOCK_BYTES];
+    loop {
+        match file.read(&mut block).expect("read") {
+            0 => return to_hex(&hasher.finalize()) == sum,
+            count => hasher.update(&block[..count]),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_off_and_killed_it_goes_on_and_is_whole() {
+    let scene = Scene::new(gateway()).await;
+    // Every connection dies in the middle of its third part.
+    scene.proxy.cut_after(40 << 20);
+    let mut first = scene.put();
+    scene.wait_for_parts(4).await;
+    first.kill().expect("killed");
+    first.wait().expect("it ends");
+    let before = scene.parts().await;
+    assert!(before >= 4);
+
+    let child = scene.put();
+    let ran = scene.ends(child).await.expect(0).json();
+    assert_eq!(ran[0]["outcome"], "uploaded", "{ran:?}");
+    let id = ran[0]["fileId"].as_str().expect("an id").to_owned();
+    let file = scene.server.me().get(&format!("/api/v2/files/{id}")).await.expect(200);
+    assert_eq!(
+        (file["status"].as_str(), file["checksumSha256"].as_str()),
+        (Some("ready"), Some(scene.sum.as_str()))
+    );
+    scene.proxy.cut_after(None);
+    assert!(same_bytes(&scene.file, &scene.sum));
+    assert_eq!(scene.sum_of_download(&id).await, scene.sum);
+    oracle::all_is_healed(&scene.ground, &scene.server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelled_it_leaves_no_parts() {
+    let scene = Scene::new(gateway()).await;
+    scene.proxy.cut_after(40 << 20);
+    let child = scene.put();
+    scene.wait_for_parts(2).await;
+    let files = scene.server.me().get("/api/v2/files").await.expect(200);
+    let id = files["files"][0]["fileId"].as_str().expect("an id").to_owned();
+    scene.server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
+    scene.server.settle().await;
+    let ran = scene.ends(child).await.expect(1).json();
+    assert_eq!(ran[0]["outcome"], "failed", "{ran:?}");
+    assert!(ran[0]["error"].as_str().is_some_and(|error| error.contains("no such file")), "{ran:?}");
+    // Parts that were on their way when the upload ended go at the second look.
+    scene.ground.advance(24 * 3_600_000);
+    scene.server.settle().await;
+    assert_eq!(scene.parts().await, 0);
+    oracle::all_is_healed(&scene.ground, &scene.server).await;
+}

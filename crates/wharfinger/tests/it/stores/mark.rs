@@ -1,0 +1,77 @@
+//! The bucket is the one this catalog's objects lie in, and as old as the catalog is.
+
+use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
+use wharfinger::store::{self, Standing};
+use wharfinger_backends::faults::Faults;
+use wharfinger_lifecycle::key::ObjectKey;
+
+use crate::test_app::{Database, Ground, on_each_database};
+
+async fn refusal(ground: &Ground) -> String {
+    let overrides = ground.environment().map(|(name, value)| (name, value.to_owned())).collect();
+    let values = Values::read(&Flags { config: None, overrides }).expect("known settings");
+    let settings = Settings::from_values(&values).expect("possible settings");
+    let secrets = prepare_secrets(&settings).expect("secrets");
+    let clock = ground.clock.clone();
+    let opened =
+        wharfinger::app::App::open(settings, &secrets, clock, Faults::none(), "http://x".into()).await;
+    opened.err().expect("the start is refused").to_string()
+}
+
+async fn a_bucket_that_lost_its_mark_is_refused(database: Database) {
+    let ground = Ground::on_s3(database, &[]);
+    let server = ground.start().await;
+    server.me().upload("cargo", b"bytes").await;
+    let deleted = server.app.blobs.delete_many(&[ObjectKey::mark()]).await;
+    assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
+    let said = refusal(&ground).await;
+    assert!(said.contains("is it the right bucket?") && said.contains("--accept-store"), "{said}");
+
+    store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
+    server.crash().await;
+    ground.start().await.me().upload("cargo", b"bytes").await;
+}
+
+async fn the_bucket_of_another_catalog_is_refused(database: Database) {
+    let theirs = Ground::on_s3(Database::Sqlite, &[]);
+    let server = theirs.start().await;
+    let url = theirs.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
+    let bucket = url.trim_start_matches("s3://").trim_end_matches("/wharf");
+    let gateway = harness::radosgw::shared();
+    let ours = Ground::in_bucket(database, bucket, &gateway.endpoint(), &[]);
+    let said = refusal(&ours).await;
+    assert!(said.contains("the store of another catalog"), "{said}");
+    server.me().upload("cargo", b"bytes").await;
+    let standing = store::check(&server.app.catalog, &server.app.place()).await;
+    assert_eq!(standing.expect("looked"), Standing::Ours, "their mark was not touched");
+}
+
+/// A catalog from a backup does not know what came after it: nothing is ended for being unknown to it.
+async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
+    let settings = [("ORPHAN_BLOB_GRACE_MS", "0")];
+    let ground = Ground::on_s3(database, &settings);
+    ground.start().await.crash().await;
+    ground.start().await.crash().await;
+    ground.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
+    let server = ground.start().await;
+    let standing = store::check(&server.app.catalog, &server.app.place()).await.expect("looked");
+    assert_eq!(standing, Standing::Restored { catalog: 1, store: 2 });
+
+    let parts = server.app.blobs.in_parts().expect("S3 takes parts");
+    let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
+    let upload = parts.begin(&key, None).await.expect("begun");
+    server.settle().await;
+    assert_eq!(parts.parts(&key, &upload).await.expect("kept"), []);
+
+    store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
+    let standing = store::check(&server.app.catalog, &server.app.place()).await.expect("looked");
+    assert_eq!(standing, Standing::Ours);
+    server.settle().await;
+    assert!(parts.parts(&key, &upload).await.is_err(), "ended now");
+}
+
+on_each_database!(
+    a_bucket_that_lost_its_mark_is_refused,
+    the_bucket_of_another_catalog_is_refused,
+    a_catalog_from_a_backup_is_known_for_one,
+);
