@@ -2,7 +2,7 @@
 //! one way to sign, whichever key does it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::{Method, Response};
@@ -166,9 +166,5 @@ impl Client {
             self.skew.read(&date);
         }
         if answer.status().is_success() { Ok(answer) } else { Err(Failure::read(answer).await) }
-    }
-
-    pub(super) fn store_time(&self) -> SystemTime {
-        self.skew.store_time()
     }
 }

@@ -19,13 +19,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use reqwest::header::HeaderMap;
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 
 use super::answer::{doing, header};
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest,
+    SignedRequest, unix_ms,
 };
 use call::{Call, Client};
 pub use connect::{AzureCredentials, AzureOptions, EntraOptions};
@@ -193,6 +194,10 @@ impl BlobStore for AzureStore {
 
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
         list::objects(self, prefix, start_after)
+    }
+
+    fn now(&self) -> UnixMs {
+        unix_ms(self.client.skew.store_time())
     }
 
     fn in_parts(&self) -> Option<&dyn PartStore> {

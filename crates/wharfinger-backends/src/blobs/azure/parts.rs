@@ -3,17 +3,16 @@
 //! A permit cannot name a block, nor be one to create: whoever may put a part may write the whole blob while the
 //! URL lives, also after it was joined. The ETag that confirm pins shows it.
 
-use std::time::UNIX_EPOCH;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
-use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 
 use super::super::answer::header;
-use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
+use super::super::{
+    BlobError, BlobStore as _, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished,
+};
 use super::blocks::{self, BlockList};
 use super::call::{Call, Client};
 use super::error::{from_xml, unreached};
@@ -40,8 +39,7 @@ impl PartStore for AzureStore {
     }
 
     async fn begin(&self, key: &ObjectKey, _content_type: Option<&str>) -> Result<String, BlobError> {
-        let now = self.client.store_time().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let upload_id = blocks::new_upload(UnixMs::try_from(now.as_millis()).unwrap_or(UnixMs::MAX));
+        let upload_id = blocks::new_upload(self.now());
         self.put_word(&self.full(key), blocks::begun(&upload_id)).await?;
         Ok(upload_id)
     }

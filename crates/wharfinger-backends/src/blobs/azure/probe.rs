@@ -1,7 +1,7 @@
 //! Tries out what the service does with a signed upload that is not what was signed, and whether it lets us do
 //! everything we will need. What it leaves behind it deletes, and what an earlier one left after a crash too.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
@@ -32,9 +32,9 @@ const RIGHT: Sent<'static> = Sent { bytes: BYTES, content_type: TYPE };
 
 impl AzureStore {
     pub(super) async fn find_out(&self) -> Result<Probed, BlobError> {
-        let mut warnings = Vec::new();
+        let mut notes = Vec::new();
         self.check().await?;
-        self.find_kind_of_account(&mut warnings).await?;
+        self.find_kind_of_account(&mut notes).await?;
         let name = uuid::Uuid::new_v4().to_string();
         // No blob can be put twice, so each try has one of its own.
         let keys: Vec<ObjectKey> = (0..4).map(|n| ObjectKey::probe(&format!("{name}-{n}"))).collect();
@@ -43,14 +43,14 @@ impl AzureStore {
         found?;
         gone.map_err(|error| doing("delete blobs", error))?;
         self.find_absence(&keys[0]).await?;
-        self.find_soft_delete(&keys[0], &mut warnings).await;
+        self.find_soft_delete(&keys[0], &mut notes).await;
         self.find_parts(&keys[0]).await?;
         self.clear_left_behind().await?;
-        Ok(Probed { clock_ahead_ms: self.client.skew.ahead_ms(), warnings })
+        Ok(Probed { clock_ahead_ms: self.client.skew.ahead_ms(), notes })
     }
 
     /// With a hierarchical namespace, keys are listed folder by folder and folders stay behind.
-    async fn find_kind_of_account(&self, warnings: &mut Vec<String>) -> Result<(), BlobError> {
+    async fn find_kind_of_account(&self, notes: &mut Vec<String>) -> Result<(), BlobError> {
         let call = Call::of_container().with("restype", "account").with("comp", "properties");
         match self.client.send(call).await {
             Ok(answer) if header(answer.headers(), "x-ms-is-hns-enabled").as_deref() == Some("true") => {
@@ -63,7 +63,7 @@ impl AzureStore {
             Err(failure) if failure.is_passing() => Err(failure.into()),
             Err(failure) => {
                 let error = BlobError::from(failure);
-                warnings.push(format!(
+                notes.push(format!(
                     "whether the account has a hierarchical namespace is unknown ({error}): it must have none"
                 ));
                 Ok(())
@@ -149,13 +149,13 @@ impl AzureStore {
     }
 
     /// Bytes that were deleted and are still there cost money, which someone should know.
-    async fn find_soft_delete(&self, key: &ObjectKey, warnings: &mut Vec<String>) {
+    async fn find_soft_delete(&self, key: &ObjectKey, notes: &mut Vec<String>) {
         let mut listing = Listing::under(self, key.as_str());
         listing.include = Some("deleted");
         if let Ok(kept) = listing.entries().try_collect::<Vec<_>>().await
             && !kept.is_empty()
         {
-            warnings.push("the account keeps what is deleted for some days (soft delete)".into());
+            notes.push("the account keeps what is deleted for some days (soft delete)".into());
         }
     }
 
@@ -173,11 +173,9 @@ impl AzureStore {
     async fn clear_left_behind(&self) -> Result<(), BlobError> {
         let folder = format!("{OWN}probe/");
         let old: Vec<Listed> = self.list(&folder, None).try_collect().await?;
-        let now = self.client.store_time().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
         let keys: Vec<ObjectKey> = old
             .iter()
-            .filter(|listed| listed.modified_at < now.saturating_sub(LEFT_BEHIND_MS))
+            .filter(|listed| listed.modified_at < self.now().saturating_sub(LEFT_BEHIND_MS))
             .filter_map(|listed| listed.key.strip_prefix(&folder).map(ObjectKey::probe))
             .collect();
         for outcome in self.delete_keys(&keys).await {

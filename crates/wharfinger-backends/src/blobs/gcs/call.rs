@@ -1,7 +1,7 @@
 //! Calls to the store. Ours are signed URLs as clients' are, so there is one way to sign and no token to fetch.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::{Method, Response};
@@ -141,9 +141,5 @@ impl Client {
             self.skew.read(&date);
         }
         if answer.status().is_success() { Ok(answer) } else { Err(Failure::read(answer).await) }
-    }
-
-    pub(super) fn store_time(&self) -> SystemTime {
-        self.skew.store_time()
     }
 }

@@ -1,7 +1,7 @@
 //! Tries out what the store does with a signed upload that is not what was signed, and whether it lets us do
 //! everything we will need. What it leaves behind it deletes, and what an earlier one left after a crash too.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
@@ -21,9 +21,9 @@ const LEFT_BEHIND_MS: i64 = 3_600_000;
 
 impl GcsStore {
     pub(super) async fn find_out(&self) -> Result<Probed, BlobError> {
-        let mut warnings = Vec::new();
+        let mut notes = Vec::new();
         self.check().await?;
-        self.find_versions(&mut warnings).await?;
+        self.find_versions(&mut notes).await?;
         let name = uuid::Uuid::new_v4().to_string();
         // No object can be put twice, so each try has one of its own.
         let keys: Vec<ObjectKey> = (0..3).map(|n| ObjectKey::probe(&format!("{name}-{n}"))).collect();
@@ -38,16 +38,16 @@ impl GcsStore {
         }
         self.find_parts(&keys[0]).await?;
         self.clear_left_behind().await?;
-        Ok(Probed { clock_ahead_ms: self.client.skew.ahead_ms(), warnings })
+        Ok(Probed { clock_ahead_ms: self.client.skew.ahead_ms(), notes })
     }
 
-    async fn find_versions(&self, warnings: &mut Vec<String>) -> Result<(), BlobError> {
+    async fn find_versions(&self, notes: &mut Vec<String>) -> Result<(), BlobError> {
         let answer = match self.client.send(Call::of_bucket().with("versioning", "")).await {
             Ok(answer) => answer.text().await.map_err(unreached)?,
             Err(failure) if failure.is_passing() => return Err(failure.into()),
             Err(failure) => {
                 let error = BlobError::from(failure);
-                warnings.push(format!(
+                notes.push(format!(
                     "whether the bucket keeps versions is unknown ({error}): taken for one that does not"
                 ));
                 return Ok(());
@@ -56,7 +56,7 @@ impl GcsStore {
         let versioned = element(&answer, "Status").as_deref() == Some("Enabled");
         self.learn(|learned| learned.versioned = versioned);
         if versioned {
-            warnings.push(
+            notes.push(
                 "the bucket keeps versions: what others overwrite there stays until a lifecycle rule takes it"
                     .into(),
             );
@@ -127,11 +127,9 @@ impl GcsStore {
     async fn clear_left_behind(&self) -> Result<(), BlobError> {
         let folder = format!("{OWN}probe/");
         let old: Vec<Listed> = self.list(&folder, None).try_collect().await?;
-        let now = self.client.store_time().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
         let keys: Vec<ObjectKey> = old
             .iter()
-            .filter(|listed| listed.modified_at < now.saturating_sub(LEFT_BEHIND_MS))
+            .filter(|listed| listed.modified_at < self.now().saturating_sub(LEFT_BEHIND_MS))
             .filter_map(|listed| listed.key.strip_prefix(&folder).map(ObjectKey::probe))
             .collect();
         for outcome in self.delete_many(&keys).await {

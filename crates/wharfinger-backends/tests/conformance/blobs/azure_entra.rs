@@ -113,7 +113,7 @@ async fn an_identity_signs_with_a_key_that_it_is_lent() {
     let (options, asked) = options("right").await;
     let store = AzureStore::connect(&options).expect("connected");
     let probed = store.probe().await.expect("a store that can be used");
-    assert_eq!(probed.warnings, Vec::<String>::new());
+    assert_eq!(probed.notes, Vec::<String>::new());
     assert!(store.caps().create_only);
     let key = key("uploads/t/u/f");
     assert_eq!(put_signed(&store, &key, b"first").await, 201);

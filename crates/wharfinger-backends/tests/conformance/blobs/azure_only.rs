@@ -248,7 +248,7 @@ async fn a_probe_leaves_nothing_and_takes_nothing() {
     let mark = ObjectKey::mark();
     store.put(&mark, Bytes::from_static(b"ours"), Over::Nothing).await.expect("put");
     let probed = store.probe().await.expect("a store that can be used");
-    assert_eq!((probed.clock_ahead_ms, probed.warnings), (0, Vec::<String>::new()));
+    assert_eq!((probed.clock_ahead_ms, probed.notes), (0, Vec::<String>::new()));
     let left: Vec<_> = store.list("", None).map_ok(|listed| listed.key).try_collect().await.expect("listed");
     assert_eq!(left, [mark.as_str()]);
     assert_eq!(unfinished(&store, "").await, []);
