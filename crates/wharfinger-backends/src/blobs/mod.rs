@@ -1,10 +1,14 @@
 //! Where the bytes lie. One trait for every store, with an honest account of what each can enforce.
 
+mod answer;
+pub mod azure;
 pub mod disk;
 mod faulty;
+pub mod gcs;
 mod parts;
 mod place;
 pub mod s3;
+mod skew;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -12,7 +12,8 @@ use aws_smithy_http_client::tls;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 
 use super::super::BlobError;
-use super::skew::{ReadDates, Skew};
+use super::super::skew::Skew;
+use super::skew::ReadDates;
 
 /// Where the bucket is. What is absent comes from the usual `AWS_*` variables, profiles and roles.
 #[derive(Clone, Default, PartialEq, Eq)]

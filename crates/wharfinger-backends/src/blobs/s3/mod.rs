@@ -25,13 +25,13 @@ use wharfinger_lifecycle::checksum::from_hex;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 
+use super::skew::Skew;
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
     SignedRequest, UrlLife, unix_ms,
 };
 pub use connect::{S3Credentials, S3Options, http_client};
 use error::{explain, from_sdk, unquoted};
-use skew::Skew;
 
 /// As many keys as one bulk delete may name.
 const DELETE_BATCH_MAX: usize = 1_000;

@@ -1,5 +1,7 @@
 //! The promises of the blob stores: one suite for all of them, then what only local disk promises.
 
+mod azure_entra;
+mod azure_only;
 mod disk_faults;
 mod landing;
 mod left_behind;
@@ -19,6 +21,8 @@ macro_rules! cases {
         cases!(@store ceph $($($room $case)+)+);
         cases!(@store ceph_prefix $($($room $case)+)+);
         cases!(@store ceph_versions $($($room $case)+)+);
+        cases!(@store azure $($($room $case)+)+);
+        cases!(@store azure_prefix $($($room $case)+)+);
     };
     (@store $store:ident $($room:ident $case:ident)+) => {
         mod $store {

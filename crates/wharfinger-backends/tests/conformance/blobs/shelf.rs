@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use harness::radosgw;
+use harness::{azurite, radosgw};
 use tempfile::TempDir;
 use uuid::Uuid;
+use wharfinger_backends::blobs::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_backends::blobs::disk::{DiskStore, Landed, LandingError, SigningKey};
 use wharfinger_backends::blobs::s3::{S3Credentials, S3Options, S3Store};
 use wharfinger_backends::blobs::{BlobStore, Over, PutGrant, UrlLife};
@@ -67,6 +68,29 @@ impl Shelf {
         Shelf::by_signed_put(Arc::new(store))
     }
 
+    /// A fresh container of Azurite.
+    pub(super) async fn azure() -> Shelf {
+        Shelf::in_azure(azure_options()).await
+    }
+
+    /// The same behind a prefix, beside what belongs to others.
+    pub(super) async fn azure_prefix() -> Shelf {
+        let mut options = azure_options();
+        let neighbours = AzureStore::connect(&options).expect("connected");
+        options.prefix = "wharf/".into();
+        for theirs in ["a", "uploads/t/u/f", "wharf", "wharf-2/uploads/t/u/f", "wharfuploads/t/u/f", "z"] {
+            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), Over::Anything).await;
+            put.expect("put");
+        }
+        Shelf::in_azure(options).await
+    }
+
+    async fn in_azure(options: AzureOptions) -> Shelf {
+        let store = AzureStore::connect(&options).expect("connected");
+        store.probe().await.expect("a store that can be used");
+        Shelf::by_signed_put(Arc::new(store))
+    }
+
     /// Bytes come as clients bring them.
     fn by_signed_put(store: Arc<dyn BlobStore>) -> Shelf {
         let to = store.clone();
@@ -107,6 +131,17 @@ pub(super) fn ceph_options() -> S3Options {
             session_token: None,
         }),
         ..S3Options::default()
+    }
+}
+
+pub(super) fn azure_options() -> AzureOptions {
+    let server = azurite::shared();
+    AzureOptions {
+        account: server.account().to_owned(),
+        container: server.create_container(),
+        endpoint: Some(server.endpoint()),
+        credentials: Some(AzureCredentials::AccountKey(server.key().to_owned())),
+        ..AzureOptions::default()
     }
 }
 

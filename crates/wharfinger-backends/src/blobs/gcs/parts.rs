@@ -1,0 +1,238 @@
+//! Multipart uploads of the XML API: begun and joined by us, filled by clients through signed URLs.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use reqwest::Method;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::limits::MIB;
+
+use super::super::answer::element;
+use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
+use super::GcsStore;
+use super::call::{Call, Client};
+use super::error::{from_xml, unreached};
+use super::list::to_unix_ms;
+use super::sign::Unsigned;
+
+const LIMITS: PartLimits = PartLimits {
+    part_bytes_min: 5 * MIB,
+    part_bytes_max: 5 * 1_024 * MIB,
+    parts_max: 10_000,
+    whole_bytes_max: 5 * 1_024 * 1_024 * MIB,
+};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Begun {
+    upload_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PartPage {
+    /// What is no list may still look like an empty one.
+    #[serde(rename = "UploadId")]
+    _upload_id: String,
+    #[serde(default)]
+    part: Vec<PartEntry>,
+    is_truncated: Option<bool>,
+    next_part_number_marker: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PartEntry {
+    part_number: u32,
+    size: u64,
+    #[serde(rename = "ETag")]
+    etag: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct UploadPage {
+    #[serde(rename = "Bucket")]
+    _bucket: String,
+    #[serde(default)]
+    upload: Vec<UploadEntry>,
+    is_truncated: Option<bool>,
+    next_key_marker: Option<String>,
+    next_upload_id_marker: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct UploadEntry {
+    key: String,
+    upload_id: String,
+    initiated: Option<String>,
+}
+
+async fn ask<T: DeserializeOwned>(client: &Client, call: Call<'_>) -> Result<T, BlobError> {
+    let answer = client.send(call).await?;
+    Ok(from_xml(&answer.text().await.map_err(unreached)?)?)
+}
+
+#[async_trait]
+impl PartStore for GcsStore {
+    fn limits(&self) -> PartLimits {
+        LIMITS
+    }
+
+    async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
+        let object = self.full(key);
+        let mut begin = Call::of(Method::POST, &object).with("uploads", "");
+        if let Some(content_type) = content_type {
+            begin = begin.header("content-type", content_type);
+        }
+        let begun: Begun = ask(&self.client, begin).await?;
+        Ok(begun.upload_id)
+    }
+
+    async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
+        let path = self.client.path(Some(&self.full(&grant.key)));
+        let unsigned = self.client.unsigned("PUT", &self.client.public, &path, grant.life.duration());
+        let query = vec![("partNumber", grant.number.to_string()), ("uploadId", grant.upload_id.clone())];
+        let url = self.client.signer.sign(&Unsigned { query, ..unsigned })?;
+        Ok(SignedRequest { method: "PUT", url, headers: Vec::new() })
+    }
+
+    async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
+        let object = self.full(key);
+        let mut found = Vec::new();
+        let mut after = None;
+        loop {
+            let mut list = Call::of(Method::GET, &object).with("uploadId", upload_id);
+            if let Some(after) = after {
+                list = list.with("part-number-marker", u32::to_string(&after));
+            }
+            let page: PartPage = ask(&self.client, list).await?;
+            found.extend(page.part.into_iter().map(|part| Part {
+                number: part.part_number,
+                size: part.size,
+                etag: part.etag.trim_matches('"').to_owned(),
+            }));
+            match page.next_part_number_marker {
+                Some(next) if page.is_truncated.unwrap_or(false) => after = Some(next),
+                _ => break,
+            }
+        }
+        found.sort_by_key(|part| part.number);
+        Ok(found)
+    }
+
+    async fn join(
+        &self,
+        key: &ObjectKey,
+        upload_id: &str,
+        _content_type: Option<&str>,
+        parts: &[Part],
+    ) -> Result<(), BlobError> {
+        let object = self.full(key);
+        let parts = parts.iter().map(|part| {
+            format!("<Part><PartNumber>{}</PartNumber><ETag>\"{}\"</ETag></Part>", part.number, part.etag)
+        });
+        let list =
+            format!("<CompleteMultipartUpload>{}</CompleteMultipartUpload>", parts.collect::<String>());
+        let join = Call::of(Method::POST, &object).with("uploadId", upload_id).body(list);
+        match self.client.send(join).await {
+            Ok(answer) => {
+                let told = answer.text().await.map_err(unreached)?;
+                // What begins as success may still end otherwise.
+                match element(&told, "Code") {
+                    Some(code) => Err(BlobError::Unavailable(code)),
+                    None => Ok(()),
+                }
+            }
+            Err(failure) if matches!(failure.code(), "InvalidPart" | "InvalidPartOrder") => {
+                Err(BlobError::NotFound)
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
+        let uploads: Vec<Unfinished> = self.unfinished(key.as_str()).try_collect().await?;
+        for upload in uploads.iter().filter(|upload| upload.key == key.as_str()) {
+            self.abandon_one(key, &upload.upload_id).await?;
+        }
+        Ok(())
+    }
+
+    async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
+        let object = self.full(key);
+        let abort = Call::of(Method::DELETE, &object).with("uploadId", upload_id);
+        super::absent_is_gone(self.client.send(abort).await)
+    }
+
+    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
+        let under = format!("{}{prefix}", self.prefix);
+        let (client, own): (Arc<Client>, String) = (self.client.clone(), self.prefix.clone());
+        stream::try_unfold(Some((None::<String>, None::<String>)), move |after| {
+            let (client, own, under) = (client.clone(), own.clone(), under.clone());
+            async move {
+                let Some((after_key, after_upload)) = after else { return Ok(None) };
+                let mut list = Call::of_bucket().with("uploads", "").with("prefix", under);
+                if let Some(after_key) = after_key {
+                    list = list.with("key-marker", after_key);
+                }
+                if let Some(after_upload) = after_upload {
+                    list = list.with("upload-id-marker", after_upload);
+                }
+                let page: UploadPage = ask(&client, list).await?;
+                let next = page
+                    .is_truncated
+                    .unwrap_or(false)
+                    .then_some((page.next_key_marker, page.next_upload_id_marker));
+                let found: Vec<Result<Unfinished, BlobError>> = page
+                    .upload
+                    .into_iter()
+                    .filter_map(|upload| {
+                        Some(Ok(Unfinished {
+                            key: upload.key.strip_prefix(&own)?.to_owned(),
+                            upload_id: upload.upload_id,
+                            begun_at: upload.initiated.as_deref().and_then(to_unix_ms),
+                        }))
+                    })
+                    .collect();
+                Ok::<_, BlobError>(Some((stream::iter(found), next)))
+            }
+        })
+        .try_flatten()
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_answers_are_read() {
+        let begun = "<InitiateMultipartUploadResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>\
+            <Bucket>box</Bucket><Key>w/f</Key><UploadId>VXBsb2FkSWQ=</UploadId></InitiateMultipartUploadResult>";
+        assert_eq!(from_xml::<Begun>(begun).expect("begun").upload_id, "VXBsb2FkSWQ=");
+        let parts = "<ListPartsResult><Bucket>box</Bucket><Key>w/f</Key><UploadId>u</UploadId>\
+            <PartNumberMarker>0</PartNumberMarker><NextPartNumberMarker>2</NextPartNumberMarker>\
+            <MaxParts>1000</MaxParts><IsTruncated>true</IsTruncated>\
+            <Part><PartNumber>2</PartNumber><LastModified>2021-11-10T20:48:34.000Z</LastModified>\
+            <ETag>\"7778aef8\"</ETag><Size>10485760</Size></Part></ListPartsResult>";
+        let page = from_xml::<PartPage>(parts).expect("parts");
+        assert_eq!((page.part[0].part_number, page.part[0].size), (2, 10_485_760));
+        assert_eq!((page.part[0].etag.as_str(), page.next_part_number_marker), ("\"7778aef8\"", Some(2)));
+        let uploads = "<ListMultipartUploadsResult><Bucket>box</Bucket><KeyMarker></KeyMarker>\
+            <UploadIdMarker></UploadIdMarker><NextKeyMarker>w/f</NextKeyMarker>\
+            <NextUploadIdMarker>u</NextUploadIdMarker><MaxUploads>1</MaxUploads><IsTruncated>true</IsTruncated>\
+            <Upload><Key>w/f</Key><UploadId>u</UploadId><StorageClass>STANDARD</StorageClass>\
+            <Initiated>1970-01-01T00:00:05.000Z</Initiated></Upload></ListMultipartUploadsResult>";
+        let page = from_xml::<UploadPage>(uploads).expect("uploads");
+        assert_eq!(page.upload[0].initiated.as_deref().and_then(to_unix_ms), Some(5_000));
+        assert_eq!(page.next_upload_id_marker.as_deref(), Some("u"));
+        assert!(from_xml::<UploadPage>("<html></html>").is_err());
+        assert!(from_xml::<PartPage>("<html></html>").is_err());
+    }
+}
