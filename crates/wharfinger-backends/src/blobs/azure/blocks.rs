@@ -13,7 +13,7 @@ const BEGUN: u32 = 0;
 /// Says that an upload was abandoned while another of the same blob was not: blocks cannot be deleted one by one.
 const ABANDONED: u32 = 99_999_999;
 /// The upload of blocks that are of none of ours, as of a part that came after its upload had ended.
-const STRAY: &str = "stray";
+pub(super) const STRAY: &str = "stray";
 const ID_LENGTH: usize = 20;
 
 /// The id of a new upload, with the time by the store's clock in it.
@@ -73,10 +73,6 @@ impl BlockList {
         blocks.filter_map(|block| parse(&block.name).map(|(upload_id, number)| (upload_id, number, block)))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.uncommitted_blocks.block.is_empty()
-    }
-
     /// The uploads that go on, oldest first. Blocks of none are an upload too, so that someone ends it.
     pub(super) fn uploads(&self) -> Vec<String> {
         let of = |wanted: u32| {
@@ -85,7 +81,9 @@ impl BlockList {
         let ended: Vec<String> = of(ABANDONED).collect();
         let mut going_on: Vec<String> = of(BEGUN).filter(|upload_id| !ended.contains(upload_id)).collect();
         going_on.sort();
-        if going_on.is_empty() && !self.is_empty() {
+        let mut blocks = self.uncommitted_blocks.block.iter().map(|block| parse(&block.name));
+        let stray = |of: Option<(String, u32)>| of.is_none_or(|(upload_id, _)| !ended.contains(&upload_id));
+        if going_on.is_empty() && blocks.any(stray) {
             going_on.push(STRAY.to_owned());
         }
         going_on

@@ -92,7 +92,7 @@ impl PartStore for AzureStore {
     async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
         let blob = self.full(key);
         match block_list(&self.client, &blob).await {
-            Ok(_) => self.sweep_blocks(&blob).await,
+            Ok(list) => self.end_uploads(&blob, &list.uploads()).await,
             Err(BlobError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }
@@ -110,7 +110,7 @@ impl PartStore for AzureStore {
             return Ok(());
         }
         if uploads.len() == 1 {
-            return self.sweep_blocks(&blob).await;
+            return self.end_uploads(&blob, &uploads).await;
         }
         self.put_word(&blob, blocks::abandoned(upload_id)).await
     }
@@ -163,9 +163,19 @@ impl AzureStore {
         Ok(self.client.send(put).await.map(drop)?)
     }
 
+    /// With their blocks where that can be. Over a blob they cannot go, and are only said to have ended.
+    async fn end_uploads(&self, blob: &str, uploads: &[String]) -> Result<(), BlobError> {
+        if !self.sweep_blocks(blob).await? {
+            for upload_id in uploads.iter().filter(|upload_id| *upload_id != blocks::STRAY) {
+                self.put_word(blob, blocks::abandoned(upload_id)).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Blocks cannot be deleted, but go when others are committed, or none: that makes an empty blob, where there
-    /// was none, which is deleted again if it is still the same.
-    async fn sweep_blocks(&self, blob: &str) -> Result<(), BlobError> {
+    /// was none, which is deleted again if it is still the same. False: there was one.
+    async fn sweep_blocks(&self, blob: &str) -> Result<bool, BlobError> {
         let put = Call::put(blob, Bytes::from(commit_list(&[]))).with("comp", "blocklist");
         let put = put.header(SWEEPER.0, SWEEPER.1).create_only();
         let answer = match self.client.send(put).await.map_err(BlobError::from) {
@@ -173,14 +183,14 @@ impl AzureStore {
             answer => Ok(answer?),
         };
         let answer = match answer.map_err(BlobError::from) {
-            Err(BlobError::NotFound) => return Ok(()),
+            Err(BlobError::NotFound) => return Ok(true),
             answer => answer?,
         };
         let put_now = answer.status() == reqwest::StatusCode::CREATED;
         let left_behind = header(answer.headers(), SWEEPER.0).as_deref() == Some(SWEEPER.1)
             && header(answer.headers(), "content-length").as_deref() == Some("0");
         if !(put_now || left_behind) {
-            return Ok(());
+            return Ok(false);
         }
         let etag = etag(answer.headers()).unwrap_or_default();
         let delete = Call::delete(blob).header("if-match", format!("\"{etag}\""));
@@ -188,9 +198,9 @@ impl AzureStore {
             Ok(_) | Err(BlobError::NotFound | BlobError::Changed) => {}
             Err(error) => return Err(error),
         }
-        match header(answer.headers(), "x-ms-version-id") {
-            Some(version_id) => self.delete_version(blob, &version_id).await,
-            None => Ok(()),
+        if let Some(version_id) = header(answer.headers(), "x-ms-version-id") {
+            self.delete_version(blob, &version_id).await?;
         }
+        Ok(true)
     }
 }

@@ -351,7 +351,12 @@ async fn what_is_abandoned_is_gone_and_what_is_joined_stays() {
         store.abandon(kept).await.expect("nothing to do");
         let upload = store.begin(kept, None).await.expect("begun");
         store.abandon_one(kept, &upload).await.expect("not at the object's cost");
+        assert!(matches!(store.parts(kept, &upload).await, Err(BlobError::NotFound)));
+        let upload = store.begin(kept, None).await.expect("begun");
+        put_part(&store, kept, &upload, 1, b"bytes").await;
         store.abandon(kept).await.expect("not at the object's cost");
+        assert!(matches!(store.parts(kept, &upload).await, Err(BlobError::NotFound)));
+        assert_eq!(unfinished(&store, kept.as_str()).await, []);
         assert_eq!(store.head(kept, None).await.expect("present"), before);
     }
     let left: Vec<_> = store.list("", None).map_ok(|listed| listed.key).try_collect().await.expect("listed");
