@@ -1,4 +1,4 @@
-//! Everything outside the process: the catalog (SQLite, PostgreSQL), the blobs (local disk, S3), and the faults
+//! Everything outside the process: the catalog (SQLite, PostgreSQL), the blobs (local disk, S3, Azure, GCS), and the faults
 //! that tests put in front of both.
 
 pub mod blobs;

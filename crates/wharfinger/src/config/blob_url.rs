@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use wharfinger_backends::blobs::BlobPlace;
+use wharfinger_backends::blobs::azure::AzureOptions;
+use wharfinger_backends::blobs::gcs::GcsOptions;
 use wharfinger_backends::blobs::s3::{S3Credentials, S3Options};
 
 use super::{BadSetting, Values};
@@ -27,7 +29,20 @@ pub(super) fn blob_place(values: &Values, data_dir: &Path) -> Result<BlobPlace, 
     }
     match url.split_once("://") {
         Some(("s3", rest)) => s3(rest, public_endpoint, values).map(BlobPlace::S3),
-        _ => Err(BadSetting::new(NAME, "must be `file:`, `file:/path` or `s3://bucket/prefix`")),
+        Some(("az", rest)) => {
+            let (container, prefix) = bucket_and_prefix(rest)?;
+            let options = AzureOptions { container, prefix, public_endpoint, ..AzureOptions::default() };
+            Ok(BlobPlace::Azure(options.filled(&|name| values.of_store(name))))
+        }
+        Some(("gs", rest)) => {
+            let (bucket, prefix) = bucket_and_prefix(rest)?;
+            let options = GcsOptions { bucket, prefix, public_endpoint, ..GcsOptions::default() };
+            Ok(BlobPlace::Gcs(options.filled(&|name| values.of_store(name))))
+        }
+        _ => Err(BadSetting::new(
+            NAME,
+            "must be `file:`, `file:/path`, `s3://bucket/prefix`, `az://container/prefix` or `gs://bucket/prefix`",
+        )),
     }
 }
 
@@ -120,6 +135,26 @@ mod tests {
                 "{url}"
             );
         }
+    }
+
+    #[test]
+    fn the_variables_of_azure_and_google() {
+        let set = [
+            (NAME, "az://c/p"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "acme"),
+            ("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0"),
+            ("AZURE_STORAGE_ENDPOINT", "http://localhost:10000/acme"),
+        ];
+        let Ok(BlobPlace::Azure(options)) = place(&set) else { panic!("possible settings") };
+        assert_eq!(
+            (options.account.as_str(), options.container.as_str(), options.prefix.as_str()),
+            ("acme", "c", "p/")
+        );
+        assert!(!format!("{options:?}").contains("c2VjcmV0"));
+        let set = [(NAME, "gs://b"), ("GOOGLE_APPLICATION_CREDENTIALS", "/etc/key.json")];
+        let Ok(BlobPlace::Gcs(options)) = place(&set) else { panic!("possible settings") };
+        assert_eq!((options.bucket.as_str(), options.prefix.as_str()), ("b", ""));
+        assert!(options.credentials.is_some());
     }
 
     #[test]

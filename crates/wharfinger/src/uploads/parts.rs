@@ -98,10 +98,11 @@ pub(super) async fn join(app: &App, file: &File, cut: Cut) -> Result<(), VerbErr
     };
     let wanted = choose(cut, have)?;
     match store.join(&file.key, &upload_id, file.content_type.as_deref(), &wanted).await {
-        Ok(()) | Err(BlobError::NotFound) => {}
+        Ok(()) => end_others(store, file).await,
+        // Joined by somebody else, or a part was sent anew at this moment: the object says which.
+        Err(BlobError::NotFound) => {}
         Err(error) => return Err(error.into()),
     }
-    end_others(store, file).await;
     take_back_if_ended(app, file).await
 }
 

@@ -108,6 +108,20 @@ impl Ground {
         Ground::in_bucket(database, &bucket, &server.endpoint(), settings)
     }
 
+    /// With a fresh container of Azurite as its store.
+    pub fn on_azure(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+        let server = harness::azurite::shared();
+        let (url, endpoint) = (format!("az://{}/wharf", server.create_container()), server.endpoint());
+        let mut all = vec![
+            ("WHARFINGER_BLOB_URL", url.as_str()),
+            ("AZURE_STORAGE_ENDPOINT", endpoint.as_str()),
+            ("AZURE_STORAGE_ACCOUNT_NAME", server.account()),
+            ("AZURE_STORAGE_ACCOUNT_KEY", server.key()),
+        ];
+        all.extend(settings);
+        Ground::with(database, &all)
+    }
+
     /// With a bucket that is there, at an address of the gateway or of something in front of it.
     pub fn in_bucket(
         database: Database,
@@ -266,11 +280,6 @@ impl Answer {
 
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or_default()
-    }
-
-    #[track_caller]
-    pub fn expect_status(self, status: u16) {
-        assert_eq!(self.status.as_u16(), status, "{}", self.body);
     }
 
     #[track_caller]

@@ -103,7 +103,8 @@ impl BlobStore for GcsStore {
             binds_checksum: false,
             create_only: learned.create_only,
             refuses_ended: false,
-            versioned: learned.versioned,
+            // Only the live generation is deleted.
+            versioned: false,
             delete_batch_max: DELETE_BATCH_MAX,
         }
     }

@@ -6,7 +6,61 @@ mod whole;
 
 use serde_json::{Value, json};
 
-use crate::test_app::TestApp;
+use crate::test_app::{Answer, Database, Ground, TestApp};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Store {
+    S3,
+    Azure,
+}
+
+/// A database and a store for a test to stand on.
+#[derive(Clone, Copy, Debug)]
+struct Site {
+    database: Database,
+    store: Store,
+}
+
+impl Site {
+    fn ground(self, settings: &[(&'static str, &str)]) -> Ground {
+        match self.store {
+            Store::S3 => Ground::on_s3(self.database, settings),
+            Store::Azure => Ground::on_azure(self.database, settings),
+        }
+    }
+}
+
+/// Makes each of these functions a test on S3 with both databases, and on Azure.
+macro_rules! on_each_store {
+    ($($name:ident),* $(,)?) => {
+        on_each_store!(@site s3_sqlite Sqlite S3 $($name)*);
+        on_each_store!(@site s3_postgres Postgres S3 $($name)*);
+        on_each_store!(@site azure Sqlite Azure $($name)*);
+    };
+    (@site $site:ident $database:ident $store:ident $($name:ident)*) => {
+        mod $site {
+            use super::super::{Site, Store};
+            use crate::test_app::Database;
+            const SITE: Site = Site { database: Database::$database, store: Store::$store };
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(SITE).await;
+            })*
+        }
+    };
+}
+use on_each_store;
+
+/// Bytes that the store takes.
+#[track_caller]
+fn taken(answer: &Answer) {
+    assert!(answer.status.is_success(), "{} {}", answer.status, answer.body);
+}
+
+#[track_caller]
+fn refused(answer: &Answer) {
+    assert!(answer.status.is_client_error(), "{} {}", answer.status, answer.body);
+}
 
 /// Past every URL and every grace of a small file.
 const LONG_MS: i64 = 2 * 3_600_000;

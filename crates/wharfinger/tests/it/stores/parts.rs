@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use wharfinger_backends::blobs::PartStore;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::{LONG_MS, announce, bytes, cargo, downloaded, id_of};
+use super::{LONG_MS, Site, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::TestApp;
 
 const PART: usize = 16 << 20;
 const LARGE: usize = 2 * PART + 5;
@@ -20,7 +20,7 @@ fn key(id: &str) -> ObjectKey {
 }
 
 fn store(server: &TestApp) -> &dyn PartStore {
-    server.app.blobs.in_parts().expect("S3 takes parts")
+    server.app.blobs.in_parts().expect("it takes parts")
 }
 
 async fn put_part(server: &TestApp, grant: &Value, number: usize, body: Vec<u8>) -> u16 {
@@ -45,8 +45,8 @@ async fn reissue(server: &TestApp, id: &str) -> Value {
     server.me().post(&format!("/api/v2/files/{id}/url"), json!({})).await.expect(200)
 }
 
-async fn a_large_file_comes_in_parts(database: Database) {
-    let ground = Ground::on_s3(database, &SETTINGS);
+async fn a_large_file_comes_in_parts(site: Site) {
+    let ground = site.ground(&SETTINGS);
     let server = ground.start().await;
     let whole = bytes(LARGE);
     let grant = announce(&server, cargo(LARGE)).await;
@@ -58,33 +58,40 @@ async fn a_large_file_comes_in_parts(database: Database) {
     assert!(grant["uploadUrl"].is_null() && grant["expiresAt"].is_string(), "{grant}");
 
     // The last first, one twice, and what is missing is named.
-    assert_eq!(put_part(&server, &grant, 3, part(&whole, 3)).await, 200);
-    assert_eq!(put_part(&server, &grant, 1, vec![0; PART]).await, 200);
-    assert_eq!(put_part(&server, &grant, 1, part(&whole, 1)).await, 200);
+    assert!(put_part(&server, &grant, 3, part(&whole, 3)).await < 300);
+    assert!(put_part(&server, &grant, 1, vec![0; PART]).await < 300);
+    assert!(put_part(&server, &grant, 1, part(&whole, 1)).await < 300);
     let problem = server.me().confirm(&id).await.expect_problem(409, "object_missing");
     assert!(problem["detail"].as_str().expect("words").ends_with("missing: 2"), "{problem}");
     let fresh = reissue(&server, &id).await;
     assert_eq!(uploaded(&fresh), [true, false, true]);
-    assert!(put_part(&server, &fresh, 2, vec![0; PART - 1]).await >= 400, "another length than was granted");
-    assert_eq!(put_part(&server, &fresh, 2, part(&whole, 2)).await, 200);
+    if site.store == Store::S3 {
+        assert!(
+            put_part(&server, &fresh, 2, vec![0; PART - 1]).await >= 400,
+            "another length than was granted"
+        );
+    }
+    assert!(put_part(&server, &fresh, 2, part(&whole, 2)).await < 300);
 
     assert_eq!(server.me().confirm(&id).await.expect(200)["status"], "ready");
     assert_eq!(server.me().confirm(&id).await.expect(200)["status"], "ready");
     let (got, headers) = downloaded(&server, &id).await;
     assert!(got == whole);
     assert_eq!(headers["content-type"], "application/x-cargo");
-    assert!(put_part(&server, &fresh, 2, part(&whole, 2)).await >= 400, "the upload is over");
+    if site.store == Store::S3 {
+        assert!(put_part(&server, &fresh, 2, part(&whole, 2)).await >= 400, "the upload is over");
+    }
     oracle::all_is_healed(&ground, &server).await;
 }
 
-async fn the_checksum_of_all_parts_is_found_out(database: Database) {
-    let ground = Ground::on_s3(database, &SETTINGS);
+async fn the_checksum_of_all_parts_is_found_out(site: Site) {
+    let ground = site.ground(&SETTINGS);
     let server = ground.start().await;
     let whole = bytes(LARGE);
     let sum = wharfinger_lifecycle::checksum::to_hex(&<sha2::Sha256 as sha2::Digest>::digest(&whole));
     for (sent, status) in [(whole.clone(), 200), (vec![7; LARGE], 409)] {
         let grant = announce(&server, json!({ "fileName": "c", "size": LARGE, "checksumSha256": sum })).await;
-        server.put_bytes(&grant, &sent).await.expect(200);
+        taken(&server.put_bytes(&grant, &sent).await);
         let answer = server.me().confirm(&id_of(&grant)).await;
         assert_eq!(answer.status.as_u16(), status, "{}", answer.body);
     }
@@ -94,18 +101,20 @@ async fn the_checksum_of_all_parts_is_found_out(database: Database) {
 }
 
 /// Cancelled, or never confirmed: no part is left, and none can come any more.
-async fn what_ends_leaves_no_parts(database: Database) {
-    let ground = Ground::on_s3(database, &SETTINGS);
+async fn what_ends_leaves_no_parts(site: Site) {
+    let ground = site.ground(&SETTINGS);
     let server = ground.start().await;
     let (cancelled, forgotten) =
         (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
     for grant in [&cancelled, &forgotten] {
-        assert_eq!(put_part(&server, grant, 1, vec![1; PART]).await, 200);
+        assert!(put_part(&server, grant, 1, vec![1; PART]).await < 300);
     }
     server.me().delete(&format!("/api/v2/files/{}", id_of(&cancelled))).await.expect(204);
     server.settle().await;
     assert_eq!(unfinished(&server).await.len(), 1, "that of the other");
-    assert!(put_part(&server, &cancelled, 2, vec![1; PART]).await >= 400);
+    // What a store takes all the same goes at the second look.
+    let late = put_part(&server, &cancelled, 2, vec![1; PART]).await;
+    assert!(late >= 400 || site.store == Store::Azure, "{late}");
     ground.advance(LONG_MS);
     server.settle().await;
     assert_eq!(unfinished(&server).await, Vec::<String>::new());
@@ -114,26 +123,26 @@ async fn what_ends_leaves_no_parts(database: Database) {
 }
 
 /// Stores have rules of their own that end what is unfinished.
-async fn an_upload_that_the_store_forgot_is_begun_anew(database: Database) {
-    let ground = Ground::on_s3(database, &SETTINGS);
+async fn an_upload_that_the_store_forgot_is_begun_anew(site: Site) {
+    let ground = site.ground(&SETTINGS);
     let server = ground.start().await;
     let whole = bytes(LARGE);
     let grant = announce(&server, cargo(LARGE)).await;
     let id = id_of(&grant);
-    assert_eq!(put_part(&server, &grant, 1, part(&whole, 1)).await, 200);
+    assert!(put_part(&server, &grant, 1, part(&whole, 1)).await < 300);
     store(&server).abandon(&key(&id)).await.expect("ended by another");
     server.me().confirm(&id).await.expect_problem(409, "object_missing");
     let fresh = reissue(&server, &id).await;
     assert_eq!(uploaded(&fresh), [false, false, false]);
-    server.put_bytes(&fresh, &whole).await.expect(200);
+    taken(&server.put_bytes(&fresh, &whole).await);
     server.me().confirm(&id).await.expect(200);
     assert!(downloaded(&server, &id).await.0 == whole);
     oracle::all_is_healed(&ground, &server).await;
 }
 
 /// Begun by a process that crashed before it could write the id down.
-async fn an_upload_that_no_file_knows_is_ended(database: Database) {
-    let ground = Ground::on_s3(database, &SETTINGS);
+async fn an_upload_that_no_file_knows_is_ended(site: Site) {
+    let ground = site.ground(&SETTINGS);
     let server = ground.start().await;
     let grant = announce(&server, cargo(LARGE)).await;
     let id = id_of(&grant);
@@ -147,14 +156,14 @@ async fn an_upload_that_no_file_knows_is_ended(database: Database) {
 
     // Known or not: what is confirmed has no other upload.
     store(&server).begin(&key(&id), None).await.expect("begun");
-    server.put_bytes(&grant, &bytes(LARGE)).await.expect(200);
+    taken(&server.put_bytes(&grant, &bytes(LARGE)).await);
     server.me().confirm(&id).await.expect(200);
     assert_eq!(unfinished(&server).await, Vec::<String>::new());
     oracle::all_is_healed(&ground, &server).await;
 }
 
-async fn the_same_key_goes_on_with_the_same_upload(database: Database) {
-    let ground = Ground::on_s3(database, &SETTINGS);
+async fn the_same_key_goes_on_with_the_same_upload(site: Site) {
+    let ground = site.ground(&SETTINGS);
     let server = ground.start().await;
     let init = async || {
         let me = server.me();
@@ -162,7 +171,7 @@ async fn the_same_key_goes_on_with_the_same_upload(database: Database) {
         me.send(request.json(&cargo(LARGE))).await.expect(201)
     };
     let first = init().await;
-    assert_eq!(put_part(&server, &first, 2, vec![1; PART]).await, 200);
+    assert!(put_part(&server, &first, 2, vec![1; PART]).await < 300);
     let second = init().await;
     assert_eq!(id_of(&first), id_of(&second));
     assert_eq!(uploaded(&second), [false, true, false]);
@@ -170,13 +179,13 @@ async fn the_same_key_goes_on_with_the_same_upload(database: Database) {
 }
 
 /// Joined while the file is ended: whoever wins, nothing is left that nobody answers for.
-async fn a_confirm_that_loses_leaves_no_object(database: Database) {
+async fn a_confirm_that_loses_leaves_no_object(site: Site) {
     let settings = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
-    let ground = Ground::on_s3(database, &settings);
+    let ground = site.ground(&settings);
     let server = ground.start().await;
     for _ in 0..8 {
         let grant = announce(&server, cargo(5)).await;
-        server.put_bytes(&grant, b"12345").await.expect(200);
+        taken(&server.put_bytes(&grant, b"12345").await);
         let id = id_of(&grant);
         let path = format!("/api/v2/files/{id}");
         let me = server.me();
@@ -191,13 +200,13 @@ async fn a_confirm_that_loses_leaves_no_object(database: Database) {
 }
 
 /// Rescued: its client sent every part and vanished.
-async fn parts_that_are_all_there_are_rescued(database: Database) {
+async fn parts_that_are_all_there_are_rescued(site: Site) {
     let settings = [SETTINGS[0], SETTINGS[1], ("UPLOAD_WINDOW_POLICY", "rescue")];
-    let ground = Ground::on_s3(database, &settings);
+    let ground = site.ground(&settings);
     let server = ground.start().await;
     let (whole, half) = (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
-    server.put_bytes(&whole, &bytes(LARGE)).await.expect(200);
-    assert_eq!(put_part(&server, &half, 1, vec![1; PART]).await, 200);
+    taken(&server.put_bytes(&whole, &bytes(LARGE)).await);
+    assert!(put_part(&server, &half, 1, vec![1; PART]).await < 300);
     ground.advance(LONG_MS);
     server.settle().await;
     assert!(downloaded(&server, &id_of(&whole)).await.0 == bytes(LARGE));
@@ -205,7 +214,7 @@ async fn parts_that_are_all_there_are_rescued(database: Database) {
     oracle::all_is_healed(&ground, &server).await;
 }
 
-on_each_database!(
+on_each_store!(
     a_large_file_comes_in_parts,
     the_checksum_of_all_parts_is_found_out,
     what_ends_leaves_no_parts,
