@@ -19,6 +19,7 @@ macro_rules! cases {
         cases!(@store ceph $($($room $case)+)+);
         cases!(@store ceph_prefix $($($room $case)+)+);
         cases!(@store ceph_versions $($($room $case)+)+);
+        cases!(@store strict $($($room $case)+)+);
     };
     (@store $store:ident $($room:ident $case:ident)+) => {
         mod $store {

@@ -61,6 +61,11 @@ impl Shelf {
         Shelf::s3(options).await
     }
 
+    /// A fresh bucket of a server that takes nothing on trust and answers in small pages.
+    pub(super) async fn strict() -> Shelf {
+        Shelf::s3(strict_options()).await
+    }
+
     async fn s3(options: S3Options) -> Shelf {
         let store = S3Store::connect(&options).await.expect("connected");
         store.probe().await.expect("a store that can be used");
@@ -104,6 +109,21 @@ pub(super) fn ceph_options() -> S3Options {
         credentials: Some(S3Credentials {
             access_key: server.access_key().to_owned(),
             secret_key: server.secret_key().to_owned(),
+            session_token: None,
+        }),
+        ..S3Options::default()
+    }
+}
+
+pub(super) fn strict_options() -> S3Options {
+    let server = strict_s3::shared();
+    S3Options {
+        bucket: server.create_bucket(),
+        region: Some(strict_s3::REGION.to_owned()),
+        endpoint: Some(server.endpoint()),
+        credentials: Some(S3Credentials {
+            access_key: strict_s3::ACCESS_KEY.to_owned(),
+            secret_key: strict_s3::SECRET_KEY.to_owned(),
             session_token: None,
         }),
         ..S3Options::default()
