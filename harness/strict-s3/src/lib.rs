@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+pub use objects::KEYS_PER_PAGE;
+
 /// The region that requests must be signed for.
 pub const REGION: &str = "eu-north-1";
 pub const ACCESS_KEY: &str = "STRICTKEY";

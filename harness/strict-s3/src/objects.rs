@@ -9,7 +9,7 @@ use s3s::{S3Result, s3_error};
 use crate::bucket::{Bucket, Buckets, Object as Stored, written};
 
 /// Fewer than S3 would give, which a server may: so that listings come in pages without thousands of keys.
-const KEYS_PER_PAGE: usize = 7;
+pub const KEYS_PER_PAGE: usize = 7;
 const DELETE_MAX: usize = 1_000;
 
 pub(crate) async fn whole(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {

@@ -65,6 +65,7 @@ pub trait PartStore: Send + Sync {
     /// Ends one unfinished upload, as another one of the same key may still be wanted.
     async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError>;
 
-    /// Every unfinished upload under a prefix, in the order of keys.
+    /// Every unfinished upload under a prefix, each once, in an order of the store's own: Ceph puts `a-` before
+    /// `a`.
     fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>>;
 }

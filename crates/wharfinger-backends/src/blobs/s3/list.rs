@@ -101,7 +101,7 @@ pub(super) fn to_unix_ms(at: &aws_sdk_s3::primitives::DateTime) -> UnixMs {
 }
 
 /// As stores encode keys that XML cannot hold: like a form.
-pub(super) fn decoded(key: &str) -> String {
+fn decoded(key: &str) -> String {
     let bytes = key.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

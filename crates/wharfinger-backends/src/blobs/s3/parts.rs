@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
-use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, EncodingType};
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 
 use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
 use super::error::{from_sdk, unquoted};
-use super::list::{decoded, to_unix_ms};
+use super::list::to_unix_ms;
 use super::{S3Store, to_signed};
 
 const LIMITS: PartLimits = PartLimits {
@@ -114,25 +114,22 @@ impl PartStore for S3Store {
             let own = own.clone();
             async move {
                 let Some((after_key, after_upload)) = after else { return Ok(None) };
-                let list = list.encoding_type(EncodingType::Url);
+                // Not asked for encoded keys: Ceph encodes them then and does not say so.
                 let list = list.set_key_marker(after_key).set_upload_id_marker(after_upload);
                 let page = list.send().await.map_err(|error| from_sdk(&error))?;
-                let encoded = page.encoding_type() == Some(&EncodingType::Url);
-                let plain = |key: &str| if encoded { decoded(key) } else { key.to_owned() };
                 let found: Vec<Result<Unfinished, BlobError>> = page
                     .uploads()
                     .iter()
                     .filter_map(|upload| {
-                        let key = plain(upload.key()?);
                         Some(Ok(Unfinished {
-                            key: key.strip_prefix(&own)?.to_owned(),
+                            key: upload.key()?.strip_prefix(&own)?.to_owned(),
                             upload_id: upload.upload_id()?.to_owned(),
                             begun_at: upload.initiated().map(to_unix_ms),
                         }))
                     })
                     .collect();
                 let next = page.is_truncated().unwrap_or(false).then(|| {
-                    let key = page.next_key_marker().map(plain);
+                    let key = page.next_key_marker().map(str::to_owned);
                     (key, page.next_upload_id_marker().map(str::to_owned))
                 });
                 Ok::<_, BlobError>(Some((stream::iter(found), next)))

@@ -21,6 +21,8 @@ type Put = Box<dyn Fn(ObjectKey, Vec<u8>) -> BoxFuture<'static, ()> + Send + Syn
 /// Any store, as the suite sees it.
 pub(super) struct Shelf {
     pub(super) store: Arc<dyn BlobStore>,
+    /// So many keys come on one page of a listing.
+    pub(super) keys_per_page: usize,
     put: Put,
     /// Kept while the case runs.
     _dock: Option<Dock>,
@@ -34,7 +36,7 @@ impl Shelf {
             let store = store.clone();
             Box::pin(async move { land(&store, &key, &bytes).await.expect("landed").keep() })
         });
-        Shelf { store: dock.store.clone(), put, _dock: Some(dock) }
+        Shelf { store: dock.store.clone(), keys_per_page: 1, put, _dock: Some(dock) }
     }
 
     /// A fresh bucket of a Ceph gateway.
@@ -63,7 +65,7 @@ impl Shelf {
 
     /// A fresh bucket of a server that takes nothing on trust and answers in small pages.
     pub(super) async fn strict() -> Shelf {
-        Shelf::s3(strict_options()).await
+        Shelf { keys_per_page: strict_s3::KEYS_PER_PAGE, ..Shelf::s3(strict_options()).await }
     }
 
     async fn s3(options: S3Options) -> Shelf {
@@ -82,7 +84,12 @@ impl Shelf {
                 assert!((200..300).contains(&status), "{key}: {status}");
             })
         });
-        Shelf { store, put, _dock: None }
+        Shelf { store, keys_per_page: 1_000, put, _dock: None }
+    }
+
+    /// Whether a signed request is refused for whatever is added to it.
+    pub(super) fn signs_every_parameter(&self) -> bool {
+        self.store.kind() == "s3"
     }
 
     pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
