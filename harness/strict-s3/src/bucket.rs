@@ -73,6 +73,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+pub(crate) fn unhex(text: &str) -> Option<String> {
+    let bytes = (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok());
+    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
+}
+
 /// A key as a listing writes it: XML cannot hold them all, so clients ask for them encoded.
 pub(crate) fn written(key: &str, encoding: Option<&EncodingType>) -> String {
     if encoding.is_none_or(|encoding| encoding.as_str() != EncodingType::URL) {

@@ -6,7 +6,7 @@ use s3s::checksum::ChecksumHasher;
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
-use crate::bucket::{Bucket, Buckets, Object as Stored, written};
+use crate::bucket::{Bucket, Buckets, Object as Stored, hex, unhex, written};
 
 /// Fewer than S3 would give, which a server may: so that listings come in pages without thousands of keys.
 pub const KEYS_PER_PAGE: usize = 7;
@@ -122,8 +122,10 @@ impl Buckets {
 
     pub(crate) fn list(&self, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
         let prefix = input.prefix.clone().unwrap_or_default();
-        // The token is the last key of the page before, so that what came later than it is seen.
-        let after = input.continuation_token.clone().or_else(|| input.start_after.clone());
+        // The token is the last key of the page before, in letters that XML can hold.
+        let token = input.continuation_token.as_deref();
+        let token = token.map(|token| unhex(token).ok_or_else(|| s3_error!(InvalidArgument))).transpose()?;
+        let after = token.or_else(|| input.start_after.clone());
         let most = input.max_keys.and_then(|most| usize::try_from(most).ok()).unwrap_or(KEYS_PER_PAGE);
         let most = most.min(KEYS_PER_PAGE);
         let encoding = input.encoding_type.as_ref();
@@ -149,7 +151,7 @@ impl Buckets {
             max_keys: input.max_keys.or(Some(1_000)),
             contents: Some(page),
             is_truncated: Some(next.is_some()),
-            next_continuation_token: next,
+            next_continuation_token: next.map(|key| hex(key.as_bytes())),
             continuation_token: input.continuation_token,
             name: Some(input.bucket),
             prefix: Some(written(&prefix, encoding)),

@@ -16,6 +16,7 @@ use aws_sdk_s3::Client;
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
 use aws_sdk_s3::presigning::{PresignedRequest, PresigningConfig};
 use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::EncodingType;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -245,6 +246,8 @@ impl BlobStore for S3Store {
 
     async fn check(&self) -> Result<(), BlobError> {
         let list = self.client.list_objects_v2().bucket(&self.bucket).prefix(&self.prefix).max_keys(1);
+        // The first key may be somebody's that XML cannot hold.
+        let list = list.encoding_type(EncodingType::Url);
         let answer = list.send().await.map_err(|error| explain("list the bucket", &error))?;
         // What is no listing may still parse as an empty one.
         match answer.name() {

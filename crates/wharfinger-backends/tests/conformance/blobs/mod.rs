@@ -1,6 +1,8 @@
 //! The promises of the blob stores: one suite for all of them, then what only local disk promises.
 
+mod addressing;
 mod disk_faults;
+mod foreign;
 mod landing;
 mod left_behind;
 mod long_folder;
@@ -9,6 +11,7 @@ mod pruning;
 mod sending;
 mod shelf;
 mod signing;
+mod versions;
 mod walking;
 
 /// Each case once per store. A store that is added joins by a way to make an empty one. The program serves local

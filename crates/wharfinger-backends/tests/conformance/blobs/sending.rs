@@ -1,5 +1,7 @@
 //! Sends what was signed, as a client would, and what was not, as somebody else would.
 
+use std::net::SocketAddr;
+
 use wharfinger_backends::blobs::SignedRequest;
 
 pub(super) struct Client(reqwest::Client);
@@ -33,6 +35,12 @@ impl Answer {
 impl Client {
     pub(super) fn new() -> Client {
         Client(reqwest::Client::new())
+    }
+
+    /// One that finds a host at an address that no name server would tell.
+    pub(super) fn knowing(host: &str, address: SocketAddr) -> Client {
+        let client = reqwest::Client::builder().resolve(host, address).build();
+        Client(client.expect("a client"))
     }
 
     pub(super) async fn send(&self, signed: &SignedRequest, body: &[u8]) -> Answer {

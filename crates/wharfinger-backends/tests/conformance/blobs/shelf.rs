@@ -137,7 +137,7 @@ pub(super) fn strict_options() -> S3Options {
     }
 }
 
-fn keep_versions(bucket: &str) {
+pub(super) fn keep_versions(bucket: &str) {
     let body = "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
                 <Status>Enabled</Status></VersioningConfiguration>";
     let answer = radosgw::shared().request("PUT", &format!("/{bucket}?versioning"), body.as_bytes());
