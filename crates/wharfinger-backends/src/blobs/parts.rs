@@ -50,7 +50,8 @@ pub trait PartStore: Send + Sync {
     async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError>;
 
     /// Makes the object of exactly these parts. `NotFound`: there is no such upload any more, or one of its parts
-    /// is gone. An answer that is lost may mean that the object is there.
+    /// is gone. An answer that is lost may mean that the object is there; so may `NotFound`, where the call was
+    /// repeated after that.
     async fn join(
         &self,
         key: &ObjectKey,

@@ -8,8 +8,8 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 
 use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
-use super::error::{from_sdk, unquoted};
-use super::list::to_unix_ms;
+use super::error::{NOT_S3, from_sdk, unquoted};
+use super::list::{broken_off, to_unix_ms};
 use super::{S3Store, to_signed};
 
 const LIMITS: PartLimits = PartLimits {
@@ -57,10 +57,14 @@ impl PartStore for S3Store {
                     etag: part.e_tag().map(unquoted).unwrap_or_default(),
                 });
             }
-            match page.next_part_number_marker() {
-                Some(next) if page.is_truncated().unwrap_or(false) => after = Some(next.to_owned()),
-                _ => break,
+            if page.upload_id().is_none() {
+                return Err(BlobError::Unavailable(NOT_S3.into()));
             }
+            if !page.is_truncated().unwrap_or(false) {
+                break;
+            }
+            let next = page.next_part_number_marker().map(str::to_owned);
+            after = Some(next.ok_or_else(broken_off)?);
         }
         found.sort_by_key(|part| part.number);
         Ok(found)
@@ -82,7 +86,8 @@ impl PartStore for S3Store {
         let whole = CompletedMultipartUpload::builder().set_parts(Some(parts.collect())).build();
         let join = self.client.complete_multipart_upload().bucket(&self.bucket).key(self.full(key));
         match join.upload_id(upload_id).multipart_upload(whole).send().await {
-            Ok(_) => Ok(()),
+            Ok(joined) if joined.e_tag().is_some() => Ok(()),
+            Ok(_) => Err(BlobError::Unavailable(NOT_S3.into())),
             Err(error) if matches!(error.code(), Some("InvalidPart" | "InvalidPartOrder")) => {
                 Err(BlobError::NotFound)
             }
@@ -117,6 +122,9 @@ impl PartStore for S3Store {
                 // Not asked for encoded keys: Ceph encodes them then and does not say so.
                 let list = list.set_key_marker(after_key).set_upload_id_marker(after_upload);
                 let page = list.send().await.map_err(|error| from_sdk(&error))?;
+                if page.bucket().is_none() {
+                    return Err(BlobError::Unavailable(NOT_S3.into()));
+                }
                 let found: Vec<Result<Unfinished, BlobError>> = page
                     .uploads()
                     .iter()
@@ -128,10 +136,14 @@ impl PartStore for S3Store {
                         }))
                     })
                     .collect();
-                let next = page.is_truncated().unwrap_or(false).then(|| {
-                    let key = page.next_key_marker().map(str::to_owned);
-                    (key, page.next_upload_id_marker().map(str::to_owned))
-                });
+                let next = match page.is_truncated().unwrap_or(false) {
+                    true => {
+                        let key =
+                            page.next_key_marker().filter(|key| !key.is_empty()).ok_or_else(broken_off)?;
+                        Some((Some(key.to_owned()), page.next_upload_id_marker().map(str::to_owned)))
+                    }
+                    false => None,
+                };
                 Ok::<_, BlobError>(Some((stream::iter(found), next)))
             }
         })

@@ -1,6 +1,8 @@
 //! The promises of the blob stores: one suite for all of them, then what only local disk promises.
 
 mod addressing;
+mod bad_answers;
+mod bad_stores;
 mod disk_faults;
 mod foreign;
 mod landing;
@@ -8,6 +10,7 @@ mod left_behind;
 mod long_folder;
 mod lost_disk;
 mod pruning;
+mod scripted;
 mod sending;
 mod shelf;
 mod signing;
