@@ -47,8 +47,14 @@ where
                 "{said}: check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
             ))
         }
+        // The answer to a HEAD has no words.
+        (403, "") => BlobError::Refused(
+            "HTTP 403: the keys are wrong or may not do this: check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY \
+             and what they may do in the bucket"
+                .into(),
+        ),
         // An answer without any of a store's codes is not the store's.
-        (_, "") if status != 403 => BlobError::Unavailable(format!("{said} with {NOT_S3}")),
+        (_, "") => BlobError::Unavailable(format!("{said} with {NOT_S3}")),
         _ => BlobError::Refused(said),
     }
 }

@@ -9,11 +9,12 @@ use aws_smithy_types::date_time::Format;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use wharfinger_backends::blobs::s3::{S3Options, S3Store};
-use wharfinger_backends::blobs::{BlobError, BlobStore as _, Over, PartStore as _, PutGrant};
+use wharfinger_backends::blobs::{BlobError, BlobStore as _, Over, PartGrant, PartStore as _, PutGrant};
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::bad_stores::every_call;
 use super::scripted::{Asked, Scripted, error, relayed, says, xml};
+use super::sending::Client;
 use super::shelf::{LIFE, key, pin, put_signed, strict_options};
 
 const PAGE: &str = "<!DOCTYPE html><html><body>Welcome to the proxy<br></body></html>";
@@ -273,15 +274,10 @@ async fn a_join_whose_answer_is_lost_has_made_the_object() {
         .await;
         let key = key("uploads/t/u/f");
         let upload_id = direct.begin(&key, None).await.expect("begun");
-        let grant = wharfinger_backends::blobs::PartGrant {
-            key: key.clone(),
-            upload_id: upload_id.clone(),
-            number: 1,
-            size: 4,
-            life: LIFE,
-        };
+        let grant =
+            PartGrant { key: key.clone(), upload_id: upload_id.clone(), number: 1, size: 4, life: LIFE };
         let signed = direct.sign_part(&grant).await.expect("signed");
-        assert!(super::sending::Client::new().send(&signed, b"four").await.accepted());
+        assert!(Client::new().send(&signed, b"four").await.accepted());
         let parts = direct.parts(&key, &upload_id).await.expect("listed");
         let error = store.join(&key, &upload_id, None, &parts).await.expect_err("no answer");
         match lost_always {
@@ -323,5 +319,5 @@ async fn urls_are_dated_by_the_clock_of_the_store() {
     let signed_at = DateTime::from_str(&spelt, Format::DateTime).expect("a date").secs();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64;
     assert!((now - signed_at - 300).abs() < 60, "{date}");
-    assert_eq!(put_signed(&store, &key, b"four").await, 200);
+    assert_eq!(put_signed(&Client::new(), &store, &key, b"four").await, 200);
 }

@@ -28,10 +28,12 @@ const ODD: [&str; 16] = [
     "uploads/t/u/ +%",
 ];
 
-async fn is_listed_whole(options: S3Options, put: impl Fn(&str, &str)) {
-    for key in ODD {
-        put(&options.bucket, key);
-    }
+async fn is_listed_whole(options: S3Options, put: impl Fn(&str, &str) + Sync) {
+    std::thread::scope(|threads| {
+        for key in ODD {
+            threads.spawn(|| put(&options.bucket, key));
+        }
+    });
     let store = Arc::new(S3Store::connect(&options).await.expect("connected"));
     store.probe().await.expect("a store that can be used");
     let mut expected = ODD;

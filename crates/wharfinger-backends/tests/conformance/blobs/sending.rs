@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use wharfinger_backends::blobs::SignedRequest;
 
+#[derive(Clone)]
 pub(super) struct Client(reqwest::Client);
 
 #[derive(Debug)]

@@ -16,6 +16,8 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 
+use super::sending::Client;
+
 type Put = Box<dyn Fn(ObjectKey, Vec<u8>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Any store, as the suite sees it.
@@ -76,11 +78,11 @@ impl Shelf {
 
     /// Bytes come as clients bring them.
     fn by_signed_put(store: Arc<dyn BlobStore>) -> Shelf {
-        let to = store.clone();
+        let (to, by) = (store.clone(), Client::new());
         let put: Put = Box::new(move |key, bytes| {
-            let store = to.clone();
+            let (store, client) = (to.clone(), by.clone());
             Box::pin(async move {
-                let status = put_signed(&*store, &key, &bytes).await;
+                let status = put_signed(&client, &*store, &key, &bytes).await;
                 assert!((200..300).contains(&status), "{key}: {status}");
             })
         });
@@ -147,16 +149,11 @@ pub(super) fn keep_versions(bucket: &str) {
 pub(super) const LIFE: UrlLife = UrlLife { signed_at: 0, expires_at: 3_600_000 };
 
 /// Brings bytes by a URL that was signed for them; the answer's status.
-pub(super) async fn put_signed(store: &dyn BlobStore, key: &ObjectKey, bytes: &[u8]) -> u16 {
+pub(super) async fn put_signed(client: &Client, store: &dyn BlobStore, key: &ObjectKey, bytes: &[u8]) -> u16 {
     let size = bytes.len() as u64;
     let grant = PutGrant { key: key.clone(), size, content_type: None, checksum_sha256: None, life: LIFE };
     let signed = store.sign_put(&grant).await.expect("signed");
-    let request = reqwest::Client::new().put(&signed.url).header("content-length", size);
-    let mut request = request.body(bytes.to_vec());
-    for (name, value) in &signed.headers {
-        request = request.header(name, value);
-    }
-    request.send().await.expect("answered").status().as_u16()
+    client.send(&signed, bytes).await.status
 }
 
 pub(super) fn file_id() -> FileId {
