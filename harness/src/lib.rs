@@ -13,6 +13,7 @@ pub mod proxy;
 pub mod radosgw;
 mod server;
 mod store_address;
+mod store_server;
 
 pub use error::Error;
 pub use http::Answer;

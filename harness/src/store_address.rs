@@ -7,7 +7,7 @@ use crate::{Error, http};
 
 /// An address with its credentials; base64 secrets are percent-encoded in the URL alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StoreAddress {
+pub struct StoreAddress {
     pub(crate) host_and_port: String,
     pub(crate) name: String,
     pub(crate) secret: String,

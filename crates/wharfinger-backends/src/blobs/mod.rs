@@ -207,7 +207,7 @@ pub trait BlobStore: Send + Sync {
     ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError>;
 
     /// Puts a small object of the program's own, over whatever is there or only where nothing is: `Changed` says
-    /// that something was.
+    /// that something was. That may be this very object, where the answer was lost and the call repeated.
     async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError>;
 
     /// Deletes each key with all its versions and answers for each, in order. An absent object counts as deleted.

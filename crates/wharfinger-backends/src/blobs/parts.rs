@@ -50,7 +50,8 @@ pub trait PartStore: Send + Sync {
     async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError>;
 
     /// Makes the object of exactly these parts. `NotFound`: there is no such upload any more, or one of its parts
-    /// is gone. An answer that is lost may mean that the object is there.
+    /// is gone. An answer that is lost may mean that the object is there; so may `NotFound`, where the call was
+    /// repeated after that.
     async fn join(
         &self,
         key: &ObjectKey,
@@ -65,6 +66,7 @@ pub trait PartStore: Send + Sync {
     /// Ends one unfinished upload, as another one of the same key may still be wanted.
     async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError>;
 
-    /// Every unfinished upload under a prefix, in the order of keys.
+    /// Every unfinished upload under a prefix, each once, in an order of the store's own: Ceph puts `a-` before
+    /// `a`.
     fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>>;
 }

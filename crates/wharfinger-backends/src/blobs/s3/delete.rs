@@ -8,7 +8,8 @@ use futures::stream::{self, StreamExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::super::BlobError;
-use super::error::{from_sdk, of_key};
+use super::error::{NOT_S3, from_sdk, of_key};
+use super::list::broken_off;
 use super::{DELETE_BATCH_MAX, S3Store};
 
 /// How many keys are looked up or deleted at once where that goes one by one.
@@ -59,12 +60,18 @@ impl S3Store {
                     found.push(Target { key: key.clone(), version_id });
                 }
             }
-            // Keys that begin with this one sort behind it.
-            let beyond = page.next_key_marker().is_none_or(|next| next > key.as_str());
-            if !page.is_truncated().unwrap_or(false) || beyond {
+            if page.name().is_none() {
+                return Err(BlobError::Unavailable(NOT_S3.into()));
+            }
+            if !page.is_truncated().unwrap_or(false) {
                 return Ok(found);
             }
-            after_key = page.next_key_marker().map(str::to_owned);
+            let next = page.next_key_marker().filter(|next| !next.is_empty()).ok_or_else(broken_off)?;
+            // Keys that begin with this one sort behind it.
+            if next > key.as_str() {
+                return Ok(found);
+            }
+            after_key = Some(next.to_owned());
             after_version = page.next_version_id_marker().map(str::to_owned);
         }
     }

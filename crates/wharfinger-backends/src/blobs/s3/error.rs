@@ -5,6 +5,9 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 
 use super::super::BlobError;
 
+/// A proxy's page, a router's login, a wrong port.
+pub(super) const NOT_S3: &str = "an answer that is not S3's: check AWS_ENDPOINT_URL";
+
 pub(super) fn unquoted(etag: &str) -> String {
     etag.trim_matches('"').to_owned()
 }
@@ -21,9 +24,8 @@ where
     let said = said(status, code, context.err().message());
     match (status, code) {
         (_, "NoSuchBucket") => BlobError::Refused(format!("{said}: check the name in WHARFINGER_BLOB_URL")),
-        (_, "NoSuchKey" | "NoSuchVersion" | "NoSuchUpload" | "NotFound") => BlobError::NotFound,
-        (404, "") => BlobError::NotFound,
-        (404, _) => BlobError::Unavailable(said),
+        (_, "NoSuchKey" | "NoSuchVersion" | "NoSuchUpload") => BlobError::NotFound,
+        (404, code) if !code.is_empty() => BlobError::Unavailable(said),
         (412, _) | (_, "PreconditionFailed") => BlobError::Changed,
         (_, "SlowDown" | "RequestTimeout" | "InternalError" | "ServiceUnavailable" | "OperationAborted") => {
             BlobError::Unavailable(said)
@@ -45,10 +47,14 @@ where
                 "{said}: check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
             ))
         }
+        // The answer to a HEAD has no words.
+        (403, "") => BlobError::Refused(
+            "HTTP 403: the keys are wrong or may not do this: check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY \
+             and what they may do in the bucket"
+                .into(),
+        ),
         // An answer without any of a store's codes is not the store's.
-        (_, "") if status != 403 => {
-            BlobError::Unavailable(format!("{said} with an answer that is not S3's: check AWS_ENDPOINT_URL"))
-        }
+        (_, "") => BlobError::Unavailable(format!("{said} with {NOT_S3}")),
         _ => BlobError::Refused(said),
     }
 }
@@ -96,10 +102,9 @@ where
 {
     match error {
         SdkError::TimeoutError(_) => BlobError::Unavailable("no answer in time".into()),
-        SdkError::ResponseError(context) => BlobError::Unavailable(format!(
-            "HTTP {} with an answer that is not S3's: check AWS_ENDPOINT_URL",
-            context.raw().status().as_u16()
-        )),
+        SdkError::ResponseError(context) => {
+            BlobError::Unavailable(format!("HTTP {} with {NOT_S3}", context.raw().status().as_u16()))
+        }
         _ => BlobError::Unavailable(causes(error)),
     }
 }

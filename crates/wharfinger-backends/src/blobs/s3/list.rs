@@ -8,7 +8,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use super::super::{BlobError, Listed};
 use super::S3Store;
-use super::error::from_sdk;
+use super::error::{NOT_S3, from_sdk};
 
 struct Listing {
     client: Client,
@@ -64,7 +64,7 @@ impl Listing {
         };
         let answer = list.send().await.map_err(|error| from_sdk(&error))?;
         if answer.name().is_none() {
-            return Err(BlobError::Unavailable("the answer is no listing: this is no S3 endpoint".into()));
+            return Err(BlobError::Unavailable(NOT_S3.into()));
         }
         let encoded = answer.encoding_type() == Some(&EncodingType::Url);
         let mut page = Vec::with_capacity(answer.contents().len());
@@ -87,13 +87,16 @@ impl Listing {
         }
         self.next = match (answer.is_truncated().unwrap_or(false), answer.next_continuation_token()) {
             (true, Some(token)) => Next::Page(token.to_owned()),
-            (true, None) => {
-                return Err(BlobError::Unavailable("a listing breaks off without saying where".into()));
-            }
+            (true, None) => return Err(broken_off()),
             (false, _) => Next::Done,
         };
         Ok(Some(page))
     }
+}
+
+/// What is left out would be taken for absent.
+pub(super) fn broken_off() -> BlobError {
+    BlobError::Unavailable("a listing breaks off without saying where".into())
 }
 
 pub(super) fn to_unix_ms(at: &aws_sdk_s3::primitives::DateTime) -> UnixMs {
@@ -101,7 +104,7 @@ pub(super) fn to_unix_ms(at: &aws_sdk_s3::primitives::DateTime) -> UnixMs {
 }
 
 /// As stores encode keys that XML cannot hold: like a form.
-pub(super) fn decoded(key: &str) -> String {
+fn decoded(key: &str) -> String {
     let bytes = key.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

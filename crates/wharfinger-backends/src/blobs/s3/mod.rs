@@ -16,6 +16,7 @@ use aws_sdk_s3::Client;
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
 use aws_sdk_s3::presigning::{PresignedRequest, PresigningConfig};
 use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::EncodingType;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -31,7 +32,7 @@ use super::{
     SignedRequest, UrlLife, unix_ms,
 };
 pub use connect::{S3Credentials, S3Options, http_client};
-use error::{explain, from_sdk, unquoted};
+use error::{NOT_S3, explain, from_sdk, unquoted};
 
 /// As many keys as one bulk delete may name.
 const DELETE_BATCH_MAX: usize = 1_000;
@@ -165,11 +166,11 @@ impl BlobStore for S3Store {
         let head = self.client.head_object().bucket(&self.bucket).key(self.full(key));
         let answer = match head.set_version_id(version_id.map(str::to_owned)).send().await {
             Ok(answer) => answer,
-            Err(error) => match from_sdk(&error) {
-                // Without a body it may as well be the bucket that is missing: asked again in a way that tells.
-                BlobError::NotFound => return self.tell_absent(key, version_id).await,
-                other => return Err(other),
-            },
+            // Without a body it may as well be the bucket that is missing: asked again in a way that tells.
+            Err(error) if error.raw_response().is_some_and(|raw| raw.status().as_u16() == 404) => {
+                return self.tell_absent(key, version_id).await;
+            }
+            Err(error) => return Err(from_sdk(&error)),
         };
         let etag = answer.e_tag().map(unquoted).filter(|etag| !etag.is_empty());
         match (answer.content_length(), etag) {
@@ -178,7 +179,7 @@ impl BlobStore for S3Store {
                 etag,
                 version_id: answer.version_id().filter(|id| *id != "null").map(str::to_owned),
             }),
-            _ => Err(BlobError::Unavailable("the answer has no ETag: this is no S3 endpoint".into())),
+            _ => Err(BlobError::Unavailable(NOT_S3.into())),
         }
     }
 
@@ -209,22 +210,29 @@ impl BlobStore for S3Store {
             Err(error) if error.code() == Some("InvalidRange") => return Ok(stream::empty().boxed()),
             Err(error) => return Err(from_sdk(&error)),
         };
-        // A store that ignores the condition answers with what it has.
-        if answer.e_tag().map(unquoted).as_deref() != Some(pin.etag.as_str()) {
-            return Err(BlobError::Changed);
+        match answer.e_tag().map(unquoted) {
+            Some(etag) if etag == pin.etag => Ok(chunks(answer.body)),
+            // A store that ignores the condition answers with what it has.
+            Some(_) => Err(BlobError::Changed),
+            None => Err(BlobError::Unavailable(NOT_S3.into())),
         }
-        Ok(chunks(answer.body))
     }
 
     async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
         let mut put = self.client.put_object().bucket(&self.bucket).key(self.full(key));
         if over == Over::Nothing {
-            if !self.learned().create_only && self.head(key, None).await.is_ok() {
-                return Err(BlobError::Changed);
+            if !self.learned().create_only {
+                match self.head(key, None).await {
+                    Ok(_) => return Err(BlobError::Changed),
+                    Err(BlobError::NotFound) => {}
+                    Err(unknown) => return Err(unknown),
+                }
             }
             put = put.set_if_none_match(self.learned().create_only.then(|| "*".into()));
         }
-        put.body(ByteStream::from(bytes)).send().await.map(drop).map_err(|error| from_sdk(&error))
+        let answer = put.body(ByteStream::from(bytes)).send().await.map_err(|error| from_sdk(&error))?;
+        // What anybody says to anything is no receipt.
+        answer.e_tag().map(drop).ok_or_else(|| BlobError::Unavailable(NOT_S3.into()))
     }
 
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
@@ -245,11 +253,13 @@ impl BlobStore for S3Store {
 
     async fn check(&self) -> Result<(), BlobError> {
         let list = self.client.list_objects_v2().bucket(&self.bucket).prefix(&self.prefix).max_keys(1);
+        // The first key may be somebody's that XML cannot hold.
+        let list = list.encoding_type(EncodingType::Url);
         let answer = list.send().await.map_err(|error| explain("list the bucket", &error))?;
         // What is no listing may still parse as an empty one.
         match answer.name() {
             Some(_) => Ok(()),
-            None => Err(BlobError::Unavailable("the answer is no listing: this is no S3 endpoint".into())),
+            None => Err(BlobError::Unavailable(NOT_S3.into())),
         }
     }
 
@@ -268,12 +278,7 @@ impl S3Store {
                 Some("InvalidRange") => {
                     Err(BlobError::Unavailable("the object appeared at this moment".into()))
                 }
-                _ => Err(match from_sdk(&error) {
-                    BlobError::NotFound => {
-                        BlobError::Unavailable("a 404 that does not say what is missing".into())
-                    }
-                    other => other,
-                }),
+                _ => Err(from_sdk(&error)),
             },
         }
     }

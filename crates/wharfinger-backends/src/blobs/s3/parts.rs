@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
-use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, EncodingType};
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 
 use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
-use super::error::{from_sdk, unquoted};
-use super::list::{decoded, to_unix_ms};
+use super::error::{NOT_S3, from_sdk, unquoted};
+use super::list::{broken_off, to_unix_ms};
 use super::{S3Store, to_signed};
 
 const LIMITS: PartLimits = PartLimits {
@@ -57,10 +57,14 @@ impl PartStore for S3Store {
                     etag: part.e_tag().map(unquoted).unwrap_or_default(),
                 });
             }
-            match page.next_part_number_marker() {
-                Some(next) if page.is_truncated().unwrap_or(false) => after = Some(next.to_owned()),
-                _ => break,
+            if page.upload_id().is_none() {
+                return Err(BlobError::Unavailable(NOT_S3.into()));
             }
+            if !page.is_truncated().unwrap_or(false) {
+                break;
+            }
+            let next = page.next_part_number_marker().map(str::to_owned);
+            after = Some(next.ok_or_else(broken_off)?);
         }
         found.sort_by_key(|part| part.number);
         Ok(found)
@@ -82,7 +86,8 @@ impl PartStore for S3Store {
         let whole = CompletedMultipartUpload::builder().set_parts(Some(parts.collect())).build();
         let join = self.client.complete_multipart_upload().bucket(&self.bucket).key(self.full(key));
         match join.upload_id(upload_id).multipart_upload(whole).send().await {
-            Ok(_) => Ok(()),
+            Ok(joined) if joined.e_tag().is_some() => Ok(()),
+            Ok(_) => Err(BlobError::Unavailable(NOT_S3.into())),
             Err(error) if matches!(error.code(), Some("InvalidPart" | "InvalidPartOrder")) => {
                 Err(BlobError::NotFound)
             }
@@ -114,27 +119,31 @@ impl PartStore for S3Store {
             let own = own.clone();
             async move {
                 let Some((after_key, after_upload)) = after else { return Ok(None) };
-                let list = list.encoding_type(EncodingType::Url);
+                // Not asked for encoded keys: Ceph encodes them then and does not say so.
                 let list = list.set_key_marker(after_key).set_upload_id_marker(after_upload);
                 let page = list.send().await.map_err(|error| from_sdk(&error))?;
-                let encoded = page.encoding_type() == Some(&EncodingType::Url);
-                let plain = |key: &str| if encoded { decoded(key) } else { key.to_owned() };
+                if page.bucket().is_none() {
+                    return Err(BlobError::Unavailable(NOT_S3.into()));
+                }
                 let found: Vec<Result<Unfinished, BlobError>> = page
                     .uploads()
                     .iter()
                     .filter_map(|upload| {
-                        let key = plain(upload.key()?);
                         Some(Ok(Unfinished {
-                            key: key.strip_prefix(&own)?.to_owned(),
+                            key: upload.key()?.strip_prefix(&own)?.to_owned(),
                             upload_id: upload.upload_id()?.to_owned(),
                             begun_at: upload.initiated().map(to_unix_ms),
                         }))
                     })
                     .collect();
-                let next = page.is_truncated().unwrap_or(false).then(|| {
-                    let key = page.next_key_marker().map(plain);
-                    (key, page.next_upload_id_marker().map(str::to_owned))
-                });
+                let next = match page.is_truncated().unwrap_or(false) {
+                    true => {
+                        let key =
+                            page.next_key_marker().filter(|key| !key.is_empty()).ok_or_else(broken_off)?;
+                        Some((Some(key.to_owned()), page.next_upload_id_marker().map(str::to_owned)))
+                    }
+                    false => None,
+                };
                 Ok::<_, BlobError>(Some((stream::iter(found), next)))
             }
         })

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use wharfinger_backends::blobs::azure::{AzureCredentials, AzureOptions, AzureStore, EntraOptions};
 use wharfinger_backends::blobs::{BlobError, BlobStore as _, PutGrant, UrlLife};
 
+use super::sending::Client;
 use super::shelf::{LIFE, azure_options, key, put_signed};
 
 /// What Azurite makes its delegation keys of.
@@ -116,8 +117,8 @@ async fn an_identity_signs_with_a_key_that_it_is_lent() {
     assert_eq!(probed.notes, Vec::<String>::new());
     assert!(store.caps().create_only);
     let key = key("uploads/t/u/f");
-    assert_eq!(put_signed(&store, &key, b"first").await, 201);
-    assert_eq!(put_signed(&store, &key, b"again").await, 403);
+    assert_eq!(put_signed(&Client::new(), &store, &key, b"first").await, 201);
+    assert_eq!(put_signed(&Client::new(), &store, &key, b"again").await, 403);
     assert_eq!(store.head(&key, None).await.expect("present").size, 5);
     let times = (asked.tokens.load(Ordering::Relaxed), asked.keys.load(Ordering::Relaxed));
     assert_eq!(times, (1, 1), "one key serves for days");

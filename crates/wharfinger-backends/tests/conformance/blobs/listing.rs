@@ -1,6 +1,6 @@
 //! Listing: in the order of bytes, under any prefix, after any key. The scans merge this with the catalog.
 
-use futures::TryStreamExt as _;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use wharfinger_backends::blobs::{BlobStore, Listed};
 
 use super::shelf::Shelf;
@@ -81,4 +81,18 @@ pub(super) async fn a_listing_can_be_left_half_read(shelf: &Shelf) {
     assert_eq!(first.key, "uploads/t/u/a");
     drop(stream);
     assert_eq!(listed(&*shelf.store, "", None).await.len(), 2);
+}
+
+pub(super) async fn a_listing_of_many_pages_is_whole(shelf: &Shelf) {
+    let count = shelf.keys_per_page + 50;
+    let all: Vec<String> = (0..count).map(|n| format!("uploads/t/u/{:06}", (n * 7_919) % 1_000_000)).collect();
+    stream::iter(&all).for_each_concurrent(16, |key| async { drop(shelf.put(key, b"").await) }).await;
+    shelf.put("uploads/t/v/beyond", b"").await;
+    let mut sorted = all;
+    sorted.sort_unstable();
+    assert_eq!(keys(listed(&*shelf.store, "uploads/t/u/", None).await), sorted);
+    for at in [0, shelf.keys_per_page - 1, shelf.keys_per_page, count / 2, count - 1] {
+        let got = keys(listed(&*shelf.store, "uploads/t/u/", Some(&sorted[at])).await);
+        assert_eq!(got, sorted[at + 1..], "after {at} of {count}");
+    }
 }

@@ -121,3 +121,26 @@ pub(super) async fn a_store_that_works_says_so(shelf: &Shelf) {
     shelf.put("uploads/t/u/f", b"x").await;
     shelf.store.check().await.expect("it still works");
 }
+
+/// Whatever parses as a key can be one, with nothing about it changed on the way.
+pub(super) async fn every_key_is_taken_as_it_is(shelf: &Shelf) {
+    let longest = "x".repeat(255);
+    let odd = [
+        "%", "%%", "%2E%2E", "%2e%2e", "%25", "%252F", "%2F", "%00", "%0A", "%20", "%C3%BC", "%FF", "%zz", "~", "~-_",
+        "-", "_", "0", "A", "a", &longest,
+    ];
+    for name in odd {
+        let text = format!("uploads/{name}/u/{name}");
+        let key = shelf.put(&text, name.as_bytes()).await;
+        let etag = shelf.store.head(&key, None).await.expect("present").etag;
+        assert_eq!(read(&*shelf.store, &key, &etag, 0, None).await.expect("read"), name.as_bytes(), "{text}");
+    }
+    let mut all = odd.map(|name| format!("uploads/{name}/u/{name}"));
+    all.sort();
+    let listed: Vec<_> = shelf.store.list("uploads/", None).try_collect().await.expect("listed");
+    assert_eq!(listed.into_iter().map(|listed| listed.key).collect::<Vec<_>>(), all);
+    let keys = all.map(|text| key(&text));
+    assert!(shelf.store.delete_many(&keys).await.iter().all(Result::is_ok));
+    let left: Vec<_> = shelf.store.list("", None).try_collect().await.expect("listed");
+    assert_eq!(left, []);
+}

@@ -17,11 +17,15 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 
+use super::sending::Client;
+
 type Put = Box<dyn Fn(ObjectKey, Vec<u8>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Any store, as the suite sees it.
 pub(super) struct Shelf {
     pub(super) store: Arc<dyn BlobStore>,
+    /// So many keys come on one page of a listing.
+    pub(super) keys_per_page: usize,
     put: Put,
     /// Kept while the case runs.
     _dock: Option<Dock>,
@@ -35,7 +39,7 @@ impl Shelf {
             let store = store.clone();
             Box::pin(async move { land(&store, &key, &bytes).await.expect("landed").keep() })
         });
-        Shelf { store: dock.store.clone(), put, _dock: Some(dock) }
+        Shelf { store: dock.store.clone(), keys_per_page: 1, put, _dock: Some(dock) }
     }
 
     /// A fresh bucket of a Ceph gateway.
@@ -60,6 +64,11 @@ impl Shelf {
         let options = ceph_options();
         keep_versions(&options.bucket);
         Shelf::s3(options).await
+    }
+
+    /// A fresh bucket of a server that takes nothing on trust and answers in small pages.
+    pub(super) async fn strict() -> Shelf {
+        Shelf { keys_per_page: strict_s3::KEYS_PER_PAGE, ..Shelf::s3(strict_options()).await }
     }
 
     async fn s3(options: S3Options) -> Shelf {
@@ -93,15 +102,20 @@ impl Shelf {
 
     /// Bytes come as clients bring them.
     fn by_signed_put(store: Arc<dyn BlobStore>) -> Shelf {
-        let to = store.clone();
+        let (to, by) = (store.clone(), Client::new());
         let put: Put = Box::new(move |key, bytes| {
-            let store = to.clone();
+            let (store, client) = (to.clone(), by.clone());
             Box::pin(async move {
-                let status = put_signed(&*store, &key, &bytes).await;
+                let status = put_signed(&client, &*store, &key, &bytes).await;
                 assert!((200..300).contains(&status), "{key}: {status}");
             })
         });
-        Shelf { store, put, _dock: None }
+        Shelf { store, keys_per_page: 1_000, put, _dock: None }
+    }
+
+    /// Whether a signed request is refused for whatever is added to it.
+    pub(super) fn signs_every_parameter(&self) -> bool {
+        self.store.kind() == "s3"
     }
 
     pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
@@ -145,7 +159,22 @@ pub(super) fn azure_options() -> AzureOptions {
     }
 }
 
-fn keep_versions(bucket: &str) {
+pub(super) fn strict_options() -> S3Options {
+    let server = strict_s3::shared();
+    S3Options {
+        bucket: server.create_bucket(),
+        region: Some(strict_s3::REGION.to_owned()),
+        endpoint: Some(server.endpoint()),
+        credentials: Some(S3Credentials {
+            access_key: strict_s3::ACCESS_KEY.to_owned(),
+            secret_key: strict_s3::SECRET_KEY.to_owned(),
+            session_token: None,
+        }),
+        ..S3Options::default()
+    }
+}
+
+pub(super) fn keep_versions(bucket: &str) {
     let body = "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
                 <Status>Enabled</Status></VersioningConfiguration>";
     let answer = radosgw::shared().request("PUT", &format!("/{bucket}?versioning"), body.as_bytes());
@@ -155,16 +184,11 @@ fn keep_versions(bucket: &str) {
 pub(super) const LIFE: UrlLife = UrlLife { signed_at: 0, expires_at: 3_600_000 };
 
 /// Brings bytes by a URL that was signed for them; the answer's status.
-pub(super) async fn put_signed(store: &dyn BlobStore, key: &ObjectKey, bytes: &[u8]) -> u16 {
+pub(super) async fn put_signed(client: &Client, store: &dyn BlobStore, key: &ObjectKey, bytes: &[u8]) -> u16 {
     let size = bytes.len() as u64;
     let grant = PutGrant { key: key.clone(), size, content_type: None, checksum_sha256: None, life: LIFE };
     let signed = store.sign_put(&grant).await.expect("signed");
-    let request = reqwest::Client::new().put(&signed.url).header("content-length", size);
-    let mut request = request.body(bytes.to_vec());
-    for (name, value) in &signed.headers {
-        request = request.header(name, value);
-    }
-    request.send().await.expect("answered").status().as_u16()
+    client.send(&signed, bytes).await.status
 }
 
 pub(super) fn file_id() -> FileId {
