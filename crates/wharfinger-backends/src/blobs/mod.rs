@@ -10,7 +10,7 @@ mod place;
 pub mod s3;
 mod skew;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -150,11 +150,6 @@ pub struct Listed {
     pub modified_at: UnixMs,
 }
 
-fn unix_ms(at: SystemTime) -> UnixMs {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     Anything,
@@ -223,7 +218,7 @@ pub trait BlobStore: Send + Sync {
 
     /// The store's own clock, as far as it is known: what ages of objects are compared with.
     fn now(&self) -> UnixMs {
-        unix_ms(SystemTime::now())
+        skew::machine_time()
     }
 
     /// Uploads in parts, where the store can do that.

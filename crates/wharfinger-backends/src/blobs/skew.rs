@@ -28,12 +28,20 @@ impl Skew {
         if ahead > 0 { SystemTime::now() - by } else { SystemTime::now() + by }
     }
 
+    pub(super) fn store_now(&self) -> UnixMs {
+        machine_time().saturating_sub(self.ahead_ms())
+    }
+
     pub(super) fn read(&self, date: &str) {
         let Some(there) = from_http_date(date) else { return };
-        let Ok(here) = SystemTime::now().duration_since(UNIX_EPOCH) else { return };
-        let here = i64::try_from(here.as_millis()).unwrap_or(i64::MAX);
-        self.ahead_ms.store(here.saturating_sub(there), Ordering::Relaxed);
+        self.ahead_ms.store(machine_time().saturating_sub(there), Ordering::Relaxed);
     }
+}
+
+/// Stores live by real time: a clock that tests move does not reach them.
+pub(super) fn machine_time() -> UnixMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 pub(super) fn from_http_date(date: &str) -> Option<UnixMs> {

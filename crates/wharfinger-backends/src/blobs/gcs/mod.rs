@@ -23,7 +23,7 @@ use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use super::answer::{doing, header};
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest, unix_ms,
+    SignedRequest,
 };
 use call::{Call, Client};
 pub use connect::{GcsCredentials, GcsOptions};
@@ -197,7 +197,7 @@ impl BlobStore for GcsStore {
     }
 
     fn now(&self) -> UnixMs {
-        unix_ms(self.client.skew.store_time())
+        self.client.skew.store_now()
     }
 
     fn in_parts(&self) -> Option<&dyn PartStore> {

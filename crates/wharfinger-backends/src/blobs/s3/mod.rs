@@ -29,7 +29,7 @@ use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use super::skew::Skew;
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest, UrlLife, unix_ms,
+    SignedRequest, UrlLife,
 };
 pub use connect::{S3Credentials, S3Options, http_client};
 use error::{NOT_S3, explain, from_sdk, unquoted};
@@ -244,7 +244,7 @@ impl BlobStore for S3Store {
     }
 
     fn now(&self) -> UnixMs {
-        unix_ms(self.skew.store_time())
+        self.skew.store_now()
     }
 
     fn in_parts(&self) -> Option<&dyn PartStore> {
