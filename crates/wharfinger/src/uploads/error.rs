@@ -28,8 +28,8 @@ pub enum VerbError {
     KeyMismatch,
     #[error("the object has not been uploaded")]
     ObjectMissing,
-    #[error("of {of} parts these are missing: {}", .missing.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
-    PartsMissing { of: u32, missing: Vec<u32> },
+    #[error("{missing} of {of} parts are missing: {}", shown(.first, *.missing))]
+    PartsMissing { of: u32, missing: u32, first: Vec<u32> },
     #[error("the object has {actual} bytes, {expected} were announced")]
     SizeMismatch { expected: u64, actual: u64 },
     #[error("the SHA-256 of the object is not the one that was given")]
@@ -42,6 +42,15 @@ pub enum VerbError {
     Unavailable(String),
     #[error("something is wrong here that trying again does not mend")]
     Internal(String),
+}
+
+/// The first numbers, and whether there are more.
+fn shown(first: &[u32], count: u32) -> String {
+    let mut words: Vec<String> = first.iter().map(u32::to_string).collect();
+    if first.len() < count as usize {
+        words.push("…".into());
+    }
+    words.join(", ")
 }
 
 impl VerbError {

@@ -150,8 +150,9 @@ fn choose(cut: Cut, have: Vec<Part>) -> Result<Vec<Part>, VerbError> {
         }
     }
     if !missing.is_empty() {
+        let count = u32::try_from(missing.len()).unwrap_or(u32::MAX);
         missing.truncate(MISSING_SHOWN_MAX);
-        return Err(VerbError::PartsMissing { of: cut.count(), missing });
+        return Err(VerbError::PartsMissing { of: cut.count(), missing: count, first: missing });
     }
     if chosen.iter().any(|part| cut.size_of(part.number) != Some(part.size)) {
         return Err(VerbError::SizeMismatch { expected: cut.size, actual });
