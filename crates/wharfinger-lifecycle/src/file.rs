@@ -96,6 +96,12 @@ impl UploadPolicy {
         self.grace_ms.max(i64::try_from(transfer_ms).unwrap_or(i64::MAX / 4))
     }
 
+    /// When nothing that was handed out for a file that has ended can write any more: of a file in parts no more
+    /// than one part is on its way by one URL.
+    pub fn silent_after_end_at(&self, file: &File) -> UnixMs {
+        file.url_dead_at.saturating_add(self.grace_for(file.part_size.unwrap_or(file.size)))
+    }
+
     /// When nothing that was handed out for this file can write any more.
     pub fn silent_at(&self, file: &File) -> UnixMs {
         file.url_dead_at.saturating_add(self.grace_for(file.size))
@@ -288,8 +294,8 @@ fn end(
     change.step(event, words)?;
     change.after.ended = Some(reason);
     change.ends_jobs = true;
-    let silent_at = if policy.store_refuses_ended { now } else { policy.silent_at(file) };
-    change.cleanup = Some(Cleanup { reason, finish_at: silent_at });
+    let silent_at = if policy.store_refuses_ended { now } else { policy.silent_after_end_at(file) };
+    change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) });
     if now >= silent_at {
         change.after.charged_bytes = 0;
         change.after.next_look_at = Some(tombstone_ends_at(file, policy, now));
@@ -302,9 +308,17 @@ fn end(
 /// An order for bytes that came to be after their file had ended.
 pub fn too_late(file: &File, policy: &UploadPolicy, now: UnixMs) -> Option<Cleanup> {
     let reason = file.ended?;
-    let finish_at = if policy.store_refuses_ended { now } else { policy.silent_at(file).max(now) };
-    Some(Cleanup { reason, finish_at })
+    let silent_at = if policy.store_refuses_ended { now } else { policy.silent_after_end_at(file).max(now) };
+    Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) })
 }
+
+/// The last look at an ended file's bytes. A confirm that is under way may still join its parts.
+fn finish_at(file: &File, silent_at: UnixMs, now: UnixMs) -> UnixMs {
+    if file.part_size.is_some() { silent_at.max(now.saturating_add(JOIN_MS_MAX)) } else { silent_at }
+}
+
+/// Longer than any store takes to join parts and any server to hear of it.
+const JOIN_MS_MAX: i64 = 15 * 60_000;
 
 fn tombstone_ends_at(file: &File, policy: &UploadPolicy, now: UnixMs) -> UnixMs {
     now.saturating_add(policy.tombstone_ms).max(policy.silent_at(file).saturating_add(1))
@@ -431,6 +445,22 @@ mod tests {
         assert_eq!(refund.refunded_bytes(), 10);
         assert!(refund.steps.is_empty());
         assert_eq!(look(&refund.after, &policy, i64::MAX), Look::Forget);
+    }
+
+    /// Its upload is ended with it: only a part that is on its way may still come, or a join that is under way.
+    #[test]
+    fn a_file_in_parts_is_silent_when_its_last_part_is() {
+        let policy = policy(false);
+        let mib = crate::limits::MIB;
+        let whole = registered(1 << 40, &policy);
+        let in_parts = File { part_size: Some(64 * mib), ..whole.clone() };
+        let ended = |file: &File| delete(file, &policy, 1_000).expect("deletable");
+        assert_eq!(ended(&in_parts).after.next_look_at, Some(3_600_000 + 256_000));
+        assert_eq!(ended(&in_parts).after.charged_bytes, 1 << 40);
+        assert!(ended(&whole).after.next_look_at > Some(40 * 86_400_000));
+        let late = delete(&in_parts, &policy, 5_000_000).expect("deletable");
+        assert_eq!(late.after.charged_bytes, 0);
+        assert_eq!(late.cleanup.map(|cleanup| cleanup.finish_at), Some(5_000_000 + JOIN_MS_MAX));
     }
 
     #[test]

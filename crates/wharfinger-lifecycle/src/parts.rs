@@ -13,6 +13,13 @@ pub struct PartLimits {
     pub whole_bytes_max: u64,
 }
 
+impl PartLimits {
+    /// What is longer cannot be cut.
+    pub fn object_bytes_max(&self) -> u64 {
+        self.part_bytes_max.saturating_mul(u64::from(self.parts_max))
+    }
+}
+
 /// A cut: parts of one size, and a last one that may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {

@@ -1,7 +1,7 @@
 //! What a request, a job or a sweep can reach.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -28,6 +28,10 @@ pub struct App {
     pub blobs: Arc<dyn BlobStore>,
     /// The local store again, for the routes that serve it; none where others serve the store.
     pub disk: Option<Arc<DiskStore>>,
+    /// Whether the store and the catalog agree; where they do not, nothing is deleted without a person's word.
+    pub store_is_ours: AtomicBool,
+    /// When unfinished uploads are looked for again.
+    pub next_unfinished_at: AtomicI64,
     pub policy: UploadPolicy,
     pub tokens: TokenKeys,
     pub public_url: String,
@@ -56,8 +60,9 @@ pub enum OpenError {
 }
 
 const DATABASE_CONNECTIONS_MAX: u32 = 20;
-const PROBE_TRIES_MAX: u32 = 10;
+const PROBE_TRIES_MAX: u32 = 5;
 const PROBE_PAUSE: Duration = Duration::from_secs(3);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl App {
     /// Opens every backend and brings the schema up to date. `public_url` is what signed URLs of the local store
@@ -79,7 +84,8 @@ impl App {
         })
         .await?;
         catalog.migrate(clock.now()).await?;
-        let (blobs, disk) = open_blobs(&settings, secrets, &catalog, &clock, &faults, &public_url).await?;
+        let (blobs, disk, standing) =
+            open_blobs(&settings, secrets, &catalog, &clock, &faults, &public_url).await?;
         let tokens = TokenKeys::load(&settings, secrets)?;
         let policy = UploadPolicy {
             window_ms: settings.upload_window_ms,
@@ -94,6 +100,8 @@ impl App {
             catalog,
             blobs,
             disk,
+            next_unfinished_at: AtomicI64::new(0),
+            store_is_ours: AtomicBool::new(standing == store::Standing::Ours),
             policy,
             tokens,
             public_url,
@@ -114,7 +122,7 @@ impl App {
     }
 }
 
-type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>);
+type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, store::Standing);
 
 async fn open_blobs(
     settings: &Settings,
@@ -134,11 +142,14 @@ async fn open_blobs(
         for warning in probed.warnings() {
             tracing::warn!(store = %settings.blobs, "{warning}");
         }
-        announce(store::claim(catalog, &store::Place::store(&settings.blobs, &*blobs), clock.now()).await?);
-        return Ok((faulty(blobs), None));
+        let place = store::Place::store(&settings.blobs, &*blobs);
+        let standing = store::claim(catalog, &place, clock.now()).await?;
+        announce(standing);
+        return Ok((faulty(blobs), None, standing));
     }
     let Some(folder) = settings.blobs.folder() else { return Err(unusable("no driver for it".into())) };
-    announce(store::claim(catalog, &store::Place::folder(folder), clock.now()).await?);
+    let standing = store::claim(catalog, &store::Place::folder(folder), clock.now()).await?;
+    announce(standing);
     let signing_key = match &secrets.url_signing_key {
         Some(key) => SigningKey::new(key),
         None => {
@@ -149,14 +160,15 @@ async fn open_blobs(
     let disk = DiskStore::open(folder, public_url, signing_key, faults.clone())
         .map_err(|error| unusable(error.to_string()))?;
     let disk = Arc::new(disk);
-    Ok((faulty(disk.clone()), Some(disk)))
+    Ok((faulty(disk.clone()), Some(disk), standing))
 }
 
 /// A store that is away when the program starts may only be starting too.
 async fn probe(blobs: &dyn BlobStore) -> Result<Probed, BlobError> {
     let mut tries_left = PROBE_TRIES_MAX;
     loop {
-        match blobs.probe().await {
+        let late = || Err(BlobError::Unavailable("no answer in time".into()));
+        match tokio::time::timeout(PROBE_TIMEOUT, blobs.probe()).await.unwrap_or_else(|_| late()) {
             Err(BlobError::Unavailable(why)) if tries_left > 1 => {
                 tracing::warn!(error = %why, "the store could not be tried out yet");
                 tries_left -= 1;
@@ -172,8 +184,8 @@ fn announce(standing: store::Standing) {
         tracing::error!(
             catalog,
             store,
-            "the store is ahead of the catalog, which seems to come from a backup: nothing is deleted for having no \
-             row until `wharfinger doctor --accept-store` says that the catalog is right"
+            "the store is ahead of the catalog, which seems to come from a backup: no upload is reclaimed and nothing \
+             deleted for having no row until `wharfinger doctor --accept-store` says that the catalog is right"
         );
     }
 }

@@ -54,6 +54,7 @@ pub enum Standing {
 /// What the catalog knows of its store.
 const STORE: &str = "store";
 const COUNTER: &str = "store_counter";
+const READ_TRIES_MAX: u32 = 5;
 
 /// Where a mark lies. A folder is looked into without making anything there.
 pub struct Place<'p> {
@@ -96,7 +97,7 @@ impl<'p> Place<'p> {
     async fn mark(&self) -> Result<Option<Mark>, ClaimError> {
         let text = match self.at {
             At::Folder(folder) => DiskStore::mark(folder),
-            At::Store(blobs) => read_small(blobs, &ObjectKey::mark()).await,
+            At::Store(blobs) => read_mark(blobs).await,
         };
         Ok(text.map_err(|error| self.unusable(error))?.as_deref().map(Mark::parse))
     }
@@ -128,6 +129,17 @@ impl<'p> Place<'p> {
         match self.at {
             At::Folder(_) => ClaimError::UnmarkedFolder(self.shown.clone(), known),
             At::Store(_) => ClaimError::Unmarked(self.shown.clone()),
+        }
+    }
+}
+
+/// Another process may write it at this moment.
+async fn read_mark(blobs: &dyn BlobStore) -> Result<Option<String>, BlobError> {
+    let mut tries_left = READ_TRIES_MAX;
+    loop {
+        match read_small(blobs, &ObjectKey::mark()).await {
+            Err(BlobError::Changed) if tries_left > 1 => tries_left -= 1,
+            read => return read,
         }
     }
 }
@@ -202,7 +214,8 @@ pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<Standing, 
     let counter = catalog.raise_fact(COUNTER).await?;
     if let (Some(identity), Some(mark)) = (catalog.fact(STORE).await?, place.mark().await?) {
         if mark.counter > counter {
-            return Ok(Standing::Restored { catalog: counter, store: mark.counter });
+            // Others count too: only the catalog as it is now can be behind.
+            return check(catalog, place).await;
         }
         place.set_mark(&Mark { identity, counter }, Over::Anything).await?;
     }

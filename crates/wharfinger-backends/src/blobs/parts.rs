@@ -66,6 +66,11 @@ pub trait PartStore: Send + Sync {
     /// Ends one unfinished upload, as another one of the same key may still be wanted.
     async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError>;
 
+    /// Whether unfinished uploads are found without listing every object.
+    fn lists_unfinished_apart(&self) -> bool {
+        true
+    }
+
     /// Every unfinished upload under a prefix, each once, in an order of the store's own: Ceph puts `a-` before
     /// `a`.
     fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>>;

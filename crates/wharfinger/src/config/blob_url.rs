@@ -51,7 +51,9 @@ fn bucket_and_prefix(rest: &str) -> Result<(String, String), BadSetting> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     if bucket.is_empty() || !bucket.bytes().all(is_name) {
-        return Err(BadSetting::new(NAME, format!("`{bucket}` is not the name of a bucket")));
+        // It may be a secret that was written before the name.
+        let shown = bucket.rsplit('@').next().unwrap_or_default();
+        return Err(BadSetting::new(NAME, format!("`{shown}` is not the name of a bucket")));
     }
     let prefix = prefix.trim_matches('/');
     let sound = prefix.split('/').all(|part| !matches!(part, "." | ".."))
@@ -126,6 +128,9 @@ mod tests {
             let Ok(BlobPlace::S3(options)) = place(&[(NAME, url)]) else { panic!("{url}") };
             assert_eq!((options.bucket.as_str(), options.prefix.as_str()), (bucket, prefix), "{url}");
         }
+        let told =
+            place(&[(NAME, "s3://key:secret@b b/")]).map_err(|error| error.problem).expect_err("no name");
+        assert!(!told.contains("secret"), "{told}");
         for url in
             ["s3://", "s3:///x", "s3://b/../c", "s3://b/a//b", "s3://user:pass@b/", "s3://b/a?x=y", "b"]
         {

@@ -1,10 +1,11 @@
 //! Fault: bytes that no row answers for any more and that are still in the store. Deletes them in bulk, reads
 //! the outcome per key, and forgets an order only when the store has said that its bytes are gone.
 
+use futures::StreamExt as _;
 use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::catalog::{ClaimedCleanup, CleanupOutcome, Scope};
+use wharfinger_backends::catalog::{CatalogError, ClaimedCleanup, CleanupOutcome, Scope};
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::record;
@@ -15,7 +16,10 @@ use crate::uploads::VerbError;
 pub const NAME: &str = "pending-cleanups";
 
 /// Short, because a process that dies holds its batch back this long, and deleting twice is harmless.
-const LEASE_MS: i64 = 30_000;
+const LEASE_MS: i64 = 60_000;
+/// As many as are surely done within the lease, also where each takes calls of its own.
+const BATCH_MAX: usize = 250;
+const ABANDONS_AT_ONCE: usize = 16;
 const REFUSED: Backoff = Backoff { base_ms: 30_000, cap_ms: 3_600_000 };
 const STORE_DOWN: Backoff = Backoff { base_ms: 10_000, cap_ms: 10_000 };
 
@@ -55,7 +59,7 @@ pub async fn run_for(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
 
 async fn delete_due(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
-    let batch_max = app.blobs.caps().delete_batch_max;
+    let batch_max = app.blobs.caps().delete_batch_max.min(BATCH_MAX);
     loop {
         let claimed = app.catalog.claim_cleanups_of(scope, app.clock.now(), batch_max, LEASE_MS).await?;
         if claimed.is_empty() {
@@ -83,14 +87,24 @@ async fn delete_due(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
 /// Ends unfinished uploads, then deletes. Parts that would come after this find no upload.
 async fn delete(app: &App, claimed: &[ClaimedCleanup]) -> Vec<Result<(), BlobError>> {
     let keys: Vec<_> = claimed.iter().map(|cleanup| cleanup.key.clone()).collect();
-    let mut answers = vec![Ok(()); keys.len()];
-    if let Some(parts) = app.blobs.in_parts() {
-        for (cleanup, answer) in claimed.iter().zip(&mut answers).filter(|(cleanup, _)| cleanup.in_parts) {
-            *answer = parts.abandon(&cleanup.key).await;
-        }
-    }
+    let answers: Vec<Result<(), BlobError>> = futures::stream::iter(claimed.to_vec())
+        .map(|cleanup| abandon(app, cleanup))
+        .buffered(ABANDONS_AT_ONCE)
+        .collect()
+        .await;
     let deleted = app.blobs.delete_many(&keys).await;
     answers.into_iter().zip(deleted).map(|(abandoned, deleted)| abandoned.and(deleted)).collect()
+}
+
+/// The upload that is known by its id too: a part that was on its way may have outlived the first time it was ended,
+/// when the store did not list it any more.
+async fn abandon(app: &App, cleanup: ClaimedCleanup) -> Result<(), BlobError> {
+    let Some(parts) = app.blobs.in_parts().filter(|_| cleanup.in_parts) else { return Ok(()) };
+    let unknown = |error: CatalogError| BlobError::Unavailable(error.to_string());
+    if let Some(upload_id) = app.catalog.upload_id(&cleanup.key).await.map_err(unknown)? {
+        parts.abandon_one(&cleanup.key, &upload_id).await?;
+    }
+    parts.abandon(&cleanup.key).await
 }
 
 fn judge(

@@ -1,6 +1,8 @@
 //! Fault: an upload in parts that no waiting file knows of, because a crash came between beginning it and writing
 //! its id down, or its file was confirmed or ended without it. Its parts cost storage and nobody sees them.
 
+use std::sync::atomic::Ordering;
+
 use futures::StreamExt as _;
 use wharfinger_backends::blobs::{PartStore, Unfinished};
 use wharfinger_lifecycle::id::FileId;
@@ -11,19 +13,39 @@ use crate::app::App;
 use crate::store::{self, Standing};
 use crate::uploads::VerbError;
 
-/// Ends all of them; answers how many.
+/// Where every object is listed to find them.
+const LONG_PAUSE_MS: i64 = 86_400_000;
+
+/// Ends all of them, if it is time to look; answers how many.
 pub async fn run(app: &App) -> Result<u64, VerbError> {
     let Some(parts) = app.blobs.in_parts() else { return Ok(0) };
+    let now = app.clock.now();
+    if now < app.next_unfinished_at.load(Ordering::Relaxed) {
+        return Ok(0);
+    }
+    if !parts.lists_unfinished_apart() {
+        app.next_unfinished_at.store(now.saturating_add(LONG_PAUSE_MS), Ordering::Relaxed);
+    }
     let mut uploads = parts.unfinished(UPLOADS);
     let mut ended = 0;
     let mut is_ours = None;
     while let Some(upload) = uploads.next().await {
         let upload = upload?;
-        if is_wanted(app, &upload).await? {
-            continue;
+        match is_wanted(app, &upload).await {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(error = ?error, "whether an unfinished upload is wanted is not known");
+                continue;
+            }
         }
         // A catalog that was restored does not know what is alive.
-        if !*is_ours.get_or_insert(stands(app).await) {
+        let ours = match is_ours {
+            Some(ours) => ours,
+            None => stands(app).await,
+        };
+        is_ours = Some(ours);
+        if !ours {
             tracing::warn!(
                 action = "kept",
                 "an upload that no file knows of is kept: the store is not surely ours"

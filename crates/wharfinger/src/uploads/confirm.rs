@@ -12,6 +12,7 @@ use wharfinger_backends::blobs::BlobError;
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::limits::MIB;
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::state::Status;
 
@@ -32,6 +33,11 @@ pub async fn confirm(
         if read.status != Status::Registered {
             return Ok(read.status);
         }
+        if let Some(later) = put_off_cleaner(app, &read, checksum_sha256.as_deref()) {
+            // Committed or not, the next round finds what holds.
+            commit(app, later, &caller.actor()).await?;
+            continue;
+        }
         let change = examine(app, &read, checksum_sha256.clone(), "confirmed").await?;
         let status = change.after.status;
         if commit(app, change, &caller.actor()).await? {
@@ -39,6 +45,26 @@ pub async fn confirm(
         }
     }
     Err(VerbError::busy())
+}
+
+/// Whether the object has to be read to the end to know its checksum.
+fn is_read(app: &App, file: &File, given_sha256: Option<&str>) -> bool {
+    let store_checked = app.blobs.caps().binds_checksum && file.part_size.is_none();
+    match (&file.checksum_sha256, given_sha256) {
+        (Some(_), _) => !store_checked,
+        (None, given) => given.is_some(),
+    }
+}
+
+/// Reading may take longer than the window has left: a cleaner must not take what is being confirmed.
+fn put_off_cleaner(app: &App, file: &File, given_sha256: Option<&str>) -> Option<Change> {
+    let now = app.clock.now();
+    let needed_until = now.saturating_add(app.policy.grace_for(file.size));
+    let is_short = file.next_look_at.is_some_and(|at| at < needed_until);
+    (is_short && is_read(app, file, given_sha256)).then(|| {
+        let until = needed_until.saturating_add(MARGIN_MS);
+        file::defer(file, until, now)
+    })
 }
 
 /// Looks at the object of a registered file and decides its confirmation.
@@ -65,9 +91,10 @@ pub(super) async fn examine(
     {
         return Err(VerbError::ChecksumMismatch);
     }
-    let store_checked = declared.is_some() && app.blobs.caps().binds_checksum && file.part_size.is_none();
     let pin = Pin { etag: meta.etag, version_id: meta.version_id };
-    if let (Some(expected), false) = (declared.or(given_sha256.clone()), store_checked) {
+    if let (true, Some(expected)) =
+        (is_read(app, file, given_sha256.as_deref()), declared.or(given_sha256.clone()))
+    {
         check_bytes(app, file, &pin, &expected).await?;
     }
     app.blobs.make_durable(&file.key).await?;
@@ -88,12 +115,17 @@ async fn check_bytes(app: &App, file: &File, pin: &Pin, expected: &str) -> Resul
 /// are kept, so that asking again is cheap.
 pub struct Examinations {
     places: Semaphore,
+    /// For small ones, which do not wait for those that take hours.
+    small_places: Semaphore,
     under_way: Mutex<BTreeSet<FileId>>,
     known: Mutex<VecDeque<(FileId, Pin, String)>>,
 }
 
 const EXAMINATIONS_MAX: usize = 4;
+const SMALL_BYTES_MAX: u64 = 64 * MIB;
 const KNOWN_MAX: usize = 256;
+/// So that a file is not put off again at once.
+const MARGIN_MS: i64 = 60_000;
 /// Without a byte in between.
 const READ_TRIES_MAX: u32 = 5;
 const READ_PAUSE: Backoff = Backoff { base_ms: 200, cap_ms: 5_000 };
@@ -102,6 +134,7 @@ impl Default for Examinations {
     fn default() -> Self {
         Examinations {
             places: Semaphore::new(EXAMINATIONS_MAX),
+            small_places: Semaphore::new(EXAMINATIONS_MAX),
             under_way: Mutex::default(),
             known: Mutex::default(),
         }
@@ -166,8 +199,8 @@ impl Examinations {
             return Err(VerbError::Unavailable("the object is being read for an earlier call".into()));
         }
         let _under_way = UnderWay(&self.under_way, file.id);
-        let _place =
-            self.places.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
+        let places = if file.size <= SMALL_BYTES_MAX { &self.small_places } else { &self.places };
+        let _place = places.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
         let sum = read(app, file, pin).await?;
         let mut known = lock(&self.known);
         known.push_back((file.id, pin.clone(), sum.clone()));

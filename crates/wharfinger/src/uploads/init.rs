@@ -7,14 +7,14 @@ use wharfinger_backends::blobs::{PutGrant, SignedRequest, UrlLife};
 use wharfinger_backends::catalog::{KeyUse, NewJob, Registered, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
-use wharfinger_lifecycle::file::{Announcement, EndReason, File, register};
+use wharfinger_lifecycle::file::{Announcement, EndReason, File, UploadPolicy, delete, register};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::limits;
 use wharfinger_lifecycle::name::check_file_name;
 use wharfinger_lifecycle::parts::part_size;
 use wharfinger_lifecycle::state::Status;
 
-use super::{Caller, FieldProblem, VerbError, parts, reissue};
+use super::{Caller, FieldProblem, VerbError, commit, parts, reissue};
 use crate::app::App;
 
 /// The queue of delayed checks for uploads that nobody confirmed.
@@ -57,6 +57,7 @@ pub async fn init(
 ) -> Result<Grant, VerbError> {
     check(app, &announced, key.as_deref())?;
     let now = app.clock.now();
+    let has_key = key.is_some();
     let fingerprint = fingerprint(&announced);
     let id = FileId(fresh_id(now));
     let part_size = app
@@ -93,7 +94,14 @@ pub async fn init(
     match registered {
         Registered::Made => {
             app.check_bell.ring_for(file.next_look_at.unwrap_or(now));
-            grant(app, file).await
+            match grant(app, file.clone()).await {
+                // Nobody has an id or a URL of it, and nobody can ask for it again: its charge need not wait.
+                Err(error) if !has_key => {
+                    withdraw(app, caller, &file).await;
+                    Err(error)
+                }
+                granted => granted,
+            }
         }
         Registered::Repeated(made) => repeat(app, caller, made).await,
         Registered::KeyMismatch => Err(VerbError::KeyMismatch),
@@ -103,6 +111,15 @@ pub async fn init(
         Registered::UnconfirmedLimit { held_bytes, limit_bytes } => {
             Err(VerbError::UnconfirmedLimit { held_bytes, limit_bytes, requested_bytes })
         }
+    }
+}
+
+/// Ends a file that was never granted. Where that fails, the window ends it.
+async fn withdraw(app: &App, caller: &Caller, file: &File) {
+    let unseen = UploadPolicy { store_refuses_ended: true, ..app.policy };
+    let Ok(change) = delete(file, &unseen, app.clock.now()) else { return };
+    if let Err(error) = commit(app, change, &caller.actor()).await {
+        tracing::warn!(fileId = %file.id, error = ?error, "a file that was never granted is left to its window");
     }
 }
 
@@ -181,8 +198,10 @@ fn check(app: &App, announced: &Announcement, key: Option<&str>) -> Result<(), V
     if !problems.is_empty() {
         return Err(VerbError::Invalid(problems));
     }
-    if announced.size > app.settings.file_size_bytes_max {
-        return Err(VerbError::TooLarge { limit_bytes: app.settings.file_size_bytes_max });
+    let of_store = app.blobs.in_parts().map_or(u64::MAX, |parts| parts.limits().object_bytes_max());
+    let limit_bytes = app.settings.file_size_bytes_max.min(of_store);
+    if announced.size > limit_bytes {
+        return Err(VerbError::TooLarge { limit_bytes });
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Looks at a file whose time has come: an upload that nobody confirmed is reclaimed or rescued, an ended file
 //! whose URLs have died is refunded, a tombstone that nobody needs is forgotten. Takes no input but the row.
 
+use std::sync::atomic::Ordering;
+
 use wharfinger_lifecycle::file::{self, Change, File, Look};
 use wharfinger_lifecycle::id::FileId;
 
@@ -23,6 +25,8 @@ pub enum Looked {
 
 /// How long a look waits that could not find out.
 const DEFER_MS: i64 = 60_000;
+/// How long an upload waits while the store and the catalog do not agree.
+const DEFER_UNSURE_MS: i64 = 600_000;
 /// How long a tombstone waits whose bytes are not gone yet.
 const DEFER_FORGET_MS: i64 = 86_400_000;
 
@@ -51,6 +55,11 @@ pub async fn look(app: &App, id: FileId, actor: &str) -> Result<Looked, VerbErro
 }
 
 async fn unconfirmed(app: &App, read: &File) -> Result<(Change, Looked), VerbError> {
+    // A catalog from a backup may take for unconfirmed what was confirmed since.
+    if !app.store_is_ours.load(Ordering::Relaxed) {
+        let now = app.clock.now();
+        return Ok((file::defer(read, now.saturating_add(DEFER_UNSURE_MS), now), Looked::Deferred));
+    }
     if app.settings.window_policy == WindowPolicy::Rescue {
         match confirm::examine(app, read, None, "rescued: its client did not come back").await {
             Ok(change) => return Ok((change, Looked::Rescued)),

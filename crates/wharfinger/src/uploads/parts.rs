@@ -14,6 +14,8 @@ use crate::app::App;
 
 /// How many missing parts an error names.
 const MISSING_SHOWN_MAX: usize = 20;
+/// Signing is work without a wait: others get their turn in between.
+const SIGNED_AT_ONCE: u32 = 64;
 
 fn store(app: &App) -> Result<&dyn PartStore, VerbError> {
     app.blobs.in_parts().ok_or_else(|| {
@@ -34,6 +36,9 @@ pub(super) async fn grant(app: &App, file: &File, cut: Cut) -> Result<How, VerbE
         let size = cut.size_of(number).unwrap_or(0);
         let grant = PartGrant { key: file.key.clone(), upload_id: upload_id.clone(), number, size, life };
         let url = store.sign_part(&grant).await?.url;
+        if number % SIGNED_AT_ONCE == 0 {
+            tokio::task::yield_now().await;
+        }
         parts.push(GrantedPart { number, size, url, uploaded: have.get(&number) == Some(&size) });
     }
     Ok(How::Parts { part_size: cut.part_size, parts })
@@ -51,7 +56,12 @@ async fn upload(app: &App, store: &dyn PartStore, file: &File) -> Result<(String
             }
             // Joined by a confirm that did not come to its end: all that is left is to confirm again.
             match app.blobs.head(&file.key, None).await {
-                Ok(_) => return Ok((upload_id.clone(), all_of(file))),
+                Ok(meta) if meta.size == file.size => return Ok((upload_id.clone(), all_of(file))),
+                Ok(_) => {
+                    return Err(VerbError::Unavailable(
+                        "another object is in the place of this file's".into(),
+                    ));
+                }
                 Err(BlobError::NotFound) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -97,13 +107,16 @@ pub(super) async fn join(app: &App, file: &File, cut: Cut) -> Result<(), VerbErr
         Err(error) => return Err(error.into()),
     };
     let wanted = choose(cut, have)?;
-    match store.join(&file.key, &upload_id, file.content_type.as_deref(), &wanted).await {
+    let joined = store.join(&file.key, &upload_id, file.content_type.as_deref(), &wanted).await;
+    // Also where the answer was lost: it may have happened.
+    take_back_if_ended(app, file).await?;
+    match joined {
         Ok(()) => end_others(store, file).await,
         // Joined by somebody else, or a part was sent anew at this moment: the object says which.
         Err(BlobError::NotFound) => {}
         Err(error) => return Err(error.into()),
     }
-    take_back_if_ended(app, file).await
+    Ok(())
 }
 
 /// An upload whose id was never written down, by a crash, is of no use to anybody now.

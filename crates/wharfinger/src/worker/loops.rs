@@ -1,6 +1,7 @@
 //! What runs all the time: each loop sleeps until something is due, and no longer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use croner::Cron;
@@ -92,6 +93,9 @@ pub(super) async fn store_counter(app: Arc<App>) {
             Ok(Standing::Ours) => store::count_on(&app.catalog, &app.place()).await,
             other => other,
         };
+        if let Ok(standing) = &standing {
+            app.store_is_ours.store(*standing == Standing::Ours, Ordering::Relaxed);
+        }
         match standing {
             Ok(Standing::Ours) => {}
             Ok(other) => tracing::error!(standing = ?other, "the store and the catalog do not agree"),

@@ -116,9 +116,10 @@ impl PartStore for GcsStore {
                 size: part.size,
                 etag: part.etag.trim_matches('"').to_owned(),
             }));
-            match page.next_part_number_marker {
-                Some(next) if page.is_truncated.unwrap_or(false) => after = Some(next),
-                _ => break,
+            match (page.is_truncated.unwrap_or(false), page.next_part_number_marker) {
+                (true, Some(next)) => after = Some(next),
+                (true, None) => return Err(broken_off()),
+                (false, _) => break,
             }
         }
         found.sort_by_key(|part| part.number);
@@ -184,10 +185,11 @@ impl PartStore for GcsStore {
                     list = list.with("upload-id-marker", after_upload);
                 }
                 let page: UploadPage = ask(&client, list).await?;
-                let next = page
-                    .is_truncated
-                    .unwrap_or(false)
-                    .then_some((page.next_key_marker, page.next_upload_id_marker));
+                let next = match (page.is_truncated.unwrap_or(false), page.next_key_marker) {
+                    (true, Some(key)) => Some((Some(key), page.next_upload_id_marker)),
+                    (true, None) => return Err(broken_off()),
+                    (false, _) => None,
+                };
                 let found: Vec<Result<Unfinished, BlobError>> = page
                     .upload
                     .into_iter()
@@ -205,6 +207,10 @@ impl PartStore for GcsStore {
         .try_flatten()
         .boxed()
     }
+}
+
+fn broken_off() -> BlobError {
+    BlobError::Unavailable("a listing breaks off without saying where".into())
 }
 
 #[cfg(test)]

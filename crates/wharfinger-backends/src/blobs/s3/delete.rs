@@ -26,8 +26,13 @@ impl S3Store {
     pub(super) async fn delete_keys(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
         let full: Vec<String> = keys.iter().map(|key| self.full(key)).collect();
         if !self.learned().versioned {
-            let targets: Vec<Target> = full.into_iter().map(|key| Target { key, version_id: None }).collect();
-            return self.delete_targets(&targets).await;
+            let targets: Vec<Target> =
+                full.iter().cloned().map(|key| Target { key, version_id: None }).collect();
+            let outcomes = self.delete_targets(&targets).await;
+            if !self.learned().versioned {
+                return outcomes;
+            }
+            // Somebody made the bucket keep versions since: what was deleted is only hidden.
         }
         let found: Vec<Result<Vec<Target>, BlobError>> =
             stream::iter(full).map(|key| self.versions(key)).buffered(AT_ONCE).collect().await;
@@ -104,6 +109,9 @@ impl S3Store {
         };
         let mut answers: BTreeMap<Target, Result<(), BlobError>> = BTreeMap::new();
         for deleted in answer.deleted() {
+            if deleted.delete_marker() == Some(true) {
+                self.learn(|learned| learned.versioned = true);
+            }
             if let Some(key) = deleted.key() {
                 let version_id = deleted.version_id().map(str::to_owned);
                 answers.insert(Target { key: key.to_owned(), version_id }, Ok(()));

@@ -7,7 +7,9 @@ use sha2::{Digest as _, Sha256};
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::{OWN, ObjectKey};
 
-use super::super::{BlobError, BlobStore as _, Listed, PartStore as _, Probed, PutGrant, UrlLife};
+use super::super::{
+    BlobError, BlobStore as _, Listed, PartStore as _, Probed, PutGrant, Unfinished, UrlLife,
+};
 use super::error::{explain, from_sdk};
 use super::{Learned, S3Store};
 
@@ -176,6 +178,13 @@ impl S3Store {
             .collect();
         for outcome in self.delete_keys(&keys).await {
             outcome?;
+        }
+        let uploads: Vec<Unfinished> = self.unfinished(&folder).try_collect().await?;
+        for upload in uploads {
+            let old = upload.begun_at.is_some_and(|at| at < self.now().saturating_sub(LEFT_BEHIND_MS));
+            if let (true, Some(name)) = (old, upload.key.strip_prefix(&folder)) {
+                self.abandon_one(&ObjectKey::probe(name), &upload.upload_id).await?;
+            }
         }
         Ok(())
     }

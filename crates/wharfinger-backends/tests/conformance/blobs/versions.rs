@@ -92,3 +92,19 @@ async fn the_pinned_version_is_served() {
     assert!(matches!(error, BlobError::NotFound), "{error}");
     assert!(client.send(&signed, b"").await.refused());
 }
+
+/// Somebody made the bucket keep versions after the store had been tried out.
+#[tokio::test]
+async fn versions_that_are_kept_from_now_on_go_too() {
+    let options = ceph_options();
+    let store = S3Store::connect(&options).await.expect("connected");
+    store.probe().await.expect("a store that can be used");
+    assert!(!store.caps().versioned);
+    keep_versions(&options.bucket);
+    let this = key("uploads/t/u/f");
+    put(&store, &this, "first").await;
+    put(&store, &this, "second").await;
+    assert!(matches!(store.delete_many(std::slice::from_ref(&this)).await[..], [Ok(())]));
+    assert_eq!(kept(&options, "uploads/t/u/f"), 0, "neither a version nor a marker is left");
+    assert!(store.caps().versioned);
+}

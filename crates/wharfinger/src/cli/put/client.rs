@@ -17,7 +17,7 @@ use wharfinger_lifecycle::retry::Backoff;
 
 use super::files::LocalFile;
 use super::parts::Multipart;
-use super::progress::{FileProgress, Progress};
+use super::progress::{Counter, FileProgress, Progress};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -58,6 +58,10 @@ const TRIES_MAX: u32 = 10;
 const PAUSE: Backoff = Backoff { base_ms: 250, cap_ms: 10_000 };
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_BYTES: usize = 256 * 1024;
+/// As slowly as a server may read what it confirms before we give up on it, some seconds for each.
+const CONFIRM_BYTES_A_TRY: u64 = 64 << 20;
+/// A store that takes nothing more and says nothing for so long is not heard of again.
+const IDLE_MAX: Duration = Duration::from_secs(120);
 /// A file that was uploaded and deleted since gets a new key; so often and no more.
 const GENERATIONS_MAX: u32 = 100;
 
@@ -178,14 +182,15 @@ impl Client {
         bar.says("sending");
         let opened = file.open().await?;
         let counted = bar.counter();
+        let taken = counted.clone();
         let chunks = ReaderStream::with_capacity(opened.take(file.size), READ_BYTES)
-            .inspect(move |chunk| counted.sent(chunk.as_ref().map_or(0, |bytes| bytes.len() as u64)));
+            .inspect(move |chunk| taken.sent(chunk.as_ref().map_or(0, |bytes| bytes.len() as u64)));
         let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::PUT);
         let mut request = self.http.request(method, url).header(CONTENT_LENGTH, file.size);
         for (name, value) in grant.headers.iter().flatten() {
             request = request.header(name, value);
         }
-        match store_answer(request.body(Body::wrap_stream(chunks))).await {
+        match store_answer(request.body(Body::wrap_stream(chunks)), &counted).await {
             Ok(()) => Ok(()),
             // The answer of an earlier attempt was lost: the bytes are there, and confirm says if they are right.
             Err(Trouble::Final { code, .. }) if code == "object_exists" => Ok(()),
@@ -199,10 +204,16 @@ impl Client {
 
     /// The server may have to read a large object to the end before it can say that it is right.
     async fn confirm(&self, id: &str, size: u64, bar: &FileProgress) -> Result<String, String> {
-        let tries_max = TRIES_MAX + u32::try_from(size >> 30).unwrap_or(u32::MAX / 2);
+        let tries_max = TRIES_MAX + u32::try_from(size / CONFIRM_BYTES_A_TRY).unwrap_or(u32::MAX / 2);
         for attempt in 1..=tries_max {
             match answer(self.call(Method::POST, &format!("/api/v2/files/{id}/confirm"))).await {
                 Ok(value) => return Ok(value["status"].as_str().unwrap_or_default().to_owned()),
+                // What is there can never be confirmed; the next run begins anew.
+                Err(Trouble::Final { code, message }) if code == "checksum_mismatch" => {
+                    let removed = answer(self.call(Method::DELETE, &format!("/api/v2/files/{id}"))).await;
+                    let outcome = if removed.is_ok() { "removed: run this again" } else { "not removed" };
+                    return Err(format!("{message}; what was uploaded is {outcome}"));
+                }
                 Err(trouble) => {
                     let attempt = if attempt < tries_max { attempt.min(TRIES_MAX - 1) } else { TRIES_MAX };
                     self.pause(trouble, attempt, bar).await?;
@@ -245,8 +256,18 @@ pub(super) fn local_trouble(error: std::io::Error) -> Trouble {
 
 /// What a store says to an upload. Ours speaks like the API; another's refusal names no remedy that holds for all of
 /// them, and a fresh URL is one for most: expired, begun anew elsewhere, a clock that was off.
-pub(super) async fn store_answer(request: RequestBuilder) -> Result<(), Trouble> {
-    match answer(request).await {
+pub(super) async fn store_answer(request: RequestBuilder, sent: &Counter) -> Result<(), Trouble> {
+    let idle = async {
+        let mut before = None;
+        while before.replace(sent.count()) != Some(sent.count()) {
+            tokio::time::sleep(IDLE_MAX).await;
+        }
+    };
+    let answered = tokio::select! {
+        answered = answer(request) => answered,
+        () = idle => Err(Trouble::Passing("the store takes nothing more and says nothing".into())),
+    };
+    match answered {
         Ok(_) => Ok(()),
         Err(Trouble::Final { code, message }) if code.is_empty() => {
             if message.starts_with("412 ") || message.contains("<Code>BlobAlreadyExists</Code>") {

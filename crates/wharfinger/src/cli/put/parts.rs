@@ -108,11 +108,11 @@ impl Client {
         let mut opened = file.open().await?;
         let start = u64::from(part.number.saturating_sub(1)).saturating_mul(part_size);
         opened.seek(SeekFrom::Start(start)).await.map_err(local_trouble)?;
-        let counted = counted.clone();
+        let taken = counted.clone();
         let chunks = ReaderStream::with_capacity(opened.take(part.size), READ_BYTES)
-            .inspect_ok(move |chunk| counted.sent(chunk.len() as u64))
+            .inspect_ok(move |chunk| taken.sent(chunk.len() as u64))
             .boxed();
         let request = self.http.request(Method::PUT, &part.url).header(CONTENT_LENGTH, part.size);
-        store_answer(request.body(Body::wrap_stream(chunks))).await
+        store_answer(request.body(Body::wrap_stream(chunks)), counted).await
     }
 }

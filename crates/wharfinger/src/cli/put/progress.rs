@@ -117,6 +117,10 @@ impl Counter {
         }
     }
 
+    pub(super) fn count(&self) -> u64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
     /// The request was cut off: its bytes do not count.
     pub(super) fn take_back(&self) {
         let bytes = self.counted.swap(0, Ordering::Relaxed);

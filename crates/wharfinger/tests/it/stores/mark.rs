@@ -70,7 +70,33 @@ async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
     assert!(parts.parts(&key, &upload).await.is_err(), "ended now");
 }
 
+/// It may also take for unconfirmed what was confirmed since the backup.
+async fn a_catalog_from_a_backup_reclaims_nothing(database: Database) {
+    let ground = Ground::on_s3(database, &[]);
+    ground.start().await.crash().await;
+    let server = ground.start().await;
+    let grant = server.me().init("cargo", 5).await.expect(201);
+    server.put_bytes(&grant, b"bytes").await.expect(200);
+    server.crash().await;
+    ground.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
+
+    let server = ground.start().await;
+    let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));
+    ground.advance(2 * 3_600_000);
+    server.settle().await;
+    assert_eq!(server.me().get(&path).await.expect(200)["status"], "registered");
+    store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
+    server.crash().await;
+
+    let server = ground.start().await;
+    ground.advance(3_600_000);
+    server.settle().await;
+    server.me().get(&path).await.expect_problem(410, "gone");
+    crate::oracle::all_is_healed(&ground, &server).await;
+}
+
 on_each_database!(
+    a_catalog_from_a_backup_reclaims_nothing,
     a_bucket_that_lost_its_mark_is_refused,
     the_bucket_of_another_catalog_is_refused,
     a_catalog_from_a_backup_is_known_for_one,

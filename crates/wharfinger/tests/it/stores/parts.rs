@@ -7,7 +7,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use super::{LONG_MS, Site, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
 use crate::oracle;
-use crate::test_app::TestApp;
+use crate::test_app::{Ground, TestApp};
 
 const PART: usize = 16 << 20;
 const LARGE: usize = 2 * PART + 5;
@@ -43,6 +43,14 @@ async fn unfinished(server: &TestApp) -> Vec<String> {
 
 async fn reissue(server: &TestApp, id: &str) -> Value {
     server.me().post(&format!("/api/v2/files/{id}/url"), json!({})).await.expect(200)
+}
+
+/// Past the window, and past the time that a join under way may take after it.
+async fn long_after(ground: &Ground, server: &TestApp) {
+    for _ in 0..2 {
+        ground.advance(LONG_MS);
+        server.settle().await;
+    }
 }
 
 async fn a_large_file_comes_in_parts(site: Site) {
@@ -95,8 +103,7 @@ async fn the_checksum_of_all_parts_is_found_out(site: Site) {
         let answer = server.me().confirm(&id_of(&grant)).await;
         assert_eq!(answer.status.as_u16(), status, "{}", answer.body);
     }
-    ground.advance(LONG_MS);
-    server.settle().await;
+    long_after(&ground, &server).await;
     oracle::all_is_healed(&ground, &server).await;
 }
 
@@ -119,6 +126,7 @@ async fn what_ends_leaves_no_parts(site: Site) {
     server.settle().await;
     assert_eq!(unfinished(&server).await, Vec::<String>::new());
     server.me().confirm(&id_of(&forgotten)).await.expect_problem(410, "gone");
+    long_after(&ground, &server).await;
     oracle::all_is_healed(&ground, &server).await;
 }
 
@@ -178,6 +186,24 @@ async fn the_same_key_goes_on_with_the_same_upload(site: Site) {
     assert_eq!(unfinished(&server).await.len(), 1);
 }
 
+/// A large upload that takes longer than keys are remembered is the same one when it is gone on with.
+async fn a_key_is_remembered_while_its_upload_waits(site: Site) {
+    let ground = site.ground(&[SETTINGS[0], ("IDEMPOTENCY_TTL_MS", "60000")]);
+    let server = ground.start().await;
+    let init = async || {
+        let me = server.me();
+        let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", "k");
+        me.send(request.json(&cargo(LARGE))).await.expect(201)
+    };
+    let first = init().await;
+    ground.advance(120_000);
+    server.settle().await;
+    assert_eq!(id_of(&first), id_of(&init().await));
+    server.me().delete(&format!("/api/v2/files/{}", id_of(&first))).await.expect(204);
+    server.settle().await;
+    assert_ne!(id_of(&first), id_of(&init().await), "what has ended is not waited for");
+}
+
 /// Joined while the file is ended: whoever wins, nothing is left that nobody answers for.
 async fn a_confirm_that_loses_leaves_no_object(site: Site) {
     let settings = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
@@ -194,8 +220,7 @@ async fn a_confirm_that_loses_leaves_no_object(site: Site) {
         assert!([200, 404].contains(&confirmed.status.as_u16()), "{}", confirmed.body);
     }
     server.settle().await;
-    ground.advance(LONG_MS);
-    server.settle().await;
+    long_after(&ground, &server).await;
     oracle::all_is_healed(&ground, &server).await;
 }
 
@@ -211,6 +236,7 @@ async fn parts_that_are_all_there_are_rescued(site: Site) {
     server.settle().await;
     assert!(downloaded(&server, &id_of(&whole)).await.0 == bytes(LARGE));
     server.me().confirm(&id_of(&half)).await.expect_problem(410, "gone");
+    long_after(&ground, &server).await;
     oracle::all_is_healed(&ground, &server).await;
 }
 
@@ -221,6 +247,7 @@ on_each_store!(
     an_upload_that_the_store_forgot_is_begun_anew,
     an_upload_that_no_file_knows_is_ended,
     the_same_key_goes_on_with_the_same_upload,
+    a_key_is_remembered_while_its_upload_waits,
     a_confirm_that_loses_leaves_no_object,
     parts_that_are_all_there_are_rescued,
 );

@@ -143,11 +143,52 @@ async fn an_object_changed_behind_our_back(database: Database) {
     }
 }
 
+/// The object is read to the end before it is confirmed: that may take longer than its window has left.
+async fn a_file_that_is_being_confirmed_is_not_reclaimed(site: Site) {
+    let ground = site.ground(&[]);
+    let server = ground.start().await;
+    let sum = to_hex(&<sha2::Sha256 as sha2::Digest>::digest(b"right"));
+    let grant = announce(&server, json!({ "fileName": "c", "size": 5, "checksumSha256": sum })).await;
+    taken(&server.put_bytes(&grant, b"right").await);
+    let path = format!("/api/v2/files/{}", id_of(&grant));
+    let window_and_grace_ms = 3_600_000 + 60_000;
+    ground.advance(window_and_grace_ms - 1_000);
+    // A client that is wrong about its own bytes, so that the file is still registered afterwards.
+    let wrong = json!({ "checksumSha256": to_hex(&[7; 32]) });
+    server.me().post(&format!("{path}/confirm"), wrong).await.expect_problem(409, "checksum_mismatch");
+    ground.advance(2_000);
+    server.settle().await;
+    assert_eq!(server.me().get(&path).await.expect(200)["status"], "registered");
+    ground.advance(LONG_MS);
+    server.settle().await;
+    server.me().get(&path).await.expect_problem(410, "gone");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// A large file needs the store at once. Where it is away and nobody can ask for the file again, nothing is charged.
+async fn what_could_not_be_granted_is_not_charged(database: Database) {
+    let gateway = radosgw::shared();
+    let proxy = harness::proxy::Proxy::to(("127.0.0.1", gateway.port())).expect("a proxy");
+    let (bucket, endpoint) = (gateway.create_bucket(), format!("http://{}", proxy.addr()));
+    let settings = [("MULTIPART_THRESHOLD_BYTES", "1")];
+    let ground = Ground::in_bucket(database, &bucket, &endpoint, &settings);
+    let server = ground.start().await;
+    proxy.cut();
+    server.me().init("cargo", 5).await.expect_problem(503, "unavailable");
+    assert_eq!(server.me().used().await, 0);
+    proxy.mend().expect("mended");
+    server.me().upload("cargo", b"bytes").await;
+    ground.advance(LONG_MS);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
 on_each_store!(
+    a_file_that_is_being_confirmed_is_not_reclaimed,
     a_file_lives_and_dies,
     bytes_that_come_after_the_delete_go_too,
     what_was_confirmed_is_not_overwritten,
     what_was_not_announced_is_refused_or_found_out,
 );
 
-on_each_database!(an_object_changed_behind_our_back);
+on_each_database!(an_object_changed_behind_our_back, what_could_not_be_granted_is_not_charged);
