@@ -25,8 +25,8 @@ pub(super) enum Taken {
     OtherBody,
 }
 
-/// A key is remembered for its time, and as long as what it made still waits for its bytes: a large upload that is
-/// gone on with after days is the same one.
+/// A key is remembered for its time, and that of a large file as long as it still waits for its parts: an upload that
+/// is gone on with after days is the same one.
 pub(super) async fn take(tx: &mut Tx<'_>, file: &File, key_use: &KeyUse) -> Result<Taken, CatalogError> {
     let (tenant, user) = (file.tenant.as_str(), file.user.as_str());
     let taken = tx
@@ -36,7 +36,8 @@ pub(super) async fn take(tx: &mut Tx<'_>, file: &File, key_use: &KeyUse) -> Resu
              ON CONFLICT (tenant_id, user_id, route, key) DO UPDATE SET \
              fingerprint = excluded.fingerprint, made_id = excluded.made_id, expires_at = excluded.expires_at \
              WHERE idempotency_keys.expires_at <= $8 AND NOT EXISTS (SELECT 1 FROM files \
-             WHERE files.id = idempotency_keys.made_id AND files.pipeline_status = 'registered')",
+             WHERE files.id = idempotency_keys.made_id AND files.pipeline_status = 'registered' \
+                 AND files.part_size IS NOT NULL)",
             args![
                 tenant,
                 user,
@@ -81,7 +82,8 @@ impl Write for ForgetExpired {
                 "DELETE FROM idempotency_keys WHERE (tenant_id, user_id, route, key) IN \
                  (SELECT tenant_id, user_id, route, key FROM idempotency_keys WHERE expires_at <= $1 \
                  AND NOT EXISTS (SELECT 1 FROM files WHERE files.id = idempotency_keys.made_id \
-                 AND files.pipeline_status = 'registered') ORDER BY expires_at LIMIT $2) AND expires_at <= $1",
+                 AND files.pipeline_status = 'registered' \
+                 AND files.part_size IS NOT NULL) ORDER BY expires_at LIMIT $2) AND expires_at <= $1",
                 args![self.now, self.limit as i64],
             )
             .await?;
