@@ -9,6 +9,7 @@ mod parts;
 mod place;
 pub mod s3;
 mod skew;
+mod trial;
 
 use std::time::Duration;
 

@@ -1,34 +1,16 @@
 //! Tries out what the service does with a signed upload that is not what was signed, and whether it lets us do
-//! everything we will need. What it leaves behind it deletes, and what an earlier one left after a crash too.
+//! everything we will need.
 
-use std::time::Duration;
-
-use bytes::Bytes;
 use futures::TryStreamExt as _;
-use sha2::{Digest as _, Sha256};
-use wharfinger_lifecycle::checksum::to_hex;
-use wharfinger_lifecycle::key::{OWN, ObjectKey};
+use wharfinger_lifecycle::key::ObjectKey;
 
 use super::super::answer::{doing, header};
-use super::super::{BlobError, BlobStore as _, Listed, PartStore as _, Probed, PutGrant, UrlLife};
+use super::super::trial::{self, OTHER_BYTES, OTHER_TYPE, RIGHT, SHORT, Sent};
+use super::super::{BlobError, BlobStore as _, Probed};
 use super::AzureStore;
 use super::call::Call;
 use super::error::{Failure, unreached};
 use super::list::Listing;
-
-const BYTES: &[u8] = b"wharfinger tries";
-const TYPE: &str = "text/plain";
-const LIFE: UrlLife = UrlLife { signed_at: 0, expires_at: 600_000 };
-/// A probe that is older than this by the store's clock is not under way any more.
-const LEFT_BEHIND_MS: i64 = 3_600_000;
-
-/// What was sent with a signed URL.
-struct Sent<'a> {
-    bytes: &'a [u8],
-    content_type: &'a str,
-}
-
-const RIGHT: Sent<'static> = Sent { bytes: BYTES, content_type: TYPE };
 
 impl AzureStore {
     pub(super) async fn find_out(&self) -> Result<Probed, BlobError> {
@@ -42,10 +24,10 @@ impl AzureStore {
         let gone = self.delete_keys(&keys).await.into_iter().collect::<Result<Vec<()>, BlobError>>();
         found?;
         gone.map_err(|error| doing("delete blobs", error))?;
-        self.find_absence(&keys[0]).await?;
+        trial::find_absence(self, &keys[0]).await?;
         self.find_soft_delete(&keys[0], &mut notes).await;
-        self.find_parts(&keys[0]).await?;
-        self.clear_left_behind().await?;
+        trial::find_parts(self, &keys[0]).await?;
+        trial::clear_left_behind(self).await?;
         Ok(Probed { clock_ahead_ms: self.client.skew.ahead_ms(), notes })
     }
 
@@ -80,9 +62,9 @@ impl AzureStore {
         }
         // With what is right in place already, only a store that overwrites takes it again.
         let create_only = self.try_put(right, &RIGHT).await?.is_err();
-        let short = self.try_put(short, &Sent { bytes: &BYTES[1..], ..RIGHT }).await?;
-        let other_type = self.try_put(other_type, &Sent { content_type: "text/html", ..RIGHT }).await?;
-        let other_bytes = self.try_put(other_bytes, &Sent { bytes: b"wharfinger lies!", ..RIGHT }).await?;
+        let short = self.try_put(short, &SHORT).await?;
+        let other_type = self.try_put(other_type, &OTHER_TYPE).await?;
+        let other_bytes = self.try_put(other_bytes, &OTHER_BYTES).await?;
         let versioned = self.head(right, None).await?.version_id.is_some();
         let starts_from = self.find_start(keys).await?;
         self.learn(|learned| {
@@ -116,35 +98,14 @@ impl AzureStore {
 
     /// The inner error is the service's refusal.
     async fn try_put(&self, key: &ObjectKey, sent: &Sent<'_>) -> Result<Result<(), String>, BlobError> {
-        let grant = PutGrant {
-            key: key.clone(),
-            size: BYTES.len() as u64,
-            content_type: Some(TYPE.into()),
-            checksum_sha256: Some(to_hex(&Sha256::digest(BYTES))),
-            life: LIFE,
-        };
-        let signed = self.sign_put_at(&self.client.endpoint, &grant).await?;
-        let mut request = self.client.http.put(&signed.url).timeout(Duration::from_secs(20));
-        for (name, value) in signed.headers.iter().filter(|(name, _)| name != "content-type") {
-            request = request.header(name, value);
-        }
-        let request = request.header("content-type", sent.content_type);
-        let request = request.header("content-length", sent.bytes.len());
-        let answer = request.body(Bytes::copy_from_slice(sent.bytes)).send().await.map_err(unreached)?;
+        let signed = self.sign_put_at(&self.client.endpoint, &trial::grant(key)).await?;
+        let answer = trial::request(&self.client.http, &signed, sent).send().await.map_err(unreached)?;
         match self.client.answered(answer).await {
             Ok(_) => Ok(Ok(())),
             Err(failure @ Failure::Answered { .. }) if !failure.is_passing() => {
                 Ok(Err(BlobError::from(failure).to_string()))
             }
             Err(failure) => Err(failure.into()),
-        }
-    }
-
-    async fn find_absence(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        match self.head(key, None).await {
-            Err(BlobError::NotFound) => Ok(()),
-            Err(error) => Err(doing("tell what is absent", error)),
-            Ok(_) => Err(BlobError::Refused("it still has what it said it had deleted".into())),
         }
     }
 
@@ -157,30 +118,5 @@ impl AzureStore {
         {
             notes.push("the account keeps what is deleted for some days (soft delete)".into());
         }
-    }
-
-    async fn find_parts(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        let upload_id =
-            self.begin(key, None).await.map_err(|error| doing("begin uploads in parts", error))?;
-        let listed = self.parts(key, &upload_id).await;
-        let known: Result<Vec<_>, _> = self.unfinished(key.as_str()).try_collect().await;
-        self.abandon(key).await.map_err(|error| doing("abandon uploads in parts", error))?;
-        listed.map_err(|error| doing("list the blocks of uploads", error))?;
-        known.map_err(|error| doing("list unfinished uploads", error))?;
-        Ok(())
-    }
-
-    async fn clear_left_behind(&self) -> Result<(), BlobError> {
-        let folder = format!("{OWN}probe/");
-        let old: Vec<Listed> = self.list(&folder, None).try_collect().await?;
-        let keys: Vec<ObjectKey> = old
-            .iter()
-            .filter(|listed| listed.modified_at < self.now().saturating_sub(LEFT_BEHIND_MS))
-            .filter_map(|listed| listed.key.strip_prefix(&folder).map(ObjectKey::probe))
-            .collect();
-        for outcome in self.delete_keys(&keys).await {
-            outcome?;
-        }
-        Ok(())
     }
 }

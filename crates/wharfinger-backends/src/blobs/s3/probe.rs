@@ -2,30 +2,13 @@
 //! everything we will need. What it leaves behind it deletes, and what an earlier one left after a crash too.
 
 use aws_sdk_s3::types::BucketVersioningStatus;
-use futures::TryStreamExt as _;
-use sha2::{Digest as _, Sha256};
-use wharfinger_lifecycle::checksum::to_hex;
-use wharfinger_lifecycle::key::{OWN, ObjectKey};
+use wharfinger_lifecycle::key::ObjectKey;
 
-use super::super::{
-    BlobError, BlobStore as _, Listed, PartStore as _, Probed, PutGrant, Unfinished, UrlLife,
-};
+use super::super::answer::{doing, element, unreached};
+use super::super::trial::{self, OTHER_BYTES, OTHER_TYPE, RIGHT, SHORT, Sent};
+use super::super::{BlobError, BlobStore as _, Probed};
 use super::error::{explain, from_sdk};
 use super::{Learned, S3Store};
-
-const BYTES: &[u8] = b"wharfinger tries";
-const TYPE: &str = "text/plain";
-const LIFE: UrlLife = UrlLife { signed_at: 0, expires_at: 600_000 };
-/// A probe that is older than this by the store's clock is not under way any more.
-const LEFT_BEHIND_MS: i64 = 3_600_000;
-
-/// What was sent with a signed URL.
-struct Sent<'a> {
-    bytes: &'a [u8],
-    content_type: &'a str,
-}
-
-const RIGHT: Sent<'static> = Sent { bytes: BYTES, content_type: TYPE };
 
 impl S3Store {
     pub(super) async fn find_out(&self) -> Result<Probed, BlobError> {
@@ -37,9 +20,9 @@ impl S3Store {
         let gone = self.delete_keys(std::slice::from_ref(&key)).await.pop().unwrap_or(Ok(()));
         found?;
         gone.map_err(|error| doing("delete objects", error))?;
-        self.find_absence(&key).await?;
-        self.find_parts(&key).await?;
-        self.clear_left_behind().await?;
+        trial::find_absence(self, &key).await?;
+        trial::find_parts(self, &key).await?;
+        trial::clear_left_behind(self).await?;
         let clock_ahead_ms = self.skew.ahead_ms();
         Ok(Probed { clock_ahead_ms, notes })
     }
@@ -90,11 +73,7 @@ impl S3Store {
         }
         // With what is right in place already, only a store that overwrites takes it again.
         let create_only = bind.create_only && self.try_put(&http, key, bind, &RIGHT).await?.is_err();
-        let cases = [
-            Sent { bytes: &BYTES[1..], ..RIGHT },
-            Sent { content_type: "text/html", ..RIGHT },
-            Sent { bytes: b"wharfinger lies!", ..RIGHT },
-        ];
+        let cases = [SHORT, OTHER_TYPE, OTHER_BYTES];
         let mut refused = [false; 3];
         let free = Learned { create_only: false, ..bind };
         for (case, refused) in cases.iter().zip(&mut refused) {
@@ -120,80 +99,19 @@ impl S3Store {
         bind: Learned,
         sent: &Sent<'_>,
     ) -> Result<Result<(), String>, BlobError> {
-        let grant = PutGrant {
-            key: key.clone(),
-            size: BYTES.len() as u64,
-            content_type: Some(TYPE.into()),
-            checksum_sha256: Some(to_hex(&Sha256::digest(BYTES))),
-            life: LIFE,
-        };
-        let signed = self.sign_put_with(&self.client, &grant, bind).await?;
-        let mut request = http.put(&signed.url).timeout(std::time::Duration::from_secs(20));
-        for (name, value) in signed.headers.iter().filter(|(name, _)| name != "content-type") {
-            request = request.header(name, value);
-        }
-        let request = request.header("content-type", sent.content_type).body(sent.bytes.to_vec());
-        let answer = request.send().await;
-        let answer = answer.map_err(|error| BlobError::Unavailable(error.without_url().to_string()))?;
+        let signed = self.sign_put_with(&self.client, &trial::grant(key), bind).await?;
+        let answer = trial::request(http, &signed, sent).send().await;
+        let answer = answer.map_err(|error| BlobError::Unavailable(unreached(error)))?;
         let status = answer.status();
         if status.is_success() {
             return Ok(Ok(()));
         }
         let text = answer.text().await.unwrap_or_default();
-        let code = text.split("<Code>").nth(1).and_then(|rest| rest.split("</Code>").next());
-        let said = code.map_or_else(|| format!("HTTP {status}"), str::to_owned);
+        let code = element(&text, "Code");
+        let said = code.clone().unwrap_or_else(|| format!("HTTP {status}"));
         match status.as_u16() {
-            429 | 500.. if code != Some("NotImplemented") => Err(BlobError::Unavailable(said)),
+            429 | 500.. if code.as_deref() != Some("NotImplemented") => Err(BlobError::Unavailable(said)),
             _ => Ok(Err(said)),
         }
-    }
-
-    /// Those who may not list are told 403 of what is absent, and nothing could ever be known to be so.
-    async fn find_absence(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        match self.head(key, None).await {
-            Err(BlobError::NotFound) => Ok(()),
-            Err(error) => Err(doing("tell what is absent", error)),
-            Ok(_) => Err(BlobError::Refused("it still has what it said it had deleted".into())),
-        }
-    }
-
-    async fn find_parts(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        let upload_id =
-            self.begin(key, None).await.map_err(|error| doing("begin uploads in parts", error))?;
-        let listed = self.parts(key, &upload_id).await;
-        let known: Result<Vec<_>, _> = self.unfinished(key.as_str()).try_collect().await;
-        self.abandon_one(key, &upload_id).await.map_err(|error| doing("abort uploads in parts", error))?;
-        listed.map_err(|error| doing("list the parts of uploads", error))?;
-        known.map_err(|error| doing("list unfinished uploads", error))?;
-        Ok(())
-    }
-
-    async fn clear_left_behind(&self) -> Result<(), BlobError> {
-        let folder = format!("{OWN}probe/");
-        let old: Vec<Listed> = self.list(&folder, None).try_collect().await?;
-        let keys: Vec<ObjectKey> = old
-            .iter()
-            .filter(|listed| listed.modified_at < self.now().saturating_sub(LEFT_BEHIND_MS))
-            .filter_map(|listed| listed.key.strip_prefix(&folder).map(ObjectKey::probe))
-            .collect();
-        for outcome in self.delete_keys(&keys).await {
-            outcome?;
-        }
-        let uploads: Vec<Unfinished> = self.unfinished(&folder).try_collect().await?;
-        for upload in uploads {
-            let old = upload.begun_at.is_some_and(|at| at < self.now().saturating_sub(LEFT_BEHIND_MS));
-            if let (true, Some(name)) = (old, upload.key.strip_prefix(&folder)) {
-                self.abandon_one(&ObjectKey::probe(name), &upload.upload_id).await?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn doing(what: &str, error: BlobError) -> BlobError {
-    match error {
-        BlobError::Refused(why) => BlobError::Refused(format!("it will not let us {what}: {why}")),
-        BlobError::Unavailable(why) => BlobError::Unavailable(format!("it could not {what}: {why}")),
-        other => BlobError::Refused(format!("it will not let us {what}: {other}")),
     }
 }

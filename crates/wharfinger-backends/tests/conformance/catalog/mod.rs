@@ -121,6 +121,11 @@ cases! {
         the_dead_are_listed_in_pages
         a_redriven_job_starts_anew
         only_the_dead_are_discarded;
+    objects:
+        one_upload_fills_an_object
+        what_is_not_waited_for_gets_no_upload
+        bytes_that_came_too_late_are_under_orders
+        facts_are_set_and_counted;
     claiming_cleanups:
         an_order_is_claimed_with_all_it_says
         a_claim_is_a_lease

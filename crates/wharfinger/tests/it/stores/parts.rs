@@ -109,7 +109,8 @@ async fn the_checksum_of_all_parts_is_found_out(site: Site) {
 
 /// Cancelled, or never confirmed: no part is left, and none can come any more.
 async fn what_ends_leaves_no_parts(site: Site) {
-    let ground = site.ground(&SETTINGS);
+    // Without the sweep, which would end them too: nothing is old enough for it.
+    let ground = site.ground(&SETTINGS[..1]);
     let server = ground.start().await;
     let (cancelled, forgotten) =
         (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
