@@ -11,6 +11,7 @@ pub mod packages;
 mod percent;
 pub mod postgres;
 pub mod proxy;
+pub mod rabbitmq;
 pub mod radosgw;
 pub mod redis;
 mod server;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use harness::azurite::{self, Azurite};
 use harness::postgres::{self, Postgres};
+use harness::rabbitmq::{self, RabbitMq};
 use harness::radosgw::{self, Radosgw};
 use harness::redis::{self, Redis};
 
@@ -16,8 +17,8 @@ usage: cargo xtask <command>
 
   test [-- args]   starts the servers and runs `cargo test --workspace --locked [args]`
   ci               formatting, lints, documentation, dependencies, then the tests
-  services [names] starts the servers (postgres, s3, azure, redis), or those named, and keeps
-                   them until Ctrl-C or the end of input";
+  services [names] starts the servers (postgres, s3, azure, redis, rabbitmq), or those named,
+                   and keeps them until Ctrl-C or the end of input";
 
 /// The checks before the tests, the cheapest first.
 const CHECKS: [&str; 3] = [
@@ -27,7 +28,7 @@ const CHECKS: [&str; 3] = [
 ];
 
 /// What `services` can be asked for.
-const SERVICES: [&str; 4] = ["postgres", "s3", "azure", "redis"];
+const SERVICES: [&str; 5] = ["postgres", "s3", "azure", "redis", "rabbitmq"];
 
 type Outcome = Result<ExitStatus, Box<dyn Error>>;
 
@@ -133,6 +134,12 @@ fn services(names: &[&str]) -> Outcome {
         println!("Redis on port {}", redis.port());
         println!("WHARFINGER_QUOTA_URL={}", redis.url());
         println!("{}={}", redis::ADDRESS_VARIABLE, redis.url());
+    }
+    let rabbitmq = is_wanted("rabbitmq").then(RabbitMq::start).transpose()?;
+    if let Some(rabbitmq) = &rabbitmq {
+        println!("RabbitMQ on port {}", rabbitmq.port());
+        println!("WHARFINGER_BROKER_URL={}", rabbitmq.url());
+        println!("{}={}", rabbitmq::ADDRESS_VARIABLE, rabbitmq.sharing_url());
     }
     println!("Ctrl-C ends them.");
     io::copy(&mut io::stdin(), &mut io::sink())?;

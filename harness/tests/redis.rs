@@ -140,7 +140,7 @@ fn a_password_counts() {
 fn nothing_is_left_of_a_process_that_was_killed() {
     let (mut process, url) = services("redis", ADDRESS_VARIABLE);
     let pid = process.id();
-    let port = url.strip_suffix("/0").map(port_of).expect("a database");
+    let port = port_of(&url);
     assert!(is_open(port), "the services do not run");
     // The server and its watchdog.
     assert_eq!((folders_of(pid), processes_of(pid)), (1, 2));
