@@ -33,6 +33,7 @@ async fn measure(name: &str, url: CatalogUrl) {
         storage_type: "disk",
         cleanup_max_attempts: 5,
         connections_max: 20,
+        beside_redis: false,
     })
     .await
     .expect("a catalog");

@@ -73,6 +73,7 @@ async fn make_schema(url: CatalogUrl) {
         storage_type: "disk",
         cleanup_max_attempts: 5,
         connections_max: 2,
+        beside_redis: false,
     };
     let catalog = Catalog::open(options).await.expect("a catalog");
     catalog.migrate(1).await.expect("the schema");

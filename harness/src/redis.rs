@@ -14,11 +14,14 @@ use std::time::Duration;
 use self::address::Address;
 use self::binaries::Binaries;
 use crate::packages::at;
-use crate::server::{Server, free_port, listens};
+use crate::server::{Server, free_port, listens, random};
 use crate::{Error, command};
 
 /// Names a running server, as a URL, that [`shared`] attaches to rather than starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_REDIS";
+
+/// So many that two tests hardly ever meet in one.
+const DATABASES: u64 = 4_096;
 
 const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
 const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
@@ -122,6 +125,13 @@ impl Redis {
     /// [`ADDRESS_VARIABLE`] with which other processes share it.
     pub fn url(&self) -> String {
         self.address.url()
+    }
+
+    /// The URL of one of its many databases, for a test that shares the server and counts on being alone in there.
+    pub fn own_database(&self) -> String {
+        let url = self.address.url();
+        let server = url.strip_suffix("/0").unwrap_or(&url);
+        format!("{server}/{}", random() % DATABASES)
     }
 
     pub fn port(&self) -> u16 {
@@ -237,6 +247,9 @@ impl Ours {
         set("appendfsync", "always");
         // Otherwise its arguments are replaced, by which one tells whose server it is.
         set("set-proc-title", "no");
+        if !self.options.cluster {
+            set("databases", &DATABASES.to_string());
+        }
         if let Some(password) = self.options.password {
             set("requirepass", password);
         }

@@ -10,6 +10,7 @@ use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
 use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions};
 use wharfinger_backends::faults::Faults;
+use wharfinger_backends::quota::{QuotaError, RedisQuota};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::file::UploadPolicy;
@@ -17,9 +18,10 @@ use wharfinger_lifecycle::file::UploadPolicy;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::http::auth::TokenKeys;
-use crate::store;
+use crate::quota::RedisGate;
 use crate::uploads::confirm::Examinations;
 use crate::uploads::land::Landings;
+use crate::{quota, store};
 
 pub struct App {
     pub settings: Settings,
@@ -33,10 +35,14 @@ pub struct App {
     /// When unfinished uploads are looked for again.
     pub next_unfinished_at: AtomicI64,
     pub policy: UploadPolicy,
+    /// Redis in front of the tenants' quotas, where there is one.
+    pub redis_gate: Option<RedisGate>,
     pub tokens: TokenKeys,
     pub public_url: String,
     /// Rung when there are new bytes to delete.
     pub cleanup_bell: Notify,
+    /// Rung when there is something to tell another system.
+    pub outbox_bell: Notify,
     /// Rung when a delayed check is due earlier than the next one known.
     pub check_bell: TimedBell,
     /// Uploads to the local store that are under way here.
@@ -55,6 +61,8 @@ pub enum OpenError {
     Catalog(#[from] CatalogError),
     #[error("WHARFINGER_BLOB_URL: {0}")]
     Blobs(String),
+    #[error("WHARFINGER_QUOTA_URL: {0}")]
+    Quota(String),
     #[error(transparent)]
     Store(#[from] store::ClaimError),
 }
@@ -81,11 +89,13 @@ impl App {
             storage_type: settings.blobs.kind(),
             cleanup_max_attempts: settings.cleanup_max_attempts,
             connections_max: DATABASE_CONNECTIONS_MAX,
+            beside_redis: settings.quota_redis.is_some(),
         })
         .await?;
         catalog.migrate(clock.now()).await?;
         let (blobs, disk, standing) =
             open_blobs(&settings, secrets, &catalog, &clock, &faults, &public_url).await?;
+        let redis_gate = open_redis(&settings, &catalog, &faults).await?;
         let tokens = TokenKeys::load(&settings, secrets)?;
         let policy = UploadPolicy {
             window_ms: settings.upload_window_ms,
@@ -94,7 +104,7 @@ impl App {
             tombstone_ms: settings.tombstone_ms,
             store_refuses_ended: blobs.caps().refuses_ended,
         };
-        Ok(App {
+        let app = App {
             settings,
             clock,
             catalog,
@@ -103,14 +113,26 @@ impl App {
             next_unfinished_at: AtomicI64::new(0),
             store_is_ours: AtomicBool::new(standing == store::Standing::Ours),
             policy,
+            redis_gate,
             tokens,
             public_url,
             cleanup_bell: Notify::new(),
+            outbox_bell: Notify::new(),
             check_bell: TimedBell::default(),
             landings: Landings::default(),
             examinations: Examinations::default(),
             verbs: TaskTracker::new(),
-        })
+        };
+        if app.redis_gate.is_none() {
+            quota::take_back_from_redis(&app.ledger()).await?;
+        }
+        Ok(app)
+    }
+
+    /// What it takes to move the gate of a tenant's quota.
+    pub fn ledger(&self) -> quota::Ledger<'_> {
+        let default_limit_bytes = self.settings.default_quota_bytes;
+        quota::Ledger { catalog: &self.catalog, clock: &self.clock, default_limit_bytes }
     }
 
     /// Where the store's mark lies.
@@ -120,6 +142,25 @@ impl App {
             None => store::Place::store(&self.settings.blobs, &*self.blobs),
         }
     }
+}
+
+/// A Redis that is away when the program starts is no reason not to start, unless nothing may be let in without it.
+pub async fn open_redis(
+    settings: &Settings,
+    catalog: &Catalog,
+    faults: &Faults,
+) -> Result<Option<RedisGate>, OpenError> {
+    let Some(url) = &settings.quota_redis else { return Ok(None) };
+    let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
+    let redis = RedisQuota::new(url, catalog_id, faults.clone())
+        .map_err(|error| OpenError::Quota(error.to_string()))?;
+    let gate = RedisGate::new(redis, settings.quota_fails_closed);
+    match gate.redis.check().await {
+        Ok(_) => {}
+        Err(error @ QuotaError::Away(_)) if !gate.fails_closed => gate.lost(&error),
+        Err(error) => return Err(OpenError::Quota(format!("{}: {error}", gate.redis.address()))),
+    }
+    Ok(Some(gate))
 }
 
 type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, store::Standing);

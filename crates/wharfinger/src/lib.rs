@@ -9,6 +9,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod http;
+pub mod quota;
 pub mod store;
 pub mod sweeps;
 pub mod telemetry;

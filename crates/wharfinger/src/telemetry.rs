@@ -45,7 +45,7 @@ pub mod metric {
 
     use axum::http::{Method, StatusCode};
     use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-    use wharfinger_backends::catalog::{CatalogError, Scope};
+    use wharfinger_backends::catalog::{CatalogError, Destination, Scope};
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
     use wharfinger_lifecycle::state::Status;
@@ -65,6 +65,19 @@ pub mod metric {
             "Physical deletes that failed, by kind of error"
         );
         describe_gauge!("file_pipeline_status", "Files in each status");
+        describe_counter!(
+            "quota_counted_anew_total",
+            "How often Redis was let count a tenant anew, by reason"
+        );
+        describe_gauge!(
+            "quota_redis_away",
+            "1 while Redis, which lets uploads in, does not answer this process"
+        );
+        describe_gauge!(
+            "quota_drift_bytes",
+            "By how much the counters were off when they were last compared"
+        );
+        describe_gauge!("outbox_lines", "What waits to be told to another system, by destination");
         describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
         describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
@@ -88,6 +101,18 @@ pub mod metric {
 
     pub fn quota_refunded(tenant: &TenantId, bytes: u64) {
         counter!("resource_quota_refunded_bytes_total", "tenant_id" => tenant_label(tenant)).increment(bytes);
+    }
+
+    pub fn quota_counted_anew(reason: &'static str) {
+        counter!("quota_counted_anew_total", "reason" => reason).increment(1);
+    }
+
+    pub fn redis_away(is_away: bool) {
+        gauge!("quota_redis_away").set(f64::from(u8::from(is_away)));
+    }
+
+    pub fn quota_drift(bytes: u64) {
+        gauge!("quota_drift_bytes").set(bytes as f64);
     }
 
     pub fn cleanup_failed(error_type: &'static str) {
@@ -122,6 +147,10 @@ pub mod metric {
         for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
             let files = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, files)| *files);
             gauge!("file_pipeline_status", "status" => status.as_str()).set(files as f64);
+        }
+        for destination in [Destination::Quota, Destination::Broker] {
+            let (waiting, _) = app.catalog.outbox_depth(destination).await?;
+            gauge!("outbox_lines", "destination" => destination.as_str()).set(waiting as f64);
         }
         let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
         gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);

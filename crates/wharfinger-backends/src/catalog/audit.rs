@@ -6,24 +6,17 @@ use super::error::CatalogError;
 use super::sql::args;
 
 /// A rule and a query for the rows that break it, each with a text column `what`.
-const RULES: [(&str, &str); 8] = [
+const RULES: [(&str, &str); 7] = [
     (
         "a tenant is charged for what its files are charged (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
          (SELECT tenant_id, SUM(charged_bytes) AS total FROM files GROUP BY tenant_id) f \
-         ON f.tenant_id = q.tenant_id WHERE q.used_bytes <> COALESCE(f.total, 0)",
+         ON f.tenant_id = q.tenant_id WHERE q.gate = 'database' AND q.used_bytes <> COALESCE(f.total, 0)",
     ),
     (
         "every charged file has a quota row (I2)",
         "SELECT id AS what FROM files WHERE charged_bytes > 0 \
          AND NOT EXISTS (SELECT 1 FROM quotas WHERE quotas.tenant_id = files.tenant_id)",
-    ),
-    (
-        "a tenant's reservation is that of its unconfirmed and ended files (I2)",
-        "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
-         (SELECT tenant_id, SUM(charged_bytes) AS total FROM files \
-         WHERE pipeline_status IN ('registered', 'deleted') GROUP BY tenant_id) f \
-         ON f.tenant_id = q.tenant_id WHERE q.reserved_bytes <> COALESCE(f.total, 0)",
     ),
     (
         "the counters agree with the files",

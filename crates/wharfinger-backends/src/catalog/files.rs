@@ -6,8 +6,10 @@ use wharfinger_lifecycle::quota::percent_of;
 use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
+use super::gate::{self, Gate, GateKeeper};
 use super::idempotency::{self, KeyUse};
 use super::jobs::{self, NewJob};
+use super::outbox::{self, Outbound};
 use super::sql::{Tx, args};
 use super::writer::{Verdict, Write};
 use super::{Catalog, cleanups, fresh_id, notices, quotas};
@@ -23,11 +25,25 @@ pub struct Registration {
     pub default_limit_bytes: u64,
     pub unconfirmed_limit_percent: u8,
     pub key_use: Option<KeyUse>,
+    pub admission: Admission,
+    /// The broker brings the check back when it is due.
+    pub by_broker: bool,
+}
+
+/// Who has let a registration in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Nobody yet: the tenant's row does.
+    Database,
+    /// Redis has, and has counted it.
+    Redis { epoch: i64, limit_bytes: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registered {
     Made,
+    /// Whoever let it in, or was asked to, is not the one who does; nothing happened.
+    GateMoved(Gate),
     /// The key was used before with the same body, and made this.
     Repeated(FileId),
     /// The key was used before with another body.
@@ -42,9 +58,36 @@ pub enum Registered {
     },
 }
 
-impl Write for Registration {
+struct Register {
+    wanted: Registration,
+    beside_redis: bool,
+}
+
+impl Write for Register {
     type Answer = Registered;
 
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Registered>, CatalogError> {
+        let file = &self.wanted.file;
+        if self.beside_redis {
+            let gate = gate::hold(tx, &file.tenant).await?;
+            if !self.wanted.admission.holds_at(&gate) {
+                return Ok(Verdict::Rollback(Registered::GateMoved(gate)));
+            }
+        }
+        self.wanted.write(tx).await
+    }
+}
+
+impl Admission {
+    fn holds_at(&self, gate: &Gate) -> bool {
+        match self {
+            Admission::Database => gate.keeper == GateKeeper::Database,
+            Admission::Redis { epoch, .. } => gate.keeper == GateKeeper::Redis && gate.epoch == *epoch,
+        }
+    }
+}
+
+impl Registration {
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Registered>, CatalogError> {
         let file = &self.file;
         if let Some(key_use) = &self.key_use {
@@ -63,13 +106,24 @@ impl Write for Registration {
         let step = Step { from: None, to: file.status, reason: "registered".into() };
         remember_steps(tx, file, &[step], &self.actor).await?;
         jobs::insert(tx, self.check_id, &self.check, file.created_at).await?;
+        if self.by_broker {
+            let check = Outbound::Check { job: self.check_id, due_at: self.check.run_at };
+            outbox::insert(tx, &file.tenant, &check, file.created_at).await?;
+        }
         count(tx, file, file.status, 1, signed(file.charged_bytes)).await?;
 
-        let limit_bytes = match quotas::reserve(tx, &file.tenant, file.size, self.default_limit_bytes).await?
-        {
-            quotas::Reserved::Yes { limit_bytes } => limit_bytes,
-            quotas::Reserved::No { used_bytes, limit_bytes } => {
-                return Ok(Verdict::Rollback(Registered::QuotaExceeded { used_bytes, limit_bytes }));
+        let limit_bytes = match self.admission {
+            Admission::Redis { limit_bytes, .. } => limit_bytes,
+            Admission::Database => {
+                match quotas::reserve(tx, &file.tenant, file.size, self.default_limit_bytes).await? {
+                    quotas::Reserved::Yes { limit_bytes } => limit_bytes,
+                    quotas::Reserved::No { used_bytes, limit_bytes } => {
+                        return Ok(Verdict::Rollback(Registered::QuotaExceeded { used_bytes, limit_bytes }));
+                    }
+                    quotas::Reserved::NotHere(gate) => {
+                        return Ok(Verdict::Rollback(Registered::GateMoved(gate)));
+                    }
+                }
             }
         };
         if self.unconfirmed_limit_percent < 100 {
@@ -94,6 +148,7 @@ pub(super) struct Commit {
     pub(super) cleanup_max_attempts: u32,
     pub(super) cleanup_id: CleanupId,
     pub(super) notice_id: uuid::Uuid,
+    pub(super) beside_redis: bool,
 }
 
 impl Write for Commit {
@@ -101,6 +156,10 @@ impl Write for Commit {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let (before, after) = (&self.change.before, &self.change.after);
+        let held = match self.beside_redis && self.change.refunded_bytes() > 0 {
+            true => Some(gate::hold(tx, &after.tenant).await?),
+            false => None,
+        };
         if update(tx, before.version, after).await? == 0 {
             return Ok(Verdict::Rollback(Err(CatalogError::Stale)));
         }
@@ -124,13 +183,13 @@ impl Write for Commit {
         if let Some(notice) = self.change.notice {
             notices::insert(tx, self.notice_id, &self.change, notice).await?;
         }
-        self.settle_accounts(tx).await?;
+        self.settle_accounts(tx, held).await?;
         Ok(Verdict::Commit(Ok(())))
     }
 }
 
 impl Commit {
-    async fn settle_accounts(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+    async fn settle_accounts(&self, tx: &mut Tx<'_>, held: Option<Gate>) -> Result<(), CatalogError> {
         let (before, after) = (&self.change.before, &self.change.after);
         if before.status == after.status {
             if before.charged_bytes != after.charged_bytes {
@@ -146,11 +205,13 @@ impl Commit {
             moves.sort_by_key(|(status, ..)| status.as_str());
             count_move(tx, after, moves).await?;
         }
-        let reserved =
-            |file: &File| if file.status.holds_reservation() { signed(file.charged_bytes) } else { 0 };
-        let used_delta = signed(after.charged_bytes) - signed(before.charged_bytes);
-        let reserved_delta = reserved(after) - reserved(before);
-        quotas::adjust(tx, &after.tenant, used_delta, reserved_delta).await
+        if after.charged_bytes > before.charged_bytes {
+            return Err(CatalogError::Corrupt(format!("file {} would be charged anew", after.id)));
+        }
+        match self.change.refunded_bytes() {
+            0 => Ok(()),
+            bytes => quotas::give_back(tx, &after.tenant, bytes, held, after.updated_at).await,
+        }
     }
 }
 
@@ -338,7 +399,7 @@ pub(super) fn signed(bytes: u64) -> i64 {
 
 impl Catalog {
     pub async fn register(&self, registration: Registration) -> Result<Registered, CatalogError> {
-        self.write(registration).await
+        self.write(Register { wanted: registration, beside_redis: self.beside_redis }).await
     }
 
     /// Commits a decided change, or answers [`CatalogError::Stale`] if the row is no longer what was read.
@@ -351,6 +412,7 @@ impl Catalog {
             cleanup_max_attempts: self.cleanup_max_attempts,
             cleanup_id: CleanupId(fresh_id(now)),
             notice_id: fresh_id(now),
+            beside_redis: self.beside_redis,
         })
         .await?
     }

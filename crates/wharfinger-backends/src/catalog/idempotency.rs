@@ -7,7 +7,8 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Catalog;
 use super::error::CatalogError;
-use super::sql::{Tx, args};
+use super::files::Registered;
+use super::sql::{Row, Tx, args};
 use super::writer::{Verdict, Write};
 
 #[derive(Clone, Debug)]
@@ -61,6 +62,10 @@ pub(super) async fn take(tx: &mut Tx<'_>, file: &File, key_use: &KeyUse) -> Resu
         )
         .await?
         .ok_or(CatalogError::Stale)?;
+    compared(&before, key_use)
+}
+
+fn compared(before: &Row, key_use: &KeyUse) -> Result<Taken, CatalogError> {
     if before.text("fingerprint")? == key_use.fingerprint {
         Ok(Taken::Before(before.parsed("made_id")?))
     } else {
@@ -92,6 +97,37 @@ impl Write for ForgetExpired {
 }
 
 impl Catalog {
+    /// What a registration with this key will surely answer, if that is known already: who asks for room first
+    /// would be refused it for something that has its room.
+    pub async fn key_answer(
+        &self,
+        file: &File,
+        key_use: &KeyUse,
+    ) -> Result<Option<Registered>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let before = reader
+            .tx(&self.faults)
+            .row(
+                "SELECT fingerprint, made_id FROM idempotency_keys \
+                 WHERE tenant_id = $1 AND user_id = $2 AND route = $3 AND key = $4 AND (expires_at > $5 \
+                 OR EXISTS (SELECT 1 FROM files WHERE files.id = idempotency_keys.made_id \
+                 AND files.pipeline_status = 'registered' AND files.part_size IS NOT NULL))",
+                args![
+                    file.tenant.as_str(),
+                    file.user.as_str(),
+                    key_use.route,
+                    key_use.key.as_str(),
+                    file.created_at
+                ],
+            )
+            .await?;
+        Ok(match before.map(|row| compared(&row, key_use)).transpose()? {
+            Some(Taken::Before(made)) => Some(Registered::Repeated(made)),
+            Some(Taken::OtherBody) => Some(Registered::KeyMismatch),
+            Some(Taken::Ours) | None => None,
+        })
+    }
+
     pub async fn forget_expired_keys(&self, now: UnixMs, limit: usize) -> Result<u64, CatalogError> {
         self.write(ForgetExpired { now, limit }).await
     }

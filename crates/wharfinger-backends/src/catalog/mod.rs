@@ -7,11 +7,13 @@ mod error;
 mod facts;
 mod file_rows;
 mod files;
+mod gate;
 mod idempotency;
 mod job_claims;
 mod jobs;
 mod notices;
 mod objects;
+mod outbox;
 mod quotas;
 mod schema;
 mod sql;
@@ -37,11 +39,13 @@ pub use cleanups::{
 };
 pub use error::CatalogError;
 pub use file_rows::HistoryLine;
-pub use files::{Registered, Registration};
+pub use files::{Admission, Registered, Registration};
+pub use gate::{Gate, GateKeeper, MoveGate, Moved};
 pub use idempotency::KeyUse;
 pub use job_claims::{JobClaim, LeasedJob};
 pub use jobs::{DeadJob, Fate, NewJob};
 pub use notices::Notification;
+pub use outbox::{Destination, Outbound, OutboxLine};
 pub use quotas::Drift;
 pub use schema::SCHEMA_VERSION;
 pub use sql::Dialect;
@@ -84,6 +88,9 @@ pub struct CatalogOptions {
     pub storage_type: &'static str,
     pub cleanup_max_attempts: u32,
     pub connections_max: u32,
+    /// Redis may let uploads in. Without it charges and refunds try the tenant's row first, and hold its gate only
+    /// where somebody else has given it away.
+    pub beside_redis: bool,
 }
 
 #[derive(Clone)]
@@ -98,6 +105,7 @@ pub struct Catalog {
     faults: Faults,
     storage_type: &'static str,
     cleanup_max_attempts: u32,
+    beside_redis: bool,
 }
 
 /// A pooled connection for reads.
@@ -142,6 +150,7 @@ impl Catalog {
             faults: options.faults,
             storage_type: options.storage_type,
             cleanup_max_attempts: options.cleanup_max_attempts,
+            beside_redis: options.beside_redis,
         })
     }
 

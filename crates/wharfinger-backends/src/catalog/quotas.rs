@@ -1,17 +1,27 @@
-//! Quotas: a limit and two sums per tenant, changed in the same transaction as the files they count.
+//! Quotas: a limit and a sum per tenant, changed in the same transaction as the files they count.
 
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::quota::{Exceeded, Quota};
 
 use super::Catalog;
 use super::error::CatalogError;
 use super::files::signed;
+use super::gate::{self, Gate, GateKeeper};
+use super::outbox::{self, Outbound};
 use super::sql::{Row, Tx, args};
 use super::writer::{Verdict, Write};
 
 pub(super) enum Reserved {
-    Yes { limit_bytes: u64 },
-    No { used_bytes: u64, limit_bytes: u64 },
+    Yes {
+        limit_bytes: u64,
+    },
+    No {
+        used_bytes: u64,
+        limit_bytes: u64,
+    },
+    /// Somebody else lets this tenant's uploads in.
+    NotHere(Gate),
 }
 
 pub(super) async fn reserve(
@@ -24,14 +34,18 @@ pub(super) async fn reserve(
         return Ok(Reserved::Yes { limit_bytes });
     }
     tx.run(
-        "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ($1, 0, 0) \
-         ON CONFLICT (tenant_id) DO NOTHING",
+        "INSERT INTO quotas (tenant_id, used_bytes) VALUES ($1, 0) ON CONFLICT (tenant_id) DO NOTHING",
         args![tenant.as_str()],
     )
     .await?;
-    // The row may have been made, or its limit raised, since we asked: only what is read under its lock is a
-    // reason to refuse.
-    let quota = locked(tx, tenant, default_limit_bytes).await?.unwrap_or(unused(default_limit_bytes));
+    // The row may have been made, its limit raised, or its gate moved since we asked: only what is read under its
+    // lock is a reason to refuse.
+    let (quota, gate) = locked(tx, tenant, default_limit_bytes)
+        .await?
+        .ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
+    if gate.keeper == GateKeeper::Redis {
+        return Ok(Reserved::NotHere(gate));
+    }
     if let Err(exceeded) = quota.reserve(size) {
         let Exceeded { used_bytes, limit_bytes, .. } = exceeded;
         return Ok(Reserved::No { used_bytes, limit_bytes });
@@ -50,9 +64,8 @@ async fn charge(
 ) -> Result<Option<u64>, CatalogError> {
     let row = tx
         .row(
-            "UPDATE quotas SET used_bytes = used_bytes + $2, reserved_bytes = reserved_bytes + $2 \
-             WHERE tenant_id = $1 AND used_bytes + $2 <= COALESCE(limit_bytes, $3) \
-             RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
+            "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1 AND gate = 'database' \
+             AND used_bytes + $2 <= COALESCE(limit_bytes, $3) RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
             args![tenant.as_str(), signed(size), signed(default_limit_bytes)],
         )
         .await?;
@@ -65,41 +78,60 @@ async fn locked(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
     default_limit_bytes: u64,
-) -> Result<Option<Quota>, CatalogError> {
+) -> Result<Option<(Quota, Gate)>, CatalogError> {
     let row = tx
         .row(
             "UPDATE quotas SET used_bytes = used_bytes WHERE tenant_id = $1 \
-             RETURNING COALESCE(limit_bytes, $2) AS limit_bytes, used_bytes, reserved_bytes",
+             RETURNING COALESCE(limit_bytes, $2) AS limit_bytes, used_bytes, gate, epoch, gate_since",
             args![tenant.as_str(), signed(default_limit_bytes)],
         )
         .await?;
-    row.as_ref().map(decode).transpose()
+    row.map(|row| {
+        let (limit_bytes, used_bytes) = (row.bytes("limit_bytes")?, row.bytes("used_bytes")?);
+        Ok((Quota { limit_bytes, used_bytes, reserved_bytes: 0 }, gate::decode(&row)?))
+    })
+    .transpose()
 }
 
-pub(super) async fn adjust(
+/// Takes bytes off the tenant's charge: in its row, or by a line to whoever counts instead. `held` is the gate where
+/// the caller holds it already.
+pub(super) async fn give_back(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
-    used_delta: i64,
-    reserved_delta: i64,
+    bytes: u64,
+    held: Option<Gate>,
+    now: UnixMs,
 ) -> Result<(), CatalogError> {
-    if used_delta == 0 && reserved_delta == 0 {
-        return Ok(());
-    }
-    let changed = tx
-        .run(
-            "UPDATE quotas SET used_bytes = used_bytes + $2, reserved_bytes = reserved_bytes + $3 \
-             WHERE tenant_id = $1",
-            args![tenant.as_str(), used_delta, reserved_delta],
-        )
-        .await?;
-    if changed == 1 {
-        Ok(())
-    } else {
-        Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row")))
-    }
+    let at_redis = |gate: &Gate| gate.keeper == GateKeeper::Redis;
+    let gate = match held {
+        Some(gate) if at_redis(&gate) => gate,
+        _ => {
+            let changed = tx
+                .run(
+                    "UPDATE quotas SET used_bytes = used_bytes - $2 WHERE tenant_id = $1 AND gate = 'database'",
+                    args![tenant.as_str(), signed(bytes)],
+                )
+                .await?;
+            if changed == 1 {
+                return Ok(());
+            }
+            let gate = gate::hold(tx, tenant).await?;
+            if !at_redis(&gate) {
+                return Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row")));
+            }
+            gate
+        }
+    };
+    outbox::insert(tx, tenant, &Outbound::Refund { bytes, epoch: gate.epoch }, now).await
 }
 
-const SHOW: &str = "SELECT COALESCE(limit_bytes, $2) AS limit_bytes, used_bytes, reserved_bytes \
+/// What Redis counts has its truth in the files, of which `file_counts` keeps the sums.
+const SHOW: &str = "SELECT COALESCE(limit_bytes, $2) AS limit_bytes, \
+    CASE WHEN gate = 'database' THEN used_bytes ELSE \
+    (SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) FROM file_counts WHERE tenant_id = $1) \
+    END AS used_bytes, \
+    (SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) FROM file_counts WHERE tenant_id = $1 \
+    AND status IN ('registered', 'deleted')) AS reserved_bytes \
     FROM quotas WHERE tenant_id = $1";
 
 fn decode(row: &Row) -> Result<Quota, CatalogError> {
@@ -108,6 +140,11 @@ fn decode(row: &Row) -> Result<Quota, CatalogError> {
         used_bytes: row.bytes("used_bytes")?,
         reserved_bytes: row.bytes("reserved_bytes")?,
     })
+}
+
+pub(super) fn tenant_of(row: &Row) -> Result<TenantId, CatalogError> {
+    TenantId::new(&row.text("tenant_id")?)
+        .map_err(|_| CatalogError::Corrupt("tenant_id holds a name that is none".into()))
 }
 
 fn unused(limit_bytes: u64) -> Quota {
@@ -123,9 +160,12 @@ impl Write for SetLimit {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        // Redis counts against the old limit: whoever it lets in from now on must ask again.
+        gate::lock(tx, &self.tenant).await?;
         tx.run(
-            "INSERT INTO quotas (tenant_id, limit_bytes, used_bytes, reserved_bytes) VALUES ($1, $2, 0, 0) \
-             ON CONFLICT (tenant_id) DO UPDATE SET limit_bytes = excluded.limit_bytes",
+            "INSERT INTO quotas (tenant_id, limit_bytes, used_bytes) VALUES ($1, $2, 0) \
+             ON CONFLICT (tenant_id) DO UPDATE SET limit_bytes = excluded.limit_bytes, \
+             epoch = quotas.epoch + CASE WHEN quotas.gate = 'redis' THEN 1 ELSE 0 END",
             args![self.tenant.as_str(), signed(self.limit_bytes)],
         )
         .await?;
@@ -138,10 +178,11 @@ impl Write for SetLimit {
 pub struct Drift {
     /// How far the counter was off before it was set right.
     pub drift_bytes: i64,
-    pub quota: Quota,
+    /// Its counter is not ours to mend: Redis has to count anew.
+    pub at_redis: bool,
 }
 
-/// Recomputes a tenant's counters from its files. The quota row is locked first, so no file of this tenant can
+/// Recomputes a tenant's counter from its files. The quota row is locked first, so no file of this tenant can
 /// change its charge between the sum and the write.
 struct Rebuild {
     tenant: TenantId,
@@ -152,35 +193,23 @@ impl Write for Rebuild {
     type Answer = Option<Drift>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let tenant = self.tenant.as_str();
-        let Some(before) = locked(tx, &self.tenant, self.default_limit_bytes).await? else {
+        let Some((before, gate)) = locked(tx, &self.tenant, self.default_limit_bytes).await? else {
             return Ok(Verdict::Rollback(None));
         };
-        let sums = tx
-            .row(
-                "SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) AS used_bytes, \
-                 CAST(COALESCE(SUM(CASE WHEN pipeline_status IN ('registered', 'deleted') \
-                 THEN charged_bytes ELSE 0 END), 0) AS BIGINT) AS reserved_bytes \
-                 FROM files WHERE tenant_id = $1 AND charged_bytes > 0",
-                args![tenant],
-            )
-            .await?
-            .ok_or_else(|| CatalogError::Corrupt("a sum without a row".into()))?;
-        let quota = Quota {
-            limit_bytes: before.limit_bytes,
-            used_bytes: sums.bytes("used_bytes")?,
-            reserved_bytes: sums.bytes("reserved_bytes")?,
-        };
-        if quota == before {
-            return Ok(Verdict::Rollback(Some(Drift { drift_bytes: 0, quota })));
+        if gate.keeper == GateKeeper::Redis {
+            return Ok(Verdict::Rollback(Some(Drift { drift_bytes: 0, at_redis: true })));
+        }
+        let used_bytes = gate::charged(tx, &self.tenant).await?;
+        let drift = Drift { drift_bytes: signed(before.used_bytes) - signed(used_bytes), at_redis: false };
+        if drift.drift_bytes == 0 {
+            return Ok(Verdict::Rollback(Some(drift)));
         }
         tx.run(
-            "UPDATE quotas SET used_bytes = $2, reserved_bytes = $3 WHERE tenant_id = $1",
-            args![tenant, signed(quota.used_bytes), signed(quota.reserved_bytes)],
+            "UPDATE quotas SET used_bytes = $2 WHERE tenant_id = $1",
+            args![self.tenant.as_str(), signed(used_bytes)],
         )
         .await?;
-        let drift_bytes = signed(before.used_bytes) - signed(quota.used_bytes);
-        Ok(Verdict::Commit(Some(Drift { drift_bytes, quota })))
+        Ok(Verdict::Commit(Some(drift)))
     }
 }
 
@@ -214,11 +243,6 @@ impl Catalog {
                 args![after, limit as i64],
             )
             .await?;
-        rows.iter()
-            .map(|row| {
-                TenantId::new(&row.text("tenant_id")?)
-                    .map_err(|_| CatalogError::Corrupt("tenant_id holds a name that is none".into()))
-            })
-            .collect()
+        rows.iter().map(tenant_of).collect()
     }
 }

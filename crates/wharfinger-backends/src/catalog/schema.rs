@@ -5,8 +5,11 @@ use super::error::CatalogError;
 use super::sql::{Dialect, Tx, args};
 use super::writer::{Verdict, Write};
 
-const STEPS: [(i64, &str); 2] =
-    [(1, include_str!("migrations/0001_foundations.sql")), (2, include_str!("migrations/0002_stores.sql"))];
+const STEPS: [(i64, &str); 3] = [
+    (1, include_str!("migrations/0001_foundations.sql")),
+    (2, include_str!("migrations/0002_stores.sql")),
+    (3, include_str!("migrations/0003_engines.sql")),
+];
 
 /// The number of the newest step this program knows.
 pub const SCHEMA_VERSION: i64 = STEPS[STEPS.len() - 1].0;

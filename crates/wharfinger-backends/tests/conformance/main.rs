@@ -3,3 +3,4 @@
 
 mod blobs;
 mod catalog;
+mod quota;

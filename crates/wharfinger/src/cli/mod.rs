@@ -142,6 +142,7 @@ async fn open_catalog(settings: &Settings) -> Result<Catalog, CatalogError> {
         storage_type: "disk",
         cleanup_max_attempts: settings.cleanup_max_attempts,
         connections_max: 4,
+        beside_redis: settings.quota_redis.is_some(),
     })
     .await
 }

@@ -1,13 +1,18 @@
 //! `wharfinger quota`: tenants' limits, and reconciliation now.
 
 use clap::{Args, Subcommand};
+use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 use wharfinger_lifecycle::quota::Quota;
 
 use super::output::line;
 use super::{Failure, failed, migrated_catalog};
+use crate::app::open_redis;
+use crate::clock::Clock;
 use crate::config::{Flags, Settings, format_size, parse_size};
+use crate::quota::Ledger;
+use crate::quota::sync::{self, Synced};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -42,8 +47,6 @@ fn tenant(name: &str) -> Result<TenantId, Failure> {
     TenantId::new(name).map_err(|bad| Failure::Usage(format!("the tenant's name {bad}")))
 }
 
-const TENANTS_PER_PAGE: usize = 500;
-
 pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
     let (catalog, _) = migrated_catalog(&settings).await?;
@@ -58,25 +61,22 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             let quota = catalog.quota(&tenant(&name)?, default_limit).await.map_err(failed)?;
             show(&name, quota, arguments.json);
         }
-        Action::Sync { tenant: Some(name) } => {
-            let drift = catalog.rebuild_quota(&tenant(&name)?, default_limit).await.map_err(failed)?;
-            let drift = drift.ok_or_else(|| Failure::Failed(format!("no tenant {name} is known here")))?;
-            report(1, drift.drift_bytes.unsigned_abs(), arguments.json);
-        }
-        Action::Sync { tenant: None } => {
-            let (mut tenants, mut drifted, mut after) = (0, 0, String::new());
-            loop {
-                let page = catalog.tenants(&after, TENANTS_PER_PAGE).await.map_err(failed)?;
-                let Some(last) = page.last() else { break };
-                after = last.to_string();
-                for tenant in &page {
-                    if let Some(drift) = catalog.rebuild_quota(tenant, default_limit).await.map_err(failed)? {
-                        tenants += 1;
-                        drifted += drift.drift_bytes.unsigned_abs();
-                    }
-                }
+        Action::Sync { tenant: name } => {
+            let gate = open_redis(&settings, &catalog, &Faults::none()).await.map_err(failed)?;
+            if let Some(away) = gate.as_ref().filter(|gate| gate.is_away()) {
+                let why = format!("WHARFINGER_QUOTA_URL: {} does not answer", away.redis.address());
+                return Err(Failure::Failed(why));
             }
-            report(tenants, drifted, arguments.json);
+            let clock = Clock::system();
+            let ledger = Ledger { catalog: &catalog, clock: &clock, default_limit_bytes: default_limit };
+            let synced = match name {
+                None => sync::all(&ledger, gate.as_ref()).await.map_err(failed)?,
+                Some(name) => sync::tenant(&ledger, gate.as_ref(), &tenant(&name)?)
+                    .await
+                    .map_err(failed)?
+                    .ok_or_else(|| Failure::Failed(format!("no tenant {name} is known here")))?,
+            };
+            report(synced, arguments.json);
         }
     }
     catalog.close().await;
@@ -100,14 +100,22 @@ fn show(tenant: &str, quota: Quota, json: bool) {
     }
 }
 
-fn report(tenants: u64, drift_bytes: u64, json: bool) {
+fn report(synced: Synced, json: bool) {
+    let Synced { tenants, drift_bytes, rebuilt } = synced;
     if json {
-        line(format!("{}", serde_json::json!({ "tenants": tenants, "driftBytes": drift_bytes })));
-    } else if drift_bytes == 0 {
-        line(format!("{tenants} tenants checked, all counters exact."));
+        let view = serde_json::json!({ "tenants": tenants, "driftBytes": drift_bytes, "rebuilt": rebuilt });
+        line(format!("{view}"));
+        return;
+    }
+    let redis = match rebuilt {
+        0 => String::new(),
+        rebuilt => format!(" Redis counts {rebuilt} of them anew."),
+    };
+    if drift_bytes == 0 {
+        line(format!("{tenants} tenants checked, all counters exact.{redis}"));
     } else {
         line(format!(
-            "{tenants} tenants checked, counters were off by {drift_bytes} bytes and are exact now."
+            "{tenants} tenants checked, counters were off by {drift_bytes} bytes and are exact now.{redis}"
         ));
     }
 }

@@ -48,6 +48,13 @@ pub struct Settings {
     pub database: CatalogUrl,
     pub blobs: BlobPlace,
     pub multipart_threshold_bytes: u64,
+    /// Where Redis lets uploads in; otherwise the database does.
+    pub quota_redis: Option<String>,
+    /// While Redis is away nothing is let in.
+    pub quota_fails_closed: bool,
+    /// Where RabbitMQ brings delayed checks; otherwise the database is polled for them.
+    pub broker_rabbit: Option<String>,
+    pub amqp_delayed_exchange: bool,
     pub jwt_secret: Option<String>,
     pub jwks_file: Option<PathBuf>,
     pub jwks_url: Option<String>,
@@ -66,6 +73,7 @@ pub struct Settings {
     pub tombstone_ms: i64,
     pub cleanup_max_attempts: u32,
     pub cleanup_schedule: Cron,
+    pub quota_sync_schedule: Cron,
     pub job_max_attempts: u32,
     pub stage_timeout_ms: i64,
     pub job_lease_ms: i64,
@@ -82,11 +90,6 @@ impl Settings {
 
     pub fn from_values(values: &Values) -> Result<Settings, BadSetting> {
         let data_dir = PathBuf::from(values.text("WHARFINGER_DATA_DIR")?);
-        for (name, only) in [("WHARFINGER_QUOTA_URL", "database:"), ("WHARFINGER_BROKER_URL", "database:")] {
-            if values.text(name)? != only {
-                return Err(BadSetting::new(name, format!("this version knows `{only}` only")));
-            }
-        }
         let settings = Settings {
             listen: values.text("WHARFINGER_LISTEN")?,
             public_url: values.maybe("WHARFINGER_PUBLIC_URL").map(public_url).transpose()?,
@@ -97,6 +100,17 @@ impl Settings {
             database: database_url(&values.text("WHARFINGER_DATABASE_URL")?, &data_dir)?,
             blobs: blob_url::blob_place(values, &data_dir)?,
             multipart_threshold_bytes: values.size("MULTIPART_THRESHOLD_BYTES", 1, FILE_SIZE_BYTES_MAX)?,
+            quota_redis: engine_url("WHARFINGER_QUOTA_URL", values, &["redis://", "rediss://"])?,
+            quota_fails_closed: match values.text("QUOTA_WITHOUT_REDIS")?.as_str() {
+                "database" => false,
+                "refuse" => true,
+                other => {
+                    let problem = format!("must be `database` or `refuse`, not `{other}`");
+                    return Err(BadSetting::new("QUOTA_WITHOUT_REDIS", problem));
+                }
+            },
+            broker_rabbit: engine_url("WHARFINGER_BROKER_URL", values, &["amqp://", "amqps://"])?,
+            amqp_delayed_exchange: truth("AMQP_DELAYED_EXCHANGE", values)?,
             jwt_secret: values.maybe("WHARFINGER_JWT_SECRET").map(jwt_secret).transpose()?,
             jwks_file: values.maybe("WHARFINGER_JWKS_FILE").map(PathBuf::from),
             jwks_url: values.maybe("WHARFINGER_JWKS_URL"),
@@ -115,6 +129,7 @@ impl Settings {
             tombstone_ms: values.whole("TOMBSTONE_RETENTION_DAYS", 1, 3_650)? as i64 * 86_400_000,
             cleanup_max_attempts: values.whole("CLEANUP_MAX_ATTEMPTS", 1, 1_000)? as u32,
             cleanup_schedule: cron("CLEANUP_SWEEP_SCHEDULE", values)?,
+            quota_sync_schedule: cron("QUOTA_SYNC_SCHEDULE", values)?,
             job_max_attempts: values.whole("JOB_MAX_ATTEMPTS", 1, 1_000)? as u32,
             stage_timeout_ms: values.whole("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
             job_lease_ms: values.whole("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
@@ -132,6 +147,28 @@ impl Settings {
     /// Secrets made by the program are for the embedded database only.
     pub fn is_embedded(&self) -> bool {
         matches!(self.database, CatalogUrl::Sqlite(_))
+    }
+}
+
+/// None where the database does the work itself. What else it is stays out of the message: it may hold a password.
+fn engine_url(name: &'static str, values: &Values, schemes: &[&str]) -> Result<Option<String>, BadSetting> {
+    let url = values.text(name)?;
+    if url == "database:" {
+        return Ok(None);
+    }
+    match schemes.iter().any(|scheme| url.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty())) {
+        true => Ok(Some(url)),
+        false => {
+            Err(BadSetting::new(name, format!("must be `database:` or begin with {}", schemes.join(" or "))))
+        }
+    }
+}
+
+fn truth(name: &'static str, values: &Values) -> Result<bool, BadSetting> {
+    match values.text(name)?.as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        other => Err(BadSetting::new(name, format!("must be `true` or `false`, not `{other}`"))),
     }
 }
 

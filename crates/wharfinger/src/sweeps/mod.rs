@@ -2,6 +2,7 @@
 //! one item never ends a sweep.
 
 pub mod pending_cleanups;
+pub mod quota_sync;
 pub mod unfinished_uploads;
 pub mod upload_window;
 

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use wharfinger_backends::blobs::{PutGrant, SignedRequest, UrlLife};
-use wharfinger_backends::catalog::{KeyUse, NewJob, Registered, Registration, fresh_id};
+use wharfinger_backends::catalog::{Admission, KeyUse, NewJob, Registered, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{Announcement, EndReason, File, UploadPolicy, delete, register};
@@ -16,6 +16,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::{Caller, FieldProblem, VerbError, commit, parts, reissue};
 use crate::app::App;
+use crate::quota;
 
 /// The queue of delayed checks for uploads that nobody confirmed.
 pub const CHECK_QUEUE: &str = "upload-check";
@@ -66,30 +67,30 @@ pub async fn init(
         .and_then(|parts| part_size(announced.size, app.settings.multipart_threshold_bytes, &parts.limits()));
     let file = register(id, caller.tenant.clone(), caller.user.clone(), announced, &app.policy, now);
     let file = File { part_size, ..file };
-    let registered = app
-        .catalog
-        .register(Registration {
-            check: NewJob {
-                queue: CHECK_QUEUE,
-                tenant: file.tenant.clone(),
-                file: Some(id),
-                payload: None,
-                run_at: file.next_look_at.unwrap_or(now),
-                max_attempts: app.settings.job_max_attempts,
-            },
-            check_id: JobId(fresh_id(now)),
-            file: file.clone(),
-            actor: caller.actor(),
-            default_limit_bytes: app.settings.default_quota_bytes,
-            unconfirmed_limit_percent: app.settings.unconfirmed_limit_percent,
-            key_use: key.map(|key| KeyUse {
-                route: "files/init",
-                key,
-                fingerprint,
-                expires_at: now.saturating_add(app.settings.idempotency_ttl_ms),
-            }),
-        })
-        .await?;
+    let registration = Registration {
+        check: NewJob {
+            queue: CHECK_QUEUE,
+            tenant: file.tenant.clone(),
+            file: Some(id),
+            payload: None,
+            run_at: file.next_look_at.unwrap_or(now),
+            max_attempts: app.settings.job_max_attempts,
+        },
+        check_id: JobId(fresh_id(now)),
+        file: file.clone(),
+        actor: caller.actor(),
+        default_limit_bytes: app.settings.default_quota_bytes,
+        unconfirmed_limit_percent: app.settings.unconfirmed_limit_percent,
+        key_use: key.map(|key| KeyUse {
+            route: "files/init",
+            key,
+            fingerprint,
+            expires_at: now.saturating_add(app.settings.idempotency_ttl_ms),
+        }),
+        admission: Admission::Database,
+        by_broker: false,
+    };
+    let registered = quota::register(app, registration).await?;
     let requested_bytes = file.size;
     match registered {
         Registered::Made => {
@@ -105,6 +106,7 @@ pub async fn init(
         }
         Registered::Repeated(made) => repeat(app, caller, made).await,
         Registered::KeyMismatch => Err(VerbError::KeyMismatch),
+        Registered::GateMoved(_) => Err(VerbError::busy()),
         Registered::QuotaExceeded { used_bytes, limit_bytes } => {
             Err(VerbError::QuotaExceeded { used_bytes, limit_bytes, requested_bytes })
         }

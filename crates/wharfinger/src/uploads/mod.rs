@@ -86,6 +86,7 @@ async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbErro
     }
     if refunded > 0 {
         metric::quota_refunded(&tenant, refunded);
+        app.outbox_bell.notify_one();
     }
     if has_cleanup {
         app.landings.stop(id);

@@ -9,6 +9,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
 use crate::clock::to_utc;
+use crate::quota::refunds;
 use crate::store::{self, Standing};
 use crate::sweeps;
 use crate::uploads::init::CHECK_QUEUE;
@@ -20,6 +21,8 @@ const REAPER_PAUSE_MS_MAX: i64 = 5_000;
 /// After an error of the catalog.
 const ERROR_PAUSE_MS: i64 = 1_000;
 const CLOCK_PAUSE_MS: i64 = 60_000;
+/// How long Redis stays away at least once it was lost.
+const REDIS_PAUSE: Duration = Duration::from_secs(1);
 const REAPER_GATHERS: Duration = Duration::from_millis(50);
 const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
@@ -82,6 +85,35 @@ pub(super) async fn scheduled_upload_window(app: Arc<App>) {
     while let Some(at) = next_time(&app.settings.window_schedule, app.clock.now()) {
         app.clock.sleep_until(at).await;
         let _ = sweeps::upload_window::run(&app).await;
+    }
+}
+
+pub(super) async fn scheduled_quota_sync(app: Arc<App>) {
+    while let Some(at) = next_time(&app.settings.quota_sync_schedule, app.clock.now()) {
+        app.clock.sleep_until(at).await;
+        let _ = sweeps::quota_sync::run(&app).await;
+    }
+}
+
+/// Tells Redis what was refunded, and looks after it while it is away.
+pub(super) async fn refunds(app: Arc<App>) {
+    let Some(gate) = &app.redis_gate else { return std::future::pending().await };
+    loop {
+        gate.look_after().await;
+        if let Err(error) = refunds::relay(&app).await {
+            tracing::warn!(job = "refunds", error = %error, "refunds could not be told to Redis");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(REDIS_PAUSE) => {}
+            () = app.outbox_bell.notified() => {}
+        }
+    }
+}
+
+pub(super) async fn settlements(app: Arc<App>) {
+    let Some(gate) = &app.redis_gate else { return std::future::pending().await };
+    loop {
+        gate.settle_gathered().await;
     }
 }
 

@@ -12,11 +12,14 @@ use crate::app::App;
 
 type Loop = fn(Arc<App>) -> BoxFuture<'static, ()>;
 
-const LOOPS: [(&str, Loop); 8] = [
+const LOOPS: [(&str, Loop); 11] = [
     ("delayed checks", |app| Box::pin(loops::delayed_checks(app))),
     ("reaper", |app| Box::pin(loops::reaper(app))),
     ("scheduled cleanups", |app| Box::pin(loops::scheduled_cleanups(app))),
     ("upload window", |app| Box::pin(loops::scheduled_upload_window(app))),
+    ("quota sync", |app| Box::pin(loops::scheduled_quota_sync(app))),
+    ("refunds", |app| Box::pin(loops::refunds(app))),
+    ("settlements", |app| Box::pin(loops::settlements(app))),
     ("clock", |app| Box::pin(loops::clock_keeping(app))),
     ("store counter", |app| Box::pin(loops::store_counter(app))),
     ("metrics", |app| Box::pin(loops::metrics_upkeep(app))),

@@ -31,7 +31,6 @@ async fn mend(site: &Site, repair: &str) {
 
 const CHARGED: &str = "a tenant is charged for what its files are charged (I2)";
 const QUOTA_ROW: &str = "every charged file has a quota row (I2)";
-const RESERVED: &str = "a tenant's reservation is that of its unconfirmed and ended files (I2)";
 const COUNTERS: &str = "the counters agree with the files";
 const OBJECTS: &str = "every file has its object row, and every object row its file";
 const HISTORY: &str = "a file's history ends in its status (I16)";
@@ -46,16 +45,14 @@ pub(super) async fn the_audit_finds_wrong_quotas(site: &Site) {
     for by in [("+ 1", "- 1"), ("- 1", "+ 1")] {
         finds(site, &set("used_bytes", by.0), &[CHARGED], "harbour").await;
         mend(site, &set("used_bytes", by.1)).await;
-        finds(site, &set("reserved_bytes", by.0), &[RESERVED], "harbour").await;
-        mend(site, &set("reserved_bytes", by.1)).await;
     }
-    let unknown = "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ('nobody', 7, 7)";
-    finds(site, unknown, &[CHARGED, RESERVED], "nobody").await;
+    let unknown = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('nobody', 7)";
+    finds(site, unknown, &[CHARGED], "nobody").await;
     mend(site, "DELETE FROM quotas WHERE tenant_id = 'nobody'").await;
 
     let alone = registered(&site.catalog, ("pier", "cid"), 5).await;
     finds(site, "DELETE FROM quotas WHERE tenant_id = 'pier'", &[QUOTA_ROW], &alone.id.to_string()).await;
-    mend(site, "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ('pier', 5, 5)").await;
+    mend(site, "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('pier', 5)").await;
 }
 
 pub(super) async fn the_audit_finds_wrong_counters(site: &Site) {

@@ -241,9 +241,10 @@ pub(super) async fn charged_files_without_a_quota_row_are_damage(site: &Site) {
     let file = registered(&site.catalog, ADA, 100).await;
     site.sql("DELETE FROM quotas").await;
     let before = site.dump().await;
-    let error = site.catalog.commit(confirm(&file), "clerk").await.expect_err("no quota row");
+    let gone = || file::delete(&file, &REFUSING, NOW).expect("it can be deleted");
+    let error = site.catalog.commit(gone(), "clerk").await.expect_err("no quota row");
     assert!(matches!(error, CatalogError::Corrupt(_)), "{error}");
     assert_eq!(site.dump().await, before);
-    site.sql("INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ('harbour', 100, 100)").await;
-    committed(&site.catalog, confirm(&file)).await;
+    site.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('harbour', 100)").await;
+    committed(&site.catalog, gone()).await;
 }

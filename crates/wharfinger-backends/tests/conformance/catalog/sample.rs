@@ -1,6 +1,8 @@
 //! Files, owners and times as the cases need them, and the ways to bring a file into a state.
 
-use wharfinger_backends::catalog::{Catalog, JobClaim, KeyUse, NewJob, Registered, Registration, fresh_id};
+use wharfinger_backends::catalog::{
+    Admission, Catalog, JobClaim, KeyUse, NewJob, Registered, Registration, fresh_id,
+};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Announcement, Change, File, Pin, UploadPolicy};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
@@ -67,6 +69,8 @@ pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Re
         default_limit_bytes: LIMIT,
         unconfirmed_limit_percent: 100,
         key_use: None,
+        admission: Admission::Database,
+        by_broker: false,
         file,
     }
 }

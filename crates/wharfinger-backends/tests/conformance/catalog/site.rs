@@ -37,6 +37,7 @@ pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
         storage_type: "disk",
         cleanup_max_attempts: CLEANUP_ATTEMPTS_MAX,
         connections_max: 16,
+        beside_redis: false,
     };
     Catalog::open(options).await.expect("the catalog opens")
 }

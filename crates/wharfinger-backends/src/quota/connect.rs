@@ -1,0 +1,172 @@
+//! The connection to Redis, one server or a cluster: made when it is first needed, thrown away when it fails.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, IntoConnectionInfo as _, RedisError,
+    ScriptInvocation, ServerErrorKind,
+};
+use tokio::sync::Mutex;
+
+use super::QuotaError;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Before it, a script that had read the server's name could not write.
+const VERSION_MIN: (u32, u32) = (6, 0);
+
+#[derive(Clone)]
+enum Link {
+    One(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+struct Open {
+    link: Link,
+    version: String,
+    number: u64,
+}
+
+pub(super) struct Connector {
+    client: Client,
+    address: String,
+    /// Made under the lock, so that many who find it missing make one.
+    open: Mutex<(u64, Option<Open>)>,
+}
+
+impl Connector {
+    pub(super) fn new(url: &str) -> Result<Connector, QuotaError> {
+        // The library's own message may hold the URL, and that a password.
+        let unusable = |_: RedisError| QuotaError::Refused("the URL is not one of Redis".into());
+        let info = url.into_connection_info().map_err(unusable)?;
+        let address = info.addr().to_string();
+        let client = Client::open(info).map_err(unusable)?;
+        Ok(Connector { client, address, open: Mutex::new((0, None)) })
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) async fn version(&self) -> Result<String, QuotaError> {
+        self.link().await.map(|(_, _, version)| version)
+    }
+
+    pub(super) async fn invoke<T: FromRedisValue>(
+        &self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, QuotaError> {
+        let (link, number, _) = self.link().await?;
+        let answered = match link {
+            Link::One(mut one) => bounded(call.invoke_async(&mut one)).await,
+            Link::Cluster(mut cluster) => bounded(call.invoke_async(&mut cluster)).await,
+        };
+        if let Err(QuotaError::Away(_)) = &answered {
+            self.drop_link(number).await;
+        }
+        answered
+    }
+
+    async fn link(&self) -> Result<(Link, u64, String), QuotaError> {
+        let mut open = self.open.lock().await;
+        let (last, current) = &mut *open;
+        if current.is_none() {
+            *last += 1;
+            *current = Some(self.connect(*last).await?);
+        }
+        match current {
+            Some(open) => Ok((open.link.clone(), open.number, open.version.clone())),
+            None => Err(QuotaError::Away("no connection".into())),
+        }
+    }
+
+    async fn drop_link(&self, number: u64) {
+        let mut open = self.open.lock().await;
+        if open.1.as_ref().is_some_and(|open| open.number == number) {
+            open.1 = None;
+        }
+    }
+
+    async fn connect(&self, number: u64) -> Result<Open, QuotaError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(ANSWER_TIMEOUT));
+        let mut one = bounded(self.client.get_multiplexed_async_connection_with_config(&config)).await?;
+        let about = info(&mut one).await?;
+        let version = about.version()?;
+        let link = match about.field("redis_mode") {
+            Some("cluster") => {
+                let builder = ClusterClientBuilder::new([self.client.get_connection_info().clone()])
+                    .connection_timeout(CONNECT_TIMEOUT)
+                    .response_timeout(ANSWER_TIMEOUT)
+                    .retries(2);
+                let cluster = builder.build().map_err(named)?;
+                Link::Cluster(bounded(cluster.get_async_connection()).await?)
+            }
+            _ => Link::One(one),
+        };
+        Ok(Open { link, version, number })
+    }
+}
+
+/// Every wait ends, whatever the library thinks.
+async fn bounded<T>(work: impl Future<Output = Result<T, RedisError>>) -> Result<T, QuotaError> {
+    match tokio::time::timeout(CONNECT_TIMEOUT + ANSWER_TIMEOUT, work).await {
+        Ok(outcome) => outcome.map_err(named),
+        Err(_) => Err(QuotaError::Away("no answer in time".into())),
+    }
+}
+
+/// What a server says of itself.
+struct About(String);
+
+async fn info(link: &mut (impl ConnectionLike + Send)) -> Result<About, QuotaError> {
+    let text = bounded(redis::cmd("INFO").arg("server").query_async::<String>(link)).await?;
+    Ok(About(text))
+}
+
+impl About {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    fn version(&self) -> Result<String, QuotaError> {
+        let version = self.field("redis_version").unwrap_or("of no version").to_owned();
+        let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+        let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        if found < VERSION_MIN {
+            let (major, minor) = VERSION_MIN;
+            return Err(QuotaError::Refused(format!(
+                "it is {version}, and at least {major}.{minor} is needed"
+            )));
+        }
+        match self.field("run_id") {
+            Some(id) if !id.is_empty() && id.bytes().all(|b| b.is_ascii_hexdigit()) => Ok(version),
+            _ => Err(QuotaError::Refused(
+                "it does not tell its run_id, without which a restart cannot be noticed".into(),
+            )),
+        }
+    }
+}
+
+fn named(error: RedisError) -> QuotaError {
+    let text = error.to_string();
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => {
+            QuotaError::Refused("it does not accept the user or the password of the URL".into())
+        }
+        ErrorKind::Server(ServerErrorKind::NoPerm) => {
+            QuotaError::Refused(format!("the user of the URL lacks a right ({text})"))
+        }
+        _ if text.contains("NOAUTH") || text.contains("WRONGPASS") => {
+            QuotaError::Refused("it asks for a password that the URL does not give".into())
+        }
+        _ if text.contains("NOPERM") => {
+            QuotaError::Refused(format!("the user of the URL lacks a right ({text})"))
+        }
+        _ => QuotaError::Away(text),
+    }
+}

@@ -1,0 +1,146 @@
+//! Letting Redis count anew, and leaving it. Both raise the tenant's epoch in the catalog, together with the sum that
+//! the new keeper counts from: whatever was let in under an older epoch and is not in that sum has to ask again.
+
+use wharfinger_backends::catalog::{CatalogError, GateKeeper, MoveGate, Moved, fresh_id};
+use wharfinger_backends::quota::{Load, Loaded};
+use wharfinger_lifecycle::id::TenantId;
+
+use super::{Ledger, RedisGate, lock};
+use crate::telemetry::metric;
+
+/// Why Redis has to count anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It does not know the tenant, or no longer: new, restarted, flushed, failed over.
+    Lost,
+    /// The catalog has gone on to this epoch, and nobody has told Redis.
+    Moved { epoch: i64 },
+    /// The tenant had left it.
+    Back,
+    /// It may count what is not there.
+    Doubt,
+    /// It remembers too many refunds.
+    Full,
+    /// It was asked for, or is the time for it.
+    Sync,
+}
+
+impl Why {
+    fn as_str(self) -> &'static str {
+        match self {
+            Why::Lost => "lost",
+            Why::Moved { .. } => "moved",
+            Why::Back => "back",
+            Why::Doubt => "doubt",
+            Why::Full => "full",
+            Why::Sync => "sync",
+        }
+    }
+
+    /// Whether a Redis that counts soundly under this epoch needs nothing.
+    fn is_met_by(self, epoch: i64) -> bool {
+        match self {
+            Why::Lost => true,
+            Why::Moved { epoch: wanted } => epoch >= wanted,
+            Why::Back | Why::Doubt | Why::Full | Why::Sync => false,
+        }
+    }
+}
+
+/// How far Redis was off, where it could be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub drift_bytes: i64,
+    pub is_loaded: bool,
+}
+
+/// Lets Redis count from what the catalog says. `seen` is how often that had happened when its need was found: who
+/// waited for another to do it need not do it again. Whether it worked the next call to Redis shows.
+pub async fn anew(
+    ledger: &Ledger<'_>,
+    gate: &RedisGate,
+    name: &TenantId,
+    seen: u64,
+    why: Why,
+) -> Result<Counted, CatalogError> {
+    let tenant = gate.tenant(name);
+    let mut counts = tenant.counts.lock().await;
+    if *counts != seen {
+        return Ok(Counted::default());
+    }
+    if why != Why::Sync {
+        let now_at = ledger.catalog.gate(name).await?;
+        tenant.learn(&now_at);
+        if tenant.is_at_database(ledger.clock.now()) {
+            return Ok(Counted::default());
+        }
+    }
+    let load = fresh_id(ledger.clock.now()).to_string();
+    let announced = match gate.redis.announce(name, &load).await {
+        Ok(announced) => announced,
+        Err(error) => {
+            gate.lost(&error);
+            return Ok(Counted::default());
+        }
+    };
+    if announced.sound_epoch.is_some_and(|epoch| why.is_met_by(epoch)) {
+        return Ok(Counted::default());
+    }
+    let moved = move_to(ledger, name, GateKeeper::Redis, announced.sound_epoch.unwrap_or(0)).await?;
+    let Moved { epoch, used_bytes, limit_bytes, has_own_limit, .. } = moved;
+    match gate.redis.load(name, &announced.name, Load { epoch, used_bytes, limit_bytes, has_own_limit }).await {
+        Ok(Loaded::Yes { used_bytes_before }) => {
+            *counts += 1;
+            lock(&tenant.known).counts = *counts;
+            let before = used_bytes_before.map_or(used_bytes, |before| before);
+            let drift_bytes =
+                i64::try_from(before).unwrap_or(i64::MAX) - i64::try_from(used_bytes).unwrap_or(i64::MAX);
+            metric::quota_counted_anew(why.as_str());
+            tracing::info!(tenant = %name, action = "quota-counted-anew", reason = why.as_str(), epoch,
+                used = used_bytes, drift = drift_bytes, "Redis counts from what the catalog says");
+            Ok(Counted { drift_bytes, is_loaded: true })
+        }
+        // Somebody else's load, or the end of the server, came in between: whoever asks next starts over.
+        Ok(Loaded::Newer { .. } | Loaded::Unannounced) => Ok(Counted::default()),
+        Err(error) => {
+            gate.lost(&error);
+            Ok(Counted::default())
+        }
+    }
+}
+
+/// From now on the catalog lets this tenant's uploads in, and whatever Redis still says counts no more.
+pub async fn leave(
+    ledger: &Ledger<'_>,
+    gate: Option<&RedisGate>,
+    name: &TenantId,
+) -> Result<(), CatalogError> {
+    let held = ledger.catalog.gate(name).await?;
+    if held.keeper == GateKeeper::Redis {
+        let moved = move_to(ledger, name, GateKeeper::Database, held.epoch).await?;
+        tracing::warn!(tenant = %name, action = "quota-left-redis", epoch = moved.epoch, used = moved.used_bytes,
+            "the database lets this tenant's uploads in");
+    }
+    if let Some(gate) = gate {
+        gate.tenant(name).learn(&ledger.catalog.gate(name).await?);
+    }
+    Ok(())
+}
+
+async fn move_to(
+    ledger: &Ledger<'_>,
+    name: &TenantId,
+    to: GateKeeper,
+    after_epoch: i64,
+) -> Result<Moved, CatalogError> {
+    ledger
+        .catalog
+        .move_gate(MoveGate {
+            tenant: name.clone(),
+            to,
+            after_epoch,
+            default_limit_bytes: ledger.default_limit_bytes,
+            now: ledger.clock.now(),
+        })
+        .await
+}

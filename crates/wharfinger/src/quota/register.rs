@@ -1,0 +1,163 @@
+//! Registers a file with whoever lets its tenant's uploads in. Redis counts first and the catalog says, in the
+//! transaction that makes the file, whether that count still holds; what did not come to be is taken back.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+use wharfinger_backends::catalog::{Admission, CatalogError, GateKeeper, Registered, Registration, fresh_id};
+use wharfinger_backends::quota::Reservation;
+use wharfinger_lifecycle::retry::Backoff;
+
+use super::count::{self, Why};
+use super::{RedisGate, Tenant};
+use crate::app::App;
+use crate::uploads::VerbError;
+
+/// After so many rounds in which the gate moved between two steps, the catalog lets in by itself.
+const ROUNDS_MAX: u32 = 8;
+const ROUND_PAUSE: Backoff = Backoff { base_ms: 5, cap_ms: 100 };
+
+pub async fn register(app: &App, wanted: Registration) -> Result<Registered, VerbError> {
+    let Some(gate) = &app.redis_gate else { return without_redis(app, wanted).await };
+    if let Some(key_use) = &wanted.key_use
+        && let Some(answer) = app.catalog.key_answer(&wanted.file, key_use).await?
+    {
+        return Ok(answer);
+    }
+    let tenant = gate.tenant(&wanted.file.tenant);
+    for round in 1..=ROUNDS_MAX {
+        let answer = if gate.is_away() || tenant.is_at_database(app.clock.now()) {
+            by_database(app, gate, &tenant, &wanted).await?
+        } else {
+            by_redis(app, gate, &tenant, &wanted).await?
+        };
+        if let Some(answer) = answer {
+            return Ok(answer);
+        }
+        if round > 2 {
+            tokio::time::sleep(Duration::from_millis(ROUND_PAUSE.delay_ms(round, rand::random()))).await;
+        }
+    }
+    if gate.fails_closed {
+        return Err(VerbError::Unavailable("Redis loses count as fast as it is told".into()));
+    }
+    without_redis(app, wanted).await
+}
+
+/// By the catalog, wherever the gate is.
+async fn without_redis(app: &App, wanted: Registration) -> Result<Registered, VerbError> {
+    for _ in 0..ROUNDS_MAX {
+        let admission = Admission::Database;
+        match app.catalog.register(Registration { admission, ..wanted.clone() }).await? {
+            Registered::GateMoved(_) => {
+                count::leave(&app.ledger(), app.redis_gate.as_ref(), &wanted.file.tenant).await?
+            }
+            answer => return Ok(answer),
+        };
+    }
+    Err(VerbError::Unavailable("the quota's gate is moved too often at this moment".into()))
+}
+
+/// None: look again where the gate is.
+async fn by_database(
+    app: &App,
+    gate: &RedisGate,
+    tenant: &Tenant,
+    wanted: &Registration,
+) -> Result<Option<Registered>, VerbError> {
+    if gate.is_away() && gate.fails_closed {
+        return Err(VerbError::Unavailable("Redis, which lets uploads in, is away".into()));
+    }
+    let admission = Admission::Database;
+    match app.catalog.register(Registration { admission, ..wanted.clone() }).await? {
+        Registered::GateMoved(moved) => {
+            tenant.learn(&moved);
+            if gate.is_away() {
+                count::leave(&app.ledger(), app.redis_gate.as_ref(), &wanted.file.tenant).await?;
+            }
+            Ok(None)
+        }
+        answer => Ok(Some(answer)),
+    }
+}
+
+async fn by_redis(
+    app: &App,
+    gate: &RedisGate,
+    tenant: &Tenant,
+    wanted: &Registration,
+) -> Result<Option<Registered>, VerbError> {
+    let (name, file) = (&wanted.file.tenant, &wanted.file);
+    let seen = tenant.counts();
+    let attempt = fresh_id(app.clock.now());
+    match gate.redis.reserve(name, attempt, file.size, wanted.default_limit_bytes).await {
+        Err(error) => {
+            gate.lost(&error);
+            Ok(None)
+        }
+        Ok(Reservation::Reload) => {
+            count::anew(&app.ledger(), gate, name, seen, Why::Lost).await?;
+            Ok(None)
+        }
+        Ok(Reservation::Full { used_bytes, limit_bytes }) => {
+            if is_doubtful(app, tenant, wanted, limit_bytes).await? {
+                count::anew(&app.ledger(), gate, name, seen, Why::Doubt).await?;
+                return Ok(None);
+            }
+            Ok(Some(Registered::QuotaExceeded { used_bytes, limit_bytes }))
+        }
+        Ok(Reservation::Counted { epoch, limit_bytes }) => {
+            let admission = Admission::Redis { epoch, limit_bytes };
+            match app.catalog.register(Registration { admission, ..wanted.clone() }).await {
+                Ok(Registered::Made) => {
+                    gate.settle(name, attempt);
+                    Ok(Some(Registered::Made))
+                }
+                Ok(Registered::GateMoved(moved)) => {
+                    release(gate, wanted, attempt).await;
+                    tenant.learn(&moved);
+                    if moved.keeper == GateKeeper::Redis {
+                        count::anew(&app.ledger(), gate, name, seen, Why::Moved { epoch: moved.epoch })
+                            .await?;
+                    } else if !tenant.is_at_database(app.clock.now()) {
+                        count::anew(&app.ledger(), gate, name, seen, Why::Back).await?;
+                    }
+                    Ok(None)
+                }
+                Ok(answer) => {
+                    release(gate, wanted, attempt).await;
+                    Ok(Some(answer))
+                }
+                // It may be in the catalog, so it stays counted; whether it is shows when Redis counts anew.
+                Err(error @ CatalogError::Unknown(_)) => {
+                    gate.doubt(name);
+                    Err(error.into())
+                }
+                Err(error) => {
+                    release(gate, wanted, attempt).await;
+                    Err(error.into())
+                }
+            }
+        }
+    }
+}
+
+/// What was counted for a file that is surely not in the catalog.
+async fn release(gate: &RedisGate, wanted: &Registration, attempt: Uuid) {
+    if let Err(error) = gate.redis.release(&wanted.file.tenant, attempt).await {
+        gate.doubt(&wanted.file.tenant);
+        gate.lost(&error);
+    }
+}
+
+/// Redis may count reservations of those who died with them. What the catalog knows of decides whether to count anew.
+async fn is_doubtful(
+    app: &App,
+    tenant: &Tenant,
+    wanted: &Registration,
+    limit_bytes: u64,
+) -> Result<bool, VerbError> {
+    let quota = app.catalog.quota(&wanted.file.tenant, wanted.default_limit_bytes).await?;
+    let fits = quota.used_bytes.saturating_add(wanted.file.size) <= limit_bytes.min(quota.limit_bytes);
+    Ok((fits || quota.limit_bytes != limit_bytes) && tenant.may_doubt(app.clock.now()))
+}

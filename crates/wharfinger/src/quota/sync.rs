@@ -1,0 +1,56 @@
+//! Compares counters with what the files are charged and sets them right: the row's in place, those of Redis by letting
+//! it count anew.
+
+use wharfinger_backends::catalog::CatalogError;
+use wharfinger_lifecycle::id::TenantId;
+
+use super::count::{self, Why};
+use super::{Ledger, RedisGate, TENANTS_PER_PAGE};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Synced {
+    pub tenants: u64,
+    /// By how much counters were off, one way or the other. Redis also counts what is being registered.
+    pub drift_bytes: u64,
+    /// Counters that Redis began anew.
+    pub rebuilt: u64,
+}
+
+/// None: the tenant is not known here.
+pub async fn tenant(
+    ledger: &Ledger<'_>,
+    gate: Option<&RedisGate>,
+    name: &TenantId,
+) -> Result<Option<Synced>, CatalogError> {
+    let Some(drift) = ledger.catalog.rebuild_quota(name, ledger.default_limit_bytes).await? else {
+        return Ok(None);
+    };
+    let mut synced = Synced { tenants: 1, drift_bytes: drift.drift_bytes.unsigned_abs(), rebuilt: 0 };
+    match gate {
+        Some(gate) if drift.at_redis => {
+            let seen = gate.tenant(name).counts();
+            let counted = count::anew(ledger, gate, name, seen, Why::Sync).await?;
+            synced.drift_bytes = counted.drift_bytes.unsigned_abs();
+            synced.rebuilt = u64::from(counted.is_loaded);
+        }
+        None if drift.at_redis => count::leave(ledger, None, name).await?,
+        _ => {}
+    }
+    Ok(Some(synced))
+}
+
+pub async fn all(ledger: &Ledger<'_>, gate: Option<&RedisGate>) -> Result<Synced, CatalogError> {
+    let (mut sum, mut after) = (Synced::default(), String::new());
+    loop {
+        let page = ledger.catalog.tenants(&after, TENANTS_PER_PAGE).await?;
+        let Some(last) = page.last() else { return Ok(sum) };
+        after = last.to_string();
+        for name in &page {
+            if let Some(synced) = tenant(ledger, gate, name).await? {
+                sum.tenants += synced.tenants;
+                sum.drift_bytes += synced.drift_bytes;
+                sum.rebuilt += synced.rebuilt;
+            }
+        }
+    }
+}
