@@ -75,10 +75,12 @@ fn what_was_committed_survives_faults_and_nothing_survives_the_drop() {
     assert!(postgres.start_again().is_err(), "started what runs");
 
     postgres.pause().expect("paused");
-    // Asked with the other server's psql, for this one has to be free to be resumed.
+    // Asked with the other server's psql, for this one has to be free to be resumed. Started
+    // beforehand, for its start would take the time in which no answer is to come.
+    let other = shared();
     let question = thread::spawn({
         let url = url.clone();
-        move || read(shared(), &url)
+        move || read(other, &url)
     });
     thread::sleep(Duration::from_millis(500));
     assert!(!question.is_finished(), "a paused server answered");
@@ -111,9 +113,11 @@ fn a_standby_has_what_was_committed_and_takes_the_primarys_place() {
     assert!(standby.psql(&copy, "DELETE FROM note").is_err(), "a standby was written to");
 
     standby.kill().expect("killed");
+    // Started beforehand, for its start would take the time in which nothing is to happen.
+    let other = shared();
     let waiting = thread::spawn({
         let url = url.clone();
-        move || shared().psql(&url, "UPDATE note SET content = 'second'")
+        move || other.psql(&url, "UPDATE note SET content = 'second'")
     });
     thread::sleep(Duration::from_millis(500));
     assert!(!waiting.is_finished(), "committed without the standby");
