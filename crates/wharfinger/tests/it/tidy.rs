@@ -11,7 +11,7 @@ fn root() -> PathBuf {
 fn sources() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> =
-        ["crates", "harness", "bench"].iter().map(|name| root().join(name)).collect();
+        ["crates", "harness", "bench", "sim"].iter().map(|name| root().join(name)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();

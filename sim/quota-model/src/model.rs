@@ -1,0 +1,325 @@
+//! The steps: which are open in a state, and what each of them does.
+
+use stateright::{Model, Property};
+
+use crate::catalog::{File, Gate};
+use crate::claims;
+use crate::redis::{Key, Load, Refunded, Reserved};
+use crate::rules::{Fault, Rules, Safeguard, Scope};
+use crate::state::{Action, Outcome, Rebuild, State, Step};
+
+#[derive(Clone, Debug)]
+pub struct Quota {
+    pub rules: Rules,
+    pub scope: Scope,
+}
+
+impl Model for Quota {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::first(&self.scope)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        // What comes after would only make the counterexample longer.
+        if state.over {
+            return;
+        }
+        for id in self.ids() {
+            self.upload_actions(state, id, actions);
+            self.delete_actions(state, id, actions);
+        }
+        for rebuild in 0..self.scope.rebuilds {
+            self.rebuild_actions(state, rebuild, actions);
+        }
+        if state.leaves_left > 0 && state.catalog.gate == Gate::Redis {
+            actions.push(Action::Leave);
+        }
+        if state.limits_left > 0 {
+            actions.push(Action::SetLimit);
+        }
+        self.fault_actions(state, actions);
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        let mut state = *before;
+        state.last = Outcome::Plain;
+        self.take(&mut state, action);
+        if !self.scope.watched {
+            state.last = Outcome::Plain;
+        }
+        let state = if self.scope.folded { state.folded(&self.scope.sizes) } else { state };
+        (state != *before).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Quota>> {
+        claims::all(&self.scope)
+    }
+}
+
+impl Quota {
+    fn ids(&self) -> impl Iterator<Item = usize> + '_ {
+        self.scope.sizes.iter().enumerate().filter(|(_, size)| **size > 0).map(|(id, _)| id)
+    }
+
+    fn upload_actions(&self, state: &State, id: usize, actions: &mut Vec<Action>) {
+        let upload = state.uploads[id];
+        let back = matches!(upload.step, Step::Back { .. });
+        let again = back && !self.rules.has(Safeguard::FreshIdPerTry);
+        let waits = upload.step == Step::Open || again;
+        // Copies of a reservation may be executed at any time: whether it was sent makes no difference.
+        actions.push(Action::Reserve { id, answered: false });
+        if waits {
+            actions.push(Action::Reserve { id, answered: true });
+        }
+        match upload.step {
+            Step::Held { .. } => {
+                if !self.rules.has(Safeguard::InsertLocked) {
+                    actions.push(Action::CheckInsert { id });
+                }
+                actions.extend([true, false].map(|answered| Action::Insert { id, answered }));
+                actions.push(Action::Withdraw { id });
+            }
+            Step::Checked => actions.push(Action::Insert { id, answered: false }),
+            Step::Known => actions.push(Action::Settle { id }),
+            Step::Unknown if !self.rules.has(Safeguard::ReleaseWhenSure) => {
+                actions.push(Action::Release { id });
+            }
+            _ => {}
+        }
+        if upload.released {
+            actions.push(Action::Release { id });
+        }
+        if (upload.step == Step::Open || back) && state.catalog.gate == Gate::Database {
+            actions.push(Action::InsertDirect { id });
+        }
+    }
+
+    fn delete_actions(&self, state: &State, id: usize, actions: &mut Vec<Action>) {
+        match state.catalog.files[id] {
+            File::Absent | File::Deleted { line: None, .. } => {}
+            File::Charged if self.rules.has(Safeguard::DeleteLocked) => actions.push(Action::Delete { id }),
+            File::Charged => actions.push(Action::ReadDelete { id }),
+            File::Leaving { .. } => actions.push(Action::Delete { id }),
+            File::Deleted { line: Some(epoch), owed } => {
+                actions.push(Action::Refund { line: id, answered: false });
+                if owed {
+                    actions.push(Action::Refund { line: id, answered: true });
+                }
+                if owed && epoch < state.catalog.epoch && self.rules.has(Safeguard::RefundStamped) {
+                    actions.push(Action::ForgetOldLine { line: id });
+                }
+            }
+        }
+    }
+
+    fn rebuild_actions(&self, state: &State, rebuild: usize, actions: &mut Vec<Action>) {
+        // They are alike: the second begins after the first.
+        if rebuild > 0 && state.rebuilds[rebuild - 1] == Rebuild::Idle {
+            return;
+        }
+        match state.rebuilds[rebuild] {
+            Rebuild::Idle if self.scope.triggered && state.wanted == 0 => return,
+            Rebuild::Idle => actions.push(Action::Announce { rebuild, answered: true }),
+            Rebuild::Announced if !self.rules.has(Safeguard::SumNotBefore) => {
+                actions.push(Action::ReadSum { rebuild });
+            }
+            Rebuild::Announced | Rebuild::Read { .. } => actions.push(Action::Raise { rebuild }),
+            Rebuild::Raised(_) => actions.push(Action::ReadSum { rebuild }),
+            Rebuild::Sent(_) => actions.push(Action::Load { rebuild }),
+        }
+        actions.push(Action::Announce { rebuild, answered: false });
+    }
+
+    fn fault_actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.faults_left == 0 {
+            return;
+        }
+        let kinds = self.scope.kinds;
+        let reads_saved = |fault: &Fault| matches!(fault, Fault::RestartOld | Fault::FailBack);
+        if state.redis.saved.is_none() && kinds.iter().any(reads_saved) {
+            actions.push(Action::Save);
+        }
+        for fault in kinds {
+            match fault {
+                Fault::Evict if state.redis.keys.loaded => {
+                    actions.extend([Key::Used, Key::Inflight, Key::Refunded].map(Action::Evict));
+                }
+                Fault::Evict => {}
+                fault if reads_saved(fault) && state.redis.saved.is_none() => {}
+                fault => actions.push(Action::Suffer(*fault)),
+            }
+        }
+    }
+
+    fn take(&self, state: &mut State, action: Action) {
+        match action {
+            Action::Reserve { id, answered } => self.reserve(state, id, answered),
+            Action::CheckInsert { id } | Action::Insert { id, .. } | Action::Withdraw { id } => {
+                self.insert(state, id, action);
+            }
+            Action::InsertDirect { id } => {
+                let size = self.scope.sizes[id];
+                if state.catalog.used + size <= state.catalog.limit {
+                    state.catalog.used += size;
+                    self.write_file(state, id, Step::Direct);
+                }
+            }
+            Action::Settle { id } => state.redis.settle(self.rules, id),
+            Action::Release { id } => state.redis.release(self.rules, id, self.scope.sizes[id]),
+            Action::ReadDelete { id } => {
+                let (gate, epoch) = (state.catalog.gate, state.catalog.epoch);
+                state.catalog.files[id] = File::Leaving { gate, epoch };
+            }
+            Action::Delete { id } => {
+                let (gate, epoch) = match state.catalog.files[id] {
+                    File::Leaving { gate, epoch } => (gate, epoch),
+                    _ => (state.catalog.gate, state.catalog.epoch),
+                };
+                state.catalog.delete(id, self.scope.sizes[id], gate, epoch);
+            }
+            Action::Refund { line, answered } => self.refund(state, line, answered),
+            Action::ForgetOldLine { line } => state.catalog.forget_line(line),
+            Action::Announce { .. } | Action::ReadSum { .. } | Action::Raise { .. } | Action::Load { .. } => {
+                self.rebuild(state, action)
+            }
+            Action::Leave => {
+                state.leaves_left -= 1;
+                state.catalog.leave(self.rules, &self.scope.sizes);
+            }
+            Action::SetLimit => {
+                state.limits_left -= 1;
+                state.catalog.set_limit(self.rules, self.scope.other_limit);
+            }
+            Action::Save => state.redis.saved = Some(state.redis.keys),
+            Action::Suffer(fault) => {
+                state.redis.suffer(self.rules, fault);
+                suffered(state);
+            }
+            Action::Evict(key) => {
+                state.redis.evict(key);
+                suffered(state);
+            }
+        }
+    }
+
+    fn reserve(&self, state: &mut State, id: usize, answered: bool) {
+        let behind = state.redis.keys.epoch < state.told && self.rules.has(Safeguard::BehindReloads);
+        let told = if behind && answered {
+            Reserved::Reload
+        } else {
+            state.redis.reserve(self.rules, id, self.scope.sizes[id])
+        };
+        match told {
+            Reserved::Ok { epoch, counted } => {
+                let inserted = matches!(state.uploads[id].step, Step::Known | Step::Unknown);
+                state.redis.keys.stray |= counted && inserted;
+                if answered {
+                    state.uploads[id].step = Step::Held { epoch };
+                }
+            }
+            Reserved::Reload if answered && self.scope.triggered => state.wanted = (state.wanted + 1).min(2),
+            Reserved::Reload | Reserved::Refused => {}
+        }
+    }
+
+    fn insert(&self, state: &mut State, id: usize, action: Action) {
+        let rolled_back = match (action, state.uploads[id].step) {
+            (Action::Withdraw { .. }, _) => true,
+            (_, Step::Held { epoch }) => {
+                let moved = !state.catalog.admits(self.rules, epoch);
+                if moved {
+                    state.last = Outcome::EpochMoved;
+                    if self.scope.triggered {
+                        state.told = state.catalog.epoch;
+                    }
+                }
+                moved
+            }
+            _ => false,
+        };
+        match action {
+            _ if rolled_back => {
+                let moved = self.scope.watched && state.last == Outcome::EpochMoved;
+                state.uploads[id].step = Step::Back { moved };
+                state.uploads[id].released = true;
+            }
+            Action::CheckInsert { .. } => state.uploads[id].step = Step::Checked,
+            Action::Insert { answered: true, .. } => self.write_file(state, id, Step::Known),
+            _ => self.write_file(state, id, Step::Unknown),
+        }
+    }
+
+    fn write_file(&self, state: &mut State, id: usize, step: Step) {
+        state.uploads[id].step = step;
+        state.catalog.files[id] = File::Charged;
+        state.over |= state.catalog.sum(&self.scope.sizes) > state.catalog.limit;
+    }
+
+    fn refund(&self, state: &mut State, line: usize, answered: bool) {
+        let File::Deleted { line: Some(stamp), .. } = state.catalog.files[line] else { return };
+        let epoch = if self.rules.has(Safeguard::RefundStamped) { stamp } else { state.catalog.epoch };
+        let outcome = state.redis.refund(self.rules, line, self.scope.sizes[line], epoch);
+        state.last = match outcome {
+            Refunded::Dropped => Outcome::RefundContained,
+            Refunded::Done { again: true } => Outcome::RefundAgain,
+            Refunded::Done { again: false } | Refunded::Later => Outcome::Plain,
+        };
+        // Nothing but the relay reads the line again, so that deleting it can be one step with the answer.
+        if answered && outcome != Refunded::Later {
+            state.catalog.forget_line(line);
+            if !self.rules.has(Safeguard::RefundedKept) {
+                state.redis.keys.refunded &= !(1 << line);
+            }
+        }
+    }
+
+    fn rebuild(&self, state: &mut State, action: Action) {
+        let sum = state.catalog.sum(&self.scope.sizes);
+        match action {
+            Action::Announce { rebuild, answered: true } => {
+                state.redis.announce(rebuild);
+                state.rebuilds[rebuild] = Rebuild::Announced;
+                state.wanted = state.wanted.saturating_sub(1);
+            }
+            // A name that Redis gave, and nobody heard, is as good as none.
+            Action::Announce { .. } if self.rules.has(Safeguard::AnnouncementMinted) => {
+                state.redis.keys.loading = None;
+            }
+            Action::Announce { rebuild, .. } => state.redis.announce(rebuild),
+            Action::ReadSum { rebuild } => {
+                state.rebuilds[rebuild] = match state.rebuilds[rebuild] {
+                    Rebuild::Raised(load) => Rebuild::Sent(Load { sum, ..load }),
+                    _ => Rebuild::Read { sum },
+                };
+            }
+            Action::Raise { rebuild } => {
+                let read = match state.rebuilds[rebuild] {
+                    Rebuild::Read { sum } => sum,
+                    _ => sum,
+                };
+                let load = state.catalog.rebuild(read);
+                let whole = self.rules.has(Safeguard::SumNotAfter);
+                state.rebuilds[rebuild] = if whole { Rebuild::Sent(load) } else { Rebuild::Raised(load) };
+            }
+            Action::Load { rebuild } => {
+                if let Rebuild::Sent(load) = state.rebuilds[rebuild]
+                    && !state.redis.load(self.rules, rebuild, load)
+                {
+                    state.last = Outcome::LoadRefused;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What was saved is of no more use once nothing can go wrong any more: fewer states.
+fn suffered(state: &mut State) {
+    state.faults_left -= 1;
+    if state.faults_left == 0 {
+        state.redis.saved = None;
+    }
+}
