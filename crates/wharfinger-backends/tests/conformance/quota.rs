@@ -249,7 +249,6 @@ async fn what_a_person_has_to_mend_is_said_in_a_line() {
 async fn a_primary_that_was_deposed_and_came_back_has_lost_count() {
     let (first, second) = (Redis::start().expect("a server"), Redis::start().expect("another"));
     let quota = quota(&first.url(), "c");
-    begin(&quota, load(3, 40)).await;
     let port = |server: &Redis| server.port().to_string();
     let follow = |follower: &Redis, leader: &Redis| {
         follower.cli(&["REPLICAOF", "127.0.0.1", &port(leader)]).expect("told");
@@ -262,6 +261,8 @@ async fn a_primary_that_was_deposed_and_came_back_has_lost_count() {
         panic!("it does not follow");
     };
     follow(&second, &first);
+    begin(&quota, load(3, 40)).await;
+    first.cli(&["WAIT", "1", "0"]).expect("copied");
     second.cli(&["REPLICAOF", "NO", "ONE"]).expect("promoted");
     assert_eq!(reserve(&quota, 1, 60).await, counted(3, 100), "as long as it reigns");
     follow(&first, &second);

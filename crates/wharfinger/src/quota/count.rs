@@ -88,7 +88,8 @@ pub async fn anew(
     }
     let moved = move_to(ledger, name, GateKeeper::Redis, announced.sound_epoch.unwrap_or(0)).await?;
     let Moved { epoch, used_bytes, limit_bytes, has_own_limit, .. } = moved;
-    match gate.redis.load(name, &announced.name, Load { epoch, used_bytes, limit_bytes, has_own_limit }).await {
+    match gate.redis.load(name, &announced.name, Load { epoch, used_bytes, limit_bytes, has_own_limit }).await
+    {
         Ok(Loaded::Yes { used_bytes_before }) => {
             *counts += 1;
             lock(&tenant.known).counts = *counts;

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
+use uuid::Uuid;
 use wharfinger_backends::catalog::{Catalog, CatalogError, Gate, GateKeeper};
 use wharfinger_backends::quota::{QuotaError, RedisQuota};
-use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 
