@@ -17,12 +17,15 @@ use wharfinger_lifecycle::file::UploadPolicy;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::http::auth::TokenKeys;
+use crate::roles::Roles;
 use crate::store;
 use crate::uploads::confirm::Examinations;
 use crate::uploads::land::Landings;
 
 pub struct App {
     pub settings: Settings,
+    /// All of them, unless whoever opened it says otherwise.
+    pub roles: Roles,
     pub clock: Clock,
     pub catalog: Catalog,
     pub blobs: Arc<dyn BlobStore>,
@@ -96,6 +99,7 @@ impl App {
         };
         Ok(App {
             settings,
+            roles: Roles::all(),
             clock,
             catalog,
             blobs,

@@ -29,6 +29,9 @@ pub(super) async fn healthz() -> Json<Health> {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Readiness {
     status: &'static str,
+    /// What this process is there for.
+    #[schema(example = json!(["api", "worker"]))]
+    roles: Vec<&'static str>,
     backends: Vec<BackendState>,
 }
 
@@ -77,10 +80,11 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
             enforces: Some(app.blobs.caps().enforced()),
         },
     ];
+    let roles = app.roles.names();
     if backends.iter().all(|backend| backend.ok) {
-        (StatusCode::OK, Json(Readiness { status: "ready", backends }))
+        (StatusCode::OK, Json(Readiness { status: "ready", roles, backends }))
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { status: "unavailable", backends }))
+        (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { status: "unavailable", roles, backends }))
     }
 }
 

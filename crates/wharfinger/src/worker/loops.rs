@@ -9,6 +9,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
 use crate::clock::to_utc;
+use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
 use crate::sweeps;
 use crate::uploads::init::CHECK_QUEUE;
@@ -85,12 +86,15 @@ pub(super) async fn scheduled_upload_window(app: Arc<App>) {
     }
 }
 
-/// The store's mark and the catalog count together, so that a catalog from a backup is known for what it is.
-pub(super) async fn store_counter(app: Arc<App>) {
+/// The store's mark and the catalog count together, so that a catalog from a backup is known for what it is. Who
+/// looks at uploads must know how they stand; sweepers count.
+pub(super) async fn store_mark(app: Arc<App>) {
     loop {
         app.clock.sleep_until(app.clock.now() + COUNTER_PAUSE_MS).await;
         let standing = match store::check(&app.catalog, &app.place()).await {
-            Ok(Standing::Ours) => store::count_on(&app.catalog, &app.place()).await,
+            Ok(Standing::Ours) if app.roles.has(ProcessRole::Sweeper) => {
+                store::count_on(&app.catalog, &app.place()).await
+            }
             other => other,
         };
         if let Ok(standing) = &standing {

@@ -5,6 +5,7 @@ mod crash;
 mod hangup;
 mod http;
 mod kill;
+mod many;
 mod oracle;
 mod races;
 mod store_mark;

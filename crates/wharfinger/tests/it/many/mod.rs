@@ -1,0 +1,3 @@
+//! Many processes on one catalog.
+
+mod roles;
