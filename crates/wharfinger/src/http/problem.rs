@@ -168,6 +168,8 @@ impl From<VerbError> for Problem {
                 tracing::warn!(error = %why, "a verb could not be carried out");
                 Problem::unavailable()
             }
+            // No call is made by a sweep.
+            VerbError::TakenOver => Problem::unavailable(),
             VerbError::Internal(why) => {
                 tracing::error!(error = %why, "a verb failed");
                 Problem::internal()

@@ -4,14 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use croner::Cron;
-use wharfinger_lifecycle::UnixMs;
-
 use crate::app::App;
-use crate::clock::to_utc;
 use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
-use crate::sweeps;
+use crate::sweeps::{self, Sweep, Turn};
 use crate::uploads::init::CHECK_QUEUE;
 use crate::worker::checks;
 
@@ -53,7 +49,7 @@ pub(super) async fn reaper(app: Arc<App>) {
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
         if due_at.is_some_and(|at| at <= now)
-            && let Ok(outcome) = sweeps::pending_cleanups::run(&app).await
+            && let Ok(outcome) = sweeps::pending_cleanups::run(&app, &Turn::by_hand(&app)).await
             && outcome.attempted > 0
         {
             // Deletes come in showers: one batch for many of them instead of many of one.
@@ -69,20 +65,13 @@ pub(super) async fn reaper(app: Arc<App>) {
     }
 }
 
-pub(super) async fn scheduled_cleanups(app: Arc<App>) {
-    while let Some(at) = next_time(&app.settings.cleanup_schedule, app.clock.now()) {
-        app.clock.sleep_until(at).await;
-        // A sweep that failed has said so itself.
-        let _ = sweeps::pending_cleanups::run(&app).await;
-    }
-}
-
-/// Once at the start, for what was missed while nobody ran, then as scheduled.
-pub(super) async fn scheduled_upload_window(app: Arc<App>) {
-    let _ = sweeps::upload_window::run(&app).await;
-    while let Some(at) = next_time(&app.settings.window_schedule, app.clock.now()) {
-        app.clock.sleep_until(at).await;
-        let _ = sweeps::upload_window::run(&app).await;
+/// Whoever of the sweepers comes first runs it; the others look again when it is due next, or its lease is over.
+pub(super) async fn scheduled(app: Arc<App>, sweep: Sweep) {
+    // The schedule may be denser than it was when the next run was written down.
+    let _ = app.catalog.advance_sweep(sweep.name(), sweep.next_time(&app)).await;
+    loop {
+        let looked = sweeps::take_turn(&app, sweep).await;
+        app.clock.sleep_until(looked.again_at).await;
     }
 }
 
@@ -139,8 +128,4 @@ pub(super) async fn follow_server_clock(app: &App) {
         Ok(None) => {}
         Err(error) => tracing::warn!(error = %error, "the database server's clock could not be read"),
     }
-}
-
-fn next_time(schedule: &Cron, now: UnixMs) -> Option<UnixMs> {
-    schedule.find_next_occurrence(&to_utc(now), false).ok().map(|at| at.timestamp_millis())
 }

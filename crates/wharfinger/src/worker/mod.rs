@@ -7,13 +7,13 @@ mod supervisor;
 pub use supervisor::Supervisor;
 
 use crate::app::App;
-use crate::sweeps;
+use crate::sweeps::{self, Turn};
 use crate::uploads::VerbError;
 
 /// Does everything that is due now, until nothing is: what the loops do over time, in one go.
 pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     checks::run_due(app).await?;
-    sweeps::upload_window::run(app).await?;
-    sweeps::pending_cleanups::run(app).await?;
+    sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
+    sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;
     Ok(())
 }

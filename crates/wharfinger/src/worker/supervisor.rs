@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 use super::loops;
 use crate::app::App;
 use crate::roles::ProcessRole::{self, Api, Sweeper, Worker};
+use crate::sweeps::Sweep;
 
 type Loop = fn(Arc<App>) -> BoxFuture<'static, ()>;
 
@@ -17,8 +18,8 @@ type Loop = fn(Arc<App>) -> BoxFuture<'static, ()>;
 const LOOPS: [(&str, &[ProcessRole], Loop); 8] = [
     ("delayed checks", &[Worker], |app| Box::pin(loops::delayed_checks(app))),
     ("reaper", &[Worker], |app| Box::pin(loops::reaper(app))),
-    ("scheduled cleanups", &[Sweeper], |app| Box::pin(loops::scheduled_cleanups(app))),
-    ("upload window", &[Sweeper], |app| Box::pin(loops::scheduled_upload_window(app))),
+    ("scheduled cleanups", &[Sweeper], |app| Box::pin(loops::scheduled(app, Sweep::PendingCleanups))),
+    ("upload window", &[Sweeper], |app| Box::pin(loops::scheduled(app, Sweep::UploadWindow))),
     ("clock", &ProcessRole::ALL, |app| Box::pin(loops::clock_keeping(app))),
     ("store mark", &[Worker, Sweeper], |app| Box::pin(loops::store_mark(app))),
     ("metrics", &ProcessRole::ALL, |app| Box::pin(loops::metrics_upkeep(app))),

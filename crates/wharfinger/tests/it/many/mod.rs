@@ -1,3 +1,4 @@
 //! Many processes on one catalog.
 
 mod roles;
+mod sweeps;
