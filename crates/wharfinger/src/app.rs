@@ -19,12 +19,15 @@ use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::http::auth::TokenKeys;
 use crate::quota::RedisGate;
+use crate::roles::Roles;
 use crate::uploads::confirm::Examinations;
 use crate::uploads::land::Landings;
 use crate::{quota, store};
 
 pub struct App {
     pub settings: Settings,
+    /// All of them, unless whoever opened it says otherwise.
+    pub roles: Roles,
     pub clock: Clock,
     pub catalog: Catalog,
     pub blobs: Arc<dyn BlobStore>,
@@ -106,6 +109,7 @@ impl App {
         };
         let app = App {
             settings,
+            roles: Roles::all(),
             clock,
             catalog,
             blobs,

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod config;
 pub mod http;
 pub mod quota;
+pub mod roles;
 pub mod store;
 pub mod sweeps;
 pub mod telemetry;

@@ -7,6 +7,9 @@ pub enum CatalogError {
     /// Somebody else changed the row first: read it again.
     #[error("the row was changed meanwhile")]
     Stale,
+    /// Another has taken over the work that this belongs to: nothing happened, and nothing more is ours to do.
+    #[error("the work was taken over by another")]
+    Fenced,
     /// Nothing happened. Trying again may help.
     #[error("the catalog is unavailable: {0}")]
     Unavailable(String),
@@ -25,7 +28,7 @@ impl CatalogError {
     pub fn is_retryable(&self) -> bool {
         match self {
             CatalogError::Stale | CatalogError::Unavailable(_) | CatalogError::Repeat(_) => true,
-            CatalogError::Unknown(_) | CatalogError::Corrupt(_) => false,
+            CatalogError::Fenced | CatalogError::Unknown(_) | CatalogError::Corrupt(_) => false,
         }
     }
 }

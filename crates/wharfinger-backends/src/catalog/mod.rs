@@ -49,10 +49,11 @@ pub use outbox::{Destination, Outbound, OutboxLine};
 pub use quotas::Drift;
 pub use schema::SCHEMA_VERSION;
 pub use sql::Dialect;
-pub use sweeps::SweepRecord;
+pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepTurn};
 
 use crate::faults::Faults;
 use sql::{Link, Tx};
+use sweeps::Fenced;
 use writer::{Verdict, Write, Writer};
 
 /// Whose rows a caller may see.
@@ -106,6 +107,8 @@ pub struct Catalog {
     storage_type: &'static str,
     cleanup_max_attempts: u32,
     beside_redis: bool,
+    /// Set where a sweep writes.
+    fence: Option<Fence>,
 }
 
 /// A pooled connection for reads.
@@ -151,6 +154,7 @@ impl Catalog {
             storage_type: options.storage_type,
             cleanup_max_attempts: options.cleanup_max_attempts,
             beside_redis: options.beside_redis,
+            fence: None,
         })
     }
 
@@ -216,6 +220,13 @@ impl Catalog {
     }
 
     async fn write<W: Write>(&self, verb: W) -> Result<W::Answer, CatalogError> {
+        match self.fence.clone() {
+            Some(fence) => self.write_through(Fenced { fence, verb }).await,
+            None => self.write_through(verb).await,
+        }
+    }
+
+    async fn write_through<W: Write>(&self, verb: W) -> Result<W::Answer, CatalogError> {
         match &self.backend {
             Backend::Sqlite { writer, .. } => writer.write(verb).await,
             Backend::Postgres(pool) => {

@@ -5,10 +5,11 @@ use super::error::CatalogError;
 use super::sql::{Dialect, Tx, args};
 use super::writer::{Verdict, Write};
 
-const STEPS: [(i64, &str); 3] = [
+const STEPS: &[(i64, &str)] = &[
     (1, include_str!("migrations/0001_foundations.sql")),
     (2, include_str!("migrations/0002_stores.sql")),
     (3, include_str!("migrations/0003_engines.sql")),
+    (4, include_str!("migrations/0004_many_processes.sql")),
 ];
 
 /// The number of the newest step this program knows.
@@ -36,7 +37,7 @@ impl Write for Migrate {
         .await?;
         let reached = reached(tx).await?;
         let mut applied = Vec::new();
-        for (step, text) in STEPS {
+        for &(step, text) in STEPS {
             if step <= reached {
                 continue;
             }

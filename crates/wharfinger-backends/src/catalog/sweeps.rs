@@ -1,4 +1,5 @@
-//! When each sweep last ran, and what came of it.
+//! When each sweep last ran and what came of it; whose turn the next run is, and the fence that keeps whoever lost
+//! that turn from writing.
 
 use wharfinger_lifecycle::UnixMs;
 
@@ -17,6 +18,59 @@ pub struct SweepRecord {
     pub error: Option<String>,
 }
 
+/// A try to be the one that runs a sweep.
+#[derive(Clone, Debug)]
+pub struct SweepClaim {
+    pub name: &'static str,
+    /// Names the process, for people who look at the row.
+    pub owner: String,
+    pub now: UnixMs,
+    pub lease_ms: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SweepTurn {
+    Ours(Fence),
+    /// Nobody's: it is not time.
+    NotYet {
+        next_run_at: UnixMs,
+    },
+    /// Somebody runs it, or died while doing so.
+    Taken {
+        lease_until: UnixMs,
+    },
+}
+
+/// What a sweep writes is kept only while its row still has this number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    sweep: &'static str,
+    number: i64,
+}
+
+/// A change that is made under a fence, or not at all.
+pub(super) struct Fenced<W> {
+    pub(super) fence: Fence,
+    pub(super) verb: W,
+}
+
+impl<W: Write> Write for Fenced<W> {
+    type Answer = W::Answer;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<W::Answer>, CatalogError> {
+        // The lock keeps a claim out until this has committed; SQLite has one writer at a time anyway.
+        let sql = tx.dialect().pick(
+            "SELECT fence FROM sweeps WHERE name = $1",
+            "SELECT fence FROM sweeps WHERE name = $1 FOR SHARE",
+        );
+        let row = tx.row(sql, args![self.fence.sweep]).await?;
+        match row.map(|row| row.int("fence")).transpose()? {
+            Some(number) if number == self.fence.number => self.verb.write(tx).await,
+            _ => Err(CatalogError::Fenced),
+        }
+    }
+}
+
 impl Write for SweepRecord {
     type Answer = ();
 
@@ -33,9 +87,106 @@ impl Write for SweepRecord {
     }
 }
 
+impl Write for SweepClaim {
+    type Answer = SweepTurn;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<SweepTurn>, CatalogError> {
+        tx.run("INSERT INTO sweeps (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", args![self.name])
+            .await?;
+        let claimed = tx
+            .run(
+                "UPDATE sweeps SET fence = fence + 1, lease_owner = $2, lease_until = $3 \
+                 WHERE name = $1 AND lease_until <= $4 AND (next_run_at IS NULL OR next_run_at <= $4)",
+                args![self.name, self.owner.as_str(), self.now.saturating_add(self.lease_ms), self.now],
+            )
+            .await?;
+        let row = tx
+            .row("SELECT fence, next_run_at, lease_until FROM sweeps WHERE name = $1", args![self.name])
+            .await?
+            .ok_or(CatalogError::Stale)?;
+        if claimed == 1 {
+            let fence = Fence { sweep: self.name, number: row.int("fence")? };
+            return Ok(Verdict::Commit(SweepTurn::Ours(fence)));
+        }
+        let lease_until = row.int("lease_until")?;
+        Ok(Verdict::Rollback(match row.maybe_int("next_run_at")? {
+            Some(next_run_at) if lease_until <= self.now => SweepTurn::NotYet { next_run_at },
+            _ => SweepTurn::Taken { lease_until },
+        }))
+    }
+}
+
+/// Changes the end of a lease, and with it perhaps the time of the next run.
+struct Hold {
+    name: &'static str,
+    lease_until: UnixMs,
+    next_run_at: Option<UnixMs>,
+}
+
+impl Write for Hold {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        tx.run(
+            "UPDATE sweeps SET lease_until = $2, next_run_at = COALESCE($3, next_run_at) WHERE name = $1",
+            args![self.name, self.lease_until, self.next_run_at],
+        )
+        .await?;
+        Ok(Verdict::Commit(()))
+    }
+}
+
+/// Brings the next run forward, where the schedule has it earlier than the row.
+struct Advance {
+    name: &'static str,
+    next_run_at: UnixMs,
+}
+
+impl Write for Advance {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        tx.run(
+            "UPDATE sweeps SET next_run_at = $2 WHERE name = $1 AND next_run_at > $2",
+            args![self.name, self.next_run_at],
+        )
+        .await?;
+        Ok(Verdict::Commit(()))
+    }
+}
+
 impl Catalog {
     pub async fn record_sweep(&self, record: SweepRecord) -> Result<(), CatalogError> {
         self.write(record).await
+    }
+
+    /// Ours if the sweep is due and nobody else is at it: one of many gets it.
+    pub async fn claim_sweep(&self, claim: SweepClaim) -> Result<SweepTurn, CatalogError> {
+        self.write(claim).await
+    }
+
+    /// This catalog as a sweep writes to it: every write answers [`CatalogError::Fenced`] and changes nothing once
+    /// another has claimed the sweep.
+    pub fn fenced(&self, fence: Fence) -> Catalog {
+        Catalog { fence: Some(fence), ..self.clone() }
+    }
+
+    pub async fn extend_sweep(&self, name: &'static str, lease_until: UnixMs) -> Result<(), CatalogError> {
+        self.write(Hold { name, lease_until, next_run_at: None }).await
+    }
+
+    /// Ends a turn. Without a time for the next run the sweep stays due, and anybody may take it up.
+    pub async fn release_sweep(
+        &self,
+        name: &'static str,
+        next_run_at: Option<UnixMs>,
+    ) -> Result<(), CatalogError> {
+        self.write(Hold { name, lease_until: 0, next_run_at }).await
+    }
+
+    /// For a schedule that was made denser since the next run was written down.
+    pub async fn advance_sweep(&self, name: &'static str, next_run_at: UnixMs) -> Result<(), CatalogError> {
+        self.write(Advance { name, next_run_at }).await
     }
 
     pub async fn sweep_ended_at(&self, name: &'static str) -> Result<Option<UnixMs>, CatalogError> {

@@ -1,4 +1,4 @@
-//! `wharfinger serve`: everything in one process.
+//! `wharfinger serve`: everything in one process, or the roles it is given.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use super::{Failure, failed, token};
 use crate::app::{App, OpenError};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, prepare_secrets};
+use crate::roles::{ProcessRole, Roles};
 use crate::worker::Supervisor;
 use crate::{http, telemetry};
 
@@ -24,6 +25,9 @@ pub(super) struct Arguments {
     /// The address to listen on (WHARFINGER_LISTEN)
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// What this process does of api, worker, sweeper, ingest, separated by commas (default: all)
+    #[arg(long, value_name = "ROLES")]
+    role: Vec<String>,
 }
 
 /// Verbs whose clients are gone get this long to come to their end.
@@ -31,6 +35,7 @@ const VERBS_TIMEOUT: Duration = Duration::from_secs(30);
 const FIRST_TOKEN_MS: i64 = 12 * 3_600_000;
 
 pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Failure> {
+    let roles = roles(&arguments.role)?;
     flags.overrides.extend(arguments.listen.map(|listen| ("WHARFINGER_LISTEN", listen)));
     let settings = Settings::load(&flags)?;
     telemetry::log_to_stderr();
@@ -42,18 +47,21 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     let address = listener.local_addr().map_err(failed)?;
     let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", reachable(address)));
     let opened = App::open(settings, &secrets, Clock::system(), Faults::none(), public_url).await;
-    let app = opened.map_err(|error| match error {
+    let mut app = opened.map_err(|error| match error {
         OpenError::Setting(bad) => Failure::from(bad),
         other => failed(other),
     })?;
+    app.roles = roles;
     let app = Arc::new(app);
-    app.tokens.refresh(app.clock.now()).await;
+    if app.roles.has(ProcessRole::Api) {
+        app.tokens.refresh(app.clock.now()).await;
+    }
     let supervisor = Supervisor::start(&app).await;
 
     let stop = CancellationToken::new();
     let server = tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
     greet(&app, secrets.first_start);
-    tracing::info!(instance = %app.settings.instance_id, address = %address, "serving");
+    tracing::info!(instance = %app.settings.instance_id, address = %address, roles = %app.roles, "serving");
 
     wait_for_signal().await.map_err(failed)?;
     tracing::info!("stopping: what is under way comes to its end");
@@ -69,6 +77,13 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+fn roles(lists: &[String]) -> Result<Roles, Failure> {
+    if lists.is_empty() {
+        return Ok(Roles::all());
+    }
+    Roles::parse(&lists.join(",")).map_err(|problem| Failure::Usage(format!("--role: {problem}")))
 }
 
 async fn wait_for_signal() -> std::io::Result<()> {
@@ -99,7 +114,12 @@ fn greet(app: &App, first_start: bool) {
     };
     line(format!("Wharfinger {} keeps the wharf at {url}", env!("CARGO_PKG_VERSION")));
     line("");
-    line(format!("  API pages   {url}/docs/"));
+    if app.roles != Roles::all() {
+        line(format!("  Roles       {}", app.roles));
+    }
+    if app.roles.has(ProcessRole::Api) {
+        line(format!("  API pages   {url}/docs/"));
+    }
     match app.settings.blobs.folder() {
         Some(_) => {
             line(format!("  Data        {} ({catalog}, local disk)", app.settings.data_dir.display()));
@@ -109,7 +129,7 @@ fn greet(app: &App, first_start: bool) {
             line(format!("  Store       {}", app.settings.blobs));
         }
     }
-    if !(first_start || std::io::stdout().is_terminal()) {
+    if !app.roles.has(ProcessRole::Api) || !(first_start || std::io::stdout().is_terminal()) {
         return;
     }
     let Ok(caller) = token::caller("default", "local", "operator") else { return };

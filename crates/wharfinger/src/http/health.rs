@@ -29,6 +29,9 @@ pub(super) async fn healthz() -> Json<Health> {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Readiness {
     status: &'static str,
+    /// What this process is there for.
+    #[schema(example = json!(["api", "worker"]))]
+    roles: Vec<&'static str>,
     backends: Vec<BackendState>,
 }
 
@@ -39,6 +42,8 @@ struct BackendState {
     #[schema(example = "sqlite")]
     kind: &'static str,
     ok: bool,
+    /// Whether this process can do nothing useful without it. What is not needed has somebody who does its work.
+    needed: bool,
     /// What the store itself enforces of a signed upload.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = json!(["size", "content type"]))]
@@ -68,19 +73,26 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         Dialect::Sqlite => "sqlite",
         Dialect::Postgres => "postgres",
     };
-    let backends = vec![
-        BackendState { name: "catalog", kind, ok: catalog.is_ok(), enforces: None },
+    let mut backends = vec![
+        BackendState { name: "catalog", kind, ok: catalog.is_ok(), needed: true, enforces: None },
         BackendState {
             name: "blobs",
             kind: app.blobs.kind(),
             ok: blobs.is_ok(),
+            needed: true,
             enforces: Some(app.blobs.caps().enforced()),
         },
     ];
-    if backends.iter().all(|backend| backend.ok) {
-        (StatusCode::OK, Json(Readiness { status: "ready", backends }))
+    if let Some(gate) = &app.redis_gate {
+        let ok = gate.redis.check().await.is_ok();
+        let needed = gate.fails_closed;
+        backends.push(BackendState { name: "quota", kind: "redis", ok, needed, enforces: None });
+    }
+    let roles = app.roles.names();
+    if backends.iter().all(|backend| backend.ok || !backend.needed) {
+        (StatusCode::OK, Json(Readiness { status: "ready", roles, backends }))
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { status: "unavailable", backends }))
+        (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { status: "unavailable", roles, backends }))
     }
 }
 

@@ -31,6 +31,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::app::App;
+use crate::roles::ProcessRole;
 use crate::telemetry::metric;
 use problem::Problem;
 pub use server::serve;
@@ -95,6 +96,9 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
 }
 
 pub fn router(app: Shared) -> Router {
+    if !app.roles.has(ProcessRole::Api) {
+        return without_api(app);
+    }
     let (api, document) = documented();
     let api = api
         .route("/files/init", post(files::init))
@@ -110,16 +114,21 @@ pub fn router(app: Shared) -> Router {
         .merge(plain)
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
         .fallback(async || Problem::not_found())
-        .method_not_allowed_fallback(async || {
-            Problem::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method_not_allowed",
-                "Method not allowed",
-                "this path takes other methods",
-            )
-        })
+        .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
         .layer(cors(&app.settings.cors_origins))
+        .with_state(app)
+}
+
+/// What every process answers, and nothing else.
+fn without_api(app: Shared) -> Router {
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .fallback(async |State(app): State<Shared>| Problem::not_this_process(&app.roles))
+        .method_not_allowed_fallback(async || Problem::other_method())
+        .layer(middleware::from_fn(observe))
         .with_state(app)
 }
 

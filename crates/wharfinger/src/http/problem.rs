@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use crate::roles::Roles;
 use crate::uploads::VerbError;
 use crate::uploads::land::Refused;
 
@@ -68,6 +69,17 @@ impl Problem {
 
     pub fn not_found() -> Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", "Not found", "there is nothing here")
+    }
+
+    /// Others of the same catalog may have the role.
+    pub fn not_this_process(roles: &Roles) -> Problem {
+        let detail = format!("this process has not the role `api`; it has {roles}");
+        Problem::new(StatusCode::NOT_FOUND, "not_found", "Not found", detail)
+    }
+
+    pub fn other_method() -> Problem {
+        let detail = "this path takes other methods";
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
     }
 
     pub fn body_too_large(limit_bytes: usize) -> Problem {
@@ -156,6 +168,8 @@ impl From<VerbError> for Problem {
                 tracing::warn!(error = %why, "a verb could not be carried out");
                 Problem::unavailable()
             }
+            // No call is made by a sweep.
+            VerbError::TakenOver => Problem::unavailable(),
             VerbError::Internal(why) => {
                 tracing::error!(error = %why, "a verb failed");
                 Problem::internal()

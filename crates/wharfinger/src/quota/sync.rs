@@ -39,13 +39,19 @@ pub async fn tenant(
     Ok(Some(synced))
 }
 
-pub async fn all(ledger: &Ledger<'_>, gate: Option<&RedisGate>) -> Result<Synced, CatalogError> {
+/// Says `step` before each tenant.
+pub async fn all(
+    ledger: &Ledger<'_>,
+    gate: Option<&RedisGate>,
+    step: impl Fn(),
+) -> Result<Synced, CatalogError> {
     let (mut sum, mut after) = (Synced::default(), String::new());
     loop {
         let page = ledger.catalog.tenants(&after, TENANTS_PER_PAGE).await?;
         let Some(last) = page.last() else { return Ok(sum) };
         after = last.to_string();
         for name in &page {
+            step();
             if let Some(synced) = tenant(ledger, gate, name).await? {
                 sum.tenants += synced.tenants;
                 sum.drift_bytes += synced.drift_bytes;

@@ -3,8 +3,11 @@
 
 pub mod pending_cleanups;
 pub mod quota_sync;
+mod turn;
 pub mod unfinished_uploads;
 pub mod upload_window;
+
+pub use turn::{LEASE_MS, Looked, Sweep, Turn, take_turn};
 
 use serde::Serialize;
 use wharfinger_backends::catalog::SweepRecord;
@@ -14,13 +17,17 @@ use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
 
-/// Writes down how a sweep went, for those who ask later.
+/// Writes down how a sweep went, for those who ask later; of one that was taken over, the other does.
 async fn record<T: Serialize>(
     app: &App,
+    turn: &Turn,
     name: &'static str,
     started_at: UnixMs,
     outcome: &Result<T, VerbError>,
 ) {
+    if matches!(outcome, Err(VerbError::TakenOver)) {
+        return;
+    }
     let ended_at = app.clock.now();
     let (result, error) = match outcome {
         Ok(result) => (serde_json::to_string(result).ok(), None),
@@ -32,7 +39,7 @@ async fn record<T: Serialize>(
         metric::sweep_succeeded(name, ended_at);
     }
     let record = SweepRecord { name, started_at, ended_at, result, error };
-    if let Err(error) = app.catalog.record_sweep(record).await {
+    if let Err(error) = turn.catalog.record_sweep(record).await {
         tracing::warn!(job = name, error = %error, "a sweep's outcome could not be written down");
     }
 }

@@ -8,7 +8,7 @@ use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::catalog::{CatalogError, ClaimedCleanup, CleanupOutcome, Scope};
 use wharfinger_lifecycle::retry::Backoff;
 
-use super::record;
+use super::{Turn, record};
 use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
@@ -32,15 +32,15 @@ pub struct Outcome {
 }
 
 /// Deletes all that is due.
-pub async fn run(app: &App) -> Result<Outcome, VerbError> {
-    run_for(app, &Scope::All).await
+pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+    run_for(app, turn, &Scope::All).await
 }
 
 /// Deletes what is due in a scope.
-pub async fn run_for(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
+pub async fn run_for(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
     let started_at = app.clock.now();
-    let outcome = delete_due(app, scope).await;
-    record(app, NAME, started_at, &outcome).await;
+    let outcome = delete_due(app, turn, scope).await;
+    record(app, turn, NAME, started_at, &outcome).await;
     if let Ok(outcome) = &outcome
         && outcome.attempted > 0
     {
@@ -57,11 +57,12 @@ pub async fn run_for(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
     outcome
 }
 
-async fn delete_due(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
+async fn delete_due(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let batch_max = app.blobs.caps().delete_batch_max.min(BATCH_MAX);
     loop {
-        let claimed = app.catalog.claim_cleanups_of(scope, app.clock.now(), batch_max, LEASE_MS).await?;
+        turn.step(app);
+        let claimed = turn.catalog.claim_cleanups_of(scope, app.clock.now(), batch_max, LEASE_MS).await?;
         if claimed.is_empty() {
             return Ok(outcome);
         }
@@ -76,7 +77,7 @@ async fn delete_due(app: &App, scope: &Scope) -> Result<Outcome, VerbError> {
             .zip(answers)
             .map(|(cleanup, answer)| judge(cleanup, answer, store_down, now))
             .collect();
-        let settled = app.catalog.settle_cleanups(judged, now).await?;
+        let settled = turn.catalog.settle_cleanups(judged, now).await?;
         outcome.attempted += attempted;
         outcome.done += settled.done;
         outcome.failed += settled.failed;

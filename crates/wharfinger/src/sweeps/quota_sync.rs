@@ -4,9 +4,9 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::record;
+use super::{Turn, record};
 use crate::app::App;
-use crate::quota::sync;
+use crate::quota::{Ledger, sync};
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
 
@@ -20,9 +20,10 @@ pub struct Outcome {
     pub rebuilt: u64,
 }
 
-pub async fn run(app: &App) -> Result<Outcome, VerbError> {
+pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     let started_at = app.clock.now();
-    let synced = sync::all(&app.ledger(), app.redis_gate.as_ref()).await;
+    let ledger = Ledger { catalog: &turn.catalog, ..app.ledger() };
+    let synced = sync::all(&ledger, app.redis_gate.as_ref(), || turn.step(app)).await;
     let outcome = synced.map_err(VerbError::from).map(|synced| Outcome {
         tenants: synced.tenants,
         drift_bytes: synced.drift_bytes,
@@ -38,6 +39,6 @@ pub async fn run(app: &App) -> Result<Outcome, VerbError> {
             );
         }
     }
-    record(app, NAME, started_at, &outcome).await;
+    record(app, turn, NAME, started_at, &outcome).await;
     outcome
 }

@@ -9,6 +9,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::{ObjectKey, UPLOADS};
 use wharfinger_lifecycle::state::Status;
 
+use super::Turn;
 use crate::app::App;
 use crate::store::{self, Standing};
 use crate::uploads::VerbError;
@@ -17,7 +18,7 @@ use crate::uploads::VerbError;
 const LONG_PAUSE_MS: i64 = 86_400_000;
 
 /// Ends all of them, if it is time to look; answers how many.
-pub async fn run(app: &App) -> Result<u64, VerbError> {
+pub async fn run(app: &App, turn: &Turn) -> Result<u64, VerbError> {
     let Some(parts) = app.blobs.in_parts() else { return Ok(0) };
     let now = app.clock.now();
     if now < app.next_unfinished_at.load(Ordering::Relaxed) {
@@ -31,6 +32,7 @@ pub async fn run(app: &App) -> Result<u64, VerbError> {
     let mut is_ours = None;
     while let Some(upload) = uploads.next().await {
         let upload = upload?;
+        turn.step(app);
         match is_wanted(app, &upload).await {
             Ok(true) => continue,
             Ok(false) => {}

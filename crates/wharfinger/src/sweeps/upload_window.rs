@@ -4,7 +4,7 @@
 use serde::Serialize;
 use wharfinger_lifecycle::id::FileId;
 
-use super::{record, unfinished_uploads};
+use super::{Turn, record, unfinished_uploads};
 use crate::app::App;
 use crate::uploads::look::{Looked, look};
 use crate::uploads::{VerbError, land};
@@ -25,14 +25,17 @@ pub struct Outcome {
     pub failed: u64,
 }
 
-pub async fn run(app: &App) -> Result<Outcome, VerbError> {
+pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     let started_at = app.clock.now();
     // Before tombstones are forgotten: they say where the objects of crashed landings are.
     if let Err(error) = land::clear_left_behind(app).await {
         tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
     }
-    let mut outcome = look_at_all_due(app).await;
-    match unfinished_uploads::run(app).await {
+    let mut outcome = look_at_all_due(app, turn).await;
+    if outcome == Err(VerbError::TakenOver) {
+        return outcome;
+    }
+    match unfinished_uploads::run(app, turn).await {
         Ok(abandoned) => {
             if let Ok(outcome) = &mut outcome {
                 outcome.abandoned = abandoned;
@@ -40,8 +43,8 @@ pub async fn run(app: &App) -> Result<Outcome, VerbError> {
         }
         Err(error) => tracing::warn!(job = NAME, error = ?error, "unfinished uploads could not be looked at"),
     }
-    record(app, NAME, started_at, &outcome).await;
-    forget_keys(app).await;
+    record(app, turn, NAME, started_at, &outcome).await;
+    forget_keys(app, turn).await;
     if let Ok(outcome) = &outcome
         && outcome.checked + outcome.abandoned > 0
     {
@@ -59,7 +62,7 @@ pub async fn run(app: &App) -> Result<Outcome, VerbError> {
     outcome
 }
 
-async fn look_at_all_due(app: &App) -> Result<Outcome, VerbError> {
+async fn look_at_all_due(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let now = app.clock.now();
     let mut after = None;
@@ -68,8 +71,9 @@ async fn look_at_all_due(app: &App) -> Result<Outcome, VerbError> {
         let Some(last) = due.last() else { return Ok(outcome) };
         after = Some(*last);
         for (_, id) in &due {
+            turn.step(app);
             outcome.checked += 1;
-            match look_at(app, *id).await {
+            match look_at(app, turn, *id).await? {
                 Some(Looked::Reclaimed) => outcome.reclaimed += 1,
                 Some(Looked::Rescued) => outcome.rescued += 1,
                 Some(_) => {}
@@ -79,19 +83,21 @@ async fn look_at_all_due(app: &App) -> Result<Outcome, VerbError> {
     }
 }
 
-async fn look_at(app: &App, id: FileId) -> Option<Looked> {
-    match look(app, id, NAME).await {
-        Ok(looked) => Some(looked),
+async fn look_at(app: &App, turn: &Turn, id: FileId) -> Result<Option<Looked>, VerbError> {
+    match look(app, &turn.catalog, id, NAME).await {
+        Ok(looked) => Ok(Some(looked)),
+        Err(VerbError::TakenOver) => Err(VerbError::TakenOver),
         Err(error) => {
             tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
-            None
+            Ok(None)
         }
     }
 }
 
-async fn forget_keys(app: &App) {
+async fn forget_keys(app: &App, turn: &Turn) {
     loop {
-        match app.catalog.forget_expired_keys(app.clock.now(), KEYS_PER_STEP).await {
+        turn.step(app);
+        match turn.catalog.forget_expired_keys(app.clock.now(), KEYS_PER_STEP).await {
             Ok(gone) if gone as usize == KEYS_PER_STEP => {}
             Ok(_) => return,
             Err(error) => {

@@ -40,6 +40,9 @@ pub enum VerbError {
     AlreadyConfirmed(Status),
     #[error("not available at this moment; try again")]
     Unavailable(String),
+    /// The sweep that did this has lost its turn to another process.
+    #[error("another process has taken this over")]
+    TakenOver,
     #[error("something is wrong here that trying again does not mend")]
     Internal(String),
 }
@@ -71,6 +74,7 @@ impl From<CatalogError> for VerbError {
             | CatalogError::Unavailable(_)
             | CatalogError::Repeat(_)
             | CatalogError::Unknown(_) => VerbError::Unavailable(error.to_string()),
+            CatalogError::Fenced => VerbError::TakenOver,
             CatalogError::Corrupt(_) => VerbError::Internal(error.to_string()),
         }
     }

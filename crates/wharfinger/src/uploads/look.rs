@@ -3,10 +3,11 @@
 
 use std::sync::atomic::Ordering;
 
+use wharfinger_backends::catalog::Catalog;
 use wharfinger_lifecycle::file::{self, Change, File, Look};
 use wharfinger_lifecycle::id::FileId;
 
-use super::{STALE_TRIES_MAX, VerbError, commit, confirm};
+use super::{STALE_TRIES_MAX, VerbError, commit_in, confirm};
 use crate::app::App;
 use crate::config::WindowPolicy;
 use crate::telemetry::metric;
@@ -30,19 +31,20 @@ const DEFER_UNSURE_MS: i64 = 600_000;
 /// How long a tombstone waits whose bytes are not gone yet.
 const DEFER_FORGET_MS: i64 = 86_400_000;
 
-pub async fn look(app: &App, id: FileId, actor: &str) -> Result<Looked, VerbError> {
+/// Writes to the given catalog, which is fenced where a sweep looks.
+pub async fn look(app: &App, catalog: &Catalog, id: FileId, actor: &str) -> Result<Looked, VerbError> {
     for _ in 0..STALE_TRIES_MAX {
-        let Some(read) = app.catalog.file(id).await? else { return Ok(Looked::Nothing) };
+        let Some(read) = catalog.file(id).await? else { return Ok(Looked::Nothing) };
         let (change, looked) = match file::look(&read, &app.policy, app.clock.now()) {
             Look::NotYet => return Ok(Looked::Nothing),
             Look::Refund(change) => (*change, Looked::Refunded),
             Look::Unconfirmed => unconfirmed(app, &read).await?,
-            Look::Forget => match app.catalog.forget(read.clone()).await? {
+            Look::Forget => match catalog.forget(read.clone()).await? {
                 true => return Ok(Looked::Forgotten),
                 false => (put_off_forgetting(app, &read), Looked::Deferred),
             },
         };
-        if commit(app, change, actor).await? {
+        if commit_in(app, catalog, change, actor).await? {
             if looked == Looked::Reclaimed {
                 metric::orphan_cleaned(&read.tenant);
                 tracing::info!(job = actor, fileId = %id, tenant = %read.tenant, action = "reclaimed",

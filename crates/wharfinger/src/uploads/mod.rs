@@ -11,7 +11,7 @@ pub mod look;
 pub mod parts;
 pub mod reissue;
 
-use wharfinger_backends::catalog::{CatalogError, Scope};
+use wharfinger_backends::catalog::{Catalog, CatalogError, Scope};
 use wharfinger_lifecycle::file::Change;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
@@ -76,10 +76,15 @@ const STALE_TRIES_MAX: u32 = 20;
 
 /// Commits a change and does what follows from it outside the catalog. False: somebody was faster, read again.
 async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbError> {
+    commit_in(app, &app.catalog, change, actor).await
+}
+
+/// The same in a catalog of the caller's, which may be fenced.
+async fn commit_in(app: &App, catalog: &Catalog, change: Change, actor: &str) -> Result<bool, VerbError> {
     let refunded = change.refunded_bytes();
     let tenant = change.after.tenant.clone();
     let (id, has_cleanup) = (change.after.id, change.cleanup.is_some());
-    match app.catalog.commit(change, actor).await {
+    match catalog.commit(change, actor).await {
         Ok(()) => {}
         Err(CatalogError::Stale) => return Ok(false),
         Err(error) => return Err(error.into()),

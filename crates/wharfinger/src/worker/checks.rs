@@ -53,7 +53,7 @@ pub async fn run_due(app: &App) -> Result<u64, VerbError> {
 
 async fn check(app: &App, job: &LeasedJob) -> Result<(), VerbError> {
     let Some(file) = job.file else { return Ok(()) };
-    match tokio::time::timeout(LOOK_TIMEOUT, look(app, file, CHECK_QUEUE)).await {
+    match tokio::time::timeout(LOOK_TIMEOUT, look(app, &app.catalog, file, CHECK_QUEUE)).await {
         Ok(looked) => looked.map(|_| ()),
         Err(_) => Err(VerbError::Unavailable("the look took too long".into())),
     }

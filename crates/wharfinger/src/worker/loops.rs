@@ -4,14 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use croner::Cron;
-use wharfinger_lifecycle::UnixMs;
-
 use crate::app::App;
-use crate::clock::to_utc;
 use crate::quota::refunds;
+use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
-use crate::sweeps;
+use crate::sweeps::{self, Sweep, Turn};
 use crate::uploads::init::CHECK_QUEUE;
 use crate::worker::checks;
 
@@ -55,7 +52,7 @@ pub(super) async fn reaper(app: Arc<App>) {
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
         if due_at.is_some_and(|at| at <= now)
-            && let Ok(outcome) = sweeps::pending_cleanups::run(&app).await
+            && let Ok(outcome) = sweeps::pending_cleanups::run(&app, &Turn::by_hand(&app)).await
             && outcome.attempted > 0
         {
             // Deletes come in showers: one batch for many of them instead of many of one.
@@ -71,27 +68,13 @@ pub(super) async fn reaper(app: Arc<App>) {
     }
 }
 
-pub(super) async fn scheduled_cleanups(app: Arc<App>) {
-    while let Some(at) = next_time(&app.settings.cleanup_schedule, app.clock.now()) {
-        app.clock.sleep_until(at).await;
-        // A sweep that failed has said so itself.
-        let _ = sweeps::pending_cleanups::run(&app).await;
-    }
-}
-
-/// Once at the start, for what was missed while nobody ran, then as scheduled.
-pub(super) async fn scheduled_upload_window(app: Arc<App>) {
-    let _ = sweeps::upload_window::run(&app).await;
-    while let Some(at) = next_time(&app.settings.window_schedule, app.clock.now()) {
-        app.clock.sleep_until(at).await;
-        let _ = sweeps::upload_window::run(&app).await;
-    }
-}
-
-pub(super) async fn scheduled_quota_sync(app: Arc<App>) {
-    while let Some(at) = next_time(&app.settings.quota_sync_schedule, app.clock.now()) {
-        app.clock.sleep_until(at).await;
-        let _ = sweeps::quota_sync::run(&app).await;
+/// Whoever of the sweepers comes first runs it; the others look again when it is due next, or its lease is over.
+pub(super) async fn scheduled(app: Arc<App>, sweep: Sweep) {
+    // The schedule may be denser than it was when the next run was written down.
+    let _ = app.catalog.advance_sweep(sweep.name(), sweep.next_time(&app)).await;
+    loop {
+        let looked = sweeps::take_turn(&app, sweep).await;
+        app.clock.sleep_until(looked.again_at).await;
     }
 }
 
@@ -117,12 +100,15 @@ pub(super) async fn settlements(app: Arc<App>) {
     }
 }
 
-/// The store's mark and the catalog count together, so that a catalog from a backup is known for what it is.
-pub(super) async fn store_counter(app: Arc<App>) {
+/// The store's mark and the catalog count together, so that a catalog from a backup is known for what it is. Who
+/// looks at uploads must know how they stand; sweepers count.
+pub(super) async fn store_mark(app: Arc<App>) {
     loop {
         app.clock.sleep_until(app.clock.now() + COUNTER_PAUSE_MS).await;
         let standing = match store::check(&app.catalog, &app.place()).await {
-            Ok(Standing::Ours) => store::count_on(&app.catalog, &app.place()).await,
+            Ok(Standing::Ours) if app.roles.has(ProcessRole::Sweeper) => {
+                store::count_on(&app.catalog, &app.place()).await
+            }
             other => other,
         };
         if let Ok(standing) = &standing {
@@ -167,8 +153,4 @@ pub(super) async fn follow_server_clock(app: &App) {
         Ok(None) => {}
         Err(error) => tracing::warn!(error = %error, "the database server's clock could not be read"),
     }
-}
-
-fn next_time(schedule: &Cron, now: UnixMs) -> Option<UnixMs> {
-    schedule.find_next_occurrence(&to_utc(now), false).ok().map(|at| at.timestamp_millis())
 }

@@ -7,8 +7,9 @@ mod supervisor;
 pub use supervisor::Supervisor;
 
 use crate::app::App;
+use crate::quota;
+use crate::sweeps::{self, Turn};
 use crate::uploads::VerbError;
-use crate::{quota, sweeps};
 
 /// Does everything that is due now, until nothing is: what the loops do over time, in one go.
 pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
@@ -17,8 +18,8 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
         quota::refunds::relay(app).await?;
     }
     checks::run_due(app).await?;
-    sweeps::upload_window::run(app).await?;
-    sweeps::pending_cleanups::run(app).await?;
+    sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
+    sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;
     quota::refunds::relay(app).await?;
     Ok(())
 }

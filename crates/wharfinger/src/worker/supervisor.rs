@@ -9,21 +9,24 @@ use tokio_util::task::TaskTracker;
 
 use super::loops;
 use crate::app::App;
+use crate::roles::ProcessRole::{self, Api, Sweeper, Worker};
+use crate::sweeps::Sweep;
 
 type Loop = fn(Arc<App>) -> BoxFuture<'static, ()>;
 
-const LOOPS: [(&str, Loop); 11] = [
-    ("delayed checks", |app| Box::pin(loops::delayed_checks(app))),
-    ("reaper", |app| Box::pin(loops::reaper(app))),
-    ("scheduled cleanups", |app| Box::pin(loops::scheduled_cleanups(app))),
-    ("upload window", |app| Box::pin(loops::scheduled_upload_window(app))),
-    ("quota sync", |app| Box::pin(loops::scheduled_quota_sync(app))),
-    ("refunds", |app| Box::pin(loops::refunds(app))),
-    ("settlements", |app| Box::pin(loops::settlements(app))),
-    ("clock", |app| Box::pin(loops::clock_keeping(app))),
-    ("store counter", |app| Box::pin(loops::store_counter(app))),
-    ("metrics", |app| Box::pin(loops::metrics_upkeep(app))),
-    ("issuer keys", |app| Box::pin(loops::issuer_keys(app))),
+/// Each with the roles that need it.
+const LOOPS: [(&str, &[ProcessRole], Loop); 11] = [
+    ("delayed checks", &[Worker], |app| Box::pin(loops::delayed_checks(app))),
+    ("reaper", &[Worker], |app| Box::pin(loops::reaper(app))),
+    ("scheduled cleanups", &[Sweeper], |app| Box::pin(loops::scheduled(app, Sweep::PendingCleanups))),
+    ("upload window", &[Sweeper], |app| Box::pin(loops::scheduled(app, Sweep::UploadWindow))),
+    ("quota sync", &[Sweeper], |app| Box::pin(loops::scheduled(app, Sweep::QuotaSync))),
+    ("refunds", &ProcessRole::ALL, |app| Box::pin(loops::refunds(app))),
+    ("settlements", &[Api], |app| Box::pin(loops::settlements(app))),
+    ("clock", &ProcessRole::ALL, |app| Box::pin(loops::clock_keeping(app))),
+    ("store mark", &[Worker, Sweeper], |app| Box::pin(loops::store_mark(app))),
+    ("metrics", &ProcessRole::ALL, |app| Box::pin(loops::metrics_upkeep(app))),
+    ("issuer keys", &[Api], |app| Box::pin(loops::issuer_keys(app))),
 ];
 
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -37,7 +40,10 @@ impl Supervisor {
     pub async fn start(app: &Arc<App>) -> Supervisor {
         loops::follow_server_clock(app).await;
         let supervisor = Supervisor { stop: CancellationToken::new(), tasks: TaskTracker::new() };
-        for (name, body) in LOOPS {
+        for (name, roles, body) in LOOPS {
+            if !app.roles.has_any(roles) {
+                continue;
+            }
             let (app, stop) = (app.clone(), supervisor.stop.clone());
             supervisor.tasks.spawn(async move {
                 stop.run_until_cancelled(keep_running(name, move || body(app.clone()))).await;

@@ -252,6 +252,30 @@ macro_rules! every_verb_on_s3 {
     };
 }
 
+/// Redis in front of the quotas: the calls to it can be hit too, and what it counts must be right in the end.
+mod redis {
+    use super::*;
+
+    macro_rules! every_verb_with_redis {
+        ($($name:ident: $verb:ident),* $(,)?) => {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                let redis = harness::redis::shared().own_database();
+                hit_every_call(Verb::$verb, Ground::with_redis(Database::Postgres, &redis, &[])).await;
+            })*
+        };
+    }
+
+    every_verb_with_redis! {
+        init: Init,
+        init_with_key: InitWithKey,
+        delete_registered: DeleteRegistered,
+        delete_ready: DeleteReady,
+        reclaim: Reclaim,
+        confirm: Confirm,
+    }
+}
+
 mod s3 {
     use super::*;
 

@@ -2,9 +2,11 @@
 
 mod cli;
 mod crash;
+mod engines;
 mod hangup;
 mod http;
 mod kill;
+mod many;
 mod oracle;
 mod races;
 mod store_mark;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use futures::TryStreamExt as _;
-use wharfinger_backends::catalog::Scope;
+use wharfinger_backends::catalog::{Destination, Scope};
 use wharfinger_lifecycle::state::Status;
 
 use crate::test_app::{Ground, TestApp};
@@ -85,4 +85,29 @@ pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
         );
         assert_eq!(quota.reserved_bytes, 0, "reservation of {tenant} {moment}");
     }
+    redis_is_exact(server, moment).await;
+}
+
+/// I2, I3, I14 where Redis counts: once it was compared, what it says is what the files are charged.
+pub async fn redis_is_exact(server: &TestApp, moment: &str) {
+    let app = &server.app;
+    let Some(gate) = &app.redis_gate else { return };
+    gate.look_after().await;
+    wharfinger::quota::refunds::relay(app).await.expect("refunds");
+    let client =
+        redis::Client::open(app.settings.quota_redis.clone().expect("a URL")).expect("a URL of Redis");
+    let mut redis = client.get_multiplexed_async_connection().await.expect("a connection");
+    for tenant in app.catalog.tenants_at_redis("", 100_000).await.expect("tenants") {
+        let quota = app.catalog.quota(&tenant, app.settings.default_quota_bytes).await.expect("a quota");
+        let [used, ..] = wharfinger_backends::quota::keys(&tenant);
+        let counted: Option<u64> = redis::cmd("GET").arg(&used).query_async(&mut redis).await.expect("read");
+        if let Some(counted) = counted {
+            assert!(counted >= quota.used_bytes, "Redis counts {counted} of {} {moment}", quota.used_bytes);
+        }
+        wharfinger::quota::sync::tenant(&app.ledger(), Some(gate), &tenant).await.expect("synced");
+        let counted: u64 = redis::cmd("GET").arg(&used).query_async(&mut redis).await.expect("read");
+        assert_eq!(counted, quota.used_bytes, "what Redis counts of {tenant} {moment}");
+    }
+    let waiting = app.catalog.outbox_depth(Destination::Quota).await.expect("counted").0;
+    assert_eq!(waiting, 0, "refunds wait {moment}");
 }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::app::App;
 use wharfinger::clock::Clock;
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
+use wharfinger::roles::Roles;
 use wharfinger::uploads::{Caller, Role};
 use wharfinger::{http, worker};
 use wharfinger_backends::faults::Faults;
@@ -106,6 +107,20 @@ impl Ground {
         let server = harness::radosgw::shared();
         let bucket = server.create_bucket();
         Ground::in_bucket(database, &bucket, &server.endpoint(), settings)
+    }
+
+    /// With a Redis in front of the quotas.
+    pub fn with_redis(database: Database, redis: &str, settings: &[(&'static str, &str)]) -> Ground {
+        let mut all = vec![("WHARFINGER_QUOTA_URL", redis)];
+        all.extend(settings);
+        Ground::with(database, &all)
+    }
+
+    /// The same ground for a server that has one setting less.
+    pub fn without(&self, setting: &str) -> Ground {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let settings = self.settings.iter().filter(|(name, _)| *name != setting).cloned().collect();
+        Ground { folder, settings, clock: self.clock.clone() }
     }
 
     /// With a fresh container of Azurite as its store.
@@ -215,8 +230,16 @@ impl Ground {
         self.start_with(Faults::none()).await
     }
 
+    pub async fn start_as(&self, roles: &str) -> TestApp {
+        self.start_process(Roles::parse(roles).expect("roles"), Faults::none()).await
+    }
+
     /// The faults begin when the server has: the first call counted is a verb's.
     pub async fn start_with(&self, faults: Faults) -> TestApp {
+        self.start_process(Roles::all(), faults).await
+    }
+
+    async fn start_process(&self, roles: Roles, faults: Faults) -> TestApp {
         if wharfinger::config::log_filter().is_some() {
             wharfinger::telemetry::log_to_stderr();
         }
@@ -227,10 +250,11 @@ impl Ground {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         faults.hold(true);
-        let app = App::open(settings, &secrets, self.clock.clone(), faults.clone(), url.clone())
+        let mut app = App::open(settings, &secrets, self.clock.clone(), faults.clone(), url.clone())
             .await
             .expect("the app opens");
         faults.hold(false);
+        app.roles = roles;
         let app = Arc::new(app);
         let stop = CancellationToken::new();
         tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));

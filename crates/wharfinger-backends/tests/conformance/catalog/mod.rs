@@ -96,6 +96,13 @@ cases! {
         a_notice_is_told_in_full
         notices_are_told_newest_first_and_to_nobody_else
         the_last_run_of_a_sweep_is_on_record;
+    sweeping:
+        a_sweep_that_is_due_is_one_processes_turn
+        a_turn_lasts_as_long_as_its_lease_is_extended
+        a_turn_that_was_given_back_is_due_at_once
+        a_denser_schedule_brings_the_next_run_forward
+        who_lost_the_turn_writes_nothing
+        a_claim_does_not_slip_into_a_commit;
     claiming_jobs:
         a_job_is_claimed_with_all_it_carries
         nothing_runs_before_its_time_or_from_another_queue

@@ -99,11 +99,19 @@ impl Place {
         self.serve_at("127.0.0.1:0", environment)
     }
 
-    /// Serves until stopped; answers when it has said where. What it logs is appended to a file.
     pub fn serve_at(&self, address: &str, environment: &[(&str, &str)]) -> Served {
+        self.serve_with(&["--listen", address], environment)
+    }
+
+    pub fn serve_as(&self, roles: &str, environment: &[(&str, &str)]) -> Served {
+        self.serve_with(&["--listen", "127.0.0.1:0", "--role", roles], environment)
+    }
+
+    /// Serves until stopped; answers when it has said where. What it logs is appended to a file.
+    fn serve_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Served {
         let log = std::fs::File::options().create(true).append(true).open(self.path().join("log"));
         let mut child = self
-            .command(&["serve", "--listen", address])
+            .command(&[&["serve"], arguments].concat())
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(log.expect("a log"))

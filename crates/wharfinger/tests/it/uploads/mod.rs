@@ -22,11 +22,11 @@ use sha2::{Digest as _, Sha256};
 use crate::test_app::Ground;
 
 /// The default window, and the default grace of a small file.
-const WINDOW_MS: i64 = 3_600_000;
-const GRACE_MS: i64 = 60_000;
+pub const WINDOW_MS: i64 = 3_600_000;
+pub const GRACE_MS: i64 = 60_000;
 
 /// The same as an answer's text: `id(&grant)` for `grant["fileId"]`.
-fn id(answer: &Value) -> String {
+pub fn id(answer: &Value) -> String {
     answer["fileId"].as_str().expect("an id").to_owned()
 }
 

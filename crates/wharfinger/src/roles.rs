@@ -1,0 +1,83 @@
+//! What a process is there for. One can be all, or many can share one catalog, each with a part of the work.
+
+use std::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessRole {
+    /// Answers calls, and serves the local store.
+    Api,
+    /// Runs the delayed checks and deletes bytes.
+    Worker,
+    /// Runs what is scheduled.
+    Sweeper,
+    /// Takes events.
+    Ingest,
+}
+
+impl ProcessRole {
+    pub const ALL: [ProcessRole; 4] =
+        [ProcessRole::Api, ProcessRole::Worker, ProcessRole::Sweeper, ProcessRole::Ingest];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ProcessRole::Api => "api",
+            ProcessRole::Worker => "worker",
+            ProcessRole::Sweeper => "sweeper",
+            ProcessRole::Ingest => "ingest",
+        }
+    }
+}
+
+/// The roles of one process: at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roles(Vec<ProcessRole>);
+
+impl Roles {
+    pub fn all() -> Roles {
+        Roles(ProcessRole::ALL.to_vec())
+    }
+
+    /// Reads names separated by commas; the error names what is none.
+    pub fn parse(list: &str) -> Result<Roles, String> {
+        let mut named = Vec::new();
+        for word in list.split(',').map(str::trim) {
+            match ProcessRole::ALL.into_iter().find(|role| role.as_str() == word) {
+                Some(role) => named.push(role),
+                None => return Err(format!("`{word}` is not a role; there are {}", Roles::all())),
+            }
+        }
+        Ok(Roles(ProcessRole::ALL.into_iter().filter(|role| named.contains(role)).collect()))
+    }
+
+    pub fn has(&self, role: ProcessRole) -> bool {
+        self.0.contains(&role)
+    }
+
+    pub fn has_any(&self, roles: &[ProcessRole]) -> bool {
+        roles.iter().any(|role| self.has(*role))
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(|role| role.as_str()).collect()
+    }
+}
+
+impl fmt::Display for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names().join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_subset_is_taken_and_what_is_no_role_is_named() {
+        assert_eq!(Roles::parse("worker, api,api").map(|roles| roles.names()), Ok(vec!["api", "worker"]));
+        assert_eq!(Roles::parse("api,worker,sweeper,ingest"), Ok(Roles::all()));
+        for (list, named) in [("", "``"), ("api,", "``"), ("api,cook", "`cook`"), ("API", "`API`")] {
+            assert!(Roles::parse(list).expect_err(list).contains(named), "{list}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Engines beside the database: each works as it is meant to, and its loss is survived.
+
+mod redis_gate;
+mod redis_lost;

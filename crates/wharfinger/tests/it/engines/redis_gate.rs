@@ -1,0 +1,131 @@
+//! Quotas on Redis while Redis is well: the same promises as without it.
+
+use serde_json::json;
+use wharfinger::uploads::Role;
+
+use crate::oracle;
+use crate::test_app::{Database, Ground, on_each_database};
+use crate::uploads::{GRACE_MS, WINDOW_MS, id};
+
+fn ground(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+    Ground::with_redis(database, &harness::redis::shared().own_database(), settings)
+}
+
+async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
+    let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let names: Vec<String> = (0..200).map(|n| format!("f{n}")).collect();
+    let answers = futures::future::join_all(names.iter().map(|name| me.init(name, 10))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 100);
+    for answer in answers.into_iter().filter(|answer| answer.status != 201) {
+        let problem = answer.expect_problem(403, "quota_exceeded");
+        assert_eq!((&problem["limit"], &problem["requested"]), (&json!(1_000), &json!(10)));
+    }
+    let quota = me.get("/api/v2/quota").await.expect(200);
+    assert_eq!(quota, json!({ "tenant": "t", "used": 1_000, "limit": 1_000, "reserved": 1_000 }));
+    let at_redis = ground.scalar("SELECT COUNT(*) FROM quotas WHERE gate = 'redis'").await;
+    assert_eq!(at_redis, 1, "it was Redis that let them in");
+
+    ground.advance(WINDOW_MS + GRACE_MS);
+    server.settle().await;
+    me.init("all of it", 1_000).await.expect(201);
+    me.init("one more", 1).await.expect_problem(403, "quota_exceeded");
+    ground.advance(WINDOW_MS + GRACE_MS);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn a_key_is_repeated_where_nothing_more_fits(database: Database) {
+    let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let with_key = async |size: u64| {
+        let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", "k");
+        me.send(request.json(&json!({ "fileName": "f", "size": size }))).await
+    };
+    let first = with_key(10).await.expect(201);
+    assert_eq!(with_key(10).await.expect(201)["fileId"], first["fileId"]);
+    with_key(9).await.expect_problem(422, "idempotency_mismatch");
+    me.init("another", 1).await.expect_problem(403, "quota_exceeded");
+    oracle::redis_is_exact(&server, "").await;
+}
+
+async fn a_limit_counts_from_the_moment_it_is_set(database: Database) {
+    let ground = ground(database, &[]);
+    let server = ground.start().await;
+    let (me, operator) = (server.me(), server.operator());
+    me.upload("ten", b"ten bytes!").await;
+    for (limit, fits) in [(10, false), (11, true), (5, false), (0, false), (100, true)] {
+        operator.put("/api/v2/tenants/t/quota", json!({ "limit": limit })).await.expect(200);
+        let answer = me.init("one", 1).await;
+        if fits {
+            let grant = answer.expect(201);
+            me.delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
+            server.settle().await;
+        } else {
+            assert_eq!(answer.expect_problem(403, "quota_exceeded")["limit"], limit);
+        }
+    }
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn tenants_share_nothing_and_users_their_tenants_quota(database: Database) {
+    let ground =
+        ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10"), ("UNCONFIRMED_LIMIT_PERCENT", "60")]);
+    let server = ground.start().await;
+    let colleague = server.as_user("t", "v", Role::User);
+    let stranger = server.as_user("}other{", "u", Role::User);
+    server.me().upload("a", b"six by").await;
+    colleague.init("b", 5).await.expect_problem(403, "quota_exceeded");
+    stranger.init("too much at once", 7).await.expect_problem(403, "unconfirmed_limit");
+    colleague.upload("b", b"four").await;
+    stranger.upload("c", b"six by").await;
+    assert_eq!((colleague.used().await, stranger.used().await), (10, 6));
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Two processes: what one lets in the other counts.
+async fn two_processes_fill_one_quota_exactly(database: Database) {
+    let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
+    let (one, other) = (ground.start().await, ground.start().await);
+    let (here, there) = (one.me(), other.me());
+    let names: Vec<String> = (0..150).map(|n| format!("f{n}")).collect();
+    let both =
+        names.iter().enumerate().map(|(n, name)| if n % 2 == 0 { &here } else { &there }.init(name, 10));
+    let answers = futures::future::join_all(both).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 100);
+    assert!(answers.iter().all(|answer| [201, 403].contains(&answer.status.as_u16())));
+    oracle::redis_is_exact(&one, "").await;
+}
+
+/// Settings that change while files are there: whoever knows no Redis takes the gate back, and the other way round.
+async fn redis_comes_and_goes_with_the_settings(database: Database) {
+    let redis = harness::redis::shared().own_database();
+    let ground = Ground::with_redis(database, &redis, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
+    let plain = ground.without("WHARFINGER_QUOTA_URL");
+    let server = ground.start().await;
+    server.me().upload("a", b"ten bytes!").await;
+    // One that is still of the old mind, at the same time.
+    let other = plain.start().await;
+    other.me().upload("b", b"ten bytes!").await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM quotas WHERE gate = 'redis'").await, 0);
+    oracle::catalog_is_sound(&other).await;
+    ground.advance(20_000);
+    server.me().upload("c", b"ten bytes!").await;
+    for client in [server.me(), other.me()] {
+        client.init("full", 1).await.expect_problem(403, "quota_exceeded");
+        assert_eq!(client.used().await, 30);
+    }
+    other.settle().await;
+    oracle::all_is_healed(&ground, &other).await;
+}
+
+on_each_database!(
+    of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed,
+    a_key_is_repeated_where_nothing_more_fits,
+    a_limit_counts_from_the_moment_it_is_set,
+    tenants_share_nothing_and_users_their_tenants_quota,
+    two_processes_fill_one_quota_exactly,
+    redis_comes_and_goes_with_the_settings,
+);

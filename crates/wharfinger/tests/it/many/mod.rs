@@ -1,0 +1,4 @@
+//! Many processes on one catalog.
+
+mod roles;
+mod sweeps;
