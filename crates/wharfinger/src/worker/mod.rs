@@ -6,13 +6,15 @@ mod supervisor;
 
 pub use supervisor::Supervisor;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::app::App;
 use crate::sweeps::{self, Turn};
 use crate::uploads::VerbError;
 
 /// Does everything that is due now, until nothing is: what the loops do over time, in one go.
 pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
-    checks::run_due(app).await?;
+    checks::run_due(app, &CancellationToken::new()).await?;
     sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
     sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;
     Ok(())
