@@ -3,6 +3,7 @@
 
 mod address;
 mod binaries;
+mod standby;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,23 +75,33 @@ impl Postgres {
     }
 
     pub fn start_with(options: Options) -> Result<Self, Error> {
+        let mut postgres = Self::prepare(options)?;
+        postgres.create_cluster()?;
+        postgres.launch_on_some_port()?;
+        Ok(postgres)
+    }
+
+    /// A server with a folder and an address, but no data yet.
+    fn prepare(options: Options) -> Result<Self, Error> {
         let binaries = Binaries::find_or_unpack()?;
         let account = Account::instead_of_root("postgres")?;
         // SIGQUIT: at once and without a last checkpoint, but leaving no shared memory behind.
         let server = Server::prepare("postgres", account, "QUIT")?;
-        let mut postgres =
-            Self { binaries, address: Address::local(free_port()?), ours: Some(Ours { server, options }) };
-        postgres.create_cluster()?;
+        Ok(Self { binaries, address: Address::local(free_port()?), ours: Some(Ours { server, options }) })
+    }
+
+    /// Takes another port where somebody else was faster.
+    fn launch_on_some_port(&mut self) -> Result<(), Error> {
         let mut tries = 1;
-        while let Err(error) = postgres.launch() {
+        while let Err(error) = self.launch() {
             let port_was_taken = error.to_string().contains("Address already in use");
             if !port_was_taken || tries == TRIES_FOR_A_PORT {
                 return Err(error);
             }
             tries += 1;
-            postgres.address = Address::local(free_port()?);
+            self.address = Address::local(free_port()?);
         }
-        Ok(postgres)
+        Ok(())
     }
 
     /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.

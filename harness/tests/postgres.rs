@@ -75,10 +75,12 @@ fn what_was_committed_survives_faults_and_nothing_survives_the_drop() {
     assert!(postgres.start_again().is_err(), "started what runs");
 
     postgres.pause().expect("paused");
-    // Asked with the other server's psql, for this one has to be free to be resumed.
+    // Asked with the other server's psql, for this one has to be free to be resumed. Started
+    // beforehand, for its start would take the time in which no answer is to come.
+    let other = shared();
     let question = thread::spawn({
         let url = url.clone();
-        move || read(shared(), &url)
+        move || read(other, &url)
     });
     thread::sleep(Duration::from_millis(500));
     assert!(!question.is_finished(), "a paused server answered");
@@ -97,6 +99,36 @@ fn a_paused_server_can_be_dropped() {
     let port = postgres.port();
     drop(postgres);
     assert!(!is_open(port), "a dropped server accepts connections");
+}
+
+#[test]
+fn a_standby_has_what_was_committed_and_takes_the_primarys_place() {
+    let mut primary = Postgres::start().expect("started");
+    let url = primary.create_database();
+    write(&primary, &url, "first");
+    primary.require_standby(true).expect("required");
+    let mut standby = Postgres::start_standby_of(&primary).expect("following");
+    let copy = url.replace(&primary.port().to_string(), &standby.port().to_string());
+    assert_eq!(read(&standby, &copy), "first");
+    assert!(standby.psql(&copy, "DELETE FROM note").is_err(), "a standby was written to");
+
+    standby.kill().expect("killed");
+    // Started beforehand, for its start would take the time in which nothing is to happen.
+    let other = shared();
+    let waiting = thread::spawn({
+        let url = url.clone();
+        move || other.psql(&url, "UPDATE note SET content = 'second'")
+    });
+    thread::sleep(Duration::from_millis(500));
+    assert!(!waiting.is_finished(), "committed without the standby");
+    standby.start_again().expect("started after a kill");
+    waiting.join().expect("answered").expect("committed with the standby");
+
+    primary.kill().expect("killed");
+    standby.promote().expect("promoted");
+    assert_eq!(read(&standby, &copy), "second");
+    standby.psql(&copy, "UPDATE note SET content = 'third'").expect("written to the new primary");
+    assert!(standby.promote().is_err(), "promoted what is no standby");
 }
 
 /// PostgreSQL in a process of its own, and its port.
