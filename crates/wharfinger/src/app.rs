@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
@@ -52,6 +53,8 @@ pub struct App {
     pub landings: Landings,
     /// Objects that are being read for their checksum.
     pub examinations: Examinations,
+    /// Cancelled when this process is about to stop: it serves on, and asks to be left.
+    pub draining: CancellationToken,
     /// Verbs under way: they end even when their client has hung up.
     pub verbs: TaskTracker,
 }
@@ -125,6 +128,7 @@ impl App {
             check_bell: TimedBell::default(),
             landings: Landings::default(),
             examinations: Examinations::default(),
+            draining: CancellationToken::new(),
             verbs: TaskTracker::new(),
         };
         if app.redis_gate.is_none() {

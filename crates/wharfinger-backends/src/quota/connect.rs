@@ -15,6 +15,7 @@ use super::QuotaError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const TRIES_MAX: u32 = 2;
 /// Before it, a script that had read the server's name could not write.
 const VERSION_MIN: (u32, u32) = (6, 0);
 
@@ -59,15 +60,22 @@ impl Connector {
         &self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, QuotaError> {
-        let (link, number, _) = self.link().await?;
-        let answered = match link {
-            Link::One(mut one) => bounded(call.invoke_async(&mut one)).await,
-            Link::Cluster(mut cluster) => bounded(call.invoke_async(&mut cluster)).await,
-        };
-        if let Err(QuotaError::Away(_)) = &answered {
-            self.drop_link(number).await;
+        let mut tries_left = TRIES_MAX;
+        loop {
+            tries_left -= 1;
+            let (link, number, _) = self.link().await?;
+            let answered = match link {
+                Link::One(mut one) => bounded(call.invoke_async(&mut one)).await,
+                Link::Cluster(mut cluster) => bounded(call.invoke_async(&mut cluster)).await,
+            };
+            if let Err(Unanswered { error: QuotaError::Away(_), is_broken }) = &answered {
+                self.drop_link(number).await;
+                if *is_broken && tries_left > 0 {
+                    continue;
+                }
+            }
+            return answered.map_err(|unanswered| unanswered.error);
         }
-        answered
     }
 
     async fn link(&self) -> Result<(Link, u64, String), QuotaError> {
@@ -112,11 +120,27 @@ impl Connector {
     }
 }
 
+/// A call without an answer, and whether its connection had ended: one that lay idle may have, and nothing else be
+/// wrong. Every script may be sent again.
+struct Unanswered {
+    error: QuotaError,
+    is_broken: bool,
+}
+
+impl From<Unanswered> for QuotaError {
+    fn from(unanswered: Unanswered) -> QuotaError {
+        unanswered.error
+    }
+}
+
 /// Every wait ends, whatever the library thinks.
-async fn bounded<T>(work: impl Future<Output = Result<T, RedisError>>) -> Result<T, QuotaError> {
+async fn bounded<T>(work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Unanswered> {
     match tokio::time::timeout(CONNECT_TIMEOUT + ANSWER_TIMEOUT, work).await {
-        Ok(outcome) => outcome.map_err(named),
-        Err(_) => Err(QuotaError::Away("no answer in time".into())),
+        Ok(outcome) => outcome.map_err(|error| {
+            let is_broken = error.is_connection_dropped() && !error.is_timeout();
+            Unanswered { error: named(error), is_broken }
+        }),
+        Err(_) => Err(Unanswered { error: QuotaError::Away("no answer in time".into()), is_broken: false }),
     }
 }
 

@@ -201,7 +201,6 @@ async fn a_server_that_is_not_the_one_it_was_has_lost_count() {
     begin(&quota, load(5, 40)).await;
     assert_eq!(reserve(&quota, 2, 1).await, counted(5, 100));
     server.wipe().expect("wiped");
-    let _ = quota.check().await;
     assert_eq!(reserve(&quota, 2, 1).await, Reservation::Reload);
     server.pause().expect("paused");
     let away = quota.reserve(&tenant(), attempt(2), 1, DEFAULT).await.expect_err("no answer");

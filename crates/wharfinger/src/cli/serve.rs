@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::Dialect;
 use wharfinger_backends::faults::Faults;
@@ -63,15 +63,35 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     greet(&app, secrets.first_start);
     tracing::info!(instance = %app.settings.instance_id, address = %address, roles = %app.roles, "serving");
 
-    wait_for_signal().await.map_err(failed)?;
+    let mut signals = Signals::listen().map_err(failed)?;
+    let told = signals.next().await;
+    app.draining.cancel();
+    // Whoever says it twice does not want to wait.
+    let hurry = CancellationToken::new();
+    tokio::spawn({
+        let hurry = hurry.clone();
+        async move {
+            signals.next().await;
+            hurry.cancel();
+        }
+    });
+    if told == Told::Terminate && app.settings.shutdown_drain_ms > 0 {
+        let drain = Duration::from_millis(app.settings.shutdown_drain_ms);
+        tracing::info!(
+            durationMs = app.settings.shutdown_drain_ms,
+            "draining: serving on, not ready any more"
+        );
+        hurry.run_until_cancelled(tokio::time::sleep(drain)).await;
+    }
     tracing::info!("stopping: what is under way comes to its end");
     stop.cancel();
-    let _ = server.await;
+    hurry.run_until_cancelled(server).await;
     app.verbs.close();
-    if tokio::time::timeout(VERBS_TIMEOUT, app.verbs.wait()).await.is_err() {
+    let verbs = hurry.run_until_cancelled(tokio::time::timeout(VERBS_TIMEOUT, app.verbs.wait())).await;
+    if !matches!(verbs, Some(Ok(()))) {
         tracing::warn!("some verbs did not come to their end in time");
     }
-    supervisor.stop().await;
+    supervisor.stop_or_cut(hurry.cancelled()).await;
     if let Ok(app) = Arc::try_unwrap(app) {
         app.catalog.close().await;
     }
@@ -86,14 +106,32 @@ fn roles(lists: &[String]) -> Result<Roles, Failure> {
     Roles::parse(&lists.join(",")).map_err(|problem| Failure::Usage(format!("--role: {problem}")))
 }
 
-async fn wait_for_signal() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Terminate,
+    /// By a person at a terminal, who has no load balancer to wait for.
+    Interrupt,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
-    Ok(())
+
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.terminate.recv() => Told::Terminate,
+            _ = self.interrupt.recv() => Told::Interrupt,
+        }
+    }
 }
 
 /// `0.0.0.0` is where we listen, not where anybody finds us.

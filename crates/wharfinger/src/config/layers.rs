@@ -32,6 +32,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("WHARFINGER_PUBLIC_URL"),
     plain("WHARFINGER_CORS_ORIGINS"),
     plain("INSTANCE_ID"),
+    plain("SHUTDOWN_DRAIN_MS"),
     plain("WHARFINGER_DATA_DIR"),
     secret("WHARFINGER_DATABASE_URL"),
     plain("WHARFINGER_BLOB_URL"),

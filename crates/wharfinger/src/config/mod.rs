@@ -44,6 +44,7 @@ pub struct Settings {
     pub public_url: Option<String>,
     pub cors_origins: Vec<String>,
     pub instance_id: String,
+    pub shutdown_drain_ms: u64,
     pub data_dir: PathBuf,
     pub database: CatalogUrl,
     pub blobs: BlobPlace,
@@ -97,6 +98,7 @@ impl Settings {
                 .maybe("WHARFINGER_CORS_ORIGINS")
                 .map_or_else(|| Ok(Vec::new()), |list| cors_origins(&list))?,
             instance_id: values.maybe("INSTANCE_ID").unwrap_or_else(layers::host_name),
+            shutdown_drain_ms: values.whole("SHUTDOWN_DRAIN_MS", 0, 3_600_000)?,
             database: database_url(&values.text("WHARFINGER_DATABASE_URL")?, &data_dir)?,
             blobs: blob_url::blob_place(values, &data_dir)?,
             multipart_threshold_bytes: values.size("MULTIPART_THRESHOLD_BYTES", 1, FILE_SIZE_BYTES_MAX)?,

@@ -55,10 +55,16 @@ struct BackendState {
     get, path = "/readyz", tag = "operations", operation_id = "readyz",
     responses(
         (status = 200, body = Readiness, description = "Every backend answers"),
-        (status = 503, body = Readiness, description = "The one that does not is named"),
+        (status = 503, body = Readiness, description = "The one that does not is named, or the process is about to stop"),
     ),
 )]
 pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readiness>) {
+    let roles = app.roles.names();
+    // Whatever the backends say: who sends calls here is to stop.
+    if app.draining.is_cancelled() {
+        let draining = Readiness { status: "draining", roles, backends: Vec::new() };
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(draining));
+    }
     let catalog = app.catalog.ping().await;
     let blobs = app.blobs.check().await;
     for (name, error) in [
@@ -88,7 +94,6 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         let needed = gate.fails_closed;
         backends.push(BackendState { name: "quota", kind: "redis", ok, needed, enforces: None });
     }
-    let roles = app.roles.names();
     if backends.iter().all(|backend| backend.ok || !backend.needed) {
         (StatusCode::OK, Json(Readiness { status: "ready", roles, backends }))
     } else {

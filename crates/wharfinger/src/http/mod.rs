@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{any, delete, get, post, put};
@@ -116,6 +116,7 @@ pub fn router(app: Shared) -> Router {
         .fallback(async || Problem::not_found())
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn_with_state(app.clone(), see_off))
         .layer(cors(&app.settings.cors_origins))
         .with_state(app)
 }
@@ -129,6 +130,7 @@ fn without_api(app: Shared) -> Router {
         .fallback(async |State(app): State<Shared>| Problem::not_this_process(&app.roles))
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn_with_state(app.clone(), see_off))
         .with_state(app)
 }
 
@@ -172,6 +174,16 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
         }
         Err(_) => Problem::unavailable().into_response(),
     }
+}
+
+/// A connection that is kept would be cut when the process stops, perhaps under a request: it ends with an answer.
+async fn see_off(State(app): State<Shared>, request: Request, next: Next) -> Response {
+    let is_http1 = request.version() <= Version::HTTP_11;
+    let mut response = next.run(request).await;
+    if is_http1 && app.draining.is_cancelled() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 async fn observe(request: Request, next: Next) -> Response {

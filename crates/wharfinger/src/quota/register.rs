@@ -158,6 +158,8 @@ async fn is_doubtful(
     limit_bytes: u64,
 ) -> Result<bool, VerbError> {
     let quota = app.catalog.quota(&wanted.file.tenant, wanted.default_limit_bytes).await?;
-    let fits = quota.used_bytes.saturating_add(wanted.file.size) <= limit_bytes.min(quota.limit_bytes);
-    Ok((fits || quota.limit_bytes != limit_bytes) && tenant.may_doubt(app.clock.now()))
+    let fits = quota.used_bytes.saturating_add(wanted.file.size) <= quota.limit_bytes;
+    // The limit was set anew, and Redis has not heard of it.
+    let is_outdated = quota.limit_bytes != limit_bytes;
+    Ok(is_outdated || (fits && tenant.may_doubt(app.clock.now())))
 }

@@ -17,7 +17,8 @@ use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
 
-/// Writes down how a sweep went, for those who ask later; of one that was taken over, the other does.
+/// Writes down how a sweep went, for those who ask later; of one that did not come to its end, who goes on with it
+/// does.
 async fn record<T: Serialize>(
     app: &App,
     turn: &Turn,
@@ -25,7 +26,7 @@ async fn record<T: Serialize>(
     started_at: UnixMs,
     outcome: &Result<T, VerbError>,
 ) {
-    if matches!(outcome, Err(VerbError::TakenOver)) {
+    if matches!(outcome, Err(VerbError::TakenOver)) || turn.is_cut_short() {
         return;
     }
     let ended_at = app.clock.now();

@@ -61,7 +61,9 @@ async fn delete_due(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, Ve
     let mut outcome = Outcome::default();
     let batch_max = app.blobs.caps().delete_batch_max.min(BATCH_MAX);
     loop {
-        turn.step(app);
+        if !turn.goes_on(app) {
+            return Ok(outcome);
+        }
         let claimed = turn.catalog.claim_cleanups_of(scope, app.clock.now(), batch_max, LEASE_MS).await?;
         if claimed.is_empty() {
             return Ok(outcome);

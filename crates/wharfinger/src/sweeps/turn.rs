@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use croner::Cron;
+use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::{Catalog, Fence, SweepClaim, SweepTurn};
 use wharfinger_lifecycle::UnixMs;
 
@@ -65,21 +66,38 @@ pub struct Turn {
     pub catalog: Catalog,
     /// When it last got something done.
     progress_at: AtomicI64,
+    /// Cancelled when nothing new is to be begun.
+    stop: CancellationToken,
 }
 
 impl Turn {
     /// Outside the schedule and beside whoever's turn it is: for what is fenced row by row, or asked for by a person.
     pub fn by_hand(app: &App) -> Turn {
-        Turn { catalog: app.catalog.clone(), progress_at: AtomicI64::new(app.clock.now()) }
+        Turn {
+            catalog: app.catalog.clone(),
+            progress_at: AtomicI64::new(app.clock.now()),
+            stop: CancellationToken::new(),
+        }
     }
 
     pub fn under(app: &App, fence: Fence) -> Turn {
         Turn { catalog: app.catalog.fenced(fence), ..Turn::by_hand(app) }
     }
 
-    /// Said before each item: a sweep that hangs at one does not keep its turn for ever.
-    pub(super) fn step(&self, app: &App) {
+    /// The same, ending after the item that is under way.
+    pub fn until(self, stop: &CancellationToken) -> Turn {
+        Turn { stop: stop.clone(), ..self }
+    }
+
+    /// Asked before each item: false if the sweep is to end here. One that hangs at an item does not come to ask, and
+    /// does not keep its turn for ever.
+    pub(super) fn goes_on(&self, app: &App) -> bool {
         self.progress_at.store(app.clock.now(), Ordering::Relaxed);
+        !self.is_cut_short()
+    }
+
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.stop.is_cancelled()
     }
 
     /// Extends the lease while the sweep gets on; ends when it is lost or the sweep hangs.
@@ -114,7 +132,7 @@ pub struct Looked {
 }
 
 /// Runs a sweep if it is due and nobody else is at it. Runs that nobody was there for are made up for by one.
-pub async fn take_turn(app: &App, sweep: Sweep) -> Looked {
+pub async fn take_turn(app: &App, sweep: Sweep, stop: &CancellationToken) -> Looked {
     let name = sweep.name();
     let claim = SweepClaim {
         name,
@@ -124,7 +142,7 @@ pub async fn take_turn(app: &App, sweep: Sweep) -> Looked {
     };
     let scheduled = |at: UnixMs| Looked { ran: false, again_at: at.min(sweep.next_time(app)) };
     match app.catalog.claim_sweep(claim).await {
-        Ok(SweepTurn::Ours(fence)) => run_in_turn(app, sweep, &Turn::under(app, fence)).await,
+        Ok(SweepTurn::Ours(fence)) => run_in_turn(app, sweep, &Turn::under(app, fence).until(stop)).await,
         Ok(SweepTurn::NotYet { next_run_at }) => scheduled(next_run_at),
         Ok(SweepTurn::Taken { lease_until }) => scheduled(lease_until),
         Err(error) => {
@@ -146,8 +164,9 @@ async fn run_in_turn(app: &App, sweep: Sweep, turn: &Turn) -> Looked {
         tracing::warn!(job = name, "another process has taken this sweep over");
         return Looked { ran: true, again_at };
     }
-    // A sweep that failed has said so itself, and is due again as scheduled.
-    if let Err(error) = turn.catalog.release_sweep(name, Some(again_at)).await {
+    // A sweep that failed has said so itself, and is due again as scheduled; one that was cut short, at once.
+    let next_run_at = (!turn.is_cut_short()).then_some(again_at);
+    if let Err(error) = turn.catalog.release_sweep(name, next_run_at).await {
         tracing::warn!(job = name, error = %error, "a sweep's turn ends when its lease does");
     }
     Looked { ran: true, again_at }

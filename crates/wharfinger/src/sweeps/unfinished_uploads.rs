@@ -32,7 +32,9 @@ pub async fn run(app: &App, turn: &Turn) -> Result<u64, VerbError> {
     let mut is_ours = None;
     while let Some(upload) = uploads.next().await {
         let upload = upload?;
-        turn.step(app);
+        if !turn.goes_on(app) {
+            return Ok(ended);
+        }
         match is_wanted(app, &upload).await {
             Ok(true) => continue,
             Ok(false) => {}

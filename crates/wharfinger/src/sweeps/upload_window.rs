@@ -71,7 +71,9 @@ async fn look_at_all_due(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
         let Some(last) = due.last() else { return Ok(outcome) };
         after = Some(*last);
         for (_, id) in &due {
-            turn.step(app);
+            if !turn.goes_on(app) {
+                return Ok(outcome);
+            }
             outcome.checked += 1;
             match look_at(app, turn, *id).await? {
                 Some(Looked::Reclaimed) => outcome.reclaimed += 1,
@@ -95,8 +97,7 @@ async fn look_at(app: &App, turn: &Turn, id: FileId) -> Result<Option<Looked>, V
 }
 
 async fn forget_keys(app: &App, turn: &Turn) {
-    loop {
-        turn.step(app);
+    while turn.goes_on(app) {
         match turn.catalog.forget_expired_keys(app.clock.now(), KEYS_PER_STEP).await {
             Ok(gone) if gone as usize == KEYS_PER_STEP => {}
             Ok(_) => return,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::{JobClaim, LeasedJob};
 use wharfinger_lifecycle::retry::Backoff;
 
@@ -18,11 +19,11 @@ const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
 const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 const TAKE_BACK_JOBS: usize = 100;
 
-/// Runs every check that is due; answers how many.
-pub async fn run_due(app: &App) -> Result<u64, VerbError> {
+/// Runs every check that is due, unless told to claim no more; answers how many.
+pub async fn run_due(app: &App, stop: &CancellationToken) -> Result<u64, VerbError> {
     take_back(app).await?;
     let mut ran = 0;
-    loop {
+    while !stop.is_cancelled() {
         let jobs = app
             .catalog
             .claim_jobs(JobClaim {
@@ -49,6 +50,7 @@ pub async fn run_due(app: &App) -> Result<u64, VerbError> {
             .await;
         settle(app, outcomes).await?;
     }
+    Ok(ran)
 }
 
 async fn check(app: &App, job: &LeasedJob) -> Result<(), VerbError> {

@@ -1,8 +1,11 @@
-//! What runs all the time: each loop sleeps until something is due, and no longer.
+//! What runs all the time: each loop sleeps until something is due, and no longer. Told to stop, it finishes the item
+//! it is at and begins no other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::quota::refunds;
@@ -25,9 +28,9 @@ const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
 const COUNTER_PAUSE_MS: i64 = 3_600_000;
 
-pub(super) async fn delayed_checks(app: Arc<App>) {
-    loop {
-        let due_at = match checks::run_due(&app).await {
+pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        let due_at = match checks::run_due(&app, &stop).await {
             Ok(_) => app.catalog.next_job_at(&[CHECK_QUEUE]).await.ok().flatten(),
             Err(error) => {
                 tracing::warn!(job = CHECK_QUEUE, error = ?error, "checks could not be run");
@@ -39,20 +42,21 @@ pub(super) async fn delayed_checks(app: Arc<App>) {
         tokio::select! {
             () = app.clock.sleep_until(at) => {}
             () = app.check_bell.rung_for_before(at) => {}
+            () = stop.cancelled() => {}
         }
     }
 }
 
 /// Deletes bytes as soon as somebody rings, and whatever else falls due.
-pub(super) async fn reaper(app: Arc<App>) {
-    loop {
+pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
         let now = app.clock.now();
         let due_at = match app.catalog.next_cleanup_at().await {
             Ok(at) => at,
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
         if due_at.is_some_and(|at| at <= now)
-            && let Ok(outcome) = sweeps::pending_cleanups::run(&app, &Turn::by_hand(&app)).await
+            && let Ok(outcome) = sweeps::pending_cleanups::run(&app, &Turn::by_hand(&app).until(&stop)).await
             && outcome.attempted > 0
         {
             // Deletes come in showers: one batch for many of them instead of many of one.
@@ -64,24 +68,25 @@ pub(super) async fn reaper(app: Arc<App>) {
         tokio::select! {
             () = app.clock.sleep_until(at) => {}
             () = app.cleanup_bell.notified() => {}
+            () = stop.cancelled() => {}
         }
     }
 }
 
 /// Whoever of the sweepers comes first runs it; the others look again when it is due next, or its lease is over.
-pub(super) async fn scheduled(app: Arc<App>, sweep: Sweep) {
+pub(super) async fn scheduled(app: Arc<App>, stop: CancellationToken, sweep: Sweep) {
     // The schedule may be denser than it was when the next run was written down.
     let _ = app.catalog.advance_sweep(sweep.name(), sweep.next_time(&app)).await;
-    loop {
-        let looked = sweeps::take_turn(&app, sweep).await;
-        app.clock.sleep_until(looked.again_at).await;
+    while !stop.is_cancelled() {
+        let looked = sweeps::take_turn(&app, sweep, &stop).await;
+        stop.run_until_cancelled(app.clock.sleep_until(looked.again_at)).await;
     }
 }
 
 /// Tells Redis what was refunded, and looks after it while it is away.
-pub(super) async fn refunds(app: Arc<App>) {
-    let Some(gate) = &app.redis_gate else { return std::future::pending().await };
-    loop {
+pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
+    let Some(gate) = &app.redis_gate else { return stop.cancelled().await };
+    while !stop.is_cancelled() {
         gate.look_after().await;
         if let Err(error) = refunds::relay(&app).await {
             tracing::warn!(job = "refunds", error = %error, "refunds could not be told to Redis");
@@ -89,22 +94,20 @@ pub(super) async fn refunds(app: Arc<App>) {
         tokio::select! {
             () = tokio::time::sleep(REDIS_PAUSE) => {}
             () = app.outbox_bell.notified() => {}
+            () = stop.cancelled() => {}
         }
     }
 }
 
-pub(super) async fn settlements(app: Arc<App>) {
-    let Some(gate) = &app.redis_gate else { return std::future::pending().await };
-    loop {
-        gate.settle_gathered().await;
-    }
+pub(super) async fn settlements(app: Arc<App>, stop: CancellationToken) {
+    let Some(gate) = &app.redis_gate else { return stop.cancelled().await };
+    while stop.run_until_cancelled(gate.settle_gathered()).await.is_some() {}
 }
 
 /// The store's mark and the catalog count together, so that a catalog from a backup is known for what it is. Who
 /// looks at uploads must know how they stand; sweepers count.
-pub(super) async fn store_mark(app: Arc<App>) {
-    loop {
-        app.clock.sleep_until(app.clock.now() + COUNTER_PAUSE_MS).await;
+pub(super) async fn store_mark(app: Arc<App>, stop: CancellationToken) {
+    while stop.run_until_cancelled(pause(&app, COUNTER_PAUSE_MS)).await.is_some() {
         let standing = match store::check(&app.catalog, &app.place()).await {
             Ok(Standing::Ours) if app.roles.has(ProcessRole::Sweeper) => {
                 store::count_on(&app.catalog, &app.place()).await
@@ -123,27 +126,30 @@ pub(super) async fn store_mark(app: Arc<App>) {
 }
 
 /// Histograms keep every sample until somebody reads them; nobody may be asking.
-pub(super) async fn metrics_upkeep(_app: Arc<App>) {
-    loop {
-        tokio::time::sleep(METRICS_PAUSE).await;
+pub(super) async fn metrics_upkeep(_app: Arc<App>, stop: CancellationToken) {
+    while stop.run_until_cancelled(tokio::time::sleep(METRICS_PAUSE)).await.is_some() {
         crate::telemetry::prometheus().run_upkeep();
     }
 }
 
 /// Keys that the issuer withdrew are not trusted for long.
-pub(super) async fn issuer_keys(app: Arc<App>) {
-    loop {
+pub(super) async fn issuer_keys(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
         app.tokens.refresh(app.clock.now()).await;
-        app.clock.sleep_until(app.clock.now() + ISSUER_PAUSE_MS).await;
+        stop.run_until_cancelled(pause(&app, ISSUER_PAUSE_MS)).await;
     }
 }
 
 /// Follows the database server's clock, so that all processes compare deadlines with one.
-pub(super) async fn clock_keeping(app: Arc<App>) {
-    loop {
+pub(super) async fn clock_keeping(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
         follow_server_clock(&app).await;
-        app.clock.sleep_until(app.clock.now() + CLOCK_PAUSE_MS).await;
+        stop.run_until_cancelled(pause(&app, CLOCK_PAUSE_MS)).await;
     }
+}
+
+async fn pause(app: &App, ms: i64) {
+    app.clock.sleep_until(app.clock.now() + ms).await;
 }
 
 pub(super) async fn follow_server_clock(app: &App) {

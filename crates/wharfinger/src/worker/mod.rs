@@ -6,6 +6,8 @@ mod supervisor;
 
 pub use supervisor::Supervisor;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::app::App;
 use crate::quota;
 use crate::sweeps::{self, Turn};
@@ -17,7 +19,7 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
         gate.look_after().await;
         quota::refunds::relay(app).await?;
     }
-    checks::run_due(app).await?;
+    checks::run_due(app, &CancellationToken::new()).await?;
     sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
     sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;
     quota::refunds::relay(app).await?;

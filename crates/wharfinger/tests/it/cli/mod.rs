@@ -9,4 +9,5 @@ mod put_large;
 mod quota;
 mod serve;
 mod settings;
+mod stopping;
 mod token;

@@ -98,7 +98,7 @@ on_each_database!(
 
 const CLIENTS: usize = 64;
 const FAULTS: usize = 100;
-const LIMIT: u64 = 2_000;
+const LIMIT: u64 = 1_000;
 const SIZE: u64 = 10;
 
 /// What all clients have seen.

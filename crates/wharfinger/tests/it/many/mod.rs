@@ -1,4 +1,5 @@
 //! Many processes on one catalog.
 
 mod roles;
+mod rolling;
 mod sweeps;

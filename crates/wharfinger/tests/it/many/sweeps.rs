@@ -2,6 +2,7 @@
 //! followed by another, and one that lost its turn changes nothing more (I13).
 
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use wharfinger::sweeps::{LEASE_MS, Sweep, Turn, take_turn, upload_window};
 use wharfinger::uploads::VerbError;
 use wharfinger::worker::Supervisor;
@@ -16,12 +17,12 @@ const HOURLY: [(&str, &str); 2] =
     [("UPLOAD_WINDOW_SCHEDULE", "0 * * * *"), ("CLEANUP_SWEEP_SCHEDULE", "0 * * * *")];
 
 async fn ran(server: &TestApp) -> bool {
-    take_turn(&server.app, Sweep::UploadWindow).await.ran
+    take_turn(&server.app, Sweep::UploadWindow, &CancellationToken::new()).await.ran
 }
 
 /// The number of turns there have been.
 async fn turns(ground: &Ground) -> i64 {
-    ground.scalar("SELECT fence FROM sweeps WHERE name = 'upload-window'").await
+    ground.scalar("SELECT COALESCE(MAX(fence), 0) FROM sweeps WHERE name = 'upload-window'").await
 }
 
 /// As a process that claims its turn and then does nothing.
@@ -108,7 +109,7 @@ async fn who_dies_in_its_turn_is_followed_by_another(database: Database) {
     ground.advance(WINDOW_AND_GRACE_MS);
     claim(&one).await;
     one.crash().await;
-    let looked = take_turn(&other.app, Sweep::UploadWindow).await;
+    let looked = take_turn(&other.app, Sweep::UploadWindow, &CancellationToken::new()).await;
     assert!(!looked.ran && looked.again_at <= ground.clock.now() + LEASE_MS, "{looked:?}");
     assert_eq!(status(&other.me(), &grant).await, 200);
     ground.advance(LEASE_MS);

@@ -1,0 +1,186 @@
+//! A rolling restart: two processes behind a load balancer are restarted one after the other under steady traffic, and
+//! no request fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::task::block_in_place;
+use wharfinger::uploads::Role;
+
+use crate::cli::program::{Place, Served};
+use crate::oracle;
+use crate::test_app::{Database, Ground, caller};
+
+const CLIENTS: usize = 4;
+const RESTARTS_EACH: usize = 2;
+/// Much longer than a load balancer that asks ten times a second needs to notice, on a busy machine too.
+const DRAIN_MS: &str = "3000";
+/// What clients see; nobody listens there.
+const PUBLIC_URL: &str = "http://wharf.test";
+
+/// Sends each request to a process that said it was ready when it was last asked, on connections that are kept.
+struct Balancer {
+    addresses: [String; 2],
+    ready: [AtomicBool; 2],
+    turn: AtomicUsize,
+    http: reqwest::Client,
+    token: String,
+    stop: AtomicBool,
+    failed: Mutex<Vec<String>>,
+}
+
+impl Balancer {
+    async fn watch(self: Arc<Self>, process: usize) {
+        let url = format!("http://{}/readyz", self.addresses[process]);
+        while !self.stop.load(Ordering::SeqCst) {
+            let answer = self.http.get(&url).send().await;
+            let is_ready = answer.is_ok_and(|answer| answer.status() == StatusCode::OK);
+            self.ready[process].store(is_ready, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn wait_until(&self, process: usize, is_ready: bool) {
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while self.ready[process].load(Ordering::SeqCst) != is_ready {
+            assert!(Instant::now() < give_up, "process {process} is to be ready: {is_ready}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The answer, or none where the request failed; that is noted.
+    async fn send(&self, method: Method, path: &str, body: impl Into<reqwest::Body>) -> Option<(u16, Value)> {
+        let turn = self.turn.fetch_add(1, Ordering::SeqCst);
+        let ready = (turn..turn + 2).map(|n| n % 2).find(|n| self.ready[*n].load(Ordering::SeqCst));
+        let Some(process) = ready else {
+            self.failed.lock().await.push(format!("{method} {path}: nobody is ready"));
+            return None;
+        };
+        let url = format!("http://{}{path}", self.addresses[process]);
+        let request = self.http.request(method.clone(), url).bearer_auth(&self.token).body(body);
+        let answer = async {
+            let answer = request.send().await?;
+            Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))
+        };
+        match answer.await {
+            Ok((status, text)) if status < 500 => {
+                Some((status, serde_json::from_str(&text).unwrap_or(Value::Null)))
+            }
+            Ok((status, text)) => {
+                self.failed.lock().await.push(format!("{method} {path}: {status} {text}"));
+                None
+            }
+            Err(error) => {
+                self.failed.lock().await.push(format!("{method} {path}: {error:?}"));
+                None
+            }
+        }
+    }
+
+    /// init, PUT, confirm, get and delete, each by whichever process has its turn.
+    async fn one_life(&self) -> Option<()> {
+        let body = json!({ "fileName": "cargo", "size": 5 }).to_string();
+        let (status, grant) = self.send(Method::POST, "/api/v2/files/init", body).await?;
+        assert_eq!(status, 201, "{grant}");
+        let id = grant["fileId"].as_str().expect("an id");
+        let upload = grant["uploadUrl"].as_str().and_then(|url| url.strip_prefix(PUBLIC_URL));
+        let (status, put) = self.send(Method::PUT, upload.expect("a path"), "cargo").await?;
+        assert_eq!(status, 200, "{put}");
+        let file = format!("/api/v2/files/{id}");
+        let (status, confirmed) = self.send(Method::POST, &format!("{file}/confirm"), "{}").await?;
+        assert_eq!((status, &confirmed["status"]), (200, &json!("ready")), "{confirmed}");
+        assert_eq!(self.send(Method::GET, &file, "").await?.0, 200);
+        assert_eq!(self.send(Method::DELETE, &file, "").await?.0, 204);
+        Some(())
+    }
+}
+
+fn serve(place: &Place, ground: &Ground, address: &str) -> Served {
+    let environment: Vec<_> = ground.environment().collect();
+    block_in_place(|| place.serve_at(address, &environment))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_fails_no_request() {
+    let settings = [("SHUTDOWN_DRAIN_MS", DRAIN_MS), ("WHARFINGER_PUBLIC_URL", PUBLIC_URL)];
+    let ground = Ground::in_real_time(Database::Postgres, &settings);
+    let first = ground.start().await;
+    let expires_at = ground.clock.now() + 3_600_000;
+    let token = first.app.tokens.mint(&caller("t", "u", Role::User), expires_at).expect("a secret");
+    first.crash().await;
+
+    let place = Place::new();
+    let addresses = free_addresses();
+    let mut processes = addresses.each_ref().map(|address| Some(serve(&place, &ground, address)));
+    let balancer = Arc::new(Balancer {
+        addresses,
+        ready: Default::default(),
+        turn: AtomicUsize::new(0),
+        http: reqwest::Client::builder().no_proxy().build().expect("a client"),
+        token,
+        stop: AtomicBool::new(false),
+        failed: Mutex::default(),
+    });
+    let watchers: Vec<_> = (0..2).map(|process| tokio::spawn(balancer.clone().watch(process))).collect();
+    balancer.wait_until(0, true).await;
+    balancer.wait_until(1, true).await;
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let balancer = balancer.clone();
+            tokio::spawn(async move {
+                let mut lives = 0;
+                while !balancer.stop.load(Ordering::SeqCst) {
+                    lives += usize::from(balancer.one_life().await.is_some());
+                }
+                lives
+            })
+        })
+        .collect();
+
+    for restart in 0..2 * RESTARTS_EACH {
+        let process = restart % 2;
+        let running = processes[process].take().expect("it runs");
+        running.signal("TERM");
+        balancer.wait_until(process, false).await;
+        assert!(block_in_place(|| running.wait()).success(), "it ends in order");
+        processes[process] = Some(serve(&place, &ground, &balancer.addresses[process]));
+        balancer.wait_until(process, true).await;
+    }
+    balancer.stop.store(true, Ordering::SeqCst);
+    let mut lives = 0;
+    for client in clients {
+        lives += client.await.expect("a client");
+    }
+    for watcher in watchers {
+        watcher.await.expect("a watcher");
+    }
+    assert_eq!(*balancer.failed.lock().await, Vec::<String>::new());
+    assert!(lives > CLIENTS, "there was traffic: {lives}");
+    for running in processes.into_iter().flatten() {
+        running.signal("INT");
+        assert!(block_in_place(|| running.wait()).success());
+    }
+    let log = place.log();
+    assert_eq!(log.matches("\"message\":\"stopped\"").count(), 2 * RESTARTS_EACH + 2, "{log}");
+    assert_eq!(
+        log.matches("\"message\":\"draining").count(),
+        2 * RESTARTS_EACH,
+        "an interrupt does not drain"
+    );
+    assert!(!log.contains("did not"), "everything came to its end: {log}");
+
+    let server = ground.start().await;
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Where nobody listens. What the processes print is the address that clients see.
+fn free_addresses() -> [String; 2] {
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let both = [free(), free()];
+    both.map(|listener| listener.local_addr().expect("bound").to_string())
+}
