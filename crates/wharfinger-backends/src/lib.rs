@@ -1,7 +1,8 @@
-//! Everything outside the process: the catalog (SQLite, PostgreSQL), the blobs (local disk, S3, Azure, GCS), and the faults
-//! that tests put in front of both.
+//! Everything outside the process: the catalog (SQLite, PostgreSQL), the blobs (local disk, S3, Azure, GCS), the broker
+//! (RabbitMQ), and the faults that tests put in front of all of them.
 
 pub mod blobs;
+pub mod broker;
 pub mod catalog;
 pub mod faults;
 pub mod tls;
