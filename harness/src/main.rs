@@ -8,15 +8,17 @@ use std::time::Instant;
 
 use harness::azurite::{self, Azurite};
 use harness::postgres::{self, Postgres};
+use harness::rabbitmq::{self, RabbitMq};
 use harness::radosgw::{self, Radosgw};
+use harness::redis::{self, Redis};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test [-- args]   starts the servers and runs `cargo test --workspace --locked [args]`
   ci               formatting, lints, documentation, dependencies, then the tests
-  services [names] starts the servers (postgres, s3, azure), or those named, and keeps them
-                   until Ctrl-C or the end of input";
+  services [names] starts the servers (postgres, s3, azure, redis, rabbitmq), or those named,
+                   and keeps them until Ctrl-C or the end of input";
 
 /// The checks before the tests, the cheapest first.
 const CHECKS: [&str; 3] = [
@@ -26,7 +28,7 @@ const CHECKS: [&str; 3] = [
 ];
 
 /// What `services` can be asked for.
-const SERVICES: [&str; 3] = ["postgres", "s3", "azure"];
+const SERVICES: [&str; 5] = ["postgres", "s3", "azure", "redis", "rabbitmq"];
 
 type Outcome = Result<ExitStatus, Box<dyn Error>>;
 
@@ -126,6 +128,18 @@ fn services(names: &[&str]) -> Outcome {
         println!("AZURE_STORAGE_ACCOUNT_NAME={}", azure.account());
         println!("AZURE_STORAGE_ACCOUNT_KEY={}", azure.key());
         println!("{}={}", azurite::ADDRESS_VARIABLE, azure.url());
+    }
+    let redis = is_wanted("redis").then(Redis::start).transpose()?;
+    if let Some(redis) = &redis {
+        println!("Redis on port {}", redis.port());
+        println!("WHARFINGER_QUOTA_URL={}", redis.url());
+        println!("{}={}", redis::ADDRESS_VARIABLE, redis.url());
+    }
+    let rabbitmq = is_wanted("rabbitmq").then(RabbitMq::start).transpose()?;
+    if let Some(rabbitmq) = &rabbitmq {
+        println!("RabbitMQ on port {}", rabbitmq.port());
+        println!("WHARFINGER_BROKER_URL={}", rabbitmq.url());
+        println!("{}={}", rabbitmq::ADDRESS_VARIABLE, rabbitmq.sharing_url());
     }
     println!("Ctrl-C ends them.");
     io::copy(&mut io::stdin(), &mut io::sink())?;

@@ -22,7 +22,7 @@ pub struct Proxy {
 
 /// What the threads of the connections look at.
 pub(crate) struct Shared {
-    server: SocketAddr,
+    server: Mutex<SocketAddr>,
     faults: Faults,
     connections: Mutex<Vec<Weak<Connection>>>,
 }
@@ -43,11 +43,7 @@ struct Acceptor {
 impl Proxy {
     /// A proxy to the server, such as `127.0.0.1:5432`, on a port of its own.
     pub fn to(server: impl ToSocketAddrs) -> Result<Self, Error> {
-        let server = server
-            .to_socket_addrs()
-            .map_err(Error::while_doing("looking up the server behind the proxy"))?
-            .next()
-            .ok_or_else(|| Error::new("the server behind the proxy has no address"))?;
+        let server = Mutex::new(first_address(server)?);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let faults = Faults {
             drops_answers: AtomicBool::new(false),
@@ -73,11 +69,16 @@ impl Proxy {
             let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
             let _ = acceptor.thread.join();
         }
-        for connection in locked(&self.shared.connections).drain(..) {
-            if let Some(connection) = connection.upgrade() {
-                connection.close();
-            }
-        }
+        self.shared.close_all();
+    }
+
+    /// Stands before another server from now on, as after a failover: all connections are closed,
+    /// and new ones go there.
+    pub fn point_at(&self, server: impl ToSocketAddrs) -> Result<(), Error> {
+        // In this order, so that a connection accepted meanwhile is closed or goes there already.
+        *locked(&self.shared.server) = first_address(server)?;
+        self.shared.close_all();
+        Ok(())
     }
 
     /// Ends all faults: new connections are accepted and nothing is lost any more.
@@ -160,8 +161,16 @@ impl Shared {
         thread::spawn(move || connection.serve(&shared));
     }
 
+    fn close_all(&self) {
+        for connection in locked(&self.connections).drain(..) {
+            if let Some(connection) = connection.upgrade() {
+                connection.close();
+            }
+        }
+    }
+
     pub(crate) fn server(&self) -> SocketAddr {
-        self.server
+        *locked(&self.server)
     }
 
     pub(crate) fn drops_answers(&self) -> bool {
@@ -175,6 +184,14 @@ impl Shared {
     pub(crate) fn cut_after(&self) -> u64 {
         self.faults.cut_after.load(Ordering::SeqCst)
     }
+}
+
+fn first_address(server: impl ToSocketAddrs) -> Result<SocketAddr, Error> {
+    server
+        .to_socket_addrs()
+        .map_err(Error::while_doing("looking up the server behind the proxy"))?
+        .next()
+        .ok_or_else(|| Error::new("the server behind the proxy has no address"))
 }
 
 /// A thread that panicked leaves nothing half done in what our locks guard.

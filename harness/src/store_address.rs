@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::percent::{decoded, encoded};
 use crate::{Error, http};
 
 /// An address with its credentials; base64 secrets are percent-encoded in the URL alone.
@@ -64,26 +65,6 @@ impl fmt::Display for StoreAddress {
         let (name, secret) = (encoded(&self.name), encoded(&self.secret));
         write!(formatter, "http://{name}:{secret}@{}", self.host_and_port)
     }
-}
-
-fn encoded(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
-            _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
-}
-
-fn decoded(text: &str) -> Option<String> {
-    let mut pieces = text.split('%');
-    let mut bytes = pieces.next()?.as_bytes().to_owned();
-    for piece in pieces {
-        bytes.push(u8::from_str_radix(piece.get(..2)?, 16).ok()?);
-        bytes.extend_from_slice(&piece.as_bytes()[2..]);
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -179,6 +179,25 @@ fn each_connection_is_cut_after_so_many_bytes_of_its_client() {
 }
 
 #[test]
+fn pointed_elsewhere_it_closes_what_is_open_and_goes_there() {
+    let (first, proxy) = setting();
+    let second = Echo::start();
+    let mut old = connect(&proxy);
+    assert_eq!(ask(&mut old, b"one"), b"one");
+    proxy.point_at(second.address).expect("pointed");
+    assert!(is_closed(&mut old));
+    assert_eq!(ask(&mut connect(&proxy), b"two"), b"two");
+    assert_eq!((first.received(), second.received()), (b"one".to_vec(), b"two".to_vec()));
+
+    proxy.cut();
+    proxy.point_at(first.address).expect("pointed");
+    assert!(TcpStream::connect(proxy.addr()).is_err(), "pointing mended a cut");
+    proxy.mend().expect("mended");
+    assert_eq!(ask(&mut connect(&proxy), b" three"), b" three");
+    assert_eq!(first.received(), b"one three");
+}
+
+#[test]
 fn a_server_that_is_not_there_closes_the_connection() {
     let echo = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address");
     let proxy = Proxy::to(echo).expect("listening");

@@ -1,0 +1,101 @@
+//! Finds RabbitMQ's scripts and the Erlang that runs them: those installed, unpacked before, or
+//! unpacked now.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Error;
+use crate::packages::{self, UNPACK_VARIABLE};
+
+/// What RabbitMQ runs on is named as well, because apt leaves out what is installed.
+const PACKAGES: [&str; 18] = [
+    "rabbitmq-server",
+    "erlang-base",
+    "erlang-asn1",
+    "erlang-crypto",
+    "erlang-eldap",
+    "erlang-ftp",
+    "erlang-inets",
+    "erlang-mnesia",
+    "erlang-os-mon",
+    "erlang-parsetools",
+    "erlang-public-key",
+    "erlang-runtime-tools",
+    "erlang-snmp",
+    "erlang-ssl",
+    "erlang-syntax-tools",
+    "erlang-tftp",
+    "erlang-tools",
+    "erlang-xmerl",
+];
+
+/// The folders of one RabbitMQ and its Erlang, wherever their root is.
+pub(crate) struct Binaries {
+    /// The scripts themselves: those of the same names in `/usr/sbin` insist on the system's server.
+    scripts: PathBuf,
+    erlang: PathBuf,
+    runtime: PathBuf,
+    library_path: Option<OsString>,
+}
+
+impl Binaries {
+    pub(crate) fn find_or_unpack() -> Result<Self, Error> {
+        if std::env::var_os(UNPACK_VARIABLE).is_none()
+            && let Some(installed) = Self::under(Path::new("/"))
+        {
+            return Ok(installed);
+        }
+        let root = packages::unpack(&PACKAGES).map_err(|error| {
+            Error::new(format!("RabbitMQ is not installed and could not be unpacked.\n{error}"))
+        })?;
+        Self::under(&root)
+            .ok_or_else(|| Error::new(format!("{} holds no complete RabbitMQ; remove it", root.display())))
+    }
+
+    fn under(root: &Path) -> Option<Self> {
+        let scripts = root.join("usr/lib/rabbitmq/bin");
+        let erlang = root.join("usr/lib/erlang");
+        let is_complete = ["rabbitmq-server", "rabbitmqctl"].iter().all(|name| scripts.join(name).is_file());
+        // <erlang>/erts-<version>/bin
+        let runtime = erlang
+            .read_dir()
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path().join("bin"))
+            .find(|folder| folder.join("erlexec").is_file() && folder.join("epmd").is_file())?;
+        let library_path = if root == Path::new("/") { None } else { packages::library_path(root) };
+        is_complete.then_some(Self { scripts, erlang, runtime, library_path })
+    }
+
+    /// One of RabbitMQ's scripts.
+    pub(crate) fn script(&self, name: &str) -> Command {
+        self.command(&self.scripts.join(name))
+    }
+
+    /// The registry in which the nodes of a machine find each other.
+    pub(crate) fn epmd(&self) -> Command {
+        self.command(&self.runtime.join("epmd"))
+    }
+
+    /// The program, free of the variables with which people reach nodes of theirs, and with those
+    /// that Erlang's own `erl` would set, which knows of no folder but the installed one.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("RABBITMQ_") || text.starts_with("ERL_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("ROOTDIR", &self.erlang)
+            .env("BINDIR", &self.runtime)
+            .env("EMU", "beam")
+            .env("PROGNAME", "erl");
+        if let Some(path) = &self.library_path {
+            command.env("LD_LIBRARY_PATH", path);
+        }
+        command
+    }
+}
