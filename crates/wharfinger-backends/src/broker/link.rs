@@ -90,7 +90,8 @@ impl Link {
         }
     }
 
-    /// The connection as it is, or a new one. One attempt, together with whoever else asks.
+    /// The connection as it is, or a new one, with everything declared. One attempt, together with whoever else
+    /// asks.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, BrokerError> {
         let connecting = async {
             let _turn = self.turn.lock().await;
@@ -108,6 +109,7 @@ impl Link {
             };
             // Held before it is declared upon: an error of one channel is none of the connection.
             *self.held() = Some(Arc::clone(&connection));
+            refuse_blocked(&connection)?;
             if !self.declared.load(Ordering::SeqCst) {
                 let declare = self.declare(&connection);
                 self.site.options.faults.around("broker declare", declare).await?;
@@ -170,4 +172,12 @@ impl Link {
             tracing::warn!(purpose = self.purpose, "the broker did not answer a goodbye");
         }
     }
+}
+
+/// On a blocked connection nothing is written and nothing that was written is read: better to hear that at once.
+fn refuse_blocked(connection: &Connection) -> Result<(), BrokerError> {
+    if connection.status().blocked() {
+        return Err(BrokerError::Unavailable("it takes no messages: out of memory or of disk".to_owned()));
+    }
+    Ok(())
 }

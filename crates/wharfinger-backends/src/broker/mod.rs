@@ -5,6 +5,7 @@ mod backoff;
 mod due;
 mod error;
 mod greeting;
+mod hops;
 mod ladder;
 mod link;
 mod publish;
@@ -25,7 +26,7 @@ pub use wakes::Wakes;
 
 use self::error::is_missing;
 use self::link::{Link, Site};
-use self::publish::{Publisher, refuse_blocked};
+use self::publish::Publisher;
 use self::topology::CLEANUP;
 use crate::faults::Faults;
 
@@ -97,8 +98,7 @@ impl Rabbit {
     /// The queue itself is asked for, so that one without a leader is found out too.
     async fn ask(&self) -> Result<(), BrokerError> {
         let link = &self.0.publisher.link;
-        let (connection, channel) = link.channel().await?;
-        refuse_blocked(&connection)?;
+        let (_, channel) = link.channel().await?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         match channel.queue_declare(CLEANUP.into(), options, FieldTable::default()).await {
             Ok(_) => Ok(()),

@@ -78,11 +78,11 @@ impl Publisher {
     async fn send(&self, messages: &[Delayed]) -> Result<Vec<Result<(), BrokerError>>, BrokerError> {
         let opening = timeout(CONNECT_TIME + CONFIRM_TIME, self.confirming.lock());
         let mut slot = opening.await.map_err(|_| BrokerError::late("waiting for others that publish"))?;
-        let (connection, channel) = match slot.take().filter(usable) {
+        let held = slot.take();
+        let (connection, channel) = match self.still_open(held).await? {
             Some(opened) => opened,
             None => self.open_confirming().await?,
         };
-        refuse_blocked(&connection)?;
         let deadline = Instant::now() + CONFIRM_TIME;
         let mut confirms = Vec::with_capacity(messages.len());
         for (position, message) in messages.iter().enumerate() {
@@ -121,9 +121,14 @@ impl Publisher {
         Ok(outcomes)
     }
 
+    /// The channel that was used before, if it is good for more. What is gone is declared again on the way.
+    async fn still_open(&self, held: Option<Opened>) -> Result<Option<Opened>, BrokerError> {
+        let connection = self.link.connection().await?;
+        Ok(held.filter(|(before, channel)| Arc::ptr_eq(before, &connection) && channel.status().connected()))
+    }
+
     async fn open_confirming(&self) -> Result<Opened, BrokerError> {
         let (connection, channel) = self.link.channel().await?;
-        refuse_blocked(&connection)?;
         match timeout(CONFIRM_TIME, channel.confirm_select(ConfirmSelectOptions::default())).await {
             Ok(selected) => selected?,
             Err(_) => {
@@ -165,17 +170,15 @@ impl Publisher {
     pub(super) async fn wake(&self, topic: &str) -> Result<(), BrokerError> {
         let waking = async {
             let mut slot = self.waking.lock().await;
-            let (connection, channel) = match slot.take() {
-                Some(opened) if usable(&opened) => opened,
-                before => {
-                    // The broker closes a channel on which it is asked for an exchange that is gone.
-                    if before.is_some_and(|(connection, _)| connection.status().connected()) {
-                        self.link.declare_again();
-                    }
-                    self.link.channel().await?
-                }
+            let held = slot.take();
+            // The broker closes a channel on which it is asked for an exchange that is gone.
+            if held.as_ref().is_some_and(|(_, channel)| !channel.status().connected()) {
+                self.link.declare_again();
+            }
+            let (connection, channel) = match self.still_open(held).await? {
+                Some(opened) => opened,
+                None => self.link.channel().await?,
             };
-            refuse_blocked(&connection)?;
             let properties =
                 BasicProperties::default().with_delivery_mode(PASSING).with_expiration(WAKE_LIFE_MS.into());
             let options = BasicPublishOptions::default();
@@ -192,8 +195,7 @@ impl Publisher {
         let options = BasicPublishOptions::default();
         let trying = async {
             let properties = BasicProperties::default().with_delivery_mode(PASSING);
-            let confirm = channel.basic_publish(WAKE.into(), "".into(), options, b"", properties).await?;
-            Ok::<_, lapin::Error>(confirm.await?)
+            channel.basic_publish(WAKE.into(), "".into(), options, b"", properties).await?.await
         };
         match timeout(CONFIRM_TIME, trying).await {
             Ok(Ok(_)) => Ok(()),
@@ -208,18 +210,6 @@ impl Publisher {
         self.link.close().await;
         drop(last);
     }
-}
-
-fn usable(opened: &Opened) -> bool {
-    opened.0.status().connected() && opened.1.status().connected()
-}
-
-/// What is published on a blocked connection is not even read: better to hear that at once.
-pub(super) fn refuse_blocked(connection: &Connection) -> Result<(), BrokerError> {
-    if connection.status().blocked() {
-        return Err(BrokerError::Unavailable("it takes no messages: out of memory or of disk".to_owned()));
-    }
-    Ok(())
 }
 
 async fn post(

@@ -3,12 +3,14 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use lapin::options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Consumer};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
 use super::Inner;
@@ -17,19 +19,32 @@ use super::error::BrokerError;
 use super::link::CONNECT_TIME;
 use super::topology::WAKE;
 
+/// An exchange that is deleted forgets who listened, and RabbitMQ tells nobody: after so long a silence one listens
+/// anew.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
+
 /// More of them say nothing that these do not.
 const WAKES_MAX: i64 = 1_000;
 
 /// Wake-ups, for ever. Those sent while the connection was lost are lost with it.
 pub struct Wakes {
     rabbit: Arc<Inner>,
-    listening: Option<(Consumer, Channel)>,
+    listening: Option<Listening>,
+    /// Kept here, so that it gets on however often `next` is abandoned.
+    opening: Option<BoxFuture<'static, Result<Listening, BrokerError>>>,
     backoff: Backoff,
+}
+
+struct Listening {
+    consumer: Consumer,
+    /// Closes when it is dropped.
+    _channel: Channel,
+    silent_until: Instant,
 }
 
 impl Wakes {
     pub(super) fn new(rabbit: Arc<Inner>) -> Wakes {
-        Wakes { rabbit, listening: None, backoff: Backoff::default() }
+        Wakes { rabbit, listening: None, opening: None, backoff: Backoff::default() }
     }
 
     /// Listens from now on: a wake-up that is sent after this is heard.
@@ -39,8 +54,11 @@ impl Wakes {
                 pending::<Infallible>().await;
             }
             self.backoff.wait().await;
-            let open = open(&self.rabbit);
-            match self.rabbit.site.options.faults.around("broker listen", open).await {
+            let rabbit = &self.rabbit;
+            let opening = self.opening.get_or_insert_with(|| Box::pin(open(Arc::clone(rabbit))));
+            let opened = opening.await;
+            self.opening = None;
+            match opened {
                 Ok(listening) => {
                     self.listening = Some(listening);
                     self.backoff.succeed();
@@ -54,15 +72,21 @@ impl Wakes {
     pub async fn next(&mut self) -> String {
         loop {
             self.listen().await;
-            let Some((consumer, _)) = &mut self.listening else { continue };
+            let Some(listening) = &mut self.listening else { continue };
             let closed = self.rabbit.site.closed.clone();
             let delivery = tokio::select! {
-                delivery = consumer.next() => delivery,
+                delivery = listening.consumer.next() => delivery,
+                () = sleep_until(listening.silent_until) => {
+                    self.rabbit.consuming.declare_again();
+                    self.listening = None;
+                    continue;
+                }
                 () = closed.cancelled() => {
                     self.listening = None;
                     continue;
                 }
             };
+            listening.silent_until = Instant::now() + SILENCE_MAX;
             match delivery {
                 // One without a topic only asked whether it may be sent.
                 Some(Ok(delivery)) if delivery.data.is_empty() => {}
@@ -82,7 +106,7 @@ impl Wakes {
     }
 }
 
-async fn open(rabbit: &Inner) -> Result<(Consumer, Channel), BrokerError> {
+async fn open(rabbit: Arc<Inner>) -> Result<Listening, BrokerError> {
     let (connection, channel) = rabbit.consuming.channel().await?;
     let opening = async {
         // A name of ours rather than the broker's, so that one pattern covers all that a user has to be granted.
@@ -95,13 +119,17 @@ async fn open(rabbit: &Inner) -> Result<(Consumer, Channel), BrokerError> {
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());
         channel.queue_bind(name.as_str().into(), WAKE.into(), "".into(), options, none).await?;
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-        channel.basic_consume(name.into(), "".into(), options, FieldTable::default()).await
+        Ok(channel.basic_consume(name.into(), "".into(), options, FieldTable::default()).await?)
     };
+    let opening = rabbit.site.options.faults.around("broker listen", opening);
     match timeout(CONNECT_TIME, opening).await {
-        Ok(Ok(consumer)) => Ok((consumer, channel)),
+        Ok(Ok(consumer)) => {
+            let silent_until = Instant::now() + SILENCE_MAX;
+            Ok(Listening { consumer, _channel: channel, silent_until })
+        }
         Ok(Err(error)) => {
             rabbit.consuming.declare_again();
-            Err(BrokerError::from(error).doing("listening for wake-ups"))
+            Err(BrokerError::doing(error, "listening for wake-ups"))
         }
         Err(_) => {
             rabbit.consuming.give_up(&connection);
