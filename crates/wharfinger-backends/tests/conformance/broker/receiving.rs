@@ -1,7 +1,7 @@
 //! What is due is delivered to one of those who ask for it, until it is acknowledged.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lapin::BasicProperties;
 use lapin::options::BasicPublishOptions;
@@ -69,9 +69,11 @@ async fn what_is_not_acknowledged_comes_again() {
     let mut due = rabbit.due(1);
     let message = next(&mut due).await;
     assert!(!message.redelivered);
+    let begun = Instant::now();
     drop(message);
     let message = next(&mut due).await;
     assert!(message.redelivered && message.id == "again");
+    assert!(begun.elapsed() < Duration::from_secs(20), "only a long silence brought it back");
     drop((due, message));
     let mut due = rabbit.due(1);
     let message = next(&mut due).await;
