@@ -1,7 +1,8 @@
 //! Everything outside the process: the catalog (SQLite, PostgreSQL), the blobs (local disk, S3, Azure, GCS), quotas on
-//! Redis, and the faults that tests put in front of them.
+//! Redis, the broker (RabbitMQ), and the faults that tests put in front of all of them.
 
 pub mod blobs;
+pub mod broker;
 pub mod catalog;
 pub mod faults;
 pub mod quota;

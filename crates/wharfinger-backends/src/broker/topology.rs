@@ -1,0 +1,115 @@
+//! The queues and exchanges, and how they are declared. Declaring what exists changes nothing, so it is done
+//! after every connection: a broker that was wiped has them back before anything is published.
+
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, ExchangeKind};
+
+use super::error::BrokerError;
+use super::ladder::STEPS_MS;
+
+pub(super) const CLEANUP: &str = "resource.cleanup";
+pub(super) const DEAD_LETTERS: &str = "resource.cleanup.dlq";
+pub(super) const WAKE: &str = "wharfinger.wake";
+/// The exchange of the plugin, where there is one.
+pub(super) const DELAYED: &str = "resource.delayed";
+
+/// How often a message may come back unacknowledged before it is a dead letter.
+const DELIVERIES_MAX: i64 = 20;
+
+pub(super) fn queue_of_step(step_ms: u64) -> String {
+    format!("{DELAYED}.{step_ms}")
+}
+
+/// All of it, one answer after the other: the error says which could not be had.
+pub(super) async fn declare(channel: &Channel, delayed_exchange: bool) -> Result<(), BrokerError> {
+    declare_queue(channel, DEAD_LETTERS, quorum([])).await?;
+    let limit = ("x-delivery-limit", AMQPValue::LongLongInt(DELIVERIES_MAX));
+    declare_queue(channel, CLEANUP, quorum([limit].into_iter().chain(dead_letters_to(DEAD_LETTERS)))).await?;
+    if delayed_exchange {
+        let kind = ExchangeKind::Custom("x-delayed-message".to_owned());
+        let table = arguments([("x-delayed-type", text("direct"))]);
+        declare_exchange(channel, DELAYED, kind, table).await?;
+        channel
+            .queue_bind(
+                CLEANUP.into(),
+                DELAYED.into(),
+                CLEANUP.into(),
+                QueueBindOptions::default(),
+                arguments([]),
+            )
+            .await
+            .map_err(|error| told(error, &format!("binding queue {CLEANUP} to exchange {DELAYED}")))?;
+    } else {
+        for step_ms in STEPS_MS {
+            let ttl = ("x-message-ttl", AMQPValue::LongLongInt(step_ms.cast_signed()));
+            let table = quorum([ttl].into_iter().chain(dead_letters_to(CLEANUP)));
+            declare_queue(channel, &queue_of_step(step_ms), table).await?;
+        }
+    }
+    declare_exchange(channel, WAKE, ExchangeKind::Fanout, arguments([])).await
+}
+
+async fn declare_queue(channel: &Channel, name: &str, table: FieldTable) -> Result<(), BrokerError> {
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    match channel.queue_declare(name.into(), options, table).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(told(error, &format!("declaring queue {name}"))),
+    }
+}
+
+async fn declare_exchange(
+    channel: &Channel,
+    name: &str,
+    kind: ExchangeKind,
+    table: FieldTable,
+) -> Result<(), BrokerError> {
+    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    let declared = channel.exchange_declare(name.into(), kind, options, table).await;
+    declared.map_err(|error| told(error, &format!("declaring exchange {name}")))
+}
+
+/// A refusal, with what a person can do about it.
+fn told(error: lapin::Error, what: &str) -> BrokerError {
+    match BrokerError::from(error) {
+        BrokerError::Refused(why) if why.contains("inequivalent") => BrokerError::Refused(format!(
+            "{what}: it exists with other arguments ({why}); nothing in it is needed, so delete it and start again"
+        )),
+        BrokerError::Refused(why) if why.contains("unknown exchange type") => BrokerError::Refused(format!(
+            "{what}: {why}; the broker lacks the plugin rabbitmq_delayed_message_exchange, so do without the \
+             delayed exchange"
+        )),
+        BrokerError::Refused(why) if why.contains("ACCESS_REFUSED") => BrokerError::Refused(format!(
+            "{what}: {why}; the user needs configure, write and read on `^(resource|wharfinger)\\.`, and write on \
+             `amq.default`"
+        )),
+        other => other.doing(what),
+    }
+}
+
+fn quorum(more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> FieldTable {
+    arguments([("x-queue-type", text("quorum"))].into_iter().chain(more))
+}
+
+/// At least once: the message leaves its queue when the next one has it. That needs a queue that would rather
+/// refuse a message than drop an old one.
+fn dead_letters_to(queue: &str) -> [(&'static str, AMQPValue); 4] {
+    [
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text(queue)),
+        ("x-dead-letter-strategy", text("at-least-once")),
+        ("x-overflow", text("reject-publish")),
+    ]
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
+}
+
+fn arguments(all: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in all {
+        table.insert(name.into(), value);
+    }
+    table
+}
