@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
+use wharfinger_backends::broker::{Rabbit, RabbitOptions};
 use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions};
 use wharfinger_backends::faults::Faults;
 use wharfinger_backends::quota::{QuotaError, RedisQuota};
@@ -23,6 +24,7 @@ use crate::quota::RedisGate;
 use crate::roles::Roles;
 use crate::uploads::confirm::Examinations;
 use crate::uploads::land::Landings;
+use crate::worker::messages::Broker;
 use crate::{quota, store};
 
 pub struct App {
@@ -41,12 +43,18 @@ pub struct App {
     pub policy: UploadPolicy,
     /// Redis in front of the tenants' quotas, where there is one.
     pub redis_gate: Option<RedisGate>,
+    /// RabbitMQ, where it brings the delayed checks.
+    pub broker: Option<Broker>,
     pub tokens: TokenKeys,
     pub public_url: String,
     /// Rung when there are new bytes to delete.
     pub cleanup_bell: Notify,
     /// Rung when there is something to tell another system.
     pub outbox_bell: Notify,
+    /// Rung when there is a delayed check to publish.
+    pub broker_bell: Notify,
+    /// Rung when other processes have bytes to delete.
+    pub wake_bell: Notify,
     /// Rung when a delayed check is due earlier than the next one known.
     pub check_bell: TimedBell,
     /// Uploads to the local store that are under way here.
@@ -69,6 +77,8 @@ pub enum OpenError {
     Blobs(String),
     #[error("WHARFINGER_QUOTA_URL: {0}")]
     Quota(String),
+    #[error("WHARFINGER_BROKER_URL: {0}")]
+    Broker(String),
     #[error(transparent)]
     Store(#[from] store::ClaimError),
 }
@@ -102,6 +112,7 @@ impl App {
         let (blobs, disk, standing) =
             open_blobs(&settings, secrets, &catalog, &clock, &faults, &public_url).await?;
         let redis_gate = open_redis(&settings, &catalog, &faults).await?;
+        let broker = open_broker(&settings, &faults).await?;
         let tokens = TokenKeys::load(&settings, secrets)?;
         let policy = UploadPolicy {
             window_ms: settings.upload_window_ms,
@@ -121,10 +132,13 @@ impl App {
             store_is_ours: AtomicBool::new(standing == store::Standing::Ours),
             policy,
             redis_gate,
+            broker,
             tokens,
             public_url,
             cleanup_bell: Notify::new(),
             outbox_bell: Notify::new(),
+            broker_bell: Notify::new(),
+            wake_bell: Notify::new(),
             check_bell: TimedBell::default(),
             landings: Landings::default(),
             examinations: Examinations::default(),
@@ -169,6 +183,26 @@ pub async fn open_redis(
         Err(error) => return Err(OpenError::Quota(format!("{}: {error}", gate.redis.address()))),
     }
     Ok(Some(gate))
+}
+
+/// Connects and declares the queues. A broker that is away when the program starts is no reason not to start.
+pub async fn open_broker(settings: &Settings, faults: &Faults) -> Result<Option<Broker>, OpenError> {
+    let Some(url) = &settings.broker_rabbit else { return Ok(None) };
+    let options = RabbitOptions {
+        url: url.clone(),
+        delayed_exchange: settings.amqp_delayed_exchange,
+        instance: settings.instance_id.clone(),
+        faults: faults.clone(),
+    };
+    match Rabbit::open(options.clone()).await {
+        Ok(rabbit) => Ok(Some(Broker::new(rabbit, true))),
+        Err(error) if error.is_retryable() => {
+            tracing::error!(backend = "broker", error = %error,
+                "WHARFINGER_BROKER_URL: delayed checks are polled for until the broker answers");
+            Ok(Some(Broker::new(Rabbit::lazy(options), false)))
+        }
+        Err(error) => Err(OpenError::Broker(error.to_string())),
+    }
 }
 
 type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, store::Standing);

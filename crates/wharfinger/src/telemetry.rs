@@ -73,6 +73,7 @@ pub mod metric {
             "quota_redis_away",
             "1 while Redis, which lets uploads in, does not answer this process"
         );
+        describe_gauge!("broker_up", "0 while the broker does not answer this process");
         describe_gauge!(
             "quota_drift_bytes",
             "By how much the counters were off when they were last compared"
@@ -109,6 +110,10 @@ pub mod metric {
 
     pub fn redis_away(is_away: bool) {
         gauge!("quota_redis_away").set(f64::from(u8::from(is_away)));
+    }
+
+    pub fn broker_up(is_up: bool) {
+        gauge!("broker_up").set(f64::from(u8::from(is_up)));
     }
 
     pub fn quota_drift(bytes: u64) {

@@ -6,7 +6,7 @@ use wharfinger_lifecycle::id::{FileId, JobId};
 use super::Catalog;
 use super::error::CatalogError;
 use super::jobs::maybe_file;
-use super::sql::{Arg, Dialect, Row, Tx, args};
+use super::sql::{Arg, Dialect, Row, Tx, args, places};
 use super::writer::{Verdict, Write};
 
 /// A claimed job, good while its token is the current one.
@@ -115,6 +115,30 @@ impl JobClaim {
     }
 }
 
+/// Claims these jobs and no others, if they wait and are due.
+struct ClaimThese {
+    claim: JobClaim,
+    ids: Vec<JobId>,
+}
+
+impl Write for ClaimThese {
+    type Answer = Vec<LeasedJob>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+        let sql = format!(
+            "WITH due AS MATERIALIZED (SELECT id FROM jobs WHERE queue = $1 AND state = 'waiting' \
+             AND run_at <= $2 AND id IN ({}) ORDER BY id LIMIT $6 {lock}) \
+             {CLAIM} WHERE id IN (SELECT id FROM due) {CLAIMED}",
+            places(7, self.ids.len())
+        );
+        let mut args = self.claim.args(self.ids.len());
+        args.extend(self.ids.iter().flat_map(|id| args![id.to_string()]));
+        let jobs = tx.rows_built(sql, args).await?.iter().map(leased).collect::<Result<_, _>>()?;
+        Ok(Verdict::Commit(jobs))
+    }
+}
+
 fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
     Ok(LeasedJob {
         id: row.parsed("id")?,
@@ -132,5 +156,32 @@ fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
 impl Catalog {
     pub async fn claim_jobs(&self, claim: JobClaim) -> Result<Vec<LeasedJob>, CatalogError> {
         self.write(claim).await
+    }
+
+    /// Of these jobs, those that are due now; the limit of the claim is not heeded.
+    pub async fn claim_these_jobs(
+        &self,
+        claim: JobClaim,
+        ids: Vec<JobId>,
+    ) -> Result<Vec<LeasedJob>, CatalogError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.write(ClaimThese { claim, ids }).await
+    }
+
+    /// Of these jobs, those that wait for a later time, with that time.
+    pub async fn waiting_jobs(&self, ids: &[JobId]) -> Result<Vec<(JobId, UnixMs)>, CatalogError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "SELECT id, run_at FROM jobs WHERE state = 'waiting' AND id IN ({})",
+            places(1, ids.len())
+        );
+        let args = ids.iter().flat_map(|id| args![id.to_string()]).collect();
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
+        rows.iter().map(|row| Ok((row.parsed("id")?, row.int("run_at")?))).collect()
     }
 }

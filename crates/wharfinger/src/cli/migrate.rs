@@ -2,9 +2,11 @@
 
 use clap::Args;
 use wharfinger_backends::catalog::SCHEMA_VERSION;
+use wharfinger_backends::faults::Faults;
 
 use super::output::line;
-use super::{Failure, migrated_catalog};
+use super::{Failure, failed, migrated_catalog};
+use crate::app::open_broker;
 use crate::config::{Flags, Settings};
 
 #[derive(Args)]
@@ -17,6 +19,12 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     let settings = Settings::load(flags)?;
     let (catalog, applied) = migrated_catalog(&settings).await?;
     catalog.close().await;
+    // Queues are declared long before anything depends on them: a broker that dies just after may lose what is new.
+    if let Some(broker) = open_broker(&settings, &Faults::none()).await.map_err(failed)? {
+        let declared = broker.rabbit.check().await;
+        broker.rabbit.close().await;
+        declared.map_err(|error| Failure::Failed(format!("WHARFINGER_BROKER_URL: {error}")))?;
+    }
     if arguments.json {
         line(format!("{}", serde_json::json!({ "schema": SCHEMA_VERSION, "applied": applied })));
     } else if applied.is_empty() {

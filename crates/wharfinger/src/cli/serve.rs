@@ -92,6 +92,9 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
         tracing::warn!("some verbs did not come to their end in time");
     }
     supervisor.stop_or_cut(hurry.cancelled()).await;
+    if let Some(broker) = &app.broker {
+        broker.rabbit.close().await;
+    }
     if let Ok(app) = Arc::try_unwrap(app) {
         app.catalog.close().await;
     }

@@ -94,6 +94,10 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         let needed = gate.fails_closed;
         backends.push(BackendState { name: "quota", kind: "redis", ok, needed, enforces: None });
     }
+    if let Some(broker) = &app.broker {
+        let ok = broker.rabbit.check().await.is_ok();
+        backends.push(BackendState { name: "broker", kind: "rabbitmq", ok, needed: false, enforces: None });
+    }
     if backends.iter().all(|backend| backend.ok || !backend.needed) {
         (StatusCode::OK, Json(Readiness { status: "ready", roles, backends }))
     } else {

@@ -39,11 +39,11 @@ pub async fn tenant(
     Ok(Some(synced))
 }
 
-/// Says `step` before each tenant.
+/// Asks before each tenant whether to go on.
 pub async fn all(
     ledger: &Ledger<'_>,
     gate: Option<&RedisGate>,
-    step: impl Fn(),
+    goes_on: impl Fn() -> bool,
 ) -> Result<Synced, CatalogError> {
     let (mut sum, mut after) = (Synced::default(), String::new());
     loop {
@@ -51,7 +51,9 @@ pub async fn all(
         let Some(last) = page.last() else { return Ok(sum) };
         after = last.to_string();
         for name in &page {
-            step();
+            if !goes_on() {
+                return Ok(sum);
+            }
             if let Some(synced) = tenant(ledger, gate, name).await? {
                 sum.tenants += synced.tenants;
                 sum.drift_bytes += synced.drift_bytes;

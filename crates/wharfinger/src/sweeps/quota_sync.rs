@@ -23,7 +23,7 @@ pub struct Outcome {
 pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     let started_at = app.clock.now();
     let ledger = Ledger { catalog: &turn.catalog, ..app.ledger() };
-    let synced = sync::all(&ledger, app.redis_gate.as_ref(), || turn.step(app)).await;
+    let synced = sync::all(&ledger, app.redis_gate.as_ref(), || turn.goes_on(app)).await;
     let outcome = synced.map_err(VerbError::from).map(|synced| Outcome {
         tenants: synced.tenants,
         drift_bytes: synced.drift_bytes,

@@ -88,13 +88,14 @@ pub async fn init(
             expires_at: now.saturating_add(app.settings.idempotency_ttl_ms),
         }),
         admission: Admission::Database,
-        by_broker: false,
+        by_broker: app.broker.is_some(),
     };
     let registered = quota::register(app, registration).await?;
     let requested_bytes = file.size;
     match registered {
         Registered::Made => {
             app.check_bell.ring_for(file.next_look_at.unwrap_or(now));
+            app.broker_bell.notify_one();
             match grant(app, file.clone()).await {
                 // Nobody has an id or a URL of it, and nobody can ask for it again: its charge need not wait.
                 Err(error) if !has_key => {

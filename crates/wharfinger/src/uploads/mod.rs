@@ -96,6 +96,7 @@ async fn commit_in(app: &App, catalog: &Catalog, change: Change, actor: &str) ->
     if has_cleanup {
         app.landings.stop(id);
         app.cleanup_bell.notify_one();
+        app.wake_bell.notify_one();
     }
     Ok(true)
 }

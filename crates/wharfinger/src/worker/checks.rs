@@ -24,33 +24,39 @@ pub async fn run_due(app: &App, stop: &CancellationToken) -> Result<u64, VerbErr
     take_back(app).await?;
     let mut ran = 0;
     while !stop.is_cancelled() {
-        let jobs = app
-            .catalog
-            .claim_jobs(JobClaim {
-                queue: CHECK_QUEUE,
-                owner: app.settings.instance_id.clone(),
-                limit: CLAIM_JOBS,
-                lease_ms: app.settings.job_lease_ms,
-                deadline_ms: app.settings.stage_timeout_ms,
-                per_tenant_max: None,
-                now: app.clock.now(),
-            })
-            .await?;
+        let jobs = app.catalog.claim_jobs(claim(app)).await?;
         if jobs.is_empty() {
             return Ok(ran);
         }
         ran += jobs.len() as u64;
-        let outcomes: Vec<_> = futures::stream::iter(jobs)
-            .map(async |job| {
-                let outcome = check(app, &job).await;
-                (job, outcome)
-            })
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        settle(app, outcomes).await?;
+        run(app, jobs).await?;
     }
     Ok(ran)
+}
+
+pub(super) fn claim(app: &App) -> JobClaim {
+    JobClaim {
+        queue: CHECK_QUEUE,
+        owner: app.settings.instance_id.clone(),
+        limit: CLAIM_JOBS,
+        lease_ms: app.settings.job_lease_ms,
+        deadline_ms: app.settings.stage_timeout_ms,
+        per_tenant_max: None,
+        now: app.clock.now(),
+    }
+}
+
+/// Runs the checks of claimed jobs.
+pub(super) async fn run(app: &App, jobs: Vec<LeasedJob>) -> Result<(), VerbError> {
+    let outcomes: Vec<_> = futures::stream::iter(jobs)
+        .map(async |job| {
+            let outcome = check(app, &job).await;
+            (job, outcome)
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    settle(app, outcomes).await
 }
 
 async fn check(app: &App, job: &LeasedJob) -> Result<(), VerbError> {
@@ -82,7 +88,7 @@ async fn settle(app: &App, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) ->
     Ok(())
 }
 
-async fn take_back(app: &App) -> Result<(), VerbError> {
+pub(super) async fn take_back(app: &App) -> Result<(), VerbError> {
     loop {
         let now = app.clock.now();
         let taken = app.catalog.take_back_jobs(now, now, TAKE_BACK_JOBS).await?;

@@ -6,14 +6,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
 use crate::sweeps::{self, Sweep, Turn};
+use crate::uploads::VerbError;
 use crate::uploads::init::CHECK_QUEUE;
 use crate::worker::checks;
+use crate::worker::messages::{self, Broker};
 
 /// Another process may have enqueued something earlier than what we know of.
 const CHECK_PAUSE_MS_MAX: i64 = 5_000;
@@ -23,6 +26,9 @@ const ERROR_PAUSE_MS: i64 = 1_000;
 const CLOCK_PAUSE_MS: i64 = 60_000;
 /// How long Redis stays away at least once it was lost.
 const REDIS_PAUSE: Duration = Duration::from_secs(1);
+/// How often the broker is asked whether it is there.
+const BROKER_PAUSE: Duration = Duration::from_secs(10);
+const RELAY_PAUSE: Duration = Duration::from_secs(2);
 const REAPER_GATHERS: Duration = Duration::from_millis(50);
 const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
@@ -30,8 +36,8 @@ const COUNTER_PAUSE_MS: i64 = 3_600_000;
 
 pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        let due_at = match checks::run_due(&app, &stop).await {
-            Ok(_) => app.catalog.next_job_at(&[CHECK_QUEUE]).await.ok().flatten(),
+        let due_at = match run_overdue_checks(&app, &stop).await {
+            Ok(due_at) => due_at,
             Err(error) => {
                 tracing::warn!(job = CHECK_QUEUE, error = ?error, "checks could not be run");
                 Some(app.clock.now() + ERROR_PAUSE_MS)
@@ -43,6 +49,61 @@ pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
             () = app.clock.sleep_until(at) => {}
             () = app.check_bell.rung_for_before(at) => {}
             () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Leaves the broker its time to bring a check, and runs what it did not bring. Answers when to look again.
+async fn run_overdue_checks(app: &App, stop: &CancellationToken) -> Result<Option<UnixMs>, VerbError> {
+    checks::take_back(app).await?;
+    let slack_ms = app.broker.as_ref().map_or(0, Broker::slack_ms);
+    let next = async || app.catalog.next_job_at(&[CHECK_QUEUE]).await;
+    if next().await?.is_some_and(|at| at + slack_ms <= app.clock.now()) {
+        checks::run_due(app, stop).await?;
+    }
+    Ok(next().await?.map(|at| at + slack_ms))
+}
+
+/// Publishes delayed checks, and knows whether the broker is there.
+pub(super) async fn checks_to_broker(app: Arc<App>, stop: CancellationToken) {
+    let Some(broker) = &app.broker else { return stop.cancelled().await };
+    while !stop.is_cancelled() {
+        broker.look_after().await;
+        let next_look = tokio::time::Instant::now() + BROKER_PAUSE;
+        while !stop.is_cancelled() && tokio::time::Instant::now() < next_look {
+            if let Err(error) = messages::relay(&app).await {
+                tracing::warn!(job = "checks to broker", error = %error, "checks could not be published");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RELAY_PAUSE) => {}
+                () = app.broker_bell.notified() => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+}
+
+pub(super) async fn checks_from_broker(app: Arc<App>, stop: CancellationToken) {
+    let Some(broker) = &app.broker else { return stop.cancelled().await };
+    messages::consume(&app, broker, &stop).await;
+}
+
+/// Wakes the reapers of other processes.
+pub(super) async fn wakes_to_others(app: Arc<App>, stop: CancellationToken) {
+    let Some(broker) = &app.broker else { return stop.cancelled().await };
+    while stop.run_until_cancelled(app.wake_bell.notified()).await.is_some() {
+        // Who does not hear of it looks by itself, a little later.
+        let _ = broker.rabbit.wake(messages::CLEANUPS).await;
+        tokio::time::sleep(messages::WAKE_GATHERS).await;
+    }
+}
+
+pub(super) async fn wakes_from_others(app: Arc<App>, stop: CancellationToken) {
+    let Some(broker) = &app.broker else { return stop.cancelled().await };
+    let mut wakes = broker.rabbit.wakes();
+    while let Some(topic) = stop.run_until_cancelled(wakes.next()).await {
+        if topic == messages::CLEANUPS {
+            app.cleanup_bell.notify_one();
         }
     }
 }

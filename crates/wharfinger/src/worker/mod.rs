@@ -2,6 +2,7 @@
 
 pub mod checks;
 mod loops;
+pub mod messages;
 mod supervisor;
 
 pub use supervisor::Supervisor;
@@ -19,6 +20,7 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
         gate.look_after().await;
         quota::refunds::relay(app).await?;
     }
+    messages::relay(app).await?;
     checks::run_due(app, &CancellationToken::new()).await?;
     sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
     sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;

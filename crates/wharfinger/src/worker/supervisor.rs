@@ -17,7 +17,7 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each with the roles that need it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 11] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 15] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
     ("scheduled cleanups", &[Sweeper], |app, stop| {
@@ -27,6 +27,10 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 11] = [
     ("quota sync", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::QuotaSync))),
     ("refunds", &ProcessRole::ALL, |app, stop| Box::pin(loops::refunds(app, stop))),
     ("settlements", &[Api], |app, stop| Box::pin(loops::settlements(app, stop))),
+    ("checks to broker", &ProcessRole::ALL, |app, stop| Box::pin(loops::checks_to_broker(app, stop))),
+    ("checks from broker", &[Worker], |app, stop| Box::pin(loops::checks_from_broker(app, stop))),
+    ("wakes to others", &ProcessRole::ALL, |app, stop| Box::pin(loops::wakes_to_others(app, stop))),
+    ("wakes from others", &[Worker], |app, stop| Box::pin(loops::wakes_from_others(app, stop))),
     ("clock", &ProcessRole::ALL, |app, stop| Box::pin(loops::clock_keeping(app, stop))),
     ("store mark", &[Worker, Sweeper], |app, stop| Box::pin(loops::store_mark(app, stop))),
     ("metrics", &ProcessRole::ALL, |app, stop| Box::pin(loops::metrics_upkeep(app, stop))),

@@ -1,0 +1,191 @@
+//! Delayed checks by way of the broker: what the outbox holds is published, what comes back when it is due is claimed
+//! in the catalog, acknowledged at once, and only then run. The poller runs whatever the broker loses.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::broker::{Delayed, Due, DueMessages, Rabbit};
+use wharfinger_backends::catalog::{CatalogError, Destination, JobClaim, Outbound, OutboxLine};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::JobId;
+use wharfinger_lifecycle::retry::Backoff;
+
+use super::checks;
+use crate::app::App;
+use crate::telemetry::metric;
+use crate::uploads::VerbError;
+use crate::uploads::init::CHECK_QUEUE;
+
+const CLAIM_LINES: usize = 200;
+/// Whoever dies with lines in hand holds them up this long.
+const HIDDEN_MS: i64 = 30_000;
+const LATER: Backoff = Backoff { base_ms: 1_000, cap_ms: 60_000 };
+/// Deliveries that one process may hold unacknowledged, and that are claimed together.
+pub(super) const PREFETCH: u16 = 64;
+/// Checks come in showers, as uploads do: one claim for many of them.
+const GATHERS: Duration = Duration::from_millis(20);
+/// How much later than it was due a check is run by the poller, while the broker is there to bring it.
+const SLACK_MS: i64 = 30_000;
+/// Wake-ups of one kind in one.
+pub(super) const WAKE_GATHERS: Duration = Duration::from_millis(20);
+pub const CLEANUPS: &str = "cleanups";
+
+/// The broker, as this process sees it.
+pub struct Broker {
+    pub rabbit: Rabbit,
+    is_up: AtomicBool,
+}
+
+impl Broker {
+    pub fn new(rabbit: Rabbit, is_up: bool) -> Broker {
+        metric::broker_up(is_up);
+        Broker { rabbit, is_up: AtomicBool::new(is_up) }
+    }
+
+    /// What is to be left to the broker by whoever polls.
+    pub fn slack_ms(&self) -> i64 {
+        if self.is_up.load(Ordering::Relaxed) { SLACK_MS } else { 0 }
+    }
+
+    fn is_up(&self, now_up: bool, why: Option<&str>) {
+        if self.is_up.swap(now_up, Ordering::Relaxed) != now_up {
+            metric::broker_up(now_up);
+            match why {
+                None => tracing::info!(backend = "broker", "the broker answers again"),
+                Some(why) => tracing::error!(
+                    backend = "broker",
+                    error = why,
+                    "the broker is away: delayed checks are polled for until it answers"
+                ),
+            }
+        }
+    }
+
+    /// Whether it is there, for those who leave work to it.
+    pub async fn look_after(&self) {
+        match self.rabbit.check().await {
+            Ok(()) => self.is_up(true, None),
+            Err(error) => self.is_up(false, Some(&error.to_string())),
+        }
+    }
+}
+
+/// Publishes all that is due; answers how many lines arrived.
+pub async fn relay(app: &App) -> Result<u64, CatalogError> {
+    let Some(broker) = &app.broker else { return Ok(0) };
+    let mut arrived = 0;
+    loop {
+        let now = app.clock.now();
+        let lines = app
+            .catalog
+            .claim_outbox(Destination::Broker, CLAIM_LINES, now, now.saturating_add(HIDDEN_MS))
+            .await?;
+        if lines.is_empty() {
+            return Ok(arrived);
+        }
+        let messages: Vec<Delayed> = lines.iter().filter_map(|line| message(line, now)).collect();
+        let outcomes = broker.rabbit.publish_delayed(&messages).await;
+        let (mut done, mut late, mut why) = (Vec::new(), Vec::new(), String::new());
+        for (line, outcome) in lines.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => done.push(line.id.clone()),
+                Err(error) => {
+                    why = error.to_string();
+                    late.push(line.clone());
+                }
+            }
+        }
+        arrived += done.len() as u64;
+        app.catalog.outbox_arrived(done).await?;
+        if let Some(first) = late.first() {
+            let delay = LATER.delay_ms(first.attempts + 1, rand::random());
+            let until = app.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
+            let ids = late.into_iter().map(|line| line.id).collect();
+            app.catalog.put_off_outbox(ids, &why, until).await?;
+            broker.is_up(false, Some(&why));
+            return Ok(arrived);
+        }
+    }
+}
+
+fn message(line: &OutboxLine, now: UnixMs) -> Option<Delayed> {
+    match line.what {
+        Outbound::Check { job, due_at } => Some(delayed(line.id.clone(), job, due_at, now)),
+        Outbound::Refund { .. } => None,
+    }
+}
+
+fn delayed(id: String, job: JobId, due_at: UnixMs, now: UnixMs) -> Delayed {
+    let delay_ms = u64::try_from(due_at.saturating_sub(now)).unwrap_or(0);
+    Delayed { id, body: job.to_string(), delay_ms }
+}
+
+/// Runs checks as they come due, until told to stop.
+pub(super) async fn consume(app: &App, broker: &Broker, stop: &CancellationToken) {
+    let mut due = broker.rabbit.due(PREFETCH);
+    while let Some(messages) = stop.run_until_cancelled(gather(&mut due)).await {
+        if let Err(error) = run(app, broker, messages).await {
+            tracing::warn!(job = CHECK_QUEUE, error = ?error, "checks that came due are left to the poller");
+        }
+    }
+}
+
+async fn gather(due: &mut DueMessages) -> Vec<Due> {
+    let mut messages = vec![due.next().await];
+    let _ = tokio::time::timeout(GATHERS, async {
+        while messages.len() < usize::from(PREFETCH) {
+            messages.push(due.next().await);
+        }
+    })
+    .await;
+    messages
+}
+
+/// The claim is what counts: whoever has it runs the check, however often its message comes. A message is acknowledged
+/// even where the catalog could not be asked: held back it would do no more than the poller does.
+async fn run(app: &App, broker: &Broker, messages: Vec<Due>) -> Result<(), VerbError> {
+    let (mut ids, mut known) = (Vec::new(), Vec::new());
+    for message in messages {
+        match message.body.parse::<JobId>() {
+            Ok(id) => {
+                ids.push(id);
+                known.push(message);
+            }
+            Err(_) => {
+                tracing::error!(job = CHECK_QUEUE, "a message that names no job goes to the dead letters");
+                let _ = message.refuse().await;
+            }
+        }
+    }
+    let claim = JobClaim { limit: ids.len(), ..checks::claim(app) };
+    let claimed = app.catalog.claim_these_jobs(claim, ids.clone()).await;
+    let early = match &claimed {
+        Ok(jobs) if jobs.len() < ids.len() => send_back(app, broker, &ids).await,
+        _ => Ok(()),
+    };
+    for message in known {
+        // One that is not acknowledged comes again, and finds nothing to claim.
+        let _ = message.ack().await;
+    }
+    checks::run(app, claimed?).await?;
+    early
+}
+
+/// Those whose time was put off meanwhile, by a fresh URL say, go round once more.
+async fn send_back(app: &App, broker: &Broker, ids: &[JobId]) -> Result<(), VerbError> {
+    let now = app.clock.now();
+    let waiting = app.catalog.waiting_jobs(ids).await?;
+    let again: Vec<Delayed> = waiting
+        .into_iter()
+        .filter(|(_, run_at)| *run_at > now)
+        .map(|(job, run_at)| delayed(job.to_string(), job, run_at, now))
+        .collect();
+    if again.is_empty() {
+        return Ok(());
+    }
+    for outcome in broker.rabbit.publish_delayed(&again).await {
+        outcome.map_err(|error| VerbError::Unavailable(error.to_string()))?;
+    }
+    Ok(())
+}
