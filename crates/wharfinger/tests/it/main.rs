@@ -2,6 +2,7 @@
 
 mod cli;
 mod crash;
+mod deploy;
 mod engines;
 mod hangup;
 mod http;
