@@ -185,15 +185,18 @@ pub async fn open_redis(
     Ok(Some(gate))
 }
 
-/// Connects and declares the queues. A broker that is away when the program starts is no reason not to start.
-pub async fn open_broker(settings: &Settings, faults: &Faults) -> Result<Option<Broker>, OpenError> {
-    let Some(url) = &settings.broker_rabbit else { return Ok(None) };
-    let options = RabbitOptions {
+pub fn rabbit_options(settings: &Settings, faults: &Faults) -> Option<RabbitOptions> {
+    settings.broker_rabbit.as_ref().map(|url| RabbitOptions {
         url: url.clone(),
         delayed_exchange: settings.amqp_delayed_exchange,
         instance: settings.instance_id.clone(),
         faults: faults.clone(),
-    };
+    })
+}
+
+/// Connects and declares the queues. A broker that is away when the program starts is no reason not to start.
+pub async fn open_broker(settings: &Settings, faults: &Faults) -> Result<Option<Broker>, OpenError> {
+    let Some(options) = rabbit_options(settings, faults) else { return Ok(None) };
     match Rabbit::open(options.clone()).await {
         Ok(rabbit) => Ok(Some(Broker::new(rabbit, true))),
         Err(error) if error.is_retryable() => {

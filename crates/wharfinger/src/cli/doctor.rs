@@ -1,6 +1,7 @@
 //! `wharfinger doctor`: checks every backend and says what is wrong and how to mend it.
 
 mod blobs;
+mod engines;
 
 use clap::Args;
 use wharfinger_backends::catalog::{Catalog, CatalogUrl, SCHEMA_VERSION, Scope};
@@ -92,7 +93,8 @@ async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut V
         && !path.exists()
     {
         findings.push(good("catalog", format!("{} will be made at the first start", path.display())));
-        return blobs::check(settings, None, findings).await;
+        blobs::check(settings, None, findings).await;
+        return engines::check(settings, None, findings).await;
     }
     let catalog = match open_catalog(settings).await {
         Ok(catalog) => catalog,
@@ -114,9 +116,11 @@ async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut V
             findings.push(blobs::accept(settings, &catalog).await);
         }
         blobs::check(settings, Some(&catalog), findings).await;
+        engines::check(settings, Some(&catalog), findings).await;
         check_contents(&catalog, findings).await;
     } else {
         blobs::check(settings, None, findings).await;
+        engines::check(settings, None, findings).await;
     }
     catalog.close().await;
 }
