@@ -71,7 +71,7 @@ pub struct App {
 pub enum OpenError {
     #[error(transparent)]
     Setting(#[from] crate::config::BadSetting),
-    #[error(transparent)]
+    #[error("{}", named(.0))]
     Catalog(#[from] CatalogError),
     #[error("WHARFINGER_BLOB_URL: {0}")]
     Blobs(String),
@@ -81,6 +81,14 @@ pub enum OpenError {
     Broker(String),
     #[error(transparent)]
     Store(#[from] store::ClaimError),
+}
+
+/// What a person has to mend begins with the setting that leads there.
+pub fn named(error: &CatalogError) -> String {
+    match error {
+        CatalogError::Unusable(problem) => format!("WHARFINGER_DATABASE_URL: {problem}"),
+        other => other.to_string(),
+    }
 }
 
 const DATABASE_CONNECTIONS_MAX: u32 = 20;
