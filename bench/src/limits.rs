@@ -25,10 +25,10 @@ const INIT: [&str; 6] = [
     "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'registered', 1, 4) \
      ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-    "UPDATE quotas SET used_bytes = used_bytes + 4, reserved_bytes = reserved_bytes + 4 \
+    "UPDATE quotas SET used_bytes = used_bytes + 4 \
      WHERE tenant_id = 't' AND used_bytes + 4 <= COALESCE(limit_bytes, 1000000000000)",
 ];
-const CONFIRM: [&str; 8] = [
+const CONFIRM: [&str; 7] = [
     "SELECT * FROM files WHERE id = $1",
     "UPDATE files SET pipeline_status = 'ready', version = 3, etag = 'e', next_look_at = NULL, updated_at = 2, \
      confirmed_at = 2, ready_at = 2 WHERE id = $1 AND version = 1",
@@ -43,7 +43,6 @@ const CONFIRM: [&str; 8] = [
     "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'registered', -1, -4) \
      ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-    "UPDATE quotas SET reserved_bytes = reserved_bytes - 4 WHERE tenant_id = 't'",
 ];
 const DELETE: [&str; 8] = [
     "SELECT * FROM files WHERE id = $1",
@@ -63,7 +62,7 @@ const DELETE: [&str; 8] = [
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
     "UPDATE quotas SET used_bytes = used_bytes - 4 WHERE tenant_id = 't'",
 ];
-const QUOTA: &str = "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) VALUES ('t', 0, 0)";
+const QUOTA: &str = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('t', 0)";
 const RUN: Duration = Duration::from_secs(6);
 
 async fn make_schema(url: CatalogUrl) {
@@ -146,18 +145,22 @@ pub(crate) async fn postgres(server: &Postgres) {
     let file = base().join("pair.sql");
     std::fs::write(&file, script).expect("a script");
     for clients in [1, 16, 64] {
-        let ran = server
-            .command("pgbench")
-            .args(["-n", "-M", "simple", "-T", "6", "-j", "2", "-c", &clients.to_string(), "-f"])
-            .arg(&file)
-            .arg(&url)
-            .output()
-            .expect("pgbench runs");
-        let text = String::from_utf8_lossy(&ran.stdout).into_owned();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        let tps = text.lines().find(|line| line.starts_with("tps")).unwrap_or("no result");
-        say(format!("limit: pgbench, same statements, {clients} clients: {tps} (init+confirm+delete each)"));
+        say_pgbench(server, &url, &file, clients, "init+confirm+delete each");
     }
+}
+
+pub(crate) fn say_pgbench(server: &Postgres, url: &str, file: &std::path::Path, clients: usize, what: &str) {
+    let ran = server
+        .command("pgbench")
+        .args(["-n", "-M", "simple", "-T", "6", "-j", "2", "-c", &clients.to_string(), "-f"])
+        .arg(file)
+        .arg(url)
+        .output()
+        .expect("pgbench runs");
+    let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let tps = text.lines().find(|line| line.starts_with("tps")).unwrap_or("no result");
+    say(format!("limit: pgbench, same statements, {clients} clients: {tps} ({what})"));
 }
 
 const ENQUEUE_JOB: &str = "INSERT INTO jobs (id, queue, tenant_id, state, run_at, attempts, max_attempts, \

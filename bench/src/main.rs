@@ -1,6 +1,7 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
+mod engines;
 mod idle;
 mod jobs;
 mod limits;
@@ -16,12 +17,13 @@ async fn main() -> std::process::ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("uploads") => uploads::run().await,
         Some("jobs") => jobs::run().await,
+        Some("engines") => engines::run().await,
         Some("idle") => idle::run().await,
         Some("list") => list::run().await,
         Some("s3") => s3::run().await,
         Some("put") => s3::put::run().await,
         _ => {
-            eprintln!("usage: wharfinger-bench uploads | jobs | idle | list | s3 | put");
+            eprintln!("usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines");
             return std::process::ExitCode::from(2);
         }
     }

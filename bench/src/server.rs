@@ -57,6 +57,23 @@ impl Server {
         Server { child, folder, url, token, ready_after: started.elapsed() }
     }
 
+    /// Tokens of so many tenants with so many users each.
+    pub(crate) fn tokens(&self, tenants: usize, users: usize) -> Vec<String> {
+        let mint = |tenant: usize, user: usize| {
+            let minted = Command::new(binary())
+                .args(["token", "--tenant", &format!("t{tenant}"), "--user", &format!("u{user}")])
+                .env("WHARFINGER_JWT_SECRET", SECRET)
+                .env("WHARFINGER_DATA_DIR", self.folder.path().join("data"))
+                .output()
+                .expect("the binary runs");
+            String::from_utf8(minted.stdout).expect("a token").trim().to_owned()
+        };
+        (0..tenants)
+            .flat_map(|tenant| (0..users).map(move |user| (tenant, user)))
+            .map(|(t, u)| mint(t, u))
+            .collect()
+    }
+
     pub(crate) fn blob_dir(&self) -> PathBuf {
         self.folder.path().join("data/blobs")
     }

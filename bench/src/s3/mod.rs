@@ -100,7 +100,7 @@ fn bare_client(gateway: &Radosgw) -> Client {
     Client::from_conf(config)
 }
 
-async fn ours(server: &Server, workers: usize) {
+pub(crate) async fn ours(server: &Server, workers: usize) {
     let http = client();
     let (until, cpu, started) = (Instant::now() + RUN, server.cpu_seconds(), Instant::now());
     let tasks: Vec<_> = (0..workers)

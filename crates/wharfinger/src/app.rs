@@ -71,7 +71,7 @@ pub struct App {
 pub enum OpenError {
     #[error(transparent)]
     Setting(#[from] crate::config::BadSetting),
-    #[error(transparent)]
+    #[error("{}", named(.0))]
     Catalog(#[from] CatalogError),
     #[error("WHARFINGER_BLOB_URL: {0}")]
     Blobs(String),
@@ -81,6 +81,14 @@ pub enum OpenError {
     Broker(String),
     #[error(transparent)]
     Store(#[from] store::ClaimError),
+}
+
+/// What a person has to mend begins with the setting that leads there.
+pub fn named(error: &CatalogError) -> String {
+    match error {
+        CatalogError::Unusable(problem) => format!("WHARFINGER_DATABASE_URL: {problem}"),
+        other => other.to_string(),
+    }
 }
 
 const DATABASE_CONNECTIONS_MAX: u32 = 20;
@@ -185,15 +193,18 @@ pub async fn open_redis(
     Ok(Some(gate))
 }
 
-/// Connects and declares the queues. A broker that is away when the program starts is no reason not to start.
-pub async fn open_broker(settings: &Settings, faults: &Faults) -> Result<Option<Broker>, OpenError> {
-    let Some(url) = &settings.broker_rabbit else { return Ok(None) };
-    let options = RabbitOptions {
+pub fn rabbit_options(settings: &Settings, faults: &Faults) -> Option<RabbitOptions> {
+    settings.broker_rabbit.as_ref().map(|url| RabbitOptions {
         url: url.clone(),
         delayed_exchange: settings.amqp_delayed_exchange,
         instance: settings.instance_id.clone(),
         faults: faults.clone(),
-    };
+    })
+}
+
+/// Connects and declares the queues. A broker that is away when the program starts is no reason not to start.
+pub async fn open_broker(settings: &Settings, faults: &Faults) -> Result<Option<Broker>, OpenError> {
+    let Some(options) = rabbit_options(settings, faults) else { return Ok(None) };
     match Rabbit::open(options.clone()).await {
         Ok(rabbit) => Ok(Some(Broker::new(rabbit, true))),
         Err(error) if error.is_retryable() => {

@@ -1,5 +1,6 @@
 //! What can go wrong with the catalog, named by what the caller can do about it.
 
+use super::connect::is_disconnected;
 use crate::faults::Injected;
 
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,12 @@ pub enum CatalogError {
     /// Nothing happened, and the database asks to repeat the transaction.
     #[error("the database asks to repeat a transaction: {0}")]
     Repeat(String),
+    /// Nothing happened: the connection broke, or its server takes no writes any more. Another may do.
+    #[error("the connection to the database was lost: {0}")]
+    Disconnected(String),
+    /// Only a person can help, by what it says.
+    #[error("{0}")]
+    Unusable(String),
     /// The commit was sent and its answer lost: it may have happened. Whoever looks at the row next knows.
     #[error("the outcome of a commit is unknown: {0}")]
     Unknown(String),
@@ -27,8 +34,14 @@ pub enum CatalogError {
 impl CatalogError {
     pub fn is_retryable(&self) -> bool {
         match self {
-            CatalogError::Stale | CatalogError::Unavailable(_) | CatalogError::Repeat(_) => true,
-            CatalogError::Fenced | CatalogError::Unknown(_) | CatalogError::Corrupt(_) => false,
+            CatalogError::Stale
+            | CatalogError::Unavailable(_)
+            | CatalogError::Repeat(_)
+            | CatalogError::Disconnected(_) => true,
+            CatalogError::Fenced
+            | CatalogError::Unusable(_)
+            | CatalogError::Unknown(_)
+            | CatalogError::Corrupt(_) => false,
         }
     }
 }
@@ -41,6 +54,9 @@ impl From<Injected> for CatalogError {
 
 impl From<sqlx::Error> for CatalogError {
     fn from(error: sqlx::Error) -> Self {
+        if is_disconnected(&error) {
+            return CatalogError::Disconnected(error.to_string());
+        }
         match &error {
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default().into_owned();
@@ -51,6 +67,9 @@ impl From<sqlx::Error> for CatalogError {
                 // Serialization failure and deadlock, in PostgreSQL's words.
                 if code == "40001" || code == "40P01" {
                     return CatalogError::Repeat(error.to_string());
+                }
+                if code == "42501" {
+                    return CatalogError::Unusable(format!("a right is missing: {error}"));
                 }
                 // 42xxx: the statement itself is wrong for this schema.
                 if broken_rule || code.starts_with("42") {

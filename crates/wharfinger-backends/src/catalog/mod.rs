@@ -3,6 +3,7 @@
 
 mod audit;
 mod cleanups;
+mod connect;
 mod error;
 mod facts;
 mod file_rows;
@@ -21,10 +22,9 @@ mod sweeps;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::PgPool;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
@@ -52,6 +52,7 @@ pub use sql::Dialect;
 pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepTurn};
 
 use crate::faults::Faults;
+use connect::Elsewhere;
 use sql::{Link, Tx};
 use sweeps::Fenced;
 use writer::{Verdict, Write, Writer};
@@ -114,14 +115,14 @@ pub struct Catalog {
 /// A pooled connection for reads.
 enum Reader {
     Sqlite(sqlx::pool::PoolConnection<sqlx::Sqlite>),
-    Postgres(sqlx::pool::PoolConnection<sqlx::Postgres>),
+    Postgres { connection: sqlx::pool::PoolConnection<sqlx::Postgres>, pool: PgPool },
 }
 
 impl Reader {
     fn tx<'r>(&'r mut self, faults: &'r Faults) -> Tx<'r> {
         let link = match self {
             Reader::Sqlite(connection) => Link::Sqlite(connection),
-            Reader::Postgres(connection) => Link::Postgres(connection),
+            Reader::Postgres { connection, pool } => Link::PostgresReads { connection, pool },
         };
         Tx { link, faults }
     }
@@ -131,8 +132,13 @@ impl Reader {
 const WRITE_TRIES_MAX: u32 = 5;
 
 impl Catalog {
-    /// Opens the catalog; its schema may still have to be migrated.
+    /// Opens the catalog; its schema may still have to be migrated. A server that is not there yet is waited for.
     pub async fn open(options: CatalogOptions) -> Result<Catalog, CatalogError> {
+        Catalog::open_within(options, connect::START_PATIENCE).await
+    }
+
+    /// The same, waiting no longer than this.
+    pub async fn open_within(options: CatalogOptions, patience: Duration) -> Result<Catalog, CatalogError> {
         let backend = match &options.url {
             CatalogUrl::Sqlite(path) => {
                 let connection = open_sqlite_writer(path).await?;
@@ -145,7 +151,7 @@ impl Catalog {
                 Backend::Sqlite { writer, readers }
             }
             CatalogUrl::Postgres(url) => {
-                Backend::Postgres(open_postgres(url, options.connections_max).await?)
+                Backend::Postgres(connect::open(url, options.connections_max, patience).await?)
             }
         };
         Ok(Catalog {
@@ -174,6 +180,12 @@ impl Catalog {
             Backend::Sqlite { .. } => Dialect::Sqlite,
             Backend::Postgres(_) => Dialect::Postgres,
         }
+    }
+
+    /// Answers if this user may bring the schema up to date. Changes nothing.
+    pub async fn may_migrate(&self) -> Result<(), CatalogError> {
+        let mut reader = self.reader().await?;
+        schema::may_create(&mut reader.tx(&self.faults)).await
     }
 
     /// Answers if the catalog can be read now.
@@ -213,7 +225,9 @@ impl Catalog {
             .around("connect", async {
                 Ok(match &self.backend {
                     Backend::Sqlite { readers, .. } => Reader::Sqlite(readers.acquire().await?),
-                    Backend::Postgres(pool) => Reader::Postgres(pool.acquire().await?),
+                    Backend::Postgres(pool) => {
+                        Reader::Postgres { connection: pool.acquire().await?, pool: pool.clone() }
+                    }
                 })
             })
             .await
@@ -231,9 +245,15 @@ impl Catalog {
             Backend::Sqlite { writer, .. } => writer.write(verb).await,
             Backend::Postgres(pool) => {
                 let mut tries = 1;
+                let mut elsewhere = None;
                 loop {
                     match self.write_postgres(pool, &verb).await {
                         Err(CatalogError::Repeat(_)) if tries < WRITE_TRIES_MAX => tries += 1,
+                        Err(error @ CatalogError::Disconnected(_)) => {
+                            if !elsewhere.get_or_insert_with(Elsewhere::begin).again().await {
+                                return Err(error);
+                            }
+                        }
                         outcome => return outcome,
                     }
                 }
@@ -303,23 +323,6 @@ async fn open_sqlite_writer(path: &Path) -> Result<SqliteConnection, CatalogErro
 fn is_busy(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
     code.is_some_and(|code| code & 0xff == 5)
-}
-
-async fn open_postgres(url: &str, connections_max: u32) -> Result<PgPool, CatalogError> {
-    let options = PgConnectOptions::from_str(url)?
-        .application_name("wharfinger")
-        .options([
-            ("statement_timeout", "30s"),
-            ("lock_timeout", "20s"),
-            ("idle_in_transaction_session_timeout", "60s"),
-        ])
-        .statement_cache_capacity(256)
-        .log_statements(tracing::log::LevelFilter::Off);
-    Ok(PgPoolOptions::new()
-        .max_connections(connections_max.max(2))
-        .acquire_timeout(Duration::from_secs(10))
-        .connect_with(options)
-        .await?)
 }
 
 /// A new time-ordered id. Its time is the caller's clock, so ids sort as the catalog's own times do.

@@ -30,6 +30,10 @@ impl Write for Migrate {
         if tx.dialect() == Dialect::Postgres {
             tx.rows("SELECT CAST(pg_advisory_xact_lock($1) AS TEXT)", args![POSTGRES_LOCK]).await?;
         }
+        if step(tx).await? == SCHEMA_VERSION {
+            return Ok(Verdict::Rollback(Vec::new()));
+        }
+        may_create(tx).await?;
         tx.run(
             "CREATE TABLE IF NOT EXISTS schema_steps (step BIGINT PRIMARY KEY, applied_at BIGINT NOT NULL)",
             args![],
@@ -56,6 +60,25 @@ impl Write for Migrate {
         .await?;
         Ok(Verdict::Commit(applied))
     }
+}
+
+/// Answers if this user may make tables.
+pub(super) async fn may_create(tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+    if tx.dialect() == Dialect::Sqlite {
+        return Ok(());
+    }
+    let sql = "SELECT CAST(current_user AS TEXT) AS role, CAST(current_database() AS TEXT) AS database, \
+        CAST(COALESCE(current_schema(), 'public') AS TEXT) AS schema, \
+        CAST(COALESCE(has_schema_privilege(current_schema(), 'CREATE'), false) AS TEXT) AS may";
+    let Some(row) = tx.row(sql, args![]).await? else { return Ok(()) };
+    if row.text("may")? == "true" {
+        return Ok(());
+    }
+    let (role, schema) = (row.text("role")?, row.text("schema")?);
+    Err(CatalogError::Unusable(format!(
+        "`{role}` may not create tables in the database `{}`; as its owner run: GRANT CREATE ON SCHEMA {schema} TO {role}",
+        row.text("database")?
+    )))
 }
 
 /// The step a database has reached, which may have none of our tables.

@@ -1,10 +1,12 @@
 //! One way to speak SQL to both databases: the same text with `$1…`, 64-bit integers and text only. Where the
 //! two differ, [`Dialect::pick`] chooses.
 
-use sqlx::postgres::{PgConnection, PgRow, Postgres};
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnection, PgPool, PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
-use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr};
+use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqlStr};
 
+use super::connect::{Elsewhere, is_disconnected};
 use super::error::CatalogError;
 use crate::faults::Faults;
 
@@ -110,6 +112,11 @@ impl Row {
 pub(super) enum Link<'c> {
     Sqlite(&'c mut SqliteConnection),
     Postgres(&'c mut PgConnection),
+    /// Outside a transaction: a read whose connection breaks is asked again on another.
+    PostgresReads {
+        connection: &'c mut PoolConnection<Postgres>,
+        pool: &'c PgPool,
+    },
 }
 
 /// A connection on which statements run: inside a transaction for writes, on its own for reads.
@@ -137,36 +144,35 @@ impl Tx<'_> {
     pub(super) fn dialect(&self) -> Dialect {
         match self.link {
             Link::Sqlite(_) => Dialect::Sqlite,
-            Link::Postgres(_) => Dialect::Postgres,
+            Link::Postgres(_) | Link::PostgresReads { .. } => Dialect::Postgres,
         }
     }
 
     /// Runs a statement and answers how many rows it changed.
     pub(super) async fn run(&mut self, sql: &'static str, args: Vec<Arg>) -> Result<u64, CatalogError> {
-        self.run_sql(sql, args, true).await
+        self.run_sql(Text::Fixed(sql), args, true).await
     }
 
     /// The same for a text that was put together: of few shapes, or with a list in it whose length varies.
     pub(super) async fn run_built(&mut self, sql: String, args: Vec<Arg>) -> Result<u64, CatalogError> {
         let persistent = is_worth_keeping(&args);
-        self.run_sql(AssertSqlSafe(sql), args, persistent).await
+        self.run_sql(Text::Built(sql), args, persistent).await
     }
 
-    async fn run_sql(
-        &mut self,
-        sql: impl SqlSafeStr + Send,
-        args: Vec<Arg>,
-        persistent: bool,
-    ) -> Result<u64, CatalogError> {
+    async fn run_sql(&mut self, text: Text, args: Vec<Arg>, persistent: bool) -> Result<u64, CatalogError> {
         let link = &mut self.link;
         self.faults
             .around("statement", async move {
                 Ok(match link {
                     Link::Sqlite(c) => {
-                        bound!(Sqlite, sql, args, persistent).execute(&mut **c).await?.rows_affected()
+                        bound!(Sqlite, text.sql(), args, persistent).execute(&mut **c).await?.rows_affected()
                     }
-                    Link::Postgres(c) => {
-                        bound!(Postgres, sql, args, persistent).execute(&mut **c).await?.rows_affected()
+                    Link::Postgres(c) => bound!(Postgres, text.sql(), args, persistent)
+                        .execute(&mut **c)
+                        .await?
+                        .rows_affected(),
+                    Link::PostgresReads { .. } => {
+                        return Err(CatalogError::Corrupt("a write outside a transaction".into()));
                     }
                 })
             })
@@ -174,17 +180,17 @@ impl Tx<'_> {
     }
 
     pub(super) async fn rows(&mut self, sql: &'static str, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
-        self.rows_sql(sql, args, true).await
+        self.rows_sql(Text::Fixed(sql), args, true).await
     }
 
     pub(super) async fn rows_built(&mut self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
         let persistent = is_worth_keeping(&args);
-        self.rows_sql(AssertSqlSafe(sql), args, persistent).await
+        self.rows_sql(Text::Built(sql), args, persistent).await
     }
 
     async fn rows_sql(
         &mut self,
-        sql: impl SqlSafeStr + Send,
+        text: Text,
         args: Vec<Arg>,
         persistent: bool,
     ) -> Result<Vec<Row>, CatalogError> {
@@ -192,18 +198,21 @@ impl Tx<'_> {
         self.faults
             .around("query", async move {
                 Ok(match link {
-                    Link::Sqlite(c) => bound!(Sqlite, sql, args, persistent)
+                    Link::Sqlite(c) => bound!(Sqlite, text.sql(), args, persistent)
                         .fetch_all(&mut **c)
                         .await?
                         .into_iter()
                         .map(Row::Sqlite)
                         .collect(),
-                    Link::Postgres(c) => bound!(Postgres, sql, args, persistent)
+                    Link::Postgres(c) => bound!(Postgres, text.sql(), args, persistent)
                         .fetch_all(&mut **c)
                         .await?
                         .into_iter()
                         .map(Row::Postgres)
                         .collect(),
+                    Link::PostgresReads { connection, pool } => {
+                        read_anywhere(connection, pool, &text, &args, persistent).await?
+                    }
                 })
             })
             .await
@@ -215,6 +224,45 @@ impl Tx<'_> {
         args: Vec<Arg>,
     ) -> Result<Option<Row>, CatalogError> {
         Ok(self.rows(sql, args).await?.into_iter().next())
+    }
+}
+
+/// Asks again on other connections for a moment, if this one breaks. The broken one does not get back to the pool.
+async fn read_anywhere(
+    connection: &mut PoolConnection<Postgres>,
+    pool: &PgPool,
+    text: &Text,
+    args: &[Arg],
+    persistent: bool,
+) -> Result<Vec<Row>, CatalogError> {
+    let mut elsewhere = None;
+    loop {
+        let query = bound!(Postgres, text.sql(), args.iter().cloned(), persistent);
+        let error = match query.fetch_all(&mut **connection).await {
+            Ok(rows) => return Ok(rows.into_iter().map(Row::Postgres).collect()),
+            Err(error) if is_disconnected(&error) => error,
+            Err(error) => return Err(error.into()),
+        };
+        connection.close_on_drop();
+        if !elsewhere.get_or_insert_with(Elsewhere::begin).again().await {
+            return Err(error.into());
+        }
+        *connection = pool.acquire().await?;
+    }
+}
+
+/// A statement that can be sent more than once.
+enum Text {
+    Fixed(&'static str),
+    Built(String),
+}
+
+impl Text {
+    fn sql(&self) -> SqlStr {
+        match self {
+            Text::Fixed(text) => text.into_sql_str(),
+            Text::Built(text) => AssertSqlSafe(text.clone()).into_sql_str(),
+        }
     }
 }
 

@@ -1,12 +1,16 @@
 //! `wharfinger doctor`: checks every backend and says what is wrong and how to mend it.
 
 mod blobs;
+mod engines;
+
+use std::time::Duration;
 
 use clap::Args;
-use wharfinger_backends::catalog::{Catalog, CatalogUrl, SCHEMA_VERSION, Scope};
+use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogUrl, SCHEMA_VERSION, Scope};
 
 use super::output::line;
-use super::{Failure, open_catalog};
+use super::{Failure, catalog_options};
+use crate::app::named;
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
 use crate::http::auth::TokenKeys;
@@ -92,10 +96,13 @@ async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut V
         && !path.exists()
     {
         findings.push(good("catalog", format!("{} will be made at the first start", path.display())));
-        return blobs::check(settings, None, findings).await;
+        blobs::check(settings, None, findings).await;
+        return engines::check(settings, None, findings).await;
     }
-    let catalog = match open_catalog(settings).await {
+    // Whoever asks wants to know how it is now.
+    let catalog = match Catalog::open_within(catalog_options(settings), Duration::ZERO).await {
         Ok(catalog) => catalog,
+        Err(error @ CatalogError::Unusable(_)) => return findings.push(bad("catalog", named(&error))),
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
     };
     let clock = Clock::system();
@@ -103,6 +110,11 @@ async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut V
         Ok(step) => step,
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
     };
+    if step != SCHEMA_VERSION
+        && let Err(error) = catalog.may_migrate().await
+    {
+        return findings.push(bad("catalog", named(&error)));
+    }
     findings.push(match step {
         SCHEMA_VERSION => good("catalog", "reachable, schema up to date"),
         0 => good("catalog", "reachable, empty: the first start (or `wharfinger migrate`) makes the schema"),
@@ -114,9 +126,11 @@ async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut V
             findings.push(blobs::accept(settings, &catalog).await);
         }
         blobs::check(settings, Some(&catalog), findings).await;
+        engines::check(settings, Some(&catalog), findings).await;
         check_contents(&catalog, findings).await;
     } else {
         blobs::check(settings, None, findings).await;
+        engines::check(settings, None, findings).await;
     }
     catalog.close().await;
 }

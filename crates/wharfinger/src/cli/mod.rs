@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions};
 use wharfinger_backends::faults::Faults;
 
+use crate::app::named;
 use crate::config::{BadSetting, Flags, Settings};
 
 /// Answers for every uploaded byte.
@@ -134,23 +135,26 @@ impl Global {
     }
 }
 
-/// The catalog alone, as it is.
-async fn open_catalog(settings: &Settings) -> Result<Catalog, CatalogError> {
-    Catalog::open(CatalogOptions {
+/// For the catalog alone.
+fn catalog_options(settings: &Settings) -> CatalogOptions {
+    CatalogOptions {
         url: settings.database.clone(),
         faults: Faults::none(),
         storage_type: "disk",
         cleanup_max_attempts: settings.cleanup_max_attempts,
         connections_max: 4,
         beside_redis: settings.quota_redis.is_some(),
-    })
-    .await
+    }
 }
 
-/// The same with its schema up to date; answers the steps that were applied.
+fn catalog_failed(error: CatalogError) -> Failure {
+    Failure::Failed(named(&error))
+}
+
+/// The catalog with its schema up to date; answers the steps that were applied.
 async fn migrated_catalog(settings: &Settings) -> Result<(Catalog, Vec<i64>), Failure> {
     std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
-    let catalog = open_catalog(settings).await.map_err(failed)?;
-    let applied = catalog.migrate(crate::clock::Clock::system().now()).await.map_err(failed)?;
+    let catalog = Catalog::open(catalog_options(settings)).await.map_err(catalog_failed)?;
+    let applied = catalog.migrate(crate::clock::Clock::system().now()).await.map_err(catalog_failed)?;
     Ok((catalog, applied))
 }

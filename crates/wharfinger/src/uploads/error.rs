@@ -73,9 +73,10 @@ impl From<CatalogError> for VerbError {
             CatalogError::Stale
             | CatalogError::Unavailable(_)
             | CatalogError::Repeat(_)
+            | CatalogError::Disconnected(_)
             | CatalogError::Unknown(_) => VerbError::Unavailable(error.to_string()),
             CatalogError::Fenced => VerbError::TakenOver,
-            CatalogError::Corrupt(_) => VerbError::Internal(error.to_string()),
+            CatalogError::Unusable(_) | CatalogError::Corrupt(_) => VerbError::Internal(error.to_string()),
         }
     }
 }

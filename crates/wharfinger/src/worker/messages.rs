@@ -122,7 +122,7 @@ fn delayed(id: String, job: JobId, due_at: UnixMs, now: UnixMs) -> Delayed {
 }
 
 /// Runs checks as they come due, until told to stop.
-pub(super) async fn consume(app: &App, broker: &Broker, stop: &CancellationToken) {
+pub async fn consume(app: &App, broker: &Broker, stop: &CancellationToken) {
     let mut due = broker.rabbit.due(PREFETCH);
     while let Some(messages) = stop.run_until_cancelled(gather(&mut due)).await {
         if let Err(error) = run(app, broker, messages).await {

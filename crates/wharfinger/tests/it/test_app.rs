@@ -189,6 +189,22 @@ impl Ground {
         }
     }
 
+    /// Texts read from the catalog behind the program's back.
+    pub async fn texts(&self, sql: &'static str) -> Vec<String> {
+        let postgres = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL");
+        match postgres {
+            Some((_, url)) => {
+                let mut connection = sqlx::PgConnection::connect(url).await.expect("a connection");
+                sqlx::query_scalar(sql).fetch_all(&mut connection).await.expect("texts")
+            }
+            None => {
+                let file = SqliteConnectOptions::new().filename(self.data_dir().join("wharfinger.db"));
+                let mut connection = file.connect().await.expect("a connection");
+                sqlx::query_scalar(sql).fetch_all(&mut connection).await.expect("texts")
+            }
+        }
+    }
+
     /// An unmounted disk: the folder is there, and empty.
     pub fn take_the_disk_away(&self) -> DiskAway {
         let away = DiskAway { from: self.blob_dir(), to: self.folder.path().join("unmounted") };

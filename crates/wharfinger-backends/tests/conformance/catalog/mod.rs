@@ -92,6 +92,16 @@ cases! {
         a_limit_can_be_lowered_below_what_is_used
         what_did_not_drift_is_left_alone
         drift_is_measured_and_set_right;
+    gates:
+        only_the_keeper_lets_in
+        a_move_goes_beyond_what_was_seen
+        refunds_go_to_whoever_counts
+        a_move_races_with_charges_and_refunds;
+    outbox:
+        a_line_says_what_it_is_about
+        a_claimed_line_is_hidden_and_comes_again
+        eight_relays_never_get_the_same_line
+        jobs_are_claimed_by_name;
     telling:
         a_notice_is_told_in_full
         notices_are_told_newest_first_and_to_nobody_else

@@ -12,8 +12,9 @@ const ID: &str = "SELECT value FROM catalog_facts WHERE name = 'catalog_id'";
 pub(super) async fn migrates_once(site: &Site) {
     let url = site.empty_database();
     let catalog = open(&url, Faults::none()).await;
-    let all: Vec<i64> = (1..=SCHEMA_VERSION).collect();
-    assert_eq!(catalog.migrate(NOW).await.expect("migrated"), all);
+    let applied = catalog.migrate(NOW).await.expect("migrated");
+    assert!(applied.is_sorted() && applied[0] == 1, "{applied:?}");
+    assert_eq!(applied.last(), Some(&SCHEMA_VERSION));
     let id = texts_at(&url, ID).await;
     assert_eq!(id.len(), 1);
 
@@ -35,8 +36,8 @@ pub(super) async fn two_handles_migrate_at_once(site: &Site) {
         }))
         .await;
         steps.sort();
-        let all: Vec<i64> = (1..=SCHEMA_VERSION).collect();
-        assert_eq!(steps, [Vec::new(), all], "one of them finds nothing left to do");
+        assert!(steps[0].is_empty(), "one of them finds nothing left to do: {steps:?}");
+        assert_eq!(steps[1].last(), Some(&SCHEMA_VERSION));
         assert_eq!(texts_at(&url, ID).await.len(), 1);
     }
 }

@@ -1,6 +1,8 @@
 //! A PostgreSQL server that is killed under load and started again: what was answered holds.
 
 use harness::postgres::Postgres;
+use sqlx::Connection as _;
+use sqlx::postgres::PgConnection;
 use tokio::sync::mpsc;
 use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogUrl, Registered};
 use wharfinger_backends::faults::Faults;
@@ -70,6 +72,62 @@ async fn what_was_answered_survives_a_killed_server() {
             Err(CatalogError::Unknown(_)) => {}
             Err(error) => assert_eq!(stored, None, "{error}, and yet it is there"),
         }
+    }
+    assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
+    catalog.close().await;
+}
+
+/// Breaks the connections of all who wait for a lock, as a server that goes down would; answers when there was one.
+async fn break_who_waits(admin: &mut PgConnection) {
+    let broken = "SELECT COUNT(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE wait_event_type = 'Lock' AND datname = current_database()) AS broken";
+    while sqlx::query_scalar::<_, i64>(broken).fetch_one(&mut *admin).await.expect("asked") == 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn run(connection: &mut PgConnection, statement: &'static str) {
+    sqlx::query(statement).execute(connection).await.expect("done");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_did_not_commit_is_tried_again_on_another_connection() {
+    let url = harness::postgres::shared().create_database();
+    let catalog = open(&CatalogUrl::Postgres(url.clone()), Faults::none()).await;
+    catalog.migrate(NOW).await.expect("migrated");
+    let mut blocker = PgConnection::connect(&url).await.expect("a connection");
+    let mut admin = PgConnection::connect(&url).await.expect("a connection");
+
+    let wanted = registration(("harbour", "ada"), 1);
+    let file = wanted.file.clone();
+    run(&mut blocker, "BEGIN").await;
+    run(&mut blocker, "LOCK TABLE files IN ACCESS EXCLUSIVE MODE").await;
+    let writing = tokio::spawn({
+        let catalog = catalog.clone();
+        async move { catalog.register(wanted).await }
+    });
+    break_who_waits(&mut admin).await;
+    run(&mut blocker, "COMMIT").await;
+    assert_eq!(writing.await.expect("no panic").expect("written"), Registered::Made);
+
+    run(&mut blocker, "BEGIN").await;
+    run(&mut blocker, "LOCK TABLE files IN ACCESS EXCLUSIVE MODE").await;
+    let reading = tokio::spawn({
+        let (catalog, id) = (catalog.clone(), file.id);
+        async move { catalog.file(id).await }
+    });
+    break_who_waits(&mut admin).await;
+    run(&mut blocker, "COMMIT").await;
+    assert_eq!(reading.await.expect("no panic").expect("read"), Some(file));
+
+    // Those that lie in the pool are broken too, and nobody notices.
+    let idle = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'wharfinger' \
+        AND datname = current_database()";
+    run(&mut admin, idle).await;
+    for _ in 0..20 {
+        catalog.ping().await.expect("answered");
+        let made = catalog.register(registration(("harbour", "ada"), 1)).await.expect("written");
+        assert_eq!(made, Registered::Made);
     }
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
     catalog.close().await;

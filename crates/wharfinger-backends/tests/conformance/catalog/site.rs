@@ -31,13 +31,17 @@ pub(super) type Difference = BTreeMap<String, (usize, usize)>;
 
 /// Opens a handle; its schema may have to be migrated.
 pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
+    open_with(url, faults, false).await
+}
+
+async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool) -> Catalog {
     let options = CatalogOptions {
         url: url.clone(),
         faults,
         storage_type: "disk",
         cleanup_max_attempts: CLEANUP_ATTEMPTS_MAX,
         connections_max: 16,
-        beside_redis: false,
+        beside_redis,
     };
     Catalog::open(options).await.expect("the catalog opens")
 }
@@ -100,6 +104,11 @@ impl Site {
     /// Another handle on the same database, as another process would have.
     pub(super) async fn another(&self) -> Catalog {
         open(&self.url, Faults::none()).await
+    }
+
+    /// The same of a process that has Redis beside the catalog.
+    pub(super) async fn beside_redis(&self) -> Catalog {
+        open_with(&self.url, Faults::none(), true).await
     }
 
     pub(super) async fn faulty(&self, faults: Faults) -> Catalog {

@@ -1,5 +1,6 @@
 //! The command line, run as people run it: the real program in a folder of its own.
 
+mod database;
 mod doctor;
 mod doctor_stores;
 pub mod program;

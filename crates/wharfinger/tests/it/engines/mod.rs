@@ -1,4 +1,7 @@
 //! Engines beside the database: each works as it is meant to, and its loss is survived.
 
+mod doctor;
+mod fleet;
+mod rabbit;
 mod redis_gate;
 mod redis_lost;

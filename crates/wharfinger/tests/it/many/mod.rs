@@ -1,5 +1,6 @@
 //! Many processes on one catalog.
 
+mod outage;
 mod roles;
 mod rolling;
 mod sweeps;

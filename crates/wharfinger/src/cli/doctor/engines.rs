@@ -1,0 +1,65 @@
+//! The engines beside the catalog and the store: Redis for quotas, RabbitMQ for delayed checks.
+
+use wharfinger_backends::broker::Rabbit;
+use wharfinger_backends::catalog::{Catalog, Destination};
+use wharfinger_backends::faults::Faults;
+use wharfinger_backends::quota::{QuotaError, RedisQuota};
+
+use super::{Finding, bad, good};
+use crate::app::rabbit_options;
+use crate::config::Settings;
+
+pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {
+    check_redis(settings, findings).await;
+    check_rabbit(settings, findings).await;
+    let Some(catalog) = catalog else { return };
+    for (what, destination) in [("quota", Destination::Quota), ("broker", Destination::Broker)] {
+        match catalog.outbox_depth(destination).await {
+            Ok((0, _)) => {}
+            Ok((waiting, _)) => {
+                findings.push(good(what, format!("{waiting} lines wait in the outbox to be told to it")));
+            }
+            Err(error) => findings.push(bad(what, error)),
+        }
+    }
+}
+
+async fn check_redis(settings: &Settings, findings: &mut Vec<Finding>) {
+    let Some(url) = &settings.quota_redis else { return };
+    let checked = async {
+        let redis = RedisQuota::new(url, "doctor".into(), Faults::none())?;
+        let version = redis.check().await.map_err(|error| match error {
+            QuotaError::Away(why) => QuotaError::Away(format!("{} ({why})", redis.address())),
+            refused => refused,
+        })?;
+        Ok::<_, QuotaError>(format!("Redis {version} at {} answers and runs our scripts", redis.address()))
+    };
+    findings.push(match checked.await {
+        Ok(detail) => good("quota", detail),
+        Err(error) => bad("quota", format!("WHARFINGER_QUOTA_URL: {error}{}", without_redis(settings))),
+    });
+}
+
+fn without_redis(settings: &Settings) -> &'static str {
+    match settings.quota_fails_closed {
+        true => "; until then no upload is let in",
+        false => "; until then the database lets uploads in",
+    }
+}
+
+async fn check_rabbit(settings: &Settings, findings: &mut Vec<Finding>) {
+    let Some(options) = rabbit_options(settings, &Faults::none()) else { return };
+    findings.push(match Rabbit::open(options).await {
+        Ok(rabbit) => {
+            let version = rabbit.version().unwrap_or_default();
+            rabbit.close().await;
+            good("broker", format!("RabbitMQ {version} answers, its queues are declared"))
+        }
+        Err(error) => bad(
+            "broker",
+            format!(
+                "WHARFINGER_BROKER_URL: {error}; until then delayed checks are polled for in the database"
+            ),
+        ),
+    });
+}

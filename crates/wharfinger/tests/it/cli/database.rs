@@ -1,0 +1,119 @@
+//! A database that cannot be used: one clear line at the start and from `doctor`, with what to do and no password.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use harness::postgres::Postgres;
+
+use super::program::{Place, Ran};
+
+const SECRET: (&str, &str) = ("WHARFINGER_JWT_SECRET", "0123456789abcdef0123456789abcdef");
+
+fn serve(url: &str) -> Ran {
+    Place::new().run_with(&[("WHARFINGER_DATABASE_URL", url), SECRET], &["serve", "--listen", "127.0.0.1:0"])
+}
+
+/// The last line that a start prints, and what `doctor` finds, say all of this and not the password.
+#[track_caller]
+fn expect_named(url: &str, said: &[&str]) {
+    let started = serve(url).expect(1);
+    let last = started.stderr.lines().last().expect("a line");
+    assert_eq!(started.stderr.lines().filter(|line| !line.starts_with('{')).count(), 1, "{started:?}");
+    let doctor = Place::new().run_with(&[("WHARFINGER_DATABASE_URL", url), SECRET], &["doctor"]).expect(1);
+    let found = doctor.stdout.lines().find(|line| line.starts_with("WRONG")).expect("a finding");
+    for text in [last, found] {
+        assert!(text.contains("WHARFINGER_DATABASE_URL") && !text.contains("sesame"), "{text}");
+        for word in said {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+    }
+}
+
+#[test]
+fn what_a_server_refuses_is_named_with_what_to_do() {
+    let postgres = Postgres::start().expect("a server of its own");
+    let admin = postgres.admin_url();
+    let folder = postgres.folder().expect("ours");
+    let rules = folder.join("data/pg_hba.conf");
+    let known = std::fs::read_to_string(&rules).expect("rules");
+    std::fs::write(&rules, format!("host all guarded 127.0.0.1/32 scram-sha-256\n{known}")).expect("written");
+    postgres.psql(&admin, "CREATE ROLE guarded LOGIN PASSWORD 'open sesame'").expect("a role");
+    postgres.psql(&admin, "CREATE ROLE poor LOGIN").expect("a role");
+    postgres.psql(&admin, "SELECT pg_reload_conf()").expect("read again");
+    let at = format!("127.0.0.1:{}", postgres.port());
+
+    let wrong = format!("postgres://guarded:sesame@{at}/postgres");
+    expect_named(&wrong, &["password", "guarded", &at, "correct user and password"]);
+    expect_named(
+        &format!("postgres://postgres@{at}/nowhere"),
+        &["nowhere", "does not exist", "createdb nowhere"],
+    );
+    expect_named(&format!("postgres://nobody:sesame@{at}/postgres"), &["nobody", "does not exist"]);
+    let database = postgres.create_database();
+    postgres.psql(&database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC").expect("revoked");
+    let poor = database.replace("postgres@", "poor@");
+    assert_ne!(poor, database);
+    expect_named(&poor, &["poor", "may not create tables", "GRANT CREATE ON SCHEMA public TO poor"]);
+
+    // Whoever has the tables needs no right to make them.
+    let place = Place::new();
+    place.run_with(&[("WHARFINGER_DATABASE_URL", &database), SECRET], &["migrate"]).expect(0);
+    let grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO poor";
+    postgres.psql(&database, grant).expect("granted");
+    place.run_with(&[("WHARFINGER_DATABASE_URL", &poor), SECRET], &["migrate"]).expect(0);
+    place.run_with(&[("WHARFINGER_DATABASE_URL", &poor), SECRET], &["quota", "show", "t"]).expect(0);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_waited_for_and_then_named() {
+    let ran = serve("postgres://nobody:sesame@127.0.0.1:1/none").expect(1);
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    let [warning, last] = lines[..] else { panic!("one warning and one line: {ran:?}") };
+    assert!(warning.contains("\"level\":\"WARN\"") && warning.contains("cannot be used yet"), "{warning}");
+    assert!(last.contains("WHARFINGER_DATABASE_URL: postgres://nobody@127.0.0.1:1/none: "), "{last}");
+    assert!(last.contains("start the server, or correct its address"), "{last}");
+    assert!(!ran.stderr.contains("sesame"), "{ran:?}");
+}
+
+#[test]
+fn a_server_that_comes_late_is_used() {
+    let mut postgres = Postgres::start().expect("a server of its own");
+    let url = postgres.create_database();
+    postgres.stop().expect("stopped");
+    let place = Place::new();
+    let log = std::fs::File::create(place.path().join("log")).expect("a log");
+    let mut command = place.command(&["migrate"]);
+    command.env("WHARFINGER_DATABASE_URL", &url).stdout(Stdio::null()).stderr(log);
+    let mut migrating = command.spawn().expect("the program starts");
+    postgres.start_again().expect("started");
+    assert!(migrating.wait().expect("it ends").success(), "{}", place.log());
+}
+
+/// The first words of a PostgreSQL 12: whoever hears them needs no more.
+#[test]
+fn a_server_that_is_too_old_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut length = [0; 4];
+            while stream.read_exact(&mut length).is_ok() {
+                let mut message = vec![0; u32::from_be_bytes(length) as usize - 4];
+                stream.read_exact(&mut message).expect("a whole message");
+                // The request for TLS is declined; what follows is the startup.
+                if message.starts_with(&80_877_103_u32.to_be_bytes()) {
+                    stream.write_all(b"N").expect("written");
+                    continue;
+                }
+                let mut words = b"R\0\0\0\x08\0\0\0\0".to_vec();
+                words.extend(b"S\0\0\0\x19server_version\x0012.22\0");
+                words.extend(b"K\0\0\0\x0c\0\0\0\x01\0\0\0\x01Z\0\0\0\x05I");
+                stream.write_all(&words).expect("written");
+                break;
+            }
+        }
+    });
+    expect_named(&format!("postgres://nobody@{address}/none"), &["PostgreSQL 12 is too old", "13 or newer"]);
+}

@@ -1,0 +1,328 @@
+//! Six processes on PostgreSQL, Redis, RabbitMQ and S3. A few thousand files come while one server after the other, and
+//! the processes themselves, are killed, paused, wiped and brought back. Then everything is compared with the store and
+//! the database directly.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::postgres::{self, Postgres};
+use harness::rabbitmq::RabbitMq;
+use harness::radosgw::Radosgw;
+use harness::redis::Redis;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use wharfinger::uploads::Role;
+use wharfinger_backends::catalog::{Destination, Scope};
+
+use crate::oracle;
+use crate::test_app::{Database, Ground, caller};
+
+const CLIENTS: usize = 12;
+const FILES_MIN: u64 = 2_000;
+const TENANTS: [&str; 3] = ["north", "south", "east"];
+const TENANT_LIMIT: u64 = 60_000;
+
+/// Where a process of each role listens.
+struct Process {
+    role: &'static str,
+    address: String,
+    child: Child,
+}
+
+impl Process {
+    fn start(ground: &Ground, role: &'static str, address: &str, n: usize) -> Process {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(ground.folder().join(format!("{role}{n}.log")));
+        let child = Command::new(env!("CARGO_BIN_EXE_wharfinger"))
+            .args(["serve", "--listen", address, "--role", role])
+            .envs(ground.environment())
+            .env("INSTANCE_ID", format!("{role}-{n}"))
+            .current_dir(ground.folder())
+            .stdout(Stdio::null())
+            .stderr(log.expect("a log"))
+            .spawn()
+            .expect("the program starts");
+        Process { role, address: address.to_owned(), child }
+    }
+
+    fn signal(&self, name: &str) {
+        Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().expect("kill runs");
+    }
+
+    fn terminate(&mut self) -> bool {
+        self.signal("TERM");
+        self.child.wait().expect("it ends").success()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What clients were told, which must stay true: a file is there, or it is not.
+type Told = Mutex<BTreeMap<String, bool>>;
+
+struct Fleet {
+    apis: Vec<String>,
+    tokens: Vec<String>,
+    told: Told,
+    lives: AtomicU64,
+    refused: AtomicU64,
+    stop: AtomicBool,
+    http: reqwest::Client,
+}
+
+impl Fleet {
+    /// By one process or the other. None where nobody was there or sure: that is no promise.
+    async fn call(&self, n: u64, method: Method, path: &str, body: Value) -> Option<Value> {
+        let token = &self.tokens[n as usize % self.tokens.len()];
+        for turn in 0..2 {
+            let api = &self.apis[(n as usize + turn) % self.apis.len()];
+            let request = self.http.request(method.clone(), format!("http://{api}{path}")).bearer_auth(token);
+            let Ok(answer) = request.json(&body).send().await else { continue };
+            match answer.status().as_u16() {
+                200..300 => return Some(answer.json().await.unwrap_or(Value::Null)),
+                403 => {
+                    self.refused.fetch_add(1, Ordering::Relaxed);
+                    return None;
+                }
+                503 => {}
+                other => {
+                    let text = answer.text().await.unwrap_or_default();
+                    assert!(matches!(other, 404 | 409 | 410), "{method} {path}: {other} {text}");
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    async fn one_life(&self, n: u64) -> Option<()> {
+        let bytes = format!("cargo {n:>10}").into_bytes();
+        let body = json!({ "fileName": format!("cargo-{n}"), "size": bytes.len() });
+        let grant = self.call(n, Method::POST, "/api/v2/files/init", body).await?;
+        let id = grant["fileId"].as_str()?.to_owned();
+        if n.is_multiple_of(11) {
+            return None;
+        }
+        let mut put = self.http.put(grant["uploadUrl"].as_str()?).body(bytes);
+        for (name, value) in grant["headers"].as_object().into_iter().flatten() {
+            put = put.header(name, value.as_str()?);
+        }
+        let stored = put.send().await.ok()?;
+        if !stored.status().is_success() || n.is_multiple_of(13) {
+            return None;
+        }
+        let file = format!("/api/v2/files/{id}");
+        self.call(n, Method::POST, &format!("{file}/confirm"), json!({})).await?;
+        if n.is_multiple_of(2) {
+            self.told.lock().await.insert(id, true);
+        } else {
+            self.call(n, Method::DELETE, &file, json!({})).await?;
+            self.told.lock().await.insert(id, false);
+        }
+        self.lives.fetch_add(1, Ordering::Relaxed);
+        Some(())
+    }
+
+    async fn live(self: Arc<Self>, client: u64) {
+        let mut n = client;
+        while !self.stop.load(Ordering::SeqCst) {
+            if self.one_life(n).await.is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            n += CLIENTS as u64;
+        }
+    }
+}
+
+fn free_address() -> String {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    probe.local_addr().expect("bound").to_string()
+}
+
+fn pause(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+struct Servers {
+    postgres: Postgres,
+    redis: Redis,
+    rabbit: RabbitMq,
+    s3: Radosgw,
+}
+
+/// One after the other; each comes back before the next goes.
+fn break_everything(servers: &mut Servers, processes: &mut [Process], ground: &Ground) {
+    let Servers { postgres, redis, rabbit, s3 } = servers;
+    redis.kill().expect("killed");
+    pause(1_500);
+    redis.start_again().expect("started");
+    pause(1_000);
+    rabbit.kill().expect("killed");
+    pause(500);
+    restart(processes, 0, ground);
+    rabbit.start_again().expect("started");
+    postgres.kill().expect("killed");
+    pause(700);
+    postgres.start_again().expect("started");
+    pause(1_500);
+    // A zombie: it is gone for longer than its leases, and comes back.
+    let zombie = processes.iter().position(|process| process.role == "sweeper").expect("a sweeper");
+    processes[zombie].signal("STOP");
+    s3.kill().expect("killed");
+    pause(1_000);
+    restart(processes, 2, ground);
+    s3.start_again().expect("started");
+    redis.wipe().expect("wiped");
+    pause(1_000);
+    redis.pause().expect("paused");
+    pause(2_500);
+    redis.resume().expect("resumed");
+    rabbit.wipe().expect("wiped");
+    restart(processes, 1, ground);
+    postgres.pause().expect("paused");
+    pause(1_500);
+    postgres.resume().expect("resumed");
+    s3.pause().expect("paused");
+    pause(1_000);
+    s3.resume().expect("resumed");
+    restart(processes, 3, ground);
+    pause(3_000);
+    processes[zombie].signal("CONT");
+    pause(1_000);
+}
+
+/// Killed without a word, and started again.
+fn restart(processes: &mut [Process], n: usize, ground: &Ground) {
+    let (role, address) = (processes[n].role, processes[n].address.clone());
+    processes[n].child.kill().expect("killed");
+    processes[n].child.wait().expect("it ends");
+    processes[n] = Process::start(ground, role, &address, n);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_killed_once_and_nothing_is_lost() {
+    let mut servers = tokio::task::spawn_blocking(|| Servers {
+        postgres: Postgres::start_with(postgres::Options { fsync: false }).expect("PostgreSQL"),
+        redis: Redis::start().expect("Redis"),
+        rabbit: RabbitMq::start().expect("RabbitMQ"),
+        s3: Radosgw::start().expect("S3"),
+    })
+    .await
+    .expect("four servers");
+    let limit = TENANT_LIMIT.to_string();
+    let s3 = &servers.s3;
+    let settings = [
+        ("WHARFINGER_DATABASE_URL", servers.postgres.create_database()),
+        ("WHARFINGER_QUOTA_URL", servers.redis.url()),
+        ("WHARFINGER_BROKER_URL", servers.rabbit.url()),
+        ("WHARFINGER_BLOB_URL", format!("s3://{}/wharf", s3.create_bucket())),
+        ("AWS_ENDPOINT_URL", s3.endpoint()),
+        ("AWS_ACCESS_KEY_ID", s3.access_key().to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", s3.secret_key().to_owned()),
+        ("AWS_REGION", s3.region().to_owned()),
+        ("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more".into()),
+        ("DEFAULT_TENANT_QUOTA_BYTES", limit),
+        ("UPLOAD_WINDOW_MS", "5000".into()),
+        ("UPLOAD_GRACE_MS", "1000".into()),
+        ("UPLOAD_MIN_RATE_BYTES", "1000000000".into()),
+        ("UPLOAD_WINDOW_SCHEDULE", "*/5 * * * * *".into()),
+        ("CLEANUP_SWEEP_SCHEDULE", "*/5 * * * * *".into()),
+    ];
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let ground = Arc::new(Ground::in_real_time(Database::Sqlite, &settings));
+    let first = ground.start().await;
+    let expires_at = ground.clock.now() + 3_600_000;
+    let mint = |tenant: &str| first.app.tokens.mint(&caller(tenant, "u", Role::Operator), expires_at);
+    let tokens: Vec<String> = TENANTS.iter().map(|tenant| mint(tenant).expect("a secret")).collect();
+    first.crash().await;
+
+    let roles = ["api", "api", "worker", "worker", "sweeper", "sweeper"];
+    let mut processes: Vec<Process> =
+        (0..).zip(roles).map(|(n, role)| Process::start(&ground, role, &free_address(), n)).collect();
+    let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build();
+    let fleet = Arc::new(Fleet {
+        apis: processes[..2].iter().map(|process| process.address.clone()).collect(),
+        tokens: tokens.clone(),
+        told: Told::default(),
+        lives: AtomicU64::new(0),
+        refused: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        http: http.expect("a client"),
+    });
+    let clients: Vec<_> = (0..CLIENTS).map(|n| tokio::spawn(fleet.clone().live(n as u64))).collect();
+    let breaking = ground.clone();
+    let (servers, mut processes) = tokio::task::spawn_blocking(move || {
+        pause(3_000);
+        break_everything(&mut servers, &mut processes, &breaking);
+        (servers, processes)
+    })
+    .await
+    .expect("everything was broken");
+    let give_up = Instant::now() + Duration::from_secs(120);
+    while fleet.lives.load(Ordering::Relaxed) < FILES_MIN && Instant::now() < give_up {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    fleet.stop.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.await.expect("a client");
+    }
+    println!(
+        "{} lives, {} refused for want of room, {} promises",
+        fleet.lives.load(Ordering::Relaxed),
+        fleet.refused.load(Ordering::Relaxed),
+        fleet.told.lock().await.len()
+    );
+    wait_until_healed(&ground).await;
+    for process in &mut processes {
+        assert!(process.terminate(), "{} ends in order", process.role);
+    }
+    check(&ground, &fleet).await;
+    drop(servers);
+}
+
+/// The processes heal by themselves; this only watches, in the database.
+async fn wait_until_healed(ground: &Ground) {
+    let give_up = Instant::now() + Duration::from_secs(180);
+    let unfinished = "SELECT (SELECT COUNT(*) FROM files WHERE pipeline_status = 'registered') \
+        + (SELECT COUNT(*) FROM files WHERE pipeline_status = 'deleted' AND charged_bytes > 0) \
+        + (SELECT COUNT(*) FROM pending_cleanups) + (SELECT COUNT(*) FROM outbox)";
+    loop {
+        let left = ground.scalar(unfinished).await;
+        if left == 0 {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{left} rows are not healed");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// I1 to I9 and I14 to I16, by a process that had no part in it; I13 is what the zombie would have broken.
+async fn check(ground: &Ground, fleet: &Fleet) {
+    let server = ground.start().await;
+    oracle::all_is_healed(ground, &server).await;
+    for tenant in TENANTS {
+        let tenant = wharfinger_lifecycle::id::TenantId::new(tenant).expect("a tenant");
+        let quota = server.app.catalog.quota(&tenant, TENANT_LIMIT).await.expect("a quota");
+        assert!(quota.used_bytes <= TENANT_LIMIT, "{tenant} holds {}", quota.used_bytes);
+    }
+    let depth = server.app.catalog.outbox_depth(Destination::Broker).await.expect("counted").0;
+    assert_eq!(depth, 0, "checks that were never published");
+    let live = server.app.catalog.files(&Scope::All, None, 100_000).await.expect("files");
+    let live: std::collections::BTreeSet<String> = live.iter().map(|file| file.id.to_string()).collect();
+    let told = fleet.told.lock().await;
+    assert!(told.len() as u64 >= FILES_MIN / 2, "clients got something done: {}", told.len());
+    for (id, is_there) in told.iter() {
+        assert_eq!(live.contains(id), *is_there, "what was said of {id}");
+    }
+}

@@ -1,0 +1,206 @@
+//! Delayed checks by way of RabbitMQ, and without it when it is lost. Nobody polls here unless a test says so: the
+//! clock is moved by hand, and what happens, the broker brought about.
+
+use std::time::Duration;
+
+use harness::rabbitmq::RabbitMq;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use wharfinger::worker::{Supervisor, messages};
+use wharfinger_backends::broker::Delayed;
+use wharfinger_backends::catalog::Destination;
+
+use crate::oracle;
+use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::uploads::{GRACE_MS, WINDOW_MS, id};
+
+fn ground(database: Database, url: &str) -> Ground {
+    Ground::with(database, &[("WHARFINGER_BROKER_URL", url)])
+}
+
+/// What comes due is run until the test is over.
+fn consume(server: &TestApp) -> tokio_util::sync::DropGuard {
+    let (app, stop) = (server.app.clone(), CancellationToken::new());
+    let told = stop.clone();
+    tokio::spawn(async move {
+        messages::consume(&app, app.broker.as_ref().expect("a broker"), &told).await;
+    });
+    stop.drop_guard()
+}
+
+async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
+    for _ in 0..1_200 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("never came about: {what}");
+}
+
+async fn waiting(server: &TestApp) -> u64 {
+    server.app.catalog.outbox_depth(Destination::Broker).await.expect("counted").0
+}
+
+async fn status(server: &TestApp, file: &str) -> u16 {
+    server.me().get(&format!("/api/v2/files/{file}")).await.status.as_u16()
+}
+
+/// An upload that nobody confirms is looked at because its message came, and for no other reason.
+async fn the_broker_brings_the_check(database: Database) {
+    let ground = ground(database, &harness::rabbitmq::shared().create_vhost());
+    let server = ground.start().await;
+    let _consumer = consume(&server);
+    let grant = server.me().init("forgotten", 5).await.expect(201);
+    let kept = server.me().upload("kept", b"bytes").await;
+    assert_eq!(waiting(&server).await, 2);
+    // A second before it is due, or the test would take an hour.
+    ground.advance(WINDOW_MS + GRACE_MS - 1_000);
+    messages::relay(&server.app).await.expect("published");
+    assert_eq!(waiting(&server).await, 0);
+    assert_eq!(status(&server, &id(&grant)).await, 200, "it is not time yet");
+    ground.advance(1_000);
+    eventually("the upload is reclaimed", async || status(&server, &id(&grant)).await == 410).await;
+    assert_eq!(status(&server, &kept).await, 200);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Its time was put off while its message was on the way: it goes round once more.
+async fn a_check_that_comes_too_early_comes_again(database: Database) {
+    let ground = ground(database, &harness::rabbitmq::shared().create_vhost());
+    let server = ground.start().await;
+    let grant = server.me().init("reissued", 5).await.expect(201);
+    ground.advance(WINDOW_MS + GRACE_MS - 1_000);
+    messages::relay(&server.app).await.expect("published");
+    server.me().post(&format!("/api/v2/files/{}/url", id(&grant)), json!({})).await.expect(200);
+    ground.advance(WINDOW_MS + GRACE_MS - 2_000);
+    let _consumer = consume(&server);
+    // The message has come when the clock's second is over, and is early by two seconds of the new time.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(status(&server, &id(&grant)).await, 200);
+    ground.advance(2_000);
+    eventually("the upload is reclaimed", async || status(&server, &id(&grant)).await == 410).await;
+}
+
+/// The same message twice, to two processes: one check.
+async fn a_check_that_comes_twice_is_run_once(database: Database) {
+    let ground = ground(database, &harness::rabbitmq::shared().create_vhost());
+    let (one, other) = (ground.start().await, ground.start().await);
+    let (_here, _there) = (consume(&one), consume(&other));
+    let grants: Vec<_> =
+        futures::future::join_all((0..10).map(async |_| one.me().init("f", 5).await.expect(201))).await;
+    let broker = &one.app.broker.as_ref().expect("a broker").rabbit;
+    let jobs = ground.texts("SELECT id FROM jobs").await;
+    assert_eq!(jobs.len(), 10);
+    ground.advance(WINDOW_MS + GRACE_MS);
+    for _ in 0..3 {
+        let messages: Vec<_> =
+            jobs.iter().map(|job| Delayed { id: job.clone(), body: job.clone(), delay_ms: 0 }).collect();
+        for outcome in broker.publish_delayed(&messages).await {
+            outcome.expect("published");
+        }
+    }
+    for grant in &grants {
+        eventually("the upload is reclaimed", async || status(&one, &id(grant)).await == 410).await;
+    }
+    let told = one.me().get("/api/v2/notifications?limit=1000").await.expect(200);
+    assert_eq!(told["notifications"].as_array().expect("a list").len(), 10, "each owner is told once");
+    oracle::catalog_is_sound(&one).await;
+}
+
+async fn what_names_no_job_goes_to_the_dead_letters(database: Database) {
+    let shared = harness::rabbitmq::shared();
+    let url = shared.create_vhost();
+    let ground = ground(database, &url);
+    let server = ground.start().await;
+    let _consumer = consume(&server);
+    let broker = &server.app.broker.as_ref().expect("a broker").rabbit;
+    let nonsense = Delayed { id: "n".into(), body: "no job at all".into(), delay_ms: 0 };
+    let gone = Delayed { id: "g".into(), body: uuid_of_nobody(), delay_ms: 0 };
+    for outcome in broker.publish_delayed(&[nonsense, gone]).await {
+        outcome.expect("published");
+    }
+    let vhost = url.rsplit('/').next().expect("a vhost").to_owned();
+    eventually("one dead letter", async || {
+        let queues = shared.ctl(&["list_queues", "-p", &vhost, "name", "messages"]).expect("queues");
+        let holds =
+            |name: &str, count: &str| queues.lines().any(|line| line.split_whitespace().eq([name, count]));
+        holds("resource.cleanup.dlq", "1") && holds("resource.cleanup", "0")
+    })
+    .await;
+}
+
+fn uuid_of_nobody() -> String {
+    wharfinger_backends::catalog::fresh_id(1).to_string()
+}
+
+/// Bytes that one process is told to delete are deleted by another at once: its clock stands still, so it does not poll.
+async fn a_worker_is_woken_by_another_process(database: Database) {
+    let ground = ground(database, &harness::rabbitmq::shared().create_vhost());
+    let (api, worker) = (ground.start_as("api").await, ground.start_as("worker").await);
+    let supervisors = [Supervisor::start(&api.app).await, Supervisor::start(&worker.app).await];
+    let file = api.me().upload("f", b"bytes").await;
+    // Until the worker listens nobody hears; whoever deletes again is heard then.
+    eventually("the bytes are gone", async || {
+        if status(&api, &file).await == 200 {
+            api.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
+        }
+        let more = api.me().upload("more", b"bytes").await;
+        api.me().delete(&format!("/api/v2/files/{more}")).await.expect(204);
+        oracle::stored(&ground, &api).await.is_empty()
+    })
+    .await;
+    for supervisor in supervisors {
+        supervisor.stop().await;
+    }
+}
+
+on_each_database!(
+    the_broker_brings_the_check,
+    a_check_that_comes_too_early_comes_again,
+    a_check_that_comes_twice_is_run_once,
+    what_names_no_job_goes_to_the_dead_letters,
+    a_worker_is_woken_by_another_process,
+);
+
+/// Away, wiped, and away at the start: everything still happens, later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_lost_costs_time_and_nothing_else() {
+    let mut rabbit = RabbitMq::start().expect("a server");
+    let ground = ground(Database::Postgres, &rabbit.url());
+    let server = ground.start().await;
+    let me = server.me();
+    let wiped = id(&me.init("its message is wiped away", 5).await.expect(201));
+    messages::relay(&server.app).await.expect("published");
+    rabbit.wipe().expect("wiped");
+    rabbit.kill().expect("killed");
+    let unsent = id(&me.init("its message is not sent", 5).await.expect(201));
+    messages::relay(&server.app).await.expect("tried");
+    assert_eq!(waiting(&server).await, 1, "it waits");
+    me.get("/readyz").await.expect(200);
+    // While it is away it is polled for, without a grace.
+    let broker = server.app.broker.as_ref().expect("a broker");
+    assert_eq!(broker.slack_ms(), 0);
+    ground.advance(WINDOW_MS + GRACE_MS);
+    server.settle().await;
+    for file in [&wiped, &unsent] {
+        assert_eq!(status(&server, file).await, 410);
+    }
+    let late = ground.start().await;
+    let _consumer = consume(&late);
+    let grant = late.me().init("begun while it was away", 5).await.expect(201);
+    ground.advance(WINDOW_MS + GRACE_MS - 1_000);
+    rabbit.start_again().expect("started");
+    eventually("the broker is back", async || {
+        late.app.broker.as_ref().expect("a broker").look_after().await;
+        ground.advance(1);
+        messages::relay(&late.app).await.expect("published");
+        waiting(&late).await == 0
+    })
+    .await;
+    ground.advance(120_000);
+    eventually("the upload is reclaimed", async || status(&late, &id(&grant)).await == 410).await;
+    late.settle().await;
+    oracle::all_is_healed(&ground, &late).await;
+}
