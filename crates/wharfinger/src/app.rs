@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
 use wharfinger_backends::broker::{Rabbit, RabbitOptions};
-use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions};
+use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions, Destination};
 use wharfinger_backends::faults::Faults;
 use wharfinger_backends::quota::{QuotaError, RedisQuota};
 use wharfinger_lifecycle::UnixMs;
@@ -153,8 +153,13 @@ impl App {
             draining: CancellationToken::new(),
             verbs: TaskTracker::new(),
         };
-        if app.redis_gate.is_none() {
+        // What Redis counts is not what a catalog from a backup says.
+        if app.redis_gate.is_none() || matches!(standing, store::Standing::Restored { .. }) {
             quota::take_back_from_redis(&app.ledger()).await?;
+        }
+        if app.broker.is_none() {
+            // Checks that were to be published are found by whoever polls.
+            app.catalog.forget_outbox(Destination::Broker).await?;
         }
         Ok(app)
     }

@@ -92,6 +92,19 @@ pub(super) async fn forget_refunds_before(
     Ok(())
 }
 
+struct ForgetAll {
+    destination: Destination,
+}
+
+impl Write for ForgetAll {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        tx.run("DELETE FROM outbox WHERE destination = $1", args![self.destination.as_str()]).await?;
+        Ok(Verdict::Commit(()))
+    }
+}
+
 /// Takes due lines out of others' sight for a while. Who dies with them has only held them up.
 struct Claim {
     destination: Destination,
@@ -113,7 +126,8 @@ impl Write for Claim {
         );
         let args = args![self.destination.as_str(), self.now, self.hidden_until, self.limit as i64];
         let rows = tx.rows_built(sql, args).await?;
-        let mut lines = rows.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
+        // One that cannot be read must not hold up the others; hidden, it shows in the depth.
+        let mut lines: Vec<OutboxLine> = rows.iter().filter_map(|row| decode(row).ok()).collect();
         lines.sort_by(|one, other| one.id.cmp(&other.id));
         Ok(match lines.is_empty() {
             true => Verdict::Rollback(lines),
@@ -201,6 +215,14 @@ impl Catalog {
             return Ok(());
         }
         self.write(PutOff { ids, error: error.to_owned(), until }).await
+    }
+
+    /// Nobody is there any more to tell.
+    pub async fn forget_outbox(&self, destination: Destination) -> Result<(), CatalogError> {
+        if self.outbox_depth(destination).await?.0 == 0 {
+            return Ok(());
+        }
+        self.write(ForgetAll { destination }).await
     }
 
     /// How many lines wait for a destination, and since when the oldest does.

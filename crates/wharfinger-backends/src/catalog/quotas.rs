@@ -117,7 +117,11 @@ pub(super) async fn give_back(
             }
             let gate = gate::hold(tx, tenant).await?;
             if !at_redis(&gate) {
-                return Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row")));
+                // It came back between the two, or there is no row at all.
+                return match (held, gate.epoch) {
+                    (None, 1..) => Err(CatalogError::Repeat(format!("the gate of {tenant} moved"))),
+                    _ => Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row"))),
+                };
             }
             gate
         }

@@ -61,7 +61,7 @@ impl<W: Write> Write for Fenced<W> {
         // The lock keeps a claim out until this has committed; SQLite has one writer at a time anyway.
         let sql = tx.dialect().pick(
             "SELECT fence FROM sweeps WHERE name = $1",
-            "SELECT fence FROM sweeps WHERE name = $1 FOR SHARE",
+            "SELECT fence FROM sweeps WHERE name = $1 FOR NO KEY UPDATE",
         );
         let row = tx.row(sql, args![self.fence.sweep]).await?;
         match row.map(|row| row.int("fence")).transpose()? {

@@ -1,5 +1,6 @@
 //! The connection to Redis, one server or a cluster: made when it is first needed, thrown away when it fails.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -31,11 +32,24 @@ struct Open {
     number: u64,
 }
 
+impl Open {
+    fn parts(&self) -> (Link, u64, String) {
+        (self.link.clone(), self.number, self.version.clone())
+    }
+}
+
 pub(super) struct Connector {
     client: Client,
     address: String,
-    /// Made under the lock, so that many who find it missing make one.
-    open: Mutex<(u64, Option<Open>)>,
+    /// Made under the lock, so that many who find it missing make one; and where it fails, all of them hear so.
+    open: Mutex<Tries>,
+    tries: AtomicU64,
+}
+
+#[derive(Default)]
+struct Tries {
+    open: Option<Open>,
+    failed: Option<QuotaError>,
 }
 
 impl Connector {
@@ -45,7 +59,7 @@ impl Connector {
         let info = url.into_connection_info().map_err(unusable)?;
         let address = info.addr().to_string();
         let client = Client::open(info).map_err(unusable)?;
-        Ok(Connector { client, address, open: Mutex::new((0, None)) })
+        Ok(Connector { client, address, open: Mutex::default(), tries: AtomicU64::new(0) })
     }
 
     pub(super) fn address(&self) -> &str {
@@ -79,22 +93,34 @@ impl Connector {
     }
 
     async fn link(&self) -> Result<(Link, u64, String), QuotaError> {
-        let mut open = self.open.lock().await;
-        let (last, current) = &mut *open;
-        if current.is_none() {
-            *last += 1;
-            *current = Some(self.connect(*last).await?);
+        let seen = self.tries.load(Ordering::SeqCst);
+        let mut tries = self.open.lock().await;
+        if let Some(open) = &tries.open {
+            return Ok(open.parts());
         }
-        match current {
-            Some(open) => Ok((open.link.clone(), open.number, open.version.clone())),
-            None => Err(QuotaError::Away("no connection".into())),
+        // Whoever stood in line while somebody else tried need not try for themselves.
+        if let (true, Some(failed)) = (self.tries.load(Ordering::SeqCst) > seen, &tries.failed) {
+            return Err(failed.clone());
+        }
+        let connected = self.connect(seen + 1).await;
+        self.tries.fetch_add(1, Ordering::SeqCst);
+        match connected {
+            Ok(open) => {
+                let parts = open.parts();
+                *tries = Tries { open: Some(open), failed: None };
+                Ok(parts)
+            }
+            Err(error) => {
+                tries.failed = Some(error.clone());
+                Err(error)
+            }
         }
     }
 
     async fn drop_link(&self, number: u64) {
-        let mut open = self.open.lock().await;
-        if open.1.as_ref().is_some_and(|open| open.number == number) {
-            open.1 = None;
+        let mut tries = self.open.lock().await;
+        if tries.open.as_ref().is_some_and(|open| open.number == number) {
+            tries.open = None;
         }
     }
 
@@ -182,13 +208,23 @@ fn named(error: RedisError) -> QuotaError {
         ErrorKind::AuthenticationFailed => {
             QuotaError::Refused("it does not accept the user or the password of the URL".into())
         }
+        ErrorKind::Server(ServerErrorKind::ReadOnly) => {
+            QuotaError::Away("it is a replica, and takes no writes".into())
+        }
         ErrorKind::Server(ServerErrorKind::NoPerm) => {
             QuotaError::Refused(format!("the user of the URL lacks a right ({text})"))
+        }
+        _ if text.contains("READONLY") => QuotaError::Away("it is a replica, and takes no writes".into()),
+        _ if text.contains("OOM") => {
+            QuotaError::Away("it is full: raise its maxmemory, and let it evict nothing".into())
         }
         _ if text.contains("NOAUTH") || text.contains("WRONGPASS") => {
             QuotaError::Refused("it asks for a password that the URL does not give".into())
         }
-        _ if text.contains("NOPERM") => {
+        _ if ["NOPERM", "no permissions", "ACL failure", "can't run this command", "can't access"]
+            .iter()
+            .any(|words| text.contains(words)) =>
+        {
             QuotaError::Refused(format!("the user of the URL lacks a right ({text})"))
         }
         _ => QuotaError::Away(text),

@@ -89,6 +89,7 @@ struct Scripts {
     refund: Script,
     announce: Script,
     load: Script,
+    probe: Script,
 }
 
 /// A script of ours, as the server gets it: after what all of them begin with.
@@ -110,6 +111,7 @@ impl Scripts {
             refund: Script::new(script!("refund")),
             announce: Script::new(script!("announce")),
             load: Script::new(script!("load")),
+            probe: Script::new(script!("probe")),
         }
     }
 }
@@ -135,17 +137,15 @@ impl RedisQuota {
         self.connector.address()
     }
 
-    /// Whether the server answers, is one we can use, and lets us run scripts. Answers its version.
+    /// Whether the server answers, is one we can use, and lets us do all that the scripts do. Answers its version.
     pub async fn check(&self) -> Result<String, QuotaError> {
         let tenant = TenantId::new("wharfinger/check").map_err(|bad| QuotaError::Refused(bad.to_string()))?;
         self.faults
             .around("redis check", async {
                 let version = self.connector.version().await?;
-                // A load that nobody announced changes nothing, and takes every right that the scripts need.
-                let nobody = ["", "0", "0", "0", "0"].map(str::to_owned);
-                let answer: Vec<String> = self.call(&self.scripts.load, &tenant, &nobody).await?;
-                match answer.first().map(String::as_str) {
-                    Some("unannounced") => Ok(version),
+                let answer: Vec<String> = self.call(&self.scripts.probe, &tenant, &[]).await?;
+                match words(&answer).as_slice() {
+                    ["usable"] => Ok(version),
                     _ => Err(unexpected(&answer)),
                 }
             })

@@ -101,11 +101,14 @@ fn show(tenant: &str, quota: Quota, json: bool) {
 }
 
 fn report(synced: Synced, json: bool) {
-    let Synced { tenants, drift_bytes, rebuilt } = synced;
+    let Synced { tenants, drift_bytes, rebuilt, failed } = synced;
     if json {
-        let view = serde_json::json!({ "tenants": tenants, "driftBytes": drift_bytes, "rebuilt": rebuilt });
+        let view = serde_json::json!({ "tenants": tenants, "driftBytes": drift_bytes, "rebuilt": rebuilt, "failed": failed });
         line(format!("{view}"));
         return;
+    }
+    if failed > 0 {
+        line(format!("{failed} tenants could not be looked at; the log says why."));
     }
     let redis = match rebuilt {
         0 => String::new(),

@@ -54,7 +54,7 @@ struct BackendState {
 #[utoipa::path(
     get, path = "/readyz", tag = "operations", operation_id = "readyz",
     responses(
-        (status = 200, body = Readiness, description = "Every backend answers"),
+        (status = 200, body = Readiness, description = "Every backend that is needed answers"),
         (status = 503, body = Readiness, description = "The one that does not is named, or the process is about to stop"),
     ),
 )]
@@ -90,12 +90,13 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         },
     ];
     if let Some(gate) = &app.redis_gate {
-        let ok = gate.redis.check().await.is_ok();
+        // What is not needed is not waited for either.
         let needed = gate.fails_closed;
+        let ok = if needed { gate.redis.check().await.is_ok() } else { !gate.is_away() };
         backends.push(BackendState { name: "quota", kind: "redis", ok, needed, enforces: None });
     }
     if let Some(broker) = &app.broker {
-        let ok = broker.rabbit.check().await.is_ok();
+        let ok = broker.is_up();
         backends.push(BackendState { name: "broker", kind: "rabbitmq", ok, needed: false, enforces: None });
     }
     if backends.iter().all(|backend| backend.ok || !backend.needed) {

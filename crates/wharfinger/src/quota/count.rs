@@ -13,8 +13,9 @@ use crate::telemetry::metric;
 pub enum Why {
     /// It does not know the tenant, or no longer: new, restarted, flushed, failed over.
     Lost,
-    /// The catalog has gone on to this epoch, and nobody has told Redis.
-    Moved { epoch: i64 },
+    /// It counts under another epoch than the catalog's: nobody has told it of the last one, or the catalog came from
+    /// a backup.
+    Moved,
     /// The tenant had left it.
     Back,
     /// It may count what is not there.
@@ -29,7 +30,7 @@ impl Why {
     fn as_str(self) -> &'static str {
         match self {
             Why::Lost => "lost",
-            Why::Moved { .. } => "moved",
+            Why::Moved => "moved",
             Why::Back => "back",
             Why::Doubt => "doubt",
             Why::Full => "full",
@@ -37,11 +38,10 @@ impl Why {
         }
     }
 
-    /// Whether a Redis that counts soundly under this epoch needs nothing.
-    fn is_met_by(self, epoch: i64) -> bool {
+    /// Whether a Redis that counts soundly, and under the catalog's own epoch, needs nothing.
+    fn is_met_by_being_current(self) -> bool {
         match self {
-            Why::Lost => true,
-            Why::Moved { epoch: wanted } => epoch >= wanted,
+            Why::Lost | Why::Moved => true,
             Why::Back | Why::Doubt | Why::Full | Why::Sync => false,
         }
     }
@@ -68,13 +68,6 @@ pub async fn anew(
     if *counts != seen {
         return Ok(Counted::default());
     }
-    if why != Why::Sync {
-        let now_at = ledger.catalog.gate(name).await?;
-        tenant.learn(&now_at);
-        if tenant.is_at_database(ledger.clock.now()) {
-            return Ok(Counted::default());
-        }
-    }
     let load = fresh_id(ledger.clock.now()).to_string();
     let announced = match gate.redis.announce(name, &load).await {
         Ok(announced) => announced,
@@ -83,7 +76,14 @@ pub async fn anew(
             return Ok(Counted::default());
         }
     };
-    if announced.sound_epoch.is_some_and(|epoch| why.is_met_by(epoch)) {
+    // After Redis was asked: within one history of the catalog it cannot be ahead of what is read now.
+    let now_at = ledger.catalog.gate(name).await?;
+    tenant.learn(&now_at);
+    if why != Why::Sync && tenant.is_at_database(ledger.clock.now()) {
+        return Ok(Counted::default());
+    }
+    let is_current = now_at.keeper == GateKeeper::Redis && announced.sound_epoch == Some(now_at.epoch);
+    if is_current && why.is_met_by_being_current() {
         return Ok(Counted::default());
     }
     let moved = move_to(ledger, name, GateKeeper::Redis, announced.sound_epoch.unwrap_or(0)).await?;

@@ -66,6 +66,9 @@ async fn deliver(app: &App, gate: &RedisGate, line: &OutboxLine) -> Delivered {
     let Outbound::Refund { bytes, epoch } = line.what else {
         return Delivered::Not("no refund".into());
     };
+    if gate.is_away() {
+        return Delivered::Not("Redis is away".into());
+    }
     let seen = gate.tenant(&line.tenant).counts();
     let why = match gate.redis.refund(&line.tenant, &line.id, bytes, epoch).await {
         Ok(Refunded::Done { remembered }) if remembered <= REMEMBERED_MAX => return Delivered::Yes,
@@ -77,7 +80,7 @@ async fn deliver(app: &App, gate: &RedisGate, line: &OutboxLine) -> Delivered {
         Ok(Refunded::Later) => {
             // The load may be on its way, or have died with whoever was to bring it.
             if line.attempts > 0 {
-                let _ = count::anew(&app.ledger(), gate, &line.tenant, seen, Why::Moved { epoch }).await;
+                let _ = count::anew(&app.ledger(), gate, &line.tenant, seen, Why::Moved).await;
             }
             "Redis counts from an older epoch".to_owned()
         }
@@ -100,12 +103,19 @@ async fn settle_doubts(app: &App, gate: &RedisGate) -> Result<(), CatalogError> 
         return Ok(());
     }
     let doubtful = std::mem::take(&mut *lock(&gate.doubtful));
+    let mut outcome = Ok(());
     for name in doubtful {
         let seen = gate.tenant(&name).counts();
-        if let Err(error) = count::anew(&app.ledger(), gate, &name, seen, Why::Doubt).await {
-            gate.doubt(&name);
-            return Err(error);
+        match count::anew(&app.ledger(), gate, &name, seen, Why::Doubt).await {
+            Ok(counted) if counted.is_loaded => {}
+            // One that has left Redis is counted when it comes back.
+            Ok(_) if !gate.is_away() => {}
+            Ok(_) => gate.doubt(&name),
+            Err(error) => {
+                gate.doubt(&name);
+                outcome = Err(error);
+            }
         }
     }
-    Ok(())
+    outcome
 }

@@ -15,6 +15,7 @@ use crate::uploads::VerbError;
 
 /// After so many rounds in which the gate moved between two steps, the catalog lets in by itself.
 const ROUNDS_MAX: u32 = 8;
+const TWIN_PAUSES_MS: [u64; 4] = [0, 20, 60, 150];
 const ROUND_PAUSE: Backoff = Backoff { base_ms: 5, cap_ms: 100 };
 
 pub async fn register(app: &App, wanted: Registration) -> Result<Registered, VerbError> {
@@ -104,7 +105,11 @@ async fn by_redis(
                 count::anew(&app.ledger(), gate, name, seen, Why::Doubt).await?;
                 return Ok(None);
             }
-            Ok(Some(Registered::QuotaExceeded { used_bytes, limit_bytes }))
+            // What took the room may be this very request, sent twice.
+            match key_answer(app, wanted).await? {
+                None => Ok(Some(Registered::QuotaExceeded { used_bytes, limit_bytes })),
+                answer => Ok(answer),
+            }
         }
         Ok(Reservation::Counted { epoch, limit_bytes }) => {
             let admission = Admission::Redis { epoch, limit_bytes };
@@ -117,8 +122,7 @@ async fn by_redis(
                     release(gate, wanted, attempt).await;
                     tenant.learn(&moved);
                     if moved.keeper == GateKeeper::Redis {
-                        count::anew(&app.ledger(), gate, name, seen, Why::Moved { epoch: moved.epoch })
-                            .await?;
+                        count::anew(&app.ledger(), gate, name, seen, Why::Moved).await?;
                     } else if !tenant.is_at_database(app.clock.now()) {
                         count::anew(&app.ledger(), gate, name, seen, Why::Back).await?;
                     }
@@ -140,6 +144,18 @@ async fn by_redis(
             }
         }
     }
+}
+
+/// Asks a few times: a twin that is under way has its answer in a moment.
+async fn key_answer(app: &App, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
+    let Some(key_use) = &wanted.key_use else { return Ok(None) };
+    for pause_ms in TWIN_PAUSES_MS {
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        if let Some(answer) = app.catalog.key_answer(&wanted.file, key_use).await? {
+            return Ok(Some(answer));
+        }
+    }
+    Ok(None)
 }
 
 /// What was counted for a file that is surely not in the catalog.

@@ -14,6 +14,8 @@ pub struct Synced {
     pub drift_bytes: u64,
     /// Counters that Redis began anew.
     pub rebuilt: u64,
+    /// Tenants that could not be looked at.
+    pub failed: u64,
 }
 
 /// None: the tenant is not known here.
@@ -25,8 +27,10 @@ pub async fn tenant(
     let Some(drift) = ledger.catalog.rebuild_quota(name, ledger.default_limit_bytes).await? else {
         return Ok(None);
     };
-    let mut synced = Synced { tenants: 1, drift_bytes: drift.drift_bytes.unsigned_abs(), rebuilt: 0 };
+    let mut synced =
+        Synced { tenants: 1, drift_bytes: drift.drift_bytes.unsigned_abs(), rebuilt: 0, failed: 0 };
     match gate {
+        Some(gate) if drift.at_redis && gate.is_away() => synced.failed = 1,
         Some(gate) if drift.at_redis => {
             let seen = gate.tenant(name).counts();
             let counted = count::anew(ledger, gate, name, seen, Why::Sync).await?;
@@ -54,10 +58,18 @@ pub async fn all(
             if !goes_on() {
                 return Ok(sum);
             }
-            if let Some(synced) = tenant(ledger, gate, name).await? {
-                sum.tenants += synced.tenants;
-                sum.drift_bytes += synced.drift_bytes;
-                sum.rebuilt += synced.rebuilt;
+            match tenant(ledger, gate, name).await {
+                Ok(None) => {}
+                Ok(Some(synced)) => {
+                    sum.tenants += synced.tenants;
+                    sum.drift_bytes += synced.drift_bytes;
+                    sum.rebuilt += synced.rebuilt;
+                }
+                Err(error @ CatalogError::Fenced) => return Err(error),
+                Err(error) => {
+                    sum.failed += 1;
+                    tracing::warn!(job = "quota-sync", tenant = %name, error = %error, "a tenant was passed over");
+                }
             }
         }
     }

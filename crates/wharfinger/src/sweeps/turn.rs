@@ -107,6 +107,7 @@ impl Turn {
             app.clock.sleep_until(now.saturating_add(EXTEND_EVERY_MS)).await;
             let now = app.clock.now();
             if now - self.progress_at.load(Ordering::Relaxed) > app.settings.stage_timeout_ms {
+                tracing::error!(job = name, "a sweep hung at one item, and gives its turn away");
                 return VerbError::Unavailable("the sweep hung at one item".into());
             }
             match self.catalog.extend_sweep(name, now.saturating_add(LEASE_MS)).await.map_err(VerbError::from)

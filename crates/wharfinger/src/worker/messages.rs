@@ -45,10 +45,14 @@ impl Broker {
 
     /// What is to be left to the broker by whoever polls.
     pub fn slack_ms(&self) -> i64 {
-        if self.is_up.load(Ordering::Relaxed) { SLACK_MS } else { 0 }
+        if self.is_up() { SLACK_MS } else { 0 }
     }
 
-    fn is_up(&self, now_up: bool, why: Option<&str>) {
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
+    fn learn(&self, now_up: bool, why: Option<&str>) {
         if self.is_up.swap(now_up, Ordering::Relaxed) != now_up {
             metric::broker_up(now_up);
             match why {
@@ -65,8 +69,8 @@ impl Broker {
     /// Whether it is there, for those who leave work to it.
     pub async fn look_after(&self) {
         match self.rabbit.check().await {
-            Ok(()) => self.is_up(true, None),
-            Err(error) => self.is_up(false, Some(&error.to_string())),
+            Ok(()) => self.learn(true, None),
+            Err(error) => self.learn(false, Some(&error.to_string())),
         }
     }
 }
@@ -103,7 +107,7 @@ pub async fn relay(app: &App) -> Result<u64, CatalogError> {
             let until = app.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
             let ids = late.into_iter().map(|line| line.id).collect();
             app.catalog.put_off_outbox(ids, &why, until).await?;
-            broker.is_up(false, Some(&why));
+            broker.learn(false, Some(&why));
             return Ok(arrived);
         }
     }

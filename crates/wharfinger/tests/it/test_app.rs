@@ -173,6 +173,13 @@ impl Ground {
         self.folder.path()
     }
 
+    /// A number of a PostgreSQL that may be away.
+    pub async fn try_scalar(&self, sql: &'static str) -> Option<i64> {
+        let (_, url) = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL")?;
+        let mut connection = sqlx::PgConnection::connect(url).await.ok()?;
+        sqlx::query_scalar(sql).fetch_one(&mut connection).await.ok()
+    }
+
     /// A number read from the catalog behind the program's back.
     pub async fn scalar(&self, sql: &'static str) -> i64 {
         let postgres = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL");

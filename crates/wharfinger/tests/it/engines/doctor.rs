@@ -80,9 +80,36 @@ fn a_redis_that_lets_us_in_for_too_little() {
         .expect("a user");
     stops_the_start("quota", &[(QUOTA, &format!("redis://clerk:sesame@{address}"))], &["right"]);
 
+    // Each right counts: without one of them nothing would ever be let in by Redis, and nobody be told why.
+    for right in ["incrby", "hset", "sadd", "expire", "time"] {
+        server
+            .cli(&[
+                "ACL",
+                "SETUSER",
+                "clerk",
+                "reset",
+                "on",
+                ">sesame",
+                "~quota:*",
+                "+@all",
+                &format!("-{right}"),
+            ])
+            .expect("a user");
+        stops_the_start("quota", &[(QUOTA, &format!("redis://clerk:sesame@{address}"))], &["right"]);
+    }
+
     let place = Place::new();
     let ran = place.run_with(&[(QUOTA, &server.url())], &["doctor", "--json"]).expect(0);
     assert!(said(&ran, "quota").1.contains("Redis "), "{ran:?}");
+}
+
+#[test]
+fn a_redis_that_takes_no_writes() {
+    let (leader, replica) = (Redis::start().expect("a server"), Redis::start().expect("another"));
+    replica.cli(&["REPLICAOF", "127.0.0.1", &leader.port().to_string()]).expect("told");
+    is_done_without("quota", &[(QUOTA, &replica.url())], &["replica"]);
+    leader.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("set");
+    is_done_without("quota", &[(QUOTA, &leader.url())], &["maxmemory"]);
 }
 
 #[test]
