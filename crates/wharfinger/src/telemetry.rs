@@ -6,7 +6,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 pub fn log_to_stderr() {
-    let filter = crate::config::log_filter().unwrap_or_else(|| "info".to_owned());
+    // What RabbitMQ's driver logs about a connection, we say ourselves, in one line.
+    let filter = crate::config::log_filter().unwrap_or_else(|| "info,lapin=off".to_owned());
     // A second call (tests, embedding programs) keeps the first subscriber.
     let _ = tracing_subscriber::fmt()
         .json()

@@ -58,12 +58,13 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     }
     let supervisor = Supervisor::start(&app).await;
 
+    // Before anybody knows that we are there: who is told to stop at once stops in order too.
+    let mut signals = Signals::listen().map_err(failed)?;
     let stop = CancellationToken::new();
     let server = tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
     greet(&app, secrets.first_start);
     tracing::info!(instance = %app.settings.instance_id, address = %address, roles = %app.roles, "serving");
 
-    let mut signals = Signals::listen().map_err(failed)?;
     let told = signals.next().await;
     app.draining.cancel();
     // Whoever says it twice does not want to wait.
