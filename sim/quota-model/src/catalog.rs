@@ -74,8 +74,9 @@ impl Catalog {
         }
     }
 
-    pub fn rebuild(&mut self, sum: i8) -> Load {
-        self.epoch += 1;
+    /// `held` is the epoch that Redis counted under when it was asked: the new one is above both.
+    pub fn rebuild(&mut self, sum: i8, held: Option<u8>) -> Load {
+        self.epoch = self.epoch.max(held.unwrap_or(0)) + 1;
         self.gate = Gate::Redis;
         self.used = 0;
         Load { epoch: self.epoch, sum, limit: self.limit }

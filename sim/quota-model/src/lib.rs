@@ -13,6 +13,17 @@
 //! executed, and a crash is taking no further step. Neither needs a step of its own. Redis may restart empty or
 //! with what it held earlier, change primaries to a replica that lags and back, be flushed, and lose single keys.
 //!
+//! The announcements of loads are a set. Redis mints a name for each, and knows it together with the run that it was
+//! made to; a load is taken under its own name only, and takes away no other. So of two rebuilds that race, the load
+//! of the later epoch is taken also after that of the earlier, and the other way round it is refused: a newer or
+//! equal epoch stays. The limit does not hang on that refusal, as each name is taken once and the catalog never comes
+//! back to an epoch; that Redis, once it has caught up, stays so does. Names that nobody bears are left out, and a
+//! name that is lost or expires is a load that is never executed.
+//!
+//! A rebuild is spared if Redis said to its announcement that it soundly counts under the very epoch that the catalog
+//! then turns out to have. Otherwise it takes an epoch above the catalog's and above the one that Redis had; as long as
+//! the catalog does not go back Redis is never ahead, which is a claim too, and the second is no more than the first.
+//!
 //! That nothing is under way is read from Redis and the outbox alone: no id in flight, no line owed. Who crashed
 //! with a reservation leaves its id in flight for all to see. One thing is not to be seen there: a late copy of a
 //! reservation, executed after its file was inserted and settled, is counted as if it were new, and a late copy
@@ -20,10 +31,10 @@
 //!
 //! # What is not
 //!
-//! Time: nothing expires. Progress: except that Redis fallen behind is rebuilt, the claims are about what never
-//! happens. A catalog restored from a backup, whose epoch goes back: Redis must be flushed then. Two tenants:
-//! they share nothing but the server. Bounds: a handful of rebuilds and at most two faults in a run, see
-//! [`rules::Scope`]; what needs more of them to go wrong is not found.
+//! Time: nothing expires. Progress: except that Redis fallen behind can be rebuilt, and is not set back by a load, the
+//! claims are about what never happens. A catalog restored from a backup, whose epoch goes back: Redis must be flushed
+//! then. Two tenants: they share nothing but the server. Bounds: a handful of rebuilds and at most two faults in a
+//! run, see [`rules::Scope`]; what needs more of them to go wrong is not found.
 //!
 //! # How to read a counterexample
 //!

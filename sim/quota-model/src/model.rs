@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use crate::catalog::{File, Gate};
 use crate::claims;
-use crate::redis::{Key, Load, Refunded, Reserved};
+use crate::redis::{Key, Load, Loaded, Refunded, Reserved};
 use crate::rules::{Fault, Rules, Safeguard, Scope};
 use crate::state::{Action, Outcome, Rebuild, State, Step};
 
@@ -50,6 +50,7 @@ impl Model for Quota {
         if !self.scope.watched {
             state.last = Outcome::Plain;
         }
+        self.tidy(&mut state);
         let state = if self.scope.folded { state.folded(&self.scope.sizes) } else { state };
         (state != *before).then_some(state)
     }
@@ -60,6 +61,33 @@ impl Model for Quota {
 }
 
 impl Quota {
+    /// Forgets what can make no difference any more: fewer states. Runs and the catalog's epoch only go up, so that a
+    /// name of an earlier run opens nothing, and an earlier epoch of Redis is neither equal nor the higher of the two.
+    fn tidy(&self, state: &mut State) {
+        if self.rules.has(Safeguard::AnnouncedToThisRun) {
+            state.redis.forget_names_of_earlier_runs();
+        }
+        // Names are new each time: a load without its name is never taken any more, whatever it brings.
+        let named = self.rules.has(Safeguard::LoadAnnounced) && self.rules.has(Safeguard::AnnouncementMinted);
+        if named && !self.scope.watched {
+            for (rebuild, now) in state.rebuilds.iter_mut().enumerate() {
+                if matches!(now, Rebuild::Sent(_)) && !state.redis.knows_name(rebuild) {
+                    *now = Rebuild::Over;
+                }
+            }
+        }
+        if self.rules.has(Safeguard::SparedOnlyIfEqual) {
+            let epoch = state.catalog.epoch;
+            for rebuild in &mut state.rebuilds {
+                if let Rebuild::Announced { held } | Rebuild::Needed { held } | Rebuild::Read { held, .. } =
+                    rebuild
+                {
+                    *held = held.filter(|held| *held >= epoch);
+                }
+            }
+        }
+    }
+
     fn ids(&self) -> impl Iterator<Item = usize> + '_ {
         self.scope.sizes.iter().enumerate().filter(|(_, size)| **size > 0).map(|(id, _)| id)
     }
@@ -120,17 +148,38 @@ impl Quota {
         if rebuild > 0 && state.rebuilds[rebuild - 1] == Rebuild::Idle {
             return;
         }
-        match state.rebuilds[rebuild] {
+        let now = state.rebuilds[rebuild];
+        if let Rebuild::Announced { held } = now
+            && (self.scope.triggered || self.spares(state, held))
+        {
+            actions.push(Action::Compare { rebuild });
+        }
+        match now {
             Rebuild::Idle if self.scope.triggered && state.wanted == 0 => return,
             Rebuild::Idle => actions.push(Action::Announce { rebuild, answered: true }),
-            Rebuild::Announced if !self.rules.has(Safeguard::SumNotBefore) => {
+            Rebuild::Announced { .. } if self.scope.triggered => {}
+            Rebuild::Announced { .. } | Rebuild::Needed { .. }
+                if !self.rules.has(Safeguard::SumNotBefore) =>
+            {
                 actions.push(Action::ReadSum { rebuild });
             }
-            Rebuild::Announced | Rebuild::Read { .. } => actions.push(Action::Raise { rebuild }),
+            Rebuild::Announced { .. } | Rebuild::Needed { .. } | Rebuild::Read { .. } => {
+                actions.push(Action::Raise { rebuild });
+            }
             Rebuild::Raised(_) => actions.push(Action::ReadSum { rebuild }),
             Rebuild::Sent(_) => actions.push(Action::Load { rebuild }),
+            Rebuild::Over => {}
         }
-        actions.push(Action::Announce { rebuild, answered: false });
+        // A late copy has a name of its own, which nobody hears: nothing comes of it.
+        if !self.rules.has(Safeguard::AnnouncementMinted) {
+            actions.push(Action::Announce { rebuild, answered: false });
+        }
+    }
+
+    /// Whether a Redis that counts under this epoch needs no rebuild.
+    fn spares(&self, state: &State, held: Option<u8>) -> bool {
+        let equal = held == Some(state.catalog.epoch);
+        equal || held.is_some() && !self.rules.has(Safeguard::SparedOnlyIfEqual)
     }
 
     fn fault_actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -182,9 +231,11 @@ impl Quota {
             }
             Action::Refund { line, answered } => self.refund(state, line, answered),
             Action::ForgetOldLine { line } => state.catalog.forget_line(line),
-            Action::Announce { .. } | Action::ReadSum { .. } | Action::Raise { .. } | Action::Load { .. } => {
-                self.rebuild(state, action)
-            }
+            Action::Announce { .. }
+            | Action::Compare { .. }
+            | Action::ReadSum { .. }
+            | Action::Raise { .. } => self.rebuild(state, action),
+            Action::Load { rebuild } => self.load(state, rebuild),
             Action::Leave => {
                 state.leaves_left -= 1;
                 state.catalog.leave(self.rules, &self.scope.sizes);
@@ -206,13 +257,7 @@ impl Quota {
     }
 
     fn reserve(&self, state: &mut State, id: usize, answered: bool) {
-        let behind = state.redis.keys.epoch < state.told && self.rules.has(Safeguard::BehindReloads);
-        let told = if behind && answered {
-            Reserved::Reload
-        } else {
-            state.redis.reserve(self.rules, id, self.scope.sizes[id])
-        };
-        match told {
+        match state.redis.reserve(self.rules, id, self.scope.sizes[id]) {
             Reserved::Ok { epoch, counted } => {
                 let inserted = matches!(state.uploads[id].step, Step::Known | Step::Unknown);
                 state.redis.keys.stray |= counted && inserted;
@@ -220,8 +265,15 @@ impl Quota {
                     state.uploads[id].step = Step::Held { epoch };
                 }
             }
-            Reserved::Reload if answered && self.scope.triggered => state.wanted = (state.wanted + 1).min(2),
+            Reserved::Reload if answered => self.want(state),
             Reserved::Reload | Reserved::Refused => {}
+        }
+    }
+
+    /// More than two who want the same thing are no more than two.
+    fn want(&self, state: &mut State) {
+        if self.scope.triggered {
+            state.wanted = (state.wanted + 1).min(2);
         }
     }
 
@@ -232,8 +284,8 @@ impl Quota {
                 let moved = !state.catalog.admits(self.rules, epoch);
                 if moved {
                     state.last = Outcome::EpochMoved;
-                    if self.scope.triggered {
-                        state.told = state.catalog.epoch;
+                    if self.rules.has(Safeguard::MovedRebuilds) {
+                        self.want(state);
                     }
                 }
                 moved
@@ -277,41 +329,62 @@ impl Quota {
     }
 
     fn rebuild(&self, state: &mut State, action: Action) {
-        let sum = state.catalog.sum(&self.scope.sizes);
+        let now = state.catalog.sum(&self.scope.sizes);
         match action {
-            Action::Announce { rebuild, answered: true } => {
+            Action::Announce { rebuild, answered } => {
                 state.redis.announce(rebuild);
-                state.rebuilds[rebuild] = Rebuild::Announced;
-                state.wanted = state.wanted.saturating_sub(1);
+                if answered {
+                    let held = state.redis.sound_epoch(self.rules);
+                    state.rebuilds[rebuild] = Rebuild::Announced { held };
+                    state.wanted = state.wanted.saturating_sub(1);
+                }
             }
-            // A name that Redis gave, and nobody heard, is as good as none.
-            Action::Announce { .. } if self.rules.has(Safeguard::AnnouncementMinted) => {
-                state.redis.keys.loading = None;
+            Action::Compare { rebuild } => {
+                let Rebuild::Announced { held } = state.rebuilds[rebuild] else { return };
+                state.rebuilds[rebuild] = Rebuild::Needed { held };
+                if self.spares(state, held) {
+                    state.rebuilds[rebuild] = Rebuild::Idle;
+                    state.redis.forget_name(rebuild);
+                    state.last = Outcome::RebuildSpared;
+                }
             }
-            Action::Announce { rebuild, .. } => state.redis.announce(rebuild),
             Action::ReadSum { rebuild } => {
                 state.rebuilds[rebuild] = match state.rebuilds[rebuild] {
-                    Rebuild::Raised(load) => Rebuild::Sent(Load { sum, ..load }),
-                    _ => Rebuild::Read { sum },
+                    Rebuild::Raised(load) => Rebuild::Sent(Load { sum: now, ..load }),
+                    Rebuild::Announced { held } | Rebuild::Needed { held } => {
+                        Rebuild::Read { sum: now, held }
+                    }
+                    other => other,
                 };
             }
             Action::Raise { rebuild } => {
-                let read = match state.rebuilds[rebuild] {
-                    Rebuild::Read { sum } => sum,
-                    _ => sum,
+                let (sum, held) = match state.rebuilds[rebuild] {
+                    Rebuild::Read { sum, held } => (sum, held),
+                    Rebuild::Announced { held } | Rebuild::Needed { held } => (now, held),
+                    _ => return,
                 };
-                let load = state.catalog.rebuild(read);
+                let load = state.catalog.rebuild(sum, held);
                 let whole = self.rules.has(Safeguard::SumNotAfter);
                 state.rebuilds[rebuild] = if whole { Rebuild::Sent(load) } else { Rebuild::Raised(load) };
             }
-            Action::Load { rebuild } => {
-                if let Rebuild::Sent(load) = state.rebuilds[rebuild]
-                    && !state.redis.load(self.rules, rebuild, load)
-                {
-                    state.last = Outcome::LoadRefused;
+            _ => {}
+        }
+    }
+
+    fn load(&self, state: &mut State, rebuild: usize) {
+        let Rebuild::Sent(load) = state.rebuilds[rebuild] else { return };
+        let held = state.redis.sound_epoch(self.rules);
+        let is_held = |other: &Rebuild| matches!(other, Rebuild::Sent(load) if held == Some(load.epoch));
+        // They begin one after the other.
+        let raced = state.rebuilds[rebuild + 1..].iter().any(is_held);
+        match state.redis.load(self.rules, rebuild, load) {
+            Loaded::Yes => {
+                state.set_back |= held == Some(state.catalog.epoch) && load.epoch < state.catalog.epoch;
+                if raced {
+                    state.last = Outcome::RacingLoadTaken;
                 }
             }
-            _ => {}
+            Loaded::Unannounced | Loaded::Newer => state.last = Outcome::LoadRefused,
         }
     }
 }

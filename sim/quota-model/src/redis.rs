@@ -1,6 +1,6 @@
 //! Redis: what it holds for a tenant, the scripts, each of which is atomic, and what befalls it.
 
-use crate::rules::{Fault, Rules, Safeguard};
+use crate::rules::{Fault, REBUILDS, Rules, Safeguard};
 
 /// The keys of a tenant. All of it can be lost, in part or as a whole, or become what it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,20 +16,17 @@ pub struct Keys {
     pub refunded: u8,
     /// Bit per key that was evicted: its value reads as nothing.
     pub lost: u8,
-    pub loading: Option<Announcement>,
+    /// The announcements, each of which only its own load takes away: per rebuild, if the name that was minted for it
+    /// is there, the run that it was minted in. A name that nobody heard opens nothing, and is left out.
+    pub loading: [Option<u8>; REBUILDS],
     /// Not in Redis: a late copy of a reservation was counted after its file had been inserted and settled, so
     /// that nobody will ever take it back. Only a load mends that.
     pub stray: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Announcement {
-    pub rebuild: u8,
-    pub run: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Redis {
+    /// The process and its reign; whose catalog it is goes without saying where there is one only.
     pub run: u8,
     pub keys: Keys,
     /// The keys as they were saved or replicated at some moment.
@@ -48,6 +45,13 @@ pub enum Refunded {
     Later,
     Dropped,
     Done { again: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loaded {
+    Yes,
+    Unannounced,
+    Newer,
 }
 
 /// What a rebuild brings.
@@ -75,7 +79,7 @@ impl Keys {
         inflight: 0,
         refunded: 0,
         lost: 0,
-        loading: None,
+        loading: [None; REBUILDS],
         stray: false,
     };
 
@@ -146,26 +150,56 @@ impl Redis {
         Refunded::Done { again: false }
     }
 
-    pub fn announce(&mut self, rebuild: usize) {
-        self.keys.loading = Some(Announcement { rebuild: rebuild as u8, run: self.run });
+    /// The epoch that Redis soundly counts under.
+    pub fn sound_epoch(&self, rules: Rules) -> Option<u8> {
+        self.believed(rules).then_some(self.keys.epoch)
     }
 
-    /// False: refused.
-    pub fn load(&mut self, rules: Rules, rebuild: usize, load: Load) -> bool {
-        let announced = match self.keys.loading {
+    pub fn announce(&mut self, rebuild: usize) {
+        self.keys.loading[rebuild] = Some(self.run);
+    }
+
+    /// Nobody will ever load under this name, wherever it is still written.
+    pub fn forget_name(&mut self, rebuild: usize) {
+        self.keys.loading[rebuild] = None;
+        if let Some(saved) = &mut self.saved {
+            saved.loading[rebuild] = None;
+        }
+    }
+
+    /// Whether the name is written anywhere, also where it was saved.
+    pub fn knows_name(&self, rebuild: usize) -> bool {
+        [Some(&self.keys), self.saved.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|keys| keys.loading[rebuild].is_some())
+    }
+
+    pub fn forget_names_of_earlier_runs(&mut self) {
+        let run = self.run;
+        for keys in [Some(&mut self.keys), self.saved.as_mut()].into_iter().flatten() {
+            keys.loading = keys.loading.map(|made_to| made_to.filter(|made_to| *made_to == run));
+        }
+    }
+
+    pub fn load(&mut self, rules: Rules, rebuild: usize, load: Load) -> Loaded {
+        let announced = match self.keys.loading[rebuild] {
             _ if !rules.has(Safeguard::LoadAnnounced) => true,
             None => false,
-            Some(loading) => {
-                let here = loading.run == self.run || !rules.has(Safeguard::AnnouncedToThisRun);
-                usize::from(loading.rebuild) == rebuild && here
-            }
+            Some(run) => run == self.run || !rules.has(Safeguard::AnnouncedToThisRun),
         };
-        let newer_is_there = self.believed(rules) && self.keys.epoch >= load.epoch;
-        if !announced || newer_is_there && rules.has(Safeguard::NewerStateStays) {
-            return false;
+        if !announced {
+            return Loaded::Unannounced;
         }
-        self.keys = Keys::of(load, self.run);
-        true
+        if rules.has(Safeguard::NameTakenOnce) {
+            self.keys.loading[rebuild] = None;
+        }
+        let newer_is_there = self.sound_epoch(rules).is_some_and(|held| held >= load.epoch);
+        if newer_is_there && rules.has(Safeguard::NewerStateStays) {
+            return Loaded::Newer;
+        }
+        self.keys = Keys { loading: self.keys.loading, ..Keys::of(load, self.run) };
+        Loaded::Yes
     }
 
     pub fn suffer(&mut self, rules: Rules, fault: Fault) {

@@ -38,6 +38,8 @@ pub enum Safeguard {
     AnnouncedToThisRun,
     /// Redis names the announcement, anew at every execution, rather than the one who announces.
     AnnouncementMinted,
+    /// A load takes its name away, whether it is taken or refused as not newer; all other names stay.
+    NameTakenOnce,
     /// A load does not replace state of its own epoch or of a later one.
     NewerStateStays,
     /// A reservation counts once per id.
@@ -50,8 +52,10 @@ pub enum Safeguard {
     LeaveRaisesEpoch,
     /// Changing the limit raises the epoch.
     LimitRaisesEpoch,
-    /// Who found the epoch moved says so when it reserves again, and Redis answers RELOAD while it is behind.
-    BehindReloads,
+    /// Who finds that the epoch moved sets about a rebuild, though Redis said nothing is wrong.
+    MovedRebuilds,
+    /// A rebuild is spared only where Redis counts under the catalog's epoch, not wherever it counts.
+    SparedOnlyIfEqual,
 }
 
 /// The protocol: all safeguards but those taken away.
@@ -113,7 +117,8 @@ pub struct Scope {
     pub kinds: &'static [Fault],
     /// Remembers the outcome of the last step, for the claims about what must be seen.
     pub watched: bool,
-    /// Rebuilds are begun only by those who were told to, rather than at any time.
+    /// Rebuilds are begun only by those who found a need, and spared wherever they can be, rather than begun at any
+    /// time and spared or not.
     pub triggered: bool,
     /// Takes states for one that differ only in which id of the same size is which. Smaller, but the ids of a
     /// counterexample change from step to step.

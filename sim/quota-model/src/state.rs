@@ -32,17 +32,21 @@ pub struct Upload {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rebuild {
+    /// Not begun; or spared, which comes to the same: the name that it leaves behind is nobody's.
     Idle,
-    /// Redis answered the announcement.
-    Announced,
+    /// Redis answered the announcement, and with it under which epoch it soundly counts.
+    Announced { held: Option<u8> },
+    /// The catalog's epoch was read, and is another. Only where rebuilds are triggered: elsewhere the next step may
+    /// be taken without looking.
+    Needed { held: Option<u8> },
     /// The sum was read and the epoch not yet raised. Only where the sum may come before.
-    Read {
-        sum: i8,
-    },
+    Read { sum: i8, held: Option<u8> },
     /// The epoch was raised and the sum not yet read. Only where the sum may come after.
     Raised(Load),
     /// The load was sent: it may be executed at any time from then on, any number of times.
     Sent(Load),
+    /// The load was taken or refused, or its name lost: copies of it come to nothing.
+    Over,
 }
 
 /// What the last step came to, where that is worth seeing.
@@ -52,6 +56,9 @@ pub enum Outcome {
     RefundContained,
     RefundAgain,
     LoadRefused,
+    /// A load was taken though that of a rebuild announced after it had been taken before.
+    RacingLoadTaken,
+    RebuildSpared,
     EpochMoved,
 }
 
@@ -66,9 +73,10 @@ pub struct State {
     pub limits_left: u8,
     /// An insert went over the limit in force.
     pub over: bool,
-    /// Where rebuilds are triggered: how many were told to rebuild, and the highest epoch anybody was told of.
+    /// A load took from Redis what it counted under the catalog's own epoch.
+    pub set_back: bool,
+    /// Where rebuilds are triggered: how many found the need of one.
     pub wanted: u8,
-    pub told: u8,
     pub last: Outcome,
 }
 
@@ -86,6 +94,7 @@ pub enum Action {
     Refund { line: usize, answered: bool },
     ForgetOldLine { line: usize },
     Announce { rebuild: usize, answered: bool },
+    Compare { rebuild: usize },
     ReadSum { rebuild: usize },
     Raise { rebuild: usize },
     Load { rebuild: usize },
@@ -108,8 +117,8 @@ impl State {
             leaves_left: scope.leaves,
             limits_left: scope.limit_changes,
             over: false,
+            set_back: false,
             wanted: 0,
-            told: 0,
             last: Outcome::Plain,
         }
     }

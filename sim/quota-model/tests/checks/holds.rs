@@ -23,6 +23,12 @@ fn three_rebuilds_and_a_fault() {
     assert_holds(Rules::all(), Scope { rebuilds: 3, ..faulty() });
 }
 
+/// Elsewhere they begin at any time, and look at the epochs or not.
+#[test]
+fn rebuilds_where_there_is_need_and_a_fault() {
+    assert_holds(Rules::all(), Scope { triggered: true, limit_changes: 1, other_limit: 2, ..faulty() });
+}
+
 #[test]
 fn two_faults_in_a_row() {
     assert_holds(Rules::all(), Scope { faults: 2, ..faulty() });

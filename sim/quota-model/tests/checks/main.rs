@@ -36,3 +36,12 @@ fn assert_breaks(safeguards: &[Safeguard], scope: Scope, claim: &'static str) {
         println!("{}", action.map_or(String::from("  broken"), |action| format!("{action:?}")));
     }
 }
+
+/// Every state of the scope is visited; this claim breaks, and no other does.
+fn assert_breaks_nothing_but(safeguards: &[Safeguard], scope: Scope, claim: &'static str) {
+    let checker = Quota { rules: without(safeguards), scope }.checker().threads(2).spawn_bfs().join();
+    assert!(checker.is_done(), "all of it was explored");
+    println!("without {safeguards:?}: {} states", checker.unique_state_count());
+    let broken: Vec<_> = checker.discoveries().into_keys().collect();
+    assert_eq!(broken, [claim], "without {safeguards:?}");
+}

@@ -1,6 +1,6 @@
 //! Each safeguard taken away alone, and what then breaks: the limit itself wherever it can.
 
-use quota_model::claims::{DATABASE_EXACT, LIMIT_KEPT, REDIS_ENOUGH, REDIS_EXACT};
+use quota_model::claims::{DATABASE_EXACT, LIMIT_KEPT, REDIS_ENOUGH, REDIS_EXACT, REDIS_NOT_SET_BACK};
 use quota_model::rules::{Fault, Safeguard, Scope};
 
 use super::assert_breaks;
@@ -100,6 +100,19 @@ fn load_is_announced_to_this_run() {
 fn announcement_is_named_by_redis() {
     assert_breaks(&[Safeguard::AnnouncementMinted], with_fault(&[Fault::Flush]), LIMIT_KEPT);
     assert_breaks(&[Safeguard::AnnouncementMinted], with_fault(&[Fault::RestartEmpty]), LIMIT_KEPT);
+}
+
+/// The load is executed a second time, after a key was lost of what came between: the names are in another key.
+#[test]
+fn name_is_taken_once() {
+    assert_breaks(&[Safeguard::NameTakenOnce], with_fault(&[Fault::Evict]), LIMIT_KEPT);
+}
+
+/// Two rebuilds race, and the load of the earlier epoch comes last. The limit is kept even so, see redundant.rs; but
+/// Redis, which had caught up, is behind the catalog again: nothing is let in until yet another rebuild.
+#[test]
+fn newer_state_stays() {
+    assert_breaks(&[Safeguard::NewerStateStays], Scope::small(), REDIS_NOT_SET_BACK);
 }
 
 /// Counts too much, never too little: room is lost, the limit is kept.
