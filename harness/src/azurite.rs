@@ -44,6 +44,7 @@ pub fn shared() -> &'static Azurite {
 impl Kind for Emulator {
     const NAME: &'static str = "Azurite";
     const ADDRESS_VARIABLE: &'static str = ADDRESS_VARIABLE;
+    const PORT_WAS_TAKEN: &'static [&'static str] = &["EADDRINUSE"];
     type Options = ();
 
     /// Its data lie in a temporary folder.
@@ -67,10 +68,6 @@ impl Kind for Emulator {
             .arg("--skipApiVersionCheck")
             .args(["--silent", "--disableTelemetry"]);
         node
-    }
-
-    fn port_was_taken(error: &Error) -> bool {
-        error.to_string().contains("EADDRINUSE")
     }
 }
 

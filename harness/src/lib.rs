@@ -6,6 +6,7 @@ pub mod azurite;
 mod command;
 mod error;
 mod http;
+mod installation;
 mod node_packages;
 pub mod packages;
 mod percent;
@@ -15,6 +16,7 @@ pub mod rabbitmq;
 pub mod radosgw;
 pub mod redis;
 mod server;
+mod sharing;
 mod store_address;
 mod store_server;
 

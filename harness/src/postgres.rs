@@ -13,8 +13,8 @@ use std::time::Duration;
 use self::address::Address;
 use self::binaries::Binaries;
 use crate::account::Account;
-use crate::server::{Server, accepts_connections, free_port, random};
-use crate::{Error, command};
+use crate::server::{Server, accepts_connections, free_port, on_free_ports, random};
+use crate::{Error, command, sharing};
 
 /// Names a running server, as a URL, that [`shared`] attaches to rather than starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_POSTGRES";
@@ -22,7 +22,6 @@ pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_POSTGRES";
 /// Recovery after a kill is part of starting, on machines with slow disks too.
 const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
 const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
-const TRIES_FOR_A_PORT: usize = 3;
 
 /// In which a postmaster tells what it is about, within the server's folder.
 const STATUS_FILE: &str = "data/postmaster.pid";
@@ -60,12 +59,8 @@ struct Ours {
 ///
 /// Panics where there is none to be had: tests without their server must fail, not pass unrun.
 pub fn shared() -> &'static Postgres {
-    // The failure is kept too, so that each test reports it at once rather than trying again.
     static SHARED: OnceLock<Result<Postgres, Error>> = OnceLock::new();
-    match SHARED.get_or_init(Postgres::from_environment) {
-        Ok(postgres) => postgres,
-        Err(error) => panic!("the tests need PostgreSQL, and it could not be had: {error}"),
-    }
+    sharing::once("PostgreSQL", &SHARED, Postgres::from_environment)
 }
 
 impl Postgres {
@@ -81,40 +76,29 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// A server with a folder and an address, but no data yet.
+    /// A server with a folder, but without data, and without a port until it is launched.
     fn prepare(options: Options) -> Result<Self, Error> {
         let binaries = Binaries::find_or_unpack()?;
         let account = Account::instead_of_root("postgres")?;
         // SIGQUIT: at once and without a last checkpoint, but leaving no shared memory behind.
         let server = Server::prepare("postgres", account, "QUIT")?;
-        Ok(Self { binaries, address: Address::local(free_port()?), ours: Some(Ours { server, options }) })
+        Ok(Self { binaries, address: Address::local(0), ours: Some(Ours { server, options }) })
     }
 
-    /// Takes another port where somebody else was faster.
+    /// Of a start only this is done over where the port was taken: the data take seconds to make.
     fn launch_on_some_port(&mut self) -> Result<(), Error> {
-        let mut tries = 1;
-        while let Err(error) = self.launch() {
-            let port_was_taken = error.to_string().contains("Address already in use");
-            if !port_was_taken || tries == TRIES_FOR_A_PORT {
-                return Err(error);
-            }
-            tries += 1;
+        on_free_ports(&["Address already in use"], || {
             self.address = Address::local(free_port()?);
-        }
-        Ok(())
+            self.launch()
+        })
     }
 
     /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
     pub fn from_environment() -> Result<Self, Error> {
-        let Ok(url) = std::env::var(ADDRESS_VARIABLE) else {
+        let Some(address) = sharing::named_by(ADDRESS_VARIABLE, Address::parse)? else {
             return Self::start();
         };
-        let postgres = Self {
-            binaries: Binaries::find_or_unpack()?,
-            address: Address::parse(&url)
-                .map_err(Error::while_doing(format!("reading {ADDRESS_VARIABLE}")))?,
-            ours: None,
-        };
+        let postgres = Self { binaries: Binaries::find_or_unpack()?, address, ours: None };
         postgres
             .version()
             .map_err(Error::while_doing(format!("reaching the server that {ADDRESS_VARIABLE} names")))?;

@@ -15,8 +15,8 @@ use self::binaries::Binaries;
 use self::node::Node;
 use crate::packages::at;
 use crate::percent::encoded;
-use crate::server::{Server, listens, random};
-use crate::{Error, command};
+use crate::server::{Server, listens, on_free_ports, random};
+use crate::{Error, command, sharing};
 
 /// Names a running server, by its [`RabbitMq::sharing_url`], that [`shared`] attaches to rather
 /// than starting one.
@@ -25,7 +25,10 @@ pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_RABBITMQ";
 /// Some seconds of computing, of which a busy machine makes many.
 const PATIENCE_WITH_START: Duration = Duration::from_secs(90);
 const PATIENCE_WITH_STOP: Duration = Duration::from_secs(60);
-const TRIES_FOR_A_PORT: usize = 3;
+
+/// By which one tells that a port was taken. epmd ends without a word, and successfully, where its
+/// own is: by another epmd, it thinks.
+const PORT_WAS_TAKEN: [&str; 3] = ["eaddrinuse", "dist_port_already_used", "epmd ended"];
 
 /// What a client opens a connection with, and the kind of frame that the server's answer is.
 const GREETING: &[u8] = b"AMQP\0\0\x09\x01";
@@ -53,24 +56,17 @@ struct Ours {
 ///
 /// Panics where there is none to be had: tests without their server must fail, not pass unrun.
 pub fn shared() -> &'static RabbitMq {
-    // The failure is kept too, so that each test reports it at once rather than trying again.
     static SHARED: OnceLock<Result<RabbitMq, Error>> = OnceLock::new();
-    match SHARED.get_or_init(RabbitMq::from_environment) {
-        Ok(rabbitmq) => rabbitmq,
-        Err(error) => panic!("the tests need RabbitMQ, and it could not be had: {error}"),
-    }
+    sharing::once("RabbitMQ", &SHARED, RabbitMq::from_environment)
 }
 
 impl RabbitMq {
     /// Starts a server of the caller's own, on free ports, with its data in a temporary folder.
     pub fn start() -> Result<Self, Error> {
-        let mut tries = 1;
-        loop {
-            match Self::prepare().and_then(|mut rabbitmq| rabbitmq.start_again().map(|()| rabbitmq)) {
-                Err(error) if port_was_taken(&error) && tries < TRIES_FOR_A_PORT => tries += 1,
-                outcome => return outcome,
-            }
-        }
+        on_free_ports(&PORT_WAS_TAKEN, || {
+            let mut rabbitmq = Self::prepare()?;
+            rabbitmq.start_again().map(|()| rabbitmq)
+        })
     }
 
     /// All but the start of the server itself.
@@ -87,10 +83,9 @@ impl RabbitMq {
 
     /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
     pub fn from_environment() -> Result<Self, Error> {
-        let Ok(url) = std::env::var(ADDRESS_VARIABLE) else {
+        let Some(node) = sharing::named_by(ADDRESS_VARIABLE, Node::parse)? else {
             return Self::start();
         };
-        let node = Node::parse(&url).map_err(Error::while_doing(format!("reading {ADDRESS_VARIABLE}")))?;
         if !speaks_amqp(node.port) {
             let port = node.port;
             return Err(Error::new(format!(
@@ -204,12 +199,6 @@ impl RabbitMq {
     fn ours(&mut self) -> Result<&mut Ours, Error> {
         self.ours.as_mut().ok_or_else(Error::not_ours)
     }
-}
-
-/// epmd ends without a word, and successfully, where its port is taken: by another epmd, it thinks.
-fn port_was_taken(error: &Error) -> bool {
-    let error = error.to_string();
-    ["eaddrinuse", "dist_port_already_used", "epmd ended"].iter().any(|sign| error.contains(sign))
 }
 
 /// Whether the server answers a client's greeting with the first words of the protocol.

@@ -73,6 +73,8 @@ pub fn shared() -> &'static Radosgw {
 impl Kind for Gateway {
     const NAME: &'static str = "radosgw";
     const ADDRESS_VARIABLE: &'static str = ADDRESS_VARIABLE;
+    /// The monitor says so in its log; the gateway only ends with the error's number (EADDRINUSE).
+    const PORT_WAS_TAKEN: &'static [&'static str] = &["Address already in use", "exit status: 98"];
     type Options = Options;
 
     /// With a cluster of its own, and one user.
@@ -96,12 +98,6 @@ impl Kind for Gateway {
             .arg(format!("--rgw_frontends=beast endpoint={} tcp_nodelay=1", address.host_and_port))
             .arg(format!("--rgw_data={}", folder.display()));
         run
-    }
-
-    /// The monitor says so in its log; the gateway only ends with the error's number (EADDRINUSE).
-    fn port_was_taken(error: &Error) -> bool {
-        let error = error.to_string();
-        error.contains("Address already in use") || error.contains("exit status: 98")
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 use self::address::Address;
 use self::binaries::Binaries;
 use crate::packages::at;
-use crate::server::{Server, free_port, listens, random};
-use crate::{Error, command};
+use crate::server::{Server, free_port, listens, on_free_ports, random};
+use crate::{Error, command, sharing};
 
 /// Names a running server, as a URL, that [`shared`] attaches to rather than starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_REDIS";
@@ -25,7 +25,6 @@ const DATABASES: u64 = 4_096;
 
 const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
 const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
-const TRIES_FOR_A_PORT: usize = 3;
 
 /// What a test may want otherwise than usual.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,12 +72,8 @@ struct Ours {
 ///
 /// Panics where there is none to be had: tests without their server must fail, not pass unrun.
 pub fn shared() -> &'static Redis {
-    // The failure is kept too, so that each test reports it at once rather than trying again.
     static SHARED: OnceLock<Result<Redis, Error>> = OnceLock::new();
-    match SHARED.get_or_init(Redis::from_environment) {
-        Ok(redis) => redis,
-        Err(error) => panic!("the tests need Redis, and it could not be had: {error}"),
-    }
+    sharing::once("Redis", &SHARED, Redis::from_environment)
 }
 
 impl Redis {
@@ -88,32 +83,27 @@ impl Redis {
     }
 
     pub fn start_with(options: Options) -> Result<Self, Error> {
+        on_free_ports(&["Address already in use"], || {
+            let mut redis = Self::prepare(options)?;
+            redis.launch().map(|()| redis)
+        })
+    }
+
+    /// All but the start: a folder and an address.
+    fn prepare(options: Options) -> Result<Self, Error> {
         let binaries = Binaries::find_or_unpack()?;
         // SIGKILL: it has neither children nor shared memory to clear away.
         let server = Server::prepare("redis", None, "KILL")?;
         let address = Address::local(free_port()?, options.password);
         let ours = Ours { server, options, bus_port: free_port()? };
-        let mut redis = Self { binaries, address, ours: Some(ours) };
-        let mut tries = 1;
-        while let Err(error) = redis.launch() {
-            let port_was_taken = error.to_string().contains("Address already in use");
-            if !port_was_taken || tries == TRIES_FOR_A_PORT {
-                return Err(error);
-            }
-            tries += 1;
-            redis.address.port = free_port()?;
-            redis.ours()?.bus_port = free_port()?;
-        }
-        Ok(redis)
+        Ok(Self { binaries, address, ours: Some(ours) })
     }
 
     /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
     pub fn from_environment() -> Result<Self, Error> {
-        let Ok(url) = std::env::var(ADDRESS_VARIABLE) else {
+        let Some(address) = sharing::named_by(ADDRESS_VARIABLE, Address::parse)? else {
             return Self::start();
         };
-        let address =
-            Address::parse(&url).map_err(Error::while_doing(format!("reading {ADDRESS_VARIABLE}")))?;
         let redis = Self { binaries: Binaries::find_or_unpack()?, address, ours: None };
         redis
             .cli(&["PING"])

@@ -21,6 +21,7 @@ use crate::Error;
 use crate::account::Account;
 use crate::command;
 
+const TRIES_FOR_A_PORT: usize = 3;
 const POLL: Duration = Duration::from_millis(10);
 
 /// How long a server may take over its own ending before it is killed.
@@ -248,6 +249,26 @@ pub(crate) fn free_port() -> Result<u16, Error> {
         .ok_or_else(|| Error::new("no free port on 127.0.0.1 in 200 tries"))
 }
 
+/// Chooses ports and starts a server on them, over again where somebody else took one in between: the
+/// error then has one of the signs in it.
+pub(crate) fn on_free_ports<S>(
+    signs: &[&str],
+    mut choose_and_start: impl FnMut() -> Result<S, Error>,
+) -> Result<S, Error> {
+    let mut tries = 1;
+    loop {
+        match choose_and_start() {
+            Err(error) if tries < TRIES_FOR_A_PORT && tells(&error, signs) => tries += 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+fn tells(error: &Error, signs: &[&str]) -> bool {
+    let error = error.to_string();
+    signs.iter().any(|sign| error.contains(sign))
+}
+
 pub(crate) fn accepts_connections(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
@@ -256,4 +277,33 @@ pub(crate) fn accepts_connections(port: u16) -> bool {
 /// The keys of std's hash maps are the randomness one gets without a dependency.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TRIES_FOR_A_PORT, on_free_ports};
+    use crate::Error;
+
+    #[test]
+    fn only_a_taken_port_is_a_reason_to_try_again_and_not_for_ever() {
+        for (complaint, expected) in [("bind: in use, it says", TRIES_FOR_A_PORT), ("no memory", 1)] {
+            let mut tries = 0;
+            let outcome = on_free_ports(&["EADDRINUSE", "in use"], || {
+                tries += 1;
+                Err::<(), _>(Error::new(complaint))
+            });
+            assert!(outcome.is_err_and(|error| error.to_string() == complaint));
+            assert_eq!(tries, expected, "{complaint}");
+        }
+    }
+
+    #[test]
+    fn the_first_server_that_starts_is_the_one() {
+        let mut tries = 0;
+        let outcome = on_free_ports(&["in use"], || {
+            tries += 1;
+            if tries == 1 { Err(Error::new("in use")) } else { Ok(tries) }
+        });
+        assert_eq!(outcome.expect("the second"), 2);
+    }
 }

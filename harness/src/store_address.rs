@@ -3,8 +3,8 @@
 
 use std::fmt;
 
+use crate::Error;
 use crate::percent::{decoded, encoded};
-use crate::{Error, http};
 
 /// An address with its credentials; base64 secrets are percent-encoded in the URL alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,18 +36,6 @@ impl StoreAddress {
             name: decoded(name).ok_or_else(complaint)?,
             secret: decoded(secret).ok_or_else(complaint)?,
         })
-    }
-
-    /// The address of a server that the variable names, and that answers.
-    pub(crate) fn named_by(variable: &str, url: &str) -> Result<Self, Error> {
-        let address = Self::parse(url).map_err(Error::while_doing(format!("reading {variable}")))?;
-        match http::status(&address.host_and_port) {
-            Some(_) => Ok(address),
-            None => Err(Error::new(format!(
-                "the server that {variable} names, {}, does not answer",
-                address.host_and_port
-            ))),
-        }
     }
 
     pub(crate) fn endpoint(&self) -> String {

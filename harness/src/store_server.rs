@@ -6,13 +6,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::server::{Server, listens, random};
+use crate::server::{Server, listens, on_free_ports, random};
 use crate::store_address::StoreAddress;
-use crate::{Error, http};
+use crate::{Error, http, sharing};
 
 const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
 const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
-const TRIES_FOR_A_PORT: usize = 3;
 
 /// A kind of server, as the one who started it holds it: with all that it takes to start it again.
 pub trait Kind: Sized {
@@ -20,6 +19,8 @@ pub trait Kind: Sized {
     const NAME: &'static str;
     /// Names a running server as `http://name:secret@host:port`, percent-encoded.
     const ADDRESS_VARIABLE: &'static str;
+    /// What its error says where somebody else took the port between its choice and the start.
+    const PORT_WAS_TAKEN: &'static [&'static str];
     /// What a test may want otherwise than usual.
     type Options: Copy + Default;
 
@@ -28,9 +29,6 @@ pub trait Kind: Sized {
 
     /// What starts the server, in the foreground.
     fn command(&self, folder: &Path, address: &StoreAddress) -> Command;
-
-    /// Whether somebody else took the port between its choice and the start.
-    fn port_was_taken(error: &Error) -> bool;
 }
 
 /// A server that has yet to be started.
@@ -59,35 +57,31 @@ impl<K: Kind> StoreServer<K> {
     }
 
     pub fn start_with(options: K::Options) -> Result<Self, Error> {
-        let mut tries = 1;
-        loop {
-            let started = K::prepare(options).and_then(|prepared| {
-                let mut store = Self { address: prepared.address, ours: Some(prepared.ours) };
-                store.start_again().map(|()| store)
-            });
-            match started {
-                Err(error) if K::port_was_taken(&error) && tries < TRIES_FOR_A_PORT => tries += 1,
-                outcome => return outcome,
-            }
-        }
+        on_free_ports(K::PORT_WAS_TAKEN, || {
+            let prepared = K::prepare(options)?;
+            let mut store = Self { address: prepared.address, ours: Some(prepared.ours) };
+            store.start_again().map(|()| store)
+        })
     }
 
     /// The running server that [`Kind::ADDRESS_VARIABLE`] names, or a new one where it is not set.
     pub fn from_environment() -> Result<Self, Error> {
-        let Ok(url) = std::env::var(K::ADDRESS_VARIABLE) else {
+        let Some(address) = sharing::named_by(K::ADDRESS_VARIABLE, StoreAddress::parse)? else {
             return Self::start();
         };
-        let address = StoreAddress::named_by(K::ADDRESS_VARIABLE, &url)?;
-        Ok(Self { address, ours: None })
+        match http::status(&address.host_and_port) {
+            Some(_) => Ok(Self { address, ours: None }),
+            None => Err(Error::new(format!(
+                "the server that {} names, {}, does not answer",
+                K::ADDRESS_VARIABLE,
+                address.host_and_port
+            ))),
+        }
     }
 
-    /// What [`Self::from_environment`] gives, once for a process. The failure is kept too, so that
-    /// each test reports it at once rather than trying again.
+    /// What [`Self::from_environment`] gives, once for a process.
     pub(crate) fn once(shared: &'static OnceLock<Result<Self, Error>>) -> &'static Self {
-        match shared.get_or_init(Self::from_environment) {
-            Ok(store) => store,
-            Err(error) => panic!("the tests need {}, and it could not be had: {error}", K::NAME),
-        }
+        sharing::once(K::NAME, shared, Self::from_environment)
     }
 
     pub fn port(&self) -> u16 {

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Error;
 use crate::packages::{self, UNPACK_VARIABLE};
+use crate::{Error, installation};
 
 /// Names the folder with the programs, and goes before any other.
 const FOLDER_VARIABLE: &str = "WHARFINGER_TEST_PG_BIN";
@@ -64,23 +64,14 @@ impl Binaries {
         let library_path = folder
             .ancestors()
             .nth(5)
-            .filter(|root| newest_under(root).is_some() && *root != Path::new("/"))
-            .and_then(packages::library_path);
+            .filter(|root| newest_under(root).is_some())
+            .and_then(installation::library_path);
         Self { folder, library_path }
     }
 
     /// The program, free of the PG* variables with which developers reach databases of theirs.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.folder.join(program));
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("PG") {
-                command.env_remove(name);
-            }
-        }
-        if let Some(path) = &self.library_path {
-            command.env("LD_LIBRARY_PATH", path);
-        }
-        command
+        installation::command(&self.folder.join(program), self.library_path.as_deref(), &["PG"])
     }
 }
 

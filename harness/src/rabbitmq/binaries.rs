@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Error;
-use crate::packages::{self, UNPACK_VARIABLE};
+use crate::{Error, installation};
 
 /// What RabbitMQ runs on is named as well, because apt leaves out what is installed.
 const PACKAGES: [&str; 18] = [
@@ -41,16 +40,7 @@ pub(crate) struct Binaries {
 
 impl Binaries {
     pub(crate) fn find_or_unpack() -> Result<Self, Error> {
-        if std::env::var_os(UNPACK_VARIABLE).is_none()
-            && let Some(installed) = Self::under(Path::new("/"))
-        {
-            return Ok(installed);
-        }
-        let root = packages::unpack(&PACKAGES).map_err(|error| {
-            Error::new(format!("RabbitMQ is not installed and could not be unpacked.\n{error}"))
-        })?;
-        Self::under(&root)
-            .ok_or_else(|| Error::new(format!("{} holds no complete RabbitMQ; remove it", root.display())))
+        installation::find_or_unpack("RabbitMQ", &PACKAGES, Self::under)
     }
 
     fn under(root: &Path) -> Option<Self> {
@@ -64,7 +54,7 @@ impl Binaries {
             .flatten()
             .map(|entry| entry.path().join("bin"))
             .find(|folder| folder.join("erlexec").is_file() && folder.join("epmd").is_file())?;
-        let library_path = if root == Path::new("/") { None } else { packages::library_path(root) };
+        let library_path = installation::library_path(root);
         is_complete.then_some(Self { scripts, erlang, runtime, library_path })
     }
 
@@ -81,21 +71,13 @@ impl Binaries {
     /// The program, free of the variables with which people reach nodes of theirs, and with those
     /// that Erlang's own `erl` would set, which knows of no folder but the installed one.
     fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new(program);
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("RABBITMQ_") || text.starts_with("ERL_") {
-                command.env_remove(name);
-            }
-        }
+        let foreign = ["RABBITMQ_", "ERL_"];
+        let mut command = installation::command(program, self.library_path.as_deref(), &foreign);
         command
             .env("ROOTDIR", &self.erlang)
             .env("BINDIR", &self.runtime)
             .env("EMU", "beam")
             .env("PROGNAME", "erl");
-        if let Some(path) = &self.library_path {
-            command.env("LD_LIBRARY_PATH", path);
-        }
         command
     }
 }

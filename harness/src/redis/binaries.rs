@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Error;
-use crate::packages::{self, UNPACK_VARIABLE};
+use crate::{Error, installation};
 
 /// Both named, because apt leaves out what is installed, and a machine may have the client alone.
 const PACKAGES: [&str; 2] = ["redis-server", "redis-tools"];
@@ -20,16 +19,7 @@ pub(crate) struct Binaries {
 
 impl Binaries {
     pub(crate) fn find_or_unpack() -> Result<Self, Error> {
-        if std::env::var_os(UNPACK_VARIABLE).is_none()
-            && let Some(installed) = Self::under(Path::new("/"))
-        {
-            return Ok(installed);
-        }
-        let root = packages::unpack(&PACKAGES).map_err(|error| {
-            Error::new(format!("Redis is not installed and could not be unpacked.\n{error}"))
-        })?;
-        Self::under(&root)
-            .ok_or_else(|| Error::new(format!("{} holds no complete Redis; remove it", root.display())))
+        installation::find_or_unpack("Redis", &PACKAGES, Self::under)
     }
 
     fn under(root: &Path) -> Option<Self> {
@@ -37,17 +27,12 @@ impl Binaries {
         if !PROGRAMS.iter().all(|program| folder.join(program).is_file()) {
             return None;
         }
-        let library_path = if root == Path::new("/") { None } else { packages::library_path(root) };
-        Some(Self { folder, library_path })
+        Some(Self { folder, library_path: installation::library_path(root) })
     }
 
     /// The program, free of the variables with which people reach servers of theirs.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.folder.join(program));
-        command.env_remove("REDISCLI_AUTH").env_remove("REDISCLI_RCFILE");
-        if let Some(path) = &self.library_path {
-            command.env("LD_LIBRARY_PATH", path);
-        }
-        command
+        let foreign = ["REDISCLI_AUTH", "REDISCLI_RCFILE"];
+        installation::command(&self.folder.join(program), self.library_path.as_deref(), &foreign)
     }
 }
