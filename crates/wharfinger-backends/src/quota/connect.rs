@@ -99,10 +99,11 @@ impl Connector {
             return Ok(open.parts());
         }
         // Whoever stood in line while somebody else tried need not try for themselves.
-        if let (true, Some(failed)) = (self.tries.load(Ordering::SeqCst) > seen, &tries.failed) {
+        let made = self.tries.load(Ordering::SeqCst);
+        if let (true, Some(failed)) = (made > seen, &tries.failed) {
             return Err(failed.clone());
         }
-        let connected = self.connect(seen + 1).await;
+        let connected = self.connect(made + 1).await;
         self.tries.fetch_add(1, Ordering::SeqCst);
         match connected {
             Ok(open) => {

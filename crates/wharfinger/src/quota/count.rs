@@ -93,7 +93,7 @@ pub async fn anew(
         Ok(Loaded::Yes { used_bytes_before }) => {
             *counts += 1;
             lock(&tenant.known).counts = *counts;
-            let before = used_bytes_before.map_or(used_bytes, |before| before);
+            let before = used_bytes_before.unwrap_or(used_bytes);
             let drift_bytes =
                 i64::try_from(before).unwrap_or(i64::MAX) - i64::try_from(used_bytes).unwrap_or(i64::MAX);
             metric::quota_counted_anew(why.as_str());
