@@ -69,7 +69,7 @@ async fn counters_that_are_off_are_found_and_made_exact() {
         place.run(&["quota", "set", tenant, "1GiB"]).expect(0);
     }
     let exact = place.run(&["quota", "sync", "--json"]).expect(0).json();
-    assert_eq!(exact, [json!({ "tenants": 2, "driftBytes": 0 })]);
+    assert_eq!(exact, [json!({ "tenants": 2, "driftBytes": 0, "rebuilt": 0, "failed": 0 })]);
     place.run(&["doctor"]).expect(0);
 
     let file = SqliteConnectOptions::new().filename(place.data().join("wharfinger.db"));
@@ -81,7 +81,7 @@ async fn counters_that_are_off_are_found_and_made_exact() {
     assert!(told.stdout.contains("wharfinger quota sync"), "it says how to mend it: {told:?}");
 
     let synced = place.run(&["quota", "sync", "--json"]).expect(0).json();
-    assert_eq!(synced, [json!({ "tenants": 2, "driftBytes": 1234 })]);
+    assert_eq!(synced, [json!({ "tenants": 2, "driftBytes": 1234, "rebuilt": 0, "failed": 0 })]);
     assert_eq!(place.run(&["quota", "show", "acme", "--json"]).expect(0).json()[0]["used"], 0);
     place.run(&["doctor"]).expect(0);
     sqlx::query(spoil).execute(&mut connection).await.expect("spoiled again");
