@@ -29,13 +29,14 @@ fn consume(server: &TestApp) -> tokio_util::sync::DropGuard {
 }
 
 async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
-    for _ in 0..1_200 {
-        if is_so().await {
-            return;
+    let comes_about = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    if tokio::time::timeout(Duration::from_secs(120), comes_about).await.is_err() {
+        panic!("never came about: {what}");
     }
-    panic!("never came about: {what}");
 }
 
 async fn waiting(server: &TestApp) -> u64 {
