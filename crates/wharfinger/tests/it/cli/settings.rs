@@ -46,8 +46,11 @@ fn an_impossible_value_is_named_by_its_key() {
         ("WHARFINGER_CORS_ORIGINS", "https://app.example.com/"),
         ("WHARFINGER_DATABASE_URL", "mysql://x"),
         ("WHARFINGER_BLOB_URL", "ftp://x"),
-        ("WHARFINGER_QUOTA_URL", "redis://x"),
-        ("WHARFINGER_BROKER_URL", "amqp://x"),
+        ("WHARFINGER_QUOTA_URL", "memcached://x"),
+        ("QUOTA_WITHOUT_REDIS", "perhaps"),
+        ("WHARFINGER_BROKER_URL", "kafka://x"),
+        ("AMQP_DELAYED_EXCHANGE", "1"),
+        ("SHUTDOWN_DRAIN_MS", "soon"),
         ("WHARFINGER_JWT_SECRET", "short"),
         ("WHARFINGER_JWKS_FILE", "/nowhere/jwks.json"),
         ("DEFAULT_TENANT_QUOTA_BYTES", "-1"),
@@ -62,6 +65,7 @@ fn an_impossible_value_is_named_by_its_key() {
         ("TOMBSTONE_RETENTION_DAYS", "0.5"),
         ("CLEANUP_MAX_ATTEMPTS", "0"),
         ("CLEANUP_SWEEP_SCHEDULE", "* * *"),
+        ("QUOTA_SYNC_SCHEDULE", "at night"),
     ] {
         place.run_with(&[(name, value)], &["serve", "--listen", "127.0.0.1:0"]).expect_usage(name);
     }
