@@ -62,6 +62,8 @@ struct Known {
 
 impl RedisGate {
     pub fn new(redis: RedisQuota, fails_closed: bool) -> RedisGate {
+        // A gauge that is not there says nothing to an alert.
+        metric::redis_away(false);
         RedisGate {
             redis,
             fails_closed,

@@ -23,11 +23,15 @@ async fn gate(ground: &Ground) -> (i64, i64) {
 async fn a_redis_that_is_gone_is_done_without_and_gone_back_to(database: Database) {
     let mut redis = Redis::start().expect("a server");
     let ground = Ground::with_redis(database, &redis.url(), &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
+    // As `serve` does, before anything is opened.
+    wharfinger::telemetry::prometheus();
     let server = ground.start().await;
     let me = server.me();
     let first = me.upload("a", b"ten bytes!").await;
     let (at_redis, epoch) = gate(&ground).await;
     assert_eq!(at_redis, 1);
+    let metrics = me.get("/metrics").await.body.to_string();
+    assert!(metrics.contains("quota_redis_away "), "the gauge is there before anything is wrong");
     redis.kill().expect("killed");
     me.upload("b", b"ten bytes!").await;
     let (at_redis, left) = gate(&ground).await;
