@@ -76,6 +76,23 @@ pub struct TestApp {
     pub http: reqwest::Client,
 }
 
+/// Runs a query on a connection of its own to whichever database the ground has.
+macro_rules! behind_its_back {
+    ($ground:expr, $query:expr, $run:ident) => {
+        match $ground.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL") {
+            Some((_, url)) => {
+                let mut connection = sqlx::PgConnection::connect(url).await.expect("a connection");
+                $query.$run(&mut connection).await.expect("an answer")
+            }
+            None => {
+                let file = SqliteConnectOptions::new().filename($ground.data_dir().join("wharfinger.db"));
+                let mut connection = file.connect().await.expect("a connection");
+                $query.$run(&mut connection).await.expect("an answer")
+            }
+        }
+    };
+}
+
 impl Ground {
     pub fn new(database: Database) -> Ground {
         Ground::with(database, &[])
@@ -182,34 +199,12 @@ impl Ground {
 
     /// A number read from the catalog behind the program's back.
     pub async fn scalar(&self, sql: &'static str) -> i64 {
-        let postgres = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL");
-        match postgres {
-            Some((_, url)) => {
-                let mut connection = sqlx::PgConnection::connect(url).await.expect("a connection");
-                sqlx::query_scalar(sql).fetch_one(&mut connection).await.expect("a number")
-            }
-            None => {
-                let file = SqliteConnectOptions::new().filename(self.data_dir().join("wharfinger.db"));
-                let mut connection = file.connect().await.expect("a connection");
-                sqlx::query_scalar(sql).fetch_one(&mut connection).await.expect("a number")
-            }
-        }
+        behind_its_back!(self, sqlx::query_scalar(sql), fetch_one)
     }
 
     /// Texts read from the catalog behind the program's back.
     pub async fn texts(&self, sql: &'static str) -> Vec<String> {
-        let postgres = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL");
-        match postgres {
-            Some((_, url)) => {
-                let mut connection = sqlx::PgConnection::connect(url).await.expect("a connection");
-                sqlx::query_scalar(sql).fetch_all(&mut connection).await.expect("texts")
-            }
-            None => {
-                let file = SqliteConnectOptions::new().filename(self.data_dir().join("wharfinger.db"));
-                let mut connection = file.connect().await.expect("a connection");
-                sqlx::query_scalar(sql).fetch_all(&mut connection).await.expect("texts")
-            }
-        }
+        behind_its_back!(self, sqlx::query_scalar(sql), fetch_all)
     }
 
     /// An unmounted disk: the folder is there, and empty.
@@ -222,18 +217,7 @@ impl Ground {
 
     /// A change of the catalog behind the program's back.
     pub async fn execute(&self, sql: &'static str) {
-        let postgres = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL");
-        match postgres {
-            Some((_, url)) => {
-                let mut connection = sqlx::PgConnection::connect(url).await.expect("a connection");
-                sqlx::query(sql).execute(&mut connection).await.expect("a change");
-            }
-            None => {
-                let file = SqliteConnectOptions::new().filename(self.data_dir().join("wharfinger.db"));
-                let mut connection = file.connect().await.expect("a connection");
-                sqlx::query(sql).execute(&mut connection).await.expect("a change");
-            }
-        }
+        behind_its_back!(self, sqlx::query_scalar::<_, i64>(sql), fetch_all);
     }
 
     pub fn advance(&self, ms: i64) {
