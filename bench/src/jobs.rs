@@ -32,6 +32,7 @@ async fn measure(name: &str, url: CatalogUrl) {
         faults: Faults::none(),
         storage_type: "disk",
         cleanup_max_attempts: 5,
+        job_max_attempts: 5,
         connections_max: 20,
         beside_redis: false,
     })

@@ -71,6 +71,7 @@ async fn make_schema(url: CatalogUrl) {
         faults: Faults::none(),
         storage_type: "disk",
         cleanup_max_attempts: 5,
+        job_max_attempts: 5,
         connections_max: 2,
         beside_redis: false,
     };

@@ -2,12 +2,15 @@
 //! change completely; the catalog then commits it in one transaction, or not at all.
 
 use crate::UnixMs;
+pub use crate::change::{Change, Cleanup, Notice, Step};
 use crate::event::Event;
 use crate::id::{BatchId, FileId, TenantId, UserId};
 use crate::key::ObjectKey;
 use crate::parts::Cut;
+use crate::processing::Plan;
+use crate::stage::Stage;
 use crate::state::Status;
-use crate::transition::{Refusal, transition};
+use crate::transition::Refusal;
 
 /// Why a file is a tombstone. The owner's own deletion reads as "never was", the others as "gone".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +54,10 @@ pub struct File {
     pub charged_bytes: u64,
     pub retry_count: u32,
     pub error: Option<String>,
+    /// What it goes through, as it was when it was confirmed.
+    pub stages: Vec<Stage>,
+    /// The one that works on it or is next.
+    pub stage: Option<Stage>,
     pub pin: Option<Pin>,
     pub ended: Option<EndReason>,
     /// No URL that was handed out works after this.
@@ -108,81 +115,6 @@ impl UploadPolicy {
     }
 }
 
-/// One line of a file's history.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    pub from: Option<Status>,
-    pub to: Status,
-    pub reason: String,
-}
-
-/// An order to delete the file's bytes: at once, and (where a URL may still live) once more at `finish_at`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cleanup {
-    pub reason: EndReason,
-    pub finish_at: UnixMs,
-}
-
-/// What the owner is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    CleanedUp,
-    Quarantined,
-}
-
-impl Notice {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Notice::CleanedUp => "file-cleaned-up",
-            Notice::Quarantined => "file-quarantined",
-        }
-    }
-}
-
-/// A decided change: `after` replaces `before` if and only if `before` is still what the catalog holds, and
-/// everything else here happens in the same transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    pub before: File,
-    pub after: File,
-    pub steps: Vec<Step>,
-    pub cleanup: Option<Cleanup>,
-    pub notice: Option<Notice>,
-    /// Jobs that were written for the old state have nothing left to do.
-    pub ends_jobs: bool,
-    /// A job that waits for this file is to run at another time.
-    pub moves_jobs_to: Option<UnixMs>,
-}
-
-impl Change {
-    fn of(file: &File, now: UnixMs) -> Change {
-        let mut after = file.clone();
-        after.version += 1;
-        after.updated_at = now;
-        Change {
-            before: file.clone(),
-            after,
-            steps: Vec::new(),
-            cleanup: None,
-            notice: None,
-            ends_jobs: false,
-            moves_jobs_to: None,
-        }
-    }
-
-    fn step(&mut self, event: Event, reason: impl Into<String>) -> Result<(), Refusal> {
-        let from = self.after.status;
-        let to = transition(from, event)?;
-        self.after.status = to;
-        self.steps.push(Step { from: Some(from), to, reason: reason.into() });
-        Ok(())
-    }
-
-    pub fn refunded_bytes(&self) -> u64 {
-        self.before.charged_bytes.saturating_sub(self.after.charged_bytes)
-    }
-}
-
 /// What a client asks for when it announces an upload; already checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
@@ -219,6 +151,8 @@ pub fn register(
         charged_bytes: announced.size,
         retry_count: 0,
         error: None,
+        stages: Vec::new(),
+        stage: None,
         pin: None,
         ended: None,
         url_dead_at: now.saturating_add(policy.window_ms),
@@ -248,24 +182,38 @@ pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change
     Ok(change)
 }
 
-/// The object was found and is right. With no stage to go through the file is ready in the same breath.
+/// The object was found and is right: its first stage is next. With none to go through it is ready in the same
+/// breath.
 pub fn confirm(
     file: &File,
     pin: Pin,
     checksum_sha256: Option<String>,
     reason: &str,
+    plan: &Plan,
     now: UnixMs,
 ) -> Result<Change, Refusal> {
     let mut change = Change::of(file, now);
     change.step(Event::Confirmed, reason)?;
-    change.step(Event::Completed, "no stages")?;
     change.after.version = file.version + 2;
     change.after.pin = Some(pin);
     change.after.checksum_sha256 = file.checksum_sha256.clone().or(checksum_sha256);
     change.after.confirmed_at = Some(now);
-    change.after.ready_at = Some(now);
-    change.after.next_look_at = None;
+    change.after.stages = plan.stages.clone();
     change.ends_jobs = true;
+    match plan.stages.first() {
+        Some(first) => {
+            change.step(Event::Enqueued, format!("waits for {}", first.as_str()))?;
+            change.after.stage = Some(*first);
+            change.after.next_look_at = Some(plan.stuck_at(now));
+            change.enqueues = Some(*first);
+        }
+        None => {
+            change.step(Event::Completed, "no stages")?;
+            change.after.ready_at = Some(now);
+            change.after.next_look_at = None;
+            change.notice = Some(Notice::Ready);
+        }
+    }
     Ok(change)
 }
 
@@ -293,6 +241,7 @@ fn end(
     let mut change = Change::of(file, now);
     change.step(event, words)?;
     change.after.ended = Some(reason);
+    change.after.stage = None;
     change.ends_jobs = true;
     let silent_at = if policy.store_refuses_ended { now } else { policy.silent_after_end_at(file) };
     change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) });
@@ -329,6 +278,7 @@ pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, Refusal
     let mut change = Change::of(file, now);
     change.step(Event::Quarantined, why)?;
     change.after.error = Some(why.to_owned());
+    change.after.stage = None;
     change.after.next_look_at = None;
     change.ends_jobs = true;
     change.notice = Some(Notice::Quarantined);
@@ -486,7 +436,8 @@ mod tests {
         let policy = policy(true);
         let file = registered(10, &policy);
         let pin = Pin { etag: "e".into(), version_id: None };
-        let confirmed = confirm(&file, pin, None, "confirmed", 5).expect("confirmable").after;
+        let confirmed =
+            confirm(&file, pin, None, "confirmed", &Plan::without_stages(), 5).expect("confirmable").after;
         assert!(reclaim(&confirmed, "late", &policy, 9_000_000).is_err());
     }
 
@@ -511,6 +462,7 @@ mod tests {
             ]), 0i64..7_200_000), 0..30),
         ) {
             let policy = policy(refuses);
+            let plan = Plan::without_stages();
             let mut file = registered(size, &policy);
             let mut refunded = 0u64;
             let mut now = 0;
@@ -519,7 +471,7 @@ mod tests {
                 let pin = Pin { etag: "e".into(), version_id: None };
                 let change = match act {
                     Act::Reissue => reissue(&file, &policy, now),
-                    Act::Confirm => confirm(&file, pin, None, "confirmed", now),
+                    Act::Confirm => confirm(&file, pin, None, "confirmed", &plan, now),
                     Act::Delete => delete(&file, &policy, now),
                     Act::Reclaim => reclaim(&file, "late", &policy, now),
                     Act::Quarantine => quarantine(&file, "changed", now),

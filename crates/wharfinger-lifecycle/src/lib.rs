@@ -1,6 +1,7 @@
 //! The pure core of Wharfinger: what a file can be, what can happen to it, and what follows.
 //! Nothing here performs I/O or reads a clock: time and randomness come in as arguments.
 
+pub mod change;
 pub mod checksum;
 pub mod event;
 pub mod file;
@@ -9,6 +10,7 @@ pub mod key;
 pub mod limits;
 pub mod name;
 pub mod parts;
+pub mod processing;
 pub mod quota;
 pub mod retention;
 pub mod retry;

@@ -25,6 +25,24 @@ impl Stage {
         }
     }
 
+    pub fn parse(word: &str) -> Option<Stage> {
+        Stage::ALL.into_iter().find(|stage| stage.as_str() == word)
+    }
+
+    /// Where its jobs wait.
+    pub fn queue(self) -> &'static str {
+        match self {
+            Stage::Scan => "file-scan",
+            Stage::Extract => "file-extract",
+            Stage::Chunk => "file-chunk",
+            Stage::Embed => "file-embed",
+        }
+    }
+
+    pub fn of_queue(queue: &str) -> Option<Stage> {
+        Stage::ALL.into_iter().find(|stage| stage.queue() == queue)
+    }
+
     /// What a file is called while this stage works on it.
     pub fn status(self) -> Status {
         match self {
@@ -34,4 +52,22 @@ impl Stage {
             Stage::Embed => Status::Embedding,
         }
     }
+}
+
+/// `scan,extract`: an ordered list without repeats.
+pub fn parse_list(text: &str) -> Result<Vec<Stage>, String> {
+    let mut stages = Vec::new();
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let stage = Stage::parse(word)
+            .ok_or_else(|| format!("`{word}` is not a stage; there are {}", show_list(&Stage::ALL)))?;
+        if stages.contains(&stage) {
+            return Err(format!("`{word}` is named twice"));
+        }
+        stages.push(stage);
+    }
+    Ok(stages)
+}
+
+pub fn show_list(stages: &[Stage]) -> String {
+    stages.iter().map(|stage| stage.as_str()).collect::<Vec<_>>().join(",")
 }

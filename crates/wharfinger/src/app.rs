@@ -16,6 +16,7 @@ use wharfinger_backends::quota::{QuotaError, RedisQuota};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::file::UploadPolicy;
+use wharfinger_lifecycle::processing::Plan;
 
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
@@ -41,6 +42,8 @@ pub struct App {
     /// When unfinished uploads are looked for again.
     pub next_unfinished_at: AtomicI64,
     pub policy: UploadPolicy,
+    /// What confirmed files go through.
+    pub plan: Plan,
     /// Redis in front of the tenants' quotas, where there is one.
     pub redis_gate: Option<RedisGate>,
     /// RabbitMQ, where it brings the delayed checks.
@@ -112,6 +115,7 @@ impl App {
             faults: faults.clone(),
             storage_type: settings.blobs.kind(),
             cleanup_max_attempts: settings.cleanup_max_attempts,
+            job_max_attempts: settings.job_max_attempts,
             connections_max: DATABASE_CONNECTIONS_MAX,
             beside_redis: settings.quota_redis.is_some(),
         })
@@ -129,6 +133,11 @@ impl App {
             tombstone_ms: settings.tombstone_ms,
             store_refuses_ended: blobs.caps().refuses_ended,
         };
+        let plan = Plan {
+            stages: settings.pipeline.stages.clone(),
+            stuck_after_ms: settings.pipeline.stuck_after_ms,
+            ..Plan::without_stages()
+        };
         let app = App {
             settings,
             roles: Roles::all(),
@@ -139,6 +148,7 @@ impl App {
             next_unfinished_at: AtomicI64::new(0),
             store_is_ours: AtomicBool::new(standing == store::Standing::Ours),
             policy,
+            plan,
             redis_gate,
             broker,
             tokens,

@@ -4,6 +4,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{EndReason, File, Pin};
 use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::stage::{self, Stage};
 use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
@@ -16,8 +17,8 @@ macro_rules! select_files {
         concat!(
             "SELECT id, tenant_id, user_id, batch_id, file_name, size, content_type, checksum_sha256, metadata, ",
             "blob_path, pipeline_status, version, charged_bytes, retry_count, error, etag, object_version, ",
-            "end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at, part_size ",
-            "FROM files ",
+            "end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at, part_size, ",
+            "stages, stage FROM files ",
             $rest
         )
     };
@@ -27,11 +28,12 @@ fn named<T, E>(column: &str, name: Result<T, E>) -> Result<T, CatalogError> {
     name.map_err(|_| CatalogError::Corrupt(format!("{column} holds a name that is none")))
 }
 
-fn decode(row: &Row) -> Result<File, CatalogError> {
+pub(super) fn decode(row: &Row) -> Result<File, CatalogError> {
     let status = row.text("pipeline_status")?;
     let etag = row.maybe_text("etag")?;
     let version_id = row.maybe_text("object_version")?;
     let batch = row.maybe_text("batch_id")?;
+    let stage = row.maybe_text("stage")?;
     Ok(File {
         id: row.parsed("id")?,
         tenant: named("tenant_id", TenantId::new(&row.text("tenant_id")?))?,
@@ -50,6 +52,8 @@ fn decode(row: &Row) -> Result<File, CatalogError> {
         charged_bytes: row.bytes("charged_bytes")?,
         retry_count: u32::try_from(row.int("retry_count")?).unwrap_or(u32::MAX),
         error: row.maybe_text("error")?,
+        stages: named("stages", stage::parse_list(&row.text("stages")?))?,
+        stage: stage.map(|word| named("stage", Stage::parse(&word).ok_or(()))).transpose()?,
         pin: etag.map(|etag| Pin { etag, version_id }),
         ended: row.maybe_text("end_reason")?.as_deref().and_then(EndReason::parse),
         url_dead_at: row.int("url_dead_at")?,
@@ -138,10 +142,11 @@ impl Catalog {
             .collect()
     }
 
-    /// Files whose next look is due and when it was, oldest first, after a place in that order: a file that
-    /// cannot be read or mended does not hide those behind it.
+    /// Files of a status whose next look is due and when it was, oldest first, after a place in that order: a file
+    /// that cannot be read or mended does not hide those behind it.
     pub async fn files_to_look_at(
         &self,
+        status: Status,
         now: UnixMs,
         after: Option<(UnixMs, FileId)>,
         limit: usize,
@@ -151,9 +156,9 @@ impl Catalog {
         let rows = reader
             .tx(&self.faults)
             .rows(
-                "SELECT next_look_at, id FROM files \
-                 WHERE next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
-                args![now, at, id, limit as i64],
+                "SELECT next_look_at, id FROM files WHERE pipeline_status = $5 \
+                 AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
+                args![now, at, id, limit as i64, status.as_str()],
             )
             .await?;
         rows.iter().map(|row| Ok((row.int("next_look_at")?, row.parsed("id")?))).collect()

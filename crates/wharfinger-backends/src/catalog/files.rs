@@ -3,6 +3,7 @@
 use wharfinger_lifecycle::file::{Change, File, Step};
 use wharfinger_lifecycle::id::{CleanupId, FileId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::quota::percent_of;
+use wharfinger_lifecycle::stage::{Stage, show_list};
 use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
@@ -12,7 +13,7 @@ use super::jobs::{self, NewJob};
 use super::outbox::{self, Outbound};
 use super::sql::{Tx, args};
 use super::writer::{Verdict, Write};
-use super::{Catalog, cleanups, fresh_id, notices, quotas};
+use super::{Catalog, cleanups, derived, fresh_id, notices, quotas};
 
 /// A registered file with all that its transaction holds.
 #[derive(Clone, Debug)]
@@ -146,6 +147,7 @@ pub(super) struct Commit {
     pub(super) actor: String,
     pub(super) storage_type: &'static str,
     pub(super) cleanup_max_attempts: u32,
+    pub(super) job_max_attempts: u32,
     pub(super) cleanup_id: CleanupId,
     pub(super) notice_id: uuid::Uuid,
     pub(super) beside_redis: bool,
@@ -171,6 +173,10 @@ impl Write for Commit {
         } else if let Some(run_at) = self.change.moves_jobs_to {
             jobs::move_for_file(tx, after.id, run_at, now).await?;
         }
+        if let Some(stage) = self.change.enqueues {
+            let job = NewJob::of_stage(stage, after, self.job_max_attempts, now);
+            jobs::insert(tx, JobId(fresh_id(now)), &job, now).await?;
+        }
         if let Some(cleanup) = &self.change.cleanup {
             let order = cleanups::Order {
                 id: self.cleanup_id,
@@ -179,6 +185,9 @@ impl Write for Commit {
                 max_attempts: self.cleanup_max_attempts,
             };
             cleanups::insert(tx, &order, cleanup, now).await?;
+            if !before.stages.is_empty() {
+                derived::end_for_file(tx, &order, cleanup, now).await?;
+            }
         }
         if let Some(notice) = self.change.notice {
             notices::insert(tx, self.notice_id, &self.change, notice).await?;
@@ -240,6 +249,7 @@ impl Write for Forget {
             "DELETE FROM objects WHERE file_id = $1",
             "DELETE FROM file_history WHERE file_id = $1",
             "DELETE FROM jobs WHERE file_id = $1",
+            "DELETE FROM stage_outputs WHERE file_id = $1",
         ] {
             tx.run(sql, args![id.as_str()]).await?;
         }
@@ -284,8 +294,8 @@ async fn update(tx: &mut Tx<'_>, expected_version: i64, file: &File) -> Result<u
     tx.run(
         "UPDATE files SET pipeline_status = $3, version = $4, charged_bytes = $5, retry_count = $6, \
          error = $7, etag = $8, object_version = $9, end_reason = $10, url_dead_at = $11, \
-         next_look_at = $12, updated_at = $13, confirmed_at = $14, ready_at = $15, checksum_sha256 = $16 \
-         WHERE id = $1 AND version = $2",
+         next_look_at = $12, updated_at = $13, confirmed_at = $14, ready_at = $15, checksum_sha256 = $16, \
+         stages = $17, stage = $18 WHERE id = $1 AND version = $2",
         args![
             file.id.to_string(),
             expected_version,
@@ -303,6 +313,8 @@ async fn update(tx: &mut Tx<'_>, expected_version: i64, file: &File) -> Result<u
             file.confirmed_at,
             file.ready_at,
             file.checksum_sha256.as_deref(),
+            show_list(&file.stages),
+            file.stage.map(Stage::as_str),
         ],
     )
     .await
@@ -410,6 +422,7 @@ impl Catalog {
             actor: actor.to_owned(),
             storage_type: self.storage_type,
             cleanup_max_attempts: self.cleanup_max_attempts,
+            job_max_attempts: self.job_max_attempts,
             cleanup_id: CleanupId(fresh_id(now)),
             notice_id: fresh_id(now),
             beside_redis: self.beside_redis,

@@ -2,8 +2,10 @@
 //! a claim raises its token, and whoever holds an older token changes nothing.
 
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
+use wharfinger_lifecycle::stage::Stage;
 
 use super::error::CatalogError;
 use super::sql::{Row, Tx, args, pair_places, places};
@@ -18,6 +20,20 @@ pub struct NewJob {
     pub payload: Option<String>,
     pub run_at: UnixMs,
     pub max_attempts: u32,
+}
+
+impl NewJob {
+    /// Works on a confirmed file.
+    pub(super) fn of_stage(stage: Stage, file: &File, max_attempts: u32, run_at: UnixMs) -> NewJob {
+        NewJob {
+            queue: stage.queue(),
+            tenant: file.tenant.clone(),
+            file: Some(file.id),
+            payload: None,
+            run_at,
+            max_attempts,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 mod audit;
 mod cleanups;
 mod connect;
+mod derived;
 mod error;
 mod facts;
 mod file_rows;
@@ -89,6 +90,8 @@ pub struct CatalogOptions {
     /// What is written into a cleanup row as the kind of its store.
     pub storage_type: &'static str,
     pub cleanup_max_attempts: u32,
+    /// Of one job of a stage.
+    pub job_max_attempts: u32,
     pub connections_max: u32,
     /// Redis may let uploads in. Without it charges and refunds try the tenant's row first, and hold its gate only
     /// where somebody else has given it away.
@@ -107,6 +110,7 @@ pub struct Catalog {
     faults: Faults,
     storage_type: &'static str,
     cleanup_max_attempts: u32,
+    job_max_attempts: u32,
     beside_redis: bool,
     /// Set where a sweep writes.
     fence: Option<Fence>,
@@ -159,6 +163,7 @@ impl Catalog {
             faults: options.faults,
             storage_type: options.storage_type,
             cleanup_max_attempts: options.cleanup_max_attempts,
+            job_max_attempts: options.job_max_attempts,
             beside_redis: options.beside_redis,
             fence: None,
         })

@@ -32,6 +32,11 @@ pub(super) async fn insert(
     let file = &change.after;
     let reason = change.steps.last().map_or("", |step| step.reason.as_str());
     let (message, data) = match notice {
+        Notice::Ready => (format!("{} is ready.", file.name), json!({})),
+        Notice::Failed => (
+            format!("{} could not be processed: {reason}.", file.name),
+            json!({ "reason": reason, "stage": file.stage }),
+        ),
         Notice::CleanedUp => (
             format!("The upload of {} was not confirmed in time and has been removed.", file.name),
             json!({ "reason": reason, "sizeReclaimed": change.refunded_bytes() }),

@@ -10,6 +10,7 @@ const STEPS: &[(i64, &str)] = &[
     (2, include_str!("migrations/0002_stores.sql")),
     (3, include_str!("migrations/0003_engines.sql")),
     (4, include_str!("migrations/0004_many_processes.sql")),
+    (5, include_str!("migrations/0005_pipeline.sql")),
 ];
 
 /// The number of the newest step this program knows.
@@ -45,7 +46,9 @@ impl Write for Migrate {
             if step <= reached {
                 continue;
             }
-            let text = text.replace("{bytes}", tx.dialect().pick("COLLATE BINARY", "COLLATE \"C\""));
+            let text = text
+                .replace("{bytes}", tx.dialect().pick("COLLATE BINARY", "COLLATE \"C\""))
+                .replace("{blob}", tx.dialect().pick("BLOB", "BYTEA"));
             for statement in statements(&text) {
                 tx.run_built(statement, args![]).await?;
             }

@@ -142,6 +142,7 @@ fn catalog_options(settings: &Settings) -> CatalogOptions {
         faults: Faults::none(),
         storage_type: "disk",
         cleanup_max_attempts: settings.cleanup_max_attempts,
+        job_max_attempts: settings.job_max_attempts,
         connections_max: 4,
         beside_redis: settings.quota_redis.is_some(),
     }

@@ -10,6 +10,8 @@ use super::size::parse_size;
 pub struct Setting {
     pub env: &'static str,
     pub secret: bool,
+    /// An empty variable is a value, not the lack of one.
+    takes_empty: bool,
 }
 
 impl Setting {
@@ -20,11 +22,15 @@ impl Setting {
 }
 
 const fn plain(env: &'static str) -> Setting {
-    Setting { env, secret: false }
+    Setting { env, secret: false, takes_empty: false }
+}
+
+const fn list(env: &'static str) -> Setting {
+    Setting { env, secret: false, takes_empty: true }
 }
 
 const fn secret(env: &'static str) -> Setting {
-    Setting { env, secret: true }
+    Setting { env, secret: true, takes_empty: false }
 }
 
 pub const SETTINGS: &[Setting] = &[
@@ -61,6 +67,24 @@ pub const SETTINGS: &[Setting] = &[
     plain("CLEANUP_MAX_ATTEMPTS"),
     plain("CLEANUP_SWEEP_SCHEDULE"),
     plain("QUOTA_SYNC_SCHEDULE"),
+    list("PIPELINE_STAGES"),
+    list("PIPELINE_BUILTIN_STAGES"),
+    plain("PIPELINE_CONCURRENCY"),
+    plain("STUCK_FILE_THRESHOLD_MS"),
+    plain("CLAMD_URL"),
+    plain("SCAN_HASHES_FILE"),
+    plain("EXTRACT_FILE_BYTES_MAX"),
+    plain("EXTRACT_TEXT_BYTES_MAX"),
+    plain("EXTRACT_INFLATED_BYTES_MAX"),
+    plain("EXTRACT_MEMORY_BYTES_MAX"),
+    plain("EXTRACT_PAGES_MAX"),
+    plain("EXTRACT_TIMEOUT_MS"),
+    plain("CHUNK_UNIT"),
+    plain("CHUNK_SIZE"),
+    plain("CHUNK_OVERLAP"),
+    plain("EMBEDDINGS_URL"),
+    plain("EMBEDDINGS_MODEL"),
+    secret("EMBEDDINGS_API_KEY"),
     plain("JOB_MAX_ATTEMPTS"),
     plain("STAGE_TIMEOUT_MS"),
     plain("JOB_LEASE_MS"),
@@ -160,7 +184,7 @@ impl Values {
                 Some(setting) => {
                     let value =
                         value.into_string().map_err(|_| BadSetting::new(name, "must be valid UTF-8"))?;
-                    if !value.is_empty() {
+                    if !value.is_empty() || setting.takes_empty {
                         self.settings.insert(setting.env, (value, "the environment".into()));
                     }
                 }

@@ -3,6 +3,7 @@
 
 mod blob_url;
 mod layers;
+mod pipeline;
 mod secrets;
 mod size;
 
@@ -15,6 +16,7 @@ use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 
 pub use layers::{Flags, SETTINGS, Setting, Values, client_env, log_filter};
+pub use pipeline::PipelineSettings;
 pub use secrets::{Secrets, prepare as prepare_secrets};
 pub use size::{format_size, parse_size};
 
@@ -75,6 +77,7 @@ pub struct Settings {
     pub cleanup_max_attempts: u32,
     pub cleanup_schedule: Cron,
     pub quota_sync_schedule: Cron,
+    pub pipeline: PipelineSettings,
     pub job_max_attempts: u32,
     pub stage_timeout_ms: i64,
     pub job_lease_ms: i64,
@@ -132,6 +135,7 @@ impl Settings {
             cleanup_max_attempts: values.whole("CLEANUP_MAX_ATTEMPTS", 1, 1_000)? as u32,
             cleanup_schedule: cron("CLEANUP_SWEEP_SCHEDULE", values)?,
             quota_sync_schedule: cron("QUOTA_SYNC_SCHEDULE", values)?,
+            pipeline: PipelineSettings::from_values(values)?,
             job_max_attempts: values.whole("JOB_MAX_ATTEMPTS", 1, 1_000)? as u32,
             stage_timeout_ms: values.whole("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
             job_lease_ms: values.whole("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::state::Status;
 
 use super::{Turn, record, unfinished_uploads};
 use crate::app::App;
@@ -64,15 +65,22 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
 
 async fn look_at_all_due(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
+    for status in [Status::Registered, Status::Deleted] {
+        look_at_due(app, turn, status, &mut outcome).await?;
+    }
+    Ok(outcome)
+}
+
+async fn look_at_due(app: &App, turn: &Turn, status: Status, outcome: &mut Outcome) -> Result<(), VerbError> {
     let now = app.clock.now();
     let mut after = None;
     loop {
-        let due = app.catalog.files_to_look_at(now, after, PAGE_FILES).await?;
-        let Some(last) = due.last() else { return Ok(outcome) };
+        let due = app.catalog.files_to_look_at(status, now, after, PAGE_FILES).await?;
+        let Some(last) = due.last() else { return Ok(()) };
         after = Some(*last);
         for (_, id) in &due {
             if !turn.goes_on(app) {
-                return Ok(outcome);
+                return Ok(());
             }
             outcome.checked += 1;
             match look_at(app, turn, *id).await? {

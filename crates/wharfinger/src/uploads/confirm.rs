@@ -98,7 +98,7 @@ pub(super) async fn examine(
         check_bytes(app, file, &pin, &expected).await?;
     }
     app.blobs.make_durable(&file.key).await?;
-    file::confirm(file, pin, given_sha256, reason, app.clock.now())
+    file::confirm(file, pin, given_sha256, reason, &app.plan, app.clock.now())
         .map_err(|refusal| VerbError::Internal(refusal.to_string()))
 }
 

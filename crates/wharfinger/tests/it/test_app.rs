@@ -111,6 +111,8 @@ impl Ground {
     pub fn with(database: Database, settings: &[(&'static str, &str)]) -> Ground {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut all = vec![("WHARFINGER_DATA_DIR", folder.path().join("data").display().to_string())];
+        // Most tests are about uploads: what is confirmed is ready at once, unless the test says otherwise.
+        all.push(("PIPELINE_STAGES", String::new()));
         if database == Database::Postgres {
             all.push(("WHARFINGER_DATABASE_URL", harness::postgres::shared().create_database()));
             all.push(("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more".into()));

@@ -3,6 +3,7 @@
 
 use wharfinger_backends::catalog::{CatalogError, HistoryLine, Scope};
 use wharfinger_lifecycle::file::{self, Change, File, Look};
+use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
@@ -93,7 +94,7 @@ pub(super) async fn a_live_url_keeps_the_charge_of_a_deleted_file(site: &Site) {
     assert_eq!(quota(site).await, (100, 100));
     assert_eq!(jobs_left(site).await, None);
 
-    let due = site.catalog.files_to_look_at(SILENT, None, 10).await.expect("read");
+    let due = site.catalog.files_to_look_at(Status::Registered, SILENT, None, 10).await.expect("read");
     assert_eq!(due, [(SILENT, file.id)]);
     let Look::Refund(refund) = file::look(&file, &POLICY, SILENT) else { panic!("a refund is due") };
     let refunded = committed(&site.catalog, *refund.clone()).await;
@@ -205,7 +206,7 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(site: &Site) 
     for round in 0..25 {
         let file = registered(&site.catalog, ADA, 100).await;
         let mut changes = vec![
-            file::confirm(&file, pin(), None, "confirmed", SILENT).expect("confirmable"),
+            file::confirm(&file, pin(), None, "confirmed", &Plan::without_stages(), SILENT).expect("confirmable"),
             file::delete(&file, &POLICY, SILENT).expect("deletable"),
             file::reclaim(&file, "late", &POLICY, SILENT).expect("reclaimable"),
         ];

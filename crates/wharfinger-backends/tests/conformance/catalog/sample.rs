@@ -6,6 +6,7 @@ use wharfinger_backends::catalog::{
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Announcement, Change, File, Pin, UploadPolicy};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
+use wharfinger_lifecycle::processing::Plan;
 
 pub(super) const NOW: UnixMs = 1_800_000_000_000;
 pub(super) const SECOND: i64 = 1_000;
@@ -124,7 +125,7 @@ pub(super) async fn deleted(
 }
 
 pub(super) fn confirm(file: &File) -> Change {
-    file::confirm(file, pin(), None, "confirmed", NOW + SECOND).expect("confirmable")
+    file::confirm(file, pin(), None, "confirmed", &Plan::without_stages(), NOW + SECOND).expect("confirmable")
 }
 
 pub(super) fn work(owner: &str, run_at: UnixMs) -> NewJob {

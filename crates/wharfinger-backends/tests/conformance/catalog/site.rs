@@ -40,6 +40,7 @@ async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool) -> Cata
         faults,
         storage_type: "disk",
         cleanup_max_attempts: CLEANUP_ATTEMPTS_MAX,
+        job_max_attempts: 3,
         connections_max: 16,
         beside_redis,
     };

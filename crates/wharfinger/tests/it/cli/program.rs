@@ -112,6 +112,8 @@ impl Place {
         let log = std::fs::File::options().create(true).append(true).open(self.path().join("log"));
         let mut child = self
             .command(&[&["serve"], arguments].concat())
+            // Most tests are about uploads: what is confirmed is ready at once, unless the test says otherwise.
+            .env("PIPELINE_STAGES", "")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(log.expect("a log"))

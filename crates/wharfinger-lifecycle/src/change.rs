@@ -1,0 +1,90 @@
+//! A change that was decided: what it makes of a file, and what follows from it in the same transaction.
+
+use crate::UnixMs;
+use crate::event::Event;
+use crate::file::{EndReason, File};
+use crate::stage::Stage;
+use crate::state::Status;
+use crate::transition::{Refusal, transition};
+
+/// One line of a file's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub from: Option<Status>,
+    pub to: Status,
+    pub reason: String,
+}
+
+/// An order to delete the file's bytes: at once, and (where a URL may still live) once more at `finish_at`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cleanup {
+    pub reason: EndReason,
+    pub finish_at: UnixMs,
+}
+
+/// What the owner is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    Ready,
+    Failed,
+    Quarantined,
+    CleanedUp,
+}
+
+impl Notice {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Notice::Ready => "file-ready",
+            Notice::Failed => "file-failed",
+            Notice::Quarantined => "file-quarantined",
+            Notice::CleanedUp => "file-cleaned-up",
+        }
+    }
+}
+
+/// A decided change: `after` replaces `before` if and only if `before` is still what the catalog holds, and
+/// everything else here happens in the same transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub before: File,
+    pub after: File,
+    pub steps: Vec<Step>,
+    pub cleanup: Option<Cleanup>,
+    pub notice: Option<Notice>,
+    /// Jobs that were written for the old state have nothing left to do.
+    pub ends_jobs: bool,
+    /// A job that waits for this file is to run at another time.
+    pub moves_jobs_to: Option<UnixMs>,
+    /// A job of this stage is written.
+    pub enqueues: Option<Stage>,
+}
+
+impl Change {
+    pub(crate) fn of(file: &File, now: UnixMs) -> Change {
+        let mut after = file.clone();
+        after.version += 1;
+        after.updated_at = now;
+        Change {
+            before: file.clone(),
+            after,
+            steps: Vec::new(),
+            cleanup: None,
+            notice: None,
+            ends_jobs: false,
+            moves_jobs_to: None,
+            enqueues: None,
+        }
+    }
+
+    pub(crate) fn step(&mut self, event: Event, reason: impl Into<String>) -> Result<(), Refusal> {
+        let from = self.after.status;
+        let to = transition(from, event)?;
+        self.after.status = to;
+        self.steps.push(Step { from: Some(from), to, reason: reason.into() });
+        Ok(())
+    }
+
+    pub fn refunded_bytes(&self) -> u64 {
+        self.before.charged_bytes.saturating_sub(self.after.charged_bytes)
+    }
+}
