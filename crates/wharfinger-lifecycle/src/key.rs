@@ -4,10 +4,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::id::{FileId, TenantId, UserId};
+use crate::id::{FileId, JobId, TenantId, UserId};
 
 /// What clients upload. Scans for orphans look here and under `derived/`, nowhere else.
 pub const UPLOADS: &str = "uploads/";
+/// What stages make of them.
+pub const DERIVED: &str = "derived/";
 /// What the program keeps in the store for itself. No key that is parsed lies here.
 pub const OWN: &str = ".wharfinger/";
 
@@ -23,6 +25,12 @@ pub struct BadKey;
 impl ObjectKey {
     pub fn original(tenant: &TenantId, user: &UserId, file: FileId) -> ObjectKey {
         ObjectKey(format!("{UPLOADS}{}/{}/{file}", encode_part(tenant.as_str()), encode_part(user.as_str())))
+    }
+
+    /// A piece of a file's text. The attempt that puts it is in its name: two never put the same.
+    pub fn text_part(original: &ObjectKey, job: JobId, token: i64, part: u32) -> ObjectKey {
+        let owned = original.0.strip_prefix(UPLOADS).unwrap_or(&original.0);
+        ObjectKey(format!("{DERIVED}{owned}/{job}-{token}/text-{part:05}"))
     }
 
     /// Says whose objects lie in a store.

@@ -2,7 +2,7 @@
 //! unreachable and removed only after the store said that they are gone.
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{Cleanup, File};
+use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::{CleanupId, TenantId};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
@@ -27,7 +27,8 @@ pub(super) struct Order {
 pub(super) async fn insert(
     tx: &mut Tx<'_>,
     order: &Order,
-    cleanup: &Cleanup,
+    reason: &str,
+    finish_at: UnixMs,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     let file = &order.file;
@@ -39,13 +40,13 @@ pub(super) async fn insert(
             order.id.to_string(),
             file.key.as_str(),
             order.storage_type,
-            cleanup.reason.as_str(),
+            reason,
             file.tenant.as_str(),
             file.id.to_string(),
             signed(file.size),
             i64::from(order.max_attempts),
             now,
-            cleanup.finish_at,
+            finish_at,
             i64::from(file.part_size.is_some()),
         ],
     )

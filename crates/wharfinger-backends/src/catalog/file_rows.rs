@@ -24,6 +24,8 @@ macro_rules! select_files {
     };
 }
 
+pub(super) use select_files;
+
 fn named<T, E>(column: &str, name: Result<T, E>) -> Result<T, CatalogError> {
     name.map_err(|_| CatalogError::Corrupt(format!("{column} holds a name that is none")))
 }

@@ -184,7 +184,7 @@ impl Write for Commit {
                 storage_type: self.storage_type,
                 max_attempts: self.cleanup_max_attempts,
             };
-            cleanups::insert(tx, &order, cleanup, now).await?;
+            cleanups::insert(tx, &order, cleanup.reason.as_str(), cleanup.finish_at, now).await?;
             if !before.stages.is_empty() {
                 derived::end_for_file(tx, &order, cleanup, now).await?;
             }

@@ -139,7 +139,7 @@ impl Write for ClaimThese {
     }
 }
 
-fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
+pub(super) fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
     Ok(LeasedJob {
         id: row.parsed("id")?,
         token: row.int("lease_token")?,

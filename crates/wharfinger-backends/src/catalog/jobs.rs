@@ -246,6 +246,7 @@ async fn end_attempt(
 
 /// Takes back the jobs whose lease or deadline is over: that was an attempt.
 struct TakeBack {
+    queue: &'static str,
     now: UnixMs,
     retry_at: UnixMs,
     limit: usize,
@@ -256,13 +257,13 @@ impl Write for TakeBack {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let sql = tx.dialect().pick(
-            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 \
+            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue = $3 \
              ORDER BY lease_until LIMIT $2",
-            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 \
+            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue = $3 \
              ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED",
         );
         let mut fates = Vec::new();
-        for row in tx.rows(sql, args![self.now, self.limit as i64]).await? {
+        for row in tx.rows(sql, args![self.now, self.limit as i64, self.queue]).await? {
             let (id, token) = (row.parsed("id")?, row.int("lease_token")?);
             let fate = end_attempt(tx, id, token, "the lease ran out", Some(self.retry_at), self.now).await?;
             fates.push((id, fate));
@@ -342,11 +343,12 @@ impl Catalog {
 
     pub async fn take_back_jobs(
         &self,
+        queue: &'static str,
         now: UnixMs,
         retry_at: UnixMs,
         limit: usize,
     ) -> Result<Vec<(JobId, Fate)>, CatalogError> {
-        self.write(TakeBack { now, retry_at, limit }).await
+        self.write(TakeBack { queue, now, retry_at, limit }).await
     }
 
     pub async fn redrive_job(&self, id: JobId, now: UnixMs) -> Result<bool, CatalogError> {

@@ -2,8 +2,10 @@
 //! many processes; the verbs are the same code and, wherever both accept it, the same SQL.
 
 mod audit;
+mod chunks;
 mod cleanups;
 mod connect;
+mod dead_letters;
 mod derived;
 mod error;
 mod facts;
@@ -18,7 +20,11 @@ mod objects;
 mod outbox;
 mod quotas;
 mod schema;
+mod search;
 mod sql;
+mod stage_changes;
+mod stage_claims;
+mod stage_ends;
 mod sweeps;
 mod writer;
 
@@ -35,9 +41,12 @@ use uuid::{NoContext, Timestamp, Uuid};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
+pub use chunks::{ChunkRow, Embedded};
 pub use cleanups::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
+pub use dead_letters::DeadLetter;
+pub use derived::TextPart;
 pub use error::CatalogError;
 pub use file_rows::HistoryLine;
 pub use files::{Admission, Registered, Registration};
@@ -49,7 +58,10 @@ pub use notices::Notification;
 pub use outbox::{Destination, Outbound, OutboxLine};
 pub use quotas::Drift;
 pub use schema::SCHEMA_VERSION;
+pub use search::StoredVector;
 pub use sql::Dialect;
+pub use stage_claims::{StageClaim, StageJob};
+pub use stage_ends::{EndBy, Ended, Ending, LOST_LEASES_MAX, Output, StageEnd};
 pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepTurn};
 
 use crate::faults::Faults;

@@ -60,7 +60,10 @@ impl Write for CleanAgain {
                 )
                 .await?;
             }
-            None => cleanups::insert(tx, &self.order, &self.cleanup, self.now).await?,
+            None => {
+                let Cleanup { reason, finish_at } = &self.cleanup;
+                cleanups::insert(tx, &self.order, reason.as_str(), *finish_at, self.now).await?
+            }
         }
         Ok(Verdict::Commit(()))
     }

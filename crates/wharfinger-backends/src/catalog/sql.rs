@@ -32,6 +32,13 @@ pub(super) enum Arg {
     MaybeInt(Option<i64>),
     Text(String),
     MaybeText(Option<String>),
+    Bytes(Vec<u8>),
+}
+
+impl From<Vec<u8>> for Arg {
+    fn from(value: Vec<u8>) -> Self {
+        Arg::Bytes(value)
+    }
 }
 
 impl From<i64> for Arg {
@@ -97,6 +104,7 @@ impl Row {
     getter!(maybe_int, Option<i64>);
     getter!(text, String);
     getter!(maybe_text, Option<String>);
+    getter!(blob, Vec<u8>);
 
     pub(super) fn bytes(&self, column: &str) -> Result<u64, CatalogError> {
         u64::try_from(self.int(column)?).map_err(|_| CatalogError::Corrupt(format!("{column} is negative")))
@@ -134,6 +142,7 @@ macro_rules! bound {
                 Arg::MaybeInt(value) => query.bind(value),
                 Arg::Text(value) => query.bind(value),
                 Arg::MaybeText(value) => query.bind(value),
+                Arg::Bytes(value) => query.bind(value),
             };
         }
         query
@@ -275,6 +284,17 @@ fn is_worth_keeping(args: &[Arg]) -> bool {
 pub(super) fn places(from: usize, count: usize) -> String {
     let list: Vec<String> = (from..from + count).map(|n| format!("${n}")).collect();
     list.join(", ")
+}
+
+/// `(CAST($from AS …), …), …`: `count` rows of these types. PostgreSQL takes a bare value in a list for text.
+pub(super) fn typed_rows(from: usize, types: &[&str], count: usize) -> String {
+    let row = |n: usize| {
+        let at = from + n * types.len();
+        let casts: Vec<String> =
+            types.iter().enumerate().map(|(i, kind)| format!("CAST(${} AS {kind})", at + i)).collect();
+        format!("({})", casts.join(", "))
+    };
+    (0..count).map(row).collect::<Vec<_>>().join(", ")
 }
 
 /// `($from, $from+1), ($from+2, …` for `count` pairs.

@@ -91,7 +91,7 @@ async fn settle(app: &App, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) ->
 pub(super) async fn take_back(app: &App) -> Result<(), VerbError> {
     loop {
         let now = app.clock.now();
-        let taken = app.catalog.take_back_jobs(now, now, TAKE_BACK_JOBS).await?;
+        let taken = app.catalog.take_back_jobs(CHECK_QUEUE, now, now, TAKE_BACK_JOBS).await?;
         for (job, fate) in &taken {
             tracing::warn!(job = CHECK_QUEUE, jobId = %job, fate = ?fate, "a lease ran out");
         }

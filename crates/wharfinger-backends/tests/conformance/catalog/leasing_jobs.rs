@@ -25,7 +25,7 @@ async fn heartbeat(site: &Site, job: &LeasedJob, now: UnixMs) -> Option<UnixMs> 
 }
 
 async fn taken_back(site: &Site, now: UnixMs) -> Vec<(JobId, Fate)> {
-    site.catalog.take_back_jobs(now, now, 10).await.expect("answered")
+    site.catalog.take_back_jobs(WORK, now, now, 10).await.expect("answered")
 }
 
 /// I8: a worker that comes back late commits nothing.
@@ -106,7 +106,7 @@ pub(super) async fn a_lost_lease_is_an_attempt(site: &Site) {
         let fate = if attempt < 3 { Fate::Retried } else { Fate::Dead };
         now += 10 * SECOND;
         let retry_at = now + 5 * SECOND;
-        let taken = site.catalog.take_back_jobs(now, retry_at, 10).await.expect("answered");
+        let taken = site.catalog.take_back_jobs(WORK, now, retry_at, 10).await.expect("answered");
         assert_eq!(taken, [(job.id, fate)]);
         if fate == Fate::Retried {
             assert_eq!(site.catalog.claim_jobs(claim(1, retry_at - 1)).await.expect("claimed"), []);
@@ -128,11 +128,11 @@ pub(super) async fn lost_leases_are_taken_back_in_bounded_batches(site: &Site) {
         leased_at(site, NOW + n).await;
     }
     let at = NOW + 10 * SECOND + 3;
-    assert_eq!(site.catalog.take_back_jobs(at, at, 3).await.expect("answered").len(), 3);
+    assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 3);
     let left = site.texts("SELECT CAST(lease_until AS TEXT) FROM jobs WHERE state = 'leased' ORDER BY 1").await;
     assert_eq!(left, [at.to_string(), (at + 1).to_string()], "the longest overdue go first");
-    assert_eq!(site.catalog.take_back_jobs(at, at, 3).await.expect("answered").len(), 1);
-    assert_eq!(site.catalog.take_back_jobs(at, at, 3).await.expect("answered"), []);
+    assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 1);
+    assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered"), []);
 }
 
 pub(super) async fn a_lost_lease_is_taken_back_once(site: &Site) {
@@ -145,7 +145,7 @@ pub(super) async fn a_lost_lease_is_taken_back_once(site: &Site) {
         async move {
             let mut taken = Vec::new();
             loop {
-                let batch = catalog.take_back_jobs(at, at, 7).await.expect("answered");
+                let batch = catalog.take_back_jobs(WORK, at, at, 7).await.expect("answered");
                 if batch.is_empty() {
                     return taken;
                 }
@@ -170,7 +170,7 @@ pub(super) async fn completing_races_with_taking_back(site: &Site) {
             let catalog = site.catalog.clone();
             async move { catalog.complete_jobs(vec![(job.id, job.token)]).await.expect("answered") }
         });
-        let taken = another.take_back_jobs(at, at, 10).await.expect("answered");
+        let taken = another.take_back_jobs(WORK, at, at, 10).await.expect("answered");
         let completed = completing.await.expect("ended");
         match (completed.len(), taken.len()) {
             (1, 0) => assert_eq!(site.texts("SELECT id FROM jobs").await.len(), 0),

@@ -1,0 +1,148 @@
+//! Dead letters (`file-processing-dlq`): jobs of stages that will not be tried again unless a person says so. Each
+//! belongs to a failed file.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::{FileId, JobId};
+use wharfinger_lifecycle::processing::{self, Plan};
+use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::state::Status;
+
+use super::error::CatalogError;
+use super::sql::{Arg, Row, Tx, args};
+use super::writer::{Verdict, Write};
+use super::{Catalog, Scope, stage_changes};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    pub job: JobId,
+    pub file: FileId,
+    pub file_name: String,
+    pub stage: Stage,
+    pub reason: String,
+    pub attempts: u32,
+    pub last_error: Option<String>,
+    pub died_at: UnixMs,
+}
+
+fn decode(row: &Row) -> Result<DeadLetter, CatalogError> {
+    let queue = row.text("queue")?;
+    Ok(DeadLetter {
+        job: row.parsed("id")?,
+        file: row.parsed("file_id")?,
+        file_name: row.text("file_name")?,
+        stage: Stage::of_queue(&queue)
+            .ok_or_else(|| CatalogError::Corrupt(format!("a dead letter of {queue}")))?,
+        reason: row.maybe_text("dead_reason")?.unwrap_or_default(),
+        attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+        last_error: row.maybe_text("last_error")?,
+        died_at: row.int("updated_at")?,
+    })
+}
+
+/// The job waits again with all its attempts, and the file with it.
+struct Redrive {
+    letter: DeadLetter,
+    actor: String,
+    plan: Plan,
+    now: UnixMs,
+}
+
+impl Write for Redrive {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        let files = stage_changes::lock_files(tx, &[self.letter.file]).await?;
+        let Some(file) = files.into_values().next().filter(|file| file.status == Status::Failed) else {
+            return Ok(Verdict::Rollback(false));
+        };
+        let redriven = tx
+            .run(
+                "UPDATE jobs SET state = 'waiting', attempts = 0, lost_leases = 0, run_at = $2, updated_at = $2, \
+                 dead_reason = NULL, lease_token = lease_token + 1 WHERE id = $1 AND state = 'dead'",
+                args![self.letter.job.to_string(), self.now],
+            )
+            .await?;
+        if redriven == 0 {
+            return Ok(Verdict::Rollback(false));
+        }
+        let change = processing::redrive(&file, &self.plan, self.now)
+            .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
+        stage_changes::write(tx, &[change], &self.actor).await?;
+        Ok(Verdict::Commit(true))
+    }
+}
+
+struct Discard {
+    job: JobId,
+}
+
+impl Write for Discard {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        let sql = "DELETE FROM jobs WHERE id = $1 AND state = 'dead'";
+        Ok(Verdict::Commit(tx.run(sql, args![self.job.to_string()]).await? == 1))
+    }
+}
+
+impl Catalog {
+    /// The newest jobs first, older than `before`.
+    pub async fn dead_letters(
+        &self,
+        scope: &Scope,
+        before: Option<JobId>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, CatalogError> {
+        let before = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        self.letters("jobs.id < $1 ORDER BY jobs.id DESC LIMIT $2", scope, args![before, limit as i64]).await
+    }
+
+    pub async fn dead_letter(&self, scope: &Scope, job: JobId) -> Result<Option<DeadLetter>, CatalogError> {
+        let found = self.letters("jobs.id = $1 LIMIT $2", scope, args![job.to_string(), 1i64]).await?;
+        Ok(found.into_iter().next())
+    }
+
+    async fn letters(
+        &self,
+        rest: &'static str,
+        scope: &Scope,
+        mut args: Vec<Arg>,
+    ) -> Result<Vec<DeadLetter>, CatalogError> {
+        let owned = match scope {
+            Scope::All => "",
+            Scope::Tenant(tenant) => {
+                args.extend(args![tenant.as_str()]);
+                "files.tenant_id = $3 AND"
+            }
+            Scope::User(tenant, user) => {
+                args.extend(args![tenant.as_str(), user.as_str()]);
+                "files.tenant_id = $3 AND files.user_id = $4 AND"
+            }
+        };
+        let queues: Vec<String> = Stage::ALL.iter().map(|stage| format!("'{}'", stage.queue())).collect();
+        let sql = format!(
+            "SELECT jobs.id, jobs.file_id, files.file_name, jobs.queue, jobs.dead_reason, jobs.attempts, \
+             jobs.last_error, jobs.updated_at FROM jobs JOIN files ON files.id = jobs.file_id \
+             WHERE jobs.state = 'dead' AND jobs.queue IN ({}) AND {owned} {rest}",
+            queues.join(", ")
+        );
+        let mut reader = self.reader().await?;
+        reader.tx(&self.faults).rows_built(sql, args).await?.iter().map(decode).collect()
+    }
+
+    /// False if somebody was faster.
+    pub async fn redrive(
+        &self,
+        letter: DeadLetter,
+        actor: &str,
+        plan: &Plan,
+        now: UnixMs,
+    ) -> Result<bool, CatalogError> {
+        self.write(Redrive { letter, actor: actor.to_owned(), plan: plan.clone(), now }).await
+    }
+
+    /// The letter goes; the file stays failed.
+    pub async fn discard(&self, job: JobId) -> Result<bool, CatalogError> {
+        self.write(Discard { job }).await
+    }
+}

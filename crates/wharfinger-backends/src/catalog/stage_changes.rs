@@ -1,0 +1,127 @@
+//! Changes of many files by the pipeline in one transaction: each statement carries all of them. The rows are locked
+//! before they are read, so what was decided about them still holds when it is written.
+
+use std::collections::BTreeMap;
+
+use wharfinger_lifecycle::file::{Change, File};
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::stage::Stage;
+
+use super::error::CatalogError;
+use super::file_rows::{decode, select_files};
+use super::sql::{Tx, args, places, typed_rows};
+use super::{fresh_id, notices};
+
+/// Reads these files and keeps others from changing them until the end of the transaction. In one order everywhere.
+pub(super) async fn lock_files(
+    tx: &mut Tx<'_>,
+    ids: &[FileId],
+) -> Result<BTreeMap<FileId, File>, CatalogError> {
+    if ids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let lock = tx.dialect().pick("", "FOR UPDATE");
+    let sql = format!("{} WHERE id IN ({}) ORDER BY id {lock}", select_files!(""), places(1, ids.len()));
+    let rows = tx.rows_built(sql, ids.iter().flat_map(|id| args![id.to_string()]).collect()).await?;
+    rows.iter().map(|row| decode(row).map(|file| (file.id, file))).collect()
+}
+
+/// Writes the new state of each file, its history, its owner's counters and what the owner is told. Jobs are the
+/// caller's.
+pub(super) async fn write(tx: &mut Tx<'_>, changes: &[Change], actor: &str) -> Result<(), CatalogError> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    update(tx, changes).await?;
+    remember(tx, changes, actor).await?;
+    for change in changes {
+        if let Some(notice) = change.notice {
+            notices::insert(tx, fresh_id(change.after.updated_at), change, notice).await?;
+        }
+    }
+    count(tx, changes).await
+}
+
+async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
+    const TYPES: [&str; 9] =
+        ["TEXT", "BIGINT", "TEXT", "BIGINT", "TEXT", "TEXT", "BIGINT", "BIGINT", "BIGINT"];
+    let sql = format!(
+        "WITH new (id, before, status, version, error, stage, next_look_at, updated_at, ready_at) AS (VALUES {}) \
+         UPDATE files SET pipeline_status = new.status, version = new.version, error = new.error, \
+         stage = new.stage, next_look_at = new.next_look_at, updated_at = new.updated_at, ready_at = new.ready_at \
+         FROM new WHERE files.id = new.id AND files.version = new.before",
+        typed_rows(1, &TYPES, changes.len())
+    );
+    let mut args = Vec::with_capacity(changes.len() * TYPES.len());
+    for Change { before, after, .. } in changes {
+        args.extend(args![
+            after.id.to_string(),
+            before.version,
+            after.status.as_str(),
+            after.version,
+            after.error.as_deref(),
+            after.stage.map(Stage::as_str),
+            after.next_look_at,
+            after.updated_at,
+            after.ready_at,
+        ]);
+    }
+    let changed = tx.run_built(sql, args).await?;
+    match changed == changes.len() as u64 {
+        true => Ok(()),
+        false => Err(CatalogError::Corrupt("a file was changed under its lock".into())),
+    }
+}
+
+async fn remember(tx: &mut Tx<'_>, changes: &[Change], actor: &str) -> Result<(), CatalogError> {
+    let mut args = args![actor];
+    let mut rows = Vec::new();
+    for change in changes {
+        let after = &change.after;
+        for (n, step) in change.steps.iter().enumerate() {
+            rows.push(format!("({}, $1)", places(args.len() + 1, 6)));
+            args.extend(args![
+                after.id.to_string(),
+                after.version - (change.steps.len() - 1 - n) as i64,
+                after.updated_at,
+                step.from.map(|status| status.as_str()),
+                step.to.as_str(),
+                step.reason.as_str(),
+            ]);
+        }
+    }
+    let sql = format!(
+        "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) VALUES {}",
+        rows.join(", ")
+    );
+    tx.run_built(sql, args).await?;
+    Ok(())
+}
+
+/// Each counter once, in one order everywhere: two transactions of one user do not wait for each other in a ring.
+async fn count(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
+    let mut moved: BTreeMap<(&str, &str, &str), (i64, i64)> = BTreeMap::new();
+    for Change { before, after, .. } in changes {
+        for (file, sign) in [(before, -1), (after, 1)] {
+            let owner = (file.tenant.as_str(), file.user.as_str(), file.status.as_str());
+            let (files, bytes) = moved.entry(owner).or_default();
+            *files += sign;
+            *bytes += sign * super::files::signed(file.charged_bytes);
+        }
+    }
+    moved.retain(|_, change| *change != (0, 0));
+    if moved.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES {} \
+         ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
+         charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
+        typed_rows(1, &["TEXT", "TEXT", "TEXT", "BIGINT", "BIGINT"], moved.len())
+    );
+    let rows = moved
+        .iter()
+        .flat_map(|((tenant, user, status), (files, bytes))| args![*tenant, *user, *status, *files, *bytes]);
+    tx.run_built(sql, rows.collect()).await?;
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Claiming files for a stage: the oldest jobs that are due, each with its file, which is in work from here on.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::File;
+use wharfinger_lifecycle::id::JobId;
+use wharfinger_lifecycle::processing::{self, Plan};
+use wharfinger_lifecycle::stage::Stage;
+
+use super::error::CatalogError;
+use super::job_claims::{LeasedJob, leased};
+use super::sql::{Tx, args, places};
+use super::writer::{Verdict, Write};
+use super::{Catalog, stage_changes};
+
+/// What a claim asks for.
+#[derive(Clone, Debug)]
+pub struct StageClaim {
+    pub stage: Stage,
+    /// Names the worker, in the job and in the file's history.
+    pub owner: String,
+    pub limit: usize,
+    pub lease_ms: i64,
+    /// Heartbeats move the lease, never this: a hung worker is not working.
+    pub deadline_ms: i64,
+    pub plan: Plan,
+    pub now: UnixMs,
+}
+
+/// A job and its file, as it is while the stage works on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageJob {
+    pub job: LeasedJob,
+    pub stage: Stage,
+    pub file: File,
+}
+
+impl Write for StageClaim {
+    type Answer = Vec<StageJob>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let jobs = self.claim(tx).await?;
+        if jobs.is_empty() {
+            return Ok(Verdict::Rollback(Vec::new()));
+        }
+        let ids: Vec<_> = jobs.iter().filter_map(|job| job.file).collect();
+        let mut files = stage_changes::lock_files(tx, &ids).await?;
+        let (mut claimed, mut changes, mut idle) = (Vec::new(), Vec::new(), Vec::new());
+        for job in jobs {
+            let file = job.file.and_then(|id| files.remove(&id));
+            match file.map(|file| processing::start(&file, self.stage, &self.plan, self.now)) {
+                Some(Ok(change)) => {
+                    claimed.push(StageJob { job, stage: self.stage, file: change.after.clone() });
+                    changes.push(change);
+                }
+                // Its file is elsewhere by now: there is nothing to do.
+                Some(Err(_)) | None => idle.push(job.id),
+            }
+        }
+        stage_changes::write(tx, &changes, &self.owner).await?;
+        forget(tx, &idle).await?;
+        claimed.sort_by_key(|claimed| claimed.job.id);
+        Ok(Verdict::Commit(claimed))
+    }
+}
+
+impl StageClaim {
+    /// A job whose file somebody is changing just now is passed over, so nobody waits with a job in hand.
+    async fn claim(&self, tx: &mut Tx<'_>) -> Result<Vec<LeasedJob>, CatalogError> {
+        let sql = tx.dialect().pick(
+            "UPDATE jobs SET state = 'leased', attempts = attempts + 1, lease_token = lease_token + 1, \
+             lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, \
+             file_version = (SELECT version + 1 FROM files WHERE files.id = jobs.file_id) \
+             WHERE id IN (SELECT id FROM jobs WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 \
+             ORDER BY run_at, id LIMIT $6) RETURNING id, lease_token, queue, tenant_id, file_id, payload, attempts, \
+             max_attempts, lease_until",
+            "WITH due AS MATERIALIZED (SELECT jobs.id FROM jobs JOIN files ON files.id = jobs.file_id \
+             WHERE jobs.queue = $1 AND jobs.state = 'waiting' AND jobs.run_at <= $2 \
+             ORDER BY jobs.run_at, jobs.id LIMIT $6 FOR UPDATE OF jobs, files SKIP LOCKED) \
+             UPDATE jobs SET state = 'leased', attempts = attempts + 1, lease_token = lease_token + 1, \
+             lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, \
+             file_version = (SELECT version + 1 FROM files WHERE files.id = jobs.file_id) \
+             WHERE id IN (SELECT id FROM due) RETURNING id, lease_token, queue, tenant_id, file_id, payload, attempts, \
+             max_attempts, lease_until",
+        );
+        let args = args![
+            self.stage.queue(),
+            self.now,
+            self.owner.as_str(),
+            self.now.saturating_add(self.lease_ms.min(self.deadline_ms)),
+            self.now.saturating_add(self.deadline_ms),
+            self.limit as i64,
+        ];
+        tx.rows(sql, args).await?.iter().map(leased).collect()
+    }
+}
+
+pub(super) async fn forget(tx: &mut Tx<'_>, jobs: &[JobId]) -> Result<(), CatalogError> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let sql = format!("DELETE FROM jobs WHERE id IN ({})", places(1, jobs.len()));
+    tx.run_built(sql, jobs.iter().flat_map(|id| args![id.to_string()]).collect()).await?;
+    Ok(())
+}
+
+impl Catalog {
+    pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<StageJob>, CatalogError> {
+        self.write(claim).await
+    }
+}
