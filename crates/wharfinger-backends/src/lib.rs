@@ -6,4 +6,5 @@ pub mod broker;
 pub mod catalog;
 pub mod faults;
 pub mod quota;
+pub mod scanner;
 pub mod tls;
