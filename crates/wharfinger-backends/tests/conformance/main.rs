@@ -5,5 +5,6 @@
 mod blobs;
 mod broker;
 mod catalog;
+mod embeddings;
 mod quota;
 mod scanner;

@@ -43,7 +43,10 @@ async fn read(stream: &mut TcpStream) {
     while command.last() != Some(&0) {
         command.push(stream.read_u8().await.expect("a command"));
     }
-    while command == b"zINSTREAM\0" {
+    if command != b"zINSTREAM\0" {
+        return;
+    }
+    loop {
         let length = stream.read_u32().await.expect("a length");
         if length == 0 {
             return;
