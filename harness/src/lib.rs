@@ -3,6 +3,7 @@
 
 mod account;
 pub mod azurite;
+pub mod clamd;
 mod command;
 mod error;
 mod http;

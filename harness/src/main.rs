@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
 use harness::azurite::{self, Azurite};
+use harness::clamd::{self, Clamd};
 use harness::postgres::{self, Postgres};
 use harness::rabbitmq::{self, RabbitMq};
 use harness::radosgw::{self, Radosgw};
@@ -17,8 +18,8 @@ usage: cargo xtask <command>
 
   test [-- args]   starts the servers and runs `cargo test --workspace --locked [args]`
   ci               formatting, lints, documentation, dependencies, then the tests
-  services [names] starts the servers (postgres, s3, azure, redis, rabbitmq), or those named,
-                   and keeps them until Ctrl-C or the end of input";
+  services [names] starts the servers (postgres, s3, azure, redis, rabbitmq, clamd), or those
+                   named, and keeps them until Ctrl-C or the end of input";
 
 /// The checks before the tests, the cheapest first.
 const CHECKS: [&str; 3] = [
@@ -28,7 +29,7 @@ const CHECKS: [&str; 3] = [
 ];
 
 /// What `services` can be asked for.
-const SERVICES: [&str; 5] = ["postgres", "s3", "azure", "redis", "rabbitmq"];
+const SERVICES: [&str; 6] = ["postgres", "s3", "azure", "redis", "rabbitmq", "clamd"];
 
 type Outcome = Result<ExitStatus, Box<dyn Error>>;
 
@@ -140,6 +141,12 @@ fn services(names: &[&str]) -> Outcome {
         println!("RabbitMQ on port {}", rabbitmq.port());
         println!("WHARFINGER_BROKER_URL={}", rabbitmq.url());
         println!("{}={}", rabbitmq::ADDRESS_VARIABLE, rabbitmq.sharing_url());
+    }
+    let clamd = is_wanted("clamd").then(|| Clamd::start(clamd::Options::default())).transpose()?;
+    if let Some(clamd) = &clamd {
+        println!("clamd on port {}, with test signatures alone", clamd.port());
+        println!("CLAMD_URL={}", clamd.tcp_url());
+        println!("{}={}", clamd::ADDRESS_VARIABLE, clamd.sharing_url());
     }
     println!("Ctrl-C ends them.");
     io::copy(&mut io::stdin(), &mut io::sink())?;

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::BlobError;
 
-pub(super) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+pub(crate) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
@@ -37,7 +37,7 @@ pub(super) fn said(status: u16, code: &str, message: &str) -> String {
 }
 
 /// The chain of causes, without the URL, for that may carry a signature.
-pub(super) fn unreached(error: reqwest::Error) -> String {
+pub(crate) fn unreached(error: reqwest::Error) -> String {
     let host = error.url().and_then(|url| url.host_str()).map(str::to_owned).unwrap_or_default();
     if error.is_timeout() {
         return format!("no answer from {host} in time");

@@ -1,6 +1,6 @@
 //! Where the bytes lie. One trait for every store, with an honest account of what each can enforce.
 
-mod answer;
+pub(crate) mod answer;
 pub mod azure;
 pub mod disk;
 mod faulty;
@@ -8,7 +8,7 @@ pub mod gcs;
 mod parts;
 mod place;
 pub mod s3;
-mod skew;
+pub(crate) mod skew;
 mod trial;
 
 use std::time::Duration;

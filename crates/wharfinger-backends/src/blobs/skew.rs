@@ -44,6 +44,6 @@ pub(super) fn machine_time() -> UnixMs {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-pub(super) fn from_http_date(date: &str) -> Option<UnixMs> {
+pub(crate) fn from_http_date(date: &str) -> Option<UnixMs> {
     DateTime::from_str(date, Format::HttpDate).ok()?.to_millis().ok()
 }

@@ -1,7 +1,10 @@
 //! What every backend promises, method by method: the same cases for each catalog and for each blob store, so
-//! that the program can rely on either without asking which it has; and what the broker promises.
+//! that the program can rely on either without asking which it has; and what the broker, the scanner and the
+//! embeddings promise.
 
 mod blobs;
 mod broker;
 mod catalog;
+mod embeddings;
 mod quota;
+mod scanner;

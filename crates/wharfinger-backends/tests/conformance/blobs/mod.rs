@@ -12,7 +12,7 @@ mod left_behind;
 mod long_folder;
 mod lost_disk;
 mod pruning;
-mod scripted;
+pub(crate) mod scripted;
 mod sending;
 mod shelf;
 mod signing;

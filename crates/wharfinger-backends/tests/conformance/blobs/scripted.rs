@@ -8,15 +8,15 @@ use tokio::net::{TcpListener, TcpStream};
 use wharfinger_backends::blobs::s3::{S3Credentials, S3Options, S3Store};
 
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) method: String,
+pub(crate) struct Asked {
+    pub(crate) method: String,
     /// With its query.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// As it came, head and body.
-    pub(super) raw: Vec<u8>,
+    pub(crate) raw: Vec<u8>,
 }
 
-pub(super) struct Scripted {
+pub(crate) struct Scripted {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
@@ -24,7 +24,7 @@ pub(super) struct Scripted {
 impl Scripted {
     /// What is answered may depend on the request and on how many came before it. It is written as it is, and
     /// then the connection is closed.
-    pub(super) async fn start(answer: impl Fn(&Asked, usize) -> Vec<u8> + Send + Sync + 'static) -> Scripted {
+    pub(crate) async fn start(answer: impl Fn(&Asked, usize) -> Vec<u8> + Send + Sync + 'static) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
@@ -49,6 +49,10 @@ impl Scripted {
         Scripted { address, asked }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(super) fn options(&self) -> S3Options {
         S3Options {
             bucket: "bucket".into(),
@@ -67,7 +71,7 @@ impl Scripted {
         S3Store::connect(&self.options()).await.expect("connected")
     }
 
-    pub(super) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().expect("no test panics with it").clone()
     }
 }
@@ -91,7 +95,7 @@ async fn read(stream: &mut TcpStream) -> Option<Asked> {
 }
 
 /// An answer of the usual shape.
-pub(super) fn says(status: u16, content_type: &str, body: &str) -> Vec<u8> {
+pub(crate) fn says(status: u16, content_type: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
         "HTTP/1.1 {status} So\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\

@@ -1,0 +1,139 @@
+//! Vectors for texts, from any server with OpenAI's `/v1/embeddings`: a provider's, or one of one's own.
+
+mod address;
+mod answer;
+mod call;
+mod error;
+mod waits;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use error::EmbedError;
+
+use call::Client;
+use error::Failure;
+use waits::Waits;
+
+/// What one request holds at most. Providers count tokens, of which a text has at most one for each of its bytes: so
+/// many are below what any of them takes.
+const REQUEST_TEXTS_MAX: usize = 128;
+const REQUEST_BYTES_MAX: usize = 256 * 1024;
+
+/// Where the server is, and who we are to it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct EmbeddingsOptions {
+    /// With or without its last words: `https://api.example.com`, `…/v1` and `…/v1/embeddings` are the same. A query
+    /// stays.
+    pub url: String,
+    pub model: String,
+    /// Sent as a bearer token, to this server and no other.
+    pub api_key: Option<String>,
+}
+
+impl fmt::Debug for EmbeddingsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddingsOptions").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    pub connect: Duration,
+    /// One request with its answer.
+    pub answer: Duration,
+    /// All the pauses of one call, before requests that are sent again.
+    pub pauses: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(120),
+            pauses: Duration::from_secs(20),
+        }
+    }
+}
+
+/// A server that embeds. Cheap to clone: the connections are shared.
+#[derive(Clone)]
+pub struct Embeddings {
+    client: Client,
+    patience: Patience,
+}
+
+impl fmt::Debug for Embeddings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Embeddings").field(&self.client.to_string()).finish()
+    }
+}
+
+impl Embeddings {
+    /// Nobody is asked yet; the error says which of the options is wrong.
+    pub fn new(options: EmbeddingsOptions) -> Result<Embeddings, String> {
+        Embeddings::with_patience(options, Patience::default())
+    }
+
+    pub fn with_patience(options: EmbeddingsOptions, patience: Patience) -> Result<Embeddings, String> {
+        Ok(Embeddings { client: Client::new(options, patience)?, patience })
+    }
+
+    /// One vector for each text, in their order and all of one length. All or none: what was embedded before an
+    /// error is lost.
+    pub async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let mut waits = Waits::up_to(self.patience.pauses);
+        let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
+        let mut texts_max = REQUEST_TEXTS_MAX;
+        while vectors.len() < texts.len() {
+            let left = &texts[vectors.len()..];
+            let some = &left[..request_size(left, texts_max)];
+            match self.client.send(some, &mut waits).await {
+                Ok(more) => {
+                    answer::check_alike(vectors.first(), &more).map_err(|why| self.client.misled(&why))?;
+                    vectors.extend(more);
+                }
+                // Some take fewer at a time than others.
+                Err(Failure::TooMuch(_)) if some.len() > 1 => texts_max = some.len() / 2,
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Ok(vectors)
+    }
+
+    /// Whether the server can be used now, and what it is. It embeds a word for that, which providers charge for: to
+    /// be asked by people and at the start, not every few seconds.
+    pub async fn check(&self) -> Result<String, EmbedError> {
+        let mut waits = Waits::up_to(Duration::ZERO);
+        let vectors = self.client.send(&["wharfinger".to_owned()], &mut waits).await?;
+        let dimensions = vectors.first().map_or(0, Vec::len);
+        Ok(format!("{}, {dimensions} dimensions", self.client))
+    }
+}
+
+/// How many of the texts, at least one, go into the next request.
+fn request_size(texts: &[String], texts_max: usize) -> usize {
+    let mut bytes = 0;
+    let fitting = texts.iter().take(texts_max).take_while(|text| {
+        bytes += text.len();
+        bytes <= REQUEST_BYTES_MAX
+    });
+    fitting.count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_bounded_and_never_empty() {
+        let texts = |sizes: &[usize]| sizes.iter().map(|size| "x".repeat(*size)).collect::<Vec<_>>();
+        assert_eq!(request_size(&texts(&[1; 300]), 128), 128);
+        assert_eq!(request_size(&texts(&[1; 300]), 16), 16);
+        assert_eq!(request_size(&texts(&[0; 5]), 128), 5);
+        assert_eq!(request_size(&texts(&[REQUEST_BYTES_MAX / 2; 5]), 128), 2);
+        assert_eq!(request_size(&texts(&[REQUEST_BYTES_MAX + 1, 1]), 128), 1);
+        assert_eq!(request_size(&texts(&[1, REQUEST_BYTES_MAX]), 128), 1);
+    }
+}
