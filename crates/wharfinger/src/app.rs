@@ -21,6 +21,7 @@ use wharfinger_lifecycle::processing::Plan;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::http::auth::TokenKeys;
+use crate::pipeline::Pipeline;
 use crate::quota::RedisGate;
 use crate::roles::Roles;
 use crate::uploads::confirm::Examinations;
@@ -44,6 +45,7 @@ pub struct App {
     pub policy: UploadPolicy,
     /// What confirmed files go through.
     pub plan: Plan,
+    pub pipeline: Pipeline,
     /// Redis in front of the tenants' quotas, where there is one.
     pub redis_gate: Option<RedisGate>,
     /// RabbitMQ, where it brings the delayed checks.
@@ -133,6 +135,7 @@ impl App {
             tombstone_ms: settings.tombstone_ms,
             store_refuses_ended: blobs.caps().refuses_ended,
         };
+        let pipeline = Pipeline::open(&settings, &catalog).await?;
         let plan = Plan {
             stages: settings.pipeline.stages.clone(),
             stuck_after_ms: settings.pipeline.stuck_after_ms,
@@ -149,6 +152,7 @@ impl App {
             store_is_ours: AtomicBool::new(standing == store::Standing::Ours),
             policy,
             plan,
+            pipeline,
             redis_gate,
             broker,
             tokens,

@@ -46,7 +46,7 @@ pub mod metric {
 
     use axum::http::{Method, StatusCode};
     use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-    use wharfinger_backends::catalog::{CatalogError, Destination, Scope};
+    use wharfinger_backends::catalog::{CatalogError, Destination, Ended, Scope};
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
     use wharfinger_lifecycle::state::Status;
@@ -80,6 +80,7 @@ pub mod metric {
             "By how much the counters were off when they were last compared"
         );
         describe_gauge!("outbox_lines", "What waits to be told to another system, by destination");
+        describe_counter!("pipeline_stages_ended_total", "How attempts at a stage ended, by outcome");
         describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
         describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
@@ -115,6 +116,17 @@ pub mod metric {
 
     pub fn broker_up(is_up: bool) {
         gauge!("broker_up").set(f64::from(u8::from(is_up)));
+    }
+
+    pub fn stage_ended(ended: Ended) {
+        let outcome = match ended {
+            Ended::Next(_) | Ended::Ready => "done",
+            Ended::Retried => "retried",
+            Ended::Failed => "failed",
+            Ended::Quarantined => "quarantined",
+            Ended::LeaseLost => "lease_lost",
+        };
+        counter!("pipeline_stages_ended_total", "outcome" => outcome).increment(1);
     }
 
     pub fn quota_drift(bytes: u64) {

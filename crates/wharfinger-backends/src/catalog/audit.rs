@@ -6,7 +6,7 @@ use super::error::CatalogError;
 use super::sql::args;
 
 /// A rule and a query for the rows that break it, each with a text column `what`.
-const RULES: [(&str, &str); 7] = [
+const RULES: [(&str, &str); 10] = [
     (
         "a tenant is charged for what its files are charged (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
@@ -48,6 +48,24 @@ const RULES: [(&str, &str); 7] = [
         "whatever is not at rest says when it is looked at next (I15)",
         "SELECT id AS what FROM files \
          WHERE next_look_at IS NULL AND pipeline_status NOT IN ('ready', 'quarantined')",
+    ),
+    (
+        "a file in work has one job that moves it on (I7)",
+        "SELECT f.id AS what FROM files f WHERE f.pipeline_status IN \
+         ('uploaded', 'queued', 'scanning', 'extracting', 'chunking', 'embedding') AND 1 <> \
+         (SELECT COUNT(*) FROM jobs j WHERE j.file_id = f.id AND j.state <> 'dead' AND j.queue LIKE 'file-%')",
+    ),
+    (
+        "a stage's job belongs to a file in work, a dead one to a failed file",
+        "SELECT j.id AS what FROM jobs j LEFT JOIN files f ON f.id = j.file_id WHERE j.queue LIKE 'file-%' \
+         AND (f.id IS NULL OR (j.state = 'dead') <> (f.pipeline_status = 'failed') OR f.pipeline_status IN \
+         ('registered', 'ready', 'quarantined', 'deleted'))",
+    ),
+    (
+        "nothing that was made of a file outlives it",
+        "SELECT d.file_id AS what FROM (SELECT file_id FROM chunks UNION SELECT file_id FROM text_parts \
+         UNION SELECT file_id FROM stage_outputs UNION SELECT file_id FROM objects WHERE kind = 'derived') d \
+         LEFT JOIN files f ON f.id = d.file_id WHERE f.id IS NULL OR f.pipeline_status = 'deleted'",
     ),
 ];
 

@@ -272,40 +272,6 @@ impl Write for TakeBack {
     }
 }
 
-struct Redrive {
-    id: JobId,
-    now: UnixMs,
-}
-
-impl Write for Redrive {
-    type Answer = bool;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
-        let redriven = tx
-            .run(
-                "UPDATE jobs SET state = 'waiting', attempts = 0, run_at = $2, updated_at = $2, \
-                 dead_reason = NULL, lease_token = lease_token + 1 WHERE id = $1 AND state = 'dead'",
-                args![self.id.to_string(), self.now],
-            )
-            .await?;
-        Ok(Verdict::Commit(redriven == 1))
-    }
-}
-
-struct Discard {
-    id: JobId,
-}
-
-impl Write for Discard {
-    type Answer = bool;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
-        let gone =
-            tx.run("DELETE FROM jobs WHERE id = $1 AND state = 'dead'", args![self.id.to_string()]).await?;
-        Ok(Verdict::Commit(gone == 1))
-    }
-}
-
 impl Catalog {
     pub async fn enqueue(&self, jobs: Vec<NewJob>, now: UnixMs) -> Result<Vec<JobId>, CatalogError> {
         let jobs: Vec<_> = jobs.into_iter().map(|job| (JobId(fresh_id(now)), job)).collect();
@@ -349,14 +315,6 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<(JobId, Fate)>, CatalogError> {
         self.write(TakeBack { queue, now, retry_at, limit }).await
-    }
-
-    pub async fn redrive_job(&self, id: JobId, now: UnixMs) -> Result<bool, CatalogError> {
-        self.write(Redrive { id, now }).await
-    }
-
-    pub async fn discard_job(&self, id: JobId) -> Result<bool, CatalogError> {
-        self.write(Discard { id }).await
     }
 
     pub async fn dead_jobs(&self, after: Option<JobId>, limit: usize) -> Result<Vec<DeadJob>, CatalogError> {

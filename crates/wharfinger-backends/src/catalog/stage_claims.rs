@@ -104,6 +104,19 @@ pub(super) async fn forget(tx: &mut Tx<'_>, jobs: &[JobId]) -> Result<(), Catalo
 }
 
 impl Catalog {
+    /// The file that is worked on under this very lease.
+    pub async fn held_stage(&self, job: JobId, token: i64) -> Result<Option<StageJob>, CatalogError> {
+        let row = {
+            let mut reader = self.reader().await?;
+            let sql = "SELECT id, lease_token, queue, tenant_id, file_id, payload, attempts, max_attempts, lease_until \
+                       FROM jobs WHERE id = $1 AND lease_token = $2 AND state = 'leased'";
+            reader.tx(&self.faults).row(sql, args![job.to_string(), token]).await?
+        };
+        let Some(job) = row.as_ref().map(leased).transpose()? else { return Ok(None) };
+        let (Some(stage), Some(file)) = (Stage::of_queue(&job.queue), job.file) else { return Ok(None) };
+        Ok(self.file(file).await?.map(|file| StageJob { job, stage, file }))
+    }
+
     pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<StageJob>, CatalogError> {
         self.write(claim).await
     }

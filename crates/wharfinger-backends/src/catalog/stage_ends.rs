@@ -21,6 +21,8 @@ use super::{Catalog, stage_changes};
 
 /// How many workers in a row may not come back from a file.
 pub const LOST_LEASES_MAX: i64 = 3;
+/// A file that has waited in one queue for so long is no longer put off for nothing.
+const OUTAGE_MS_MAX: i64 = 6 * 3_600_000;
 
 #[derive(Clone, Debug)]
 pub struct StageEnd {
@@ -34,6 +36,11 @@ pub enum Ending {
     Done(Output),
     /// Try again then, if an attempt is left.
     Retry {
+        why: String,
+        at: UnixMs,
+    },
+    /// Something that all files need is away: no attempt is spent, unless it has been away for too long.
+    PutOff {
         why: String,
         at: UnixMs,
     },
@@ -126,6 +133,15 @@ impl EndStages {
                 moves.back.push(Back { job: job.id, why: Some(why.clone()), at: *at, unspent: 0, lost: 0 });
                 Ok(Ended::Retried)
             }
+            Ending::PutOff { why, at } => {
+                if self.now.saturating_sub(job.queued_at) >= OUTAGE_MS_MAX {
+                    let how = Ending::Retry { why: why.clone(), at: *at };
+                    return self.decide(job, file, &how, moves);
+                }
+                moves.changes.push(processing::retry(file, why, &self.plan, self.now)?);
+                moves.back.push(Back { job: job.id, why: Some(why.clone()), at: *at, unspent: 1, lost: 0 });
+                Ok(Ended::Retried)
+            }
             Ending::Retry { why, .. } => self.bury(job, file, "attempts used up", why, moves),
             Ending::Failed { why } => self.bury(job, file, why, why, moves),
             Ending::Quarantined { why } => {
@@ -165,6 +181,7 @@ struct Held {
     max_attempts: i64,
     lost: i64,
     is_late: bool,
+    queued_at: UnixMs,
 }
 
 fn held(row: &Row) -> Result<Held, CatalogError> {
@@ -176,6 +193,7 @@ fn held(row: &Row) -> Result<Held, CatalogError> {
         attempts: row.int("attempts")?,
         max_attempts: row.int("max_attempts")?,
         lost: row.int("lost_leases")?,
+        queued_at: row.int("created_at")?,
         is_late: row.maybe_int("deadline_at")? <= row.maybe_int("lease_until")?,
     })
 }
@@ -192,7 +210,8 @@ async fn lock(
     let files = stage_changes::lock_files(tx, &files).await?;
     let lock = tx.dialect().pick("", "FOR UPDATE");
     let sql = format!(
-        "SELECT id, lease_token, file_id, file_version, attempts, max_attempts, lost_leases, deadline_at, lease_until \
+        "SELECT id, lease_token, file_id, file_version, attempts, max_attempts, lost_leases, deadline_at, lease_until, \
+         created_at \
          FROM jobs WHERE id IN ({}) AND state = 'leased' ORDER BY id {lock}",
         places(1, ids.len())
     );
@@ -260,7 +279,7 @@ impl Moves {
         }
         let sql = format!(
             "WITH new (id, queue) AS (VALUES {}) \
-             UPDATE jobs SET queue = new.queue, state = 'waiting', run_at = $1, updated_at = $1, attempts = 0, \
+             UPDATE jobs SET queue = new.queue, state = 'waiting', run_at = $1, updated_at = $1, created_at = $1, attempts = 0, \
              lost_leases = 0, last_error = NULL, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
              FROM new WHERE jobs.id = new.id",
             typed_rows(2, &["TEXT", "TEXT"], self.onward.len())

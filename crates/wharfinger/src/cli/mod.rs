@@ -3,6 +3,7 @@
 mod config;
 mod doctor;
 mod duration;
+mod extract_text;
 mod migrate;
 mod output;
 mod put;
@@ -59,6 +60,9 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Print the effective settings, secrets masked
     Config(config::Arguments),
+    /// What the server starts to get the text out of one file
+    #[command(hide = true)]
+    ExtractText(extract_text::Arguments),
 }
 
 /// What ends a command with something else than success.
@@ -88,6 +92,10 @@ fn failed<E: std::error::Error>(error: E) -> Failure {
 
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    // It limits what it may use before it does anything.
+    if let Command::ExtractText(arguments) = cli.command {
+        return extract_text::run(&arguments);
+    }
     wharfinger_backends::tls::ready();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -119,6 +127,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Migrate(arguments) => migrate::run(&flags, arguments).await,
         Command::Doctor(arguments) => doctor::run(&flags, arguments).await,
         Command::Config(arguments) => config::run(&flags, arguments),
+        Command::ExtractText(_) => Err(Failure::Usage("this is for the server itself".into())),
     }
 }
 

@@ -228,6 +228,31 @@ fn caller(claims: Claims, now: UnixMs) -> Result<Caller, &'static str> {
     })
 }
 
+async fn authenticate(parts: &Parts, app: &Shared) -> Result<Caller, Problem> {
+    let header = parts.headers.get(axum::http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = header
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim())
+        .ok_or_else(|| Problem::unauthorized("send `Authorization: Bearer <token>`"))?;
+    app.tokens.verify(token, app.clock.now()).await.map_err(Problem::unauthorized)
+}
+
+/// A caller who works on files: of all tenants, and by leases only.
+pub struct Hand(pub Caller);
+
+impl FromRequestParts<Shared> for Hand {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
+        let caller = authenticate(parts, app).await?;
+        match caller.role {
+            Role::Worker | Role::Operator => Ok(Hand(caller)),
+            Role::User | Role::Admin => Err(Problem::forbidden("this call is for workers and operators")),
+        }
+    }
+}
+
 /// A caller who may use the calls for people; workers have calls of their own.
 pub struct Person(pub Caller);
 
@@ -235,14 +260,7 @@ impl FromRequestParts<Shared> for Person {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
-        let header =
-            parts.headers.get(axum::http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = header
-            .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .map(|(_, token)| token.trim())
-            .ok_or_else(|| Problem::unauthorized("send `Authorization: Bearer <token>`"))?;
-        let caller = app.tokens.verify(token, app.clock.now()).await.map_err(Problem::unauthorized)?;
+        let caller = authenticate(parts, app).await?;
         if caller.role == Role::Worker {
             return Err(Problem::forbidden("a worker's token is for the worker calls only"));
         }

@@ -8,12 +8,13 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
 use super::auth::Person;
-use super::extract::{Asked, Body, Id, PageQuery};
+use super::extract::{Asked, Body, Id, PageQuery, cut_page};
 use super::problem::Problem;
 use super::wire::{
     ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, InitRequest,
     SearchRequest, StatusView,
 };
+use crate::pipeline::search;
 use crate::uploads::{confirm, delete, download, find, init, reissue};
 
 /// Announce an upload
@@ -148,10 +149,10 @@ pub(super) async fn chunks(
     Id(id): Id<FileId>,
     Asked(page): Asked<PageQuery>,
 ) -> Result<Json<ChunksView>, Problem> {
-    page.cursor::<u64>()?;
-    page.limit()?;
-    find::find(&app, &caller, id).await?;
-    Ok(Json(ChunksView { chunks: Vec::new(), next_cursor: None }))
+    let limit = page.limit()?;
+    let mut chunks = find::chunks(&app, &caller, id, page.cursor()?, limit + 1).await?;
+    let next_cursor = cut_page(&mut chunks, limit, |chunk| (chunk.ordinal + 1).to_string());
+    Ok(Json(ChunksView { chunks: chunks.into_iter().map(Into::into).collect(), next_cursor }))
 }
 
 /// Search in own files
@@ -159,16 +160,18 @@ pub(super) async fn chunks(
     post, path = "/api/v2/search", tag = "uploads", operation_id = "search",
     request_body = SearchRequest,
     responses(
-        (status = 200, body = HitsView, description = "The caller's own chunks, best first; none before a stage made them"),
+        (status = 200, body = HitsView, description = "The caller's own chunks by cosine similarity, best first"),
         (status = 400, body = Problem, description = "`invalid_request`"),
     ),
 )]
 pub(super) async fn search(
-    _caller: Person,
+    State(app): State<Shared>,
+    Person(caller): Person,
     Body(request): Body<SearchRequest>,
 ) -> Result<Json<HitsView>, Problem> {
-    request.check()?;
-    Ok(Json(HitsView { hits: Vec::new() }))
+    let (query, limit) = request.into_checked()?;
+    let hits = search::search(&app, &caller, &query, limit).await?;
+    Ok(Json(HitsView { hits: hits.into_iter().map(Into::into).collect() }))
 }
 
 /// Download a file

@@ -3,6 +3,7 @@
 
 pub mod auth;
 mod blobs;
+mod dlq;
 mod extract;
 mod files;
 mod health;
@@ -11,6 +12,7 @@ mod problem;
 mod quota;
 mod server;
 mod wire;
+mod workers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +41,7 @@ pub use server::serve;
 pub type Shared = Arc<App>;
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
+const OUTPUT_BYTES_MAX: usize = 64 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const VERB_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -53,6 +56,8 @@ const VERB_TIMEOUT: Duration = Duration::from_secs(60);
         (name = "uploads", description = "init → PUT to the signed URL → confirm; what is not confirmed is reclaimed"),
         (name = "quota", description = "What a tenant may hold and does hold"),
         (name = "notifications", description = "What happened to one's files without oneself"),
+        (name = "workers", description = "Stages worked on by others: lease → work → complete or fail. Role `worker` or `operator`"),
+        (name = "dead letters", description = "Files that no stage will try again unless somebody says so"),
         (name = "maintenance", description = "For admins (their tenant) and operators"),
         (name = "operations", description = "Health, readiness; Prometheus metrics are at /metrics"),
     ),
@@ -84,6 +89,14 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(files::chunks))
         .routes(routes!(files::search))
         .routes(routes!(files::download))
+        .routes(routes!(workers::lease))
+        .routes(routes!(workers::heartbeat))
+        .routes(routes!(workers::complete))
+        .routes(routes!(workers::fail))
+        .routes(routes!(workers::input))
+        .routes(routes!(dlq::list))
+        .routes(routes!(dlq::redrive))
+        .routes(routes!(dlq::discard))
         .routes(routes!(quota::get))
         .routes(routes!(quota::set))
         .routes(routes!(maintenance::trigger))
@@ -149,15 +162,24 @@ fn cors(origins: &[String]) -> CorsLayer {
         .max_age(Duration::from_secs(3_600))
 }
 
+/// What stages made is larger than what people ask for.
+fn body_bytes_max(path: &str) -> usize {
+    match path.starts_with("/api/v2/workers/jobs/") && path.ends_with("/complete") {
+        true => OUTPUT_BYTES_MAX,
+        false => BODY_BYTES_MAX,
+    }
+}
+
 /// Takes the whole body, then runs the handler on a task of its own: a client that hangs up before the last
 /// byte has asked for nothing, one that hangs up later does not leave a verb half-way.
 async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let whole = Limited::new(body, BODY_BYTES_MAX).collect();
+    let bytes_max = body_bytes_max(parts.uri.path());
+    let whole = Limited::new(body, bytes_max).collect();
     let bytes = match tokio::time::timeout(BODY_TIMEOUT, whole).await {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return Problem::body_too_large(BODY_BYTES_MAX).into_response();
+            return Problem::body_too_large(bytes_max).into_response();
         }
         Ok(Err(_)) | Err(_) => {
             let detail = "the request body did not come to its end";

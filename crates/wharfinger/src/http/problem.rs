@@ -164,6 +164,10 @@ impl From<VerbError> for Problem {
                 of(StatusCode::CONFLICT, "already_confirmed", "Already confirmed")
                     .with("fileStatus", status.as_str())
             }
+            VerbError::NotInPipeline(_) => {
+                of(StatusCode::BAD_REQUEST, "not_in_pipeline", "Not in the pipeline")
+            }
+            VerbError::LeaseLost => of(StatusCode::CONFLICT, "lease_lost", "Lease lost"),
             VerbError::Unavailable(why) => {
                 tracing::warn!(error = %why, "a verb could not be carried out");
                 Problem::unavailable()

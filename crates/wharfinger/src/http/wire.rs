@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{HistoryLine, Notification, PendingCleanup};
+use wharfinger_backends::catalog::{ChunkRow, HistoryLine, Notification, PendingCleanup};
 use wharfinger_lifecycle::file::{Announcement, File};
 use wharfinger_lifecycle::quota::Quota;
 
 use super::extract::page_limit;
 use super::problem::Problem;
 use crate::clock::rfc3339;
+use crate::pipeline::search::Hit;
 use crate::uploads::init::{Grant, GrantedPart, How};
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -246,11 +247,30 @@ pub struct SearchRequest {
 }
 
 impl SearchRequest {
-    pub fn check(&self) -> Result<(), Problem> {
+    pub fn into_checked(self) -> Result<(String, usize), Problem> {
         if self.query.trim().is_empty() {
             return Err(Problem::invalid("query", "must not be empty"));
         }
-        page_limit(self.limit).map(|_| ())
+        let limit = page_limit(self.limit)?;
+        Ok((self.query, limit))
+    }
+}
+
+impl From<ChunkRow> for ChunkView {
+    fn from(chunk: ChunkRow) -> Self {
+        ChunkView { ordinal: chunk.ordinal, text: chunk.text, start: chunk.start, end: chunk.end }
+    }
+}
+
+impl From<Hit> for HitView {
+    fn from(hit: Hit) -> Self {
+        HitView {
+            file_id: hit.file.to_string(),
+            file_name: hit.file_name,
+            ordinal: hit.ordinal,
+            text: hit.text,
+            score: f64::from(hit.score),
+        }
     }
 }
 

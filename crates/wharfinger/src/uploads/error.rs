@@ -2,6 +2,7 @@
 
 use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::catalog::CatalogError;
+use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,10 @@ pub enum VerbError {
     NotReady(Status),
     #[error("the file is {0}: it has been confirmed already")]
     AlreadyConfirmed(Status),
+    #[error("`{}` is not a stage of this pipeline", .0.as_str())]
+    NotInPipeline(Stage),
+    #[error("this lease is not the current one")]
+    LeaseLost,
     #[error("not available at this moment; try again")]
     Unavailable(String),
     /// The sweep that did this has lost its turn to another process.

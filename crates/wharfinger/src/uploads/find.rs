@@ -1,8 +1,9 @@
 //! Finds files that their caller may see. Another's file is absent, not forbidden.
 
-use wharfinger_backends::catalog::HistoryLine;
+use wharfinger_backends::catalog::{ChunkRow, HistoryLine};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::stage::Stage;
 
 use super::{Caller, VerbError};
 use crate::app::App;
@@ -39,6 +40,22 @@ pub async fn list(
         files.last().map(|file| file.id)
     });
     Ok(Page { files, next: next.flatten() })
+}
+
+/// The chunks of a file's text, from an ordinal on; none before the stage that makes them has ended.
+pub async fn chunks(
+    app: &App,
+    caller: &Caller,
+    id: FileId,
+    from: Option<u64>,
+    limit: usize,
+) -> Result<Vec<ChunkRow>, VerbError> {
+    find(app, caller, id).await?;
+    let outputs = app.catalog.stage_outputs(&[id]).await?;
+    if !outputs.iter().any(|(_, stage, _)| stage == Stage::Chunk.as_str()) {
+        return Ok(Vec::new());
+    }
+    Ok(app.catalog.chunks(id, from.unwrap_or(0), limit).await?)
 }
 
 /// The history of a reclaimed file can still be read: it says what became of it.

@@ -66,6 +66,11 @@ impl Caller {
         }
     }
 
+    /// What is the caller's own, whatever else they may see.
+    pub fn own_scope(&self) -> Scope {
+        Scope::User(self.tenant.clone(), self.user.clone())
+    }
+
     pub fn actor(&self) -> String {
         format!("{}:{}", self.role.as_str(), self.user)
     }
@@ -84,6 +89,7 @@ async fn commit_in(app: &App, catalog: &Catalog, change: Change, actor: &str) ->
     let refunded = change.refunded_bytes();
     let tenant = change.after.tenant.clone();
     let (id, has_cleanup) = (change.after.id, change.cleanup.is_some());
+    let has_work = change.enqueues.is_some();
     match catalog.commit(change, actor).await {
         Ok(()) => {}
         Err(CatalogError::Stale) => return Ok(false),
@@ -92,6 +98,9 @@ async fn commit_in(app: &App, catalog: &Catalog, change: Change, actor: &str) ->
     if refunded > 0 {
         metric::quota_refunded(&tenant, refunded);
         app.outbox_bell.notify_one();
+    }
+    if has_work {
+        app.pipeline.bell.notify_one();
     }
     if has_cleanup {
         app.landings.stop(id);

@@ -10,6 +10,7 @@ pub use supervisor::Supervisor;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
+use crate::pipeline;
 use crate::quota;
 use crate::sweeps::{self, Turn};
 use crate::uploads::VerbError;
@@ -22,6 +23,7 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     }
     messages::relay(app).await?;
     checks::run_due(app, &CancellationToken::new()).await?;
+    pipeline::run::run_due(app).await?;
     sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
     sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;
     quota::refunds::relay(app).await?;

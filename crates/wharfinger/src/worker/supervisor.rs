@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::loops;
 use crate::app::App;
+use crate::pipeline;
 use crate::roles::ProcessRole::{self, Api, Sweeper, Worker};
 use crate::sweeps::Sweep;
 
@@ -17,8 +18,9 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each with the roles that need it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 15] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 16] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
+    ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
     ("scheduled cleanups", &[Sweeper], |app, stop| {
         Box::pin(loops::scheduled(app, stop, Sweep::PendingCleanups))

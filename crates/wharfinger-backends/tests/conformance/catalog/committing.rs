@@ -8,7 +8,7 @@ use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    CHECKS, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, claim, committed, confirm, confirmed, deleted, pin,
+    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, claim, committed, confirm, confirmed, deleted, pin,
     registered, tenant, user,
 };
 use super::site::{CLEANUP_ATTEMPTS_MAX, Site, all_at_once};
@@ -94,7 +94,7 @@ pub(super) async fn a_live_url_keeps_the_charge_of_a_deleted_file(site: &Site) {
     assert_eq!(quota(site).await, (100, 100));
     assert_eq!(jobs_left(site).await, None);
 
-    let due = site.catalog.files_to_look_at(Status::Registered, SILENT, None, 10).await.expect("read");
+    let due = site.catalog.files_to_look_at(Status::Deleted, SILENT, None, 10).await.expect("read");
     assert_eq!(due, [(SILENT, file.id)]);
     let Look::Refund(refund) = file::look(&file, &POLICY, SILENT) else { panic!("a refund is due") };
     let refunded = committed(&site.catalog, *refund.clone()).await;
@@ -128,14 +128,14 @@ pub(super) async fn reclaiming_tells_the_owner(site: &Site) {
 
 pub(super) async fn quarantine_keeps_the_charge_and_the_bytes(site: &Site) {
     let file = confirmed(&site.catalog, ADA, 100).await;
-    let change = file::quarantine(&file, "changed behind our back", NOW + 9).expect("quarantinable");
+    let change = file::quarantine(&file, "changed behind our back", NOW + HOUR).expect("quarantinable");
     let after = committed(&site.catalog, change).await;
     assert_eq!(stored(site, &file).await, after);
     assert_eq!(after.error.as_deref(), Some("changed behind our back"));
     assert_eq!(quota(site).await, (100, 0));
     assert_eq!(site.catalog.next_cleanup_at().await.expect("read"), None);
     let told = site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
-    assert_eq!(told.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(), ["file-quarantined"]);
+    assert_eq!(told.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(), ["file-quarantined", "file-ready"]);
 }
 
 pub(super) async fn a_fresh_url_moves_the_look_and_the_check(site: &Site) {

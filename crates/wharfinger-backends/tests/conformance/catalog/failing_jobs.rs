@@ -1,6 +1,6 @@
 //! Failing jobs: tried again as often as allowed, then dead letters, which a person redrives or discards.
 
-use wharfinger_backends::catalog::{DeadJob, Fate, LeasedJob, NewJob, fresh_id};
+use wharfinger_backends::catalog::{DeadJob, Fate, LeasedJob, NewJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::limits::ERROR_TEXT_BYTES_MAX;
@@ -92,32 +92,4 @@ pub(super) async fn the_dead_are_listed_in_pages(site: &Site) {
     assert_eq!(page(Some(all[1]), 2).await, all[2..4]);
     assert_eq!(page(Some(all[3]), 2).await, all[4..]);
     assert_eq!(page(Some(all[4]), 2).await, []);
-}
-
-pub(super) async fn a_redriven_job_starts_anew(site: &Site) {
-    let before = died(site, NOW).await;
-    let at = NOW + 5 * SECOND;
-    assert!(site.catalog.redrive_job(before.id, at).await.expect("answered"));
-    assert_eq!(dead_jobs(site).await, []);
-    assert!(!site.catalog.redrive_job(before.id, at).await.expect("answered"), "it waits already");
-    assert_eq!(site.catalog.claim_jobs(claim(1, at - 1)).await.expect("claimed"), []);
-    let again = leased_at(site, at).await;
-    assert_eq!((again.id, again.attempt), (before.id, 1));
-    assert!(again.token > before.token);
-    assert!(!site.catalog.redrive_job(before.id, at).await.expect("answered"), "somebody works on it");
-    assert_eq!(failed(site, &again, "again", Some(at), at).await, Fate::Retried, "with all its attempts");
-}
-
-pub(super) async fn only_the_dead_are_discarded(site: &Site) {
-    let nobody = JobId(fresh_id(NOW));
-    assert!(!site.catalog.discard_job(nobody).await.expect("answered"));
-    assert!(!site.catalog.redrive_job(nobody, NOW).await.expect("answered"));
-    let waiting = site.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued")[0];
-    assert!(!site.catalog.discard_job(waiting).await.expect("answered"));
-    let leased = leased_at(site, NOW).await;
-    assert!(!site.catalog.discard_job(leased.id).await.expect("answered"));
-    assert_eq!(failed(site, &leased, "no use", None, NOW).await, Fate::Dead);
-    assert!(site.catalog.discard_job(leased.id).await.expect("answered"));
-    assert!(!site.catalog.discard_job(leased.id).await.expect("answered"));
-    assert_eq!(site.texts("SELECT id FROM jobs").await, Vec::<String>::new());
 }

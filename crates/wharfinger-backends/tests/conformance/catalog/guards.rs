@@ -47,9 +47,10 @@ pub(super) async fn a_file_is_what_it_can_be(site: &Site) {
 }
 
 pub(super) async fn a_key_belongs_to_one_object(site: &Site) {
-    let key = registered(&site.catalog, ADA, 10).await.key;
+    let file = registered(&site.catalog, ADA, 10).await;
+    let (key, id) = (file.key, file.id);
     let values = |key: &str, kind: &str| {
-        format!("INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{key}', 'x', '{kind}', 0)")
+        format!("INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{key}', '{id}', '{kind}', 0)")
     };
     is_refused(site, &values(key.as_str(), "derived")).await;
     is_refused(site, &values("derived/x", "other")).await;

@@ -6,7 +6,7 @@ use wharfinger_backends::catalog::{Fate, JobClaim, LeasedJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 
-use super::sample::{NOW, SECOND, claim, work};
+use super::sample::{NOW, SECOND, WORK, claim, work};
 use super::site::{Site, all_at_once};
 
 async fn one_leased(site: &Site) -> LeasedJob {

@@ -131,13 +131,20 @@ cases! {
         lost_leases_are_taken_back_in_bounded_batches
         a_lost_lease_is_taken_back_once
         completing_races_with_taking_back;
+    stages:
+        a_file_goes_through_its_stages_with_one_job
+        a_lost_lease_ends_no_stage
+        each_of_a_batch_of_stages_has_an_outcome_of_its_own
+        attempts_are_used_up_and_the_letter_is_dead
+        who_is_put_off_spends_no_attempt
+        nobody_comes_back_from_poison
+        derived_objects_go_when_they_are_of_no_use
+        workers_that_race_never_share_a_file;
     failing_jobs:
         a_job_is_tried_again_until_its_attempts_are_used_up
         what_cannot_be_helped_dies_at_once
         a_long_error_is_cut_at_a_character
-        the_dead_are_listed_in_pages
-        a_redriven_job_starts_anew
-        only_the_dead_are_discarded;
+        the_dead_are_listed_in_pages;
     objects:
         one_upload_fills_an_object
         what_is_not_waited_for_gets_no_upload

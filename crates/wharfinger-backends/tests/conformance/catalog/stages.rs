@@ -1,0 +1,337 @@
+//! Files on their way through the stages: claimed, ended and taken back with their jobs, each in one transaction, and
+//! by nobody who has lost the lease.
+
+use std::collections::BTreeSet;
+
+use wharfinger_backends::catalog::{
+    ChunkRow, EndBy, Ended, Ending, LOST_LEASES_MAX, Output, Scope, StageClaim, StageEnd, StageJob, TextPart,
+};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::{self, File};
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::state::Status;
+
+use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
+use super::site::{Site, all_at_once};
+
+const ADA: (&str, &str) = ("harbour", "ada");
+const LATER: UnixMs = NOW + 10 * SECOND;
+
+fn plan() -> Plan {
+    Plan { stages: Stage::ALL.to_vec(), ..Plan::without_stages() }
+}
+
+async fn queued(site: &Site, stages: &[Stage]) -> File {
+    let file = registered(&site.catalog, ADA, 10).await;
+    let plan = Plan { stages: stages.to_vec(), ..plan() };
+    let change = file::confirm(&file, pin(), None, "confirmed", &plan, NOW + SECOND).expect("confirmable");
+    committed(&site.catalog, change).await
+}
+
+fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
+    StageClaim {
+        stage,
+        owner: "worker:a".into(),
+        limit,
+        lease_ms: 10 * SECOND,
+        deadline_ms: HOUR,
+        plan: plan(),
+        now,
+    }
+}
+
+async fn claimed(site: &Site, stage: Stage, now: UnixMs) -> StageJob {
+    let mut jobs = site.catalog.claim_stage(claim(stage, 1, now)).await.expect("claimed");
+    assert_eq!(jobs.len(), 1);
+    jobs.remove(0)
+}
+
+fn end(held: &StageJob, how: Ending) -> StageEnd {
+    StageEnd { job: held.job.id, token: held.job.token, how }
+}
+
+async fn ended(site: &Site, held: &StageJob, how: Ending, now: UnixMs) -> Ended {
+    let by = EndBy { actor: "worker:a", plan: &plan(), now };
+    site.catalog.end_stages(vec![end(held, how)], by).await.expect("answered")[0]
+}
+
+async fn taken_back(site: &Site, now: UnixMs) -> Vec<(FileId, Ended)> {
+    let by = EndBy { actor: "recovery", plan: &plan(), now };
+    site.catalog.take_back_stages(by, now, 100).await.expect("answered")
+}
+
+fn done() -> Ending {
+    Ending::Done(Output::default())
+}
+
+async fn status(site: &Site, id: FileId) -> Status {
+    site.catalog.file(id).await.expect("read").expect("it is there").status
+}
+
+pub(super) async fn a_file_goes_through_its_stages_with_one_job(site: &Site) {
+    let file = queued(site, &[Stage::Scan, Stage::Embed]).await;
+    assert_eq!(file.status, Status::Queued);
+    let none = site.catalog.claim_stage(claim(Stage::Embed, 5, NOW + SECOND)).await.expect("answered");
+    assert_eq!(none, []);
+
+    let scan = claimed(site, Stage::Scan, NOW + SECOND).await;
+    assert_eq!((scan.file.id, scan.file.status, scan.job.attempt), (file.id, Status::Scanning, 1));
+    assert_eq!(status(site, file.id).await, Status::Scanning);
+    assert_eq!(ended(site, &scan, done(), LATER).await, Ended::Next(Stage::Embed));
+    let embed = claimed(site, Stage::Embed, LATER).await;
+    assert_eq!((embed.job.id, embed.job.attempt), (scan.job.id, 1));
+    assert!(embed.job.token > scan.job.token);
+    let said = Output { said: Some("{\"dimensions\":3}".into()), text: None };
+    assert_eq!(ended(site, &embed, Ending::Done(said), LATER + 1).await, Ended::Ready);
+
+    let ready = site.catalog.file(file.id).await.expect("read").expect("it is there");
+    assert_eq!((ready.status, ready.ready_at, ready.stage), (Status::Ready, Some(LATER + 1), None));
+    assert_eq!(site.texts("SELECT id FROM jobs WHERE queue LIKE 'file-%'").await, Vec::<String>::new());
+    let kept = site.catalog.stage_outputs(&[file.id]).await.expect("read");
+    assert_eq!(kept, [(file.id, "embed".into(), "{\"dimensions\":3}".into())]);
+    let way: Vec<Status> =
+        site.catalog.history(file.id).await.expect("read").iter().map(|line| line.to).collect();
+    let expected = [
+        Status::Registered,
+        Status::Uploaded,
+        Status::Queued,
+        Status::Scanning,
+        Status::Queued,
+        Status::Embedding,
+        Status::Ready,
+    ];
+    assert_eq!(way, expected);
+    let told = site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    assert_eq!(told.iter().map(|told| told.kind.as_str()).collect::<Vec<_>>(), ["file-ready"]);
+}
+
+/// I8: whoever lost the lease changes nothing, whatever they say.
+pub(super) async fn a_lost_lease_ends_no_stage(site: &Site) {
+    let file = queued(site, &[Stage::Extract]).await;
+    let old = claimed(site, Stage::Extract, NOW + SECOND).await;
+    let lost_at = NOW + 11 * SECOND;
+    assert_eq!(taken_back(site, lost_at - 1).await, []);
+    assert_eq!(taken_back(site, lost_at).await, [(file.id, Ended::Retried)]);
+    assert_eq!(status(site, file.id).await, Status::Queued);
+    let stale = async |site: &Site| {
+        let before = site.dump().await;
+        let endings = [
+            done(),
+            Ending::Retry { why: "late".into(), at: lost_at },
+            Ending::PutOff { why: "late".into(), at: lost_at },
+            Ending::Failed { why: "late".into() },
+            Ending::Quarantined { why: "late".into() },
+            Ending::GivenBack,
+        ];
+        for how in endings {
+            assert_eq!(ended(site, &old, how, lost_at).await, Ended::LeaseLost);
+        }
+        let lease = (old.job.id, old.job.token);
+        let key = ObjectKey::text_part(&file.key, old.job.id, old.job.token, 0);
+        let chunk = ChunkRow { ordinal: 0, text: "late".into(), start: 0, end: 4 };
+        assert!(!site.catalog.add_derived_objects(lease, file.id, vec![key], lost_at).await.expect("answered"));
+        assert!(!site.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
+        assert_eq!(site.catalog.held_stage(old.job.id, old.job.token).await.expect("read"), None);
+        assert_eq!(site.dump().await, before);
+    };
+    stale(site).await;
+    let new = claimed(site, Stage::Extract, lost_at).await;
+    assert_eq!((new.job.id, new.job.attempt), (old.job.id, 2));
+    stale(site).await;
+    assert_eq!(ended(site, &new, done(), lost_at).await, Ended::Ready);
+    stale(site).await;
+}
+
+pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(site: &Site) {
+    for _ in 0..6 {
+        queued(site, &[Stage::Scan, Stage::Extract]).await;
+    }
+    let held = site.catalog.claim_stage(claim(Stage::Scan, 10, NOW + SECOND)).await.expect("claimed");
+    assert_eq!(held.len(), 6);
+    let gone = &held[5];
+    committed(&site.catalog, file::delete(&gone.file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
+    let ends = vec![
+        end(&held[0], done()),
+        end(&held[1], Ending::Retry { why: "hiccup".into(), at: LATER + 5 }),
+        end(&held[2], Ending::Failed { why: "not supported".into() }),
+        end(&held[3], Ending::Quarantined { why: "infected".into() }),
+        end(&held[4], Ending::GivenBack),
+        end(gone, done()),
+        end(&held[0], done()),
+    ];
+    let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
+    let outcomes = site.catalog.end_stages(ends, by).await.expect("answered");
+    let expected = [
+        Ended::Next(Stage::Extract),
+        Ended::Retried,
+        Ended::Failed,
+        Ended::Quarantined,
+        Ended::Retried,
+        Ended::LeaseLost,
+        Ended::LeaseLost,
+    ];
+    assert_eq!(outcomes, expected);
+    let mut now = Vec::new();
+    for held in &held {
+        now.push(status(site, held.file.id).await);
+    }
+    let expected = [
+        Status::Queued,
+        Status::Queued,
+        Status::Failed,
+        Status::Quarantined,
+        Status::Queued,
+        Status::Deleted,
+    ];
+    assert_eq!(now, expected);
+    let back = claimed(site, Stage::Scan, LATER).await;
+    assert_eq!((back.file.id, back.job.attempt), (held[4].file.id, 1), "what was given back spent nothing");
+    let again = claimed(site, Stage::Scan, LATER + 5).await;
+    assert_eq!((again.file.id, again.job.attempt), (held[1].file.id, 2));
+}
+
+pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(site: &Site) {
+    let file = queued(site, &[Stage::Scan]).await;
+    let scope = Scope::User(tenant("harbour"), user("ada"));
+    for attempt in 1..=3 {
+        assert_eq!(site.catalog.dead_letters(&scope, None, 10).await.expect("read"), []);
+        let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+        assert_eq!(held.job.attempt, attempt);
+        let how = Ending::Retry { why: format!("hiccup {attempt}"), at: NOW + SECOND };
+        let expected = if attempt < 3 { Ended::Retried } else { Ended::Failed };
+        assert_eq!(ended(site, &held, how, NOW + SECOND).await, expected);
+    }
+    let failed = site.catalog.file(file.id).await.expect("read").expect("it is there");
+    assert_eq!((failed.status, failed.error.as_deref()), (Status::Failed, Some("hiccup 3")));
+    let letters = site.catalog.dead_letters(&scope, None, 10).await.expect("read");
+    let [letter] = letters.as_slice() else { panic!("one letter, not {letters:?}") };
+    assert_eq!((letter.file, letter.stage, letter.attempts), (file.id, Stage::Scan, 3));
+    assert_eq!((letter.reason.as_str(), letter.last_error.as_deref()), ("attempts used up", Some("hiccup 3")));
+    let others = Scope::User(tenant("harbour"), user("ben"));
+    assert_eq!(site.catalog.dead_letters(&others, None, 10).await.expect("read"), []);
+    assert_eq!(site.catalog.dead_letter(&others, letter.job).await.expect("read"), None);
+
+    assert!(site.catalog.redrive(letter.clone(), "ada", &plan(), LATER).await.expect("answered"));
+    assert!(!site.catalog.redrive(letter.clone(), "ada", &plan(), LATER).await.expect("answered"));
+    assert!(!site.catalog.discard(letter.job).await.expect("answered"), "it lives again");
+    let held = claimed(site, Stage::Scan, LATER).await;
+    assert_eq!((held.file.id, held.job.attempt), (file.id, 1));
+    assert_eq!(ended(site, &held, Ending::Failed { why: "encrypted".into() }, LATER).await, Ended::Failed);
+    assert!(site.catalog.discard(letter.job).await.expect("answered"));
+    assert!(!site.catalog.discard(letter.job).await.expect("answered"));
+    assert_eq!(status(site, file.id).await, Status::Failed);
+}
+
+/// An outage fails nobody, until it has lasted too long.
+pub(super) async fn who_is_put_off_spends_no_attempt(site: &Site) {
+    let file = queued(site, &[Stage::Scan]).await;
+    let mut now = NOW + SECOND;
+    for _ in 0..20 {
+        let held = claimed(site, Stage::Scan, now).await;
+        assert_eq!(held.job.attempt, 1);
+        now += 60 * SECOND;
+        let how = Ending::PutOff { why: "clamd is away".into(), at: now };
+        assert_eq!(ended(site, &held, how, now).await, Ended::Retried);
+    }
+    now += 6 * HOUR;
+    for expected in [Ended::Retried, Ended::Retried, Ended::Failed] {
+        let held = claimed(site, Stage::Scan, now).await;
+        let how = Ending::PutOff { why: "clamd is away".into(), at: now };
+        assert_eq!(ended(site, &held, how, now).await, expected);
+    }
+    assert_eq!(status(site, file.id).await, Status::Failed);
+}
+
+/// A file that kills its workers is set aside; one that is only slow is not.
+pub(super) async fn nobody_comes_back_from_poison(site: &Site) {
+    let poison = queued(site, &[Stage::Scan]).await;
+    let mut now = NOW + SECOND;
+    for lost in 1..=LOST_LEASES_MAX {
+        claimed(site, Stage::Scan, now).await;
+        now += 10 * SECOND;
+        let expected = if lost < LOST_LEASES_MAX { Ended::Retried } else { Ended::Quarantined };
+        assert_eq!(taken_back(site, now).await, [(poison.id, expected)]);
+    }
+    assert_eq!(taken_back(site, now + HOUR).await, []);
+    assert_eq!(status(site, poison.id).await, Status::Quarantined);
+
+    let slow = queued(site, &[Stage::Scan]).await;
+    for expected in [Ended::Retried, Ended::Retried, Ended::Failed] {
+        let held = claimed(site, Stage::Scan, now).await;
+        let kept = site.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now + SECOND).await;
+        assert_eq!(kept.expect("answered"), Some(now + HOUR), "heartbeats do not move the deadline");
+        now += HOUR;
+        assert_eq!(taken_back(site, now).await, [(slow.id, expected)]);
+    }
+}
+
+/// What earlier attempts put is deleted when one ends well, and everything when the file ends.
+pub(super) async fn derived_objects_go_when_they_are_of_no_use(site: &Site) {
+    let file = queued(site, &[Stage::Extract, Stage::Chunk]).await;
+    let put = async |held: &StageJob, part: u32| {
+        let lease = (held.job.id, held.job.token);
+        let key = ObjectKey::text_part(&file.key, lease.0, lease.1, part);
+        let added = site.catalog.add_derived_objects(lease, file.id, vec![key.clone()], NOW).await;
+        assert!(added.expect("answered"));
+        key
+    };
+    let first = claimed(site, Stage::Extract, NOW + SECOND).await;
+    let stale = put(&first, 0).await;
+    ended(site, &first, Ending::Retry { why: "hiccup".into(), at: LATER }, LATER).await;
+    let second = claimed(site, Stage::Extract, LATER).await;
+    let key = put(&second, 0).await;
+    let part = TextPart { key: key.clone(), pin: pin(), bytes: 7 };
+    let output = Output { said: None, text: Some(vec![part.clone()]) };
+    assert_eq!(ended(site, &second, Ending::Done(output), LATER).await, Ended::Next(Stage::Chunk));
+    let doomed = async || site.texts("SELECT file_path FROM pending_cleanups ORDER BY file_path").await;
+    let objects = async || site.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
+    assert_eq!(doomed().await, [stale.to_string()]);
+    assert_eq!(objects().await, [key.to_string()]);
+    assert_eq!(site.catalog.text_parts(file.id).await.expect("read"), [part]);
+
+    let chunking = claimed(site, Stage::Chunk, LATER).await;
+    let chunk = ChunkRow { ordinal: 0, text: "seven b".into(), start: 0, end: 7 };
+    let lease = (chunking.job.id, chunking.job.token);
+    assert!(site.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
+    committed(&site.catalog, file::delete(&chunking.file, &REFUSING, LATER).expect("deletable")).await;
+    let mut all = vec![key.to_string(), stale.to_string(), file.key.to_string()];
+    all.sort();
+    assert_eq!(doomed().await, all);
+    assert_eq!(objects().await, Vec::<String>::new());
+    assert_eq!(site.catalog.chunk_count(file.id).await.expect("read"), 0);
+    assert_eq!(site.catalog.text_parts(file.id).await.expect("read"), []);
+}
+
+pub(super) async fn workers_that_race_never_share_a_file(site: &Site) {
+    for _ in 0..60 {
+        queued(site, &[Stage::Scan, Stage::Extract]).await;
+    }
+    let workers = (0..6).map(|n| {
+        let catalog = site.catalog.clone();
+        async move {
+            let mut ended = Vec::new();
+            loop {
+                let mut held = Vec::new();
+                for stage in [Stage::Extract, Stage::Scan] {
+                    held.extend(catalog.claim_stage(claim(stage, 3 + n, LATER)).await.expect("answered"));
+                }
+                let ends: Vec<StageEnd> = held.iter().map(|held| end(held, done())).collect();
+                let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
+                let outcomes = catalog.end_stages(ends, by).await.expect("answered");
+                assert!(!outcomes.contains(&Ended::LeaseLost));
+                ended.extend(held.into_iter().map(|held| (held.file.id, held.stage)));
+                let waiting = catalog.next_job_at(&["file-scan", "file-extract"]).await.expect("answered");
+                if waiting.is_none() {
+                    return ended;
+                }
+            }
+        }
+    });
+    let worked: Vec<(FileId, Stage)> = all_at_once(workers).await.into_iter().flatten().collect();
+    assert_eq!(worked.len(), 120);
+    assert_eq!(worked.iter().copied().collect::<BTreeSet<_>>().len(), 120);
+    assert_eq!(site.catalog.count_by_status().await.expect("read").iter().find(|(s, _)| *s == Status::Ready), Some(&(Status::Ready, 60)));
+}

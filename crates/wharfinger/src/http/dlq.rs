@@ -1,0 +1,108 @@
+//! Dead letters: list, redrive, discard.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::DeadLetter;
+use wharfinger_lifecycle::id::JobId;
+
+use super::Shared;
+use super::auth::Person;
+use super::extract::{Asked, Id, PageQuery, cut_page};
+use super::problem::Problem;
+use crate::clock::rfc3339;
+use crate::pipeline::dead_letters;
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLettersView {
+    jobs: Vec<DeadLetterView>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLetterView {
+    job_id: String,
+    file_id: String,
+    file_name: String,
+    stage: &'static str,
+    reason: String,
+    attempts: u32,
+    last_error: Option<String>,
+    died_at: String,
+}
+
+impl From<DeadLetter> for DeadLetterView {
+    fn from(letter: DeadLetter) -> Self {
+        DeadLetterView {
+            job_id: letter.job.to_string(),
+            file_id: letter.file.to_string(),
+            file_name: letter.file_name,
+            stage: letter.stage.as_str(),
+            reason: letter.reason,
+            attempts: letter.attempts,
+            last_error: letter.last_error,
+            died_at: rfc3339(letter.died_at),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RedrivenView {
+    file_id: String,
+    status: &'static str,
+}
+
+/// List dead letters
+#[utoipa::path(
+    get, path = "/api/v2/dlq", tag = "dead letters", operation_id = "listDeadLetters",
+    params(PageQuery),
+    responses((status = 200, body = DeadLettersView, description = "Of the caller's scope, newest first")),
+)]
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Asked(page): Asked<PageQuery>,
+) -> Result<Json<DeadLettersView>, Problem> {
+    let limit = page.limit()?;
+    let mut letters = dead_letters::list(&app, &caller, page.cursor()?, limit + 1).await?;
+    let next_cursor = cut_page(&mut letters, limit, |letter| letter.job.to_string());
+    Ok(Json(DeadLettersView { jobs: letters.into_iter().map(DeadLetterView::from).collect(), next_cursor }))
+}
+
+/// Send a failed file through again
+#[utoipa::path(
+    post, path = "/api/v2/dlq/{id}/redrive", tag = "dead letters", operation_id = "redriveDeadLetter",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = RedrivenView, description = "It waits for the stage that stopped it"),
+        (status = 404, body = Problem),
+    ),
+)]
+pub(super) async fn redrive(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(job): Id<JobId>,
+) -> Result<Json<RedrivenView>, Problem> {
+    let letter = dead_letters::redrive(&app, &caller, job).await?;
+    Ok(Json(RedrivenView { file_id: letter.file.to_string(), status: "queued" }))
+}
+
+/// Discard a dead letter
+#[utoipa::path(
+    delete, path = "/api/v2/dlq/{id}", tag = "dead letters", operation_id = "discardDeadLetter",
+    params(("id" = String, Path)),
+    responses((status = 204, description = "Its file stays failed"), (status = 404, body = Problem)),
+)]
+pub(super) async fn discard(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(job): Id<JobId>,
+) -> Result<StatusCode, Problem> {
+    dead_letters::discard(&app, &caller, job).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,247 @@
+//! Workers in any language: lease, heartbeat, complete, fail.
+
+use axum::Json;
+use axum::body::Body as Stream;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+use wharfinger_backends::catalog::Ended;
+use wharfinger_lifecycle::id::JobId;
+use wharfinger_lifecycle::stage::Stage;
+
+use super::Shared;
+use super::auth::Hand;
+use super::extract::{Asked, Body, Id};
+use super::problem::Problem;
+use crate::clock::rfc3339;
+use crate::pipeline::input::{self, Input};
+use crate::pipeline::remote::{self, LEASE_JOBS_MAX, Leased};
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LeaseRequest {
+    /// `scan`, `extract`, `chunk`, `embed`: the first is looked for first.
+    stages: Vec<String>,
+    /// 1 to 100, 1 if left out.
+    max: Option<usize>,
+    /// How long the lease lasts without a heartbeat; JOB_LEASE_MS if left out.
+    lease_ms: Option<i64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LeasesView {
+    jobs: Vec<LeaseView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseView {
+    job_id: String,
+    lease_token: i64,
+    lease_until: String,
+    stage: &'static str,
+    attempt: u32,
+    file_id: String,
+    file_name: String,
+    content_type: Option<String>,
+    size: u64,
+    /// The very bytes that were confirmed.
+    download_url: String,
+    /// The output of the stage before: `{text}`, `{chunks}`, `{verdict}`; a large one as `{url}` that answers the same.
+    input: Value,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenRequest {
+    lease_token: i64,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CompleteRequest {
+    lease_token: i64,
+    /// scan `{verdict,signature?}`, extract `{text}`, chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
+    #[serde(default)]
+    output: Value,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FailRequest {
+    lease_token: i64,
+    error: String,
+    /// False: trying again would not help (not supported, corrupted, encrypted).
+    #[serde(default = "yes")]
+    retryable: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HeartbeatView {
+    lease_until: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EndedView {
+    /// What the file is now.
+    status: &'static str,
+}
+
+impl From<Ended> for EndedView {
+    fn from(ended: Ended) -> Self {
+        EndedView {
+            status: match ended {
+                Ended::Next(_) | Ended::Retried | Ended::LeaseLost => "queued",
+                Ended::Ready => "ready",
+                Ended::Failed => "failed",
+                Ended::Quarantined => "quarantined",
+            },
+        }
+    }
+}
+
+impl From<Leased> for LeaseView {
+    fn from(leased: Leased) -> Self {
+        let (job, file) = (leased.held.job, leased.held.file);
+        LeaseView {
+            job_id: job.id.to_string(),
+            lease_token: job.token,
+            lease_until: rfc3339(job.lease_until),
+            stage: leased.held.stage.as_str(),
+            attempt: job.attempt,
+            file_id: file.id.to_string(),
+            file_name: file.name,
+            content_type: file.content_type,
+            size: file.size,
+            download_url: leased.download_url,
+            input: match leased.input {
+                Input::Nothing => json!({}),
+                Input::Here(value) => value,
+                Input::There(url) => json!({ "url": url }),
+            },
+        }
+    }
+}
+
+/// Lease files to work on
+#[utoipa::path(
+    post, path = "/api/v2/workers/lease", tag = "workers", operation_id = "leaseJobs",
+    request_body = LeaseRequest,
+    responses(
+        (status = 200, body = LeasesView, description = "Perhaps none: ask again later"),
+        (status = 400, body = Problem, description = "`invalid_request`, or `not_in_pipeline`"),
+        (status = 403, body = Problem),
+    ),
+)]
+pub(super) async fn lease(
+    State(app): State<Shared>,
+    Hand(caller): Hand,
+    Body(request): Body<LeaseRequest>,
+) -> Result<Json<LeasesView>, Problem> {
+    let mut stages = Vec::new();
+    for word in &request.stages {
+        let stage = Stage::parse(word);
+        stages.push(stage.ok_or_else(|| Problem::invalid("stages", format!("`{word}` is not a stage")))?);
+    }
+    if stages.is_empty() {
+        return Err(Problem::invalid("stages", "must name at least one stage"));
+    }
+    let max = request.max.unwrap_or(1);
+    if !(1..=LEASE_JOBS_MAX).contains(&max) {
+        return Err(Problem::invalid("max", format!("must be 1 to {LEASE_JOBS_MAX}")));
+    }
+    if request.lease_ms.is_some_and(|ms| ms <= 0) {
+        return Err(Problem::invalid("leaseMs", "must be more than 0"));
+    }
+    let leased = remote::lease(&app, &caller, &stages, max, request.lease_ms).await?;
+    Ok(Json(LeasesView { jobs: leased.into_iter().map(LeaseView::from).collect() }))
+}
+
+/// Keep a lease
+#[utoipa::path(
+    post, path = "/api/v2/workers/jobs/{jobId}/heartbeat", tag = "workers", operation_id = "heartbeatJob",
+    params(("jobId" = String, Path)), request_body = TokenRequest,
+    responses((status = 200, body = HeartbeatView), (status = 409, body = Problem, description = "`lease_lost`")),
+)]
+pub(super) async fn heartbeat(
+    State(app): State<Shared>,
+    _hand: Hand,
+    Id(job): Id<JobId>,
+    Body(request): Body<TokenRequest>,
+) -> Result<Json<HeartbeatView>, Problem> {
+    let until = remote::heartbeat(&app, job, request.lease_token).await?;
+    Ok(Json(HeartbeatView { lease_until: rfc3339(until) }))
+}
+
+/// End a stage well
+#[utoipa::path(
+    post, path = "/api/v2/workers/jobs/{jobId}/complete", tag = "workers", operation_id = "completeJob",
+    params(("jobId" = String, Path)), request_body = CompleteRequest,
+    responses(
+        (status = 200, body = EndedView, description = "Kept, and the file has moved on"),
+        (status = 400, body = Problem, description = "`invalid_request`: not what the stage has to give"),
+        (status = 409, body = Problem, description = "`lease_lost`: nothing was changed"),
+    ),
+)]
+pub(super) async fn complete(
+    State(app): State<Shared>,
+    Hand(caller): Hand,
+    Id(job): Id<JobId>,
+    Body(request): Body<CompleteRequest>,
+) -> Result<Json<EndedView>, Problem> {
+    Ok(Json(remote::complete(&app, &caller, job, request.lease_token, request.output).await?.into()))
+}
+
+/// End an attempt that failed
+#[utoipa::path(
+    post, path = "/api/v2/workers/jobs/{jobId}/fail", tag = "workers", operation_id = "failJob",
+    params(("jobId" = String, Path)), request_body = FailRequest,
+    responses((status = 200, body = EndedView), (status = 409, body = Problem, description = "`lease_lost`")),
+)]
+pub(super) async fn fail(
+    State(app): State<Shared>,
+    Hand(caller): Hand,
+    Id(job): Id<JobId>,
+    Body(request): Body<FailRequest>,
+) -> Result<Json<EndedView>, Problem> {
+    if request.error.trim().is_empty() {
+        return Err(Problem::invalid("error", "must say what went wrong"));
+    }
+    let ended =
+        remote::fail(&app, &caller, job, request.lease_token, &request.error, request.retryable).await?;
+    Ok(Json(ended.into()))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InputQuery {
+    lease_token: i64,
+    signature: String,
+}
+
+/// Read a large input
+#[utoipa::path(
+    get, path = "/api/v2/workers/jobs/{jobId}/input", tag = "workers", operation_id = "jobInput",
+    params(("jobId" = String, Path), InputQuery),
+    responses(
+        (status = 200, description = "The same JSON that a small input is, while the lease lasts"),
+        (status = 404, body = Problem), (status = 409, body = Problem, description = "`lease_lost`"),
+    ),
+    security(()),
+)]
+pub(super) async fn input(
+    State(app): State<Shared>,
+    Id(job): Id<JobId>,
+    Asked(query): Asked<InputQuery>,
+) -> Result<Response, Problem> {
+    let pieces = input::open(app, job, query.lease_token, &query.signature).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], Stream::from_stream(pieces)).into_response())
+}

@@ -1,0 +1,92 @@
+//! One attempt at one stage of one file, and what can come in its way.
+
+use futures::stream::BoxStream;
+use wharfinger_backends::blobs::BlobError;
+use wharfinger_backends::catalog::{CatalogError, Ending, StageJob};
+use wharfinger_lifecycle::id::JobId;
+use wharfinger_lifecycle::retry::Backoff;
+
+use crate::app::App;
+
+const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
+/// How long a file waits for something that all files need.
+const OUTAGE: Backoff = Backoff { base_ms: 30_000, cap_ms: 30_000 };
+
+/// A file under a lease.
+pub struct Attempt<'a> {
+    pub app: &'a App,
+    pub held: &'a StageJob,
+}
+
+/// Why an attempt did not end well, by what helps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing: not supported, corrupted, encrypted, beyond a limit.
+    Hopeless(String),
+    /// Another attempt.
+    Again(String),
+    /// Waiting: something that all files need is away.
+    Away(String),
+    /// Waiting as long as somebody asked us to.
+    AwayFor { why: String, ms: u64 },
+    /// The bytes are not those that were confirmed.
+    Changed(String),
+    /// The lease is somebody else's by now.
+    LeaseLost,
+}
+
+impl From<CatalogError> for Trouble {
+    fn from(error: CatalogError) -> Self {
+        Trouble::Away(error.to_string())
+    }
+}
+
+/// An error of the store is "unknown": only a clear "absent" is an answer.
+impl From<BlobError> for Trouble {
+    fn from(error: BlobError) -> Self {
+        match error {
+            BlobError::NotFound => Trouble::Hopeless("its object has been removed from the store".into()),
+            BlobError::Changed => Trouble::Changed("object changed after it was confirmed".into()),
+            BlobError::Unavailable(_) | BlobError::Refused(_) => Trouble::Away(error.to_string()),
+        }
+    }
+}
+
+impl Trouble {
+    /// How an attempt ends that came into it; none where there is nothing left to end.
+    pub fn ending(self, app: &App, attempt: u32) -> Option<Ending> {
+        let in_ms = |ms: u64| app.clock.now().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX / 4));
+        match self {
+            Trouble::Hopeless(why) => Some(Ending::Failed { why }),
+            Trouble::Again(why) => {
+                Some(Ending::Retry { why, at: in_ms(RETRY.delay_ms(attempt, rand::random())) })
+            }
+            Trouble::Away(why) => Some(Ending::PutOff { why, at: in_ms(OUTAGE.delay_ms(1, rand::random())) }),
+            Trouble::AwayFor { why, ms } => {
+                let ms = ms.clamp(1_000, RETRY.cap_ms);
+                Some(Ending::PutOff { why, at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10) })
+            }
+            Trouble::Changed(why) => Some(Ending::Quarantined { why }),
+            Trouble::LeaseLost => None,
+        }
+    }
+}
+
+impl Attempt<'_> {
+    /// What its writes are fenced by.
+    pub fn lease(&self) -> (JobId, i64) {
+        (self.held.job.id, self.held.job.token)
+    }
+
+    /// The very bytes that were confirmed.
+    pub async fn original(&self) -> Result<BoxStream<'static, Result<bytes::Bytes, BlobError>>, Trouble> {
+        let file = &self.held.file;
+        let pin = file.pin.as_ref().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
+        Ok(self.app.blobs.get(&file.key, pin, 0, None).await?)
+    }
+}
+
+/// When a lease that somebody did not come back from is tried again.
+pub fn retry_at(app: &App) -> i64 {
+    app.clock.now().saturating_add(i64::try_from(RETRY.delay_ms(1, rand::random())).unwrap_or(0))
+}

@@ -1,0 +1,67 @@
+//! Cuts a file's text into chunks, piece by piece.
+
+use futures::StreamExt as _;
+use wharfinger_backends::catalog::{Ending, TextPart};
+use wharfinger_text::{ChunkSettings, ChunkUnit, Chunker};
+
+use super::output::{ChunkSink, TEXT_PART_BYTES_MAX};
+use super::{Attempt, Trouble};
+use crate::app::App;
+use crate::config::PipelineSettings;
+
+pub fn chunk_settings(settings: &PipelineSettings) -> ChunkSettings {
+    ChunkSettings {
+        unit: if settings.chunk_by_tokens { ChunkUnit::Tokens } else { ChunkUnit::Chars },
+        size: settings.chunk_size,
+        overlap: settings.chunk_overlap,
+    }
+}
+
+pub async fn chunk(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+    let app = attempt.app;
+    let mut chunker =
+        Chunker::new(chunk_settings(&app.settings.pipeline)).map_err(|problem| Trouble::Away(problem))?;
+    let mut sink = ChunkSink::new(attempt);
+    for part in app.catalog.text_parts(attempt.held.file.id).await? {
+        let text = read_part(app, &part).await?;
+        let (back, chunks) = on_own_thread(move || {
+            let chunks = chunker.push(&text);
+            (chunker, chunks)
+        })
+        .await?;
+        chunker = back;
+        for chunk in chunks {
+            sink.push(chunk.text, chunk.start, chunk.end).await?;
+        }
+    }
+    for chunk in on_own_thread(move || chunker.finish()).await? {
+        sink.push(chunk.text, chunk.start, chunk.end).await?;
+    }
+    sink.finish().await
+}
+
+/// Work that takes long holds up nobody; a panic is that of this file.
+pub(super) async fn on_own_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Trouble> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|panicked| Trouble::Hopeless(format!("its text made us stumble: {panicked}")))
+}
+
+/// One piece of a text, as it was put.
+pub async fn read_part(app: &App, part: &TextPart) -> Result<String, Trouble> {
+    let of_ours = |trouble: Trouble| match trouble {
+        Trouble::Hopeless(_) | Trouble::Changed(_) => {
+            Trouble::Hopeless("its text has been changed or removed in the store".into())
+        }
+        other => other,
+    };
+    let stream = app.blobs.get(&part.key, &part.pin, 0, None).await;
+    let mut stream = stream.map_err(|error| of_ours(error.into()))?;
+    let mut bytes = Vec::with_capacity(usize::try_from(part.bytes).unwrap_or(0).min(2 * TEXT_PART_BYTES_MAX));
+    while let Some(piece) = stream.next().await {
+        bytes.extend_from_slice(&piece.map_err(|error| of_ours(error.into()))?);
+    }
+    String::from_utf8(bytes).map_err(|_| Trouble::Hopeless("its text has been changed in the store".into()))
+}

@@ -1,0 +1,44 @@
+//! Dead letters: what will not be tried again unless a person says so.
+
+use wharfinger_backends::catalog::DeadLetter;
+use wharfinger_lifecycle::id::JobId;
+
+use crate::app::App;
+use crate::uploads::{Caller, VerbError};
+
+/// The name of the place in metrics, logs and docs.
+pub const NAME: &str = "file-processing-dlq";
+
+pub async fn list(
+    app: &App,
+    caller: &Caller,
+    before: Option<JobId>,
+    limit: usize,
+) -> Result<Vec<DeadLetter>, VerbError> {
+    Ok(app.catalog.dead_letters(&caller.scope(), before, limit).await?)
+}
+
+/// Sends a failed file through again, from the stage that stopped it.
+pub async fn redrive(app: &App, caller: &Caller, job: JobId) -> Result<DeadLetter, VerbError> {
+    let letter = app.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
+    let now = app.clock.now();
+    if !app.catalog.redrive(letter.clone(), &caller.actor(), &app.plan, now).await? {
+        return Err(VerbError::NotFound);
+    }
+    tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "a dead letter is redriven");
+    app.pipeline.bell.notify_one();
+    Ok(letter)
+}
+
+/// The letter goes; its file stays failed, and its reason with it.
+pub async fn discard(app: &App, caller: &Caller, job: JobId) -> Result<(), VerbError> {
+    let letter = app.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
+    match app.catalog.discard(job).await? {
+        true => {
+            tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "discarded",
+                "a dead letter is discarded");
+            Ok(())
+        }
+        false => Err(VerbError::NotFound),
+    }
+}

@@ -1,0 +1,77 @@
+//! Makes a vector of each chunk: by an endpoint that understands meanings, or by hashing words.
+
+use wharfinger_backends::catalog::{ChunkRow, Embedded, Ending};
+use wharfinger_backends::embeddings::{EmbedError, Embeddings, EmbeddingsOptions};
+use wharfinger_text::hashing;
+
+use super::chunk::on_own_thread;
+use super::output::{embedded, put_vectors};
+use super::{Attempt, Trouble, bad};
+use crate::app::OpenError;
+use crate::config::PipelineSettings;
+
+/// Chunks that are embedded and written at a time.
+const PAGE_CHUNKS: usize = 128;
+
+pub enum Embedder {
+    Endpoint { embeddings: Box<Embeddings>, model: String },
+    Hashing,
+}
+
+impl Embedder {
+    pub(super) fn open(settings: &PipelineSettings) -> Result<Embedder, OpenError> {
+        let Some(endpoint) = &settings.embeddings else { return Ok(Embedder::Hashing) };
+        let options = EmbeddingsOptions {
+            url: endpoint.url.clone(),
+            model: endpoint.model.clone(),
+            api_key: endpoint.api_key.clone(),
+        };
+        let embeddings = Embeddings::new(options).map_err(|problem| bad("EMBEDDINGS_URL", problem))?;
+        Ok(Embedder::Endpoint { embeddings: Box::new(embeddings), model: endpoint.model.clone() })
+    }
+
+    pub fn model(&self) -> &str {
+        match self {
+            Embedder::Endpoint { model, .. } => model,
+            Embedder::Hashing => "feature-hashing",
+        }
+    }
+
+    /// A vector of each text, in order.
+    pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, Trouble> {
+        match self {
+            Embedder::Hashing => {
+                on_own_thread(move || texts.iter().map(|text| hashing::embed(text)).collect()).await
+            }
+            Embedder::Endpoint { embeddings, .. } => {
+                embeddings.embed(&texts).await.map_err(|error| match error {
+                    EmbedError::RateLimited { retry_after_ms, why } => {
+                        Trouble::AwayFor { why, ms: retry_after_ms.unwrap_or(30_000) }
+                    }
+                    EmbedError::Unavailable(why) | EmbedError::NotAllowed(why) => Trouble::Away(why),
+                    EmbedError::Refused(why) => Trouble::Hopeless(why),
+                })
+            }
+        }
+    }
+}
+
+/// What an earlier attempt has embedded is not paid for again.
+pub async fn embed(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+    let (app, file) = (attempt.app, attempt.held.file.id);
+    let embedder = &app.pipeline.embedder;
+    let (mut from, mut dimensions) = (0, 0);
+    loop {
+        let chunks = app.catalog.chunks_without_vector(file, from, PAGE_CHUNKS).await?;
+        let Some(last) = chunks.last() else { break };
+        from = last.ordinal + 1;
+        let (ordinals, texts): (Vec<u64>, Vec<String>) =
+            chunks.into_iter().map(|ChunkRow { ordinal, text, .. }| (ordinal, text)).unzip();
+        let vectors = embedder.embed(texts).await?;
+        dimensions = vectors.first().map_or(dimensions, Vec::len);
+        let pairs = ordinals.into_iter().zip(vectors);
+        put_vectors(attempt, pairs.map(|(ordinal, vector)| Embedded { ordinal, vector }).collect()).await?;
+    }
+    let count = app.catalog.chunk_count(file).await?;
+    Ok(embedded(count, dimensions, embedder.model()))
+}

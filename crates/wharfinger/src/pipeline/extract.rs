@@ -1,0 +1,139 @@
+//! Gets the text out of a file, in a process of its own with limits on memory, time and what is unpacked: a file that
+//! crashes it fails, and nothing else does.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use wharfinger_backends::catalog::Ending;
+use wharfinger_text::{ExtractError, ExtractLimits, Extracted, child};
+
+use super::output::TextSink;
+use super::{Attempt, Trouble};
+use crate::app::App;
+use crate::config::ExtractSettings;
+
+/// Where copies lie while they are read; what crashed processes left there goes when the program starts.
+const FOLDER: &str = "extracting";
+const READ_BYTES: usize = 256 << 10;
+const REPORT_BYTES_MAX: u64 = 64 << 10;
+
+pub async fn extract(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+    let app = attempt.app;
+    let limits = &app.settings.pipeline.extract;
+    if attempt.held.file.size > limits.file_bytes_max {
+        let most = limits.file_bytes_max;
+        return Err(Trouble::Hopeless(format!("larger than the {most} bytes that are read for text")));
+    }
+    let places = &app.pipeline.extractions;
+    let _place = places.acquire().await.map_err(|closed| Trouble::Away(closed.to_string()))?;
+    let copy = Copy::make(attempt).await?;
+    let mut sink = TextSink::new(attempt);
+    let extracted = run_child(app, &copy.path, &attempt.held.file.name, &mut sink).await?;
+    sink.finish(&extracted.kind, extracted.pages).await
+}
+
+fn child_limits(settings: &ExtractSettings) -> ExtractLimits {
+    ExtractLimits {
+        pages_max: settings.pages_max,
+        inflated_bytes_max: settings.inflated_bytes_max,
+        text_bytes_max: settings.text_bytes_max,
+        memory_bytes_max: settings.memory_bytes_max,
+        time_ms_max: settings.timeout_ms,
+    }
+}
+
+/// A local copy, gone when it is no longer needed.
+struct Copy {
+    path: PathBuf,
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A full disk is the machine's trouble, not the file's.
+fn of_machine(error: std::io::Error) -> Trouble {
+    Trouble::Away(format!("the local copy: {error}"))
+}
+
+impl Copy {
+    async fn make(attempt: &Attempt<'_>) -> Result<Copy, Trouble> {
+        let folder = attempt.app.settings.data_dir.join(FOLDER);
+        tokio::fs::create_dir_all(&folder).await.map_err(of_machine)?;
+        let (job, token) = attempt.lease();
+        let copy = Copy { path: folder.join(format!("{job}-{token}")) };
+        let mut bytes = attempt.original().await?;
+        let mut file = tokio::fs::File::create(&copy.path).await.map_err(of_machine)?;
+        while let Some(piece) = bytes.next().await {
+            file.write_all(&piece?).await.map_err(of_machine)?;
+        }
+        file.flush().await.map_err(of_machine)?;
+        Ok(copy)
+    }
+}
+
+async fn run_child(
+    app: &App,
+    input: &Path,
+    name: &str,
+    sink: &mut TextSink<'_>,
+) -> Result<Extracted, Trouble> {
+    let limits = child_limits(&app.settings.pipeline.extract);
+    let command = child::command(&app.pipeline.extractor, input, name, &limits);
+    let mut child = tokio::process::Command::from(command)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| Trouble::Away(format!("the extractor does not start: {error}")))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (Some(mut stdout), Some(stderr)) = (stdout, stderr) else {
+        return Err(Trouble::Away("the extractor has no output".into()));
+    };
+    let work = async {
+        let text = async {
+            let mut buffer = vec![0; READ_BYTES];
+            loop {
+                match stdout.read(&mut buffer).await.map_err(of_machine)? {
+                    0 => return Ok(()),
+                    count => sink.push(&buffer[..count]).await?,
+                }
+            }
+        };
+        let report = async {
+            let mut report = Vec::new();
+            stderr.take(REPORT_BYTES_MAX).read_to_end(&mut report).await.map_err(of_machine)?;
+            Ok(report)
+        };
+        let ((), report) = futures::future::try_join(text, report).await?;
+        let status = child.wait().await.map_err(of_machine)?;
+        child::verdict(status, &report).map_err(trouble)
+    };
+    // The child ends itself by its own limits; this is for one that sleeps.
+    let patience = Duration::from_millis(app.settings.pipeline.extract.timeout_ms.saturating_mul(2));
+    match tokio::time::timeout(patience, work).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Trouble::Hopeless("its text was not out in time (EXTRACT_TIMEOUT_MS)".into())),
+    }
+}
+
+fn trouble(error: ExtractError) -> Trouble {
+    match error {
+        ExtractError::Unavailable(_) => Trouble::Again(error.to_string()),
+        _ => Trouble::Hopeless(error.to_string()),
+    }
+}
+
+/// Copies that nobody reads any more: whoever made them is gone.
+pub fn clear_left_behind(data_dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(data_dir.join(FOLDER)) else { return };
+    for entry in entries.flatten() {
+        let _ = std::fs::remove_file(entry.path());
+    }
+}

@@ -1,0 +1,151 @@
+//! What a stage works on beside the file itself: the output of the stage before it. A small one goes with the lease, a
+//! large one behind a signed URL that works while the lease does.
+
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt as _};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use wharfinger_backends::catalog::{ChunkRow, StageJob};
+use wharfinger_lifecycle::checksum::to_hex;
+use wharfinger_lifecycle::id::{FileId, JobId};
+use wharfinger_lifecycle::stage::Stage;
+
+use super::Trouble;
+use super::chunk::read_part;
+use crate::app::App;
+use crate::http::Shared;
+use crate::uploads::VerbError;
+
+/// What goes with the lease itself.
+const INLINE_BYTES_MAX: u64 = 256 << 10;
+const INLINE_CHUNKS_MAX: u64 = 100;
+const PAGE_CHUNKS: usize = 500;
+
+pub enum Input {
+    Nothing,
+    Here(Value),
+    /// A URL that answers the same as JSON.
+    There(String),
+}
+
+pub(super) async fn of(app: &App, held: &StageJob) -> Result<Input, VerbError> {
+    let file = held.file.id;
+    let unknown = |trouble: Trouble| VerbError::Unavailable(format!("{trouble:?}"));
+    match before(held) {
+        None => Ok(Input::Nothing),
+        Some(Stage::Scan) => Ok(Input::Here(json!({ "verdict": "clean" }))),
+        Some(Stage::Extract) => {
+            let parts = app.catalog.text_parts(file).await?;
+            if parts.iter().map(|part| part.bytes).sum::<u64>() > INLINE_BYTES_MAX {
+                return Ok(Input::There(url(app, held)));
+            }
+            let mut text = String::new();
+            for part in &parts {
+                text.push_str(&read_part(app, part).await.map_err(unknown)?);
+            }
+            Ok(Input::Here(json!({ "text": text })))
+        }
+        Some(Stage::Chunk) => {
+            if app.catalog.chunk_count(file).await? > INLINE_CHUNKS_MAX {
+                return Ok(Input::There(url(app, held)));
+            }
+            let chunks = app.catalog.chunks(file, 0, INLINE_CHUNKS_MAX as usize).await?;
+            Ok(Input::Here(json!({ "chunks": chunks.iter().map(shown).collect::<Vec<_>>() })))
+        }
+        Some(Stage::Embed) => Ok(Input::Nothing),
+    }
+}
+
+fn before(held: &StageJob) -> Option<Stage> {
+    let stages = &held.file.stages;
+    let place = stages.iter().position(|stage| *stage == held.stage)?;
+    place.checked_sub(1).and_then(|before| stages.get(before)).copied()
+}
+
+fn shown(chunk: &ChunkRow) -> Value {
+    json!({ "text": chunk.text, "start": chunk.start, "end": chunk.end })
+}
+
+fn url(app: &App, held: &StageJob) -> String {
+    let (job, token) = (held.job.id, held.job.token);
+    let signature = signature(app, job, token);
+    format!("{}/api/v2/workers/jobs/{job}/input?leaseToken={token}&signature={signature}", app.public_url)
+}
+
+fn mac(app: &App, job: JobId, token: i64) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(&app.pipeline.input_key).expect("any length will do");
+    mac.update(format!("{job}.{token}").as_bytes());
+    mac
+}
+
+fn signature(app: &App, job: JobId, token: i64) -> String {
+    to_hex(&mac(app, job, token).finalize().into_bytes())
+}
+
+/// The whole input as JSON, piece by piece.
+pub async fn open(
+    app: Shared,
+    job: JobId,
+    token: i64,
+    given_signature: &str,
+) -> Result<BoxStream<'static, Result<Bytes, VerbError>>, VerbError> {
+    let expected = signature(&app, job, token);
+    if !is_same(&expected, given_signature) {
+        return Err(VerbError::NotFound);
+    }
+    let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
+    let file = held.file.id;
+    let (opening, pieces, closing) = match before(&held) {
+        Some(Stage::Extract) => ("{\"text\":\"", text(app, file), "\"}"),
+        Some(Stage::Chunk) => ("{\"chunks\":[", chunks(app, file), "]}"),
+        _ => ("{", stream::empty().boxed(), "}"),
+    };
+    let fixed = |text: &'static str| stream::once(async move { Ok(Bytes::from_static(text.as_bytes())) });
+    Ok(fixed(opening).chain(pieces).chain(fixed(closing)).boxed())
+}
+
+/// Takes as long for a near miss as for a wide one.
+fn is_same(one: &str, other: &str) -> bool {
+    one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |diff, (a, b)| diff | (a ^ b)) == 0
+}
+
+type Pieces = BoxStream<'static, Result<Bytes, VerbError>>;
+
+fn text(app: Shared, file: FileId) -> Pieces {
+    stream::once(async move {
+        let parts = app.catalog.text_parts(file).await?;
+        Ok::<_, VerbError>(stream::iter(parts).then(move |part| {
+            let app = app.clone();
+            async move {
+                let text = read_part(&app, &part).await;
+                let text = text.map_err(|trouble| VerbError::Unavailable(format!("{trouble:?}")))?;
+                let quoted = Value::String(text).to_string();
+                Ok(Bytes::from(quoted[1..quoted.len() - 1].to_owned()))
+            }
+        }))
+    })
+    .flat_map(|parts| match parts {
+        Ok(parts) => parts.boxed(),
+        Err(error) => stream::once(async move { Err(error) }).boxed(),
+    })
+    .boxed()
+}
+
+fn chunks(app: Shared, file: FileId) -> Pieces {
+    stream::unfold(Some(0u64), move |from| {
+        let app = app.clone();
+        async move {
+            let from = from?;
+            let page = match app.catalog.chunks(file, from, PAGE_CHUNKS).await {
+                Ok(page) => page,
+                Err(error) => return Some((Err(error.into()), None)),
+            };
+            let next = page.last()?.ordinal + 1;
+            let rows: Vec<String> = page.iter().map(|chunk| shown(chunk).to_string()).collect();
+            let comma = if from == 0 { "" } else { "," };
+            Some((Ok(Bytes::from(format!("{comma}{}", rows.join(",")))), Some(next)))
+        }
+    })
+    .boxed()
+}

@@ -1,0 +1,68 @@
+//! After confirm a file is worked on until it is ready, or failed with a reason. Each stage is a queue of its own;
+//! this process works on those it is told to, outside workers on the others, and both end a stage in the same way.
+
+mod attempt;
+pub mod chunk;
+pub mod dead_letters;
+pub mod embed;
+pub mod extract;
+pub mod input;
+pub mod output;
+pub mod remote;
+pub mod run;
+pub mod scan;
+pub mod search;
+
+use std::path::PathBuf;
+
+use tokio::sync::{Notify, Semaphore};
+use wharfinger_backends::catalog::Catalog;
+use wharfinger_backends::scanner::Scanner;
+use wharfinger_lifecycle::checksum::to_hex;
+use wharfinger_lifecycle::stage::Stage;
+
+pub use attempt::{Attempt, Trouble};
+
+use crate::app::{App, OpenError};
+use crate::config::{BadSetting, Settings};
+use embed::Embedder;
+
+/// What the stages of this process work with.
+pub struct Pipeline {
+    pub scanner: Scanner,
+    pub embedder: Embedder,
+    /// This very program: text is extracted in a process of its own.
+    pub extractor: PathBuf,
+    /// Processes that extract, each with as much memory as it may have.
+    extractions: Semaphore,
+    /// Signs what outside workers get their input by.
+    input_key: Vec<u8>,
+    /// Rung when a job was written for a stage.
+    pub bell: Notify,
+}
+
+impl Pipeline {
+    pub async fn open(settings: &Settings, catalog: &Catalog) -> Result<Pipeline, OpenError> {
+        let fresh: [u8; 32] = rand::random();
+        let input_key = catalog.establish("input_signing_key", &to_hex(&fresh)).await?.into_bytes();
+        extract::clear_left_behind(&settings.data_dir);
+        let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+        Ok(Pipeline {
+            scanner: scan::scanner(&settings.pipeline)?,
+            embedder: Embedder::open(&settings.pipeline)?,
+            extractor: std::env::current_exe().unwrap_or_else(|_| "wharfinger".into()),
+            extractions: Semaphore::new(cores.clamp(1, settings.pipeline.concurrency)),
+            input_key,
+            bell: Notify::new(),
+        })
+    }
+}
+
+fn bad(name: &str, problem: String) -> OpenError {
+    OpenError::Setting(BadSetting { name: name.to_owned(), problem })
+}
+
+/// The stages this process works on itself, the last first: what was begun is finished before something new is.
+pub fn own_stages(app: &App) -> Vec<Stage> {
+    Stage::ALL.into_iter().rev().filter(|stage| app.settings.pipeline.builtin.contains(stage)).collect()
+}

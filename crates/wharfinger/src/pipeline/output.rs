@@ -1,0 +1,158 @@
+//! What a stage has made, brought to where it is kept. Every write is under the attempt's lease: whoever lost it
+//! leaves nothing that counts.
+
+use bytes::{Bytes, BytesMut};
+use serde_json::json;
+use wharfinger_backends::blobs::{BlobError, Over};
+use wharfinger_backends::catalog::{ChunkRow, Embedded, Ending, Output, TextPart};
+use wharfinger_lifecycle::file::Pin;
+use wharfinger_lifecycle::key::ObjectKey;
+
+use super::{Attempt, Trouble};
+
+/// A text is kept in pieces that can be held in memory.
+pub const TEXT_PART_BYTES_MAX: usize = 4 << 20;
+const CHUNKS_PER_WRITE: usize = 500;
+
+/// Takes text as it comes and puts it into the store piece by piece.
+pub struct TextSink<'a> {
+    attempt: &'a Attempt<'a>,
+    open: BytesMut,
+    parts: Vec<TextPart>,
+}
+
+impl<'a> TextSink<'a> {
+    pub fn new(attempt: &'a Attempt<'a>) -> TextSink<'a> {
+        TextSink { attempt, open: BytesMut::new(), parts: Vec::new() }
+    }
+
+    /// Bytes may end inside a character; what comes next completes it.
+    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+        for piece in bytes.chunks(TEXT_PART_BYTES_MAX / 4) {
+            self.open.extend_from_slice(piece);
+            if self.open.len() >= TEXT_PART_BYTES_MAX {
+                let whole = self.open.split_to(border(&self.open));
+                self.put(whole.freeze()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers how the stage ends: with the text and what is to be said about it.
+    pub async fn finish(mut self, kind: &str, pages: u32) -> Result<Ending, Trouble> {
+        if !self.open.is_empty() {
+            let rest = self.open.split();
+            self.put(rest.freeze()).await?;
+        }
+        let bytes: u64 = self.parts.iter().map(|part| part.bytes).sum();
+        let said = json!({ "kind": kind, "pages": pages, "bytes": bytes, "parts": self.parts.len() });
+        Ok(Ending::Done(Output { said: Some(said.to_string()), text: Some(self.parts) }))
+    }
+
+    async fn put(&mut self, bytes: Bytes) -> Result<(), Trouble> {
+        // No database takes a NUL in a text, and no text needs one.
+        let text = String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}");
+        let (app, file) = (self.attempt.app, &self.attempt.held.file);
+        let (job, token) = self.attempt.lease();
+        let number = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
+        let key = ObjectKey::text_part(&file.key, job, token, number);
+        let now = app.clock.now();
+        if !app.catalog.add_derived_objects((job, token), file.id, vec![key.clone()], now).await? {
+            return Err(Trouble::LeaseLost);
+        }
+        let bytes = text.len() as u64;
+        app.blobs.put(&key, Bytes::from(text), Over::Anything).await.map_err(away)?;
+        let meta = app.blobs.head(&key, None).await.map_err(away)?;
+        app.blobs.make_durable(&key).await.map_err(away)?;
+        let pin = Pin { etag: meta.etag, version_id: meta.version_id };
+        self.parts.push(TextPart { key, pin, bytes });
+        Ok(())
+    }
+}
+
+/// Of what we have just put, absent is as strange as anything else.
+fn away(error: BlobError) -> Trouble {
+    Trouble::Away(error.to_string())
+}
+
+/// The end of the last whole character, at a line's end if one is near.
+fn border(bytes: &[u8]) -> usize {
+    let near = bytes.len().saturating_sub(64 << 10);
+    if let Some(line) = bytes[near..].iter().rposition(|byte| *byte == b'\n') {
+        return near + line + 1;
+    }
+    let is_inside = |at: &usize| bytes.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    let mut end = bytes.len().saturating_sub(4);
+    while is_inside(&end) {
+        end -= 1;
+    }
+    end
+}
+
+/// Takes chunks as they come and writes them in batches.
+pub struct ChunkSink<'a> {
+    attempt: &'a Attempt<'a>,
+    open: Vec<ChunkRow>,
+    written: bool,
+    count: u64,
+}
+
+impl<'a> ChunkSink<'a> {
+    pub fn new(attempt: &'a Attempt<'a>) -> ChunkSink<'a> {
+        ChunkSink { attempt, open: Vec::new(), written: false, count: 0 }
+    }
+
+    pub async fn push(&mut self, text: String, start: u64, end: u64) -> Result<(), Trouble> {
+        self.open.push(ChunkRow { ordinal: self.count, text: text.replace('\0', "\u{fffd}"), start, end });
+        self.count += 1;
+        if self.open.len() >= CHUNKS_PER_WRITE { self.write().await } else { Ok(()) }
+    }
+
+    async fn write(&mut self) -> Result<(), Trouble> {
+        let attempt = self.attempt;
+        let rows = std::mem::take(&mut self.open);
+        let file = attempt.held.file.id;
+        let written = attempt.app.catalog.put_chunks(attempt.lease(), file, rows, !self.written).await?;
+        self.written = true;
+        if written { Ok(()) } else { Err(Trouble::LeaseLost) }
+    }
+
+    pub async fn finish(mut self) -> Result<Ending, Trouble> {
+        if !self.open.is_empty() || !self.written {
+            self.write().await?;
+        }
+        let said = json!({ "chunks": self.count });
+        Ok(Ending::Done(Output { said: Some(said.to_string()), text: None }))
+    }
+}
+
+/// Writes vectors of some chunks.
+pub async fn put_vectors(attempt: &Attempt<'_>, vectors: Vec<Embedded>) -> Result<(), Trouble> {
+    match attempt.app.catalog.set_vectors(attempt.lease(), attempt.held.file.id, vectors).await? {
+        true => Ok(()),
+        false => Err(Trouble::LeaseLost),
+    }
+}
+
+/// All chunks have their vectors.
+pub fn embedded(count: u64, dimensions: usize, model: &str) -> Ending {
+    let said = json!({ "vectors": count, "dimensions": dimensions, "model": model });
+    Ending::Done(Output { said: Some(said.to_string()), text: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::border;
+
+    #[test]
+    fn a_piece_ends_at_a_line_or_at_least_with_a_whole_character() {
+        let text = "Zeile eins\nZeile zwei".as_bytes();
+        assert_eq!(&text[..border(text)], b"Zeile eins\n");
+        for cut in 0..4 {
+            let text = "ääää€€€€😀😀😀😀".as_bytes();
+            let text = &text[..text.len() - cut];
+            let end = border(text);
+            assert!(end > 0 && std::str::from_utf8(&text[..end]).is_ok(), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Works on files: claims what is due for the stages of this process, works on it under a lease that heartbeats keep,
+//! and ends it. What ends at about the same time ends in one transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::catalog::{CatalogError, EndBy, Ended, Ending, StageClaim, StageEnd, StageJob};
+use wharfinger_lifecycle::stage::Stage;
+
+use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
+use crate::app::App;
+use crate::telemetry::metric;
+use crate::uploads::VerbError;
+
+/// Another process may have written a job that we have not heard of.
+const PAUSE_MS_MAX: i64 = 2_000;
+/// After an error of the catalog.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+const TAKE_BACK_FILES: usize = 100;
+/// How often leases that are over are looked for.
+const TAKE_BACK_EVERY_MS: i64 = 1_000;
+
+/// The name of this process's worker in leases and histories.
+pub fn worker_name(app: &App) -> String {
+    format!("worker:{}", app.settings.instance_id)
+}
+
+fn by<'a>(app: &'a App, actor: &'a str) -> EndBy<'a> {
+    EndBy { actor, plan: &app.plan, now: app.clock.now() }
+}
+
+/// Works until it is told to stop. What is under way then is given back, and no attempt is spent on it.
+pub async fn work(app: Arc<App>, stop: CancellationToken) {
+    let mut under_way: JoinSet<Option<StageEnd>> = JoinSet::new();
+    let mut ends: Vec<StageEnd> = Vec::new();
+    let mut take_back_at = 0;
+    while !stop.is_cancelled() {
+        let now = app.clock.now();
+        if now >= take_back_at {
+            take_back_at = now + TAKE_BACK_EVERY_MS;
+            if let Err(error) = take_back(&app).await {
+                tracing::warn!(job = "pipeline", error = ?error, "leases that are over could not be taken back");
+            }
+        }
+        while let Some(done) = under_way.try_join_next() {
+            ends.extend(ended_task(done));
+        }
+        let round = match end(&app, &mut ends).await {
+            Ok(()) => begin(&app, &mut under_way, &stop).await,
+            Err(error) => Err(error),
+        };
+        let claimed = match round {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                tracing::warn!(job = "pipeline", error = %error, "the catalog could not be asked for work");
+                stop.run_until_cancelled(tokio::time::sleep(ERROR_PAUSE)).await;
+                continue;
+            }
+        };
+        if claimed {
+            continue;
+        }
+        tokio::select! {
+            Some(done) = under_way.join_next() => ends.extend(ended_task(done)),
+            () = app.pipeline.bell.notified() => {}
+            () = app.clock.sleep_until(now + PAUSE_MS_MAX) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+    give_back(&app, under_way, ends).await;
+}
+
+fn ended_task(done: Result<Option<StageEnd>, tokio::task::JoinError>) -> Option<StageEnd> {
+    done.unwrap_or_else(|panicked| {
+        tracing::error!(job = "pipeline", error = %panicked, "work on a file panicked");
+        None
+    })
+}
+
+/// Claims as much as there is room for; answers whether there was anything.
+async fn begin(
+    app: &Arc<App>,
+    under_way: &mut JoinSet<Option<StageEnd>>,
+    stop: &CancellationToken,
+) -> Result<bool, CatalogError> {
+    let mut claimed = false;
+    for stage in own_stages(app) {
+        let room = app.settings.pipeline.concurrency.saturating_sub(under_way.len());
+        if room == 0 || stop.is_cancelled() {
+            break;
+        }
+        for held in claim(app, stage, room).await? {
+            claimed = true;
+            let (app, stop) = (app.clone(), stop.clone());
+            under_way.spawn(async move {
+                stop.run_until_cancelled(run_one(&app, &held))
+                    .await
+                    .unwrap_or_else(|| Some(given_back(&held)))
+            });
+        }
+    }
+    Ok(claimed)
+}
+
+fn given_back(held: &StageJob) -> StageEnd {
+    StageEnd { job: held.job.id, token: held.job.token, how: Ending::GivenBack }
+}
+
+async fn claim(app: &App, stage: Stage, limit: usize) -> Result<Vec<StageJob>, CatalogError> {
+    let claim = StageClaim {
+        stage,
+        owner: worker_name(app),
+        limit,
+        lease_ms: app.settings.job_lease_ms,
+        deadline_ms: app.settings.stage_timeout_ms,
+        plan: app.plan.clone(),
+        now: app.clock.now(),
+    };
+    app.catalog.claim_stage(claim).await
+}
+
+/// Ends what has ended; what could not be stays for the next round.
+async fn end(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
+    if ends.is_empty() {
+        return Ok(());
+    }
+    let name = worker_name(app);
+    let outcomes = app.catalog.end_stages(ends.clone(), by(app, &name)).await?;
+    for (end, ended) in ends.drain(..).zip(outcomes) {
+        note(&end, ended);
+        follow(app, ended);
+    }
+    Ok(())
+}
+
+/// What follows from the end of a stage outside the catalog.
+pub(super) fn follow(app: &App, ended: Ended) {
+    metric::stage_ended(ended);
+    match ended {
+        Ended::Next(_) => app.pipeline.bell.notify_one(),
+        Ended::Ready | Ended::Failed | Ended::Quarantined => app.outbox_bell.notify_one(),
+        Ended::Retried | Ended::LeaseLost => {}
+    }
+}
+
+fn note(end: &StageEnd, ended: Ended) {
+    let (job, fate) = (end.job, ended);
+    match &end.how {
+        Ending::Done(_) | Ending::GivenBack if ended != Ended::LeaseLost => {}
+        Ending::Done(_) | Ending::GivenBack => {
+            tracing::warn!(jobId = %job, action = "lease_lost", "a stage ended after its lease was lost");
+        }
+        Ending::Retry { why, .. } | Ending::PutOff { why, .. } => {
+            tracing::warn!(jobId = %job, error = %why, action = "retried", ended = ?fate, "a stage did not end well");
+        }
+        Ending::Failed { why } | Ending::Quarantined { why } => {
+            tracing::warn!(jobId = %job, error = %why, action = "failed", ended = ?fate, "a file did not get through");
+        }
+    }
+}
+
+/// Works on one file until it is done or the lease is lost; then there is nothing to end.
+async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
+    let outcome = tokio::select! {
+        biased;
+        outcome = run_stage(app, held) => outcome,
+        () = keep_lease(app, held) => Err(Trouble::LeaseLost),
+    };
+    let how = match outcome {
+        Ok(ending) => ending,
+        Err(trouble) => trouble.ending(app, held.job.attempt)?,
+    };
+    Some(StageEnd { job: held.job.id, token: held.job.token, how })
+}
+
+async fn run_stage(app: &App, held: &StageJob) -> Result<Ending, Trouble> {
+    let attempt = Attempt { app, held };
+    match held.stage {
+        Stage::Scan => scan::scan(&attempt).await,
+        Stage::Extract => extract::extract(&attempt).await,
+        Stage::Chunk => chunk::chunk(&attempt).await,
+        Stage::Embed => embed::embed(&attempt).await,
+    }
+}
+
+/// Heartbeats, until the lease is lost.
+async fn keep_lease(app: &App, held: &StageJob) {
+    let lease_ms = app.settings.job_lease_ms;
+    loop {
+        app.clock.sleep_until(app.clock.now() + lease_ms / 3).await;
+        let now = app.clock.now();
+        match app.catalog.heartbeat_job(held.job.id, held.job.token, lease_ms, now).await {
+            Ok(Some(until)) if until > now => {}
+            Ok(_) => return,
+            // The catalog may be back before the lease is over.
+            Err(error) => {
+                tracing::warn!(jobId = %held.job.id, error = %error, "a heartbeat did not get through")
+            }
+        }
+    }
+}
+
+/// What workers did not come back from is given to others.
+pub async fn take_back(app: &App) -> Result<(), VerbError> {
+    loop {
+        let retry_at = attempt::retry_at(app);
+        let taken = app.catalog.take_back_stages(by(app, "recovery"), retry_at, TAKE_BACK_FILES).await?;
+        for (file, ended) in &taken {
+            tracing::warn!(job = "pipeline", fileId = %file, ended = ?ended, action = "taken_back", "a lease ran out");
+            follow(app, *ended);
+        }
+        if taken.len() < TAKE_BACK_FILES {
+            return Ok(());
+        }
+    }
+}
+
+async fn give_back(app: &App, mut under_way: JoinSet<Option<StageEnd>>, mut ends: Vec<StageEnd>) {
+    while let Some(done) = under_way.join_next().await {
+        ends.extend(ended_task(done));
+    }
+    if let Err(error) = end(app, &mut ends).await {
+        tracing::warn!(job = "pipeline", error = %error, "what was under way is given to others when its lease ends");
+    }
+}
+
+/// Works on all that is due, until nothing is; answers how many stages were run.
+pub async fn run_due(app: &App) -> Result<u64, VerbError> {
+    take_back(app).await?;
+    let mut ran = 0;
+    loop {
+        let mut ends = Vec::new();
+        let mut claimed = false;
+        for stage in own_stages(app) {
+            for held in claim(app, stage, app.settings.pipeline.concurrency).await? {
+                claimed = true;
+                ran += 1;
+                ends.extend(run_one(app, &held).await);
+            }
+        }
+        if !claimed {
+            return Ok(ran);
+        }
+        end(app, &mut ends).await?;
+    }
+}

@@ -1,0 +1,38 @@
+//! Looks for what must not be let through: by clamd, or by signatures of our own.
+
+use wharfinger_backends::catalog::{Ending, Output};
+use wharfinger_backends::scanner::{ScanError, Scanner, Signatures, Verdict};
+
+use super::{Attempt, Trouble, bad};
+use crate::app::OpenError;
+use crate::config::PipelineSettings;
+
+pub(super) fn scanner(settings: &PipelineSettings) -> Result<Scanner, OpenError> {
+    if let Some(url) = &settings.clamd_url {
+        return Scanner::clamd(url).map_err(|problem| bad("CLAMD_URL", problem));
+    }
+    let signatures = match &settings.hashes_file {
+        None => Signatures::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+            text.and_then(|text| Signatures::parse(&text))
+                .map_err(|problem| bad("SCAN_HASHES_FILE", format!("{}: {problem}", path.display())))?
+        }
+    };
+    Ok(Scanner::Builtin(signatures))
+}
+
+pub async fn scan(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+    let bytes = attempt.original().await?;
+    match attempt.app.pipeline.scanner.scan(bytes).await {
+        Ok(Verdict::Clean) => Ok(Ending::Done(Output::default())),
+        Ok(Verdict::Infected { signature }) => Ok(infected(&signature)),
+        Err(ScanError::Unavailable(why)) => Err(Trouble::Away(why)),
+        Err(ScanError::TooLarge(why)) => Err(Trouble::Hopeless(format!("too large to be scanned: {why}"))),
+        Err(ScanError::Refused(why)) => Err(Trouble::Again(why)),
+    }
+}
+
+pub fn infected(signature: &str) -> Ending {
+    Ending::Quarantined { why: format!("infected: {signature}") }
+}

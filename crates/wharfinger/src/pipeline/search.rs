@@ -1,0 +1,142 @@
+//! Search over one's own chunks: the query's vector against all of theirs, exactly.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use wharfinger_backends::catalog::StoredVector;
+use wharfinger_lifecycle::id::FileId;
+
+use super::Trouble;
+use crate::app::App;
+use crate::uploads::{Caller, VerbError};
+
+const PAGE_VECTORS: usize = 2_000;
+
+pub struct Hit {
+    pub file: FileId,
+    pub file_name: String,
+    pub ordinal: u64,
+    pub text: String,
+    pub score: f32,
+}
+
+pub async fn search(app: &App, caller: &Caller, query: &str, limit: usize) -> Result<Vec<Hit>, VerbError> {
+    let wanted = match app.pipeline.embedder.embed(vec![query.to_owned()]).await {
+        Ok(mut vectors) => vectors.pop().unwrap_or_default(),
+        Err(Trouble::Hopeless(why)) => return Err(VerbError::invalid("query", why)),
+        Err(trouble) => return Err(VerbError::Unavailable(format!("{trouble:?}"))),
+    };
+    let mut best = Best { limit, heap: BinaryHeap::new() };
+    let mut after = None;
+    loop {
+        let page = app.catalog.vectors(&caller.own_scope(), after, PAGE_VECTORS).await?;
+        let is_last = page.len() < PAGE_VECTORS;
+        after = page.last().map(|vector| (vector.file, vector.ordinal));
+        for stored in page {
+            // Vectors of another model say nothing about this one's.
+            if let Some(score) = cosine(&wanted, &stored.vector) {
+                best.offer(score, &stored);
+            }
+        }
+        if is_last {
+            break;
+        }
+    }
+    let mut hits = Vec::new();
+    for found in best.heap.into_sorted_vec() {
+        let chunk = app.catalog.chunks(found.file, found.ordinal, 1).await?.pop();
+        let file = app.catalog.file(found.file).await?;
+        // Deleted meanwhile.
+        let (Some(chunk), Some(file)) = (chunk, file) else { continue };
+        hits.push(Hit {
+            file: file.id,
+            file_name: file.name,
+            ordinal: chunk.ordinal,
+            text: chunk.text,
+            score: found.score,
+        });
+    }
+    Ok(hits)
+}
+
+/// None where the two cannot be compared.
+fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
+    if one.len() != other.len() {
+        return None;
+    }
+    let (mut dot, mut one_square, mut other_square) = (0.0f32, 0.0f32, 0.0f32);
+    for (a, b) in one.iter().zip(other) {
+        dot += a * b;
+        one_square += a * a;
+        other_square += b * b;
+    }
+    let length = one_square.sqrt() * other_square.sqrt();
+    (length > 0.0).then(|| dot / length).filter(|score| *score > 0.0)
+}
+
+/// The best so far; the worst of them is on top.
+struct Best {
+    limit: usize,
+    heap: BinaryHeap<Found>,
+}
+
+struct Found {
+    score: f32,
+    file: FileId,
+    ordinal: u64,
+}
+
+impl Best {
+    fn offer(&mut self, score: f32, stored: &StoredVector) {
+        self.heap.push(Found { score, file: stored.file, ordinal: stored.ordinal });
+        if self.heap.len() > self.limit {
+            self.heap.pop();
+        }
+    }
+}
+
+/// A better one is smaller, so that it is the worst which is popped; ties go to the older file.
+impl Ord for Found {
+    fn cmp(&self, other: &Found) -> Ordering {
+        let by_place = (self.file, self.ordinal).cmp(&(other.file, other.ordinal));
+        other.score.total_cmp(&self.score).then(by_place)
+    }
+}
+
+impl PartialOrd for Found {
+    fn partial_cmp(&self, other: &Found) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Found {
+    fn eq(&self, other: &Found) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Found {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cosine_compares_directions() {
+        assert_eq!(cosine(&[1.0, 0.0], &[2.0, 0.0]), Some(1.0));
+        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 2.0]), None);
+        assert_eq!(cosine(&[0.0, 0.0], &[0.0, 2.0]), None);
+        assert_eq!(cosine(&[1.0], &[1.0, 0.0]), None);
+    }
+
+    #[test]
+    fn the_best_are_kept_in_order() {
+        let file = FileId(uuid::Uuid::nil());
+        let mut best = Best { limit: 2, heap: BinaryHeap::new() };
+        for (ordinal, score) in [(0, 0.5), (1, 0.9), (2, 0.1), (3, 0.7), (4, 0.9)] {
+            best.offer(score, &StoredVector { file, ordinal, vector: Vec::new() });
+        }
+        let kept: Vec<u64> = best.heap.into_sorted_vec().iter().map(|found| found.ordinal).collect();
+        assert_eq!(kept, [1, 4]);
+    }
+}
