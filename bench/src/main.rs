@@ -1,4 +1,4 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod engines;
@@ -6,6 +6,7 @@ mod idle;
 mod jobs;
 mod limits;
 mod list;
+mod pipeline;
 mod s3;
 mod server;
 mod timing;
@@ -20,10 +21,11 @@ async fn main() -> std::process::ExitCode {
         Some("engines") => engines::run().await,
         Some("idle") => idle::run().await,
         Some("list") => list::run().await,
+        Some("pipeline") => pipeline::run().await,
         Some("s3") => s3::run().await,
         Some("put") => s3::put::run().await,
         _ => {
-            eprintln!("usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines");
+            eprintln!("usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline");
             return std::process::ExitCode::from(2);
         }
     }

@@ -16,7 +16,7 @@ use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 
 pub use layers::{Flags, SETTINGS, Setting, Values, client_env, log_filter};
-pub use pipeline::PipelineSettings;
+pub use pipeline::{ExtractSettings, PipelineSettings};
 pub use secrets::{Secrets, prepare as prepare_secrets};
 pub use size::{format_size, parse_size};
 

@@ -72,7 +72,8 @@ pub(super) async fn get(
     let id =
         key.as_str().rsplit('/').next().and_then(|part| part.parse().ok()).ok_or_else(Problem::not_found)?;
     let file = app.catalog.file(id).await.map_err(VerbError::from)?.ok_or_else(Problem::not_found)?;
-    if file.status != Status::Ready {
+    // Of a file in work only workers have URLs.
+    if file.status != Status::Ready && !file.status.is_working() {
         return Err(Refused::Ended.into());
     }
     let meta = app.blobs.head(&key, None).await.map_err(found)?;

@@ -101,7 +101,7 @@ async fn run_child(
             let mut buffer = vec![0; READ_BYTES];
             loop {
                 match stdout.read(&mut buffer).await.map_err(of_machine)? {
-                    0 => return Ok(()),
+                    0 => return Ok::<(), Trouble>(()),
                     count => sink.push(&buffer[..count]).await?,
                 }
             }

@@ -9,6 +9,7 @@ mod http;
 mod kill;
 mod many;
 mod oracle;
+mod pipeline;
 mod races;
 mod store_mark;
 mod stores;

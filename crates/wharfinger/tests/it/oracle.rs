@@ -68,6 +68,8 @@ pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
         assert_eq!(file.status, Status::Ready, "{} was not healed {moment}", file.id);
         *weight.entry(file.tenant.to_string()).or_default() += file.size;
         live.insert(file.key.to_string());
+        let parts = server.app.catalog.text_parts(file.id).await.expect("its text");
+        live.extend(parts.into_iter().map(|part| part.key.to_string()));
     }
     let stored = stored(ground, server).await;
     assert_eq!(stored, live, "the store holds exactly the live files' objects {moment}");

@@ -121,6 +121,13 @@ impl Ground {
         Ground { folder, settings: all, clock: Clock::manual(START) }
     }
 
+    /// With these stages to go through.
+    pub fn with_stages(database: Database, stages: &str, settings: &[(&'static str, &str)]) -> Ground {
+        let mut all = vec![("PIPELINE_STAGES", stages)];
+        all.extend(settings);
+        Ground::with(database, &all)
+    }
+
     /// With a fresh bucket of a Ceph gateway as its store.
     pub fn on_s3(database: Database, settings: &[(&'static str, &str)]) -> Ground {
         let server = harness::radosgw::shared();
@@ -133,6 +140,12 @@ impl Ground {
         let mut all = vec![("WHARFINGER_QUOTA_URL", redis)];
         all.extend(settings);
         Ground::with(database, &all)
+    }
+
+    /// The same ground for servers that are set otherwise.
+    pub fn also(mut self, settings: &[(&'static str, &str)]) -> Ground {
+        self.settings.extend(settings.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        self
     }
 
     /// The same ground for a server that has one setting less.
@@ -264,6 +277,7 @@ impl Ground {
             .expect("the app opens");
         faults.hold(false);
         app.roles = roles;
+        app.pipeline.extractor = env!("CARGO_BIN_EXE_wharfinger").into();
         let app = Arc::new(app);
         let stop = CancellationToken::new();
         tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
@@ -426,13 +440,26 @@ impl Client<'_> {
         self.post(&format!("/api/v2/files/{id}/confirm"), json!({})).await
     }
 
-    /// A file that is uploaded and confirmed; answers its id.
+    /// A file that is uploaded and confirmed, and ready by that; answers its id.
     pub async fn upload(&self, name: &str, bytes: &[u8]) -> String {
+        self.upload_until(name, bytes, "ready").await
+    }
+
+    /// A file that waits for its first stage; answers its id.
+    pub async fn enqueue(&self, name: &str, bytes: &[u8]) -> String {
+        self.upload_until(name, bytes, "queued").await
+    }
+
+    async fn upload_until(&self, name: &str, bytes: &[u8], status: &str) -> String {
         let grant = self.init(name, bytes.len() as u64).await.expect(201);
         self.server.put_bytes(&grant, bytes).await.expect(200);
         let id = grant["fileId"].as_str().expect("an id").to_owned();
-        assert_eq!(self.confirm(&id).await.expect(200)["status"], "ready");
+        assert_eq!(self.confirm(&id).await.expect(200)["status"], status);
         id
+    }
+
+    pub async fn file(&self, id: &str) -> Value {
+        self.get(&format!("/api/v2/files/{id}")).await.expect(200)
     }
 
     pub async fn used(&self) -> u64 {

@@ -1,0 +1,117 @@
+//! Dead letters: seen by whom they concern, redriven, discarded.
+
+use serde_json::{Value, json};
+use wharfinger::uploads::Role;
+
+use super::{told, way};
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+
+async fn letters(client: &Client<'_>) -> Vec<Value> {
+    client.get("/api/v2/dlq").await.expect(200)["jobs"].as_array().expect("a list").clone()
+}
+
+/// A file whose stage fails for good at a worker's word; answers it and its letter.
+async fn failed(server: &TestApp) -> (String, String) {
+    let me = server.me();
+    let file = me.enqueue("cargo", b"cargo").await;
+    let worker = server.as_user("ops", "w", Role::Worker);
+    let lease = worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"] })).await.expect(200);
+    let job = lease["jobs"][0]["jobId"].as_str().expect("a job").to_owned();
+    let token = &lease["jobs"][0]["leaseToken"];
+    let body = json!({ "leaseToken": token, "error": "it is encrypted", "retryable": false });
+    let answer = worker.post(&format!("/api/v2/workers/jobs/{job}/fail"), body).await.expect(200);
+    assert_eq!(answer["status"], "failed");
+    (file, job)
+}
+
+async fn a_letter_says_what_happened_to_those_it_concerns(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = ground.start().await;
+    let (file, job) = failed(&server).await;
+    let expected = json!({
+        "jobId": job, "fileId": file, "fileName": "cargo", "stage": "scan", "reason": "it is encrypted",
+        "attempts": 1, "lastError": "it is encrypted", "diedAt": "2025-06-15T15:06:40.000Z",
+    });
+    for client in [server.me(), server.as_user("t", "boss", Role::Admin), server.operator()] {
+        assert_eq!(letters(&client).await, [expected.clone()]);
+    }
+    for (client, allowed) in
+        [(server.as_user("t", "other", Role::User), true), (server.as_user("x", "u", Role::Admin), true)]
+    {
+        assert_eq!((letters(&client).await, allowed), (vec![], true));
+        client.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect_problem(404, "not_found");
+        client.delete(&format!("/api/v2/dlq/{job}")).await.expect_problem(404, "not_found");
+    }
+    oracle::catalog_is_sound(&server).await;
+}
+
+async fn a_letter_is_redriven_and_its_file_finished(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = ground.start().await;
+    let (file, job) = failed(&server).await;
+    let me = server.me();
+    let answer = me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
+    assert_eq!(answer, json!({ "fileId": file, "status": "queued" }));
+    me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect_problem(404, "not_found");
+    assert_eq!(letters(&me).await, Vec::<Value>::new());
+    assert_eq!(me.file(&file).await["error"], Value::Null);
+    server.crash().await;
+
+    let ground = ground.also(&[("PIPELINE_BUILTIN_STAGES", "all")]);
+    let server = ground.start().await;
+    server.settle().await;
+    let me = server.me();
+    assert_eq!(
+        way(&me, &file).await.join(" "),
+        "registered uploaded queued scanning failed queued scanning ready"
+    );
+    let kinds: Vec<Value> = told(&me).await.iter().map(|told| told["kind"].clone()).collect();
+    assert!(kinds.contains(&json!("file-failed")) && kinds.contains(&json!("file-ready")), "{kinds:?}");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn a_discarded_letter_leaves_its_file_failed(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = ground.start().await;
+    let (file, job) = failed(&server).await;
+    let me = server.me();
+    me.delete(&format!("/api/v2/dlq/{job}")).await.expect(204);
+    me.delete(&format!("/api/v2/dlq/{job}")).await.expect_problem(404, "not_found");
+    assert_eq!(me.file(&file).await["status"], "failed");
+    oracle::catalog_is_sound(&server).await;
+    me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn pages_of_letters_join(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = ground.start().await;
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        all.push(failed(&server).await.1);
+        ground.advance(1);
+    }
+    all.reverse();
+    let me = server.me();
+    let mut seen = Vec::new();
+    let mut path = "/api/v2/dlq?limit=2".to_owned();
+    loop {
+        let page = me.get(&path).await.expect(200);
+        let jobs = page["jobs"].as_array().expect("a list").clone();
+        seen.extend(jobs.iter().map(|job| job["jobId"].as_str().expect("an id").to_owned()));
+        match page["nextCursor"].as_str() {
+            Some(next) => path = format!("/api/v2/dlq?limit=2&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen, all);
+}
+
+on_each_database! {
+    a_letter_says_what_happened_to_those_it_concerns,
+    a_letter_is_redriven_and_its_file_finished,
+    a_discarded_letter_leaves_its_file_failed,
+    pages_of_letters_join,
+}

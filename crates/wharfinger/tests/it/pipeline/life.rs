@@ -1,0 +1,177 @@
+//! From confirm to ready, failed or quarantined, by the stages of this program.
+
+use serde_json::json;
+
+use super::{ALL, chunks, eicar, told, way};
+use crate::oracle;
+use crate::test_app::{Database, Ground, on_each_database};
+
+/// Enough for some chunks, with characters of more than one byte.
+fn text() -> String {
+    (1..=60)
+        .map(|n| format!("Absatz {n}: Der Kai № {n} hält {} Kisten Kaffee für Übersee bereit.\n\n", n * 7))
+        .collect()
+}
+
+async fn a_text_becomes_ready_with_chunks_and_vectors(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &[("CHUNK_SIZE", "200"), ("CHUNK_OVERLAP", "40")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let text = text();
+    let file = me.enqueue("kai.txt", text.as_bytes()).await;
+    assert_eq!(chunks(&me, &file).await, Vec::<serde_json::Value>::new());
+    me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "not_ready");
+    server.settle().await;
+
+    let ready = me.file(&file).await;
+    assert_eq!((ready["status"].as_str(), ready["error"].as_str()), (Some("ready"), None));
+    assert!(ready["readyAt"].is_string());
+    let expected =
+        "registered uploaded queued scanning queued extracting queued chunking queued embedding ready";
+    assert_eq!(way(&me, &file).await.join(" "), expected);
+    let letters: Vec<char> = text.chars().collect();
+    let chunks = chunks(&me, &file).await;
+    assert!(chunks.len() > 10, "{} chunks", chunks.len());
+    let mut covered = 0;
+    for (n, chunk) in chunks.iter().enumerate() {
+        assert_eq!(chunk["ordinal"], n);
+        let place = |name: &str| chunk[name].as_u64().expect("a number") as usize;
+        let (start, end) = (place("start"), place("end"));
+        assert_eq!(chunk["text"], letters[start..end].iter().collect::<String>());
+        assert!(end - start <= 200);
+        let between: String = letters[covered.min(start)..start].iter().collect();
+        assert_eq!(between.trim(), "", "nothing but space lies between chunks");
+        covered = covered.max(end);
+    }
+    assert_eq!(letters[covered..].iter().collect::<String>().trim(), "");
+    let vectors = ground.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM chunks WHERE vector IS NOT NULL").await;
+    assert_eq!(vectors as usize, chunks.len());
+    let told = told(&me).await;
+    assert_eq!((told.len(), &told[0]["kind"], &told[0]["fileId"]), (1, &json!("file-ready"), &json!(file)));
+    me.get(&format!("/api/v2/files/{file}/download")).await.expect(302);
+    oracle::all_is_healed(&ground, &server).await;
+
+    me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    server.settle().await;
+    ground.advance(3_600_000);
+    server.settle().await;
+    assert_eq!(ground.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM chunks").await, 0);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn what_is_infected_is_out_of_reach(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &[]);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.enqueue("invoice.txt", &eicar()).await;
+    server.settle().await;
+    let found = me.file(&file).await;
+    assert_eq!(found["status"], "quarantined");
+    assert!(found["error"].as_str().expect("a reason").contains("infected"), "{found}");
+    me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "not_ready");
+    let told = told(&me).await;
+    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("file-quarantined")));
+    assert!(told[0]["data"]["reason"].as_str().expect("a reason").contains("infected"));
+    assert_eq!(me.get("/api/v2/dlq").await.expect(200)["jobs"], json!([]));
+    oracle::catalog_is_sound(&server).await;
+    // The bytes are kept for whoever looks into it, and go when its owner says so.
+    assert_eq!(oracle::stored(&ground, &server).await.len(), 1);
+    me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn what_has_no_text_fails_at_once_and_says_why(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &[]);
+    let server = ground.start().await;
+    let me = server.me();
+    let mut picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
+    picture.extend((0..2_000u32).flat_map(u32::to_le_bytes));
+    let file = me.enqueue("report.pdf", &picture).await;
+    server.settle().await;
+    let failed = me.file(&file).await;
+    assert_eq!(failed["status"], "failed", "{failed}");
+    let why = failed["error"].as_str().expect("a reason");
+    assert!(why.to_lowercase().contains("not supported") && why.to_lowercase().contains("png"), "{why}");
+    let told = told(&me).await;
+    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("file-failed")));
+    assert_eq!(told[0]["data"]["reason"], why);
+    let letters = me.get("/api/v2/dlq").await.expect(200);
+    assert_eq!(letters["jobs"][0]["fileId"], file.as_str());
+    assert_eq!(
+        (&letters["jobs"][0]["stage"], &letters["jobs"][0]["attempts"]),
+        (&json!("extract"), &json!(1))
+    );
+    oracle::catalog_is_sound(&server).await;
+}
+
+async fn a_file_that_is_deleted_meanwhile_is_worked_on_no_more(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &[]);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.enqueue("kai.txt", text().as_bytes()).await;
+    me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    server.settle().await;
+    me.get(&format!("/api/v2/files/{file}")).await.expect_problem(404, "not_found");
+    assert_eq!(ground.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM jobs").await, 0);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn bytes_that_were_changed_are_not_worked_on(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &[]);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.enqueue("kai.txt", text().as_bytes()).await;
+    let path = ground.blob_dir().join(format!("uploads/t/u/{file}"));
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::write(&path, text().replace("Kaffee", "Kakao ")).expect("written");
+    server.settle().await;
+    let found = me.file(&file).await;
+    assert_eq!(found["status"], "quarantined", "{found}");
+    assert!(found["error"].as_str().expect("a reason").contains("changed"), "{found}");
+
+    let gone = me.enqueue("kai.txt", text().as_bytes()).await;
+    std::fs::remove_file(ground.blob_dir().join(format!("uploads/t/u/{gone}"))).expect("removed");
+    server.settle().await;
+    let found = me.file(&gone).await;
+    assert_eq!(found["status"], "failed", "{found}");
+    oracle::catalog_is_sound(&server).await;
+}
+
+async fn a_file_keeps_the_stages_it_was_confirmed_under(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[]);
+    let server = ground.start().await;
+    let file = server.me().enqueue("kai.txt", text().as_bytes()).await;
+    server.crash().await;
+    let ground = ground.also(&[("PIPELINE_STAGES", "extract")]);
+    let server = ground.start().await;
+    server.settle().await;
+    assert_eq!(way(&server.me(), &file).await.join(" "), "registered uploaded queued scanning ready");
+}
+
+/// A text of several parts: read, cut and embedded piece by piece.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_text_is_kept_in_parts() {
+    let ground =
+        Ground::with_stages(Database::Sqlite, ALL, &[("CHUNK_SIZE", "4000"), ("CHUNK_OVERLAP", "0")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let text: String = (0..130_000).map(|n| format!("Zeile {n}: Ölfässer auf Pier {}.\n", n % 97)).collect();
+    assert!(text.len() > 4 << 20);
+    let file = me.enqueue("lang.txt", text.as_bytes()).await;
+    server.settle().await;
+    assert_eq!(me.file(&file).await["status"], "ready", "{}", me.file(&file).await);
+    assert!(ground.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM text_parts").await > 1);
+    let last = "SELECT CAST(MAX(end_char) AS BIGINT) FROM chunks";
+    assert!(ground.scalar(last).await as usize >= text.trim_end().chars().count());
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database! {
+    a_text_becomes_ready_with_chunks_and_vectors,
+    what_is_infected_is_out_of_reach,
+    what_has_no_text_fails_at_once_and_says_why,
+    a_file_that_is_deleted_meanwhile_is_worked_on_no_more,
+    bytes_that_were_changed_are_not_worked_on,
+    a_file_keeps_the_stages_it_was_confirmed_under,
+}

@@ -1,0 +1,43 @@
+//! Confirmed files on their way through the stages.
+
+mod dead_letters;
+mod life;
+mod search;
+mod workers;
+
+use serde_json::Value;
+
+use crate::test_app::Client;
+
+const ALL: &str = "scan,extract,chunk,embed";
+
+/// The string that every scanner knows, put together so that none takes this source for it.
+fn eicar() -> Vec<u8> {
+    ["X5O!P%@AP[4\\PZX54(P^)7CC)7}$", "EICAR-STANDARD-ANTIVIRUS", "-TEST-FILE!$H+H*"].concat().into_bytes()
+}
+
+/// All chunks of a file, read page by page.
+async fn chunks(me: &Client<'_>, file: &str) -> Vec<Value> {
+    let mut all = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = me.get(&format!("/api/v2/files/{file}/chunks?limit=7{cursor}")).await.expect(200);
+        all.extend(page["chunks"].as_array().expect("a list").iter().cloned());
+        match page["nextCursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return all,
+        }
+    }
+}
+
+/// The steps of a file's history.
+async fn way(me: &Client<'_>, file: &str) -> Vec<String> {
+    let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);
+    let events = history["events"].as_array().expect("a list");
+    events.iter().map(|event| event["to"].as_str().expect("a status").to_owned()).collect()
+}
+
+async fn told(me: &Client<'_>) -> Vec<Value> {
+    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    told["notifications"].as_array().expect("a list").clone()
+}

@@ -1,0 +1,280 @@
+//! Workers in any language: the calls of a lease, and what a lost one can do.
+
+use serde_json::{Value, json};
+use wharfinger::uploads::Role;
+
+use super::{ALL, chunks, way};
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+
+const OUTSIDE: [(&str, &str); 1] = [("PIPELINE_BUILTIN_STAGES", "")];
+
+fn worker(server: &TestApp) -> Client<'_> {
+    server.as_user("ops", "w", Role::Worker)
+}
+
+async fn lease(worker: &Client<'_>, stage: &str) -> Option<Value> {
+    let answer =
+        worker.post("/api/v2/workers/lease", json!({ "stages": [stage], "max": 1 })).await.expect(200);
+    answer["jobs"].get(0).cloned()
+}
+
+async fn call(worker: &Client<'_>, job: &Value, verb: &str, rest: Value) -> crate::test_app::Answer {
+    let mut body = rest;
+    body["leaseToken"] = job["leaseToken"].clone();
+    let path = format!("/api/v2/workers/jobs/{}/{verb}", job["jobId"].as_str().expect("an id"));
+    worker.post(&path, body).await
+}
+
+async fn complete(worker: &Client<'_>, job: &Value, output: Value) -> Value {
+    call(worker, job, "complete", json!({ "output": output })).await.expect(200)
+}
+
+async fn a_worker_takes_a_file_through_all_stages(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let file = me.enqueue("kai.txt", b"Kai eins. Kai zwei.").await;
+    server.settle().await;
+    assert_eq!(me.file(&file).await["status"], "queued", "nobody here works on it");
+    assert_eq!(lease(&worker, "extract").await, None);
+
+    let scan = lease(&worker, "scan").await.expect("a job");
+    assert_eq!(me.file(&file).await["status"], "scanning");
+    assert_eq!(
+        (&scan["fileId"], &scan["fileName"], &scan["size"]),
+        (&json!(file), &json!("kai.txt"), &json!(19))
+    );
+    assert_eq!((&scan["stage"], &scan["attempt"], &scan["input"]), (&json!("scan"), &json!(1), &json!({})));
+    let bytes =
+        server.http.get(scan["downloadUrl"].as_str().expect("a URL")).send().await.expect("an answer");
+    assert_eq!(bytes.text().await.expect("bytes"), "Kai eins. Kai zwei.");
+    assert_eq!(complete(&worker, &scan, json!({ "verdict": "clean" })).await["status"], "queued");
+
+    let extract = lease(&worker, "extract").await.expect("a job");
+    assert_eq!(extract["input"], json!({ "verdict": "clean" }));
+    complete(&worker, &extract, json!({ "text": "Kai eins. Kai zwei." })).await;
+    let chunk = lease(&worker, "chunk").await.expect("a job");
+    assert_eq!(chunk["input"], json!({ "text": "Kai eins. Kai zwei." }));
+    let made = json!([{ "text": "Kai eins.", "start": 0, "end": 9 }, { "text": "Kai zwei.", "start": 10, "end": 19 }]);
+    complete(&worker, &chunk, json!({ "chunks": made })).await;
+    let embed = lease(&worker, "embed").await.expect("a job");
+    assert_eq!(embed["input"], json!({ "chunks": made }));
+    let ended = complete(&worker, &embed, json!({ "vectors": [[1.0, 0.0], [0.0, 1.0]] })).await;
+    assert_eq!(ended["status"], "ready");
+    assert_eq!(me.file(&file).await["status"], "ready");
+    assert_eq!(chunks(&me, &file).await[1]["text"], "Kai zwei.");
+    let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);
+    assert_eq!(history["events"][4]["actor"], "worker:w");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// I8: nothing that is said with an old token counts, and the file is worked on once by effect.
+async fn a_lost_lease_changes_nothing(database: Database) {
+    let ground = Ground::with_stages(database, "extract", &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let file = me.enqueue("a", b"cargo").await;
+    let old = lease(&worker, "extract").await.expect("a job");
+    ground.advance(59_000);
+    let kept = call(&worker, &old, "heartbeat", json!({})).await.expect(200);
+    assert_eq!(kept["leaseUntil"], "2025-06-15T15:08:39.000Z");
+    ground.advance(59_999);
+    assert_eq!(lease(&worker, "extract").await, None);
+    ground.advance(1);
+    server.settle().await;
+    ground.advance(10_000);
+    let stale = async |moment: &str| {
+        let before = (me.file(&file).await, way(&me, &file).await);
+        for (verb, rest) in [
+            ("heartbeat", json!({})),
+            ("complete", json!({ "output": { "text": "late" } })),
+            ("fail", json!({ "error": "late" })),
+            ("fail", json!({ "error": "late", "retryable": false })),
+        ] {
+            let answer = call(&worker, &old, verb, rest).await;
+            assert_eq!((answer.status.as_u16(), answer.code()), (409, "lease_lost"), "{verb} {moment}");
+        }
+        assert_eq!((me.file(&file).await, way(&me, &file).await), before, "{moment}");
+    };
+    stale("before another took it").await;
+    let new = lease(&worker, "extract").await.expect("a job");
+    assert_eq!((&new["jobId"], &new["attempt"]), (&old["jobId"], &json!(2)));
+    stale("while another works on it").await;
+    complete(&worker, &new, json!({ "text": "cargo" })).await;
+    stale("after another ended it").await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn a_hung_worker_is_not_working(database: Database) {
+    let settings = [OUTSIDE[0], ("STAGE_TIMEOUT_MS", "100000"), ("JOB_MAX_ATTEMPTS", "1")];
+    let ground = Ground::with_stages(database, "scan", &settings);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let file = me.enqueue("a", b"cargo").await;
+    let job = lease(&worker, "scan").await.expect("a job");
+    for _ in 0..3 {
+        ground.advance(33_000);
+        call(&worker, &job, "heartbeat", json!({})).await.expect(200);
+    }
+    ground.advance(1_000);
+    server.settle().await;
+    call(&worker, &job, "heartbeat", json!({})).await.expect_problem(409, "lease_lost");
+    let failed = me.file(&file).await;
+    assert_eq!(failed["status"], "failed");
+    assert!(failed["error"].as_str().expect("a reason").contains("longer than it may"), "{failed}");
+}
+
+async fn a_poison_file_is_quarantined(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let file = me.enqueue("poison", b"poison").await;
+    for _ in 0..3 {
+        lease(&worker, "scan").await.expect("a job");
+        ground.advance(60_000);
+        server.settle().await;
+        ground.advance(10_000);
+    }
+    let found = me.file(&file).await;
+    assert_eq!(found["status"], "quarantined", "{found}");
+    assert!(found["error"].as_str().expect("a reason").contains("did not come back"), "{found}");
+    assert_eq!(lease(&worker, "scan").await, None);
+    oracle::catalog_is_sound(&server).await;
+}
+
+async fn failures_are_tried_again_later_and_not_for_ever(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[OUTSIDE[0], ("JOB_MAX_ATTEMPTS", "2")]);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let file = me.enqueue("a", b"cargo").await;
+    let first = lease(&worker, "scan").await.expect("a job");
+    let answer = call(&worker, &first, "fail", json!({ "error": "out of paper" })).await.expect(200);
+    assert_eq!(answer["status"], "queued");
+    assert_eq!(lease(&worker, "scan").await, None, "not at once");
+    ground.advance(5_000);
+    let second = lease(&worker, "scan").await.expect("a job");
+    assert_eq!(second["attempt"], 2);
+    let answer = call(&worker, &second, "fail", json!({ "error": "out of ink" })).await.expect(200);
+    assert_eq!(answer["status"], "failed");
+    assert_eq!(me.file(&file).await["error"], "out of ink");
+    let letters = me.get("/api/v2/dlq").await.expect(200);
+    assert_eq!(letters["jobs"][0]["reason"], "attempts used up");
+}
+
+async fn a_large_input_lies_behind_a_signed_url(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    me.enqueue("a", b"cargo").await;
+    let text: String = (0..30_000).map(|n| format!("\"Zeile\" {n}\tÄ\n")).collect();
+    let scan = lease(&worker, "scan").await.expect("a job");
+    complete(&worker, &scan, json!({ "verdict": "clean" })).await;
+    let extract = lease(&worker, "extract").await.expect("a job");
+    complete(&worker, &extract, json!({ "text": text })).await;
+    let read = async |job: &Value| {
+        let url = job["input"]["url"].as_str().unwrap_or_else(|| panic!("no URL in {job}")).to_owned();
+        let answer = server.http.get(&url).send().await.expect("an answer");
+        assert_eq!(answer.status(), 200);
+        (url, answer.json::<Value>().await.expect("JSON"))
+    };
+    let chunk = lease(&worker, "chunk").await.expect("a job");
+    let (url, input) = read(&chunk).await;
+    assert_eq!(input, json!({ "text": text }));
+    for wrong in [url.replace("leaseToken=", "leaseToken=9"), format!("{}0", &url[..url.len() - 1])] {
+        let answer = server.http.get(&wrong).send().await.expect("an answer");
+        assert!(wrong == url || answer.status() == 404, "{}", answer.status());
+    }
+    let made: Vec<Value> =
+        (0..1_200).map(|n| json!({ "text": format!("Ä{n}"), "start": n, "end": n + 1 })).collect();
+    complete(&worker, &chunk, json!({ "chunks": made })).await;
+    let stale = server.http.get(&url).send().await.expect("an answer");
+    assert_eq!(stale.status(), 409, "the lease is over");
+    let embed = lease(&worker, "embed").await.expect("a job");
+    let (_, input) = read(&embed).await;
+    assert_eq!(input, json!({ "chunks": made }));
+    let vectors: Vec<Value> = (0..1_200).map(|n| json!([1.0, n])).collect();
+    assert_eq!(complete(&worker, &embed, json!({ "vectors": vectors })).await["status"], "ready");
+}
+
+async fn an_output_that_is_none_is_refused_and_changes_nothing(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let file = me.enqueue("a", b"cargo").await;
+    let good = [
+        ("scan", json!({ "verdict": "clean" })),
+        ("extract", json!({ "text": "a\u{0}b" })),
+        ("chunk", json!({ "chunks": [{ "text": "a", "start": 0, "end": 1 }] })),
+        ("embed", json!({ "vectors": [[0.5, 0.5]] })),
+    ];
+    let bad = [
+        vec![json!({}), json!({ "verdict": "maybe" }), json!("clean"), json!(null)],
+        vec![json!({}), json!({ "text": 7 }), json!({ "text": null })],
+        vec![
+            json!({}),
+            json!({ "chunks": "a" }),
+            json!({ "chunks": [{ "text": "a", "start": 2, "end": 1 }] }),
+        ],
+        vec![
+            json!({ "vectors": [] }),
+            json!({ "vectors": [[1.0], [2.0]] }),
+            json!({ "vectors": [[]] }),
+            json!({ "vectors": [["a"]] }),
+            json!({ "vectors": [[1e300]] }),
+        ],
+    ];
+    for ((stage, good), bad) in good.into_iter().zip(bad) {
+        let job = lease(&worker, stage).await.expect("a job");
+        for output in bad {
+            let answer = call(&worker, &job, "complete", json!({ "output": output })).await;
+            let problem = answer.expect_problem(400, "invalid_request");
+            assert!(
+                problem["errors"][0]["field"].as_str().expect("a field").starts_with("output"),
+                "{problem}"
+            );
+        }
+        complete(&worker, &job, good).await;
+    }
+    assert_eq!(me.file(&file).await["status"], "ready");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_workers_and_operators_lease_and_workers_do_nothing_else() {
+    let ground = Ground::with_stages(Database::Sqlite, "scan", &OUTSIDE);
+    let server = ground.start().await;
+    server.me().enqueue("a", b"cargo").await;
+    for client in [server.me(), server.as_user("t", "boss", Role::Admin)] {
+        let body = json!({ "stages": ["scan"] });
+        client.post("/api/v2/workers/lease", body).await.expect_problem(403, "forbidden");
+    }
+    let worker = worker(&server);
+    worker.get("/api/v2/files").await.expect_problem(403, "forbidden");
+    worker.get("/api/v2/dlq").await.expect_problem(403, "forbidden");
+    for (body, code, field) in [
+        (json!({ "stages": [] }), "invalid_request", "stages"),
+        (json!({ "stages": ["paint"] }), "invalid_request", "stages"),
+        (json!({ "stages": ["scan"], "max": 0 }), "invalid_request", "max"),
+        (json!({ "stages": ["scan"], "max": 101 }), "invalid_request", "max"),
+        (json!({ "stages": ["scan"], "leaseMs": 0 }), "invalid_request", "leaseMs"),
+        (json!({ "stages": ["embed"] }), "not_in_pipeline", ""),
+    ] {
+        let problem = worker.post("/api/v2/workers/lease", body).await.expect_problem(400, code);
+        assert!(field.is_empty() || problem["errors"][0]["field"] == field, "{problem}");
+    }
+    let operator = server.operator();
+    let job = lease(&operator, "scan").await.expect("operators may");
+    let answer = complete(&operator, &job, json!({ "verdict": "infected", "signature": "Worm.X" })).await;
+    assert_eq!(answer["status"], "quarantined");
+}
+
+on_each_database! {
+    a_worker_takes_a_file_through_all_stages,
+    a_lost_lease_changes_nothing,
+    a_hung_worker_is_not_working,
+    a_poison_file_is_quarantined,
+    failures_are_tried_again_later_and_not_for_ever,
+    a_large_input_lies_behind_a_signed_url,
+    an_output_that_is_none_is_refused_and_changes_nothing,
+}
