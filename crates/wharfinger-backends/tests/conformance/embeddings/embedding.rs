@@ -107,7 +107,7 @@ async fn options_that_cannot_work_are_refused_and_no_secret_is_shown() {
 async fn a_line_that_is_cut_is_an_outage_and_no_more() {
     let server = Scripted::start(|asked, _| embedded(asked)).await;
     let proxy = Proxy::to(server.address()).expect("a proxy");
-    let client = impatient(proxy.addr());
+    let client = Embeddings::new(options(proxy.addr())).expect("options");
     let texts = texts(3);
     assert_eq!(client.embed(&texts).await, Ok(vectors(&texts)));
     proxy.cut();
@@ -117,7 +117,7 @@ async fn a_line_that_is_cut_is_an_outage_and_no_more() {
     assert_unavailable(client.embed(&texts).await);
     proxy.mend().expect("mended");
     proxy.stall(true);
-    let why = assert_unavailable(client.embed(&texts).await);
+    let why = assert_unavailable(impatient(proxy.addr()).embed(&texts).await);
     assert!(why.contains("in time"), "{why}");
     proxy.mend().expect("mended");
     assert_eq!(client.embed(&texts).await, Ok(vectors(&texts)));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use wharfinger_backends::embeddings::EmbedError;
 
-use super::site::{client, complaint, embedded, impatient, texts, told, vectors, with_headers};
+use super::site::{client, complaint, embedded, restless, texts, told, vectors, with_headers};
 use crate::blobs::scripted::{Scripted, says};
 
 fn limited(headers: &str) -> Vec<u8> {
@@ -56,7 +56,7 @@ async fn a_long_wait_is_the_callers() {
 async fn a_limit_that_stays_is_left_to_the_caller() {
     for headers in ["x-none: 1", "retry-after: 0"] {
         let server = Scripted::start(move |_, _| limited(headers)).await;
-        let error = impatient(server.address()).embed(&texts(2)).await.expect_err("limited");
+        let error = restless(&server).embed(&texts(2)).await.expect_err("limited");
         assert!(matches!(error, EmbedError::RateLimited { .. }), "{error:?}");
         let asked = server.asked().len();
         assert!((3..=9).contains(&asked), "{asked}");
@@ -70,7 +70,7 @@ async fn many_requests_of_one_call_share_their_waits() {
         _ => embedded(asked),
     })
     .await;
-    let error = impatient(server.address()).embed(&texts(400)).await.expect_err("limited");
+    let error = restless(&server).embed(&texts(400)).await.expect_err("limited");
     assert!(matches!(error, EmbedError::RateLimited { retry_after_ms: Some(1_200), .. }), "{error:?}");
     assert_eq!(server.asked().len(), 5, "the third wait is more than the call has left");
 }

@@ -89,14 +89,16 @@ pub(super) fn client(server: &Scripted) -> Embeddings {
     Embeddings::new(options(server.address())).expect("options")
 }
 
-/// One that does not wait for long.
+/// One that soon gives up on an answer.
 pub(super) fn impatient(address: impl std::fmt::Display) -> Embeddings {
-    let patience = Patience {
-        answer: Duration::from_millis(400),
-        pauses: Duration::from_secs(3),
-        ..Patience::default()
-    };
+    let patience = Patience { answer: Duration::from_millis(400), ..Patience::default() };
     Embeddings::with_patience(options(address), patience).expect("options")
+}
+
+/// One that soon has paused enough.
+pub(super) fn restless(server: &Scripted) -> Embeddings {
+    let patience = Patience { pauses: Duration::from_secs(3), ..Patience::default() };
+    Embeddings::with_patience(options(server.address()), patience).expect("options")
 }
 
 #[track_caller]

@@ -1,6 +1,8 @@
 //! A clamd that is away, killed, standing still or cut off, and sources that fail: never a verdict, and in bounded
 //! time an error that says to try again.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
 use harness::clamd::{Clamd, EICAR_SIGNATURE, Options, eicar};
@@ -10,6 +12,9 @@ use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::scanner::{Scanner, Verdict};
 
 use super::site::{Source, assert_unavailable, both, endless, file, impatient, infected, shared, started};
+
+/// Sooner than the patience of the scanner, which would notice it as well.
+const EVENTUALLY: Duration = Duration::from_secs(30);
 
 async fn breaking(
     mut clamd: Clamd,
@@ -62,7 +67,8 @@ async fn a_clamd_that_is_killed_in_the_middle_of_a_file_has_not_scanned_it() {
         let scan = tokio::spawn(async move { scanner.scan(source).await });
         given.await.expect("given");
         clamd = breaking(clamd, Clamd::kill).await;
-        assert_unavailable(scan.await.expect("scanned"));
+        let outcome = tokio::time::timeout(EVENTUALLY, scan).await.expect("noticed");
+        assert_unavailable(outcome.expect("scanned"));
         clamd = breaking(clamd, Clamd::start_again).await;
     }
 }

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use wharfinger_backends::scanner::{ScanError, Scanner, Verdict};
 
-use super::site::{assert_unavailable, endless, file, impatient, infected, pieces};
+use super::site::{assert_unavailable, endless, file, infected, pieces};
 
 #[derive(Clone, Copy)]
 enum When {
@@ -35,7 +35,7 @@ async fn saying(answer: impl Into<Vec<u8>>, when: When) -> Scanner {
             });
         }
     });
-    impatient(&url)
+    Scanner::clamd(&url).expect("an address")
 }
 
 async fn read(stream: &mut TcpStream) {
