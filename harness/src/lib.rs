@@ -4,6 +4,7 @@
 mod account;
 pub mod azurite;
 mod command;
+pub mod documents;
 mod error;
 mod http;
 mod installation;
@@ -12,6 +13,7 @@ pub mod packages;
 mod percent;
 pub mod postgres;
 pub mod proxy;
+mod python_packages;
 pub mod rabbitmq;
 pub mod radosgw;
 pub mod redis;
