@@ -115,7 +115,8 @@ impl Chunker {
         let borders = border::find(window, reach.limit());
         let cut = self.choose(window, covered, &reach, &borders);
         if cut.end <= covered {
-            self.advance(covered.max(1));
+            let first = window.chars().next().map_or(0, char::len_utf8);
+            self.advance(covered.max(first));
             return None;
         }
         let next = self.next_start(window, &cut, &reach, &borders);
@@ -186,7 +187,7 @@ impl Chunker {
         let repeated = || borders.iter().filter(|border| border.next >= earliest && border.next < cut.end);
         let start = repeated().find(|border| border.level >= Level::Sentence).or_else(|| repeated().next());
         match start {
-            Some(border) => border.next.max(1),
+            Some(border) => border.next,
             None if earliest > 0 && !window[..cut.end].contains(char::is_whitespace) => {
                 grapheme_border_after(window, earliest).min(cut.end)
             }

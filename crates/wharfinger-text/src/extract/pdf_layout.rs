@@ -14,6 +14,9 @@ const CELL_GAP: f64 = 3.0;
 const LINE_STEP: f64 = 0.5;
 const PARAGRAPH_STEP: f64 = 1.7;
 
+/// A line that is so much smaller than the one beside it belongs to something else.
+const SAME_SIZE: f64 = 0.87;
+
 /// The units of glyphs in one size of their font.
 const UNITS_PER_EM: f64 = 1000.0;
 
@@ -123,7 +126,7 @@ fn gap(last: Pen, start: Point, direction: Vec2, size: f64) -> &'static str {
     if aside > PARAGRAPH_STEP * larger || is_up {
         "\n\n"
     } else if aside > LINE_STEP * larger {
-        "\n"
+        if size.min(last.size) < SAME_SIZE * larger { "\n\n" } else { "\n" }
     } else if forward > CELL_GAP * larger {
         "\t"
     } else if forward > WORD_GAP * size || forward < -size {

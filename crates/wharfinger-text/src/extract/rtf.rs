@@ -22,6 +22,7 @@ pub(super) fn extract(file: &mut File, sink: &mut TextSink<'_>) -> Result<(), Ex
         high: None,
         to_skip: 0,
         is_starred: false,
+        in_cell: false,
     };
     reader.run()
 }
@@ -44,6 +45,7 @@ struct Rtf<'s, 'w, 'f> {
     high: Option<u16>,
     to_skip: usize,
     is_starred: bool,
+    in_cell: bool,
 }
 
 impl Rtf<'_, '_, '_> {
@@ -148,6 +150,7 @@ impl Rtf<'_, '_, '_> {
             | b"themedata" | b"datastore" | b"listtable" | b"generator" | b"fldinst" | b"xe" | b"tc" => {
                 self.group.is_skipped = true;
             }
+            b"footnote" => self.gap(Gap::Blank)?,
             // A destination that a reader may leave out if it does not know it.
             _ if is_starred => self.group.is_skipped = true,
             b"par" | b"sect" => self.gap(Gap::Paragraph)?,
@@ -161,8 +164,14 @@ impl Rtf<'_, '_, '_> {
                 }
             }
             b"page" => self.gap(Gap::Page)?,
-            b"line" | b"row" => self.gap(Gap::Line)?,
-            b"tab" | b"cell" => self.gap(Gap::Cell)?,
+            b"line" => self.gap(Gap::Line)?,
+            b"tab" => self.gap(Gap::Cell)?,
+            b"intbl" => self.set_in_cell(true)?,
+            b"cell" => self.set_in_cell(false)?,
+            b"row" => {
+                self.set_in_cell(false)?;
+                self.gap(Gap::Line)?;
+            }
             b"emdash" => self.text("—")?,
             b"endash" => self.text("–")?,
             b"lquote" => self.text("‘")?,
@@ -231,6 +240,18 @@ impl Rtf<'_, '_, '_> {
         if !self.group.is_skipped {
             self.sink.gap(gap);
         }
+        Ok(())
+    }
+
+    /// Paragraphs say that they are in a table, and the end of a cell ends the last of them.
+    fn set_in_cell(&mut self, in_cell: bool) -> Result<(), ExtractError> {
+        self.flush()?;
+        match (self.in_cell, in_cell) {
+            (false, true) => self.sink.open_cell(),
+            (true, false) => self.sink.close_cell(),
+            _ => {}
+        }
+        self.in_cell = in_cell;
         Ok(())
     }
 
