@@ -1,0 +1,224 @@
+//! Documents that are ZIP archives: which of them one is, and its parts, inflated under one budget
+//! for all. What headers say of sizes is not believed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use super::ExtractError;
+use super::xml::{self, Node};
+
+const ENTRIES_MAX: usize = 65_536;
+
+/// Which document an archive is, with its main part.
+pub(super) enum Format {
+    Docx(String),
+    Pptx(String),
+    Xlsx(String),
+    Epub,
+    /// `odt`, `ods` or `odp`.
+    OpenDocument(&'static str),
+}
+
+pub(super) struct Archive<'f> {
+    zip: ZipArchive<BufReader<&'f mut File>>,
+    inflated_bytes_left: u64,
+    inflated_bytes_max: u64,
+}
+
+impl<'f> Archive<'f> {
+    pub(super) fn open(file: &'f mut File, inflated_bytes_max: u64) -> Result<Self, ExtractError> {
+        let zip = ZipArchive::new(BufReader::new(file)).map_err(|error| zip_error(error, "the archive"))?;
+        if zip.len() > ENTRIES_MAX {
+            return Err(ExtractError::TooLarge(format!("more than {ENTRIES_MAX} entries in the archive")));
+        }
+        Ok(Self { zip, inflated_bytes_left: inflated_bytes_max, inflated_bytes_max })
+    }
+
+    /// What the archive is, by the parts it has.
+    pub(super) fn format(&mut self) -> Result<Format, ExtractError> {
+        if self.has("_rels/.rels") && self.has("[Content_Types].xml") {
+            return self.office_document();
+        }
+        let mimetype = match self.has("mimetype") {
+            true => self.text("mimetype", 256)?,
+            false => String::new(),
+        };
+        let open_document =
+            |family: &str| mimetype.strip_prefix("application/vnd.oasis.opendocument.") == Some(family);
+        if mimetype.trim() == "application/epub+zip" || self.has("META-INF/container.xml") {
+            return Ok(Format::Epub);
+        }
+        for (family, kind) in [("text", "odt"), ("spreadsheet", "ods"), ("presentation", "odp")] {
+            if open_document(family) {
+                return Ok(Format::OpenDocument(kind));
+            }
+        }
+        for index in 0..self.zip.len() {
+            if self.zip.by_index_data(index).is_ok_and(|entry| entry.encrypted()) {
+                return Err(ExtractError::Encrypted("a ZIP archive with a password".to_owned()));
+            }
+        }
+        Err(ExtractError::NotSupported("a ZIP archive that is no document".to_owned()))
+    }
+
+    /// The kinds of Office are told by the folder of the main part, which the archive's relations name.
+    fn office_document(&mut self) -> Result<Format, ExtractError> {
+        let relations = self.relations("")?;
+        let main = relations.into_values().find(|relation| relation.kind == "officeDocument");
+        let Some(main) = main else {
+            return Err(ExtractError::NotSupported("a package of Office that is no document".to_owned()));
+        };
+        if !self.has(&main.target) {
+            return Err(ExtractError::Corrupted(format!("{} is missing", main.target)));
+        }
+        let part = main.target;
+        match part.split('/').next().unwrap_or_default() {
+            _ if !part.ends_with(".xml") => {
+                Err(ExtractError::NotSupported("an Office document in a binary format".to_owned()))
+            }
+            "word" => Ok(Format::Docx(part)),
+            "ppt" => Ok(Format::Pptx(part)),
+            "xl" => Ok(Format::Xlsx(part)),
+            _ => Err(ExtractError::NotSupported("an Office document of an unknown kind".to_owned())),
+        }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.zip.index_for_name(name).is_some()
+    }
+
+    /// A part to be read; what is inflated counts against the budget of all.
+    pub(super) fn part(&mut self, name: &str) -> Result<BufReader<Inflated<'_, impl Read>>, ExtractError> {
+        let index = self
+            .zip
+            .index_for_name(name)
+            .ok_or_else(|| ExtractError::Corrupted(format!("{name} is missing")))?;
+        let entry = self.zip.by_index(index).map_err(|error| zip_error(error, name))?;
+        Ok(BufReader::new(Inflated {
+            source: entry,
+            bytes_left: &mut self.inflated_bytes_left,
+            bytes_max: self.inflated_bytes_max,
+        }))
+    }
+
+    /// A small part, whole.
+    pub(super) fn text(&mut self, name: &str, bytes_max: u64) -> Result<String, ExtractError> {
+        let mut bytes = Vec::new();
+        self.part(name)?.take(bytes_max).read_to_end(&mut bytes).map_err(|error| read_error(&error, name))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// What a part of an Office document refers to, by the names it uses; the package itself is "".
+    pub(super) fn relations(&mut self, part: &str) -> Result<HashMap<String, Relation>, ExtractError> {
+        let (folder, file) = part.rsplit_once('/').unwrap_or(("", part));
+        let name = match folder {
+            "" => format!("_rels/{file}.rels"),
+            folder => format!("{folder}/_rels/{file}.rels"),
+        };
+        let mut relations = HashMap::new();
+        if !self.has(&name) {
+            return Ok(relations);
+        }
+        xml::read(self.part(&name)?, &name, |node| {
+            if let Node::Start(element) = node
+                && element.name() == b"Relationship"
+                && element.attribute(b"TargetMode").is_none_or(|mode| mode != "External")
+                && let (Some(id), Some(kind), Some(target)) =
+                    (element.attribute(b"Id"), element.attribute(b"Type"), element.attribute(b"Target"))
+            {
+                let kind = kind.rsplit('/').next().unwrap_or_default().to_owned();
+                relations.insert(id, Relation { kind, target: resolve(folder, &target) });
+            }
+            Ok(())
+        })?;
+        Ok(relations)
+    }
+}
+
+pub(super) struct Relation {
+    /// The last word of the relation's type.
+    pub(super) kind: String,
+    /// The name of the part in the archive.
+    pub(super) target: String,
+}
+
+/// A reference as seen from a folder of the archive, without its fragment.
+pub(super) fn resolve(folder: &str, reference: &str) -> String {
+    let reference = reference.split('#').next().unwrap_or_default();
+    let mut steps: Vec<&str> = match reference.starts_with('/') {
+        true => Vec::new(),
+        false => folder.split('/').filter(|step| !step.is_empty()).collect(),
+    };
+    for step in reference.split('/') {
+        match step {
+            "" | "." => {}
+            ".." => drop(steps.pop()),
+            step => steps.push(step),
+        }
+    }
+    steps.join("/")
+}
+
+/// Counts what comes out of an entry, whatever its header says.
+pub(super) struct Inflated<'a, R> {
+    source: R,
+    bytes_left: &'a mut u64,
+    bytes_max: u64,
+}
+
+impl<R: Read> Read for Inflated<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(into)?;
+        match self.bytes_left.checked_sub(count as u64) {
+            Some(left) => *self.bytes_left = left,
+            None => return Err(io::Error::other(Exceeded(self.bytes_max))),
+        }
+        Ok(count)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("more than {0} bytes inflated")]
+struct Exceeded(u64);
+
+/// What a failure to read a part means: too much, damage, or this machine's own trouble.
+pub(super) fn read_error(error: &io::Error, name: &str) -> ExtractError {
+    if let Some(exceeded) = error.get_ref().and_then(|inner| inner.downcast_ref::<Exceeded>()) {
+        return ExtractError::TooLarge(exceeded.to_string());
+    }
+    if error.raw_os_error().is_some() {
+        return ExtractError::local(error);
+    }
+    ExtractError::Corrupted(format!("{name}: {error}"))
+}
+
+fn zip_error(error: ZipError, name: &str) -> ExtractError {
+    match error {
+        ZipError::Io(error) => read_error(&error, name),
+        ZipError::UnsupportedArchive(reason) if reason == ZipError::PASSWORD_REQUIRED => {
+            ExtractError::Encrypted(format!("{name} has a password"))
+        }
+        ZipError::UnsupportedArchive(reason) => ExtractError::NotSupported(format!("an archive: {reason}")),
+        ZipError::CompressionMethodNotSupported(method) => {
+            ExtractError::NotSupported(format!("an archive compressed by method {method}"))
+        }
+        other => ExtractError::Corrupted(format!("{name}: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::resolve;
+
+    #[test]
+    fn references_are_seen_from_their_folder() {
+        assert_eq!(resolve("ppt", "slides/slide1.xml"), "ppt/slides/slide1.xml");
+        assert_eq!(resolve("ppt/slides", "../notesSlides/n1.xml"), "ppt/notesSlides/n1.xml");
+        assert_eq!(resolve("ppt", "/xl/workbook.xml#a"), "xl/workbook.xml");
+        assert_eq!(resolve("", "../../x"), "x");
+    }
+}

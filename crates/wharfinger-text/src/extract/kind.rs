@@ -1,0 +1,193 @@
+//! What a file is, by its content. Names lie, and so do declared types; the name is asked only to
+//! tell kinds of plain text apart.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use encoding_rs::Encoding;
+
+use super::{ExtractError, encoding, html};
+
+const HEAD_BYTES: u64 = 8192;
+
+/// Where readers of PDF look for its signature: some writers put something in front.
+const PDF_HEAD_BYTES: usize = 1024;
+
+pub(super) enum Kind {
+    Pdf,
+    Rtf,
+    /// A document in a ZIP archive, or just an archive.
+    Zip,
+    Text(TextKind, &'static Encoding),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TextKind {
+    Plain,
+    Markdown,
+    Csv,
+    Json,
+    Xml,
+    Html,
+}
+
+impl TextKind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "text",
+            Self::Markdown => "markdown",
+            Self::Csv => "csv",
+            Self::Json => "json",
+            Self::Xml => "xml",
+            Self::Html => "html",
+        }
+    }
+}
+
+pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError> {
+    let local = |error| ExtractError::local(&error);
+    file.seek(SeekFrom::Start(0)).map_err(local)?;
+    let mut head = Vec::new();
+    file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(local)?;
+    file.seek(SeekFrom::Start(0)).map_err(local)?;
+
+    let pdf_head = &head[..head.len().min(PDF_HEAD_BYTES)];
+    if head.starts_with(b"%PDF-") || (holds(pdf_head, b"%PDF-") && !looks_like_html(&head)) {
+        return Ok(Kind::Pdf);
+    }
+    if head.starts_with(b"{\\rtf") {
+        return Ok(Kind::Rtf);
+    }
+    if [&b"PK\x03\x04"[..], b"PK\x05\x06", b"PK\x07\x08"].iter().any(|magic| head.starts_with(magic)) {
+        return Ok(Kind::Zip);
+    }
+    if head.starts_with(COMPOUND_FILE) {
+        return Err(compound_file(file)?);
+    }
+    // The table of signatures may take a text for something else, so it is asked last.
+    let declared = if looks_like_html(&head) { html::declared_encoding(&head) } else { None };
+    match encoding::of(file, declared)? {
+        Some(encoding) => Ok(Kind::Text(text_kind(&head, encoding, file_name), encoding)),
+        None => Err(ExtractError::NotSupported(binary_name(&head))),
+    }
+}
+
+fn text_kind(head: &[u8], encoding: &'static Encoding, file_name: &str) -> TextKind {
+    let head = encoding::head(head, encoding);
+    if looks_like_html(head.as_bytes()) {
+        return TextKind::Html;
+    }
+    let start = head.trim_start();
+    if start.starts_with("<?xml") {
+        return TextKind::Xml;
+    }
+    let extension = file_name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    match extension.as_deref() {
+        Some("md" | "markdown") => TextKind::Markdown,
+        Some("csv" | "tsv") => TextKind::Csv,
+        Some("json" | "jsonl" | "ndjson") => TextKind::Json,
+        _ if looks_like_json(start) => TextKind::Json,
+        _ => TextKind::Plain,
+    }
+}
+
+/// A page begins with one of these, after comments and an XML declaration at most.
+fn looks_like_html(head: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(head);
+    let mut rest = text.trim_start_matches(['\u{feff}', '\u{fffd}']).trim_start();
+    loop {
+        let end = if rest.starts_with("<!--") {
+            "-->"
+        } else if rest.starts_with("<?xml") {
+            "?>"
+        } else {
+            break;
+        };
+        match rest.split_once(end) {
+            Some((_, after)) => rest = after.trim_start(),
+            None => return false,
+        }
+    }
+    const BEGINNINGS: [&str; 9] =
+        ["<!doctype html", "<html", "<head", "<body", "<title", "<meta", "<script", "<h1", "<div"];
+    BEGINNINGS.iter().any(|beginning| {
+        rest.get(..beginning.len()).is_some_and(|start| start.eq_ignore_ascii_case(beginning))
+    })
+}
+
+/// An object or an array with something in it that JSON has there.
+fn looks_like_json(start: &str) -> bool {
+    let after = |bracket| start.strip_prefix(bracket).map(str::trim_start);
+    after('{').is_some_and(|rest| rest.starts_with(['"', '}']))
+        || after('[').is_some_and(|rest| rest.starts_with(['{', '[', '"', ']']))
+}
+
+const COMPOUND_FILE: &[u8] = &[0xd0, 0xcf, 0x11, 0xe0, 0xa1, 0xb1, 0x1a, 0xe1];
+
+/// The old container of Microsoft's formats, in which encrypted documents of today travel too. Its
+/// directory has entries of 128 bytes, aligned to that, which begin with a name in UTF-16.
+fn compound_file(file: &mut File) -> Result<ExtractError, ExtractError> {
+    const ENTRY_BYTES: usize = 128;
+    let name = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).chain([0, 0]).collect::<Vec<u8>>();
+    let encrypted = name("EncryptedPackage");
+    let known = [
+        (name("WordDocument"), "a Word document of before 2007"),
+        (name("Workbook"), "an Excel workbook of before 2007"),
+        (name("PowerPoint Document"), "a PowerPoint presentation of before 2007"),
+    ];
+    let mut reader = std::io::BufReader::with_capacity(64 * 1024, file);
+    let mut entry = [0; ENTRY_BYTES];
+    let mut found = "a compound file of Microsoft's";
+    loop {
+        match reader.read_exact(&mut entry) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(ExtractError::local(&error)),
+        }
+        if entry.starts_with(&encrypted) {
+            return Ok(ExtractError::Encrypted("an Office document with a password".to_owned()));
+        }
+        if let Some((_, what)) = known.iter().find(|(name, _)| entry.starts_with(name)) {
+            found = what;
+        }
+    }
+    Ok(ExtractError::NotSupported(found.to_owned()))
+}
+
+fn binary_name(head: &[u8]) -> String {
+    match infer::get(head) {
+        Some(kind) => format!("a file of type {} ({})", kind.extension().to_uppercase(), kind.mime_type()),
+        None => "a binary file of an unknown type".to_owned(),
+    }
+}
+
+fn holds(bytes: &[u8], what: &[u8]) -> bool {
+    bytes.windows(what.len()).any(|window| window == what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(text: &str, name: &str) -> TextKind {
+        text_kind(text.as_bytes(), encoding_rs::UTF_8, name)
+    }
+
+    #[test]
+    fn content_comes_before_the_name() {
+        assert_eq!(kind("<!DOCTYPE html><p>x", "notes.csv"), TextKind::Html);
+        assert_eq!(kind("<!-- made --> <HTML>", "notes.txt"), TextKind::Html);
+        assert_eq!(kind("<?xml version='1.0'?><html>", "x"), TextKind::Html);
+        assert_eq!(kind("<?xml version='1.0'?><note/>", "x"), TextKind::Xml);
+        assert_eq!(kind("{\"a\": 1}", "x"), TextKind::Json);
+    }
+
+    #[test]
+    fn the_name_tells_kinds_of_text_apart() {
+        assert_eq!(kind("a,b\n1,2\n", "Table.CSV"), TextKind::Csv);
+        assert_eq!(kind("# a\n", "read.me.md"), TextKind::Markdown);
+        assert_eq!(kind("1", "one.json"), TextKind::Json);
+        assert_eq!(kind("a,b\n1,2\n", "table"), TextKind::Plain);
+        assert_eq!(kind("a < b", "table.pdf"), TextKind::Plain);
+    }
+}

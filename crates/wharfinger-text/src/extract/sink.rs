@@ -1,0 +1,204 @@
+//! Where text goes: counts it against its limit, and turns the structure of documents into gaps
+//! (blank, tab, line, blank line, form feed) of which only the widest between two words is written.
+
+use std::io::Write;
+
+use super::ExtractError;
+
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// What comes between two words, the widest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Gap {
+    None,
+    Blank,
+    Cell,
+    Line,
+    Paragraph,
+    Page,
+}
+
+impl Gap {
+    fn text(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Blank => " ",
+            Self::Cell => "\t",
+            Self::Line => "\n",
+            Self::Paragraph => "\n\n",
+            Self::Page => "\n\u{c}\n",
+        }
+    }
+}
+
+pub(super) struct TextSink<'a> {
+    out: &'a mut dyn Write,
+    buffer: String,
+    bytes: u64,
+    bytes_max: u64,
+    gap: Gap,
+    /// Written once before the next word: the mark of a heading or of a list's item.
+    mark: &'static str,
+    /// Paragraphs inside a table's cell are not set apart, or they would tear its row.
+    cells_open: usize,
+}
+
+impl<'a> TextSink<'a> {
+    pub(super) fn new(out: &'a mut dyn Write, bytes_max: u64) -> Self {
+        Self { out, buffer: String::new(), bytes: 0, bytes_max, gap: Gap::None, mark: "", cells_open: 0 }
+    }
+
+    /// Text as it is. Only NUL is left out, which no database takes as text.
+    pub(super) fn verbatim(&mut self, text: &str) -> Result<(), ExtractError> {
+        for piece in text.split('\0') {
+            self.write(piece)?;
+        }
+        Ok(())
+    }
+
+    /// Running text: any white space in it is a gap of one blank.
+    pub(super) fn words(&mut self, text: &str) -> Result<(), ExtractError> {
+        let mut rest = text;
+        loop {
+            let trimmed = rest.trim_start_matches(is_blank);
+            if trimmed.len() < rest.len() {
+                self.gap(Gap::Blank);
+            }
+            if trimmed.is_empty() {
+                return Ok(());
+            }
+            let end = trimmed.find(is_blank).unwrap_or(trimmed.len());
+            self.begin_word()?;
+            self.verbatim(&trimmed[..end])?;
+            rest = &trimmed[end..];
+        }
+    }
+
+    /// Text whose lines and blanks are the author's, such as source code.
+    pub(super) fn preformatted(&mut self, text: &str) -> Result<(), ExtractError> {
+        if !text.is_empty() {
+            self.begin_word()?;
+            self.verbatim(text)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for a gap before the next word.
+    pub(super) fn gap(&mut self, gap: Gap) {
+        let gap = if self.cells_open > 0 && gap == Gap::Paragraph { Gap::Blank } else { gap };
+        self.gap = self.gap.max(gap);
+    }
+
+    /// The words up to the next gap are a heading of this level, from 1 to 6.
+    pub(super) fn heading(&mut self, level: usize) {
+        const MARKS: [&str; 6] = ["# ", "## ", "### ", "#### ", "##### ", "###### "];
+        self.gap(Gap::Paragraph);
+        self.mark = if self.cells_open > 0 { "" } else { MARKS[level.clamp(1, MARKS.len()) - 1] };
+    }
+
+    pub(super) fn list_item(&mut self) {
+        self.gap(Gap::Line);
+        self.mark = if self.cells_open > 0 { "" } else { "- " };
+    }
+
+    /// A heading or an item that had no words leaves no mark behind.
+    pub(super) fn forget_mark(&mut self) {
+        self.mark = "";
+    }
+
+    pub(super) fn open_cell(&mut self) {
+        self.cells_open += 1;
+    }
+
+    pub(super) fn close_cell(&mut self) {
+        self.cells_open = self.cells_open.saturating_sub(1);
+        self.gap(Gap::Cell);
+    }
+
+    /// Writes out what is left and tells how much there was.
+    pub(super) fn finish(mut self) -> Result<u64, ExtractError> {
+        self.flush()?;
+        self.out.flush().map_err(|error| ExtractError::local(&error))?;
+        Ok(self.bytes)
+    }
+
+    fn begin_word(&mut self) -> Result<(), ExtractError> {
+        let gap = std::mem::replace(&mut self.gap, Gap::None);
+        if self.bytes > 0 {
+            self.write(gap.text())?;
+        }
+        let mark = std::mem::take(&mut self.mark);
+        self.write(mark)
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), ExtractError> {
+        self.bytes += text.len() as u64;
+        if self.bytes > self.bytes_max {
+            return Err(ExtractError::TooLarge(format!("more than {} bytes of text", self.bytes_max)));
+        }
+        if text.len() >= BUFFER_BYTES {
+            self.flush()?;
+            return self.out.write_all(text.as_bytes()).map_err(|error| ExtractError::local(&error));
+        }
+        if self.buffer.len() + text.len() > BUFFER_BYTES {
+            self.flush()?;
+        }
+        self.buffer.push_str(text);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ExtractError> {
+        self.out.write_all(self.buffer.as_bytes()).map_err(|error| ExtractError::local(&error))?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// White space that means nothing but a gap. A no-break space belongs to the word.
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(work: impl FnOnce(&mut TextSink<'_>) -> Result<(), ExtractError>) -> String {
+        let mut out = Vec::new();
+        let mut sink = TextSink::new(&mut out, 1000);
+        work(&mut sink).expect("room");
+        sink.finish().expect("written");
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    #[test]
+    fn the_widest_gap_wins_and_none_begins_or_ends_the_text() {
+        let text = written(|sink| {
+            sink.gap(Gap::Page);
+            sink.heading(2);
+            sink.words("  A \n heading ")?;
+            sink.gap(Gap::Paragraph);
+            sink.gap(Gap::Line);
+            sink.words("text\0 ")?;
+            sink.gap(Gap::Page);
+            Ok(())
+        });
+        assert_eq!(text, "## A heading\n\ntext");
+    }
+
+    #[test]
+    fn paragraphs_of_a_cell_stay_in_their_row() {
+        let text = written(|sink| {
+            for cell in ["a", "b"] {
+                sink.open_cell();
+                sink.gap(Gap::Paragraph);
+                sink.words(cell)?;
+                sink.gap(Gap::Paragraph);
+                sink.words("second")?;
+                sink.close_cell();
+            }
+            Ok(())
+        });
+        assert_eq!(text, "a second\tb second");
+    }
+}

@@ -1,0 +1,95 @@
+//! Every limit stops what would pass it, and says which one it was.
+
+use std::io::{self, Write};
+
+use wharfinger_text::{ExtractError, ExtractLimits};
+
+use super::{bytes, limits, read};
+
+fn too_large(name: &str, limits: &ExtractLimits) -> String {
+    let outcome = read(&harness::documents::folder().join(name), limits);
+    match outcome {
+        Err(ExtractError::TooLarge(reason)) => reason,
+        other => panic!("{name}: {:?}", other.map(|(extracted, _)| extracted)),
+    }
+}
+
+#[test]
+fn what_inflates_beyond_its_limit_is_stopped() {
+    for name in ["bomb.docx", "stream-bomb.pdf", "nested-bomb.pdf"] {
+        let reason = too_large(name, &limits());
+        assert!(reason.contains(&limits().inflated_bytes_max.to_string()), "{name}: {reason}");
+    }
+}
+
+#[test]
+fn what_headers_say_of_sizes_is_not_believed() {
+    let outcome = read(&harness::documents::folder().join("lying-bomb.docx"), &limits());
+    assert!(
+        matches!(outcome, Err(ExtractError::TooLarge(_) | ExtractError::Corrupted(_))),
+        "{:?}",
+        outcome.map(|o| o.0)
+    );
+}
+
+#[test]
+fn all_parts_of_a_document_share_one_limit() {
+    let path = harness::documents::folder().join("report.docx");
+    let mut archive =
+        zip::ZipArchive::new(std::fs::File::open(path).expect("the document")).expect("an archive");
+    let sizes = (0..archive.len()).map(|index| archive.by_index(index).expect("a part").size());
+    let largest = sizes.max().expect("parts");
+    too_large("report.docx", &ExtractLimits { inflated_bytes_max: largest + 1, ..limits() });
+}
+
+#[test]
+fn pages_slides_sheets_and_chapters_are_counted() {
+    assert!(too_large("page-bomb.pdf", &limits()).contains("1000 pages"));
+    let one = ExtractLimits { pages_max: 1, ..limits() };
+    for name in ["typst.pdf", "weather.pptx", "workbook.xlsx", "book.epub", "slides.odp"] {
+        assert!(too_large(name, &one).contains("1 pages"), "{name}");
+    }
+}
+
+#[test]
+fn text_is_counted_for_every_kind() {
+    for sample in harness::documents::SAMPLES.iter().filter(|sample| !sample.contains.is_empty()) {
+        let tight = ExtractLimits { text_bytes_max: 20, ..limits() };
+        assert!(too_large(sample.file, &tight).contains("20 bytes of text"), "{}", sample.file);
+    }
+}
+
+#[test]
+fn depth_and_entries_have_limits() {
+    assert!(too_large("deep.docx", &limits()).contains("deep"));
+    assert!(too_large("many.zip", &limits()).contains("entries"));
+    let deep = [b"{\\rtf1 ".to_vec(), b"{".repeat(100_000)].concat();
+    let outcome = bytes("deep.rtf", &deep, &limits());
+    assert!(matches!(outcome, Err(ExtractError::TooLarge(_))), "{outcome:?}");
+    // Pages have no depth, as no tree is made of them.
+    let deep = ["<html>", &"<div>".repeat(1_000_000), "bottom"].concat();
+    assert_eq!(bytes("deep.html", deep.as_bytes(), &limits()).expect("read").1, "bottom");
+}
+
+#[test]
+fn a_pdf_is_held_in_memory_and_has_to_fit() {
+    let tight = ExtractLimits { memory_bytes_max: 1000, ..limits() };
+    assert!(too_large("typst.pdf", &tight).contains("memory"));
+}
+
+#[test]
+fn a_sink_that_fails_is_this_machines_trouble() {
+    struct Full;
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::Error::other("no space left"))
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut file = std::fs::File::open(harness::documents::folder().join("plain.txt")).expect("the document");
+    let error = wharfinger_text::extract(&mut file, "plain.txt", &limits(), &mut Full).expect_err("no space");
+    assert_eq!(error, ExtractError::Unavailable("no space left".to_owned()));
+    assert!(!error.is_permanent());
+}

@@ -1,0 +1,41 @@
+//! Packages of Python, installed by the ordinary pip into our cache folder, beside what is unpacked
+//! there: nothing of the system or of the user's environments is changed.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::packages::{COMPLETE, at, cache, create_readable, lock, require};
+use crate::{Error, command};
+
+/// Installs the packages, each with the versions it may have, and returns the folder that Python is
+/// to look for them in. What was installed before is not fetched again.
+pub(crate) fn install(name: &str, packages: &[&str]) -> Result<PathBuf, Error> {
+    require("python3", &["python3"])?;
+    if command::run(Command::new("python3").args(["-m", "pip", "--version"])).is_err() {
+        require("pip3", &["python3-pip"])?;
+    }
+    let cache = cache()?;
+    let folder = cache.join(format!("pip-{name}"));
+
+    // Test binaries run side by side, and each may find the packages missing.
+    let _lock = lock(&cache)?;
+    let wanted = packages.join("\n");
+    if fs::read_to_string(folder.join(COMPLETE)).is_ok_and(|installed| installed == wanted) {
+        return Ok(folder);
+    }
+    eprintln!("installing {} into {}", packages.join(", "), folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(at("removing", &folder))?;
+    }
+    create_readable(&folder)?;
+    command::run(
+        Command::new("python3")
+            .args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"])
+            .arg("--target")
+            .arg(&folder)
+            .args(packages),
+    )?;
+    fs::write(folder.join(COMPLETE), wanted).map_err(at("marking as complete", &folder))?;
+    Ok(folder)
+}
