@@ -6,7 +6,7 @@ use super::error::CatalogError;
 use super::sql::args;
 
 /// A rule and a query for the rows that break it, each with a text column `what`.
-const RULES: [(&str, &str); 7] = [
+const RULES: [(&str, &str); 9] = [
     (
         "a tenant is charged for what its files are charged (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
@@ -48,6 +48,16 @@ const RULES: [(&str, &str); 7] = [
         "whatever is not at rest says when it is looked at next (I15)",
         "SELECT id AS what FROM files \
          WHERE next_look_at IS NULL AND pipeline_status NOT IN ('ready', 'quarantined')",
+    ),
+    (
+        "a file's batch is there and its owner's (I11)",
+        "SELECT f.id AS what FROM files f LEFT JOIN upload_batches b ON b.id = f.batch_id \
+         WHERE f.batch_id IS NOT NULL AND (b.id IS NULL OR b.tenant_id <> f.tenant_id OR b.user_id <> f.user_id)",
+    ),
+    (
+        "a completed batch waits for nothing",
+        "SELECT f.id AS what FROM files f JOIN upload_batches b ON b.id = f.batch_id \
+         WHERE b.status = 'completed' AND f.pipeline_status = 'registered'",
     ),
 ];
 

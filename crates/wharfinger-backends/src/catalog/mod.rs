@@ -2,6 +2,7 @@
 //! many processes; the verbs are the same code and, wherever both accept it, the same SQL.
 
 mod audit;
+mod batches;
 mod cleanups;
 mod connect;
 mod derived;
@@ -17,6 +18,7 @@ mod notices;
 mod objects;
 mod outbox;
 mod quotas;
+mod registrations;
 mod schema;
 mod sql;
 mod sweeps;
@@ -35,12 +37,12 @@ use uuid::{NoContext, Timestamp, Uuid};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
+pub use batches::{BatchEnd, Ending};
 pub use cleanups::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
 pub use error::CatalogError;
 pub use file_rows::HistoryLine;
-pub use files::{Admission, Registered, Registration};
 pub use gate::{Gate, GateKeeper, MoveGate, Moved};
 pub use idempotency::KeyUse;
 pub use job_claims::{JobClaim, LeasedJob};
@@ -48,6 +50,7 @@ pub use jobs::{DeadJob, Fate, NewJob};
 pub use notices::Notification;
 pub use outbox::{Destination, Outbound, OutboxLine};
 pub use quotas::Drift;
+pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
 pub use schema::SCHEMA_VERSION;
 pub use sql::Dialect;
 pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepTurn};

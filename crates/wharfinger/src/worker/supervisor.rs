@@ -17,13 +17,14 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each with the roles that need it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 15] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 16] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
     ("scheduled cleanups", &[Sweeper], |app, stop| {
         Box::pin(loops::scheduled(app, stop, Sweep::PendingCleanups))
     }),
     ("upload window", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::UploadWindow))),
+    ("batch timeout", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::ExpiredBatches))),
     ("quota sync", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::QuotaSync))),
     ("refunds", &ProcessRole::ALL, |app, stop| Box::pin(loops::refunds(app, stop))),
     ("settlements", &[Api], |app, stop| Box::pin(loops::settlements(app, stop))),
