@@ -166,7 +166,8 @@ pub fn register(
     file
 }
 
-/// A fresh URL: what is dead later is looked at later. Committed before anything is signed.
+/// A fresh URL: what is dead later is looked at later, and never earlier than was said before: a file of a batch waits
+/// for its batch. Committed before anything is signed.
 pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
     if file.status != Status::Registered {
         return Err(match file.status {
@@ -176,7 +177,7 @@ pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change
     }
     let mut change = Change::of(file, now);
     change.after.url_dead_at = file.url_dead_at.max(now.saturating_add(policy.window_ms));
-    let look_at = policy.silent_at(&change.after);
+    let look_at = policy.silent_at(&change.after).max(file.next_look_at.unwrap_or(now));
     change.after.next_look_at = Some(look_at);
     change.moves_jobs_to = Some(look_at);
     Ok(change)
@@ -223,10 +224,10 @@ pub fn delete(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change,
 }
 
 /// Ends an upload that nobody confirmed. Refused for anything but a registered file: a cleaner never takes
-/// what was confirmed.
+/// what was confirmed. The owner of a batch is told of the batch, not of each of its files.
 pub fn reclaim(file: &File, reason: &str, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
     let mut change = end(file, Event::Reclaimed, EndReason::Reclaimed, reason, policy, now)?;
-    change.notice = Some(Notice::CleanedUp);
+    change.notice = file.batch.is_none().then_some(Notice::CleanedUp);
     Ok(change)
 }
 

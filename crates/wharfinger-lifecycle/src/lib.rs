@@ -1,6 +1,7 @@
 //! The pure core of Wharfinger: what a file can be, what can happen to it, and what follows.
 //! Nothing here performs I/O or reads a clock: time and randomness come in as arguments.
 
+pub mod batch;
 pub mod change;
 pub mod checksum;
 pub mod event;

@@ -15,6 +15,9 @@ pub const KEY_PART_BYTES_MAX: usize = 255;
 pub const QUOTA_BYTES_MAX: u64 = 1 << 60;
 pub const FILE_SIZE_BYTES_MAX: u64 = 1 << 50;
 
+/// Files that one call can announce as a batch; more can be added to it.
+pub const BATCH_FILES_MAX: usize = 10_000;
+
 pub const PAGE_ROWS_DEFAULT: usize = 50;
 pub const PAGE_ROWS_MAX: usize = 1_000;
 

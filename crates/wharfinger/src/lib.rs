@@ -5,6 +5,7 @@
 #![warn(clippy::print_stdout)]
 
 pub mod app;
+pub mod batches;
 pub mod cli;
 pub mod clock;
 pub mod config;

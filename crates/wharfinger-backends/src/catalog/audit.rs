@@ -6,7 +6,7 @@ use super::error::CatalogError;
 use super::sql::args;
 
 /// A rule and a query for the rows that break it, each with a text column `what`.
-const RULES: [(&str, &str); 10] = [
+const RULES: [(&str, &str); 12] = [
     (
         "a tenant is charged for what its files are charged (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
@@ -66,6 +66,16 @@ const RULES: [(&str, &str); 10] = [
         "SELECT d.file_id AS what FROM (SELECT file_id FROM chunks UNION SELECT file_id FROM text_parts \
          UNION SELECT file_id FROM stage_outputs UNION SELECT file_id FROM objects WHERE kind = 'derived') d \
          LEFT JOIN files f ON f.id = d.file_id WHERE f.id IS NULL OR f.pipeline_status = 'deleted'",
+    ),
+    (
+        "a file's batch is there and its owner's (I11)",
+        "SELECT f.id AS what FROM files f LEFT JOIN upload_batches b ON b.id = f.batch_id \
+         WHERE f.batch_id IS NOT NULL AND (b.id IS NULL OR b.tenant_id <> f.tenant_id OR b.user_id <> f.user_id)",
+    ),
+    (
+        "a completed batch waits for nothing",
+        "SELECT f.id AS what FROM files f JOIN upload_batches b ON b.id = f.batch_id \
+         WHERE b.status = 'completed' AND f.pipeline_status = 'registered'",
     ),
 ];
 

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
 use super::files::signed;
-use super::sql::{Row, Tx, args, pair_places, places};
+use super::sql::{Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Scope};
 
@@ -182,7 +182,7 @@ impl Write for Settle {
             let sql = format!(
                 "DELETE FROM pending_cleanups WHERE id IN ({}) AND (id, lease_token) IN (VALUES {})",
                 places(1, count),
-                pair_places(count + 1, count)
+                tuples(count + 1, count, 2)
             );
             let ids = finished.iter().flat_map(|claim| args![claim.id.to_string()]);
             let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]);

@@ -26,6 +26,10 @@ macro_rules! select_files {
 
 pub(super) use select_files;
 
+pub(super) fn user_of(row: &Row) -> Result<UserId, CatalogError> {
+    named("user_id", UserId::new(&row.text("user_id")?))
+}
+
 fn named<T, E>(column: &str, name: Result<T, E>) -> Result<T, CatalogError> {
     name.map_err(|_| CatalogError::Corrupt(format!("{column} holds a name that is none")))
 }
@@ -39,7 +43,7 @@ pub(super) fn decode(row: &Row) -> Result<File, CatalogError> {
     Ok(File {
         id: row.parsed("id")?,
         tenant: named("tenant_id", TenantId::new(&row.text("tenant_id")?))?,
-        user: named("user_id", UserId::new(&row.text("user_id")?))?,
+        user: user_of(row)?,
         batch: batch.map(|id| named("batch_id", id.parse())).transpose()?,
         name: row.text("file_name")?,
         size: row.bytes("size")?,

@@ -1,145 +1,16 @@
-//! Changing files: registering them, committing decided changes, and forgetting tombstones.
+//! Changing files: committing decided changes, and forgetting tombstones.
 
 use wharfinger_lifecycle::file::{Change, File, Step};
-use wharfinger_lifecycle::id::{CleanupId, FileId, JobId, TenantId, UserId};
-use wharfinger_lifecycle::quota::percent_of;
+use wharfinger_lifecycle::id::{CleanupId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::stage::{Stage, show_list};
 use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
-use super::gate::{self, Gate, GateKeeper};
-use super::idempotency::{self, KeyUse};
+use super::gate::{self, Gate};
 use super::jobs::{self, NewJob};
-use super::outbox::{self, Outbound};
 use super::sql::{Tx, args};
 use super::writer::{Verdict, Write};
-use super::{Catalog, cleanups, derived, fresh_id, notices, quotas};
-
-/// A registered file with all that its transaction holds.
-#[derive(Clone, Debug)]
-pub struct Registration {
-    pub file: File,
-    pub actor: String,
-    /// The delayed check that looks at the file when its window is over.
-    pub check: NewJob,
-    pub check_id: JobId,
-    pub default_limit_bytes: u64,
-    pub unconfirmed_limit_percent: u8,
-    pub key_use: Option<KeyUse>,
-    pub admission: Admission,
-    /// The broker brings the check back when it is due.
-    pub by_broker: bool,
-}
-
-/// Who has let a registration in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Nobody yet: the tenant's row does.
-    Database,
-    /// Redis has, and has counted it.
-    Redis { epoch: i64, limit_bytes: u64 },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Registered {
-    Made,
-    /// Whoever let it in, or was asked to, is not the one who does; nothing happened.
-    GateMoved(Gate),
-    /// The key was used before with the same body, and made this.
-    Repeated(FileId),
-    /// The key was used before with another body.
-    KeyMismatch,
-    QuotaExceeded {
-        used_bytes: u64,
-        limit_bytes: u64,
-    },
-    UnconfirmedLimit {
-        held_bytes: u64,
-        limit_bytes: u64,
-    },
-}
-
-struct Register {
-    wanted: Registration,
-    beside_redis: bool,
-}
-
-impl Write for Register {
-    type Answer = Registered;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Registered>, CatalogError> {
-        let file = &self.wanted.file;
-        if self.beside_redis {
-            let gate = gate::hold(tx, &file.tenant).await?;
-            if !self.wanted.admission.holds_at(&gate) {
-                return Ok(Verdict::Rollback(Registered::GateMoved(gate)));
-            }
-        }
-        self.wanted.write(tx).await
-    }
-}
-
-impl Admission {
-    fn holds_at(&self, gate: &Gate) -> bool {
-        match self {
-            Admission::Database => gate.keeper == GateKeeper::Database,
-            Admission::Redis { epoch, .. } => gate.keeper == GateKeeper::Redis && gate.epoch == *epoch,
-        }
-    }
-}
-
-impl Registration {
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Registered>, CatalogError> {
-        let file = &self.file;
-        if let Some(key_use) = &self.key_use {
-            match idempotency::take(tx, file, key_use).await? {
-                idempotency::Taken::Ours => {}
-                idempotency::Taken::Before(id) => return Ok(Verdict::Rollback(Registered::Repeated(id))),
-                idempotency::Taken::OtherBody => return Ok(Verdict::Rollback(Registered::KeyMismatch)),
-            }
-        }
-        insert(tx, file).await?;
-        tx.run(
-            "INSERT INTO objects (key, file_id, kind, created_at) VALUES ($1, $2, 'original', $3)",
-            args![file.key.as_str(), file.id.to_string(), file.created_at],
-        )
-        .await?;
-        let step = Step { from: None, to: file.status, reason: "registered".into() };
-        remember_steps(tx, file, &[step], &self.actor).await?;
-        jobs::insert(tx, self.check_id, &self.check, file.created_at).await?;
-        if self.by_broker {
-            let check = Outbound::Check { job: self.check_id, due_at: self.check.run_at };
-            outbox::insert(tx, &file.tenant, &check, file.created_at).await?;
-        }
-        count(tx, file, file.status, 1, signed(file.charged_bytes)).await?;
-
-        let limit_bytes = match self.admission {
-            Admission::Redis { limit_bytes, .. } => limit_bytes,
-            Admission::Database => {
-                match quotas::reserve(tx, &file.tenant, file.size, self.default_limit_bytes).await? {
-                    quotas::Reserved::Yes { limit_bytes } => limit_bytes,
-                    quotas::Reserved::No { used_bytes, limit_bytes } => {
-                        return Ok(Verdict::Rollback(Registered::QuotaExceeded { used_bytes, limit_bytes }));
-                    }
-                    quotas::Reserved::NotHere(gate) => {
-                        return Ok(Verdict::Rollback(Registered::GateMoved(gate)));
-                    }
-                }
-            }
-        };
-        if self.unconfirmed_limit_percent < 100 {
-            let share = percent_of(limit_bytes, self.unconfirmed_limit_percent);
-            let held = held_unconfirmed(tx, &file.tenant, &file.user).await?;
-            if held > share {
-                return Ok(Verdict::Rollback(Registered::UnconfirmedLimit {
-                    held_bytes: held.saturating_sub(file.size),
-                    limit_bytes: share,
-                }));
-            }
-        }
-        Ok(Verdict::Commit(Registered::Made))
-    }
-}
+use super::{Catalog, batches, cleanups, derived, fresh_id, notices, quotas};
 
 /// A decided change with the name of who made it.
 pub(super) struct Commit {
@@ -203,7 +74,7 @@ impl Commit {
         if before.status == after.status {
             if before.charged_bytes != after.charged_bytes {
                 let delta = signed(after.charged_bytes) - signed(before.charged_bytes);
-                count(tx, after, after.status, 0, delta).await?;
+                count(tx, (&after.tenant, &after.user), after.status, 0, delta).await?;
             }
         } else {
             let mut moves = [
@@ -253,41 +124,12 @@ impl Write for Forget {
         ] {
             tx.run(sql, args![id.as_str()]).await?;
         }
-        count(tx, &self.file, Status::Deleted, -1, 0).await?;
+        count(tx, (&self.file.tenant, &self.file.user), Status::Deleted, -1, 0).await?;
+        if let Some(batch) = self.file.batch {
+            batches::forget_if_empty(tx, batch).await?;
+        }
         Ok(Verdict::Commit(true))
     }
-}
-
-async fn insert(tx: &mut Tx<'_>, file: &File) -> Result<(), CatalogError> {
-    tx.run(
-        "INSERT INTO files (id, tenant_id, user_id, batch_id, file_name, size, content_type, \
-         checksum_sha256, metadata, blob_path, pipeline_status, version, charged_bytes, retry_count, \
-         url_dead_at, next_look_at, created_at, updated_at, part_size) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
-        args![
-            file.id.to_string(),
-            file.tenant.as_str(),
-            file.user.as_str(),
-            file.batch.map(|batch| batch.to_string()),
-            file.name.as_str(),
-            signed(file.size),
-            file.content_type.as_deref(),
-            file.checksum_sha256.as_deref(),
-            file.metadata.as_deref(),
-            file.key.as_str(),
-            file.status.as_str(),
-            file.version,
-            signed(file.charged_bytes),
-            i64::from(file.retry_count),
-            file.url_dead_at,
-            file.next_look_at,
-            file.created_at,
-            file.updated_at,
-            file.part_size.map(signed),
-        ],
-    )
-    .await?;
-    Ok(())
 }
 
 async fn update(tx: &mut Tx<'_>, expected_version: i64, file: &File) -> Result<u64, CatalogError> {
@@ -346,9 +188,9 @@ async fn remember_steps(
     Ok(())
 }
 
-async fn count(
+pub(super) async fn count(
     tx: &mut Tx<'_>,
-    owner: &File,
+    (tenant, user): (&TenantId, &UserId),
     status: Status,
     files: i64,
     bytes: i64,
@@ -359,7 +201,7 @@ async fn count(
          ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET \
          files = file_counts.files + excluded.files, \
          charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-        args![owner.tenant.as_str(), owner.user.as_str(), status.as_str(), files, bytes],
+        args![tenant.as_str(), user.as_str(), status.as_str(), files, bytes],
     )
     .await?;
     Ok(())
@@ -392,28 +234,12 @@ async fn count_move(
     Ok(())
 }
 
-/// What a user holds in uploads that are not confirmed, or ended while their URL lives.
-async fn held_unconfirmed(tx: &mut Tx<'_>, tenant: &TenantId, user: &UserId) -> Result<u64, CatalogError> {
-    let row = tx
-        .row(
-            "SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) AS held FROM file_counts \
-             WHERE tenant_id = $1 AND user_id = $2 AND status IN ('registered', 'deleted')",
-            args![tenant.as_str(), user.as_str()],
-        )
-        .await?;
-    row.map_or(Ok(0), |row| row.bytes("held"))
-}
-
 /// Sizes are bounded far below `i64::MAX` before they get here.
 pub(super) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 impl Catalog {
-    pub async fn register(&self, registration: Registration) -> Result<Registered, CatalogError> {
-        self.write(Register { wanted: registration, beside_redis: self.beside_redis }).await
-    }
-
     /// Commits a decided change, or answers [`CatalogError::Stale`] if the row is no longer what was read.
     pub async fn commit(&self, change: Change, actor: &str) -> Result<(), CatalogError> {
         let now = change.after.updated_at;

@@ -1,13 +1,13 @@
 //! Idempotency keys. A key is written in the transaction of what it makes, so it is either unused or done:
 //! two requests with one key wait for each other in the database, and the second reads what the first made.
 
+use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::File;
-use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::id::{TenantId, UserId};
 
 use super::Catalog;
 use super::error::CatalogError;
-use super::files::Registered;
+use super::registrations::Registered;
 use super::sql::{Row, Tx, args};
 use super::writer::{Verdict, Write};
 
@@ -22,14 +22,20 @@ pub struct KeyUse {
 
 pub(super) enum Taken {
     Ours,
-    Before(FileId),
+    Before(Uuid),
     OtherBody,
 }
 
 /// A key is remembered for its time, and that of a large file as long as it still waits for its parts: an upload that
 /// is gone on with after days is the same one.
-pub(super) async fn take(tx: &mut Tx<'_>, file: &File, key_use: &KeyUse) -> Result<Taken, CatalogError> {
-    let (tenant, user) = (file.tenant.as_str(), file.user.as_str());
+pub(super) async fn take(
+    tx: &mut Tx<'_>,
+    (tenant, user): (&TenantId, &UserId),
+    key_use: &KeyUse,
+    made: Uuid,
+    now: UnixMs,
+) -> Result<Taken, CatalogError> {
+    let (tenant, user) = (tenant.as_str(), user.as_str());
     let taken = tx
         .run(
             "INSERT INTO idempotency_keys (tenant_id, user_id, route, key, fingerprint, made_id, expires_at) \
@@ -45,9 +51,9 @@ pub(super) async fn take(tx: &mut Tx<'_>, file: &File, key_use: &KeyUse) -> Resu
                 key_use.route,
                 key_use.key.as_str(),
                 key_use.fingerprint.as_str(),
-                file.id.to_string(),
+                made.to_string(),
                 key_use.expires_at,
-                file.created_at,
+                now,
             ],
         )
         .await?;
@@ -101,8 +107,9 @@ impl Catalog {
     /// would be refused it for something that has its room.
     pub async fn key_answer(
         &self,
-        file: &File,
+        (tenant, user): (&TenantId, &UserId),
         key_use: &KeyUse,
+        now: UnixMs,
     ) -> Result<Option<Registered>, CatalogError> {
         let mut reader = self.reader().await?;
         let before = reader
@@ -112,13 +119,7 @@ impl Catalog {
                  WHERE tenant_id = $1 AND user_id = $2 AND route = $3 AND key = $4 AND (expires_at > $5 \
                  OR EXISTS (SELECT 1 FROM files WHERE files.id = idempotency_keys.made_id \
                  AND files.pipeline_status = 'registered' AND files.part_size IS NOT NULL))",
-                args![
-                    file.tenant.as_str(),
-                    file.user.as_str(),
-                    key_use.route,
-                    key_use.key.as_str(),
-                    file.created_at
-                ],
+                args![tenant.as_str(), user.as_str(), key_use.route, key_use.key.as_str(), now],
             )
             .await?;
         Ok(match before.map(|row| compared(&row, key_use)).transpose()? {

@@ -3,12 +3,12 @@
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
-use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
+use wharfinger_lifecycle::id::{BatchId, FileId, JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 use wharfinger_lifecycle::stage::Stage;
 
 use super::error::CatalogError;
-use super::sql::{Row, Tx, args, pair_places, places};
+use super::sql::{Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
 use super::{Catalog, fresh_id};
 
@@ -69,7 +69,11 @@ pub(super) async fn insert(
     insert_many(tx, std::slice::from_ref(&(id, job.clone())), now).await
 }
 
-async fn insert_many(tx: &mut Tx<'_>, jobs: &[(JobId, NewJob)], now: UnixMs) -> Result<(), CatalogError> {
+pub(super) async fn insert_many(
+    tx: &mut Tx<'_>,
+    jobs: &[(JobId, NewJob)],
+    now: UnixMs,
+) -> Result<(), CatalogError> {
     let mut args = args![now];
     let mut rows = Vec::with_capacity(jobs.len());
     for (id, job) in jobs {
@@ -118,6 +122,19 @@ pub(super) async fn move_for_file(
     Ok(())
 }
 
+/// The same for all files of a batch that are still waited for: due now.
+pub(super) async fn move_for_batch(tx: &mut Tx<'_>, batch: BatchId, now: UnixMs) -> Result<(), CatalogError> {
+    tx.run(
+        "UPDATE jobs SET state = 'waiting', run_at = $2, updated_at = $2, attempts = 0, \
+         lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
+         WHERE file_id IN (SELECT id FROM files WHERE batch_id = $1 AND pipeline_status = 'registered') \
+         AND state IN ('waiting', 'leased')",
+        args![batch.to_string(), now],
+    )
+    .await?;
+    Ok(())
+}
+
 struct Enqueue {
     jobs: Vec<(JobId, NewJob)>,
     now: UnixMs,
@@ -157,7 +174,7 @@ impl Write for Complete {
             "DELETE FROM jobs WHERE state = 'leased' AND id IN ({}) AND (id, lease_token) IN (VALUES {}) \
              RETURNING id",
             places(1, count),
-            pair_places(count + 1, count)
+            tuples(count + 1, count, 2)
         );
         let ids = self.done.iter().flat_map(|(id, _)| args![id.to_string()]);
         let pairs = self.done.iter().flat_map(|(id, token)| args![id.to_string(), *token]);

@@ -3,6 +3,7 @@
 
 mod audit;
 mod chunks;
+mod batches;
 mod cleanups;
 mod connect;
 mod dead_letters;
@@ -19,6 +20,7 @@ mod notices;
 mod objects;
 mod outbox;
 mod quotas;
+mod registrations;
 mod schema;
 mod search;
 mod sql;
@@ -42,6 +44,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
 pub use chunks::{ChunkRow, Embedded};
+pub use batches::{BatchEnd, BatchEnding};
 pub use cleanups::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
@@ -49,7 +52,6 @@ pub use dead_letters::DeadLetter;
 pub use derived::TextPart;
 pub use error::CatalogError;
 pub use file_rows::HistoryLine;
-pub use files::{Admission, Registered, Registration};
 pub use gate::{Gate, GateKeeper, MoveGate, Moved};
 pub use idempotency::KeyUse;
 pub use job_claims::{JobClaim, LeasedJob};
@@ -57,6 +59,7 @@ pub use jobs::{DeadJob, Fate, NewJob};
 pub use notices::Notification;
 pub use outbox::{Destination, Outbound, OutboxLine};
 pub use quotas::Drift;
+pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
 pub use schema::SCHEMA_VERSION;
 pub use search::StoredVector;
 pub use sql::Dialect;

@@ -3,10 +3,12 @@
 use serde_json::json;
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::batch::Batch;
 use wharfinger_lifecycle::file::{Change, Notice};
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
 use super::Catalog;
+use super::batches::Tally;
 use super::error::CatalogError;
 use super::sql::{Tx, args};
 
@@ -59,6 +61,42 @@ pub(super) async fn insert(
             message,
             data.to_string(),
             file.updated_at,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// A batch whose time was over.
+pub(super) async fn insert_for_batch(
+    tx: &mut Tx<'_>,
+    id: Uuid,
+    batch: &Batch,
+    tally: &Tally,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    let (confirmed, removed) = (tally.confirmed, tally.unconfirmed);
+    let message = format!(
+        "A batch of uploads was not completed in time: {removed} of its files were not confirmed and are removed, \
+         {confirmed} stay."
+    );
+    let data = json!({
+        "reason": "the time of the batch was over",
+        "confirmedFiles": confirmed,
+        "removedFiles": removed,
+        "sizeReclaimed": tally.unconfirmed_bytes,
+    });
+    tx.run(
+        "INSERT INTO notifications (id, tenant_id, user_id, kind, batch_id, message, data, created_at) \
+         VALUES ($1, $2, $3, 'batch-expired', $4, $5, $6, $7)",
+        args![
+            id.to_string(),
+            batch.tenant.as_str(),
+            batch.user.as_str(),
+            batch.id.to_string(),
+            message,
+            data.to_string(),
+            now,
         ],
     )
     .await?;

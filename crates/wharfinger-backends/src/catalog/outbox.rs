@@ -6,7 +6,8 @@ use wharfinger_lifecycle::id::{JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
-use super::sql::{Row, Tx, args, places};
+use super::jobs::NewJob;
+use super::sql::{Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
 use super::{Catalog, fresh_id};
 
@@ -75,6 +76,34 @@ pub(super) async fn insert(
         ],
     )
     .await?;
+    Ok(())
+}
+
+/// The delayed checks of these jobs, which the broker is to bring back.
+pub(super) async fn insert_checks(
+    tx: &mut Tx<'_>,
+    checks: &[(JobId, NewJob)],
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    let rows = checks.iter().flat_map(|(id, job)| {
+        let line = fresh_id(now).to_string();
+        args![
+            line,
+            Destination::Broker.as_str(),
+            job.tenant.as_str(),
+            id.to_string(),
+            job.run_at,
+            0_i64,
+            now,
+            now
+        ]
+    });
+    let sql = format!(
+        "INSERT INTO outbox (id, destination, tenant_id, job_id, due_at, attempts, created_at, next_attempt_at) \
+         VALUES {}",
+        tuples(1, checks.len(), 8)
+    );
+    tx.run_built(sql, rows.collect()).await?;
     Ok(())
 }
 

@@ -277,7 +277,7 @@ impl Text {
 
 /// A long list has another length each time; a prepared statement of it would only push out the others.
 fn is_worth_keeping(args: &[Arg]) -> bool {
-    args.len() <= 16
+    args.len() <= 19
 }
 
 /// `$from, $from+1, …` for a list of `count` values.
@@ -297,9 +297,8 @@ pub(super) fn typed_rows(from: usize, types: &[&str], count: usize) -> String {
     (0..count).map(row).collect::<Vec<_>>().join(", ")
 }
 
-/// `($from, $from+1), ($from+2, …` for `count` pairs.
-pub(super) fn pair_places(from: usize, count: usize) -> String {
-    let list: Vec<String> =
-        (0..count).map(|n| format!("(${}, ${})", from + 2 * n, from + 2 * n + 1)).collect();
+/// `($from, $from+1), ($from+2, …` for `count` rows of `width` values.
+pub(super) fn tuples(from: usize, count: usize, width: usize) -> String {
+    let list: Vec<String> = (0..count).map(|n| format!("({})", places(from + width * n, width))).collect();
     list.join(", ")
 }

@@ -1,6 +1,7 @@
-//! `wharfinger put`: uploads files and folders, several at once. Run again after a cut, it goes on where it
+//! `wharfinger put`: uploads files and folders as one batch, several at once. Run again after a cut, it goes on where it
 //! stopped: each file has an Idempotency-Key made of what it is, so the server knows it again.
 
+mod batch;
 mod client;
 mod files;
 mod parts;
@@ -57,15 +58,20 @@ pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failur
     for (path, problem) in &found.problems {
         progress.failed(path, problem);
     }
+    // Files are added one by one: what one of them cannot have, as room or a good name, must not keep the others out.
+    let batch = client.batch_of(&found.files);
     let ended: Vec<Ended> = futures::stream::iter(&found.files)
-        .map(|file| client.put(file, &progress))
+        .map(|file| client.put(file, &batch, &progress))
         .buffer_unordered(usize::from(arguments.jobs))
         .collect()
         .await;
     let failures = found.problems.len() + ended.iter().filter(|ended| **ended == Ended::Failed).count();
+    let completed = batch.complete(&client, failures > 0).await;
     progress.summary(&ended, found.problems.len());
     match failures {
-        0 => Ok(()),
+        0 => completed.map_err(|problem| {
+            Failure::Failed(format!("all is uploaded, but the batch could not be completed: {problem}"))
+        }),
         n => {
             Err(Failure::Failed(format!("{n} of {} not uploaded", found.files.len() + found.problems.len())))
         }

@@ -63,6 +63,8 @@ pub const SETTINGS: &[Setting] = &[
     plain("UPLOAD_WINDOW_SCHEDULE"),
     plain("ORPHAN_BLOB_GRACE_MS"),
     plain("IDEMPOTENCY_TTL_MS"),
+    plain("BATCH_TIMEOUT_MS"),
+    plain("BATCH_TIMEOUT_SCHEDULE"),
     plain("TOMBSTONE_RETENTION_DAYS"),
     plain("CLEANUP_MAX_ATTEMPTS"),
     plain("CLEANUP_SWEEP_SCHEDULE"),

@@ -1,6 +1,7 @@
 //! How a request is taken apart: bodies, queries and ids whose mistakes are problem documents that name the field.
 
 use axum::extract::{FromRequest, Path, Query, Request};
+use axum::http::HeaderMap;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -81,17 +82,23 @@ fn plain_words(problem: &str) -> String {
     problem.replace("expected u64", whole).replace("expected usize", whole)
 }
 
-/// Serde names an unknown or missing field in its message, not in its path.
+/// Serde names an unknown or missing field in its message; its path says in which item of a list.
 fn blamed_field(path: &str, problem: &str) -> String {
     let named = ["unknown field `", "missing field `", "duplicate field `"]
         .iter()
         .find_map(|start| problem.strip_prefix(start))
         .and_then(|rest| rest.split('`').next());
+    let inside = path.rsplit_once(']').map(|(list, _)| format!("{list}]."));
     match named {
-        Some(field) => field.to_owned(),
+        Some(field) => format!("{}{field}", inside.unwrap_or_default()),
         None if path == "." || path == "?" => "body".to_owned(),
         None => path.to_owned(),
     }
+}
+
+/// The client's name for what it asks for.
+pub fn idempotency_key(headers: &HeaderMap) -> Option<String> {
+    headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 /// An id in a path. What is no id names nothing, so it is absent rather than wrong.

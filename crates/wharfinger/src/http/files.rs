@@ -8,7 +8,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
 use super::auth::Person;
-use super::extract::{Asked, Body, Id, PageQuery, cut_page};
+use super::extract::{Asked, Body, Id, PageQuery, cut_page, idempotency_key};
 use super::problem::Problem;
 use super::wire::{
     ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, InitRequest,
@@ -26,6 +26,8 @@ use crate::uploads::{confirm, delete, download, find, init, reissue};
         (status = 201, body = GrantView, description = "Charged and registered: upload to `uploadUrl`, then confirm"),
         (status = 400, body = Problem, description = "`invalid_request`"),
         (status = 403, body = Problem, description = "`quota_exceeded` or `unconfirmed_limit`"),
+        (status = 404, body = Problem, description = "`not_found`: `batchId` names no batch of the caller's"),
+        (status = 409, body = Problem, description = "`batch_closed`"),
         (status = 413, body = Problem, description = "`too_large`"),
         (status = 422, body = Problem, description = "`idempotency_mismatch`"),
     ),
@@ -36,9 +38,8 @@ pub(super) async fn init(
     headers: HeaderMap,
     Body(request): Body<InitRequest>,
 ) -> Result<(StatusCode, Json<GrantView>), Problem> {
-    let key =
-        headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-    let grant = init::init(&app, &caller, request.into_announcement()?, key).await?;
+    let (announced, batch) = request.into_announcement()?;
+    let grant = init::init(&app, &caller, announced, batch, idempotency_key(&headers)).await?;
     Ok((StatusCode::CREATED, Json(grant.into())))
 }
 
@@ -70,7 +71,7 @@ pub(super) async fn reissue(
         (status = 200, body = StatusView, description = "Confirmed now or before"),
         (status = 404, body = Problem),
         (status = 409, body = Problem, description = "`object_missing`, `size_mismatch` or `checksum_mismatch`"),
-        (status = 410, body = Problem, description = "`gone`: not confirmed in time"),
+        (status = 410, body = Problem, description = "`gone`: not confirmed in time, or its batch was called off"),
     ),
 )]
 pub(super) async fn confirm(

@@ -2,6 +2,7 @@
 //! and the verb runs to its end even when its client hangs up.
 
 pub mod auth;
+mod batches;
 mod blobs;
 mod dlq;
 mod extract;
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts as _, MatchedPath, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -35,13 +37,19 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::app::App;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
+use auth::Person;
 use problem::Problem;
 pub use server::serve;
 
 pub type Shared = Arc<App>;
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
+/// What an outside worker made of a file.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
+const OUTPUTS: &str = "/api/v2/workers/jobs/{jobId}/complete";
+/// A batch announces many files at once.
+const BATCH_BODY_BYTES_MAX: usize = 16 << 20;
+const BATCHES: &str = "/api/v2/batches";
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const VERB_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -54,6 +62,7 @@ const VERB_TIMEOUT: Duration = Duration::from_secs(60);
     ),
     tags(
         (name = "uploads", description = "init → PUT to the signed URL → confirm; what is not confirmed is reclaimed"),
+        (name = "batches", description = "Uploads that begin together, and whose unconfirmed rest ends together"),
         (name = "quota", description = "What a tenant may hold and does hold"),
         (name = "notifications", description = "What happened to one's files without oneself"),
         (name = "workers", description = "Stages worked on by others: lease → work → complete or fail. Role `worker` or `operator`"),
@@ -97,6 +106,10 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(dlq::list))
         .routes(routes!(dlq::redrive))
         .routes(routes!(dlq::discard))
+        .routes(routes!(batches::open))
+        .routes(routes!(batches::get))
+        .routes(routes!(batches::complete))
+        .routes(routes!(batches::cancel))
         .routes(routes!(quota::get))
         .routes(routes!(quota::set))
         .routes(routes!(maintenance::trigger))
@@ -118,6 +131,7 @@ pub fn router(app: Shared) -> Router {
         .route("/files/{id}/confirm", post(files::confirm))
         .route("/api/v1/documents/{id}", delete(files::delete))
         .route("/api/{*rest}", any(async || Problem::not_found()))
+        .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(app.clone(), to_the_end));
     let blobs = Router::new().route("/blobs/{*key}", put(blobs::put).get(blobs::get));
     let plain = Router::new()
@@ -162,24 +176,16 @@ fn cors(origins: &[String]) -> CorsLayer {
         .max_age(Duration::from_secs(3_600))
 }
 
-/// What stages made is larger than what people ask for.
-fn body_bytes_max(path: &str) -> usize {
-    match path.starts_with("/api/v2/workers/jobs/") && path.ends_with("/complete") {
-        true => OUTPUT_BYTES_MAX,
-        false => BODY_BYTES_MAX,
-    }
-}
-
 /// Takes the whole body, then runs the handler on a task of its own: a client that hangs up before the last
 /// byte has asked for nothing, one that hangs up later does not leave a verb half-way.
 async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    let bytes_max = body_bytes_max(parts.uri.path());
-    let whole = Limited::new(body, bytes_max).collect();
+    let (mut parts, body) = request.into_parts();
+    let limit_bytes = body_limit_bytes(&app, &mut parts).await;
+    let whole = Limited::new(body, limit_bytes).collect();
     let bytes = match tokio::time::timeout(BODY_TIMEOUT, whole).await {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return Problem::body_too_large(bytes_max).into_response();
+            return Problem::body_too_large(limit_bytes).into_response();
         }
         Ok(Err(_)) | Err(_) => {
             let detail = "the request body did not come to its end";
@@ -195,6 +201,16 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
             Problem::internal().into_response()
         }
         Err(_) => Problem::unavailable().into_response(),
+    }
+}
+
+/// Only who has a token may make us hold more than a little.
+async fn body_limit_bytes(app: &Shared, parts: &mut Parts) -> usize {
+    let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned();
+    match route.as_str() {
+        BATCHES if Person::from_request_parts(parts, app).await.is_ok() => BATCH_BODY_BYTES_MAX,
+        OUTPUTS if Hand::from_request_parts(parts, app).await.is_ok() => OUTPUT_BYTES_MAX,
+        _ => BODY_BYTES_MAX,
     }
 }
 

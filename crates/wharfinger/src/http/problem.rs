@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::wire::OutcomeView;
 use crate::roles::Roles;
 use crate::uploads::VerbError;
 use crate::uploads::land::Refused;
@@ -52,6 +53,11 @@ impl Problem {
             more: Map::new(),
             retry_after_s: None,
         }
+    }
+
+    /// Its code and detail, for an answer that tells of many.
+    pub fn brief(self) -> (&'static str, String) {
+        (self.code, self.detail)
     }
 
     fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
@@ -126,13 +132,22 @@ impl From<VerbError> for Problem {
                     .collect();
                 of(StatusCode::BAD_REQUEST, "invalid_request", "Invalid request").with("errors", errors)
             }
-            VerbError::TooLarge { limit_bytes } => {
+            VerbError::TooLarge { field, limit_bytes } => {
                 of(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large")
                     .with("limit", limit_bytes)
-                    .with("errors", json!([{ "field": "size", "problem": detail }]))
+                    .with("errors", json!([{ "field": field, "problem": detail }]))
             }
             VerbError::NotFound => of(StatusCode::NOT_FOUND, "not_found", "Not found"),
             VerbError::Gone => of(StatusCode::GONE, "gone", "Gone"),
+            VerbError::BatchGone(status) => {
+                of(StatusCode::GONE, "gone", "Gone").with("batchStatus", status.as_str())
+            }
+            VerbError::BatchClosed(_) => of(StatusCode::CONFLICT, "batch_closed", "Batch closed"),
+            VerbError::BatchIncomplete(files) => {
+                let files: Vec<Value> =
+                    files.into_iter().map(|file| json!(OutcomeView::from(file))).collect();
+                of(StatusCode::CONFLICT, "batch_incomplete", "Batch incomplete").with("files", files)
+            }
             VerbError::QuotaExceeded { used_bytes, limit_bytes, requested_bytes } => {
                 of(StatusCode::FORBIDDEN, "quota_exceeded", "Quota exceeded")
                     .with("used", used_bytes)

@@ -5,12 +5,16 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use wharfinger_backends::catalog::{ChunkRow, HistoryLine, Notification, PendingCleanup};
 use wharfinger_lifecycle::file::{Announcement, File};
+use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::quota::Quota;
 
 use super::extract::page_limit;
 use super::problem::Problem;
+use crate::batches::BatchGrant;
+use crate::batches::complete::Completion;
 use crate::clock::rfc3339;
 use crate::pipeline::search::Hit;
+use crate::uploads::FileOutcome;
 use crate::uploads::init::{Grant, GrantedPart, How};
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -26,6 +30,7 @@ pub struct InitRequest {
     content_type: Option<String>,
     /// Lower-case hex.
     checksum_sha256: Option<String>,
+    /// Adds the file to a batch that is active.
     batch_id: Option<String>,
     /// An object of the client's own, at most 16 KiB.
     #[schema(value_type = Option<Object>)]
@@ -33,17 +38,45 @@ pub struct InitRequest {
 }
 
 impl InitRequest {
-    pub fn into_announcement(self) -> Result<Announcement, Problem> {
-        if self.batch_id.is_some() {
-            return Err(Problem::invalid("batchId", "names no batch"));
+    pub fn into_announcement(self) -> Result<(Announcement, Option<BatchId>), Problem> {
+        let InitRequest { file_name, size, content_type, checksum_sha256, batch_id, metadata } = self;
+        let batch = batch_id.map(|id| id.parse()).transpose();
+        let batch = batch.map_err(|_| Problem::invalid("batchId", "is not an id of a batch"))?;
+        let file = BatchFileRequest { file_name, size, content_type, checksum_sha256, metadata };
+        Ok((file.into(), batch))
+    }
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BatchRequest {
+    /// At most 10,000; more can be added by init with `batchId`.
+    pub files: Vec<BatchFileRequest>,
+}
+
+/// One file of a batch, as in init.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BatchFileRequest {
+    #[schema(example = "report.pdf")]
+    file_name: String,
+    #[schema(example = 12_345, minimum = 0)]
+    size: u64,
+    content_type: Option<String>,
+    checksum_sha256: Option<String>,
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+}
+
+impl From<BatchFileRequest> for Announcement {
+    fn from(file: BatchFileRequest) -> Self {
+        Announcement {
+            name: file.file_name,
+            size: file.size,
+            content_type: file.content_type,
+            checksum_sha256: file.checksum_sha256,
+            metadata: file.metadata.map(|raw| raw.get().to_owned()).filter(|text| text != "null"),
         }
-        Ok(Announcement {
-            name: self.file_name,
-            size: self.size,
-            content_type: self.content_type,
-            checksum_sha256: self.checksum_sha256,
-            metadata: self.metadata.map(|raw| raw.get().to_owned()).filter(|text| text != "null"),
-        })
     }
 }
 
@@ -68,6 +101,9 @@ pub struct GrantView {
     file_id: String,
     #[schema(example = "registered")]
     status: &'static str,
+    /// Where it is part of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     upload_url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,6 +152,7 @@ impl From<Grant> for GrantView {
         let mut view = GrantView {
             file_id: grant.file.id.to_string(),
             status: grant.file.status.as_str(),
+            batch_id: grant.file.batch.map(|batch| batch.to_string()),
             upload_url: None,
             method: None,
             headers: None,
@@ -137,6 +174,70 @@ impl From<Grant> for GrantView {
             }
         }
         view
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BatchView {
+    batch_id: String,
+    #[schema(example = "active")]
+    status: &'static str,
+    /// When what is not confirmed is removed.
+    expires_at: String,
+    files: Vec<GrantView>,
+}
+
+impl From<BatchGrant> for BatchView {
+    fn from(BatchGrant { batch, files }: BatchGrant) -> Self {
+        BatchView {
+            batch_id: batch.id.to_string(),
+            status: batch.status.as_str(),
+            expires_at: rfc3339(batch.expires_at),
+            files: files.into_iter().map(GrantView::from).collect(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CompletionView {
+    batch_id: String,
+    #[schema(example = "completed")]
+    status: &'static str,
+    expires_at: String,
+    files: Vec<OutcomeView>,
+}
+
+impl From<Completion> for CompletionView {
+    fn from(Completion { batch, files }: Completion) -> Self {
+        CompletionView {
+            batch_id: batch.id.to_string(),
+            status: batch.status.as_str(),
+            expires_at: rfc3339(batch.expires_at),
+            files: files.into_iter().map(OutcomeView::from).collect(),
+        }
+    }
+}
+
+/// How a file of a batch stands; `code` and `detail` say what keeps it from being confirmed.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OutcomeView {
+    file_id: String,
+    #[schema(example = "ready")]
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "object_missing")]
+    code: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+impl From<FileOutcome> for OutcomeView {
+    fn from(file: FileOutcome) -> Self {
+        let (code, detail) = file.problem.map(|problem| Problem::from(problem).brief()).unzip();
+        OutcomeView { file_id: file.id.to_string(), status: file.status.as_str(), code, detail }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Registers a file with whoever lets its tenant's uploads in. Redis counts first and the catalog says, in the
-//! transaction that makes the file, whether that count still holds; what did not come to be is taken back.
+//! Registers files with whoever lets their tenant's uploads in. Redis counts first and the catalog says, in the
+//! transaction that makes the files, whether that count still holds; what did not come to be is taken back.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ const TWIN_PAUSES_MS: [u64; 4] = [0, 20, 60, 150];
 const ROUND_PAUSE: Backoff = Backoff { base_ms: 5, cap_ms: 100 };
 
 pub async fn register(app: &App, wanted: Registration) -> Result<Registered, VerbError> {
-    let Some(gate) = &app.redis_gate else { return without_redis(app, wanted).await };
-    if let Some(key_use) = &wanted.key_use
-        && let Some(answer) = app.catalog.key_answer(&wanted.file, key_use).await?
-    {
+    let Some(gate) = app.redis_gate.as_ref().filter(|_| wanted.needs_room()) else {
+        return without_redis(app, wanted).await;
+    };
+    if let Some(answer) = known_answer(app, &wanted).await? {
         return Ok(answer);
     }
-    let tenant = gate.tenant(&wanted.file.tenant);
+    let tenant = gate.tenant(&wanted.tenant);
     for round in 1..=ROUNDS_MAX {
         let answer = if gate.is_away() || tenant.is_at_database(app.clock.now()) {
             by_database(app, gate, &tenant, &wanted).await?
@@ -51,7 +51,7 @@ async fn without_redis(app: &App, wanted: Registration) -> Result<Registered, Ve
         let admission = Admission::Database;
         match app.catalog.register(Registration { admission, ..wanted.clone() }).await? {
             Registered::GateMoved(_) => {
-                count::leave(&app.ledger(), app.redis_gate.as_ref(), &wanted.file.tenant).await?
+                count::leave(&app.ledger(), app.redis_gate.as_ref(), &wanted.tenant).await?
             }
             answer => return Ok(answer),
         };
@@ -74,7 +74,7 @@ async fn by_database(
         Registered::GateMoved(moved) => {
             tenant.learn(&moved);
             if gate.is_away() {
-                count::leave(&app.ledger(), app.redis_gate.as_ref(), &wanted.file.tenant).await?;
+                count::leave(&app.ledger(), app.redis_gate.as_ref(), &wanted.tenant).await?;
             }
             Ok(None)
         }
@@ -88,10 +88,10 @@ async fn by_redis(
     tenant: &Tenant,
     wanted: &Registration,
 ) -> Result<Option<Registered>, VerbError> {
-    let (name, file) = (&wanted.file.tenant, &wanted.file);
+    let name = &wanted.tenant;
     let seen = tenant.counts();
     let attempt = fresh_id(app.clock.now());
-    match gate.redis.reserve(name, attempt, file.size, wanted.default_limit_bytes).await {
+    match gate.redis.reserve(name, attempt, wanted.bytes(), wanted.default_limit_bytes).await {
         Err(error) => {
             gate.lost(&error);
             Ok(None)
@@ -146,22 +146,31 @@ async fn by_redis(
     }
 }
 
+/// What its key has made already.
+async fn known_answer(app: &App, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
+    let Some(key_use) = &wanted.key_use else { return Ok(None) };
+    let owner = (&wanted.tenant, &wanted.user);
+    Ok(app.catalog.key_answer(owner, key_use, wanted.now).await?)
+}
+
 /// Asks a few times: a twin that is under way has its answer in a moment.
 async fn key_answer(app: &App, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
-    let Some(key_use) = &wanted.key_use else { return Ok(None) };
+    if wanted.key_use.is_none() {
+        return Ok(None);
+    }
     for pause_ms in TWIN_PAUSES_MS {
         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-        if let Some(answer) = app.catalog.key_answer(&wanted.file, key_use).await? {
+        if let Some(answer) = known_answer(app, wanted).await? {
             return Ok(Some(answer));
         }
     }
     Ok(None)
 }
 
-/// What was counted for a file that is surely not in the catalog.
+/// What was counted for files that are surely not in the catalog.
 async fn release(gate: &RedisGate, wanted: &Registration, attempt: Uuid) {
-    if let Err(error) = gate.redis.release(&wanted.file.tenant, attempt).await {
-        gate.doubt(&wanted.file.tenant);
+    if let Err(error) = gate.redis.release(&wanted.tenant, attempt).await {
+        gate.doubt(&wanted.tenant);
         gate.lost(&error);
     }
 }
@@ -173,8 +182,8 @@ async fn is_doubtful(
     wanted: &Registration,
     limit_bytes: u64,
 ) -> Result<bool, VerbError> {
-    let quota = app.catalog.quota(&wanted.file.tenant, wanted.default_limit_bytes).await?;
-    let fits = quota.used_bytes.saturating_add(wanted.file.size) <= quota.limit_bytes;
+    let quota = app.catalog.quota(&wanted.tenant, wanted.default_limit_bytes).await?;
+    let fits = quota.used_bytes.saturating_add(wanted.bytes()) <= quota.limit_bytes;
     // The limit was set anew, and Redis has not heard of it.
     let is_outdated = quota.limit_bytes != limit_bytes;
     Ok(is_outdated || (fits && tenant.may_doubt(app.clock.now())))

@@ -1,6 +1,7 @@
 //! Healers. Each looks at the catalog and the store and mends what it finds, in bounded batches; an error on
 //! one item never ends a sweep.
 
+pub mod expired_batches;
 pub mod pending_cleanups;
 pub mod quota_sync;
 mod turn;

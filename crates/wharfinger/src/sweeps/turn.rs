@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::{Catalog, Fence, SweepClaim, SweepTurn};
 use wharfinger_lifecycle::UnixMs;
 
-use super::{pending_cleanups, quota_sync, upload_window};
+use super::{expired_batches, pending_cleanups, quota_sync, upload_window};
 use crate::app::App;
 use crate::clock::to_utc;
 use crate::config::Settings;
@@ -26,6 +26,7 @@ pub enum Sweep {
     UploadWindow,
     PendingCleanups,
     QuotaSync,
+    ExpiredBatches,
 }
 
 impl Sweep {
@@ -34,6 +35,7 @@ impl Sweep {
             Sweep::UploadWindow => upload_window::NAME,
             Sweep::PendingCleanups => pending_cleanups::NAME,
             Sweep::QuotaSync => quota_sync::NAME,
+            Sweep::ExpiredBatches => expired_batches::NAME,
         }
     }
 
@@ -42,6 +44,7 @@ impl Sweep {
             Sweep::UploadWindow => &settings.window_schedule,
             Sweep::PendingCleanups => &settings.cleanup_schedule,
             Sweep::QuotaSync => &settings.quota_sync_schedule,
+            Sweep::ExpiredBatches => &settings.batch_timeout_schedule,
         }
     }
 
@@ -57,6 +60,7 @@ impl Sweep {
             Sweep::UploadWindow => upload_window::run(app, turn).await.map(|_| ()),
             Sweep::PendingCleanups => pending_cleanups::run(app, turn).await.map(|_| ()),
             Sweep::QuotaSync => quota_sync::run(app, turn).await.map(|_| ()),
+            Sweep::ExpiredBatches => expired_batches::run(app, turn).await.map(|_| ()),
         }
     }
 }

@@ -16,7 +16,7 @@ use wharfinger_lifecycle::limits::MIB;
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::state::Status;
 
-use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find, parts};
+use super::{Caller, STALE_TRIES_MAX, VerbError, check_batch, commit, find, parts};
 use crate::app::App;
 
 pub async fn confirm(
@@ -33,6 +33,7 @@ pub async fn confirm(
         if read.status != Status::Registered {
             return Ok(read.status);
         }
+        check_batch(app, &read).await?;
         if let Some(later) = put_off_cleaner(app, &read, checksum_sha256.as_deref()) {
             // Committed or not, the next round finds what holds.
             commit(app, later, &caller.actor()).await?;

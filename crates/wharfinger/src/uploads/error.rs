@@ -3,6 +3,8 @@
 use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::catalog::CatalogError;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::batch::{self, BatchStatus};
+use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,16 +13,30 @@ pub struct FieldProblem {
     pub problem: String,
 }
 
+/// How one file of a batch stands, and what keeps it from being confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileOutcome {
+    pub id: FileId,
+    pub status: Status,
+    pub problem: Option<VerbError>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbError {
     #[error("{}", .0.iter().map(|f| format!("`{}` {}", f.field, f.problem)).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<FieldProblem>),
     #[error("a file may have at most {limit_bytes} bytes")]
-    TooLarge { limit_bytes: u64 },
-    #[error("no such file")]
+    TooLarge { field: String, limit_bytes: u64 },
+    #[error("no such file or batch")]
     NotFound,
     #[error("the upload was not confirmed in time and has been removed")]
     Gone,
+    #[error("the batch is {0}: what was not confirmed is gone")]
+    BatchGone(BatchStatus),
+    #[error("{0}: it takes no more files and ends no other way")]
+    BatchClosed(batch::Refusal),
+    #[error("{} files of the batch are not confirmed", .0.iter().filter(|file| file.problem.is_some()).count())]
+    BatchIncomplete(Vec<FileOutcome>),
     #[error("{requested_bytes} bytes do not fit: {used_bytes} of {limit_bytes} are in use")]
     QuotaExceeded { used_bytes: u64, limit_bytes: u64, requested_bytes: u64 },
     #[error("you hold {held_bytes} bytes in unconfirmed uploads, of {limit_bytes} that you may")]
@@ -63,7 +79,7 @@ fn shown(first: &[u32], count: u32) -> String {
 
 impl VerbError {
     /// Somebody else was faster every time.
-    pub(super) fn busy() -> VerbError {
+    pub(crate) fn busy() -> VerbError {
         VerbError::Unavailable("the file is changed too often at this moment".into())
     }
 

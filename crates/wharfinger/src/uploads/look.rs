@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use wharfinger_backends::catalog::Catalog;
+use wharfinger_lifecycle::batch::BatchStatus;
 use wharfinger_lifecycle::file::{self, Change, File, Look};
 use wharfinger_lifecycle::id::FileId;
 
@@ -38,7 +39,7 @@ pub async fn look(app: &App, catalog: &Catalog, id: FileId, actor: &str) -> Resu
         let (change, looked) = match file::look(&read, &app.policy, app.clock.now()) {
             Look::NotYet => return Ok(Looked::Nothing),
             Look::Refund(change) => (*change, Looked::Refunded),
-            Look::Unconfirmed => unconfirmed(app, &read).await?,
+            Look::Unconfirmed => unconfirmed(app, catalog, &read).await?,
             Look::Forget => match catalog.forget(read.clone()).await? {
                 true => return Ok(Looked::Forgotten),
                 false => (put_off_forgetting(app, &read), Looked::Deferred),
@@ -48,7 +49,7 @@ pub async fn look(app: &App, catalog: &Catalog, id: FileId, actor: &str) -> Resu
             if looked == Looked::Reclaimed {
                 metric::orphan_cleaned(&read.tenant);
                 tracing::info!(job = actor, fileId = %id, tenant = %read.tenant, action = "reclaimed",
-                    bytes = read.size, "an upload was not confirmed in its window");
+                    bytes = read.size, "an upload was not confirmed in time");
             }
             return Ok(looked);
         }
@@ -56,13 +57,18 @@ pub async fn look(app: &App, catalog: &Catalog, id: FileId, actor: &str) -> Resu
     Err(VerbError::busy())
 }
 
-async fn unconfirmed(app: &App, read: &File) -> Result<(Change, Looked), VerbError> {
+async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Change, Looked), VerbError> {
     // A catalog from a backup may take for unconfirmed what was confirmed since.
     if !app.store_is_ours.load(Ordering::Relaxed) {
         let now = app.clock.now();
         return Ok((file::defer(read, now.saturating_add(DEFER_UNSURE_MS), now), Looked::Deferred));
     }
-    if app.settings.window_policy == WindowPolicy::Rescue {
+    let batch = match read.batch {
+        Some(id) => catalog.batch(id).await?.map(|batch| batch.status),
+        None => None,
+    };
+    // Whoever cancels a batch wants none of what is not confirmed.
+    if app.settings.window_policy == WindowPolicy::Rescue && batch != Some(BatchStatus::Cancelled) {
         match confirm::examine(app, read, None, "rescued: its client did not come back").await {
             Ok(change) => return Ok((change, Looked::Rescued)),
             Err(VerbError::Unavailable(why)) => {
@@ -80,7 +86,12 @@ async fn unconfirmed(app: &App, read: &File) -> Result<(Change, Looked), VerbErr
             Err(error) => return Err(error),
         }
     }
-    let change = file::reclaim(read, "not confirmed in its window", &app.policy, app.clock.now())
+    let reason = match batch {
+        Some(BatchStatus::Cancelled) => "its batch was cancelled",
+        Some(BatchStatus::Active | BatchStatus::Expired | BatchStatus::Completed) => "its batch has expired",
+        None => "not confirmed in its window",
+    };
+    let change = file::reclaim(read, reason, &app.policy, app.clock.now())
         .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
     Ok((change, Looked::Reclaimed))
 }

@@ -1,5 +1,6 @@
 //! The verbs of an upload's life, one per file. Each re-reads, lets the lifecycle decide, and commits once.
 
+pub(crate) mod announce;
 pub mod confirm;
 pub mod delete;
 pub mod download;
@@ -12,10 +13,10 @@ pub mod parts;
 pub mod reissue;
 
 use wharfinger_backends::catalog::{Catalog, CatalogError, Scope};
-use wharfinger_lifecycle::file::Change;
+use wharfinger_lifecycle::file::{Change, File};
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
-pub use error::{FieldProblem, VerbError};
+pub use error::{FieldProblem, FileOutcome, VerbError};
 
 use crate::app::App;
 use crate::telemetry::metric;
@@ -77,7 +78,16 @@ impl Caller {
 }
 
 /// How often a verb reads again after somebody else was faster.
-const STALE_TRIES_MAX: u32 = 20;
+pub(crate) const STALE_TRIES_MAX: u32 = 20;
+
+/// A file whose batch was called off is as good as gone, although nobody may have looked at it yet.
+async fn check_batch(app: &App, file: &File) -> Result<(), VerbError> {
+    let Some(id) = file.batch else { return Ok(()) };
+    match app.catalog.batch(id).await? {
+        Some(batch) if batch.status.is_called_off() => Err(VerbError::BatchGone(batch.status)),
+        _ => Ok(()),
+    }
+}
 
 /// Commits a change and does what follows from it outside the catalog. False: somebody was faster, read again.
 async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbError> {

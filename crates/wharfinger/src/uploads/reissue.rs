@@ -5,7 +5,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::transition::Refusal;
 
 use super::init::{Grant, grant};
-use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find};
+use super::{Caller, STALE_TRIES_MAX, VerbError, check_batch, commit, find};
 use crate::app::App;
 
 pub async fn reissue(app: &App, caller: &Caller, id: FileId) -> Result<Grant, VerbError> {
@@ -16,6 +16,7 @@ pub async fn reissue(app: &App, caller: &Caller, id: FileId) -> Result<Grant, Ve
             Refusal::Dead => VerbError::Gone,
             Refusal::NotFrom { from, .. } => VerbError::AlreadyConfirmed(from),
         })?;
+        check_batch(app, &read).await?;
         // Who was faster wanted the same, as when many repeat one key at once: the row knows of the deadline.
         let late_enough = |first| read.url_dead_at > first || read.url_dead_at == change.after.url_dead_at;
         if first_deadline.is_some_and(late_enough) {

@@ -26,6 +26,7 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 16] = [
         Box::pin(loops::scheduled(app, stop, Sweep::PendingCleanups))
     }),
     ("upload window", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::UploadWindow))),
+    ("batch timeout", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::ExpiredBatches))),
     ("quota sync", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::QuotaSync))),
     ("refunds", &ProcessRole::ALL, |app, stop| Box::pin(loops::refunds(app, stop))),
     ("settlements", &[Api], |app, stop| Box::pin(loops::settlements(app, stop))),

@@ -4,8 +4,8 @@
 
 use wharfinger_backends::faults::{Fault, Faults};
 
-use crate::oracle;
 use crate::test_app::{Answer, Database, Ground, TestApp};
+use crate::{batches, oracle};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
 const DAY_MS: i64 = 86_400_000;
@@ -26,20 +26,54 @@ enum Verb {
     Reclaim,
     Reap,
     Forget,
+    OpenBatch,
+    CompleteBatch,
+    CancelBatch,
+    ExpireBatch,
 }
 
 /// What a server was asked before the fault.
 struct Scene {
     id: String,
     grant: serde_json::Value,
+    batch: serde_json::Value,
+}
+
+/// So long may a batch stay open here: shorter than it takes to heal.
+const BATCH_MS: i64 = 2 * 3_600_000;
+
+fn ground(database: Database) -> Ground {
+    Ground::with(database, &[("BATCH_TIMEOUT_MS", "7200000")])
+}
+
+/// A batch of two files that are uploaded; of one that will not be completed the first is confirmed.
+async fn prepare_batch(verb: Verb, ground: &Ground, server: &TestApp) -> Scene {
+    let me = server.me();
+    let batch = batches::open(&me, &[BYTES.len(); 2]).await;
+    for grant in batch["files"].as_array().expect("files") {
+        server.put_bytes(grant, BYTES).await.expect(200);
+    }
+    let grant = batch["files"][0].clone();
+    let id = grant["fileId"].as_str().expect("an id").to_owned();
+    if verb != Verb::CompleteBatch {
+        me.confirm(&id).await.expect(200);
+    }
+    if verb == Verb::ExpireBatch {
+        // Its files are not due by themselves yet.
+        ground.advance(BATCH_MS + 1_000);
+    }
+    Scene { id, grant, batch }
 }
 
 impl Verb {
     /// Brings a file to the state that the verb is for.
     async fn prepare(self, ground: &Ground, server: &TestApp) -> Option<Scene> {
         let me = server.me();
-        if matches!(self, Verb::Init | Verb::InitWithKey) {
+        if matches!(self, Verb::Init | Verb::InitWithKey | Verb::OpenBatch) {
             return None;
+        }
+        if matches!(self, Verb::CompleteBatch | Verb::CancelBatch | Verb::ExpireBatch) {
+            return Some(prepare_batch(self, ground, server).await);
         }
         let grant = me.init("cargo", BYTES.len() as u64).await.expect(201);
         let id = grant["fileId"].as_str().expect("an id").to_owned();
@@ -59,7 +93,7 @@ impl Verb {
         if self == Verb::Reclaim {
             ground.advance(2 * 3_600_000);
         }
-        Some(Scene { id, grant })
+        Some(Scene { id, grant, batch: serde_json::Value::Null })
     }
 
     /// Does the verb once; what it answers may be anything.
@@ -81,12 +115,15 @@ impl Verb {
             (Verb::Reissue, _) => Some(me.post(&format!("{path}/url"), serde_json::json!({})).await),
             (Verb::Download, _) => Some(me.get(&format!("{path}/download")).await),
             (Verb::DeleteRegistered | Verb::DeleteReady, _) => Some(me.delete(&path).await),
-            (Verb::Reclaim | Verb::Reap | Verb::Forget, _) => {
+            (Verb::OpenBatch, _) => Some(open_batch(server, key).await),
+            (Verb::CompleteBatch, Some(scene)) => Some(batches::complete(&me, &scene.batch).await),
+            (Verb::CancelBatch, Some(scene)) => Some(batches::cancel(&me, &scene.batch).await),
+            (Verb::Reclaim | Verb::Reap | Verb::Forget | Verb::ExpireBatch, _) => {
                 // A sweep that is hit may fail; the next one goes on.
                 let _ = wharfinger::worker::run_all_due(&server.app).await;
                 None
             }
-            (Verb::Put, None) => None,
+            (Verb::Put | Verb::CompleteBatch | Verb::CancelBatch, None) => None,
         }
     }
 }
@@ -98,6 +135,10 @@ fn here(grant: &serde_json::Value, server: &TestApp) -> serde_json::Value {
     let path = url.split_once("/blobs/").expect("a local URL").1;
     grant["uploadUrl"] = format!("{}/blobs/{path}", server.url).into();
     grant
+}
+
+async fn open_batch(server: &TestApp, key: &str) -> Answer {
+    batches::open_with_key(&server.me(), key, &batches::wanted(&[BYTES.len(); 2])).await
 }
 
 async fn init_with_key(server: &TestApp, key: &str) -> Answer {
@@ -175,6 +216,21 @@ async fn check_promises(
                 assert_eq!(answer.body["fileId"], first["fileId"]);
             }
         }
+        (Verb::OpenBatch, _) => {
+            let first = open_batch(server, key).await.expect(201);
+            let second = open_batch(server, key).await.expect(201);
+            assert_eq!(batches::each(&first, "fileId"), batches::each(&second, "fileId"));
+            if let (true, Some(answer)) = (acknowledged, answer) {
+                assert_eq!(batches::each(&answer.body, "fileId"), batches::each(&first, "fileId"));
+            }
+        }
+        (Verb::CompleteBatch, Some(scene)) => {
+            let completed = batches::complete(&me, &scene.batch).await.expect(200);
+            assert_eq!(batches::each(&completed, "status"), ["ready"; 2]);
+        }
+        (Verb::CancelBatch, Some(scene)) if acknowledged => {
+            me.confirm(batches::each(&scene.batch, "fileId")[1]).await.expect_problem(410, "gone");
+        }
         (Verb::Confirm, Some(scene)) => {
             assert_eq!(me.confirm(&scene.id).await.expect(200)["status"], "ready");
         }
@@ -194,6 +250,10 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
     let file = server.me().get(&format!("/api/v2/files/{}", scene.id)).await;
     let acknowledged = answer.is_some_and(|answer| answer.status.is_success());
     match verb {
+        Verb::CompleteBatch | Verb::CancelBatch | Verb::ExpireBatch => {
+            assert_eq!(file.expect(200)["status"], "ready");
+            batch_has_ended(verb, server, scene, acknowledged).await;
+        }
         Verb::Confirm | Verb::Download => assert_eq!(file.expect(200)["status"], "ready"),
         Verb::Put if acknowledged => assert_eq!(file.expect(200)["status"], "ready"),
         Verb::Reclaim => drop(file.expect_problem(410, "gone")),
@@ -209,6 +269,25 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
         let about = told.iter().filter(|n| n["fileId"] == scene.id.as_str()).count();
         assert_eq!(about, 1);
     }
+}
+
+/// A completed batch is whole; of another the rest is gone. Its owner is told once if its time was over (I14).
+async fn batch_has_ended(verb: Verb, server: &TestApp, scene: &Scene, acknowledged: bool) {
+    let me = server.me();
+    let batch = me.get(&batches::path(&scene.batch)).await.expect(200);
+    let status = batch["status"].as_str().expect("a status");
+    match verb {
+        Verb::CompleteBatch => assert_eq!(status, "completed"),
+        Verb::CancelBatch if acknowledged => assert_eq!(status, "cancelled"),
+        Verb::ExpireBatch => assert_eq!(status, "expired"),
+        _ => assert!(status == "cancelled" || status == "expired", "{status}"),
+    }
+    let rest = if status == "completed" { "ready" } else { "deleted" };
+    assert_eq!(batches::each(&batch, "status"), ["ready", rest]);
+    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    let told = told["notifications"].as_array().expect("a list");
+    let about = told.iter().filter(|n| n["kind"] == "batch-expired" && n["batchId"] == batch["batchId"]);
+    assert_eq!(about.count(), usize::from(status == "expired"));
 }
 
 /// Past every window and every pause between attempts, also for what crashed uploads left on disk.
@@ -229,14 +308,14 @@ macro_rules! every_verb {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, Ground::new(Database::Sqlite)).await;
+                hit_every_call(Verb::$verb, ground(Database::Sqlite)).await;
             })*
         }
         mod postgres {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, Ground::new(Database::Postgres)).await;
+                hit_every_call(Verb::$verb, ground(Database::Postgres)).await;
             })*
         }
     };
@@ -261,7 +340,8 @@ mod redis {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
                 let redis = harness::redis::shared().own_database();
-                hit_every_call(Verb::$verb, Ground::with_redis(Database::Postgres, &redis, &[])).await;
+                let short = [("BATCH_TIMEOUT_MS", "7200000")];
+                hit_every_call(Verb::$verb, Ground::with_redis(Database::Postgres, &redis, &short)).await;
             })*
         };
     }
@@ -273,6 +353,8 @@ mod redis {
         delete_ready: DeleteReady,
         reclaim: Reclaim,
         confirm: Confirm,
+        open_batch: OpenBatch,
+        cancel_batch: CancelBatch,
     }
 }
 
@@ -317,4 +399,8 @@ every_verb! {
     reclaim: Reclaim,
     reap: Reap,
     forget: Forget,
+    open_batch: OpenBatch,
+    complete_batch: CompleteBatch,
+    cancel_batch: CancelBatch,
+    expire_batch: ExpireBatch,
 }

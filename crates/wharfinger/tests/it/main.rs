@@ -1,5 +1,6 @@
 //! The integration tests: one binary, driven through HTTP and the command line, against real servers.
 
+mod batches;
 mod cli;
 mod crash;
 mod deploy;

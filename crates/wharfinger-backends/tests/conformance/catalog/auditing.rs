@@ -2,6 +2,7 @@
 
 use wharfinger_lifecycle::file::File;
 
+use super::batches::opening;
 use super::sample::{NOW, POLICY, confirmed, deleted, registered};
 use super::site::Site;
 
@@ -35,6 +36,8 @@ const COUNTERS: &str = "the counters agree with the files";
 const OBJECTS: &str = "every file has its object row, and every object row its file";
 const HISTORY: &str = "a file's history ends in its status (I16)";
 const DEAD: &str = "nothing comes back from the dead (I16)";
+const BATCH: &str = "a file's batch is there and its owner's (I11)";
+const COMPLETED: &str = "a completed batch waits for nothing";
 const LOOK: &str = "whatever is not at rest says when it is looked at next (I15)";
 
 pub(super) async fn the_audit_finds_wrong_quotas(site: &Site) {
@@ -120,4 +123,18 @@ pub(super) async fn the_audit_finds_a_row_nobody_looks_at(site: &Site) {
     };
     finds(site, &damage, &[LOOK], &id).await;
     mend(site, &set("1")).await;
+}
+
+pub(super) async fn the_audit_finds_files_of_wrong_batches(site: &Site) {
+    let (batch, wanted) = opening(("harbour", "ada"), &[10]);
+    site.catalog.register(wanted).await.expect("answered");
+    let files = site.catalog.batch_files(batch.id, None, 10).await.expect("read");
+    let id = files[0].id.to_string();
+    let set = |what: &str| format!("UPDATE upload_batches SET {what} WHERE id = '{}'", batch.id);
+    finds(site, &set("user_id = 'ben'"), &[BATCH], &id).await;
+    mend(site, &set("user_id = 'ada'")).await;
+    finds(site, "UPDATE files SET batch_id = 'none'", &[BATCH], &id).await;
+    mend(site, &format!("UPDATE files SET batch_id = '{}'", batch.id)).await;
+    finds(site, &set("status = 'completed', ended_at = 1"), &[COMPLETED], &id).await;
+    mend(site, &set("status = 'active', ended_at = NULL")).await;
 }

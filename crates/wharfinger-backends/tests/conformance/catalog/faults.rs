@@ -1,12 +1,14 @@
 //! A fault at every call of a verb: afterwards it has happened entirely or not at all, the caller was not told
 //! otherwise, and where it has not happened it can be done again.
 
-use wharfinger_backends::catalog::{Catalog, CatalogError, CleanupOutcome, Registration};
+use wharfinger_backends::catalog::{Catalog, CatalogError, CleanupOutcome, Ending, Registration};
 use wharfinger_backends::faults::{Fault, Faults};
+use wharfinger_lifecycle::batch::Batch;
 use wharfinger_lifecycle::file::{self, Change};
 
+use super::batches::opening;
 use super::sample::{
-    HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, claim, confirm, deleted, registered, registration, with_key,
+    only,     HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, claim, confirm, deleted, registered, registration, with_key,
     work,
 };
 use super::site::{Difference, Site, difference};
@@ -102,12 +104,33 @@ pub(super) async fn a_fault_never_halves_a_registration(site: &Site) {
         site,
         async |_| {
             let wanted = registration(ADA, 10);
-            let key = wanted.file.id.to_string();
+            let key = only(&wanted).id.to_string();
             with_key(wanted, &key, "body")
         },
         made,
     )
     .await;
+}
+
+pub(super) async fn a_fault_never_halves_a_batch(site: &Site) {
+    registered(&site.catalog, ADA, 10).await;
+    let open = async |_: &Catalog| {
+        let (batch, wanted) = opening(ADA, &[10, 20]);
+        with_key(wanted, &batch.id.to_string(), "body")
+    };
+    let made = async |catalog: &Catalog, wanted: Registration| catalog.register(wanted).await.map(drop);
+    try_every_fault(site, open, made).await;
+    for ending in [Ending::Cancelled, Ending::Expired] {
+        let opened = async |catalog: &Catalog| {
+            let (batch, wanted) = opening(ADA, &[10, 20]);
+            catalog.register(wanted).await.expect("answered");
+            batch
+        };
+        let ended = async |catalog: &Catalog, batch: Batch| {
+            catalog.end_batch(batch.id, ending, batch.expires_at).await.map(drop)
+        };
+        try_every_fault(site, opened, ended).await;
+    }
 }
 
 async fn committing(catalog: &Catalog, change: Change) -> Result<(), CatalogError> {

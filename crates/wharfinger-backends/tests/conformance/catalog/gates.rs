@@ -6,7 +6,7 @@ use wharfinger_backends::catalog::{
 };
 use wharfinger_lifecycle::file::{self, File};
 
-use super::sample::{LIMIT, NOW, REFUSING, SECOND, committed, registered, registration, tenant};
+use super::sample::{only, LIMIT, NOW, REFUSING, SECOND, committed, registered, registration, tenant};
 use super::site::{Site, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -85,8 +85,8 @@ pub(super) async fn refunds_go_to_whoever_counts(site: &Site) {
     let before = registered(&beside, ADA, 1).await;
     moved(&beside, GateKeeper::Redis).await;
     for (size, catalog) in [(2, &beside), (4, &site.catalog)] {
-        let file = by_redis(size, 1).file;
-        let made = Registration { file: file.clone(), ..by_redis(size, 1) };
+        let made = by_redis(size, 1);
+        let file = only(&made).clone();
         assert_eq!(beside.register(made).await.expect("answered"), Registered::Made);
         committed(catalog, ended(&file)).await;
     }
@@ -106,7 +106,7 @@ pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
     let mut files = Vec::new();
     for size in 1..=20 {
         let wanted = by_redis(size, 1);
-        files.push(wanted.file.clone());
+        files.push(only(&wanted).clone());
         assert_eq!(beside.register(wanted).await.expect("answered"), Registered::Made);
     }
     let handles = [beside.clone(), site.beside_redis().await];

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::quota::Quota;
 
 use super::sample::{
-    LIMIT, NOW, POLICY, SECOND, committed, confirm, registered, registration, tenant, with_key, work,
+    LIMIT, NOW, POLICY, SECOND, committed, confirm, only, registered, registration, tenant, with_key, work,
 };
 use super::site::Site;
 
@@ -35,8 +35,11 @@ async fn one_that_fails_does_not_disturb_the_others() {
     // Sixty fit of which ten are there; one of each ten is the id of another, and breaks a rule of the schema.
     let registrations: Vec<Registration> = (0..100)
         .map(|n| {
-            let wanted = registration(ADA, 10);
-            if n % 10 == 3 { Registration { file: old.clone(), ..wanted } } else { wanted }
+            let mut wanted = registration(ADA, 10);
+            if n % 10 == 3 {
+                wanted.files[0].file = old.clone();
+            }
+            wanted
         })
         .collect();
     let registering = join_all(registrations.iter().map(|wanted| catalog.register(wanted.clone())));
@@ -51,7 +54,7 @@ async fn one_that_fails_does_not_disturb_the_others() {
     assert_eq!(site.texts("SELECT id FROM jobs WHERE queue = 'work'").await.len(), 20);
     let mut made = 0;
     for (n, outcome) in registering.iter().enumerate() {
-        let wanted = &registrations[n].file;
+        let wanted = only(&registrations[n]);
         match outcome {
             Ok(Registered::Made) => {
                 made += 1;
@@ -78,7 +81,7 @@ async fn five_under(site: &Site, faults: Faults) -> (Vec<(File, Result<Registere
     let catalog = site.faulty(faults.clone()).await;
     let wanted: Vec<Registration> = (0..5).map(|_| registration(ADA, 10)).collect();
     let answers = join_all(wanted.iter().map(|wanted| catalog.register(wanted.clone()))).await;
-    (wanted.into_iter().map(|wanted| wanted.file).zip(answers).collect(), faults.calls())
+    (wanted.iter().map(|wanted| only(wanted).clone()).zip(answers).collect(), faults.calls())
 }
 
 #[tokio::test]
@@ -124,7 +127,7 @@ async fn nobody_is_answered_by_what_did_not_commit() {
         let again = with_key(registration(ADA, 500), "key", "body");
         let mut third = registration(ADA, 501);
         third.default_limit_bytes = 1_010;
-        let id = first.file.id;
+        let id = only(&first).id;
         let answers = tokio::join!(catalog.register(first), catalog.register(again), catalog.register(third));
         (id, answers)
     };
@@ -134,7 +137,7 @@ async fn nobody_is_answered_by_what_did_not_commit() {
         let catalog = site.faulty(counting.clone()).await;
         let (id, answers) = together(&catalog).await;
         assert_eq!(answers.0.expect("answered"), Registered::Made);
-        assert_eq!(answers.1.expect("answered"), Registered::Repeated(id));
+        assert_eq!(answers.1.expect("answered"), Registered::Repeated(id.0));
         let exceeded = Registered::QuotaExceeded { used_bytes: 510, limit_bytes: 1_010 };
         assert_eq!(answers.2.expect("answered"), exceeded);
     }
@@ -156,7 +159,7 @@ async fn nobody_is_answered_by_what_did_not_commit() {
 async fn a_verb_runs_to_its_end_without_its_caller() {
     let site = Site::sqlite().await;
     let wanted = registration(ADA, 10);
-    let file = wanted.file.clone();
+    let file = only(&wanted).clone();
     let mut asking = Box::pin(site.catalog.register(wanted));
     assert!(futures::poll!(&mut asking).is_pending(), "sent and not answered");
     drop(asking);

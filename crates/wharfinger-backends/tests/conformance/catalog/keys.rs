@@ -4,14 +4,14 @@ use wharfinger_backends::catalog::{Registered, Registration};
 use wharfinger_lifecycle::file::{self, File};
 
 use super::sample::{
-    HOUR, LIMIT, NOW, REFUSING, SECOND, committed, registration, registration_at, tenant, with_key,
+    only,     HOUR, LIMIT, NOW, REFUSING, SECOND, committed, registration, registration_at, tenant, with_key,
 };
 use super::site::{Site, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
 async fn made(site: &Site, registration: Registration) -> File {
-    let file = registration.file.clone();
+    let file = only(&registration).clone();
     assert_eq!(site.catalog.register(registration).await.expect("answered"), Registered::Made);
     file
 }
@@ -21,7 +21,7 @@ pub(super) async fn a_key_makes_one_file(site: &Site) {
     let before = site.dump().await;
 
     let again = with_key(registration(ADA, 10), "key", "body");
-    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id));
+    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id.0));
     let other_body = with_key(registration(ADA, 10), "key", "another body");
     assert_eq!(site.catalog.register(other_body).await.expect("answered"), Registered::KeyMismatch);
     assert_eq!(site.dump().await, before);
@@ -41,18 +41,18 @@ pub(super) async fn a_key_outlives_its_file(site: &Site) {
     let file = made(site, with_key(registration(ADA, 10), "key", "body")).await;
     committed(&site.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
     let again = with_key(registration(ADA, 10), "key", "body");
-    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id));
+    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id.0));
 }
 
 pub(super) async fn an_expired_key_is_free_again(site: &Site) {
     let day = 24 * HOUR;
     let first = made(site, with_key(registration(ADA, 10), "key", "body")).await;
     let just_before = with_key(registration_at(ADA, 10, NOW + day - 1), "key", "body");
-    assert_eq!(site.catalog.register(just_before).await.expect("answered"), Registered::Repeated(first.id));
+    assert_eq!(site.catalog.register(just_before).await.expect("answered"), Registered::Repeated(first.id.0));
 
     let second = made(site, with_key(registration_at(ADA, 10, NOW + day), "key", "another body")).await;
     let again = with_key(registration_at(ADA, 10, NOW + day + 1), "key", "another body");
-    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(second.id));
+    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(second.id.0));
     let as_before = with_key(registration_at(ADA, 10, NOW + 2 * day - 1), "key", "body");
     assert_eq!(site.catalog.register(as_before).await.expect("answered"), Registered::KeyMismatch);
 }
@@ -79,13 +79,13 @@ pub(super) async fn one_key_at_the_same_time_makes_one_file(site: &Site) {
         let answers = all_at_once((0..12).map(|n| {
             let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
             let wanted = with_key(registration(ADA, 10), &key, "body");
-            async move { (wanted.file.id, catalog.register(wanted).await.expect("answered")) }
+            async move { (only(&wanted).id, catalog.register(wanted).await.expect("answered")) }
         }))
         .await;
         let made: Vec<_> = answers.iter().filter(|(_, answer)| *answer == Registered::Made).collect();
         assert_eq!(made.len(), 1);
         let first = made[0].0;
-        let repeated = answers.iter().filter(|(_, answer)| *answer == Registered::Repeated(first)).count();
+        let repeated = answers.iter().filter(|(_, answer)| *answer == Registered::Repeated(first.0)).count();
         assert_eq!(repeated, 11);
     }
     assert_eq!(site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 50);

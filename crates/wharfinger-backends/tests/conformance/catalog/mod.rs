@@ -102,6 +102,20 @@ cases! {
         a_claimed_line_is_hidden_and_comes_again
         eight_relays_never_get_the_same_line
         jobs_are_claimed_by_name;
+    batches:
+        a_batch_comes_to_be_whole
+        a_batch_that_does_not_fit_leaves_nothing
+        a_key_makes_one_batch
+        ten_thousand_files_are_one_batch
+        a_file_joins_its_owners_active_batch_only
+        a_batch_ends_once
+        what_is_not_confirmed_is_called_off
+        an_expired_batch_is_told_of_once
+        completing_waits_for_every_file
+        adding_races_with_ending
+        fresh_urls_are_for_those_that_are_as_they_were
+        overdue_batches_are_found_oldest_first
+        an_ended_batch_goes_with_its_last_file;
     telling:
         a_notice_is_told_in_full
         notices_are_told_newest_first_and_to_nobody_else
@@ -172,7 +186,8 @@ cases! {
         the_audit_finds_wrong_counters
         the_audit_finds_lost_objects_and_files
         the_audit_finds_histories_that_cannot_be
-        the_audit_finds_a_row_nobody_looks_at;
+        the_audit_finds_a_row_nobody_looks_at
+        the_audit_finds_files_of_wrong_batches;
     guards:
         a_row_not_at_rest_is_looked_at
         a_file_is_what_it_can_be
@@ -185,6 +200,7 @@ cases! {
         a_fault_never_halves_a_confirm
         a_fault_never_halves_a_delete
         a_fault_never_halves_a_reclaim
+        a_fault_never_halves_a_batch
         a_fault_never_halves_the_claim_of_cleanups
         a_fault_never_halves_the_settling_of_cleanups
         a_fault_never_halves_the_completion_of_jobs

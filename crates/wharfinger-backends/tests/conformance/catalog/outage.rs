@@ -8,7 +8,7 @@ use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogUrl, Registered
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::file::File;
 
-use super::sample::{NOW, registration};
+use super::sample::{NOW, only, registration};
 use super::site::open;
 
 type Outcome = (File, Result<Registered, CatalogError>);
@@ -17,7 +17,7 @@ type Outcome = (File, Result<Registered, CatalogError>);
 async fn keep_registering(catalog: Catalog, user: String, told: mpsc::Sender<Outcome>) {
     loop {
         let wanted = registration(("harbour", &user), 1);
-        let file = wanted.file.clone();
+        let file = only(&wanted).clone();
         let outcome = catalog.register(wanted).await;
         if told.send((file, outcome)).await.is_err() {
             return;
@@ -99,7 +99,7 @@ async fn what_did_not_commit_is_tried_again_on_another_connection() {
     let mut admin = PgConnection::connect(&url).await.expect("a connection");
 
     let wanted = registration(("harbour", "ada"), 1);
-    let file = wanted.file.clone();
+    let file = only(&wanted).clone();
     run(&mut blocker, "BEGIN").await;
     run(&mut blocker, "LOCK TABLE files IN ACCESS EXCLUSIVE MODE").await;
     let writing = tokio::spawn({

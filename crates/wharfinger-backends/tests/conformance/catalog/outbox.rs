@@ -22,7 +22,7 @@ async fn claimed(catalog: &Catalog, limit: usize, now: i64) -> Vec<OutboxLine> {
 
 pub(super) async fn a_line_says_what_it_is_about(site: &Site) {
     let wanted = Registration { by_broker: true, ..registration(ADA, 1) };
-    let (job, due_at) = (wanted.check_id, wanted.check.run_at);
+    let (job, due_at) = (wanted.files[0].check_id, wanted.files[0].check.run_at);
     site.catalog.register(wanted).await.expect("answered");
     // Whoever needs no broker leaves no line.
     site.catalog.register(registration(ADA, 1)).await.expect("answered");

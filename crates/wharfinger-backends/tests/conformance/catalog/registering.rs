@@ -2,13 +2,13 @@
 
 use wharfinger_backends::catalog::{CatalogError, HistoryLine, Registered, Registration};
 use wharfinger_lifecycle::file::{self, Announcement, Pin};
-use wharfinger_lifecycle::id::{BatchId, FileId};
+use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    CHECKS, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, deleted, registered,
+    only,     CHECKS, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, deleted, registered,
     registration, tenant, user, with_key,
 };
 use super::site::{Site, all_at_once};
@@ -25,10 +25,9 @@ pub(super) async fn a_registration_is_whole(site: &Site) {
         metadata: Some(r#"{"project":"Ä \"quoted\"","n":1.50}"#.into()),
     };
     let mut wanted = registration(ADA, 1_234);
-    wanted.file = file::register(wanted.file.id, tenant(ADA.0), user(ADA.1), announced, &POLICY, NOW);
-    let batch: BatchId = "018f4e6e-7f3a-7000-8000-00000000000b".parse().expect("a fixed id");
-    wanted.file.batch = Some(batch);
-    let file = wanted.file.clone();
+    let id = only(&wanted).id;
+    wanted.files[0].file = file::register(id, tenant(ADA.0), user(ADA.1), announced, &POLICY, NOW);
+    let file = only(&wanted).clone();
     assert_eq!(site.catalog.register(wanted).await.expect("answered"), Registered::Made);
 
     let another = site.another().await;
@@ -55,11 +54,8 @@ pub(super) async fn a_registration_is_whole(site: &Site) {
 
 pub(super) async fn an_id_is_registered_once(site: &Site) {
     let first = registration(ADA, 10);
-    let second = Registration {
-        check_id: registration(ADA, 10).check_id,
-        file: file::File { size: 20, charged_bytes: 20, ..first.file.clone() },
-        ..first.clone()
-    };
+    let mut second = registration(ADA, 20);
+    second.files[0].file = file::File { size: 20, charged_bytes: 20, ..only(&first).clone() };
     assert_eq!(site.catalog.register(first).await.expect("answered"), Registered::Made);
     let before = site.dump().await;
     let error = site.catalog.register(second).await.expect_err("the id is taken");
@@ -102,7 +98,7 @@ pub(super) async fn unconfirmed_bytes_are_capped_per_user(site: &Site) {
         ..registration(owner, size)
     };
     let first = half(ADA, 300);
-    let file = first.file.clone();
+    let file = only(&first).clone();
     assert_eq!(site.catalog.register(first).await.expect("answered"), Registered::Made);
     let before = site.dump().await;
     let held = Registered::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
@@ -136,7 +132,7 @@ pub(super) async fn two_hundred_want_what_suffices_for_a_hundred(site: &Site) {
         let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
         let owner = if n % 3 == 0 { ADA } else { BEN };
         let wanted = Registration { default_limit_bytes: 1_000, ..registration(owner, 10) };
-        async move { (wanted.file.id, catalog.register(wanted).await.expect("answered")) }
+        async move { (only(&wanted).id, catalog.register(wanted).await.expect("answered")) }
     }))
     .await;
     let made: Vec<FileId> =
@@ -181,7 +177,7 @@ pub(super) async fn registering_races_with_limits_and_rebuilds(site: &Site) {
                 let catalog = catalog.clone();
                 let wanted = registration(if n % 2 == 0 { ADA } else { BEN }, 10);
                 async move {
-                    let file = wanted.file.clone();
+                    let file = only(&wanted).clone();
                     match catalog.register(wanted).await.expect("answered") {
                         Registered::Made => {
                             let change = file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable");

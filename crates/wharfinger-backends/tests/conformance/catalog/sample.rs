@@ -1,7 +1,7 @@
 //! Files, owners and times as the cases need them, and the ways to bring a file into a state.
 
 use wharfinger_backends::catalog::{
-    Admission, Catalog, JobClaim, KeyUse, NewJob, Registered, Registration, fresh_id,
+    Admission, BatchUse, Catalog, JobClaim, KeyUse, NewFile, NewJob, Registered, Registration, fresh_id,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Announcement, Change, File, Pin, UploadPolicy};
@@ -64,16 +64,23 @@ pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Re
         max_attempts: 5,
     };
     Registration {
+        tenant: file.tenant.clone(),
+        user: file.user.clone(),
+        files: vec![NewFile { file, check, check_id: JobId(fresh_id(now)) }],
+        batch: BatchUse::None,
+        now,
         actor: owner.1.to_owned(),
-        check,
-        check_id: JobId(fresh_id(now)),
         default_limit_bytes: LIMIT,
         unconfirmed_limit_percent: 100,
         key_use: None,
         admission: Admission::Database,
         by_broker: false,
-        file,
     }
+}
+
+/// The file of a registration that has one.
+pub(super) fn only(registration: &Registration) -> &File {
+    &registration.files[0].file
 }
 
 pub(super) fn registration(owner: (&str, &str), size: u64) -> Registration {
@@ -85,14 +92,14 @@ pub(super) fn with_key(registration: Registration, key: &str, fingerprint: &str)
         route: "POST /files",
         key: key.to_owned(),
         fingerprint: fingerprint.to_owned(),
-        expires_at: registration.file.created_at + 24 * HOUR,
+        expires_at: registration.now + 24 * HOUR,
     };
     Registration { key_use: Some(key_use), ..registration }
 }
 
 pub(super) async fn registered_at(catalog: &Catalog, owner: (&str, &str), size: u64, now: UnixMs) -> File {
     let registration = registration_at(owner, size, now);
-    let file = registration.file.clone();
+    let file = only(&registration).clone();
     assert_eq!(catalog.register(registration).await.expect("answered"), Registered::Made);
     file
 }

@@ -15,6 +15,7 @@ use tokio_util::io::ReaderStream;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::retry::Backoff;
 
+use super::batch::CallBatch;
 use super::files::LocalFile;
 use super::parts::Multipart;
 use super::progress::{Counter, FileProgress, Progress};
@@ -30,7 +31,8 @@ pub(super) struct Client {
     pub(super) http: reqwest::Client,
     server: String,
     token: String,
-    again: bool,
+    /// Set apart from all calls before, where everything is to be uploaded again.
+    once: String,
     pub(super) parts_at_once: usize,
     /// Files that are the same to the server take turns: the second finds what the first has done.
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -41,10 +43,20 @@ pub(super) struct Client {
 struct Grant {
     file_id: String,
     status: String,
+    batch_id: Option<String>,
     upload_url: Option<String>,
     method: Option<String>,
     headers: Option<std::collections::BTreeMap<String, String>>,
     multipart: Option<Multipart>,
+}
+
+/// A file that is on the server.
+pub(super) struct Carried {
+    pub(super) id: String,
+    pub(super) batch: Option<String>,
+    pub(super) status: String,
+    /// It was there before.
+    pub(super) unchanged: bool,
 }
 
 pub(super) enum Trouble {
@@ -54,7 +66,7 @@ pub(super) enum Trouble {
     Final { code: String, message: String },
 }
 
-const TRIES_MAX: u32 = 10;
+pub(super) const TRIES_MAX: u32 = 10;
 const PAUSE: Backoff = Backoff { base_ms: 250, cap_ms: 10_000 };
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_BYTES: usize = 256 * 1024;
@@ -62,8 +74,8 @@ const READ_BYTES: usize = 256 * 1024;
 const CONFIRM_BYTES_A_TRY: u64 = 64 << 20;
 /// A store that takes nothing more and says nothing for so long is not heard of again.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// A file that was uploaded and deleted since gets a new key; so often and no more.
-const GENERATIONS_MAX: u32 = 100;
+/// A file that was uploaded and deleted since gets a new key, and so does a batch that has ended; so often and no more.
+pub(super) const GENERATIONS_MAX: u32 = 100;
 
 impl Client {
     pub(super) fn new(
@@ -76,16 +88,22 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Client { http, server, token, again, parts_at_once, turns: Mutex::default() })
+        let once = if again { uuid::Uuid::new_v4().to_string() } else { String::new() };
+        Ok(Client { http, server, token, once, parts_at_once, turns: Mutex::default() })
     }
 
-    pub(super) async fn put(&self, file: &LocalFile, progress: &Progress) -> Ended {
+    /// For a batch of this call.
+    pub(super) fn batch_of(&self, files: &[LocalFile]) -> CallBatch {
+        CallBatch::new(files, &self.once)
+    }
+
+    pub(super) async fn put(&self, file: &LocalFile, batch: &CallBatch, progress: &Progress) -> Ended {
         let bar = progress.file(file);
-        match self.carry(file, &bar).await {
-            Ok((id, status, unchanged)) => {
+        match self.carry(file, batch, &bar).await {
+            Ok(carried) => {
                 bar.ends(true);
-                progress.uploaded(file, &id, &status, unchanged);
-                if unchanged { Ended::Unchanged } else { Ended::Uploaded }
+                progress.uploaded(file, &carried);
+                if carried.unchanged { Ended::Unchanged } else { Ended::Uploaded }
             }
             Err(message) => {
                 bar.ends(false);
@@ -95,17 +113,22 @@ impl Client {
         }
     }
 
-    async fn carry(&self, file: &LocalFile, bar: &FileProgress) -> Result<(String, String, bool), String> {
+    async fn carry(
+        &self,
+        file: &LocalFile,
+        batch: &CallBatch,
+        bar: &FileProgress,
+    ) -> Result<Carried, String> {
         bar.says("hashing");
         let sha256 = hash(file).await.map_err(|error| error.to_string())?;
         let body = announcement(file, &sha256);
         let turn = self.turn(body.to_string());
         let _turn = turn.lock().await;
-        let grant = self.init(&body, bar).await?;
+        let grant = self.init(&body, batch, bar).await?;
+        let (id, batch) = (grant.file_id.clone(), grant.batch_id.clone());
         if grant.upload_url.is_none() && grant.multipart.is_none() {
-            return Ok((grant.file_id, grant.status, true));
+            return Ok(Carried { id, batch, status: grant.status, unchanged: true });
         }
-        let id = grant.file_id.clone();
         let mut next = Some(grant);
         let mut attempt = 1;
         loop {
@@ -122,15 +145,14 @@ impl Client {
                 Err(trouble) => {
                     // A large file may be cut off any number of times, as long as it gets further.
                     attempt = if progressed { 1 } else { attempt };
-                    self.pause(trouble, attempt, bar).await?;
-                    attempt += 1;
+                    self.say_and_pause(trouble, &mut attempt, bar).await?;
                 }
             }
             bar.starts_at(0);
         }
         bar.says("confirming");
         let status = self.confirm(&id, file.size, bar).await?;
-        Ok((id, status, false))
+        Ok(Carried { id, batch, status, unchanged: false })
     }
 
     fn turn(&self, same: String) -> Arc<tokio::sync::Mutex<()>> {
@@ -138,26 +160,32 @@ impl Client {
         turns.entry(same).or_default().clone()
     }
 
-    async fn init(&self, body: &Value, bar: &FileProgress) -> Result<Grant, String> {
-        let once = if self.again { uuid::Uuid::new_v4().to_string() } else { String::new() };
+    async fn init(&self, body: &Value, batch: &CallBatch, bar: &FileProgress) -> Result<Grant, String> {
+        let mut batch_id = batch.id(self, None).await?;
         let mut generation = 0;
         let mut attempt = 1;
         loop {
-            let identity = format!("{}\0{body}\0{once}\0{generation}", self.server);
-            let key = format!("put-{}", to_hex(&Sha256::digest(identity)));
-            let request =
-                self.call(Method::POST, "/api/v2/files/init").header("idempotency-key", key).json(body);
-            match answer(request).await {
+            // A file that is known is known in whatever batch it was: the key says nothing of it.
+            let key = self.key(&format!("{body}\0{}\0{generation}", self.once));
+            let mut request_body = body.clone();
+            request_body["batchId"] = Value::from(batch_id.as_str());
+            let request = self.call(Method::POST, "/api/v2/files/init").header("idempotency-key", key);
+            match answer(request.json(&request_body)).await {
                 Ok(value) => return serde_json::from_value(value).map_err(|error| error.to_string()),
                 Err(Trouble::Final { code, .. }) if code == "gone" && generation < GENERATIONS_MAX => {
                     generation += 1;
                 }
-                Err(trouble) => {
-                    self.pause(trouble, attempt, bar).await?;
-                    attempt += 1;
+                Err(Trouble::Final { code, .. }) if code == "batch_closed" => {
+                    batch_id = batch.id(self, Some(&batch_id)).await?;
                 }
+                Err(trouble) => self.say_and_pause(trouble, &mut attempt, bar).await?,
             }
         }
+    }
+
+    /// An Idempotency-Key for something that is the same in every run.
+    pub(super) fn key(&self, identity: &str) -> String {
+        format!("put-{}", to_hex(&Sha256::digest(format!("{}\0{identity}", self.server))))
     }
 
     async fn reissue(&self, id: &str) -> Result<Grant, Trouble> {
@@ -215,26 +243,40 @@ impl Client {
                     return Err(format!("{message}; what was uploaded is {outcome}"));
                 }
                 Err(trouble) => {
-                    let attempt = if attempt < tries_max { attempt.min(TRIES_MAX - 1) } else { TRIES_MAX };
-                    self.pause(trouble, attempt, bar).await?;
+                    let mut attempt =
+                        if attempt < tries_max { attempt.min(TRIES_MAX - 1) } else { TRIES_MAX };
+                    self.say_and_pause(trouble, &mut attempt, bar).await?;
                 }
             }
         }
         Err("given up".into())
     }
 
-    fn call(&self, method: Method, path: &str) -> RequestBuilder {
+    pub(super) fn call(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.server));
         request.bearer_auth(&self.token).timeout(Duration::from_secs(90))
     }
 
-    async fn pause(&self, trouble: Trouble, attempt: u32, bar: &FileProgress) -> Result<(), String> {
+    async fn say_and_pause(
+        &self,
+        trouble: Trouble,
+        attempt: &mut u32,
+        bar: &FileProgress,
+    ) -> Result<(), String> {
+        if let Trouble::Passing(message) = &trouble {
+            bar.says(&format!("again ({attempt}): {message}"));
+        }
+        self.pause(trouble, attempt).await
+    }
+
+    /// Waits before the next attempt, if another can help.
+    pub(super) async fn pause(&self, trouble: Trouble, attempt: &mut u32) -> Result<(), String> {
         match trouble {
             Trouble::Final { message, .. } => Err(message),
-            Trouble::Passing(message) if attempt >= TRIES_MAX => Err(message),
-            Trouble::Passing(message) => {
-                bar.says(&format!("again ({attempt}): {message}"));
-                self.wait(attempt).await;
+            Trouble::Passing(message) if *attempt >= TRIES_MAX => Err(message),
+            Trouble::Passing(_) => {
+                self.wait(*attempt).await;
+                *attempt += 1;
                 Ok(())
             }
         }
@@ -281,7 +323,7 @@ pub(super) async fn store_answer(request: RequestBuilder, sent: &Counter) -> Res
     }
 }
 
-async fn answer(request: RequestBuilder) -> Result<Value, Trouble> {
+pub(super) async fn answer(request: RequestBuilder) -> Result<Value, Trouble> {
     let response = request.send().await.map_err(|error| {
         let cause = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         Trouble::Passing(format!("{}{cause}", error.without_url()))

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::super::output::line;
-use super::client::Ended;
+use super::client::{Carried, Ended};
 use super::files::LocalFile;
 use crate::config::format_size;
 
@@ -57,16 +57,18 @@ impl Progress {
         }
     }
 
-    pub(super) fn uploaded(&self, file: &LocalFile, id: &str, status: &str, again: bool) {
+    pub(super) fn uploaded(&self, file: &LocalFile, carried: &Carried) {
         let path = file.path.display();
+        let Carried { id, batch, status, unchanged } = carried;
         if self.json {
-            let outcome = if again { "unchanged" } else { "uploaded" };
+            let outcome = if *unchanged { "unchanged" } else { "uploaded" };
             let outcome_line = serde_json::json!({
                 "path": path.to_string(), "fileId": id, "size": file.size, "status": status, "outcome": outcome,
+                "batchId": batch,
             });
             line(outcome_line.to_string());
         } else {
-            let word = if again { "there already" } else { "uploaded" };
+            let word = if *unchanged { "there already" } else { "uploaded" };
             self.say(&format!("{word}  {path}  {}  {id}  {status}", format_size(file.size)));
         }
     }

@@ -79,11 +79,14 @@ async fn a_folder_is_uploaded_whole_and_a_second_time_not_at_all(database: Datab
     assert!(each.iter().all(|line| line["outcome"] == "unchanged" && line["status"] == "ready"), "{each:?}");
     assert_eq!(held(&ground, &server).await, wanted);
     assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 13);
+    assert_eq!(ground.scalar("SELECT COUNT(DISTINCT batch_id) FROM files").await, 1);
+    assert_eq!(ground.texts("SELECT status FROM upload_batches").await, ["completed"]);
 
     place.write("folder/plain.txt", "PLAIN");
     let changed = put(&place, &server, &["folder"]).expect(0).stdout;
     assert!(changed.ends_with("1 uploaded, 12 there already, 0 failed\n"), "{changed}");
     assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 14);
+    assert_eq!(ground.texts("SELECT status FROM upload_batches").await, ["completed"; 2]);
     oracle::all_is_healed(&ground, &server).await;
 }
 
@@ -209,8 +212,11 @@ async fn the_output_for_machines_is_one_object_for_each_file() {
         line,
         &serde_json::json!({
             "path": "f/a", "fileId": file["fileId"], "size": 3, "status": "ready", "outcome": "uploaded",
+            "batchId": file["batchId"],
         })
     );
+    let batch = format!("/api/v2/batches/{}", file["batchId"].as_str().expect("a batch"));
+    assert_eq!(server.me().get(&batch).await.expect(200)["status"], "completed");
     assert_eq!(summary, &serde_json::json!({ "uploaded": 1, "unchanged": 0, "failed": 0 }));
     assert_eq!(file["metadata"], serde_json::json!({ "path": "a" }));
     let single = put(&place, &server, &["f/a", "--again", "--json"]).expect(0).json();

@@ -99,6 +99,11 @@ async fn killed_half_way_and_run_again_each_file_is_there_once(database: Databas
     }
     assert_eq!(held, wanted);
     assert_eq!(me.used().await, wanted.values().sum::<u64>());
+    assert_eq!(
+        ground.texts("SELECT status FROM upload_batches").await,
+        ["completed"],
+        "each run finds the same batch"
+    );
     oracle::all_is_healed(&ground, &server).await;
 }
 

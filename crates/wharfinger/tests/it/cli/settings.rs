@@ -66,6 +66,8 @@ fn an_impossible_value_is_named_by_its_key() {
         ("CLEANUP_MAX_ATTEMPTS", "0"),
         ("CLEANUP_SWEEP_SCHEDULE", "* * *"),
         ("QUOTA_SYNC_SCHEDULE", "at night"),
+        ("BATCH_TIMEOUT_MS", "a day"),
+        ("BATCH_TIMEOUT_SCHEDULE", "61 * * * *"),
     ] {
         place.run_with(&[(name, value)], &["serve", "--listen", "127.0.0.1:0"]).expect_usage(name);
     }

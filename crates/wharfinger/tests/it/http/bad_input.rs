@@ -114,7 +114,8 @@ fn wrong_values() -> Vec<(&'static str, String)> {
     ] {
         wrong.push(("metadata", format!(r#"{{"fileName":"a","size":1,"metadata":{metadata}}}"#)));
     }
-    wrong.push(("batchId", with("batchId", json!("018f4e6e-7f3a-7000-8000-000000000001"))));
+    wrong.push(("batchId", with("batchId", json!("018F4E6E-7F3A-7000-8000-000000000001"))));
+    wrong.push(("batchId", with("batchId", json!(""))));
     wrong.push(("batchId", with("batchId", json!(7))));
     for unknown in ["filename", "tenant", "fileId", "", "Size", "__proto__"] {
         wrong.push((unknown, with(unknown, json!(1))));

@@ -56,6 +56,10 @@ async fn every_call_of_the_contract_that_exists_is_described() {
         "POST /api/v2/search",
         "GET /api/v2/files/{id}/download",
         "DELETE /api/v2/files/{id}",
+        "POST /api/v2/batches",
+        "GET /api/v2/batches/{id}",
+        "POST /api/v2/batches/{id}/complete",
+        "POST /api/v2/batches/{id}/cancel",
         "GET /api/v2/quota",
         "PUT /api/v2/tenants/{tenant}/quota",
         "POST /api/v1/maintenance/cleanup/trigger",
@@ -96,6 +100,7 @@ async fn every_call_that_takes_a_body_describes_it() {
         with_bodies.insert(format!("{method} {path}"));
     }
     let expected = [
+        "POST /api/v2/batches",
         "POST /api/v2/files/init",
         "POST /api/v2/files/{id}/confirm",
         "POST /api/v2/search",

@@ -1,0 +1,59 @@
+//! Completes a batch: confirms what is uploaded, and ends the batch if nothing is left to wait for.
+
+use futures::StreamExt as _;
+use wharfinger_backends::catalog::{BatchEnd, BatchEnding};
+use wharfinger_lifecycle::batch::{Batch, BatchStatus, Refusal};
+use wharfinger_lifecycle::file::{EndReason, File};
+use wharfinger_lifecycle::id::BatchId;
+use wharfinger_lifecycle::state::Status;
+
+use super::{files_of, visible};
+use crate::app::App;
+use crate::uploads::confirm::confirm;
+use crate::uploads::{Caller, FileOutcome, VerbError};
+
+const CONFIRMS_AT_ONCE: usize = 16;
+
+/// A batch and how each of its files stands.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    pub batch: Batch,
+    pub files: Vec<FileOutcome>,
+}
+
+pub async fn complete(app: &App, caller: &Caller, id: BatchId) -> Result<Completion, VerbError> {
+    let batch = visible(app, caller, id).await?;
+    if batch.status.is_called_off() {
+        return Err(VerbError::BatchGone(batch.status));
+    }
+    let files: Vec<FileOutcome> = futures::stream::iter(files_of(app, id).await?)
+        .map(|file| settle(app, caller, file))
+        .buffered(CONFIRMS_AT_ONCE)
+        .collect()
+        .await;
+    match app.catalog.end_batch(id, BatchEnding::Completed, app.clock.now()).await? {
+        BatchEnd::Ended { batch, .. } => Ok(Completion { batch, files }),
+        BatchEnd::Refused { batch, refusal } => match refusal {
+            Refusal::Ended(BatchStatus::Completed) => Ok(Completion { batch, files }),
+            Refusal::Ended(ended) => Err(VerbError::BatchGone(ended)),
+            // One may have been added since the files were read: it is told of when asked again.
+            _ => Err(VerbError::BatchIncomplete(files)),
+        },
+        BatchEnd::NotFound => Err(VerbError::NotFound),
+    }
+}
+
+/// Confirms a file that waits; the others are what they are.
+async fn settle(app: &App, caller: &Caller, file: File) -> FileOutcome {
+    let (id, status) = (file.id, file.status);
+    if status != Status::Registered {
+        let problem = (file.ended == Some(EndReason::Reclaimed)).then_some(VerbError::Gone);
+        return FileOutcome { id, status, problem };
+    }
+    match confirm(app, caller, id, None).await {
+        Ok(status) => FileOutcome { id, status, problem: None },
+        // Deleted by its owner meanwhile.
+        Err(VerbError::NotFound) => FileOutcome { id, status: Status::Deleted, problem: None },
+        Err(error) => FileOutcome { id, status, problem: Some(error) },
+    }
+}

@@ -1,0 +1,63 @@
+//! The verbs of a batch, one per file: uploads that begin together, whose unconfirmed rest ends together.
+
+pub mod cancel;
+pub mod complete;
+pub mod find;
+pub mod open;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use wharfinger_lifecycle::batch::Batch;
+use wharfinger_lifecycle::file::File;
+use wharfinger_lifecycle::id::BatchId;
+use wharfinger_lifecycle::state::Status;
+
+use crate::app::App;
+use crate::uploads::init::{Grant, grant};
+use crate::uploads::{Caller, VerbError};
+
+/// A batch with its files, in the order in which they were added.
+#[derive(Clone, Debug)]
+pub struct BatchGrant {
+    pub batch: Batch,
+    pub files: Vec<Grant>,
+}
+
+/// Files of a large batch that are read at once.
+const PAGE_FILES: usize = 1_000;
+/// Files in parts take calls to the store each.
+const SIGNED_AT_ONCE: usize = 16;
+
+/// A batch that its caller may see. Another's is absent, not forbidden.
+async fn visible(app: &App, caller: &Caller, id: BatchId) -> Result<Batch, VerbError> {
+    let batch = app.catalog.batch(id).await?;
+    batch.filter(|batch| caller.scope().covers(&batch.tenant, &batch.user)).ok_or(VerbError::NotFound)
+}
+
+pub(crate) async fn files_of(app: &App, id: BatchId) -> Result<Vec<File>, VerbError> {
+    let mut files: Vec<File> = Vec::new();
+    loop {
+        let after = files.last().map(|file| file.id);
+        let page = app.catalog.batch_files(id, after, PAGE_FILES).await?;
+        let is_last = page.len() < PAGE_FILES;
+        files.extend(page);
+        if is_last {
+            return Ok(files);
+        }
+    }
+}
+
+/// A URL for each file that waits, as long as its row says.
+async fn sign(app: &App, files: Vec<File>) -> Result<Vec<Grant>, VerbError> {
+    futures::stream::iter(files)
+        .map(async |file| match file.status {
+            Status::Registered => grant(app, file).await,
+            _ => Ok(unsigned(file)),
+        })
+        .buffered(SIGNED_AT_ONCE)
+        .try_collect()
+        .await
+}
+
+fn unsigned(file: File) -> Grant {
+    Grant { file, upload: None }
+}

@@ -1,0 +1,81 @@
+//! Opens a batch: all of its files are registered and charged in one transaction, or none.
+
+use wharfinger_backends::catalog::{BatchUse, NewFile, Registration, fresh_id};
+use wharfinger_lifecycle::batch;
+use wharfinger_lifecycle::file::Announcement;
+use wharfinger_lifecycle::id::{BatchId, FileId};
+use wharfinger_lifecycle::limits::BATCH_FILES_MAX;
+
+use super::{BatchGrant, cancel, find, sign};
+use crate::app::App;
+use crate::uploads::announce::{Problems, check_size, fingerprint};
+use crate::uploads::init::{key_use, new_file, register, registration};
+use crate::uploads::{Caller, VerbError};
+
+pub async fn open(
+    app: &App,
+    caller: &Caller,
+    announced: Vec<Announcement>,
+    key: Option<String>,
+) -> Result<BatchGrant, VerbError> {
+    check(app, &announced, key.as_deref())?;
+    let now = app.clock.now();
+    let fingerprint = fingerprint(&announced);
+    let id = BatchId(fresh_id(now));
+    let (tenant, user) = (caller.tenant.clone(), caller.user.clone());
+    let batch = batch::open(id, tenant, user, app.settings.batch_timeout_ms, now);
+    // In order: what the batch answers later has its files in the order in which they were asked for.
+    let mut ids: Vec<FileId> = announced.iter().map(|_| FileId(fresh_id(now))).collect();
+    ids.sort();
+    let files: Vec<NewFile> = ids
+        .into_iter()
+        .zip(announced)
+        .map(|(id, announced)| new_file(app, caller, id, announced, Some(&batch), now))
+        .collect();
+    let made = files.iter().map(|new| new.file.clone()).collect();
+    let has_key = key.is_some();
+    let wanted = Registration {
+        batch: BatchUse::Opens(batch.clone()),
+        key_use: key.map(|key| key_use(app, "batches", key, fingerprint, now)),
+        ..registration(app, caller, files, now)
+    };
+    match register(app, wanted).await? {
+        None => match sign(app, made).await {
+            Ok(files) => Ok(BatchGrant { batch, files }),
+            // Nobody has its id, and nobody can ask for it again.
+            Err(error) if !has_key => {
+                if let Err(left) = cancel::cancel(app, caller, id).await {
+                    tracing::warn!(batchId = %id, error = ?left, "a batch that was never granted is left to its end");
+                }
+                Err(error)
+            }
+            Err(error) => Err(error),
+        },
+        Some(before) => repeat(app, caller, BatchId(before)).await,
+    }
+}
+
+/// The same answer as the first time, made anew.
+async fn repeat(app: &App, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
+    match find::find(app, caller, id).await {
+        Ok(found) if found.batch.status.is_called_off() => Err(VerbError::BatchGone(found.batch.status)),
+        Err(VerbError::NotFound) => Err(VerbError::Gone),
+        found => found,
+    }
+}
+
+fn check(app: &App, announced: &[Announcement], key: Option<&str>) -> Result<(), VerbError> {
+    if announced.len() > BATCH_FILES_MAX {
+        return Err(VerbError::invalid(
+            "files",
+            format!("must be at most {BATCH_FILES_MAX}; more can be added by init with `batchId`"),
+        ));
+    }
+    let mut problems = Problems::default();
+    problems.check_key(key);
+    for (n, announced) in announced.iter().enumerate() {
+        problems.check(announced, &format!("files[{n}]."));
+    }
+    problems.none()?;
+    announced.iter().enumerate().try_for_each(|(n, one)| check_size(app, one, &format!("files[{n}].")))
+}

@@ -1,0 +1,118 @@
+//! Fault: a batch whose time is over and that nobody completed or cancelled. It ends; what was confirmed stays, the rest
+//! is reclaimed here, and its owner is told once.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::{BatchEnd, BatchEnding};
+use wharfinger_lifecycle::batch::Batch;
+use wharfinger_lifecycle::file::EndReason;
+use wharfinger_lifecycle::id::{BatchId, FileId};
+use wharfinger_lifecycle::state::Status;
+
+use super::{Turn, record};
+use crate::app::App;
+use crate::uploads::VerbError;
+use crate::uploads::look::{Looked, look};
+
+pub const NAME: &str = "batch-timeout";
+
+const PAGE_BATCHES: usize = 100;
+const PAGE_FILES: usize = 500;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    pub expired_batches: u64,
+    /// Files of these batches that were not confirmed and are gone.
+    pub deleted_files: u64,
+    /// Milliseconds, from opening to here.
+    pub average_batch_age: i64,
+}
+
+pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+    let started_at = app.clock.now();
+    let outcome = expire_all_overdue(app, turn).await;
+    record(app, turn, NAME, started_at, &outcome).await;
+    if let Ok(outcome) = &outcome
+        && outcome.expired_batches > 0
+    {
+        tracing::info!(
+            job = NAME,
+            expiredBatches = outcome.expired_batches,
+            deletedFiles = outcome.deleted_files,
+            averageBatchAge = outcome.average_batch_age,
+            durationMs = app.clock.now() - started_at,
+            "overdue batches ended"
+        );
+    }
+    outcome
+}
+
+async fn expire_all_overdue(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+    let mut outcome = Outcome::default();
+    let mut ages_ms = 0_i128;
+    let mut after = None;
+    loop {
+        let overdue = app.catalog.overdue_batches(app.clock.now(), after, PAGE_BATCHES).await?;
+        let Some(last) = overdue.last() else { return Ok(outcome) };
+        after = Some(*last);
+        for (_, id) in &overdue {
+            if !turn.goes_on(app) {
+                return Ok(outcome);
+            }
+            match expire(app, turn, *id).await {
+                Ok(None) => {}
+                Ok(Some((batch, deleted))) => {
+                    outcome.expired_batches += 1;
+                    outcome.deleted_files += deleted;
+                    ages_ms += i128::from(app.clock.now().saturating_sub(batch.created_at));
+                    let average = ages_ms / i128::from(outcome.expired_batches);
+                    outcome.average_batch_age = i64::try_from(average).unwrap_or(i64::MAX);
+                }
+                Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
+                Err(error) => {
+                    tracing::warn!(job = NAME, batchId = %id, error = ?error, "a batch could not be ended");
+                }
+            }
+        }
+    }
+}
+
+/// None: somebody else ended it. After a crash in here the files are due, and whoever looks at such goes on.
+async fn expire(app: &App, turn: &Turn, id: BatchId) -> Result<Option<(Batch, u64)>, VerbError> {
+    match turn.catalog.end_batch(id, BatchEnding::Expired, app.clock.now()).await? {
+        BatchEnd::Ended { batch, .. } => Ok(Some((batch, reclaim_rest(app, turn, id).await?))),
+        BatchEnd::Refused { .. } | BatchEnd::NotFound => Ok(None),
+    }
+}
+
+/// Looks at what is left unconfirmed; answers how many files of the batch are gone, whoever was the one to take them.
+async fn reclaim_rest(app: &App, turn: &Turn, id: BatchId) -> Result<u64, VerbError> {
+    let mut deleted = 0;
+    let mut after: Option<FileId> = None;
+    loop {
+        let page = app.catalog.batch_files(id, after, PAGE_FILES).await?;
+        let Some(last) = page.last() else { return Ok(deleted) };
+        after = Some(last.id);
+        for file in &page {
+            if !turn.goes_on(app) {
+                return Ok(deleted);
+            }
+            match file.status {
+                Status::Registered => deleted += u64::from(reclaim(app, turn, file.id).await?),
+                _ => deleted += u64::from(file.ended == Some(EndReason::Reclaimed)),
+            }
+        }
+    }
+}
+
+async fn reclaim(app: &App, turn: &Turn, id: FileId) -> Result<bool, VerbError> {
+    match look(app, &turn.catalog, id, NAME).await {
+        Ok(looked) => Ok(looked == Looked::Reclaimed),
+        Err(VerbError::TakenOver) => Err(VerbError::TakenOver),
+        Err(error) => {
+            tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
+            Ok(false)
+        }
+    }
+}

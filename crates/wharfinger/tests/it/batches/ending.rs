@@ -1,0 +1,168 @@
+//! Batches that are cancelled or run out of time: what was confirmed stays, the rest goes, and its room with it.
+
+use serde_json::{Value, json};
+use wharfinger::sweeps::{Turn, expired_batches};
+
+use super::{DAY_MS, cancel, complete, each, fill, open, path};
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, on_each_database};
+use crate::uploads::WINDOW_MS;
+
+/// What the owner was told, but for files that are ready.
+async fn told(me: &Client<'_>) -> Vec<Value> {
+    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    let told = told["notifications"].as_array().expect("a list");
+    told.iter().filter(|notice| notice["kind"] != "file-ready").cloned().collect()
+}
+
+async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let batch = open(&me, &[1, 2, 4]).await;
+    let ids = each(&batch, "fileId");
+    fill(&server, &batch["files"][0], 1).await;
+    fill(&server, &batch["files"][1], 2).await;
+    me.confirm(ids[0]).await.expect(200);
+    for _ in 0..2 {
+        let cancelled = cancel(&me, &batch).await.expect(200);
+        assert_eq!(cancelled["status"], "cancelled");
+        assert_eq!(each(&cancelled, "uploadUrl"), [""; 3]);
+    }
+    // At once, although nobody has looked at the files yet.
+    me.confirm(ids[1]).await.expect_problem(410, "gone");
+    me.post(&format!("/api/v2/files/{}/url", ids[2]), json!({})).await.expect_problem(410, "gone");
+    complete(&me, &batch).await.expect_problem(410, "gone");
+    let late = json!({ "fileName": "late", "size": 1, "batchId": batch["batchId"] });
+    me.post("/api/v2/files/init", late).await.expect_problem(409, "batch_closed");
+    assert_eq!(me.confirm(ids[0]).await.expect(200)["status"], "ready");
+
+    server.settle().await;
+    me.get(&format!("/api/v2/files/{}", ids[1])).await.expect_problem(410, "gone");
+    let history = me.get(&format!("/api/v2/files/{}/history", ids[2])).await.expect(200);
+    assert_eq!(history["events"][1]["reason"], "its batch was cancelled");
+    assert_eq!(me.used().await, 1);
+    assert_eq!(told(&me).await, Vec::<Value>::new(), "who cancels knows");
+    let seen = me.get(&path(&batch)).await.expect(200);
+    assert_eq!(each(&seen, "status"), ["ready", "deleted", "deleted"]);
+    oracle::all_is_healed(&ground, &server).await;
+
+    let done = open(&me, &[]).await;
+    complete(&me, &done).await.expect(200);
+    cancel(&me, &done).await.expect_problem(409, "batch_closed");
+}
+
+async fn a_batch_whose_time_is_over_expires(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let batch = open(&me, &[1, 2, 4, 8, 16]).await;
+    let ids = each(&batch, "fileId");
+    for (n, size) in [1, 2, 4].into_iter().enumerate() {
+        fill(&server, &batch["files"][n], size).await;
+    }
+    me.confirm(ids[0]).await.expect(200);
+    me.confirm(ids[1]).await.expect(200);
+    ground.advance(DAY_MS - 1);
+    server.settle().await;
+    assert_eq!(me.used().await, 31, "what is in an active batch is waited for");
+    assert_eq!(me.get(&path(&batch)).await.expect(200)["status"], "active");
+
+    ground.advance(3_600_001);
+    let outcome = expired_batches::run(&server.app, &Turn::by_hand(&server.app)).await.expect("it runs");
+    assert_eq!(
+        serde_json::to_value(outcome).expect("JSON"),
+        json!({ "expiredBatches": 1, "deletedFiles": 3, "averageBatchAge": DAY_MS + 3_600_000 })
+    );
+    let again = expired_batches::run(&server.app, &Turn::by_hand(&server.app)).await.expect("it runs");
+    assert_eq!(again, expired_batches::Outcome::default());
+    server.settle().await;
+    let seen = me.get(&path(&batch)).await.expect(200);
+    assert_eq!(seen["status"], "expired");
+    assert_eq!(each(&seen, "status"), ["ready", "ready", "deleted", "deleted", "deleted"]);
+    assert_eq!(me.used().await, 3);
+    let told = told(&me).await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((&told[0]["kind"], &told[0]["batchId"]), (&json!("batch-expired"), &batch["batchId"]));
+    assert_eq!(
+        (&told[0]["data"]["confirmedFiles"], &told[0]["data"]["removedFiles"]),
+        (&json!(2), &json!(3))
+    );
+    me.confirm(ids[2]).await.expect_problem(410, "gone");
+    complete(&me, &batch).await.expect_problem(410, "gone");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// The delayed checks may come before the sweep does: the same ends, and the same is told.
+async fn checks_that_come_before_the_sweep_change_nothing(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let batch = open(&me, &[1, 2]).await;
+    ground.advance(DAY_MS + 3_600_000);
+    let stop = tokio_util::sync::CancellationToken::new();
+    assert_eq!(wharfinger::worker::checks::run_due(&server.app, &stop).await.expect("checks"), 2);
+    let incomplete = complete(&me, &batch).await.expect_problem(409, "batch_incomplete");
+    assert_eq!(each(&incomplete, "code"), ["gone"; 2]);
+    let outcome = expired_batches::run(&server.app, &Turn::by_hand(&server.app)).await.expect("it runs");
+    assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 2));
+    server.settle().await;
+    assert_eq!(told(&me).await.len(), 1);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let batch = open(&me, &[3, 4]).await;
+    let same = me.get(&path(&batch)).await.expect(200);
+    assert_eq!(each(&same, "expiresAt"), each(&batch, "expiresAt"), "more than half of the window is left");
+    ground.advance(2 * WINDOW_MS);
+    server.settle().await;
+    assert_eq!(server.put_bytes(&batch["files"][0], b"abc").await.status, 403, "the URL is dead");
+    let fresh = me.get(&path(&batch)).await.expect(200);
+    assert_eq!(each(&fresh, "status"), ["registered"; 2]);
+    assert!(each(&fresh, "expiresAt")[0] > each(&batch, "expiresAt")[0]);
+    fill(&server, &fresh["files"][0], 3).await;
+    // By itself, too: the look stays where the batch ends.
+    ground.advance(2 * WINDOW_MS);
+    let one =
+        me.post(&format!("/api/v2/files/{}/url", each(&batch, "fileId")[1]), json!({})).await.expect(200);
+    ground.advance(3 * WINDOW_MS);
+    server.settle().await;
+    assert_eq!(server.put_bytes(&one, b"abcd").await.status, 403);
+    let many = (0..4).map(|_| me.get(&path(&batch))).collect::<Vec<_>>();
+    let fresh = futures::future::join_all(many).await.pop().expect("four").expect(200);
+    fill(&server, &fresh["files"][1], 4).await;
+    complete(&me, &batch).await.expect(200);
+    ground.advance(3 * DAY_MS);
+    server.settle().await;
+    assert_eq!(me.used().await, 7);
+    assert_eq!(told(&me).await, Vec::<Value>::new());
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn a_cancelled_batch_is_not_rescued_and_an_expired_one_is(database: Database) {
+    let ground = Ground::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let (cancelled, expired) = (open(&me, &[1]).await, open(&me, &[2, 3]).await);
+    fill(&server, &cancelled["files"][0], 1).await;
+    fill(&server, &expired["files"][0], 2).await;
+    cancel(&me, &cancelled).await.expect(200);
+    ground.advance(DAY_MS);
+    let outcome = expired_batches::run(&server.app, &Turn::by_hand(&server.app)).await.expect("it runs");
+    assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 1));
+    server.settle().await;
+    assert_eq!(me.used().await, 2);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database!(
+    a_cancelled_batch_keeps_what_was_confirmed,
+    a_batch_whose_time_is_over_expires,
+    checks_that_come_before_the_sweep_change_nothing,
+    urls_are_made_anew_while_the_batch_is_active,
+    a_cancelled_batch_is_not_rescued_and_an_expired_one_is,
+);
