@@ -1,5 +1,5 @@
 //! Everything outside the process: the catalog (SQLite, PostgreSQL), the blobs (local disk, S3, Azure, GCS), quotas on
-//! Redis, the broker (RabbitMQ), and the faults that tests put in front of all of them.
+//! Redis, the broker (RabbitMQ), webhooks, and the faults that tests put in front of all of them.
 
 pub mod blobs;
 pub mod broker;
@@ -7,3 +7,4 @@ pub mod catalog;
 pub mod faults;
 pub mod quota;
 pub mod tls;
+pub mod webhooks;

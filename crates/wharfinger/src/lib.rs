@@ -9,6 +9,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod http;
+pub mod notify;
 pub mod quota;
 pub mod roles;
 pub mod store;

@@ -10,10 +10,11 @@ use super::error::CatalogError;
 use super::gate::{self, Gate, GateKeeper};
 use super::idempotency::{self, KeyUse};
 use super::jobs::{self, NewJob};
+use super::notices::{self, NewNotice};
 use super::outbox::{self, Outbound};
 use super::sql::{Tx, args};
 use super::writer::{Verdict, Write};
-use super::{Catalog, cleanups, derived, fresh_id, notices, quotas};
+use super::{Catalog, Tells, cleanups, derived, fresh_id, quotas};
 
 /// A registered file with all that its transaction holds.
 #[derive(Clone, Debug)]
@@ -151,6 +152,7 @@ pub(super) struct Commit {
     pub(super) cleanup_id: CleanupId,
     pub(super) notice_id: uuid::Uuid,
     pub(super) beside_redis: bool,
+    pub(super) tells: Tells,
 }
 
 impl Write for Commit {
@@ -190,7 +192,8 @@ impl Write for Commit {
             }
         }
         if let Some(notice) = self.change.notice {
-            notices::insert(tx, self.notice_id, &self.change, notice).await?;
+            let told = NewNotice::of_change(self.notice_id, &self.change, notice);
+            notices::insert(tx, &[told], self.tells).await?;
         }
         self.settle_accounts(tx, held).await?;
         Ok(Verdict::Commit(Ok(())))
@@ -426,6 +429,7 @@ impl Catalog {
             cleanup_id: CleanupId(fresh_id(now)),
             notice_id: fresh_id(now),
             beside_redis: self.beside_redis,
+            tells: self.tells,
         })
         .await?
     }

@@ -96,6 +96,14 @@ pub struct CatalogOptions {
     /// Redis may let uploads in. Without it charges and refunds try the tenant's row first, and hold its gate only
     /// where somebody else has given it away.
     pub beside_redis: bool,
+    pub tells: Tells,
+}
+
+/// Who is told of a notice besides its owner: for each there is a line in the outbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tells {
+    pub webhook: bool,
+    pub slack: bool,
 }
 
 #[derive(Clone)]
@@ -112,6 +120,7 @@ pub struct Catalog {
     cleanup_max_attempts: u32,
     job_max_attempts: u32,
     beside_redis: bool,
+    tells: Tells,
     /// Set where a sweep writes.
     fence: Option<Fence>,
 }
@@ -165,6 +174,7 @@ impl Catalog {
             cleanup_max_attempts: options.cleanup_max_attempts,
             job_max_attempts: options.job_max_attempts,
             beside_redis: options.beside_redis,
+            tells: options.tells,
             fence: None,
         })
     }
