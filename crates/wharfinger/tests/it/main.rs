@@ -8,6 +8,7 @@ mod hangup;
 mod http;
 mod kill;
 mod many;
+mod notify;
 mod oracle;
 mod races;
 mod store_mark;
