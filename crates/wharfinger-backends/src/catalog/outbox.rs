@@ -267,12 +267,23 @@ impl Write for PutOff {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         let sql = format!(
-            "UPDATE outbox SET attempts = attempts + 1, last_error = $1, next_attempt_at = $2 WHERE id IN ({})",
+            "UPDATE outbox SET attempts = attempts + 1, last_error = $1, next_attempt_at = $2 WHERE id IN ({}) \
+             RETURNING destination, subject",
             places(3, self.ids.len())
         );
         let mut args = args![clip(&self.error, ERROR_TEXT_BYTES_MAX), self.until];
         args.extend(self.ids.iter().flat_map(|id| args![id.as_str()]));
-        tx.run_built(sql, args).await?;
+        for row in tx.rows_built(sql, args).await? {
+            // Those behind it cannot go before it: whoever claims need not look at them until then.
+            if let Some(subject) = row.maybe_text("subject")? {
+                tx.run(
+                    "UPDATE outbox SET next_attempt_at = $1 \
+                     WHERE destination = $2 AND subject = $3 AND next_attempt_at < $1",
+                    args![self.until, row.text("destination")?, subject],
+                )
+                .await?;
+            }
+        }
         Ok(Verdict::Commit(()))
     }
 }

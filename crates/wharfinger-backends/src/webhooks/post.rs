@@ -66,6 +66,7 @@ impl Poster {
         name: &'static str,
         faults: Faults,
     ) -> Result<Poster, EndpointError> {
+        crate::tls::ready();
         let client = reqwest::Client::builder()
             .dns_resolver(Judged { allow_private: endpoint.allow_private })
             .redirect(reqwest::redirect::Policy::none())

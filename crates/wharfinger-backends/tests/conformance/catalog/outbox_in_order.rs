@@ -74,6 +74,8 @@ pub(super) async fn a_line_waits_for_the_earlier_ones_of_its_subject(site: &Site
     let ids = vec![first[0].id.clone()];
     catalog.put_off_outbox(ids, "503", now + 600 * SECOND).await.expect("put off");
     assert_eq!(claimed(&catalog, 10, now + 599 * SECOND).await, [], "also while the first is put off");
+    let next = catalog.next_outbox_at(Destination::Webhook).await.expect("read");
+    assert_eq!(next, Some(now + 600 * SECOND), "and is put off with it");
     let again = claimed(&catalog, 10, now + 600 * SECOND).await;
     assert_eq!((again.len(), &again[0].id, again[0].attempts), (1, &first[0].id, 1));
     // Whoever held it has died.

@@ -66,7 +66,6 @@ fn is_whole(raw: &[u8]) -> bool {
 }
 
 fn webhook(url: &str, secrets: &str, allow_private: bool) -> Webhook {
-    wharfinger_backends::tls::ready();
     let endpoint = Endpoint::new(url, allow_private).expect("an endpoint");
     Webhook::new(endpoint, secrets.parse().expect("secrets"), Faults::none()).expect("a client")
 }
