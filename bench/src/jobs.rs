@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, JobClaim, NewJob};
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, JobClaim, NewJob, Tells};
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::id::TenantId;
 
@@ -35,6 +35,7 @@ async fn measure(name: &str, url: CatalogUrl) {
         job_max_attempts: 5,
         connections_max: 20,
         beside_redis: false,
+        tells: Tells::default(),
     })
     .await
     .expect("a catalog");

@@ -6,7 +6,7 @@ use harness::postgres::Postgres;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl};
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Tells};
 use wharfinger_backends::faults::Faults;
 
 use crate::server::base;
@@ -74,6 +74,7 @@ async fn make_schema(url: CatalogUrl) {
         job_max_attempts: 5,
         connections_max: 2,
         beside_redis: false,
+        tells: Tells::default(),
     };
     let catalog = Catalog::open(options).await.expect("a catalog");
     catalog.migrate(1).await.expect("the schema");

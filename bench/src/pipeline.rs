@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use harness::postgres;
 use harness::redis::Redis;
 use wharfinger_backends::catalog::{
-    Admission, Catalog, CatalogOptions, CatalogUrl, EndBy, Ending, NewJob, Output, Registered, Registration,
-    StageClaim, StageEnd, fresh_id,
+    Admission, BatchUse, Catalog, CatalogOptions, CatalogUrl, EndBy, Ending, NewFile, NewJob, Output,
+    Registered, Registration, StageClaim, StageEnd, Tells, fresh_id,
 };
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::file::{self, Announcement, Pin, UploadPolicy};
@@ -48,6 +48,7 @@ async fn ours(name: &str, url: CatalogUrl) {
         job_max_attempts: 5,
         connections_max: 20,
         beside_redis: false,
+        tells: Tells::default(),
     })
     .await
     .expect("a catalog");
@@ -80,13 +81,8 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
         tombstone_ms: 86_400_000,
         store_refuses_ended: true,
     };
-    let announced = Announcement {
-        name: "a".into(),
-        size: 1,
-        content_type: None,
-        checksum_sha256: None,
-        metadata: None,
-    };
+    let announced =
+        Announcement { name: "a".into(), size: 1, content_type: None, checksum_sha256: None, metadata: None };
     let make = |n: usize| {
         let id = FileId(fresh_id(NOW));
         let tenant = TenantId::new(&format!("t{}", n % USERS)).expect("a tenant");
@@ -101,19 +97,21 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
             max_attempts: 5,
         };
         Registration {
+            tenant: file.tenant.clone(),
+            user: file.user.clone(),
+            files: vec![NewFile { file, check, check_id: JobId(fresh_id(NOW)) }],
+            batch: BatchUse::None,
+            now: NOW,
             actor: "bench".into(),
-            check,
-            check_id: JobId(fresh_id(NOW)),
             default_limit_bytes: 1 << 40,
             unconfirmed_limit_percent: 100,
             key_use: None,
             admission: Admission::Database,
             by_broker: false,
-            file,
         }
     };
     let wanted: Vec<Registration> = (0..FILES).map(make).collect();
-    let files = wanted.iter().map(|one| one.file.clone()).collect();
+    let files = wanted.iter().map(|one| one.files[0].file.clone()).collect();
     at_once(wanted, |one| {
         let catalog = catalog.clone();
         async move { assert_eq!(catalog.register(one).await.expect("room"), Registered::Made) }
@@ -201,7 +199,7 @@ fn peers(redis: &str, postgres: &str) {
         .args(["bullmq", "graphile-worker", "pg-boss", "pg"])
         .status();
     if !npm.is_ok_and(|status| status.success()) {
-        return say("the peers could not be installed".into());
+        return say("the peers could not be installed");
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/peers.mjs");
     let output = Command::new("node")

@@ -1,5 +1,6 @@
 //! Everything outside the process: the catalog (SQLite, PostgreSQL), the blobs (local disk, S3, Azure, GCS), quotas on
-//! Redis, the broker (RabbitMQ), the scanner (clamd), embeddings, and the faults that tests put in front of all of them.
+//! Redis, the broker (RabbitMQ), the scanner (clamd), embeddings, webhooks, and the faults that tests put in front of all
+//! of them.
 
 pub mod blobs;
 pub mod broker;
@@ -9,3 +10,4 @@ pub mod faults;
 pub mod quota;
 pub mod scanner;
 pub mod tls;
+pub mod webhooks;

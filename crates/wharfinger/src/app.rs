@@ -13,6 +13,7 @@ use wharfinger_backends::broker::{Rabbit, RabbitOptions};
 use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions, Destination};
 use wharfinger_backends::faults::Faults;
 use wharfinger_backends::quota::{QuotaError, RedisQuota};
+use wharfinger_backends::webhooks::EndpointError;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::file::UploadPolicy;
@@ -21,6 +22,7 @@ use wharfinger_lifecycle::processing::Plan;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::http::auth::TokenKeys;
+use crate::notify::{self, Notifier};
 use crate::pipeline::Pipeline;
 use crate::quota::RedisGate;
 use crate::roles::Roles;
@@ -50,12 +52,16 @@ pub struct App {
     pub redis_gate: Option<RedisGate>,
     /// RabbitMQ, where it brings the delayed checks.
     pub broker: Option<Broker>,
+    /// The webhook and Slack, where there are any.
+    pub notifier: Notifier,
     pub tokens: TokenKeys,
     pub public_url: String,
     /// Rung when there are new bytes to delete.
     pub cleanup_bell: Notify,
     /// Rung when there is something to tell another system.
     pub outbox_bell: Notify,
+    /// Rung when there is something to tell the webhook or Slack.
+    pub notice_bell: Notify,
     /// Rung when there is a delayed check to publish.
     pub broker_bell: Notify,
     /// Rung when other processes have bytes to delete.
@@ -84,6 +90,8 @@ pub enum OpenError {
     Quota(String),
     #[error("WHARFINGER_BROKER_URL: {0}")]
     Broker(String),
+    #[error("WEBHOOK_URL: {0}")]
+    Notify(#[from] EndpointError),
     #[error(transparent)]
     Store(#[from] store::ClaimError),
 }
@@ -120,6 +128,7 @@ impl App {
             job_max_attempts: settings.job_max_attempts,
             connections_max: DATABASE_CONNECTIONS_MAX,
             beside_redis: settings.quota_redis.is_some(),
+            tells: notify::tells(&settings.notify),
         })
         .await?;
         catalog.migrate(clock.now()).await?;
@@ -127,6 +136,7 @@ impl App {
             open_blobs(&settings, secrets, &catalog, &clock, &faults, &public_url).await?;
         let redis_gate = open_redis(&settings, &catalog, &faults).await?;
         let broker = open_broker(&settings, &faults).await?;
+        let notifier = Notifier::new(&settings.notify, &faults)?;
         let tokens = TokenKeys::load(&settings, secrets)?;
         let policy = UploadPolicy {
             window_ms: settings.upload_window_ms,
@@ -155,10 +165,12 @@ impl App {
             pipeline,
             redis_gate,
             broker,
+            notifier,
             tokens,
             public_url,
             cleanup_bell: Notify::new(),
             outbox_bell: Notify::new(),
+            notice_bell: Notify::new(),
             broker_bell: Notify::new(),
             wake_bell: Notify::new(),
             check_bell: TimedBell::default(),
@@ -174,6 +186,12 @@ impl App {
         if app.broker.is_none() {
             // Checks that were to be published are found by whoever polls.
             app.catalog.forget_outbox(Destination::Broker).await?;
+        }
+        if app.notifier.webhook.is_none() {
+            app.catalog.forget_outbox(Destination::Webhook).await?;
+        }
+        if app.notifier.slack.is_none() {
+            app.catalog.forget_outbox(Destination::Slack).await?;
         }
         Ok(app)
     }

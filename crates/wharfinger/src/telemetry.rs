@@ -81,6 +81,14 @@ pub mod metric {
         );
         describe_gauge!("outbox_lines", "What waits to be told to another system, by destination");
         describe_counter!("pipeline_stages_ended_total", "How attempts at a stage ended, by outcome");
+        describe_counter!(
+            "notification_deliveries_total",
+            "Attempts to tell the webhook and Slack, by destination and outcome"
+        );
+        describe_gauge!(
+            "webhook_disabled",
+            "1 if the webhook's receiver answered 410 Gone and is left alone"
+        );
         describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
         describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
@@ -137,6 +145,32 @@ pub mod metric {
         counter!("resource_cleanup_failures_total", "error_type" => error_type).increment(1);
     }
 
+    /// What came of telling another system something.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Delivery {
+        Delivered,
+        /// To be tried again.
+        Failed,
+        GivenUp,
+        /// Nobody wants to be told any more.
+        Dropped,
+    }
+
+    pub fn deliveries(destination: Destination, outcome: Delivery, count: u64) {
+        let outcome = match outcome {
+            Delivery::Delivered => "delivered",
+            Delivery::Failed => "failed",
+            Delivery::GivenUp => "given_up",
+            Delivery::Dropped => "dropped",
+        };
+        let labels = [("destination", destination.as_str()), ("outcome", outcome)];
+        counter!("notification_deliveries_total", &labels).increment(count);
+    }
+
+    pub fn webhook_disabled(is_disabled: bool) {
+        gauge!("webhook_disabled").set(f64::from(u8::from(is_disabled)));
+    }
+
     pub fn sweep_succeeded(sweep: &'static str, at: UnixMs) {
         gauge!("sweep_last_success_timestamp_seconds", "sweep" => sweep).set(at as f64 / 1_000.0);
     }
@@ -166,9 +200,13 @@ pub mod metric {
             let files = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, files)| *files);
             gauge!("file_pipeline_status", "status" => status.as_str()).set(files as f64);
         }
-        for destination in [Destination::Quota, Destination::Broker] {
+        for destination in Destination::ALL {
             let (waiting, _) = app.catalog.outbox_depth(destination).await?;
             gauge!("outbox_lines", "destination" => destination.as_str()).set(waiting as f64);
+        }
+        if let Some(webhook) = &app.notifier.webhook {
+            let since = crate::notify::disabled_since(&app.catalog, webhook.endpoint()).await?;
+            webhook_disabled(since.is_some());
         }
         let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
         gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);

@@ -9,10 +9,11 @@ use wharfinger_lifecycle::id::{BatchId, FileId};
 
 use super::error::CatalogError;
 use super::file_rows::{self, select_files};
+use super::notices::{self, NewNotice};
 use super::quotas::tenant_of;
 use super::sql::{Row, Tx, args, tuples};
 use super::writer::{Verdict, Write};
-use super::{Catalog, fresh_id, jobs, notices};
+use super::{Catalog, Tells, fresh_id, jobs};
 
 /// How a batch is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,7 @@ async fn tally(tx: &mut Tx<'_>, id: BatchId) -> Result<Tally, CatalogError> {
 }
 
 struct EndBatch {
+    tells: Tells,
     id: BatchId,
     ending: BatchEnding,
     now: UnixMs,
@@ -173,7 +175,8 @@ impl Write for EndBatch {
             BatchEnding::Cancelled | BatchEnding::Expired => call_off(tx, self.id, self.now).await?,
         };
         if self.ending == BatchEnding::Expired {
-            notices::insert_for_batch(tx, self.notice_id, &batch, &tally, self.now).await?;
+            let told = NewNotice::of_expired_batch(self.notice_id, &batch, &tally, self.now);
+            notices::insert(tx, &[told], self.tells).await?;
         }
         Ok(Verdict::Commit(BatchEnd::Ended { batch, called_off }))
     }
@@ -256,7 +259,7 @@ impl Catalog {
         ending: BatchEnding,
         now: UnixMs,
     ) -> Result<BatchEnd, CatalogError> {
-        self.write(EndBatch { id, ending, now, notice_id: fresh_id(now) }).await
+        self.write(EndBatch { id, ending, now, notice_id: fresh_id(now), tells: self.tells }).await
     }
 
     /// Commits fresh URLs for many files. Who is not in the answer was changed by somebody else meanwhile; their checks

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::state::Status;
 use super::error::CatalogError;
 use super::sql::{Arg, Row, Tx, args};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Scope, stage_changes};
+use super::{Catalog, Scope, Tells, stage_changes};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
@@ -67,7 +67,7 @@ impl Write for Redrive {
         }
         let change = processing::redrive(&file, &self.plan, self.now)
             .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
-        stage_changes::write(tx, &[change], &self.actor).await?;
+        stage_changes::write(tx, &[change], &self.actor, Tells::default()).await?;
         Ok(Verdict::Commit(true))
     }
 }

@@ -8,9 +8,10 @@ use wharfinger_lifecycle::state::Status;
 use super::error::CatalogError;
 use super::gate::{self, Gate};
 use super::jobs::{self, NewJob};
+use super::notices::{self, NewNotice};
 use super::sql::{Tx, args};
 use super::writer::{Verdict, Write};
-use super::{Catalog, batches, cleanups, derived, fresh_id, notices, quotas};
+use super::{Catalog, Tells, batches, cleanups, derived, fresh_id, quotas};
 
 /// A decided change with the name of who made it.
 pub(super) struct Commit {
@@ -22,6 +23,7 @@ pub(super) struct Commit {
     pub(super) cleanup_id: CleanupId,
     pub(super) notice_id: uuid::Uuid,
     pub(super) beside_redis: bool,
+    pub(super) tells: Tells,
 }
 
 impl Write for Commit {
@@ -61,7 +63,8 @@ impl Write for Commit {
             }
         }
         if let Some(notice) = self.change.notice {
-            notices::insert(tx, self.notice_id, &self.change, notice).await?;
+            let told = NewNotice::of_change(self.notice_id, &self.change, notice);
+            notices::insert(tx, &[told], self.tells).await?;
         }
         self.settle_accounts(tx, held).await?;
         Ok(Verdict::Commit(Ok(())))
@@ -252,6 +255,7 @@ impl Catalog {
             cleanup_id: CleanupId(fresh_id(now)),
             notice_id: fresh_id(now),
             beside_redis: self.beside_redis,
+            tells: self.tells,
         })
         .await?
     }

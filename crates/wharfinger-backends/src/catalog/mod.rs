@@ -2,8 +2,8 @@
 //! many processes; the verbs are the same code and, wherever both accept it, the same SQL.
 
 mod audit;
-mod chunks;
 mod batches;
+mod chunks;
 mod cleanups;
 mod connect;
 mod dead_letters;
@@ -43,8 +43,8 @@ use uuid::{NoContext, Timestamp, Uuid};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
-pub use chunks::{ChunkRow, Embedded};
 pub use batches::{BatchEnd, BatchEnding};
+pub use chunks::{ChunkRow, Embedded};
 pub use cleanups::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
@@ -111,6 +111,14 @@ pub struct CatalogOptions {
     /// Redis may let uploads in. Without it charges and refunds try the tenant's row first, and hold its gate only
     /// where somebody else has given it away.
     pub beside_redis: bool,
+    pub tells: Tells,
+}
+
+/// Who is told of a notice besides its owner: for each there is a line in the outbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tells {
+    pub webhook: bool,
+    pub slack: bool,
 }
 
 #[derive(Clone)]
@@ -127,6 +135,7 @@ pub struct Catalog {
     cleanup_max_attempts: u32,
     job_max_attempts: u32,
     beside_redis: bool,
+    tells: Tells,
     /// Set where a sweep writes.
     fence: Option<Fence>,
 }
@@ -180,6 +189,7 @@ impl Catalog {
             cleanup_max_attempts: options.cleanup_max_attempts,
             job_max_attempts: options.job_max_attempts,
             beside_redis: options.beside_redis,
+            tells: options.tells,
             fence: None,
         })
     }

@@ -1,13 +1,14 @@
 //! What must reach another system: lines written in the transaction they follow from, claimed row by row (never by
 //! a cursor: commit order is not id order), and removed when they have arrived. A line may be delivered twice.
 
+use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
 use super::jobs::NewJob;
-use super::sql::{Row, Tx, args, places, tuples};
+use super::sql::{Arg, Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
 use super::{Catalog, fresh_id};
 
@@ -15,14 +16,26 @@ use super::{Catalog, fresh_id};
 pub enum Destination {
     Quota,
     Broker,
+    Webhook,
+    Slack,
 }
 
 impl Destination {
+    pub const ALL: [Destination; 4] =
+        [Destination::Quota, Destination::Broker, Destination::Webhook, Destination::Slack];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Destination::Quota => "quota",
             Destination::Broker => "broker",
+            Destination::Webhook => "webhook",
+            Destination::Slack => "slack",
         }
+    }
+
+    /// A line waits until every earlier one of its subject has left the outbox.
+    fn keeps_order(self) -> bool {
+        self == Destination::Webhook
     }
 }
 
@@ -32,6 +45,7 @@ pub struct OutboxLine {
     pub tenant: TenantId,
     pub what: Outbound,
     pub attempts: u32,
+    pub created_at: UnixMs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +54,11 @@ pub enum Outbound {
     Refund { bytes: u64, epoch: i64 },
     /// A delayed check that the broker is to bring back when it is due.
     Check { job: JobId, due_at: UnixMs },
+    /// What an owner was told, to be told to the webhook too: `place` is where it stands among what its subject (a
+    /// file, a batch) has to tell.
+    Notice { notification: Uuid, subject: String, place: i64 },
+    /// What operators are to know.
+    Alert { message: String },
 }
 
 impl Outbound {
@@ -47,9 +66,22 @@ impl Outbound {
         match self {
             Outbound::Refund { .. } => Destination::Quota,
             Outbound::Check { .. } => Destination::Broker,
+            Outbound::Notice { .. } => Destination::Webhook,
+            Outbound::Alert { .. } => Destination::Slack,
         }
     }
 }
+
+/// A line that is not written yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewLine<'a> {
+    pub(super) tenant: &'a TenantId,
+    pub(super) what: &'a Outbound,
+    pub(super) at: UnixMs,
+}
+
+/// Far below what either database takes in one statement.
+const LINES_PER_STATEMENT: usize = 500;
 
 pub(super) async fn insert(
     tx: &mut Tx<'_>,
@@ -57,26 +89,65 @@ pub(super) async fn insert(
     what: &Outbound,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    let (bytes, epoch, job, due_at) = match what {
-        Outbound::Refund { bytes, epoch } => (Some(super::files::signed(*bytes)), Some(*epoch), None, None),
-        Outbound::Check { job, due_at } => (None, None, Some(job.to_string()), Some(*due_at)),
-    };
-    tx.run(
-        "INSERT INTO outbox (id, destination, tenant_id, bytes, epoch, job_id, due_at, attempts, created_at, \
-         next_attempt_at) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, $8)",
+    insert_all(tx, &[NewLine { tenant, what, at: now }]).await
+}
+
+pub(super) async fn insert_all(tx: &mut Tx<'_>, lines: &[NewLine<'_>]) -> Result<(), CatalogError> {
+    for lines in lines.chunks(LINES_PER_STATEMENT) {
+        let mut args = Vec::new();
+        let mut rows = Vec::with_capacity(lines.len());
+        for line in lines {
+            rows.push(format!("({}, 0)", places(args.len() + 1, LINE_COLUMNS)));
+            args.extend(line.args());
+        }
+        let sql = format!(
+            "INSERT INTO outbox (id, destination, tenant_id, bytes, epoch, job_id, due_at, notification_id, \
+             subject, place, message, created_at, next_attempt_at, attempts) VALUES {}",
+            rows.join(", ")
+        );
+        tx.run_built(sql, args).await?;
+    }
+    Ok(())
+}
+
+const LINE_COLUMNS: usize = 13;
+
+impl NewLine<'_> {
+    fn args(&self) -> Vec<Arg> {
+        let (mut bytes, mut epoch, mut job, mut due_at) = (None, None, None, None);
+        let (mut notice, mut of_subject, mut at_place, mut text) = (None, None, None, None);
+        match self.what {
+            Outbound::Refund { bytes: refunded, epoch: from } => {
+                bytes = Some(super::files::signed(*refunded));
+                epoch = Some(*from);
+            }
+            Outbound::Check { job: checked, due_at: due } => {
+                job = Some(checked.to_string());
+                due_at = Some(*due);
+            }
+            Outbound::Notice { notification, subject, place } => {
+                notice = Some(notification.to_string());
+                of_subject = Some(subject.clone());
+                at_place = Some(*place);
+            }
+            Outbound::Alert { message } => text = Some(message.clone()),
+        }
         args![
-            fresh_id(now).to_string(),
-            what.destination().as_str(),
-            tenant.as_str(),
+            fresh_id(self.at).to_string(),
+            self.what.destination().as_str(),
+            self.tenant.as_str(),
             bytes,
             epoch,
             job,
             due_at,
-            now
-        ],
-    )
-    .await?;
-    Ok(())
+            notice,
+            of_subject,
+            at_place,
+            text,
+            self.at,
+            self.at
+        ]
+    }
 }
 
 /// The delayed checks of these jobs, which the broker is to bring back.
@@ -134,6 +205,12 @@ impl Write for ForgetAll {
     }
 }
 
+/// Whoever sees a line sees all earlier ones of its subject that are not gone: the change that wrote it could not be
+/// committed before theirs.
+const FIRST_OF_ITS_SUBJECT: &str = "AND NOT EXISTS (SELECT 1 FROM outbox AS earlier \
+     WHERE earlier.destination = line.destination AND earlier.subject = line.subject \
+     AND (earlier.place < line.place OR (earlier.place = line.place AND earlier.id < line.id)))";
+
 /// Takes due lines out of others' sight for a while. Who dies with them has only held them up.
 struct Claim {
     destination: Destination,
@@ -146,12 +223,14 @@ impl Write for Claim {
     type Answer = Vec<OutboxLine>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+        let lock = tx.dialect().pick("", "FOR UPDATE OF line SKIP LOCKED");
+        let in_order = if self.destination.keeps_order() { FIRST_OF_ITS_SUBJECT } else { "" };
         let sql = format!(
-            "WITH due AS MATERIALIZED (SELECT id FROM outbox WHERE destination = $1 AND next_attempt_at <= $2 \
-             ORDER BY next_attempt_at, id LIMIT $4 {lock}) \
+            "WITH due AS MATERIALIZED (SELECT line.id FROM outbox AS line WHERE line.destination = $1 \
+             AND line.next_attempt_at <= $2 {in_order} ORDER BY line.next_attempt_at, line.id LIMIT $4 {lock}) \
              UPDATE outbox SET next_attempt_at = $3 WHERE id IN (SELECT id FROM due) \
-             RETURNING id, tenant_id, bytes, epoch, job_id, due_at, attempts"
+             RETURNING id, tenant_id, bytes, epoch, job_id, due_at, notification_id, subject, place, message, \
+             attempts, created_at"
         );
         let args = args![self.destination.as_str(), self.now, self.hidden_until, self.limit as i64];
         let rows = tx.rows_built(sql, args).await?;
@@ -167,10 +246,20 @@ impl Write for Claim {
 
 fn decode(row: &Row) -> Result<OutboxLine, CatalogError> {
     let tenant = row.text("tenant_id")?;
-    let what = match (row.maybe_int("epoch")?, row.maybe_int("due_at")?) {
-        (Some(epoch), _) => Outbound::Refund { bytes: row.bytes("bytes")?, epoch },
-        (None, Some(due_at)) => Outbound::Check { job: row.parsed("job_id")?, due_at },
-        (None, None) => return Err(CatalogError::Corrupt("an outbox line that says nothing".into())),
+    let what = if let Some(epoch) = row.maybe_int("epoch")? {
+        Outbound::Refund { bytes: row.bytes("bytes")?, epoch }
+    } else if let Some(due_at) = row.maybe_int("due_at")? {
+        Outbound::Check { job: row.parsed("job_id")?, due_at }
+    } else if let Some(place) = row.maybe_int("place")? {
+        Outbound::Notice {
+            notification: row.parsed("notification_id")?,
+            subject: row.text("subject")?,
+            place,
+        }
+    } else if let Some(message) = row.maybe_text("message")? {
+        Outbound::Alert { message }
+    } else {
+        return Err(CatalogError::Corrupt("an outbox line that says nothing".into()));
     };
     Ok(OutboxLine {
         id: row.text("id")?,
@@ -178,6 +267,7 @@ fn decode(row: &Row) -> Result<OutboxLine, CatalogError> {
             .map_err(|_| CatalogError::Corrupt(format!("outbox names the tenant {tenant:?}")))?,
         what,
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+        created_at: row.int("created_at")?,
     })
 }
 
@@ -206,12 +296,23 @@ impl Write for PutOff {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         let sql = format!(
-            "UPDATE outbox SET attempts = attempts + 1, last_error = $1, next_attempt_at = $2 WHERE id IN ({})",
+            "UPDATE outbox SET attempts = attempts + 1, last_error = $1, next_attempt_at = $2 WHERE id IN ({}) \
+             RETURNING destination, subject",
             places(3, self.ids.len())
         );
         let mut args = args![clip(&self.error, ERROR_TEXT_BYTES_MAX), self.until];
         args.extend(self.ids.iter().flat_map(|id| args![id.as_str()]));
-        tx.run_built(sql, args).await?;
+        for row in tx.rows_built(sql, args).await? {
+            // Those behind it cannot go before it: whoever claims need not look at them until then.
+            if let Some(subject) = row.maybe_text("subject")? {
+                tx.run(
+                    "UPDATE outbox SET next_attempt_at = $1 \
+                     WHERE destination = $2 AND subject = $3 AND next_attempt_at < $1",
+                    args![self.until, row.text("destination")?, subject],
+                )
+                .await?;
+            }
+        }
         Ok(Verdict::Commit(()))
     }
 }
@@ -252,6 +353,19 @@ impl Catalog {
             return Ok(());
         }
         self.write(ForgetAll { destination }).await
+    }
+
+    /// When the next line for a destination is due; one that waits for an earlier one of its subject counts too.
+    pub async fn next_outbox_at(&self, destination: Destination) -> Result<Option<UnixMs>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row(
+                "SELECT MIN(next_attempt_at) AS next FROM outbox WHERE destination = $1",
+                args![destination.as_str()],
+            )
+            .await?;
+        row.map_or(Ok(None), |row| row.maybe_int("next"))
     }
 
     /// How many lines wait for a destination, and since when the oldest does.

@@ -9,8 +9,9 @@ use wharfinger_lifecycle::stage::Stage;
 
 use super::error::CatalogError;
 use super::file_rows::{decode, select_files};
+use super::notices::{self, NewNotice};
 use super::sql::{Tx, args, places, typed_rows};
-use super::{fresh_id, notices};
+use super::{Tells, fresh_id};
 
 /// Reads these files and keeps others from changing them until the end of the transaction. In one order everywhere.
 pub(super) async fn lock_files(
@@ -28,17 +29,23 @@ pub(super) async fn lock_files(
 
 /// Writes the new state of each file, its history, its owner's counters and what the owner is told. Jobs are the
 /// caller's.
-pub(super) async fn write(tx: &mut Tx<'_>, changes: &[Change], actor: &str) -> Result<(), CatalogError> {
+pub(super) async fn write(
+    tx: &mut Tx<'_>,
+    changes: &[Change],
+    actor: &str,
+    tells: Tells,
+) -> Result<(), CatalogError> {
     if changes.is_empty() {
         return Ok(());
     }
     update(tx, changes).await?;
     remember(tx, changes, actor).await?;
-    for change in changes {
-        if let Some(notice) = change.notice {
-            notices::insert(tx, fresh_id(change.after.updated_at), change, notice).await?;
-        }
-    }
+    let told = |change: &Change| {
+        let notice = change.notice?;
+        Some(NewNotice::of_change(fresh_id(change.after.updated_at), change, notice))
+    };
+    let notices: Vec<NewNotice> = changes.iter().filter_map(told).collect();
+    notices::insert(tx, &notices, tells).await?;
     count(tx, changes).await
 }
 

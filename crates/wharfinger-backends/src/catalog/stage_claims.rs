@@ -10,7 +10,7 @@ use super::error::CatalogError;
 use super::job_claims::{LeasedJob, leased};
 use super::sql::{Tx, args, places};
 use super::writer::{Verdict, Write};
-use super::{Catalog, stage_changes};
+use super::{Catalog, Tells, stage_changes};
 
 /// What a claim asks for.
 #[derive(Clone, Debug)]
@@ -56,7 +56,8 @@ impl Write for StageClaim {
                 Some(Err(_)) | None => idle.push(job.id),
             }
         }
-        stage_changes::write(tx, &changes, &self.owner).await?;
+        // Nobody is told that work begins.
+        stage_changes::write(tx, &changes, &self.owner, Tells::default()).await?;
         forget(tx, &idle).await?;
         claimed.sort_by_key(|claimed| claimed.job.id);
         Ok(Verdict::Commit(claimed))

@@ -17,7 +17,7 @@ use super::error::CatalogError;
 use super::sql::{Row, Tx, args, places, typed_rows};
 use super::stage_claims::forget;
 use super::writer::{Verdict, Write};
-use super::{Catalog, stage_changes};
+use super::{Catalog, Tells, stage_changes};
 
 /// How many workers in a row may not come back from a file.
 pub const LOST_LEASES_MAX: i64 = 3;
@@ -81,6 +81,7 @@ struct EndStages {
     actor: String,
     plan: Plan,
     storage: derived::Storage,
+    tells: Tells,
     now: UnixMs,
 }
 
@@ -105,7 +106,7 @@ impl Write for EndStages {
             let decided = self.decide(&job, &file, &end.how, &mut moves);
             ended.push(decided.map_err(|refusal| CatalogError::Corrupt(format!("{}: {refusal}", file.id)))?);
         }
-        moves.write(tx, &self.actor, self.now).await?;
+        moves.write(tx, self).await?;
         Ok(Verdict::Commit(ended))
     }
 }
@@ -241,7 +242,8 @@ struct Moves {
 }
 
 impl Moves {
-    async fn write(&self, tx: &mut Tx<'_>, actor: &str, now: UnixMs) -> Result<(), CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>, ending: &EndStages) -> Result<(), CatalogError> {
+        let now = ending.now;
         self.move_onward(tx, now).await?;
         forget(tx, &self.over).await?;
         for back in &self.back {
@@ -269,7 +271,7 @@ impl Moves {
             )
             .await?;
         }
-        stage_changes::write(tx, &self.changes, actor).await
+        stage_changes::write(tx, &self.changes, &ending.actor, ending.tells).await
     }
 
     /// The job goes on with its file: a file has one job from its confirmation to its end.
@@ -332,7 +334,7 @@ impl Write for TakeBack {
             let ended = self.take(job, &file, &mut moves);
             taken.push((file.id, ended.map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?));
         }
-        moves.write(tx, &self.ending.actor, now).await?;
+        moves.write(tx, &self.ending).await?;
         Ok(Verdict::Commit(taken))
     }
 }
@@ -387,6 +389,13 @@ impl Catalog {
     fn ending(&self, ends: Vec<StageEnd>, by: EndBy<'_>) -> EndStages {
         let storage =
             derived::Storage { kind: self.storage_type, cleanup_max_attempts: self.cleanup_max_attempts };
-        EndStages { ends, actor: by.actor.to_owned(), plan: by.plan.clone(), storage, now: by.now }
+        EndStages {
+            ends,
+            actor: by.actor.to_owned(),
+            plan: by.plan.clone(),
+            storage,
+            tells: self.tells,
+            now: by.now,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What every backend promises, method by method: the same cases for each catalog and for each blob store, so
-//! that the program can rely on either without asking which it has; and what the broker, the scanner and the
-//! embeddings promise.
+//! that the program can rely on either without asking which it has; and what the broker, the scanner, the
+//! embeddings and webhooks promise.
 
 mod blobs;
 mod broker;
@@ -8,3 +8,4 @@ mod catalog;
 mod embeddings;
 mod quota;
 mod scanner;
+mod webhooks;

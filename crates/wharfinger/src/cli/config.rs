@@ -21,6 +21,7 @@ pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
         let (value, origin) = values.with_origin(setting.env).unwrap_or(("", "not set"));
         let value = match setting.secret {
             false => value.to_owned(),
+            true if setting.env.ends_with("WEBHOOK_URL") => mask_path(value),
             true if setting.env.ends_with("_URL") || value.is_empty() => mask_url(value),
             true => HIDDEN.to_owned(),
         };
@@ -63,9 +64,17 @@ fn mask_url(value: &str) -> String {
     }
 }
 
+/// Whoever knows the path of such a URL can use it: only where it leads is shown.
+fn mask_path(value: &str) -> String {
+    let Some((scheme, rest)) = value.split_once("://") else { return mask_url(value) };
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = host.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}/{HIDDEN}")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::mask_url;
+    use super::{mask_path, mask_url};
 
     #[test]
     fn secrets_are_masked() {
@@ -75,5 +84,8 @@ mod tests {
         assert_eq!(mask_url("0123456789"), "********");
         assert_eq!(mask_url("sqlite:"), "sqlite:");
         assert_eq!(mask_url(""), "");
+        assert_eq!(mask_path("https://hooks.slack.com/services/T/B/x"), "https://hooks.slack.com/********");
+        assert_eq!(mask_path("https://u:p@hooks.example?token=x"), "https://hooks.example/********");
+        assert_eq!(mask_path(""), "");
     }
 }

@@ -2,6 +2,7 @@
 
 mod blobs;
 mod engines;
+mod notify;
 
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub(super) struct Arguments {
     /// Take the store as it is for this catalog's: after a restore of the catalog, or to begin with an empty store
     #[arg(long)]
     accept_store: bool,
+    /// Send to the webhook again after its receiver answered 410 Gone
+    #[arg(long)]
+    enable_webhook: bool,
 }
 
 struct Finding {
@@ -43,7 +47,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         }
         Err(error) => findings.push(bad("secrets", error.to_string())),
     }
-    check_catalog(&settings, arguments.accept_store, &mut findings).await;
+    check_catalog(&settings, &arguments, &mut findings).await;
 
     let wrong = findings.iter().filter(|finding| !finding.ok).count();
     if arguments.json {
@@ -85,7 +89,7 @@ fn check_tokens(settings: &Settings, secrets: &Secrets) -> Finding {
     }
 }
 
-async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut Vec<Finding>) {
+async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mut Vec<Finding>) {
     let mend = match &settings.database {
         CatalogUrl::Sqlite(path) => format!("check that {} can be written", path.display()),
         CatalogUrl::Postgres(_) => {
@@ -96,8 +100,7 @@ async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut V
         && !path.exists()
     {
         findings.push(good("catalog", format!("{} will be made at the first start", path.display())));
-        blobs::check(settings, None, findings).await;
-        return engines::check(settings, None, findings).await;
+        return check_the_rest(settings, None, findings).await;
     }
     // Whoever asks wants to know how it is now.
     let catalog = match Catalog::open_within(catalog_options(settings), Duration::ZERO).await {
@@ -122,17 +125,25 @@ async fn check_catalog(settings: &Settings, accept_store: bool, findings: &mut V
     });
     check_clock(&catalog, &clock, findings).await;
     if step == SCHEMA_VERSION {
-        if accept_store {
+        if arguments.accept_store {
             findings.push(blobs::accept(settings, &catalog).await);
         }
-        blobs::check(settings, Some(&catalog), findings).await;
-        engines::check(settings, Some(&catalog), findings).await;
+        if arguments.enable_webhook {
+            findings.push(notify::enable_again(settings, &catalog).await);
+        }
+        check_the_rest(settings, Some(&catalog), findings).await;
         check_contents(&catalog, findings).await;
     } else {
-        blobs::check(settings, None, findings).await;
-        engines::check(settings, None, findings).await;
+        check_the_rest(settings, None, findings).await;
     }
     catalog.close().await;
+}
+
+/// All but the catalog, which some of it is kept in.
+async fn check_the_rest(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {
+    blobs::check(settings, catalog, findings).await;
+    engines::check(settings, catalog, findings).await;
+    notify::check(settings, catalog, findings).await;
 }
 
 async fn check_clock(catalog: &Catalog, clock: &Clock, findings: &mut Vec<Finding>) {

@@ -90,6 +90,10 @@ pub const SETTINGS: &[Setting] = &[
     plain("JOB_MAX_ATTEMPTS"),
     plain("STAGE_TIMEOUT_MS"),
     plain("JOB_LEASE_MS"),
+    secret("WEBHOOK_URL"),
+    secret("WEBHOOK_SECRET"),
+    plain("WEBHOOK_ALLOW_PRIVATE"),
+    secret("SLACK_WEBHOOK_URL"),
 ];
 
 /// The usual variables of the stores begin so: kept for whoever asks, and no settings of ours.

@@ -3,6 +3,7 @@
 
 mod blob_url;
 mod layers;
+mod notify;
 mod pipeline;
 mod secrets;
 mod size;
@@ -16,6 +17,7 @@ use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 
 pub use layers::{Flags, SETTINGS, Setting, Values, client_env, log_filter};
+pub use notify::{NotifySettings, WebhookSettings};
 pub use pipeline::{ExtractSettings, PipelineSettings};
 pub use secrets::{Secrets, prepare as prepare_secrets};
 pub use size::{format_size, parse_size};
@@ -83,6 +85,7 @@ pub struct Settings {
     pub job_max_attempts: u32,
     pub stage_timeout_ms: i64,
     pub job_lease_ms: i64,
+    pub notify: NotifySettings,
 }
 
 /// Longest window, lease or retention that makes sense; far from any overflow.
@@ -143,6 +146,7 @@ impl Settings {
             job_max_attempts: values.whole("JOB_MAX_ATTEMPTS", 1, 1_000)? as u32,
             stage_timeout_ms: values.whole("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
             job_lease_ms: values.whole("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
+            notify: NotifySettings::from_values(values)?,
             data_dir,
         };
         if settings.listen.parse::<std::net::SocketAddr>().is_err() && !settings.listen.contains(':') {
@@ -307,9 +311,33 @@ mod tests {
             ("WHARFINGER_JWT_SECRET", "short"),
             ("UPLOAD_WINDOW_POLICY", "maybe"),
             ("WHARFINGER_LISTEN", "8080"),
+            ("WEBHOOK_URL", "hooks.example.com"),
+            ("WEBHOOK_URL", "https://127.0.0.1/hook"),
+            ("WEBHOOK_ALLOW_PRIVATE", "yes"),
+            ("SLACK_WEBHOOK_URL", "hooks.slack.com"),
+            ("SLACK_WEBHOOK_URL", "http://[::1]/"),
         ] {
             let error = load(&[(name, value)]).expect_err(value);
             assert_eq!(error.name, name);
         }
+    }
+
+    #[test]
+    fn a_webhook_needs_a_secret_that_is_one() {
+        let url = ("WEBHOOK_URL", "https://hooks.example.com/wharf");
+        let error = load(&[url]).expect_err("no secret");
+        assert_eq!(error.name, "WEBHOOK_SECRET");
+        for secret in ["hunter2", "whsec_", "whsec_c2hvcnQ=", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw,x"] {
+            let error = load(&[url, ("WEBHOOK_SECRET", secret)]).expect_err(secret);
+            assert_eq!(error.name, "WEBHOOK_SECRET");
+            assert!(!error.to_string().contains(secret) || secret == "whsec_", "{error}");
+        }
+        let secret = ("WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
+        let settings = load(&[url, secret]).expect("a webhook");
+        assert!(settings.notify.webhook.is_some() && settings.notify.slack.is_none());
+        assert!(!format!("{settings:?}").contains("MfKQ"), "no secret is shown");
+        assert!(load(&[secret]).expect("a secret alone does nothing").notify.webhook.is_none());
+        let private = ("WEBHOOK_URL", "http://127.0.0.1:9/hook");
+        assert!(load(&[private, secret, ("WEBHOOK_ALLOW_PRIVATE", "true")]).is_ok());
     }
 }

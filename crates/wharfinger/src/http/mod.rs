@@ -37,7 +37,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::app::App;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
-use auth::Person;
+use auth::{Hand, Person};
 use problem::Problem;
 pub use server::serve;
 

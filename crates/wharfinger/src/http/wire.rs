@@ -469,12 +469,14 @@ pub struct NotificationsView {
 #[serde(rename_all = "camelCase")]
 pub struct NotificationView {
     id: String,
+    /// `file-ready`, `file-failed`, `file-quarantined`, `file-deletion-warning`, `batch-expired` or `file-cleaned-up`.
     #[schema(example = "file-cleaned-up")]
     kind: String,
     file_id: Option<String>,
     file_name: Option<String>,
     batch_id: Option<String>,
     message: String,
+    /// `reason`, `deletionDate`, `sizeReclaimed` and what else there is to say of this kind.
     #[schema(value_type = Object)]
     data: Option<Box<RawValue>>,
     created_at: String,

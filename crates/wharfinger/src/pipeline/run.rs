@@ -140,7 +140,7 @@ pub(super) fn follow(app: &App, ended: Ended) {
     metric::stage_ended(ended);
     match ended {
         Ended::Next(_) => app.pipeline.bell.notify_one(),
-        Ended::Ready | Ended::Failed | Ended::Quarantined => app.outbox_bell.notify_one(),
+        Ended::Ready | Ended::Failed | Ended::Quarantined => app.notice_bell.notify_one(),
         Ended::Retried | Ended::LeaseLost => {}
     }
 }

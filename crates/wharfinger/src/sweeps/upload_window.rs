@@ -1,5 +1,5 @@
 //! Fault: a row whose next look is overdue, because its delayed check was lost or never written. The net under
-//! the delayed checks; also what forgets used-up keys, old tombstones and landings that crashed.
+//! the delayed checks; also what forgets used-up keys, old notices and tombstones, and landings that crashed.
 
 use serde::Serialize;
 use wharfinger_lifecycle::id::FileId;
@@ -14,6 +14,9 @@ pub const NAME: &str = "upload-window";
 
 const PAGE_FILES: usize = 200;
 const KEYS_PER_STEP: usize = 1_000;
+const NOTICES_PER_STEP: usize = 1_000;
+/// How long owners can read what they were told.
+const NOTICES_KEPT_MS: i64 = 90 * 86_400_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
@@ -46,6 +49,7 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     }
     record(app, turn, NAME, started_at, &outcome).await;
     forget_keys(app, turn).await;
+    forget_notices(app, turn).await;
     if let Ok(outcome) = &outcome
         && outcome.checked + outcome.abandoned > 0
     {
@@ -111,6 +115,20 @@ async fn forget_keys(app: &App, turn: &Turn) {
             Ok(_) => return,
             Err(error) => {
                 tracing::warn!(job = NAME, error = %error, "used-up keys could not be forgotten");
+                return;
+            }
+        }
+    }
+}
+
+async fn forget_notices(app: &App, turn: &Turn) {
+    while turn.goes_on(app) {
+        let before = app.clock.now().saturating_sub(NOTICES_KEPT_MS);
+        match turn.catalog.forget_notifications(before, NOTICES_PER_STEP).await {
+            Ok(gone) if gone as usize == NOTICES_PER_STEP => {}
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(job = NAME, error = %error, "old notices could not be forgotten");
                 return;
             }
         }

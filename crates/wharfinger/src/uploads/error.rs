@@ -2,9 +2,9 @@
 
 use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::catalog::CatalogError;
-use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::batch::{self, BatchStatus};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

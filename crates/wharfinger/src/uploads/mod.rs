@@ -98,7 +98,7 @@ async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbErro
 async fn commit_in(app: &App, catalog: &Catalog, change: Change, actor: &str) -> Result<bool, VerbError> {
     let refunded = change.refunded_bytes();
     let tenant = change.after.tenant.clone();
-    let (id, has_cleanup) = (change.after.id, change.cleanup.is_some());
+    let (id, has_cleanup, tells) = (change.after.id, change.cleanup.is_some(), change.notice.is_some());
     let has_work = change.enqueues.is_some();
     match catalog.commit(change, actor).await {
         Ok(()) => {}
@@ -111,6 +111,9 @@ async fn commit_in(app: &App, catalog: &Catalog, change: Change, actor: &str) ->
     }
     if has_work {
         app.pipeline.bell.notify_one();
+    }
+    if tells {
+        app.notice_bell.notify_one();
     }
     if has_cleanup {
         app.landings.stop(id);

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
+use crate::notify;
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
@@ -21,6 +22,7 @@ use crate::worker::messages::{self, Broker};
 /// Another process may have enqueued something earlier than what we know of.
 const CHECK_PAUSE_MS_MAX: i64 = 5_000;
 const REAPER_PAUSE_MS_MAX: i64 = 5_000;
+const NOTICE_PAUSE_MS_MAX: i64 = 5_000;
 /// After an error of the catalog.
 const ERROR_PAUSE_MS: i64 = 1_000;
 const CLOCK_PAUSE_MS: i64 = 60_000;
@@ -155,6 +157,31 @@ pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
         tokio::select! {
             () = tokio::time::sleep(REDIS_PAUSE) => {}
             () = app.outbox_bell.notified() => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Tells the webhook and Slack what owners were told.
+pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
+    if !app.notifier.is_needed() {
+        return stop.cancelled().await;
+    }
+    while !stop.is_cancelled() {
+        let told = async {
+            notify::relay(&app, &stop).await?;
+            notify::next_at(&app).await
+        };
+        let now = app.clock.now();
+        let due_at = told.await.unwrap_or_else(|error| {
+            tracing::warn!(job = "notices", error = %error, "notices could not be told");
+            None
+        });
+        // What is due and was not taken is another's for now, or waits for an earlier one.
+        let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + NOTICE_PAUSE_MS_MAX);
+        tokio::select! {
+            () = app.clock.sleep_until(at) => {}
+            () = app.notice_bell.notified() => {}
             () = stop.cancelled() => {}
         }
     }

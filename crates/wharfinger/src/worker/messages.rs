@@ -116,7 +116,7 @@ pub async fn relay(app: &App) -> Result<u64, CatalogError> {
 fn message(line: &OutboxLine, now: UnixMs) -> Option<Delayed> {
     match line.what {
         Outbound::Check { job, due_at } => Some(delayed(line.id.clone(), job, due_at, now)),
-        Outbound::Refund { .. } => None,
+        Outbound::Refund { .. } | Outbound::Notice { .. } | Outbound::Alert { .. } => None,
     }
 }
 

@@ -10,6 +10,7 @@ pub use supervisor::Supervisor;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
+use crate::notify;
 use crate::pipeline;
 use crate::quota;
 use crate::sweeps::{self, Turn};
@@ -28,5 +29,6 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
     sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;
     quota::refunds::relay(app).await?;
+    notify::relay(app, &CancellationToken::new()).await?;
     Ok(())
 }

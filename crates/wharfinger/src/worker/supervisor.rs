@@ -18,7 +18,7 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each with the roles that need it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 16] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 18] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
@@ -34,6 +34,8 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 16] = [
     ("checks from broker", &[Worker], |app, stop| Box::pin(loops::checks_from_broker(app, stop))),
     ("wakes to others", &ProcessRole::ALL, |app, stop| Box::pin(loops::wakes_to_others(app, stop))),
     ("wakes from others", &[Worker], |app, stop| Box::pin(loops::wakes_from_others(app, stop))),
+    // Of the workers: they are the ones that reach out, and sending is work that more of them do faster.
+    ("notices", &[Worker], |app, stop| Box::pin(loops::notices(app, stop))),
     ("clock", &ProcessRole::ALL, |app, stop| Box::pin(loops::clock_keeping(app, stop))),
     ("store mark", &[Worker, Sweeper], |app, stop| Box::pin(loops::store_mark(app, stop))),
     ("metrics", &ProcessRole::ALL, |app, stop| Box::pin(loops::metrics_upkeep(app, stop))),

@@ -2,8 +2,12 @@
 //! die before or after it. Then everything is dropped, a new server starts on what is durable, the healers run,
 //! and nothing that must never be seen is seen.
 
+use std::collections::BTreeSet;
+
 use wharfinger_backends::faults::{Fault, Faults};
 
+use crate::notify::receiver::Receiver;
+use crate::notify::telling;
 use crate::test_app::{Answer, Database, Ground, TestApp};
 use crate::{batches, oracle};
 
@@ -30,6 +34,7 @@ enum Verb {
     CompleteBatch,
     CancelBatch,
     ExpireBatch,
+    Tell,
 }
 
 /// What a server was asked before the fault.
@@ -80,7 +85,7 @@ impl Verb {
         if self != Verb::Put {
             server.put_bytes(&grant, BYTES).await.expect(200);
         }
-        if matches!(self, Verb::Download | Verb::DeleteReady) {
+        if matches!(self, Verb::Download | Verb::DeleteReady | Verb::Tell) {
             me.confirm(&id).await.expect(200);
         }
         if matches!(self, Verb::Reap | Verb::Forget) {
@@ -121,6 +126,11 @@ impl Verb {
             (Verb::Reclaim | Verb::Reap | Verb::Forget | Verb::ExpireBatch, _) => {
                 // A sweep that is hit may fail; the next one goes on.
                 let _ = wharfinger::worker::run_all_due(&server.app).await;
+                None
+            }
+            (Verb::Tell, _) => {
+                let stop = tokio_util::sync::CancellationToken::new();
+                let _ = wharfinger::notify::relay(&server.app, &stop).await;
                 None
             }
             (Verb::Put | Verb::CompleteBatch | Verb::CancelBatch, None) => None,
@@ -165,14 +175,14 @@ async fn part_with(server: TestApp, ground: &Ground, lasting: &mut Option<TestAp
     }
 }
 
-async fn hit_every_call(verb: Verb, ground: Ground) {
+async fn hit_every_call(verb: Verb, ground: &Ground) {
     let mut lasting = None;
     for fault in Fault::ALL {
         for n in 1.. {
             assert!(n < CALLS_MAX, "{verb:?} makes no end of calls");
-            let calm = server_on(&ground, &mut lasting).await;
-            let scene = verb.prepare(&ground, &calm).await;
-            part_with(calm, &ground, &mut lasting).await;
+            let calm = server_on(ground, &mut lasting).await;
+            let scene = verb.prepare(ground, &calm).await;
+            part_with(calm, ground, &mut lasting).await;
 
             let faults = Faults::at(n, fault);
             let server = ground.start_with(faults.clone()).await;
@@ -181,14 +191,14 @@ async fn hit_every_call(verb: Verb, ground: Ground) {
             let reached = faults.calls() >= n;
             server.crash().await;
 
-            let server = server_on(&ground, &mut lasting).await;
+            let server = server_on(ground, &mut lasting).await;
             oracle::catalog_is_sound(&server).await;
             check_promises(verb, &server, scene.as_ref(), answer.as_ref(), &key).await;
-            heal(&ground, &server).await;
+            heal(ground, &server).await;
             let where_ = format!("{verb:?}, {fault:?} at call {n}");
-            oracle::all_is_healed_at(&ground, &server, &where_).await;
+            oracle::all_is_healed_at(ground, &server, &where_).await;
             keep_promises(verb, &server, scene.as_ref(), answer.as_ref()).await;
-            part_with(server, &ground, &mut lasting).await;
+            part_with(server, ground, &mut lasting).await;
             if !reached {
                 break;
             }
@@ -254,7 +264,7 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
             assert_eq!(file.expect(200)["status"], "ready");
             batch_has_ended(verb, server, scene, acknowledged).await;
         }
-        Verb::Confirm | Verb::Download => assert_eq!(file.expect(200)["status"], "ready"),
+        Verb::Confirm | Verb::Download | Verb::Tell => assert_eq!(file.expect(200)["status"], "ready"),
         Verb::Put if acknowledged => assert_eq!(file.expect(200)["status"], "ready"),
         Verb::Reclaim => drop(file.expect_problem(410, "gone")),
         Verb::DeleteReady | Verb::DeleteRegistered if acknowledged => {
@@ -302,20 +312,31 @@ async fn heal(ground: &Ground, server: &TestApp) {
     server.settle().await;
 }
 
+/// Whatever goes wrong on the way, the webhook hears of every file, and by the ids that the catalog knows.
+async fn tell_at_every_call(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    hit_every_call(Verb::Tell, &ground).await;
+    let told: BTreeSet<String> = ground.texts("SELECT id FROM notifications").await.into_iter().collect();
+    assert_eq!(receiver.distinct(), told);
+    assert!(told.len() > 4 && receiver.taken().len() > told.len(), "some were told twice");
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM outbox").await, 0);
+}
+
 macro_rules! every_verb {
     ($($name:ident: $verb:ident),* $(,)?) => {
         mod sqlite {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, ground(Database::Sqlite)).await;
+                hit_every_call(Verb::$verb, &ground(Database::Sqlite)).await;
             })*
         }
         mod postgres {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, ground(Database::Postgres)).await;
+                hit_every_call(Verb::$verb, &ground(Database::Postgres)).await;
             })*
         }
     };
@@ -326,7 +347,7 @@ macro_rules! every_verb_on_s3 {
     ($settings:expr; $($name:ident: $verb:ident),* $(,)?) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
-            hit_every_call(Verb::$verb, Ground::on_s3(Database::Sqlite, $settings)).await;
+            hit_every_call(Verb::$verb, &Ground::on_s3(Database::Sqlite, $settings)).await;
         })*
     };
 }
@@ -341,7 +362,7 @@ mod redis {
             async fn $name() {
                 let redis = harness::redis::shared().own_database();
                 let short = [("BATCH_TIMEOUT_MS", "7200000")];
-                hit_every_call(Verb::$verb, Ground::with_redis(Database::Postgres, &redis, &short)).await;
+                hit_every_call(Verb::$verb, &Ground::with_redis(Database::Postgres, &redis, &short)).await;
             })*
         };
     }
@@ -403,4 +424,14 @@ every_verb! {
     complete_batch: CompleteBatch,
     cancel_batch: CancelBatch,
     expire_batch: ExpireBatch,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tell_on_sqlite() {
+    tell_at_every_call(Database::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tell_on_postgres() {
+    tell_at_every_call(Database::Postgres).await;
 }

@@ -9,6 +9,7 @@ mod hangup;
 mod http;
 mod kill;
 mod many;
+mod notify;
 mod oracle;
 mod pipeline;
 mod races;

@@ -256,16 +256,35 @@ impl Ground {
         self.start_process(Roles::parse(roles).expect("roles"), Faults::none()).await
     }
 
+    /// On the same ground a server of which one setting is another; empty: it has none.
+    pub async fn start_but(&self, setting: &'static str, value: &str) -> TestApp {
+        let mut settings = self.settings.clone();
+        settings.retain(|(name, _)| *name != setting);
+        if !value.is_empty() {
+            settings.push((setting, value.to_owned()));
+        }
+        self.start_from(settings, Roles::all(), Faults::none()).await
+    }
+
     /// The faults begin when the server has: the first call counted is a verb's.
     pub async fn start_with(&self, faults: Faults) -> TestApp {
         self.start_process(Roles::all(), faults).await
     }
 
     async fn start_process(&self, roles: Roles, faults: Faults) -> TestApp {
+        self.start_from(self.settings.clone(), roles, faults).await
+    }
+
+    async fn start_from(
+        &self,
+        settings: Vec<(&'static str, String)>,
+        roles: Roles,
+        faults: Faults,
+    ) -> TestApp {
         if wharfinger::config::log_filter().is_some() {
             wharfinger::telemetry::log_to_stderr();
         }
-        let flags = Flags { config: None, overrides: self.settings.clone() };
+        let flags = Flags { config: None, overrides: settings };
         let values = Values::read(&flags).expect("known settings");
         let settings = Settings::from_values(&values).expect("possible settings");
         let secrets = prepare_secrets(&settings).expect("secrets");

@@ -116,9 +116,15 @@ cases! {
         fresh_urls_are_for_those_that_are_as_they_were
         overdue_batches_are_found_oldest_first
         an_ended_batch_goes_with_its_last_file;
+    outbox_in_order:
+        a_notice_leaves_a_line_for_everybody_who_is_told
+        a_line_waits_for_the_earlier_ones_of_its_subject
+        one_subjects_trouble_is_not_anothers
+        eight_relays_keep_the_order_of_every_subject;
     telling:
         a_notice_is_told_in_full
         notices_are_told_newest_first_and_to_nobody_else
+        old_notices_are_forgotten_in_bounded_batches
         the_last_run_of_a_sweep_is_on_record;
     sweeping:
         a_sweep_that_is_due_is_one_processes_turn

@@ -82,7 +82,7 @@ pub(super) async fn jobs_are_claimed_by_name(site: &Site) {
         .iter()
         .map(|line| match line.what {
             Outbound::Check { job, due_at } => (job, due_at),
-            Outbound::Refund { .. } => panic!("a check"),
+            ref other => panic!("{other:?} is no check"),
         })
         .collect();
     let ids: Vec<_> = jobs.iter().map(|(job, _)| *job).collect();

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use uuid::Uuid;
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Dialect};
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Dialect, Tells};
 use wharfinger_backends::faults::Faults;
 
 use super::sample::NOW;
@@ -31,10 +31,10 @@ pub(super) type Difference = BTreeMap<String, (usize, usize)>;
 
 /// Opens a handle; its schema may have to be migrated.
 pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
-    open_with(url, faults, false).await
+    open_with(url, faults, false, Tells::default()).await
 }
 
-async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool) -> Catalog {
+async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool, tells: Tells) -> Catalog {
     let options = CatalogOptions {
         url: url.clone(),
         faults,
@@ -43,6 +43,7 @@ async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool) -> Cata
         job_max_attempts: 3,
         connections_max: 16,
         beside_redis,
+        tells,
     };
     Catalog::open(options).await.expect("the catalog opens")
 }
@@ -109,7 +110,12 @@ impl Site {
 
     /// The same of a process that has Redis beside the catalog.
     pub(super) async fn beside_redis(&self) -> Catalog {
-        open_with(&self.url, Faults::none(), true).await
+        open_with(&self.url, Faults::none(), true, Tells::default()).await
+    }
+
+    /// The same of a process that tells everybody.
+    pub(super) async fn telling(&self) -> Catalog {
+        open_with(&self.url, Faults::none(), false, Tells { webhook: true, slack: true }).await
     }
 
     pub(super) async fn faulty(&self, faults: Faults) -> Catalog {

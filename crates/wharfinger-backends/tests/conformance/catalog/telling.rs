@@ -27,6 +27,8 @@ pub(super) async fn a_notice_is_told_in_full(site: &Site) {
     assert_eq!((notices.len(), notices[1].kind.as_str()), (2, "file-ready"));
     let expected = Notification {
         id: notices[0].id,
+        tenant: "harbour".into(),
+        user: "ada".into(),
         kind: "file-quarantined".into(),
         file_id: Some(file.id.to_string()),
         file_name: Some("report.pdf".into()),
@@ -60,6 +62,24 @@ pub(super) async fn notices_are_told_newest_first_and_to_nobody_else(site: &Site
     let third = told(site, ("harbour", "ada"), Some(second[1].id), 2).await;
     assert_eq!((first.len(), second.len(), third.len()), (2, 2, 1));
     assert_eq!([ids(&first), ids(&second), ids(&third)].concat(), files);
+}
+
+pub(super) async fn old_notices_are_forgotten_in_bounded_batches(site: &Site) {
+    const ADA: (&str, &str) = ("harbour", "ada");
+    for later in 0..5 {
+        reclaimed(site, ADA, later * HOUR).await;
+    }
+    let kept = told(site, ADA, None, 10).await[..2].to_vec();
+    let before = SILENT + 3 * HOUR;
+    assert_eq!(site.catalog.forget_notifications(before, 2).await.expect("forgotten"), 2);
+    assert_eq!(site.catalog.forget_notifications(before, 2).await.expect("forgotten"), 1);
+    assert_eq!(site.catalog.forget_notifications(before, 2).await.expect("forgotten"), 0);
+    assert_eq!(told(site, ADA, None, 10).await, kept, "those of then and later are kept");
+    let ids: Vec<Uuid> = kept.iter().map(|notice| notice.id).chain([Uuid::new_v4()]).collect();
+    let mut found = site.catalog.notifications_by_id(&ids).await.expect("read");
+    found.sort_by(|one, other| other.id.cmp(&one.id));
+    assert_eq!(found, kept, "by their ids, and nothing for one that nobody has");
+    assert_eq!(site.catalog.notifications_by_id(&[]).await.expect("read"), []);
 }
 
 pub(super) async fn the_last_run_of_a_sweep_is_on_record(site: &Site) {

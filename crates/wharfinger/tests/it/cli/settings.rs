@@ -68,6 +68,10 @@ fn an_impossible_value_is_named_by_its_key() {
         ("QUOTA_SYNC_SCHEDULE", "at night"),
         ("BATCH_TIMEOUT_MS", "a day"),
         ("BATCH_TIMEOUT_SCHEDULE", "61 * * * *"),
+        ("WEBHOOK_URL", "hooks.example.com"),
+        ("WEBHOOK_URL", "http://169.254.169.254/"),
+        ("WEBHOOK_ALLOW_PRIVATE", "1"),
+        ("SLACK_WEBHOOK_URL", "slack"),
     ] {
         place.run_with(&[(name, value)], &["serve", "--listen", "127.0.0.1:0"]).expect_usage(name);
     }
@@ -138,6 +142,8 @@ fn no_secret_is_ever_shown() {
             "postgres://app@db.example/wharf?sslmode=require&password=horse&x=y",
             "horse",
         ),
+        ("SLACK_WEBHOOK_URL", "https://hooks.slack.com/services/T0/B0/horse", "horse"),
+        ("WEBHOOK_SECRET", "whsec_horseRWtOrseRWtOrseRWtOrseRWtOrs", "horse"),
     ] {
         let environment = [(name, value)];
         for arguments in [&["config"][..], &["config", "--json"]] {

@@ -1,0 +1,78 @@
+//! Alerts on their way to Slack: whatever waits goes in one message, and the next comes a while later.
+
+use std::sync::atomic::Ordering;
+
+use wharfinger_backends::catalog::{CatalogError, Destination, Outbound, OutboxLine};
+use wharfinger_lifecycle::limits::clip;
+
+use super::{Fate, SECOND_MS, fate};
+use crate::app::App;
+use crate::telemetry::metric::{self, Delivery};
+
+const CLAIM_LINES: usize = 500;
+/// Longer than a message takes. Whoever dies with lines in hand holds them up this long.
+const HIDDEN_MS: i64 = 60 * SECOND_MS;
+/// From one message to the next.
+const PAUSE_MS: i64 = 10 * SECOND_MS;
+/// Of those that wait, so many are written out; the rest are counted.
+const ALERTS_SHOWN_MAX: usize = 10;
+const ALERT_BYTES_MAX: usize = 500;
+
+/// Answers how many lines arrived.
+pub(super) async fn relay(app: &App) -> Result<u64, CatalogError> {
+    let Some(slack) = &app.notifier.slack else { return Ok(0) };
+    let now = app.clock.now();
+    if now < app.notifier.slack_rests_until.load(Ordering::Relaxed) {
+        return Ok(0);
+    }
+    let lines = app.catalog.claim_outbox(Destination::Slack, CLAIM_LINES, now, now + HIDDEN_MS).await?;
+    if lines.is_empty() {
+        return Ok(0);
+    }
+    app.notifier.slack_rests_until.store(now + PAUSE_MS, Ordering::Relaxed);
+    let count = lines.len() as u64;
+    let error = match slack.send(&text(&lines), now.div_euclid(SECOND_MS)).await {
+        Ok(()) => {
+            metric::deliveries(Destination::Slack, Delivery::Delivered, count);
+            app.catalog.outbox_arrived(lines.into_iter().map(|line| line.id).collect()).await?;
+            return Ok(count);
+        }
+        Err(error) => error,
+    };
+    tracing::warn!(job = "slack", lines = count, error = %error, "alerts did not arrive");
+    let (mut late, mut given_up) = (Vec::new(), Vec::new());
+    for line in lines {
+        match fate(line.created_at, line.attempts, &error, app.clock.now(), rand::random()) {
+            Fate::AgainAt(at) => late.push((line.id, at)),
+            Fate::GivenUp => given_up.push(line.id),
+        }
+    }
+    // They were sent together and are tried together again.
+    if let Some(at) = late.iter().map(|(_, at)| *at).min() {
+        metric::deliveries(Destination::Slack, Delivery::Failed, late.len() as u64);
+        let ids = late.into_iter().map(|(id, _)| id).collect();
+        app.catalog.put_off_outbox(ids, &error.to_string(), at).await?;
+    }
+    if !given_up.is_empty() {
+        tracing::error!(job = "slack", lines = given_up.len(), error = %error,
+            "alerts are given up: SLACK_WEBHOOK_URL has not taken them for three days");
+        metric::deliveries(Destination::Slack, Delivery::GivenUp, given_up.len() as u64);
+        app.catalog.outbox_arrived(given_up).await?;
+    }
+    Ok(0)
+}
+
+fn text(lines: &[OutboxLine]) -> String {
+    let mut said: Vec<String> = lines
+        .iter()
+        .filter_map(|line| match &line.what {
+            Outbound::Alert { message } => Some(clip(message, ALERT_BYTES_MAX).to_owned()),
+            Outbound::Refund { .. } | Outbound::Check { .. } | Outbound::Notice { .. } => None,
+        })
+        .take(ALERTS_SHOWN_MAX)
+        .collect();
+    if lines.len() > said.len() {
+        said.push(format!("… and {} more", lines.len() - said.len()));
+    }
+    format!("Wharfinger: {}", said.join("\n"))
+}

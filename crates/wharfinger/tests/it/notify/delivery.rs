@@ -1,0 +1,242 @@
+//! Every notice arrives, however long the receiver is away, and a file's notices one after the other.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use wharfinger_backends::catalog::Destination;
+use wharfinger_backends::faults::{Fault, Faults};
+
+use super::receiver::Receiver;
+use super::{HOUR_MS, MINUTE_MS, quarantine, telling};
+use crate::oracle;
+use crate::test_app::{Database, START, TestApp, on_each_database};
+
+async fn waiting(server: &TestApp) -> u64 {
+    server.app.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0
+}
+
+async fn what_owners_are_told_arrives_at_the_webhook(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    let server = ground.start().await;
+    let me = server.me();
+    let grant = me.init("late.bin", 3).await.expect(201);
+    let file = me.upload("a.txt", b"abc").await;
+    quarantine(&ground, &me, &file).await;
+    ground.advance(2 * HOUR_MS);
+    server.settle().await;
+
+    let told = me.get("/api/v2/notifications").await.expect(200);
+    let told = told["notifications"].as_array().expect("a list");
+    let got = receiver.got();
+    assert_eq!((told.len(), got.len()), (3, 3));
+    for notification in told {
+        let got = got.iter().find(|got| got.id == notification["id"]).expect("by its id");
+        assert_eq!(got.body["type"], notification["kind"]);
+        assert_eq!(got.body["timestamp"], notification["createdAt"]);
+        let data = &got.body["data"];
+        for field in ["id", "fileId", "fileName", "batchId", "message"] {
+            assert_eq!(data[field], notification[field], "{field}");
+        }
+        for (name, value) in notification["data"].as_object().expect("an object") {
+            assert_eq!(&data[name], value, "{name}");
+        }
+        assert_eq!((&data["tenant"], &data["user"]), (&json!("t"), &json!("u")));
+        assert_eq!(got.header("content-type"), "application/json");
+        let sent_at = (START + 2 * HOUR_MS) / 1_000;
+        assert_eq!(got.header("webhook-timestamp"), sent_at.to_string(), "of the attempt");
+    }
+    let of = |kind: &str| got.iter().find(|got| got.kind() == kind).expect(kind).body["data"].clone();
+    assert_eq!(of("file-ready")["fileId"], file.as_str());
+    assert_eq!(of("file-quarantined")["reason"], "object changed after it was confirmed");
+    let reclaimed = of("file-cleaned-up");
+    assert_eq!((&reclaimed["fileId"], &reclaimed["sizeReclaimed"]), (&grant["fileId"], &json!(3)));
+    assert_eq!(reclaimed["batchId"], Value::Null);
+    let kinds: Vec<&str> = got.iter().filter(|got| got.file() == file).map(|got| got.kind()).collect();
+    assert_eq!(kinds, ["file-ready", "file-quarantined"]);
+    assert_eq!(waiting(&server).await, 0);
+    server.settle().await;
+    assert_eq!(receiver.got().len(), 3, "once");
+}
+
+async fn a_receiver_that_was_away_gets_everything_when_it_is_back(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    let server = ground.start().await;
+    receiver.answers(|_| StatusCode::BAD_GATEWAY);
+    let file = server.me().upload("a", b"abc").await;
+    for tries in 1..=6 {
+        server.settle().await;
+        assert_eq!(receiver.got().len(), tries, "each time it is due");
+        server.settle().await;
+        assert_eq!(receiver.got().len(), tries, "and not before");
+        ground.advance(6 * HOUR_MS);
+    }
+    receiver.answers(|_| StatusCode::OK);
+    server.settle().await;
+    let got = receiver.got();
+    assert!(got.iter().all(|one| one.id == got[0].id && one.raw == got[0].raw), "the same each time");
+    let times: Vec<i64> =
+        got.iter().map(|one| one.header("webhook-timestamp").parse().expect("a time")).collect();
+    assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+    assert_eq!((receiver.taken().len(), got[0].file()), (1, file.as_str()));
+    assert_eq!(waiting(&server).await, 0);
+}
+
+async fn nobody_who_answers_is_no_loss_either(database: Database) {
+    let receiver = Receiver::start().await;
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let nowhere = format!("http://{}/", gone.local_addr().expect("bound"));
+    drop(gone);
+    let ground = telling(database, &nowhere);
+    let server = ground.start().await;
+    server.me().upload("a", b"abc").await;
+    server.settle().await;
+    assert_eq!(waiting(&server).await, 1);
+    server.crash().await;
+    let server = ground.start_but("WEBHOOK_URL", &receiver.url).await;
+    ground.advance(MINUTE_MS);
+    server.settle().await;
+    assert_eq!(receiver.taken().len(), 1);
+}
+
+async fn the_order_of_a_file_holds_while_its_first_fails_and_others_pass(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    let server = ground.start().await;
+    let me = server.me();
+    let stuck = me.upload("stuck", b"abc").await;
+    let of_stuck = stuck.clone();
+    receiver.answers(move |got| match got.file() == of_stuck {
+        true => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::OK,
+    });
+    quarantine(&ground, &me, &stuck).await;
+    server.settle().await;
+    let other = me.upload("other", b"abc").await;
+    quarantine(&ground, &me, &other).await;
+    server.settle().await;
+    let kinds = |file: &str| -> Vec<(String, u16)> {
+        let of = receiver.got().into_iter().filter(|got| got.file() == file);
+        of.map(|got| (got.kind().to_owned(), got.status)).collect()
+    };
+    assert_eq!(kinds(&other), [("file-ready".into(), 200), ("file-quarantined".into(), 200)]);
+    assert_eq!(kinds(&stuck), [("file-ready".into(), 503)]);
+    ground.advance(10 * MINUTE_MS);
+    server.settle().await;
+    receiver.answers(|_| StatusCode::OK);
+    ground.advance(10 * MINUTE_MS);
+    server.settle().await;
+    let told = [("file-ready", 503), ("file-ready", 503), ("file-ready", 200), ("file-quarantined", 200)];
+    assert_eq!(kinds(&stuck), told.map(|(kind, status)| (kind.to_owned(), status)));
+    assert_eq!(waiting(&server).await, 0);
+}
+
+/// What was sent and not written down is sent again, under the same id.
+async fn a_crash_after_sending_sends_twice_with_one_id(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    let calm = ground.start().await;
+    calm.me().upload("a", b"abc").await;
+    calm.crash().await;
+    // At which call it dies: the first after which the receiver has the message and the line is there still.
+    let mut n = 1;
+    while receiver.got().is_empty() {
+        let server = ground.start_with(Faults::at(n, Fault::CrashAfter)).await;
+        let stop = tokio_util::sync::CancellationToken::new();
+        let _ = wharfinger::notify::relay(&server.app, &stop).await;
+        server.crash().await;
+        ground.advance(2 * MINUTE_MS);
+        n += 1;
+    }
+    let server = ground.start().await;
+    assert_eq!(waiting(&server).await, 1, "nobody wrote down that it arrived");
+    server.settle().await;
+    assert_eq!((receiver.got().len(), receiver.distinct().len()), (2, 1));
+    assert_eq!(waiting(&server).await, 0);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn a_notice_is_given_up_after_three_days_and_the_next_goes(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.upload("a", b"abc").await;
+    quarantine(&ground, &me, &file).await;
+    receiver.answers(|got| match got.kind() {
+        "file-ready" => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::OK,
+    });
+    for _ in 0..12 {
+        server.settle().await;
+        ground.advance(6 * HOUR_MS);
+    }
+    assert_eq!(receiver.taken().len(), 0);
+    let tries = receiver.got().len();
+    server.settle().await;
+    let got = receiver.got();
+    assert_eq!((got.len(), got[tries].status, got[tries + 1].kind()), (tries + 2, 500, "file-quarantined"));
+    assert_eq!(waiting(&server).await, 0);
+}
+
+async fn a_receiver_that_is_busy_is_left_alone_as_long_as_it_asks(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    let server = ground.start().await;
+    receiver.answers_in_full(|_| {
+        axum::response::IntoResponse::into_response((StatusCode::TOO_MANY_REQUESTS, [("retry-after", "600")]))
+    });
+    server.me().upload("a", b"abc").await;
+    server.settle().await;
+    assert_eq!(receiver.got().len(), 1);
+    receiver.answers(|_| StatusCode::OK);
+    server.me().upload("b", b"abc").await;
+    ground.advance(9 * MINUTE_MS);
+    server.settle().await;
+    assert_eq!(receiver.got().len(), 1, "neither that message nor another");
+    ground.advance(MINUTE_MS);
+    server.settle().await;
+    assert_eq!(receiver.taken().len(), 2);
+}
+
+/// Without a webhook nothing is written, and what waited is nobody's any more.
+async fn where_nobody_is_told_nothing_waits(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    let server = ground.start().await;
+    server.me().upload("a", b"abc").await;
+    assert_eq!(waiting(&server).await, 1);
+    server.crash().await;
+    let server = ground.start_but("WEBHOOK_URL", "").await;
+    assert_eq!(waiting(&server).await, 0);
+    server.me().upload("b", b"abc").await;
+    assert_eq!(waiting(&server).await, 0);
+    server.settle().await;
+    assert_eq!(receiver.got().len(), 0);
+}
+
+async fn old_notices_are_forgotten(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url);
+    let server = ground.start().await;
+    server.me().upload("a", b"abc").await;
+    server.settle().await;
+    ground.advance(89 * 24 * HOUR_MS);
+    server.settle().await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM notifications").await, 1);
+    ground.advance(24 * HOUR_MS + 1);
+    server.settle().await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM notifications").await, 0);
+}
+
+on_each_database!(
+    what_owners_are_told_arrives_at_the_webhook,
+    a_receiver_that_was_away_gets_everything_when_it_is_back,
+    nobody_who_answers_is_no_loss_either,
+    the_order_of_a_file_holds_while_its_first_fails_and_others_pass,
+    a_crash_after_sending_sends_twice_with_one_id,
+    a_notice_is_given_up_after_three_days_and_the_next_goes,
+    a_receiver_that_is_busy_is_left_alone_as_long_as_it_asks,
+    where_nobody_is_told_nothing_waits,
+    old_notices_are_forgotten,
+);

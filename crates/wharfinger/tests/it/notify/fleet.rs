@@ -1,0 +1,79 @@
+//! Several processes on one PostgreSQL: each notice once while nothing fails, and a file's notices in order.
+
+use std::collections::BTreeMap;
+
+use tokio_util::sync::CancellationToken;
+use wharfinger::worker::Supervisor;
+
+use super::receiver::Receiver;
+use super::{quarantine, telling};
+use crate::test_app::Database;
+
+const FILES: usize = 20;
+
+fn check(receiver: &Receiver) {
+    let got = receiver.got();
+    assert_eq!((got.len(), receiver.distinct().len()), (2 * FILES, 2 * FILES), "each once");
+    let mut kinds = BTreeMap::<&str, Vec<&str>>::new();
+    for one in &got {
+        kinds.entry(one.file()).or_default().push(one.kind());
+    }
+    assert_eq!(kinds.len(), FILES);
+    for (file, kinds) in kinds {
+        assert_eq!(kinds, ["file-ready", "file-quarantined"], "{file}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_tell_everything_once_and_in_order() {
+    let receiver = Receiver::start().await;
+    let ground = telling(Database::Postgres, &receiver.url);
+    let (one, other) = (ground.start().await, ground.start().await);
+    let me = one.me();
+    for n in 0..FILES {
+        let file = me.upload(&format!("file {n}"), b"abc").await;
+        quarantine(&ground, &me, &file).await;
+    }
+    let stop = CancellationToken::new();
+    let relays = (0..6).map(|n| {
+        let app = if n % 2 == 0 { &one.app } else { &other.app };
+        wharfinger::notify::relay(app, &stop)
+    });
+    for told in futures::future::join_all(relays).await {
+        told.expect("told");
+    }
+    // Whoever came last may have found a file's second notice behind its first, which another had.
+    one.settle().await;
+    check(&receiver);
+}
+
+/// The same with the loops, which look by themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_loops_of_workers_tell_what_an_api_process_writes() {
+    let receiver = Receiver::start().await;
+    let ground = telling(Database::Postgres, &receiver.url);
+    let (one, other) = (ground.start_as("worker").await, ground.start_as("worker").await);
+    let api = ground.start_as("api").await;
+    let loops = [
+        Supervisor::start(&one.app).await,
+        Supervisor::start(&other.app).await,
+        Supervisor::start(&api.app).await,
+    ];
+    let me = api.me();
+    for n in 0..FILES {
+        let file = me.upload(&format!("file {n}"), b"abc").await;
+        quarantine(&ground, &me, &file).await;
+    }
+    // No further, or what one has in hand would look abandoned to the other.
+    ground.advance(6_000);
+    let all = async {
+        while receiver.got().len() < 2 * FILES {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("all is told");
+    for supervisor in loops {
+        supervisor.stop().await;
+    }
+    check(&receiver);
+}

@@ -1,0 +1,86 @@
+//! Alerts to Slack: what operators should know, in few messages.
+
+use axum::http::StatusCode;
+use wharfinger_backends::catalog::Destination;
+
+use super::quarantine;
+use super::receiver::Receiver;
+use crate::test_app::{Database, Ground, TestApp, on_each_database};
+
+fn alerting(database: Database, url: &str) -> Ground {
+    Ground::with(database, &[("SLACK_WEBHOOK_URL", url), ("WEBHOOK_ALLOW_PRIVATE", "true")])
+}
+
+fn texts(slack: &Receiver) -> Vec<String> {
+    slack.got().iter().map(|got| got.body["text"].as_str().expect("a text").to_owned()).collect()
+}
+
+async fn quarantined(ground: &Ground, server: &TestApp, name: &str) -> String {
+    let me = server.me();
+    let file = me.upload(name, b"abc").await;
+    quarantine(ground, &me, &file).await;
+    file
+}
+
+async fn operators_hear_of_what_was_quarantined(database: Database) {
+    let slack = Receiver::start().await;
+    let ground = alerting(database, &slack.url);
+    let server = ground.start().await;
+    server.me().upload("fine", b"abc").await;
+    server.settle().await;
+    assert_eq!(texts(&slack), Vec::<String>::new(), "what is well is no alert");
+    let file = quarantined(&ground, &server, "<!channel> & co").await;
+    server.settle().await;
+    let said = format!(
+        "Wharfinger: &lt;!channel&gt; &amp; co of tenant t was quarantined: object changed after it was confirmed \
+         (file {file})"
+    );
+    assert_eq!(texts(&slack), [said]);
+    assert!(!texts(&slack)[0].contains("sig="));
+    assert_eq!(slack.got()[0].body["unfurl_links"], false);
+    let waiting = server.app.catalog.outbox_depth(Destination::Slack).await.expect("counted").0;
+    assert_eq!(waiting, 0);
+}
+
+async fn a_flood_is_one_message(database: Database) {
+    let slack = Receiver::start().await;
+    let ground = alerting(database, &slack.url);
+    let server = ground.start().await;
+    quarantined(&ground, &server, "the first").await;
+    server.settle().await;
+    for n in 0..25 {
+        quarantined(&ground, &server, &format!("file {n}")).await;
+    }
+    server.settle().await;
+    assert_eq!(texts(&slack).len(), 1, "the next is not due yet");
+    ground.advance(10_000);
+    server.settle().await;
+    let texts = texts(&slack);
+    assert_eq!(texts.len(), 2);
+    assert_eq!(texts[1].lines().count(), 11);
+    assert!(texts[1].ends_with("… and 15 more"), "{}", texts[1]);
+}
+
+async fn alerts_that_did_not_arrive_are_sent_again(database: Database) {
+    let slack = Receiver::start().await;
+    let ground = alerting(database, &slack.url);
+    let server = ground.start().await;
+    slack.answers(|_| StatusCode::INTERNAL_SERVER_ERROR);
+    quarantined(&ground, &server, "a").await;
+    quarantined(&ground, &server, "b").await;
+    server.settle().await;
+    slack.answers(|_| StatusCode::OK);
+    server.settle().await;
+    assert_eq!(slack.got().len(), 1);
+    ground.advance(60_000);
+    server.settle().await;
+    let texts = texts(&slack);
+    assert_eq!((texts.len(), slack.taken().len()), (2, 1));
+    assert_eq!(texts[0], texts[1]);
+}
+
+on_each_database!(
+    operators_hear_of_what_was_quarantined,
+    a_flood_is_one_message,
+    alerts_that_did_not_arrive_are_sent_again,
+);

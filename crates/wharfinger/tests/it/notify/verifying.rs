@@ -1,0 +1,98 @@
+//! The examples of the documentation, run as they stand there: they accept what was sent and nothing else.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::SECRET;
+use super::receiver::Receiver;
+use crate::test_app::{Database, Ground};
+
+const DOCUMENT: &str = include_str!("../../../../../docs/api.md");
+
+/// The first block of this language in the section about webhooks.
+fn example(language: &str) -> &'static str {
+    let section = DOCUMENT.split("## Webhooks").nth(1).expect("a section");
+    let block = section.split(&format!("```{language}\n")).nth(1).expect("a block");
+    block.split("```").next().expect("its end")
+}
+
+/// What the example says of each case, in a program of its own.
+fn verdicts(command: &[&str], program: &str, cases: &Value) -> Vec<bool> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("example");
+    std::fs::write(&path, program).expect("a file");
+    let mut child = Command::new(command[0])
+        .args(&command[1..])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut input = child.stdin.take().expect("an input");
+    input.write_all(cases.to_string().as_bytes()).expect("written");
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("a list of verdicts")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_verify_by_the_examples() {
+    let receiver = Receiver::start().await;
+    let rotated = format!("whsec_{} {SECRET}", "Ab12".repeat(8));
+    let settings = [
+        ("WEBHOOK_URL", receiver.url.as_str()),
+        ("WEBHOOK_SECRET", rotated.as_str()),
+        ("WEBHOOK_ALLOW_PRIVATE", "true"),
+    ];
+    // The examples look at their machine's clock.
+    let ground = Ground::in_real_time(Database::Sqlite, &settings);
+    let server = ground.start().await;
+    server.me().upload("größe.txt", b"abc").await;
+    server.settle().await;
+    let [got] = &receiver.got()[..] else { panic!("one message") };
+    let right = json!({
+        "secret": SECRET,
+        "headers": {
+            "webhook-id": got.header("webhook-id"),
+            "webhook-timestamp": got.header("webhook-timestamp"),
+            "webhook-signature": got.header("webhook-signature"),
+        },
+        "body": String::from_utf8(got.raw.to_vec()).expect("text"),
+    });
+    let with = |path: &str, value: String| {
+        let mut case = right.clone();
+        *case.pointer_mut(path).expect("a member") = value.into();
+        case
+    };
+    let sent_at: i64 = got.header("webhook-timestamp").parse().expect("a time");
+    let signatures = got.header("webhook-signature");
+    let cases = json!([
+        right,
+        with("/secret", rotated.split(' ').next().expect("the new one").to_owned()),
+        with("/secret", format!("whsec_{}", "A".repeat(32))),
+        with("/body", right["body"].as_str().expect("text").replace("abc", "abd") + " "),
+        with("/headers/webhook-id", "another".into()),
+        with("/headers/webhook-timestamp", (sent_at + 1).to_string()),
+        with("/headers/webhook-timestamp", (sent_at - 3_600).to_string()),
+        with("/headers/webhook-signature", signatures.replace("v1,", "v2,")),
+        with("/headers/webhook-signature", "v1,AAAA".into()),
+        with("/headers/webhook-signature", String::new()),
+    ]);
+    let mut expected = vec![false; 10];
+    expected[..2].fill(true);
+    let python = format!(
+        "{}\nimport json, sys\ncases = json.load(sys.stdin)\nprint(json.dumps([verify(c['secret'], c['headers'], \
+         c['body'].encode()) for c in cases]))\n",
+        example("python")
+    );
+    assert_eq!(verdicts(&["python3"], &python, &cases), expected);
+    let node = format!(
+        "{}\nconst cases = JSON.parse(require('node:fs').readFileSync(0, 'utf8'))\n\
+         console.log(JSON.stringify(cases.map((c) => verify(c.secret, c.headers, Buffer.from(c.body)))))\n",
+        example("js")
+    );
+    assert_eq!(verdicts(&["node"], &node, &cases), expected);
+}
