@@ -78,7 +78,7 @@ impl Unescape {
             return;
         }
         begun.push(c);
-        const LENGTH: usize = "uXXXX".len();
+        const LENGTH: usize = "u0000".len();
         if begun.chars().count() < LENGTH {
             return;
         }

@@ -59,7 +59,9 @@ impl PipelineSettings {
             },
             stages,
             concurrency: match values.text("PIPELINE_CONCURRENCY")?.as_str() {
-                "auto" => std::thread::available_parallelism().map_or(2, |cores| cores.get()).clamp(2, 64),
+                "auto" => {
+                    8 * std::thread::available_parallelism().map_or(1, |cores| cores.get()).clamp(1, 16)
+                }
                 _ => values.whole("PIPELINE_CONCURRENCY", 1, 1_000)? as usize,
             },
             stuck_after_ms: values.whole("STUCK_FILE_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,

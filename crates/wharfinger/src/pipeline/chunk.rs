@@ -19,8 +19,7 @@ pub fn chunk_settings(settings: &PipelineSettings) -> ChunkSettings {
 
 pub async fn chunk(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
     let app = attempt.app;
-    let mut chunker =
-        Chunker::new(chunk_settings(&app.settings.pipeline)).map_err(|problem| Trouble::Away(problem))?;
+    let mut chunker = Chunker::new(chunk_settings(&app.settings.pipeline)).map_err(Trouble::Away)?;
     let mut sink = ChunkSink::new(attempt);
     for part in app.catalog.text_parts(attempt.held.file.id).await? {
         let text = read_part(app, &part).await?;

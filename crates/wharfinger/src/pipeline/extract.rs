@@ -126,6 +126,7 @@ async fn run_child(
 fn trouble(error: ExtractError) -> Trouble {
     match error {
         ExtractError::Unavailable(_) => Trouble::Again(error.to_string()),
+        ExtractError::NotSupported(_) => Trouble::Hopeless(format!("not supported: {error}")),
         _ => Trouble::Hopeless(error.to_string()),
     }
 }

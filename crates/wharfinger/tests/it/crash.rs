@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::json;
+use wharfinger::uploads::Role;
 use wharfinger_backends::faults::{Fault, Faults};
 
 use crate::notify::receiver::Receiver;
@@ -35,6 +37,10 @@ enum Verb {
     CancelBatch,
     ExpireBatch,
     Tell,
+    /// All stages of a confirmed file.
+    Process,
+    /// What an outside worker brings.
+    CompleteJob,
 }
 
 /// What a server was asked before the fault.
@@ -85,7 +91,8 @@ impl Verb {
         if self != Verb::Put {
             server.put_bytes(&grant, BYTES).await.expect(200);
         }
-        if matches!(self, Verb::Download | Verb::DeleteReady | Verb::Tell) {
+        if matches!(self, Verb::Download | Verb::DeleteReady | Verb::Tell | Verb::Process | Verb::CompleteJob)
+        {
             me.confirm(&id).await.expect(200);
         }
         if matches!(self, Verb::Reap | Verb::Forget) {
@@ -97,6 +104,12 @@ impl Verb {
         }
         if self == Verb::Reclaim {
             ground.advance(2 * 3_600_000);
+        }
+        if self == Verb::CompleteJob {
+            let worker = server.as_user("ops", "w", Role::Worker);
+            let leased =
+                worker.post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
+            return Some(Scene { id, grant: leased["jobs"][0].clone(), batch: serde_json::Value::Null });
         }
         Some(Scene { id, grant, batch: serde_json::Value::Null })
     }
@@ -128,12 +141,26 @@ impl Verb {
                 let _ = wharfinger::worker::run_all_due(&server.app).await;
                 None
             }
+            (Verb::Process, _) => {
+                let _ = wharfinger::pipeline::run::run_due(&server.app).await;
+                None
+            }
+            (Verb::CompleteJob, Some(scene)) => {
+                let worker = server.as_user("ops", "w", Role::Worker);
+                let path = format!("/api/v2/workers/jobs/{}/complete", scene.grant["jobId"].as_str()?);
+                let output = json!({ "text": "forty-two bytes of cargo" });
+                Some(
+                    worker
+                        .post(&path, json!({ "leaseToken": scene.grant["leaseToken"], "output": output }))
+                        .await,
+                )
+            }
             (Verb::Tell, _) => {
                 let stop = tokio_util::sync::CancellationToken::new();
                 let _ = wharfinger::notify::relay(&server.app, &stop).await;
                 None
             }
-            (Verb::Put | Verb::CompleteBatch | Verb::CancelBatch, None) => None,
+            (Verb::Put | Verb::CompleteBatch | Verb::CancelBatch | Verb::CompleteJob, None) => None,
         }
     }
 }
@@ -264,6 +291,10 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
             assert_eq!(file.expect(200)["status"], "ready");
             batch_has_ended(verb, server, scene, acknowledged).await;
         }
+        Verb::Process | Verb::CompleteJob => {
+            assert_eq!(file.expect(200)["status"], "ready");
+            was_processed_once(server, scene).await;
+        }
         Verb::Confirm | Verb::Download | Verb::Tell => assert_eq!(file.expect(200)["status"], "ready"),
         Verb::Put if acknowledged => assert_eq!(file.expect(200)["status"], "ready"),
         Verb::Reclaim => drop(file.expect_problem(410, "gone")),
@@ -279,6 +310,22 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
         let about = told.iter().filter(|n| n["fileId"] == scene.id.as_str()).count();
         assert_eq!(about, 1);
     }
+}
+
+/// However often it was tried: told once (I14), and its text is there once.
+async fn was_processed_once(server: &TestApp, scene: &Scene) {
+    let me = server.me();
+    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    let told = told["notifications"].as_array().expect("a list");
+    let about: Vec<_> = told.iter().filter(|n| n["fileId"] == scene.id.as_str()).collect();
+    assert_eq!(about.len(), 1, "{about:?}");
+    assert_eq!(about[0]["kind"], "file-ready");
+    let chunks = me.get(&format!("/api/v2/files/{}/chunks", scene.id)).await.expect(200);
+    let texts: Vec<_> = chunks["chunks"].as_array().expect("a list").iter().map(|c| &c["text"]).collect();
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert!(texts[0].as_str().expect("a text").starts_with("forty-two bytes of cargo"));
+    // The next round has less to look through.
+    me.delete(&format!("/api/v2/files/{}", scene.id)).await.expect(204);
 }
 
 /// A completed batch is whole; of another the rest is gone. Its owner is told once if its time was over (I14).
@@ -434,4 +481,24 @@ async fn tell_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tell_on_postgres() {
     tell_at_every_call(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn process_on_sqlite() {
+    hit_every_call(Verb::Process, &Ground::with_stages(Database::Sqlite, "extract,chunk,embed", &[])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn process_on_postgres() {
+    hit_every_call(Verb::Process, &Ground::with_stages(Database::Postgres, "extract,chunk,embed", &[])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn complete_a_job_on_sqlite() {
+    hit_every_call(Verb::CompleteJob, &Ground::with_stages(Database::Sqlite, "extract,chunk", &[])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn complete_a_job_on_postgres() {
+    hit_every_call(Verb::CompleteJob, &Ground::with_stages(Database::Postgres, "extract,chunk", &[])).await;
 }

@@ -1,9 +1,12 @@
-//! The engines beside the catalog and the store: Redis for quotas, RabbitMQ for delayed checks.
+//! The engines beside the catalog and the store: Redis for quotas, RabbitMQ for delayed checks, clamd and embeddings.
 
 use wharfinger_backends::broker::Rabbit;
 use wharfinger_backends::catalog::{Catalog, Destination};
+use wharfinger_backends::embeddings::{Embeddings, EmbeddingsOptions};
 use wharfinger_backends::faults::Faults;
 use wharfinger_backends::quota::{QuotaError, RedisQuota};
+use wharfinger_backends::scanner::Scanner;
+use wharfinger_lifecycle::stage::Stage;
 
 use super::{Finding, bad, good};
 use crate::app::rabbit_options;
@@ -12,6 +15,8 @@ use crate::config::Settings;
 pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {
     check_redis(settings, findings).await;
     check_rabbit(settings, findings).await;
+    check_scanner(settings, findings).await;
+    check_embeddings(settings, findings).await;
     let Some(catalog) = catalog else { return };
     for (what, destination) in [("quota", Destination::Quota), ("broker", Destination::Broker)] {
         match catalog.outbox_depth(destination).await {
@@ -45,6 +50,43 @@ fn without_redis(settings: &Settings) -> &'static str {
         true => "; until then no upload is let in",
         false => "; until then the database lets uploads in",
     }
+}
+
+async fn check_scanner(settings: &Settings, findings: &mut Vec<Finding>) {
+    let Some(url) = settings.pipeline.clamd_url.as_ref().filter(|_| has(settings, Stage::Scan)) else {
+        return;
+    };
+    let checked = match Scanner::clamd(url) {
+        Ok(scanner) => scanner.check().await.map_err(|error| error.to_string()),
+        Err(problem) => Err(problem),
+    };
+    findings.push(match checked {
+        Ok(version) => good("clamd", format!("{version} answers")),
+        Err(why) => bad("clamd", format!("CLAMD_URL: {why}; until then files wait to be scanned")),
+    });
+}
+
+/// One small request, as the endpoint bills it.
+async fn check_embeddings(settings: &Settings, findings: &mut Vec<Finding>) {
+    let endpoint = settings.pipeline.embeddings.as_ref().filter(|_| has(settings, Stage::Embed));
+    let Some(endpoint) = endpoint else { return };
+    let options = EmbeddingsOptions {
+        url: endpoint.url.clone(),
+        model: endpoint.model.clone(),
+        api_key: endpoint.api_key.clone(),
+    };
+    let checked = match Embeddings::new(options) {
+        Ok(embeddings) => embeddings.check().await.map_err(|error| error.to_string()),
+        Err(problem) => Err(problem),
+    };
+    findings.push(match checked {
+        Ok(answer) => good("embeddings", answer),
+        Err(why) => bad("embeddings", format!("EMBEDDINGS_URL: {why}")),
+    });
+}
+
+fn has(settings: &Settings, stage: Stage) -> bool {
+    settings.pipeline.stages.contains(&stage)
 }
 
 async fn check_rabbit(settings: &Settings, findings: &mut Vec<Finding>) {

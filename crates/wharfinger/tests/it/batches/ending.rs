@@ -132,7 +132,8 @@ async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
     ground.advance(3 * WINDOW_MS);
     server.settle().await;
     assert_eq!(server.put_bytes(&one, b"abcd").await.status, 403);
-    let many = (0..4).map(|_| me.get(&path(&batch))).collect::<Vec<_>>();
+    let of_batch = path(&batch);
+    let many = (0..4).map(|_| me.get(&of_batch)).collect::<Vec<_>>();
     let fresh = futures::future::join_all(many).await.pop().expect("four").expect(200);
     fill(&server, &fresh["files"][1], 4).await;
     complete(&me, &batch).await.expect(200);

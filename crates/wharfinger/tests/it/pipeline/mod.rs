@@ -1,7 +1,11 @@
 //! Confirmed files on their way through the stages.
 
+mod clamd;
 mod dead_letters;
+mod documents;
+mod killed;
 mod life;
+mod python;
 mod search;
 mod workers;
 

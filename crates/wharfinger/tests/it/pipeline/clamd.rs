@@ -1,0 +1,68 @@
+//! A real clamd in the scan stage: what it finds, what is too large for it, and what happens while it is away.
+
+use harness::clamd::{self, Clamd, Options};
+
+use super::{eicar, way};
+use crate::oracle;
+use crate::test_app::{Database, Ground};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_clamd_finds_is_quarantined_and_the_rest_goes_on() {
+    let clamd = clamd::shared();
+    for url in [clamd.tcp_url(), clamd.unix_url()] {
+        let ground = Ground::with_stages(Database::Sqlite, "scan", &[("CLAMD_URL", &url)]);
+        let server = ground.start().await;
+        let me = server.me();
+        let mut hidden = vec![b'.'; 200_000];
+        hidden.extend_from_slice(clamd::PATTERN.as_bytes());
+        hidden.extend_from_slice(&[b'.'; 1_000]);
+        let clean = me.enqueue("clean", &vec![b'.'; 300_000]).await;
+        let infected = [me.enqueue("eicar", &eicar()).await, me.enqueue("hidden", &hidden).await];
+        server.settle().await;
+        assert_eq!(me.file(&clean).await["status"], "ready");
+        for file in &infected {
+            let found = me.file(file).await;
+            assert_eq!(found["status"], "quarantined", "{found}");
+            assert!(found["error"].as_str().expect("a reason").starts_with("infected: "), "{found}");
+        }
+        oracle::catalog_is_sound(&server).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_for_clamd_fails_and_says_so() {
+    let clamd = Clamd::start(Options { stream_bytes_max: 1 << 20, ..Options::default() }).expect("clamd");
+    let ground = Ground::with_stages(Database::Sqlite, "scan", &[("CLAMD_URL", &clamd.tcp_url())]);
+    let server = ground.start().await;
+    let me = server.me();
+    let large = me.enqueue("large", &vec![b'.'; 3 << 20]).await;
+    server.settle().await;
+    let failed = me.file(&large).await;
+    assert_eq!(failed["status"], "failed", "{failed}");
+    assert!(failed["error"].as_str().expect("a reason").contains("too large to be scanned"), "{failed}");
+}
+
+/// Neither passed nor failed: it waits, and no attempt is spent however long that takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_clamd_is_away_nothing_passes_and_nothing_fails() {
+    let mut clamd = Clamd::start(Options::default()).expect("clamd");
+    let settings = [("CLAMD_URL", clamd.tcp_url())];
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let ground = Ground::with_stages(Database::Sqlite, "scan", &settings);
+    let server = ground.start().await;
+    let me = server.me();
+    clamd.stop().expect("it stops");
+    let (clean, infected) = (me.enqueue("clean", b"clean").await, me.enqueue("eicar", &eicar()).await);
+    for _ in 0..12 {
+        server.settle().await;
+        for file in [&clean, &infected] {
+            assert_eq!(me.file(file).await["status"], "queued");
+        }
+        ground.advance(60_000);
+    }
+    assert!(way(&me, &clean).await.len() > 10, "it was tried again and again");
+    clamd.start_again().expect("it starts");
+    server.settle().await;
+    assert_eq!(me.file(&clean).await["status"], "ready");
+    assert_eq!(me.file(&infected).await["status"], "quarantined");
+}

@@ -1,0 +1,125 @@
+//! A folder of real documents through `wharfinger put`, and what each of them becomes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use harness::documents::{self, SAMPLES};
+use serde_json::Value;
+
+use crate::cli::program::Place;
+
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Those that cannot get through, with a word of the reason that each is to give.
+const BAD: [(&str, &str, &str); 7] = [
+    ("corrupted.pdf", "failed", "corrupted"),
+    ("truncated.docx", "failed", "corrupted"),
+    ("encrypted.pdf", "failed", "encrypted"),
+    ("encrypted.docx", "failed", "encrypted"),
+    ("bomb.docx", "failed", "too large"),
+    ("picture.png", "failed", "not supported"),
+    ("eicar.txt", "quarantined", "infected"),
+];
+
+struct Reader {
+    http: reqwest::Client,
+    url: String,
+    token: String,
+}
+
+impl Reader {
+    async fn get(&self, path: &str) -> Value {
+        let request = self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let answer = request.send().await.expect("an answer");
+        assert!(answer.status().is_success(), "{path}: {}", answer.status());
+        answer.json().await.expect("JSON")
+    }
+
+    /// All files by name, once nothing is in work any more.
+    async fn settled(&self) -> BTreeMap<String, Value> {
+        let started = Instant::now();
+        loop {
+            let page = self.get("/api/v2/files?limit=1000").await;
+            let files = page["files"].as_array().expect("a list").clone();
+            let over =
+                |file: &Value| matches!(file["status"].as_str(), Some("ready" | "failed" | "quarantined"));
+            if files.iter().all(over) {
+                return files.into_iter().map(|file| (name(&file), file)).collect();
+            }
+            assert!(started.elapsed() < PATIENCE, "some files are stuck: {files:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+fn name(file: &Value) -> String {
+    file["fileName"].as_str().expect("a name").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_document_ends_as_it_should() {
+    let place = Place::new();
+    let cargo = place.path().join("cargo");
+    std::fs::create_dir(&cargo).expect("a folder");
+    let wanted = SAMPLES.iter().map(|sample| sample.file).chain(BAD.iter().map(|(file, ..)| *file));
+    for file in wanted {
+        std::fs::copy(documents::folder().join(file), cargo.join(file)).expect("a document");
+    }
+    let served = place.serve(&[
+        ("PIPELINE_STAGES", "scan,extract,chunk,embed"),
+        ("EXTRACT_INFLATED_BYTES_MAX", "64MiB"),
+        ("CHUNK_SIZE", "500"),
+        ("CHUNK_OVERLAP", "50"),
+    ]);
+    let token = place.token("t", "u", "user");
+    let client = [("WHARFINGER_SERVER", served.url.as_str()), ("WHARFINGER_TOKEN", token.as_str())];
+    place.run_with(&client, &["put", "cargo"]).expect(0);
+    let reader = Reader { http: reqwest::Client::new(), url: served.url.clone(), token };
+    let files = reader.settled().await;
+
+    for (bad, status, word) in BAD {
+        let file = files.get(bad).unwrap_or_else(|| panic!("{bad} among {:?}", files.keys()));
+        assert_eq!(file["status"], status, "{file}");
+        let why = file["error"].as_str().expect("a reason");
+        assert!(why.contains(word), "{bad}: {why}");
+    }
+    for sample in SAMPLES.iter().filter(|sample| BAD.iter().all(|(bad, ..)| *bad != sample.file)) {
+        let file = &files[sample.file];
+        assert_eq!(file["status"], "ready", "{file}");
+        let id = file["fileId"].as_str().expect("an id");
+        let chunks = reader.get(&format!("/api/v2/files/{id}/chunks?limit=1000")).await;
+        let chunks = chunks["chunks"].as_array().expect("a list").clone();
+        let text = joined(&chunks);
+        for piece in sample.contains {
+            let found = squeezed(&text).contains(&squeezed(piece));
+            assert!(found, "{piece:?} in {}: {text:?}", sample.file);
+        }
+    }
+    let told = reader.get("/api/v2/notifications?limit=1000").await;
+    assert_eq!(told["notifications"].as_array().expect("a list").len(), files.len(), "each is told of once");
+    let search = reader
+        .http
+        .post(format!("{}/api/v2/search", reader.url))
+        .bearer_auth(&reader.token)
+        .json(&serde_json::json!({ "query": "nobody signs for cargo they have not seen", "limit": 3 }));
+    let hits: Value = search.send().await.expect("an answer").json().await.expect("JSON");
+    assert!(hits["hits"][0]["text"].as_str().expect("a hit").contains("Nobody signs"), "{hits}");
+    served.terminate();
+}
+
+/// The text again, from chunks that overlap.
+fn joined(chunks: &[Value]) -> String {
+    let mut letters: Vec<char> = Vec::new();
+    for chunk in chunks {
+        let start = chunk["start"].as_u64().expect("a start") as usize;
+        letters.resize(start.max(letters.len().min(start)), ' ');
+        letters.truncate(start);
+        letters.extend(chunk["text"].as_str().expect("a text").chars());
+    }
+    letters.into_iter().collect()
+}
+
+/// What lies between chunks is space, of which nobody keeps count.
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

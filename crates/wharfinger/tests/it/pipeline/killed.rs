@@ -1,0 +1,103 @@
+//! A real worker process that is killed (SIGKILL) in the middle of each stage: another finishes the file within the
+//! lease time, and by effect it was worked on once.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::ALL;
+use crate::cli::program::{Place, Served};
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, TestApp};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for a heartbeat of a loaded machine, short enough to wait for.
+const LEASE_MS: &str = "1500";
+
+/// Waits until a file is called so; answers whether it was seen before it was over.
+async fn seen(me: &Client<'_>, file: &str, status: &str) -> bool {
+    let started = Instant::now();
+    loop {
+        let now = me.file(file).await["status"].clone();
+        if now == status {
+            return true;
+        }
+        if now == "ready" {
+            return false;
+        }
+        assert!(started.elapsed() < PATIENCE, "{file} is {now}, and was to be {status}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn worker(place: &Place, ground: &Ground, settings: &[(&str, &str)]) -> Served {
+    let mut environment: Vec<(&str, &str)> = ground.environment().collect();
+    environment.extend(settings);
+    place.serve_as("worker", &environment)
+}
+
+async fn is_finished_by_another(server: &TestApp, ground: &Ground, stage: &str, status: &str, text: &str) {
+    let me = server.me();
+    let place = Place::new();
+    for _ in 0..20 {
+        let victim = worker(&place, ground, &[("INSTANCE_ID", "victim")]);
+        let file = me.enqueue("cargo.txt", text.as_bytes()).await;
+        let caught = seen(&me, &file, status).await;
+        victim.signal("KILL");
+        victim.wait();
+        if !caught {
+            continue;
+        }
+        let before = me.file(&file).await;
+        if before["status"] != status {
+            continue;
+        }
+        let heir = worker(&place, ground, &[("INSTANCE_ID", "heir")]);
+        assert!(seen(&me, &file, "ready").await, "{stage}");
+        heir.terminate();
+        let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);
+        let events = history["events"].as_array().expect("a list");
+        let ready: Vec<&Value> = events.iter().filter(|event| event["to"] == "ready").collect();
+        assert_eq!(ready.len(), 1, "{events:?}");
+        let lost = |event: &&Value| {
+            event["reason"].as_str().is_some_and(|reason| reason.contains("did not come back"))
+        };
+        assert_eq!(events.iter().filter(lost).count(), 1, "{stage}: {events:?}");
+        let told = super::told(&me).await;
+        let about: Vec<&Value> = told.iter().filter(|told| told["fileId"] == file.as_str()).collect();
+        assert_eq!((about.len(), &about[0]["kind"]), (1, &json!("file-ready")));
+        let chunks = super::chunks(&me, &file).await;
+        let mut end = 0;
+        for (n, chunk) in chunks.iter().enumerate() {
+            assert_eq!(chunk["ordinal"], n);
+            assert!(chunk["start"].as_u64().expect("a start") >= end, "{stage}: chunk {n} is there twice");
+            end = chunk["end"].as_u64().expect("an end");
+        }
+        assert!(end as usize >= text.trim_end().chars().count(), "{stage}: all of the text is there");
+        return;
+    }
+    panic!("{stage} was never caught in the middle");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_outlives_its_worker_in_every_stage() {
+    let ground = Ground::in_real_time(
+        Database::Postgres,
+        &[
+            ("PIPELINE_STAGES", ALL),
+            ("JOB_LEASE_MS", LEASE_MS),
+            ("CHUNK_OVERLAP", "0"),
+            // The server that answers us works on nothing itself.
+            ("PIPELINE_BUILTIN_STAGES", "all"),
+        ],
+    );
+    let server = ground.start_as("api").await;
+    let text: String = (0..60_000).map(|n| format!("Line {n} of a long list of cargo.\n")).collect();
+    for (stage, status) in
+        [("scan", "scanning"), ("extract", "extracting"), ("chunk", "chunking"), ("embed", "embedding")]
+    {
+        is_finished_by_another(&server, &ground, stage, status, &text).await;
+    }
+    // What the killed ones put is under orders, or gone.
+    oracle::catalog_is_sound(&server).await;
+}
