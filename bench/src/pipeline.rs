@@ -219,7 +219,7 @@ fn peers(redis: &str, postgres: &str) {
                 rate(FILES, enqueued),
                 rate(FILES, enqueued + drained)
             )),
-            _ => say(line.to_owned()),
+            _ => say(line),
         }
     }
 }

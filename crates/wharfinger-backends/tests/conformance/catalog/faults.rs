@@ -1,7 +1,7 @@
 //! A fault at every call of a verb: afterwards it has happened entirely or not at all, the caller was not told
 //! otherwise, and where it has not happened it can be done again.
 
-use wharfinger_backends::catalog::{Catalog, CatalogError, CleanupOutcome, Ending, Registration};
+use wharfinger_backends::catalog::{Catalog, CatalogError, CleanupOutcome, BatchEnding, Registration};
 use wharfinger_backends::faults::{Fault, Faults};
 use wharfinger_lifecycle::batch::Batch;
 use wharfinger_lifecycle::file::{self, Change};
@@ -120,7 +120,7 @@ pub(super) async fn a_fault_never_halves_a_batch(site: &Site) {
     };
     let made = async |catalog: &Catalog, wanted: Registration| catalog.register(wanted).await.map(drop);
     try_every_fault(site, open, made).await;
-    for ending in [Ending::Cancelled, Ending::Expired] {
+    for ending in [BatchEnding::Cancelled, BatchEnding::Expired] {
         let opened = async |catalog: &Catalog| {
             let (batch, wanted) = opening(ADA, &[10, 20]);
             catalog.register(wanted).await.expect("answered");

@@ -14,7 +14,7 @@ async fn what_clamd_finds_is_quarantined_and_the_rest_goes_on() {
         let server = ground.start().await;
         let me = server.me();
         let mut hidden = vec![b'.'; 200_000];
-        hidden.extend_from_slice(clamd::PATTERN.as_bytes());
+        hidden.extend_from_slice(clamd::PATTERN);
         hidden.extend_from_slice(&[b'.'; 1_000]);
         let clean = me.enqueue("clean", &vec![b'.'; 300_000]).await;
         let infected = [me.enqueue("eicar", &eicar()).await, me.enqueue("hidden", &hidden).await];
