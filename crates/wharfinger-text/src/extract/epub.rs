@@ -19,7 +19,9 @@ pub(super) fn extract(
     sink: &mut TextSink<'_>,
 ) -> Result<u32, ExtractError> {
     refuse_encrypted(archive)?;
-    let chapters = chapters(archive, pages_max)?;
+    let mut chapters = chapters(archive, pages_max)?;
+    // Books name what they do not hold, and readers pass over it.
+    chapters.retain(|chapter| archive.has(chapter));
     for chapter in &chapters {
         sink.gap(Gap::Page);
         let page = Decoded::new(archive.part(chapter)?, encoding_rs::UTF_8);

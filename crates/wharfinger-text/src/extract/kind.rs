@@ -51,8 +51,7 @@ pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError>
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(local)?;
     file.seek(SeekFrom::Start(0)).map_err(local)?;
 
-    let pdf_head = &head[..head.len().min(PDF_HEAD_BYTES)];
-    if head.starts_with(b"%PDF-") || (holds(pdf_head, b"%PDF-") && !looks_like_html(&head)) {
+    if head.starts_with(b"%PDF-") || is_pdf_after_something(&head) {
         return Ok(Kind::Pdf);
     }
     if head.starts_with(b"{\\rtf") {
@@ -72,47 +71,68 @@ pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError>
     }
 }
 
+/// A text may well speak of the signature, but is text then.
+fn is_pdf_after_something(head: &[u8]) -> bool {
+    let is_text = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
+    !is_text
+        && head[..head.len().min(PDF_HEAD_BYTES)]
+            .windows(6)
+            .any(|window| window.starts_with(b"%PDF-") && window[5].is_ascii_digit())
+}
+
 fn text_kind(head: &[u8], encoding: &'static Encoding, file_name: &str) -> TextKind {
     let head = encoding::head(head, encoding);
-    if looks_like_html(head.as_bytes()) {
+    let extension = file_name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    let named = match extension.as_deref() {
+        Some("md" | "markdown") => Some(TextKind::Markdown),
+        Some("csv" | "tsv") => Some(TextKind::Csv),
+        Some("json" | "jsonl" | "ndjson") => Some(TextKind::Json),
+        _ => None,
+    };
+    let start = after_preamble(&head);
+    // Markdown may begin with an element, and be none the less Markdown.
+    if begins_with(start, &PAGES) || (named.is_none() && begins_with(start, &ELEMENTS)) {
         return TextKind::Html;
     }
     let start = head.trim_start();
     if start.starts_with("<?xml") {
         return TextKind::Xml;
     }
-    let extension = file_name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
-    match extension.as_deref() {
-        Some("md" | "markdown") => TextKind::Markdown,
-        Some("csv" | "tsv") => TextKind::Csv,
-        Some("json" | "jsonl" | "ndjson") => TextKind::Json,
-        _ if looks_like_json(start) => TextKind::Json,
-        _ => TextKind::Plain,
-    }
+    named.unwrap_or(if looks_like_json(start) { TextKind::Json } else { TextKind::Plain })
 }
 
-/// A page begins with one of these, after comments and an XML declaration at most.
+/// What a page begins with, and what a part of one may.
+const PAGES: [&str; 4] = ["<!doctype html", "<html", "<head", "<body"];
+const ELEMENTS: [&str; 8] = ["<title", "<meta", "<script", "<style", "<h1", "<div", "<p>", "<table"];
+
 fn looks_like_html(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
-    let mut rest = text.trim_start_matches(['\u{feff}', '\u{fffd}']).trim_start();
+    let start = after_preamble(&text);
+    begins_with(start, &PAGES) || begins_with(start, &ELEMENTS)
+}
+
+fn begins_with(text: &str, beginnings: &[&str]) -> bool {
+    beginnings.iter().any(|beginning| {
+        text.get(..beginning.len()).is_some_and(|start| start.eq_ignore_ascii_case(beginning))
+    })
+}
+
+/// The text after comments and an XML declaration.
+fn after_preamble(text: &str) -> &str {
+    let mut rest = text.trim_start_matches('\u{feff}').trim_start();
     loop {
         let end = if rest.starts_with("<!--") {
             "-->"
         } else if rest.starts_with("<?xml") {
             "?>"
         } else {
-            break;
+            return rest;
         };
         match rest.split_once(end) {
             Some((_, after)) => rest = after.trim_start(),
-            None => return false,
+            None => return "",
         }
     }
-    const BEGINNINGS: [&str; 9] =
-        ["<!doctype html", "<html", "<head", "<body", "<title", "<meta", "<script", "<h1", "<div"];
-    BEGINNINGS.iter().any(|beginning| {
-        rest.get(..beginning.len()).is_some_and(|start| start.eq_ignore_ascii_case(beginning))
-    })
 }
 
 /// An object or an array with something in it that JSON has there.
@@ -161,10 +181,6 @@ fn binary_name(head: &[u8]) -> String {
     }
 }
 
-fn holds(bytes: &[u8], what: &[u8]) -> bool {
-    bytes.windows(what.len()).any(|window| window == what)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +201,8 @@ mod tests {
     #[test]
     fn the_name_tells_kinds_of_text_apart() {
         assert_eq!(kind("a,b\n1,2\n", "Table.CSV"), TextKind::Csv);
+        assert_eq!(kind("<h1>a</h1>\n\n**b**", "read.me.md"), TextKind::Markdown);
+        assert_eq!(kind("<h1>a</h1>\n\n**b**", "read.me"), TextKind::Html);
         assert_eq!(kind("# a\n", "read.me.md"), TextKind::Markdown);
         assert_eq!(kind("1", "one.json"), TextKind::Json);
         assert_eq!(kind("a,b\n1,2\n", "table"), TextKind::Plain);

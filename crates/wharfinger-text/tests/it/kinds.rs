@@ -50,6 +50,18 @@ fn a_page_comes_out_in_this_form() {
 }
 
 #[test]
+fn a_text_may_speak_of_signatures() {
+    let (extracted, _) =
+        bytes("a.txt", b"A PDF begins with\n%PDF-1.7\nand a ZIP with PK.", &limits()).expect("read");
+    assert_eq!(extracted.kind, "text");
+    let mut content = b"\x80\x81 sent by mail\r\n".to_vec();
+    content.extend(std::fs::read(harness::documents::folder().join("reportlab.pdf")).expect("the document"));
+    let (extracted, text) = bytes("a.txt", &content, &limits()).expect("read");
+    assert_eq!(extracted.kind, "pdf");
+    assert!(text.contains("Every crate that lands"), "{text}");
+}
+
+#[test]
 fn an_empty_file_is_text_with_nothing_in_it() {
     let (extracted, text) = bytes("nothing.pdf", b"", &limits()).expect("read");
     assert_eq!((extracted.kind.as_str(), extracted.bytes, text.as_str()), ("text", 0, ""));

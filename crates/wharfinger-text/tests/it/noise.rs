@@ -1,6 +1,7 @@
 //! Random and mutated bytes: whatever comes, it neither panics nor passes a limit.
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use wharfinger_text::{ExtractError, ExtractLimits};
 
 use super::{MB, bytes};
@@ -13,6 +14,12 @@ fn small() -> ExtractLimits {
         memory_bytes_max: 64 * MB,
         time_ms_max: 10_000,
     }
+}
+
+/// The same cases each time: damage that nobody has met yet is looked for by hand, and not by whoever
+/// happens to build next.
+fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig { rng_seed: RngSeed::Fixed(20_240_315), ..ProptestConfig::with_cases(count) }
 }
 
 fn check(name: &str, content: &[u8]) -> Result<(), TestCaseError> {
@@ -77,7 +84,7 @@ fn apply(content: &mut Vec<u8>, change: &Change) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn random_bytes_after_any_signature(
@@ -98,7 +105,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn mutated_documents(
