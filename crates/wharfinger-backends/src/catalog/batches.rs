@@ -200,15 +200,12 @@ struct RaiseUrls {
     changes: Vec<Change>,
 }
 
-/// Rows in one statement: far below the number of values that either database takes.
-const ROWS_MAX: usize = 500;
-
 impl Write for RaiseUrls {
     type Answer = Vec<FileId>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let mut raised = Vec::with_capacity(self.changes.len());
-        for some in self.changes.chunks(ROWS_MAX) {
+        for some in self.changes.chunks(tx.dialect().rows_max()) {
             let mut args = args![];
             for Change { before, after, .. } in some {
                 let (dead_at, look_at) = (after.url_dead_at, after.next_look_at);

@@ -111,9 +111,6 @@ impl Admission {
     }
 }
 
-/// Rows in one statement: far below the number of values that either database takes.
-const ROWS_MAX: usize = 500;
-
 impl Registration {
     /// A batch that is opened without files is charged nothing.
     pub fn needs_room(&self) -> bool {
@@ -143,7 +140,7 @@ impl Registration {
         if let Some(refused) = self.write_batch(tx).await? {
             return Ok(Verdict::Rollback(refused));
         }
-        for some in self.files.chunks(ROWS_MAX) {
+        for some in self.files.chunks(tx.dialect().rows_max()) {
             insert_files(tx, some).await?;
             insert_objects(tx, some).await?;
             remember(tx, some, &self.actor).await?;

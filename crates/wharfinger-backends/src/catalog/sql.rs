@@ -23,6 +23,12 @@ impl Dialect {
             Dialect::Postgres => postgres,
         }
     }
+
+    /// How many rows of a long list go into one statement. SQLite looks each `$n` up by its name among those before it,
+    /// so that a statement costs the square of its values.
+    pub(super) fn rows_max(self) -> usize {
+        self.pick(25, 500)
+    }
 }
 
 /// A bound value.
