@@ -34,7 +34,7 @@ async fn a_letter_says_what_happened_to_those_it_concerns(database: Database) {
         "attempts": 1, "lastError": "it is encrypted", "diedAt": "2025-06-15T15:06:40.000Z",
     });
     for client in [server.me(), server.as_user("t", "boss", Role::Admin), server.operator()] {
-        assert_eq!(letters(&client).await, [expected.clone()]);
+        assert_eq!(letters(&client).await, std::slice::from_ref(&expected));
     }
     for (client, allowed) in
         [(server.as_user("t", "other", Role::User), true), (server.as_user("x", "u", Role::Admin), true)]
