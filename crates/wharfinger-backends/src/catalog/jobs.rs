@@ -366,10 +366,11 @@ impl Catalog {
         if queues.is_empty() {
             return Ok(None);
         }
-        let sql = format!(
-            "SELECT MIN(run_at) AS at FROM jobs WHERE state = 'waiting' AND queue IN ({})",
-            places(1, queues.len())
-        );
+        // Each queue's first is the first of its index; the first of several at once would be looked for in all.
+        let firsts: Vec<String> = (1..=queues.len())
+            .map(|n| format!("SELECT MIN(run_at) AS at FROM jobs WHERE state = 'waiting' AND queue = ${n}"))
+            .collect();
+        let sql = format!("SELECT MIN(at) AS at FROM ({}) AS firsts", firsts.join(" UNION ALL "));
         let queues = queues.iter().flat_map(|queue| args![*queue]).collect();
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_built(sql, queues).await?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::{CatalogError, EndBy, Ended, Ending, StageClaim, StageEnd, StageJob};
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
@@ -18,6 +19,8 @@ use crate::uploads::VerbError;
 const PAUSE_MS_MAX: i64 = 2_000;
 /// After an error of the catalog.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
+/// What is due and was not to be had is being changed by somebody just now.
+const LOCKED_PAUSE_MS: i64 = 50;
 const TAKE_BACK_FILES: usize = 100;
 /// How often leases that are over are looked for.
 const TAKE_BACK_EVERY_MS: i64 = 1_000;
@@ -48,24 +51,21 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             ends.extend(ended_task(done));
         }
         let round = match end(&app, &mut ends).await {
-            Ok(()) => begin(&app, &mut under_way, &stop).await,
+            Ok(()) => begin_due(&app, &mut under_way, &stop).await,
             Err(error) => Err(error),
         };
-        let claimed = match round {
-            Ok(claimed) => claimed,
+        let again_at = match round {
+            Ok(again_at) => again_at,
             Err(error) => {
                 tracing::warn!(job = "pipeline", error = %error, "the catalog could not be asked for work");
                 stop.run_until_cancelled(tokio::time::sleep(ERROR_PAUSE)).await;
                 continue;
             }
         };
-        if claimed {
-            continue;
-        }
         tokio::select! {
             Some(done) = under_way.join_next() => ends.extend(ended_task(done)),
             () = app.pipeline.bell.notified() => {}
-            () = app.clock.sleep_until(now + PAUSE_MS_MAX) => {}
+            () = app.clock.sleep_until(again_at.min(now + PAUSE_MS_MAX)) => {}
             () = stop.cancelled() => {}
         }
     }
@@ -77,6 +77,22 @@ fn ended_task(done: Result<Option<StageEnd>, tokio::task::JoinError>) -> Option<
         tracing::error!(job = "pipeline", error = %panicked, "work on a file panicked");
         None
     })
+}
+
+/// Begins what is due, as far as there is room; answers when to look again.
+async fn begin_due(
+    app: &Arc<App>,
+    under_way: &mut JoinSet<Option<StageEnd>>,
+    stop: &CancellationToken,
+) -> Result<UnixMs, CatalogError> {
+    let queues: Vec<&str> = own_stages(app).into_iter().map(Stage::queue).collect();
+    loop {
+        let next_at = app.catalog.next_job_at(&queues).await?.unwrap_or(i64::MAX);
+        let is_full = under_way.len() >= app.settings.pipeline.concurrency;
+        if is_full || next_at > app.clock.now() || !begin(app, under_way, stop).await? {
+            return Ok(if is_full { i64::MAX } else { next_at.max(app.clock.now() + LOCKED_PAUSE_MS) });
+        }
+    }
 }
 
 /// Claims as much as there is room for; answers whether there was anything.
