@@ -132,8 +132,9 @@ async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
     ground.advance(3 * WINDOW_MS);
     server.settle().await;
     assert_eq!(server.put_bytes(&one, b"abcd").await.status, 403);
-    let many = (0..4).map(|_| me.get(&path(&batch))).collect::<Vec<_>>();
-    let fresh = futures::future::join_all(many).await.pop().expect("four").expect(200);
+    let place = path(&batch);
+    let many = futures::future::join_all((0..4).map(|_| me.get(&place))).await;
+    let fresh = many.into_iter().next().expect("four").expect(200);
     fill(&server, &fresh["files"][1], 4).await;
     complete(&me, &batch).await.expect(200);
     ground.advance(3 * DAY_MS);
