@@ -77,7 +77,7 @@ pub(super) async fn old_notices_are_forgotten_in_bounded_batches(site: &Site) {
     assert_eq!(told(site, ADA, None, 10).await, kept, "those of then and later are kept");
     let ids: Vec<Uuid> = kept.iter().map(|notice| notice.id).chain([Uuid::new_v4()]).collect();
     let mut found = site.catalog.notifications_by_id(&ids).await.expect("read");
-    found.sort_by(|one, other| other.id.cmp(&one.id));
+    found.sort_by_key(|notice| std::cmp::Reverse(notice.id));
     assert_eq!(found, kept, "by their ids, and nothing for one that nobody has");
     assert_eq!(site.catalog.notifications_by_id(&[]).await.expect("read"), []);
 }
