@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use harness::postgres;
 use harness::redis::Redis;
 use wharfinger_backends::catalog::{
-    Admission, BatchUse, Catalog, CatalogOptions, CatalogUrl, EndBy, Ending, NewFile, NewJob, Output,
-    Registered, Registration, StageClaim, StageEnd, Tells, fresh_id,
+    Admission, BatchUse, Catalog, CatalogOptions, CatalogUrl, Claimable, EndBy, Ending, NewFile, NewJob,
+    Output, Registered, Registration, StageClaim, StageEnd, Tells, fresh_id,
 };
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::file::{self, Announcement, Pin, UploadPolicy};
@@ -158,6 +158,7 @@ async fn drain(catalog: &Catalog, plan: &Plan) -> Duration {
                             stage: *stage,
                             owner: format!("w{worker}"),
                             limit: CLAIM,
+                            of: Claimable::Untried,
                             lease_ms: 60_000,
                             deadline_ms: 600_000,
                             plan: plan.clone(),

@@ -3,6 +3,7 @@
 use crate::UnixMs;
 use crate::event::Event;
 use crate::file::{EndReason, File};
+use crate::limits;
 use crate::stage::Stage;
 use crate::state::Status;
 use crate::transition::{Refusal, transition};
@@ -76,11 +77,11 @@ impl Change {
         }
     }
 
-    pub(crate) fn step(&mut self, event: Event, reason: impl Into<String>) -> Result<(), Refusal> {
+    pub(crate) fn step(&mut self, event: Event, reason: impl AsRef<str>) -> Result<(), Refusal> {
         let from = self.after.status;
         let to = transition(from, event)?;
         self.after.status = to;
-        self.steps.push(Step { from: Some(from), to, reason: reason.into() });
+        self.steps.push(Step { from: Some(from), to, reason: limits::reason(reason.as_ref()) });
         Ok(())
     }
 

@@ -6,6 +6,7 @@ pub use crate::change::{Change, Cleanup, Notice, Step};
 use crate::event::Event;
 use crate::id::{BatchId, FileId, TenantId, UserId};
 use crate::key::ObjectKey;
+use crate::limits::reason;
 use crate::parts::Cut;
 use crate::processing::Plan;
 use crate::stage::Stage;
@@ -278,7 +279,7 @@ fn tombstone_ends_at(file: &File, policy: &UploadPolicy, now: UnixMs) -> UnixMs 
 pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, Refusal> {
     let mut change = Change::of(file, now);
     change.step(Event::Quarantined, why)?;
-    change.after.error = Some(why.to_owned());
+    change.after.error = Some(reason(why));
     change.after.stage = None;
     change.after.next_look_at = None;
     change.ends_jobs = true;

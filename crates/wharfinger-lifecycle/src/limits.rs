@@ -24,6 +24,11 @@ pub const PAGE_ROWS_MAX: usize = 1_000;
 /// How long a text of an error is kept in a row.
 pub const ERROR_TEXT_BYTES_MAX: usize = 2_000;
 
+/// A reason as it is kept: no longer than its column, and without NULs, which no database takes.
+pub fn reason(text: &str) -> String {
+    clip(text, ERROR_TEXT_BYTES_MAX).replace('\0', "\u{fffd}")
+}
+
 /// Cuts a text at a character border so that it fits its column.
 pub fn clip(text: &str, bytes_max: usize) -> &str {
     if text.len() <= bytes_max {
@@ -38,6 +43,12 @@ pub fn clip(text: &str, bytes_max: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_reason_fits_and_has_no_nul() {
+        assert_eq!(super::reason("a\0b"), "a\u{fffd}b");
+        assert!(super::reason(&"x".repeat(10_000)).len() <= super::ERROR_TEXT_BYTES_MAX);
+    }
+
     #[test]
     fn clips_at_a_character_border() {
         assert_eq!(super::clip("häfen", 2), "h");

@@ -4,7 +4,7 @@
 use crate::UnixMs;
 use crate::event::Event;
 use crate::file::{Change, File, Notice};
-use crate::limits::{ERROR_TEXT_BYTES_MAX, clip};
+use crate::limits::reason;
 use crate::retention::{FailureFate, FailureRetention};
 use crate::stage::Stage;
 use crate::transition::Refusal;
@@ -78,17 +78,16 @@ pub fn finish(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> 
 /// An attempt ended badly, and there will be another.
 pub fn retry(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
     let mut change = Change::of(file, now);
-    change.step(Event::Retried, clip(why, ERROR_TEXT_BYTES_MAX))?;
+    change.step(Event::Retried, why)?;
     change.after.next_look_at = Some(plan.stuck_at(now));
     Ok(change)
 }
 
 /// There will be no other attempt, unless a person says so.
 pub fn fail(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
-    let why = clip(why, ERROR_TEXT_BYTES_MAX);
     let mut change = Change::of(file, now);
     change.step(Event::Failed, why)?;
-    change.after.error = Some(why.to_owned());
+    change.after.error = Some(reason(why));
     change.after.next_look_at = Some(plan.failure_due_at(now));
     change.notice = Some(Notice::Failed);
     Ok(change)

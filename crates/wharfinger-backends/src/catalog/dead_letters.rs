@@ -57,7 +57,7 @@ impl Write for Redrive {
         };
         let redriven = tx
             .run(
-                "UPDATE jobs SET state = 'waiting', attempts = 0, lost_leases = 0, run_at = $2, updated_at = $2, created_at = $2, \
+                "UPDATE jobs SET state = 'waiting', attempts = 0, lost_leases = 0, put_off_since = NULL, run_at = $2, updated_at = $2, created_at = $2, \
                  dead_reason = NULL, lease_token = lease_token + 1 WHERE id = $1 AND state = 'dead'",
                 args![self.letter.job.to_string(), self.now],
             )

@@ -196,7 +196,8 @@ impl Write for Heartbeat {
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let row = tx
             .row(
-                "UPDATE jobs SET lease_until = CASE WHEN deadline_at < $3 THEN deadline_at ELSE $3 END, \
+                "UPDATE jobs SET lease_until = CASE WHEN lease_until > $3 THEN lease_until \
+                 WHEN deadline_at < $3 THEN deadline_at ELSE $3 END, \
                  updated_at = $4 WHERE id = $1 AND lease_token = $2 AND state = 'leased' \
                  RETURNING lease_until",
                 args![self.id.to_string(), self.token, self.now.saturating_add(self.lease_ms), self.now],

@@ -63,7 +63,7 @@ pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
 pub use schema::SCHEMA_VERSION;
 pub use search::StoredVector;
 pub use sql::Dialect;
-pub use stage_claims::{StageClaim, StageJob};
+pub use stage_claims::{Claimable, StageClaim, StageJob};
 pub use stage_ends::{EndBy, Ended, Ending, LOST_LEASES_MAX, Output, StageEnd};
 pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepTurn};
 

@@ -40,8 +40,8 @@ impl Catalog {
         let sql = format!(
             "SELECT chunks.file_id, chunks.ordinal, chunks.vector FROM files JOIN chunks ON chunks.file_id = files.id \
              WHERE files.pipeline_status = 'ready' AND files.pipeline_status <> 'deleted' AND chunks.vector IS NOT NULL \
-             AND files.id >= $1 AND (chunks.file_id, chunks.ordinal) > ($1, $2) {owned} \
-             ORDER BY chunks.file_id, chunks.ordinal LIMIT $3"
+             AND files.id >= $1 AND (files.id > $1 OR chunks.ordinal > $2) {owned} \
+             ORDER BY files.id, chunks.ordinal LIMIT $3"
         );
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_built(sql, args).await?;

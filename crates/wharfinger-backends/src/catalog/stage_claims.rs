@@ -19,11 +19,20 @@ pub struct StageClaim {
     /// Names the worker, in the job and in the file's history.
     pub owner: String,
     pub limit: usize,
+    pub of: Claimable,
     pub lease_ms: i64,
     /// Heartbeats move the lease, never this: a hung worker is not working.
     pub deadline_ms: i64,
     pub plan: Plan,
     pub now: UnixMs,
+}
+
+/// A file that a worker did not come back from may be what killed it: those are taken one at a time, so that they do not
+/// take each other along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimable {
+    Untried,
+    Suspects,
 }
 
 /// A job and its file, as it is while the stage works on it.
@@ -67,22 +76,27 @@ impl Write for StageClaim {
 impl StageClaim {
     /// A job whose file somebody is changing just now is passed over, so nobody waits with a job in hand.
     async fn claim(&self, tx: &mut Tx<'_>) -> Result<Vec<LeasedJob>, CatalogError> {
+        let suspicion = match self.of {
+            Claimable::Untried => "jobs.lost_leases = 0",
+            Claimable::Suspects => "jobs.lost_leases > 0",
+        };
         let sql = tx.dialect().pick(
             "UPDATE jobs SET state = 'leased', attempts = attempts + 1, lease_token = lease_token + 1, \
-             lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, \
+             lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, taking_in = 0, \
              file_version = (SELECT version + 1 FROM files WHERE files.id = jobs.file_id) \
              WHERE id IN (SELECT id FROM jobs WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 \
-             ORDER BY run_at, id LIMIT $6) RETURNING id, lease_token, queue, tenant_id, file_id, payload, attempts, \
+             AND {suspicion} ORDER BY run_at, id LIMIT $6) RETURNING id, lease_token, queue, tenant_id, file_id, payload, attempts, \
              max_attempts, lease_until",
             "WITH due AS MATERIALIZED (SELECT jobs.id FROM jobs JOIN files ON files.id = jobs.file_id \
              WHERE jobs.queue = $1 AND jobs.state = 'waiting' AND jobs.run_at <= $2 \
-             ORDER BY jobs.run_at, jobs.id LIMIT $6 FOR UPDATE OF jobs, files SKIP LOCKED) \
+             AND {suspicion} ORDER BY jobs.run_at, jobs.id LIMIT $6 FOR UPDATE OF jobs, files SKIP LOCKED) \
              UPDATE jobs SET state = 'leased', attempts = attempts + 1, lease_token = lease_token + 1, \
-             lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, \
+             lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, taking_in = 0, \
              file_version = (SELECT version + 1 FROM files WHERE files.id = jobs.file_id) \
              WHERE id IN (SELECT id FROM due) RETURNING id, lease_token, queue, tenant_id, file_id, payload, attempts, \
              max_attempts, lease_until",
         );
+        let sql = sql.replace("{suspicion}", suspicion);
         let args = args![
             self.stage.queue(),
             self.now,
@@ -91,7 +105,32 @@ impl StageClaim {
             self.now.saturating_add(self.deadline_ms),
             self.limit as i64,
         ];
-        tx.rows(sql, args).await?.iter().map(leased).collect()
+        tx.rows_built(sql, args).await?.iter().map(leased).collect()
+    }
+}
+
+/// Of those who bring the same output at once, one is heard.
+struct TakeIn {
+    job: JobId,
+    token: i64,
+    begins: bool,
+    lease_until: UnixMs,
+}
+
+impl Write for TakeIn {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        let (from, to) = if self.begins { (0, 1) } else { (1, 0) };
+        let changed = tx
+            .run(
+                "UPDATE jobs SET taking_in = $4, lease_until = CASE WHEN lease_until > $5 THEN lease_until \
+                 WHEN deadline_at < $5 THEN deadline_at ELSE $5 END \
+                 WHERE id = $1 AND lease_token = $2 AND state = 'leased' AND taking_in = $3",
+                args![self.job.to_string(), self.token, i64::from(from), i64::from(to), self.lease_until],
+            )
+            .await?;
+        Ok(Verdict::Commit(changed == 1))
     }
 }
 
@@ -105,6 +144,21 @@ pub(super) async fn forget(tx: &mut Tx<'_>, jobs: &[JobId]) -> Result<(), Catalo
 }
 
 impl Catalog {
+    /// False if the lease is lost, or somebody's output is being taken in under it.
+    pub async fn begin_taking_in(
+        &self,
+        job: JobId,
+        token: i64,
+        lease_until: UnixMs,
+    ) -> Result<bool, CatalogError> {
+        self.write(TakeIn { job, token, begins: true, lease_until }).await
+    }
+
+    /// It was not to be had: it may be brought again.
+    pub async fn stop_taking_in(&self, job: JobId, token: i64) -> Result<(), CatalogError> {
+        self.write(TakeIn { job, token, begins: false, lease_until: 0 }).await.map(|_| ())
+    }
+
     /// The file that is worked on under this very lease.
     pub async fn held_stage(&self, job: JobId, token: i64) -> Result<Option<StageJob>, CatalogError> {
         let row = {

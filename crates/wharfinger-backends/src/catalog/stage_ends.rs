@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File};
 use wharfinger_lifecycle::id::{FileId, JobId};
-use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
+use wharfinger_lifecycle::limits::reason;
 use wharfinger_lifecycle::processing::{self, Plan};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
@@ -21,7 +21,7 @@ use super::{Catalog, Tells, stage_changes};
 
 /// How many workers in a row may not come back from a file.
 pub const LOST_LEASES_MAX: i64 = 3;
-/// A file that has waited in one queue for so long is no longer put off for nothing.
+/// When something has been away for so long, waiting for it spends attempts.
 const OUTAGE_MS_MAX: i64 = 6 * 3_600_000;
 
 #[derive(Clone, Debug)]
@@ -131,16 +131,33 @@ impl EndStages {
             }
             Ending::Retry { why, at } if job.attempts < job.max_attempts => {
                 moves.changes.push(processing::retry(file, why, &self.plan, self.now)?);
-                moves.back.push(Back { job: job.id, why: Some(why.clone()), at: *at, unspent: 0, lost: 0 });
+                moves.back.push(Back {
+                    job: job.id,
+                    why: Some(why.clone()),
+                    at: *at,
+                    unspent: 0,
+                    lost: 0,
+                    put_off_since: None,
+                });
                 Ok(Ended::Retried)
             }
             Ending::PutOff { why, at } => {
-                if self.now.saturating_sub(job.queued_at) >= OUTAGE_MS_MAX {
-                    let how = Ending::Retry { why: why.clone(), at: *at };
-                    return self.decide(job, file, &how, moves);
+                let since = job.put_off_since.unwrap_or(self.now);
+                let is_over = self.now.saturating_sub(since) >= OUTAGE_MS_MAX;
+                if is_over && job.attempts >= job.max_attempts {
+                    return self.bury(job, file, "attempts used up", why, moves);
                 }
                 moves.changes.push(processing::retry(file, why, &self.plan, self.now)?);
-                moves.back.push(Back { job: job.id, why: Some(why.clone()), at: *at, unspent: 1, lost: 0 });
+                let unspent = i64::from(!is_over);
+                let why = Some(why.clone());
+                moves.back.push(Back {
+                    job: job.id,
+                    why,
+                    at: *at,
+                    unspent,
+                    lost: 0,
+                    put_off_since: Some(since),
+                });
                 Ok(Ended::Retried)
             }
             Ending::Retry { why, .. } => self.bury(job, file, "attempts used up", why, moves),
@@ -152,7 +169,14 @@ impl EndStages {
             }
             Ending::GivenBack => {
                 moves.changes.push(processing::retry(file, "given back", &self.plan, self.now)?);
-                moves.back.push(Back { job: job.id, why: None, at: self.now, unspent: 1, lost: job.lost });
+                moves.back.push(Back {
+                    job: job.id,
+                    why: None,
+                    at: self.now,
+                    unspent: 1,
+                    lost: job.lost,
+                    put_off_since: job.put_off_since,
+                });
                 Ok(Ended::Retried)
             }
         }
@@ -182,7 +206,7 @@ struct Held {
     max_attempts: i64,
     lost: i64,
     is_late: bool,
-    queued_at: UnixMs,
+    put_off_since: Option<UnixMs>,
 }
 
 fn held(row: &Row) -> Result<Held, CatalogError> {
@@ -194,7 +218,7 @@ fn held(row: &Row) -> Result<Held, CatalogError> {
         attempts: row.int("attempts")?,
         max_attempts: row.int("max_attempts")?,
         lost: row.int("lost_leases")?,
-        queued_at: row.int("created_at")?,
+        put_off_since: row.maybe_int("put_off_since")?,
         is_late: row.maybe_int("deadline_at")? <= row.maybe_int("lease_until")?,
     })
 }
@@ -212,7 +236,7 @@ async fn lock(
     let lock = tx.dialect().pick("", "FOR UPDATE");
     let sql = format!(
         "SELECT id, lease_token, file_id, file_version, attempts, max_attempts, lost_leases, deadline_at, lease_until, \
-         created_at \
+         put_off_since \
          FROM jobs WHERE id IN ({}) AND state = 'leased' ORDER BY id {lock}",
         places(1, ids.len())
     );
@@ -229,6 +253,7 @@ struct Back {
     /// Attempts that do not count.
     unspent: i64,
     lost: i64,
+    put_off_since: Option<UnixMs>,
 }
 
 /// All that a transaction does to files and their jobs.
@@ -249,25 +274,25 @@ impl Moves {
         for back in &self.back {
             tx.run(
                 "UPDATE jobs SET state = 'waiting', run_at = $2, updated_at = $3, attempts = attempts - $4, \
-                 last_error = COALESCE($5, last_error), lost_leases = $6, lease_owner = NULL, lease_until = NULL, \
-                 deadline_at = NULL WHERE id = $1",
+                 last_error = COALESCE($5, last_error), lost_leases = $6, put_off_since = $7, lease_owner = NULL, \
+                 lease_until = NULL, deadline_at = NULL WHERE id = $1",
                 args![
                     back.job.to_string(),
                     back.at,
                     now,
                     back.unspent,
-                    back.why.as_deref().map(|why| clip(why, ERROR_TEXT_BYTES_MAX)),
-                    back.lost
+                    back.why.as_deref().map(reason),
+                    back.lost,
+                    back.put_off_since
                 ],
             )
             .await?;
         }
-        for (job, reason, why) in &self.dead {
-            let clipped = |text| clip(text, ERROR_TEXT_BYTES_MAX);
+        for (job, of_death, why) in &self.dead {
             tx.run(
                 "UPDATE jobs SET state = 'dead', updated_at = $2, dead_reason = $3, last_error = $4, \
                  lease_owner = NULL, lease_until = NULL, deadline_at = NULL WHERE id = $1",
-                args![job.to_string(), now, clipped(reason), clipped(why)],
+                args![job.to_string(), now, reason(of_death), reason(why)],
             )
             .await?;
         }
@@ -282,7 +307,7 @@ impl Moves {
         let sql = format!(
             "WITH new (id, queue) AS (VALUES {}) \
              UPDATE jobs SET queue = new.queue, state = 'waiting', run_at = $1, updated_at = $1, created_at = $1, attempts = 0, \
-             lost_leases = 0, last_error = NULL, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
+             lost_leases = 0, put_off_since = NULL, last_error = NULL, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
              FROM new WHERE jobs.id = new.id",
             typed_rows(2, &["TEXT", "TEXT"], self.onward.len())
         );
@@ -351,7 +376,9 @@ impl TakeBack {
             let why = format!("{lost} workers in a row did not come back from {stage}");
             return self.ending.decide(job, file, &Ending::Quarantined { why }, moves);
         }
-        let ended = self.ending.decide(job, file, &Ending::Retry { why, at: self.retry_at }, moves)?;
+        // Who was only unlucky need not wait.
+        let at = if lost == 1 { self.ending.now } else { self.retry_at };
+        let ended = self.ending.decide(job, file, &Ending::Retry { why, at }, moves)?;
         if let Some(back) = moves.back.last_mut().filter(|back| back.job == job.id) {
             back.lost = lost;
         }

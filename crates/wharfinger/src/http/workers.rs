@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use wharfinger_backends::catalog::Ended;
@@ -65,8 +66,8 @@ pub struct TokenRequest {
 pub struct CompleteRequest {
     lease_token: i64,
     /// scan `{verdict,signature?}`, extract `{text}`, chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
-    #[serde(default)]
-    output: Value,
+    #[schema(value_type = Object)]
+    output: Box<RawValue>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -197,7 +198,7 @@ pub(super) async fn complete(
     Id(job): Id<JobId>,
     Body(request): Body<CompleteRequest>,
 ) -> Result<Json<EndedView>, Problem> {
-    Ok(Json(remote::complete(&app, &caller, job, request.lease_token, request.output).await?.into()))
+    Ok(Json(remote::complete(&app, &caller, job, request.lease_token, &request.output).await?.into()))
 }
 
 /// End an attempt that failed

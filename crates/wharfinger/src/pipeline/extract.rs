@@ -27,8 +27,6 @@ pub async fn extract(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
         let most = limits.file_bytes_max;
         return Err(Trouble::Hopeless(format!("larger than the {most} bytes that are read for text")));
     }
-    let places = &app.pipeline.extractions;
-    let _place = places.acquire().await.map_err(|closed| Trouble::Away(closed.to_string()))?;
     let copy = Copy::make(attempt).await?;
     let mut sink = TextSink::new(attempt);
     let extracted = run_child(app, &copy.path, &attempt.held.file.name, &mut sink).await?;
@@ -131,10 +129,14 @@ fn trouble(error: ExtractError) -> Trouble {
     }
 }
 
-/// Copies that nobody reads any more: whoever made them is gone.
-pub fn clear_left_behind(data_dir: &Path) {
+/// Copies that nobody can be reading any more; younger ones may be another process's.
+pub fn clear_left_behind(data_dir: &Path, stage_timeout_ms: i64) {
     let Ok(entries) = std::fs::read_dir(data_dir.join(FOLDER)) else { return };
+    let lives = Duration::from_millis(u64::try_from(stage_timeout_ms).unwrap_or(0));
     for entry in entries.flatten() {
-        let _ = std::fs::remove_file(entry.path());
+        let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
+        if age.is_some_and(|age| age > lives) {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }

@@ -29,38 +29,52 @@ pub enum Input {
     There(String),
 }
 
-pub(super) async fn of(app: &App, held: &StageJob) -> Result<Input, VerbError> {
+pub(super) async fn of(app: &App, held: &StageJob) -> Result<Input, Trouble> {
     let file = held.file.id;
-    let unknown = |trouble: Trouble| VerbError::Unavailable(format!("{trouble:?}"));
-    match before(held) {
-        None => Ok(Input::Nothing),
-        Some(Stage::Scan) => Ok(Input::Here(json!({ "verdict": "clean" }))),
-        Some(Stage::Extract) => {
+    match needed(held) {
+        Needed::Nothing => Ok(Input::Nothing),
+        Needed::Verdict => Ok(Input::Here(json!({ "verdict": "clean" }))),
+        Needed::Text => {
             let parts = app.catalog.text_parts(file).await?;
             if parts.iter().map(|part| part.bytes).sum::<u64>() > INLINE_BYTES_MAX {
                 return Ok(Input::There(url(app, held)));
             }
             let mut text = String::new();
             for part in &parts {
-                text.push_str(&read_part(app, part).await.map_err(unknown)?);
+                text.push_str(&read_part(app, part).await?);
             }
             Ok(Input::Here(json!({ "text": text })))
         }
-        Some(Stage::Chunk) => {
+        Needed::Chunks => {
             if app.catalog.chunk_count(file).await? > INLINE_CHUNKS_MAX {
                 return Ok(Input::There(url(app, held)));
             }
             let chunks = app.catalog.chunks(file, 0, INLINE_CHUNKS_MAX as usize).await?;
             Ok(Input::Here(json!({ "chunks": chunks.iter().map(shown).collect::<Vec<_>>() })))
         }
-        Some(Stage::Embed) => Ok(Input::Nothing),
     }
 }
 
-fn before(held: &StageJob) -> Option<Stage> {
-    let stages = &held.file.stages;
-    let place = stages.iter().position(|stage| *stage == held.stage)?;
-    place.checked_sub(1).and_then(|before| stages.get(before)).copied()
+/// What of the stages before it a stage works on, wherever they stand.
+enum Needed {
+    Nothing,
+    Verdict,
+    Text,
+    Chunks,
+}
+
+fn needed(held: &StageJob) -> Needed {
+    match held.stage {
+        Stage::Chunk => Needed::Text,
+        Stage::Embed => Needed::Chunks,
+        Stage::Scan => Needed::Nothing,
+        Stage::Extract => match held.file.stages.iter().position(|stage| *stage == Stage::Scan) {
+            Some(scan) if Some(scan) < held.file.stages.iter().position(|stage| *stage == Stage::Extract) => {
+                Needed::Verdict
+            }
+            _ => Needed::Nothing,
+        },
+    }
 }
 
 fn shown(chunk: &ChunkRow) -> Value {
@@ -96,10 +110,10 @@ pub async fn open(
     }
     let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let file = held.file.id;
-    let (opening, pieces, closing) = match before(&held) {
-        Some(Stage::Extract) => ("{\"text\":\"", text(app, file), "\"}"),
-        Some(Stage::Chunk) => ("{\"chunks\":[", chunks(app, file), "]}"),
-        _ => ("{", stream::empty().boxed(), "}"),
+    let (opening, pieces, closing) = match needed(&held) {
+        Needed::Text => ("{\"text\":\"", text(app, file), "\"}"),
+        Needed::Chunks => ("{\"chunks\":[", chunks(app, file), "]}"),
+        Needed::Nothing | Needed::Verdict => ("{", stream::empty().boxed(), "}"),
     };
     let fixed = |text: &'static str| stream::once(async move { Ok(Bytes::from_static(text.as_bytes())) });
     Ok(fixed(opening).chain(pieces).chain(fixed(closing)).boxed())

@@ -14,6 +14,7 @@ pub mod scan;
 pub mod search;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::sync::{Notify, Semaphore};
 use wharfinger_backends::catalog::Catalog;
@@ -27,6 +28,9 @@ use crate::app::{App, OpenError};
 use crate::config::{BadSetting, Settings};
 use embed::Embedder;
 
+/// Large ones take a lot of memory.
+const OUTPUTS_MAX: usize = 4;
+
 /// What the stages of this process work with.
 pub struct Pipeline {
     pub scanner: Scanner,
@@ -34,7 +38,11 @@ pub struct Pipeline {
     /// This very program: text is extracted in a process of its own.
     pub extractor: PathBuf,
     /// Processes that extract, each with as much memory as it may have.
-    extractions: Semaphore,
+    extractions: Arc<Semaphore>,
+    /// Files that a worker did not come back from: one at a time.
+    suspects: Arc<Semaphore>,
+    /// Outputs of outside workers that are being taken in.
+    outputs: Semaphore,
     /// Signs what outside workers get their input by.
     input_key: Vec<u8>,
     /// Rung when a job was written for a stage.
@@ -45,13 +53,15 @@ impl Pipeline {
     pub async fn open(settings: &Settings, catalog: &Catalog) -> Result<Pipeline, OpenError> {
         let fresh: [u8; 32] = rand::random();
         let input_key = catalog.establish("input_signing_key", &to_hex(&fresh)).await?.into_bytes();
-        extract::clear_left_behind(&settings.data_dir);
+        extract::clear_left_behind(&settings.data_dir, settings.stage_timeout_ms);
         let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
         Ok(Pipeline {
             scanner: scan::scanner(&settings.pipeline)?,
             embedder: Embedder::open(&settings.pipeline)?,
             extractor: std::env::current_exe().unwrap_or_else(|_| "wharfinger".into()),
-            extractions: Semaphore::new(cores.clamp(1, settings.pipeline.concurrency)),
+            extractions: Arc::new(Semaphore::new(cores.clamp(1, settings.pipeline.concurrency))),
+            suspects: Arc::new(Semaphore::new(1)),
+            outputs: Semaphore::new(OUTPUTS_MAX),
             input_key,
             bell: Notify::new(),
         })

@@ -1,11 +1,17 @@
 //! Workers in any language: what they may do with a lease. A lease that is no longer the current one changes nothing.
 
-use serde_json::Value;
-use wharfinger_backends::blobs::{GetGrant, UrlLife};
-use wharfinger_backends::catalog::{EndBy, Ended, Ending, Output, StageClaim, StageEnd, StageJob};
+use futures::StreamExt as _;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::AcquireError;
+use wharfinger_backends::blobs::{BlobError, GetGrant, UrlLife};
+use wharfinger_backends::catalog::{
+    Claimable, Embedded, EndBy, Ended, Ending, Output, StageClaim, StageEnd, StageJob,
+};
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::JobId;
-use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
+use wharfinger_lifecycle::limits::reason;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::input::{self, Input};
@@ -18,6 +24,12 @@ pub const LEASE_JOBS_MAX: usize = 100;
 const LEASE_MS_MIN: i64 = 1_000;
 /// A URL lives at least so long, however short the lease is.
 const URL_LIFE_MS_MIN: i64 = 15 * 60_000;
+const HAND_OUT_AT_ONCE: usize = 16;
+/// How long an output that is being taken in is safe from others.
+const TAKE_IN_MS: i64 = 5 * 60_000;
+const DIMENSIONS_MAX: usize = 16_384;
+/// Beyond any text that there can be.
+const OFFSET_MAX: u64 = 1 << 50;
 
 /// A job as an outside worker gets it.
 pub struct Leased {
@@ -30,7 +42,7 @@ fn worker_name(caller: &Caller) -> String {
     format!("{}:{}", caller.role.as_str(), caller.user)
 }
 
-/// Claims up to so many files of these stages.
+/// Claims up to so many files of these stages. What cannot be handed out is ended there and then, for the right reason.
 pub async fn lease(
     app: &App,
     caller: &Caller,
@@ -39,7 +51,8 @@ pub async fn lease(
     lease_ms: Option<i64>,
 ) -> Result<Vec<Leased>, VerbError> {
     for stage in stages {
-        if !app.plan.stages.contains(stage) {
+        // Files keep the stages they were confirmed under.
+        if !app.plan.stages.contains(stage) && app.catalog.next_job_at(&[stage.queue()]).await?.is_none() {
             return Err(VerbError::NotInPipeline(*stage));
         }
     }
@@ -47,33 +60,65 @@ pub async fn lease(
     let timeout_ms = app.settings.stage_timeout_ms;
     let lease_ms =
         lease_ms.unwrap_or(app.settings.job_lease_ms).clamp(LEASE_MS_MIN.min(timeout_ms), timeout_ms);
-    let mut leased = Vec::new();
-    for stage in stages {
-        let room = max - leased.len();
-        if room == 0 {
-            break;
-        }
-        let claim = StageClaim {
-            stage: *stage,
-            owner: worker_name(caller),
-            limit: room,
-            lease_ms,
-            deadline_ms: timeout_ms,
-            plan: app.plan.clone(),
-            now: app.clock.now(),
-        };
-        for held in app.catalog.claim_stage(claim).await? {
-            let download_url = download_url(app, &held, lease_ms).await?;
-            let input = input::of(app, &held).await?;
-            leased.push(Leased { held, download_url, input });
+    let mut held = Vec::new();
+    // Of those that a worker did not come back from, one at a time.
+    for (of, room) in [(Claimable::Suspects, 1), (Claimable::Untried, max)] {
+        for stage in stages {
+            let limit = room.min(max).saturating_sub(held.len());
+            if limit == 0 {
+                break;
+            }
+            let claim = StageClaim {
+                stage: *stage,
+                owner: worker_name(caller),
+                limit,
+                of,
+                lease_ms,
+                deadline_ms: timeout_ms,
+                plan: app.plan.clone(),
+                now: app.clock.now(),
+            };
+            held.extend(app.catalog.claim_stage(claim).await?);
         }
     }
-    Ok(leased)
+    let handed = futures::stream::iter(held).map(|held| hand_out(app, caller, held, lease_ms));
+    let leased: Vec<Option<Leased>> = handed.buffered(HAND_OUT_AT_ONCE).collect().await;
+    Ok(leased.into_iter().flatten().collect())
 }
 
-async fn download_url(app: &App, held: &StageJob, lease_ms: i64) -> Result<String, VerbError> {
+/// None where the file did not get as far as the worker.
+async fn hand_out(app: &App, caller: &Caller, held: StageJob, lease_ms: i64) -> Option<Leased> {
+    let ready = async {
+        is_unchanged(app, &held.file).await?;
+        let download_url = download_url(app, &held, lease_ms).await?;
+        Ok::<_, Trouble>((download_url, input::of(app, &held).await?))
+    };
+    match ready.await {
+        Ok((download_url, input)) => Some(Leased { held, download_url, input }),
+        Err(trouble) => {
+            tracing::warn!(fileId = %held.file.id, error = ?trouble, "a file could not be handed to a worker");
+            if let Some(how) = trouble.ending(app, held.job.attempt) {
+                // Where that is not written either, the lease runs out by itself.
+                let _ = end(app, caller, StageEnd { job: held.job.id, token: held.job.token, how }).await;
+            }
+            None
+        }
+    }
+}
+
+/// The object is still the one that was confirmed: not every store binds a URL to that.
+async fn is_unchanged(app: &App, file: &File) -> Result<(), Trouble> {
+    let pin = file.pin.as_ref().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
+    let meta = app.blobs.head(&file.key, pin.version_id.as_deref()).await?;
+    match meta.etag == pin.etag {
+        true => Ok(()),
+        false => Err(BlobError::Changed.into()),
+    }
+}
+
+async fn download_url(app: &App, held: &StageJob, lease_ms: i64) -> Result<String, Trouble> {
     let file = &held.file;
-    let pin = file.pin.clone().ok_or_else(|| VerbError::Internal(format!("{} has no pin", file.id)))?;
+    let pin = file.pin.clone().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
     let now = app.clock.now();
     let grant = GetGrant {
         key: file.key.clone(),
@@ -97,15 +142,36 @@ pub async fn complete(
     caller: &Caller,
     job: JobId,
     token: i64,
-    output: Value,
+    output: &RawValue,
 ) -> Result<Ended, VerbError> {
+    let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
+    let _place = app.pipeline.outputs.acquire().await.map_err(closed)?;
     let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
+    let output = Made::read(held.stage, output)?;
     let attempt = Attempt { app, held: &held };
-    let how = match keep(&attempt, output).await {
-        Ok(Ok(how)) => how,
-        Ok(Err(problem)) => return Err(problem),
+    output.check(&attempt).await?;
+    // A worker that was told to try again may do so while its first try is still at it.
+    let until = app.clock.now().saturating_add(app.settings.job_lease_ms.max(TAKE_IN_MS));
+    if !app.catalog.begin_taking_in(job, token, until).await? {
+        return match app.catalog.held_stage(job, token).await? {
+            Some(_) => Err(VerbError::Unavailable("this output is being taken in".into())),
+            None => Err(VerbError::LeaseLost),
+        };
+    }
+    let kept = async {
+        is_unchanged(app, &held.file).await?;
+        output.keep(&attempt).await
+    };
+    let how = match kept.await {
+        Ok(how) => how,
         Err(Trouble::LeaseLost) => return Err(VerbError::LeaseLost),
-        Err(trouble) => return Err(VerbError::Unavailable(format!("{trouble:?}"))),
+        Err(trouble @ (Trouble::Changed(_) | Trouble::Hopeless(_))) => {
+            trouble.ending(app, held.job.attempt).ok_or(VerbError::LeaseLost)?
+        }
+        Err(trouble) => {
+            app.catalog.stop_taking_in(job, token).await?;
+            return Err(VerbError::Unavailable(format!("{trouble:?}")));
+        }
     };
     end(app, caller, StageEnd { job, token, how }).await
 }
@@ -120,7 +186,7 @@ pub async fn fail(
     retryable: bool,
 ) -> Result<Ended, VerbError> {
     let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
-    let why = clip(error, ERROR_TEXT_BYTES_MAX).replace('\0', "\u{fffd}");
+    let why = reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
     let how = trouble.ending(app, held.job.attempt).ok_or(VerbError::LeaseLost)?;
     end(app, caller, StageEnd { job, token, how }).await
@@ -139,66 +205,126 @@ async fn end(app: &App, caller: &Caller, end: StageEnd) -> Result<Ended, VerbErr
     }
 }
 
-/// The inner error is the worker's: an output that is not what its stage has to give.
-async fn keep(attempt: &Attempt<'_>, output: Value) -> Result<Result<Ending, VerbError>, Trouble> {
-    let wrong = |field: &str, problem: &str| Ok(Err(VerbError::invalid(field, problem)));
-    match attempt.held.stage {
-        Stage::Scan => match output["verdict"].as_str() {
-            Some("clean") => Ok(Ok(Ending::Done(Output::default()))),
-            Some("infected") => Ok(Ok(scan::infected(output["signature"].as_str().unwrap_or("unnamed")))),
-            _ => wrong("output.verdict", "must be `clean` or `infected`"),
-        },
-        Stage::Extract => {
-            let Some(text) = output["text"].as_str() else {
-                return wrong("output.text", "must be a text");
-            };
-            let mut sink = TextSink::new(attempt);
-            sink.push(text.as_bytes()).await?;
-            sink.finish("outside", 0).await.map(Ok)
-        }
-        Stage::Chunk => {
-            let chunks: Vec<OutsideChunk> = match serde_json::from_value(output["chunks"].clone()) {
-                Ok(chunks) => chunks,
-                Err(_) => return wrong("output.chunks", "must be a list of {text,start,end}"),
-            };
-            if let Some(n) = chunks.iter().position(|chunk| chunk.end < chunk.start) {
-                return wrong(&format!("output.chunks[{n}].end"), "must not be before its start");
-            }
-            let mut sink = ChunkSink::new(attempt);
-            for chunk in chunks {
-                sink.push(chunk.text, chunk.start, chunk.end).await?;
-            }
-            sink.finish().await.map(Ok)
-        }
-        Stage::Embed => keep_vectors(attempt, output).await,
-    }
+/// What a worker has made, in the form that its stage has to give.
+enum Made {
+    Verdict(Option<String>),
+    Text(String),
+    Chunks(Vec<OutsideChunk>),
+    Vectors(Vec<Vec<f32>>),
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
+struct OutsideVerdict {
+    verdict: String,
+    signature: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct OutsideText {
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct OutsideChunks {
+    chunks: Vec<OutsideChunk>,
+}
+
+#[derive(Deserialize)]
 struct OutsideChunk {
     text: String,
     start: u64,
     end: u64,
 }
 
-async fn keep_vectors(attempt: &Attempt<'_>, output: Value) -> Result<Result<Ending, VerbError>, Trouble> {
-    let wrong = |problem: String| Ok(Err(VerbError::invalid("output.vectors", problem)));
-    let Ok(vectors) = serde_json::from_value::<Vec<Vec<f32>>>(output["vectors"].clone()) else {
-        return wrong("must be a list of lists of numbers".into());
-    };
-    let count = attempt.app.catalog.chunk_count(attempt.held.file.id).await?;
-    if vectors.len() as u64 != count {
-        return wrong(format!("there are {count} chunks and {} vectors", vectors.len()));
+#[derive(Deserialize)]
+struct OutsideVectors {
+    vectors: Vec<Vec<f32>>,
+}
+
+fn read<'a, T: Deserialize<'a>>(output: &'a RawValue, field: &str, form: &str) -> Result<T, VerbError> {
+    serde_json::from_str(output.get()).map_err(|_| VerbError::invalid(&format!("output.{field}"), form))
+}
+
+impl Made {
+    fn read(stage: Stage, output: &RawValue) -> Result<Made, VerbError> {
+        match stage {
+            Stage::Scan => {
+                let form = "must be `clean` or `infected`";
+                let made: OutsideVerdict = read(output, "verdict", form)?;
+                match made.verdict.as_str() {
+                    "clean" => Ok(Made::Verdict(None)),
+                    "infected" => Ok(Made::Verdict(Some(made.signature.unwrap_or_else(|| "unnamed".into())))),
+                    _ => Err(VerbError::invalid("output.verdict", form)),
+                }
+            }
+            Stage::Extract => {
+                read::<OutsideText>(output, "text", "must be a text").map(|made| Made::Text(made.text))
+            }
+            Stage::Chunk => {
+                let made: OutsideChunks = read(output, "chunks", "must be a list of {text,start,end}")?;
+                let is_wrong = |chunk: &OutsideChunk| chunk.end < chunk.start || chunk.end > OFFSET_MAX;
+                match made.chunks.iter().position(is_wrong) {
+                    Some(n) => {
+                        let problem = "must not be before its start, nor beyond any text";
+                        Err(VerbError::invalid(&format!("output.chunks[{n}].end"), problem))
+                    }
+                    None => Ok(Made::Chunks(made.chunks)),
+                }
+            }
+            Stage::Embed => {
+                let made: OutsideVectors = read(output, "vectors", "must be a list of lists of numbers")?;
+                let dimensions = made.vectors.first().map_or(1, Vec::len);
+                let is_sound = |vector: &Vec<f32>| {
+                    vector.len() == dimensions && vector.iter().all(|number| number.is_finite())
+                };
+                let is_possible = (1..=DIMENSIONS_MAX).contains(&dimensions);
+                match is_possible && made.vectors.iter().all(is_sound) {
+                    true => Ok(Made::Vectors(made.vectors)),
+                    false => {
+                        let problem = format!("must all have the same 1 to {DIMENSIONS_MAX} finite numbers");
+                        Err(VerbError::invalid("output.vectors", problem))
+                    }
+                }
+            }
+        }
     }
-    let dimensions = vectors.first().map_or(0, Vec::len);
-    let is_sound = |vector: &Vec<f32>| {
-        vector.len() == dimensions && dimensions > 0 && vector.iter().all(|number| number.is_finite())
-    };
-    if !vectors.iter().all(is_sound) {
-        return wrong("must all have the same number of finite numbers".into());
+
+    /// What can be found out without changing anything.
+    async fn check(&self, attempt: &Attempt<'_>) -> Result<(), VerbError> {
+        let Made::Vectors(vectors) = self else { return Ok(()) };
+        let count = attempt.app.catalog.chunk_count(attempt.held.file.id).await?;
+        match vectors.len() as u64 == count {
+            true => Ok(()),
+            false => {
+                let problem = format!("there are {count} chunks and {} vectors", vectors.len());
+                Err(VerbError::invalid("output.vectors", problem))
+            }
+        }
     }
-    let rows = vectors.into_iter().enumerate();
-    let rows = rows.map(|(n, vector)| wharfinger_backends::catalog::Embedded { ordinal: n as u64, vector });
-    put_vectors(attempt, rows.collect()).await?;
-    Ok(Ok(embedded(count, dimensions, "outside")))
+
+    async fn keep(self, attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+        match self {
+            Made::Verdict(None) => Ok(Ending::Done(Output::default())),
+            Made::Verdict(Some(signature)) => Ok(scan::infected(&signature)),
+            Made::Text(text) => {
+                let mut sink = TextSink::new(attempt);
+                sink.push(text.as_bytes()).await?;
+                sink.finish("outside", 0).await
+            }
+            Made::Chunks(chunks) => {
+                let mut sink = ChunkSink::new(attempt);
+                for chunk in chunks {
+                    sink.push(chunk.text, chunk.start, chunk.end).await?;
+                }
+                sink.finish().await
+            }
+            Made::Vectors(vectors) => {
+                let (count, dimensions) = (vectors.len() as u64, vectors.first().map_or(0, Vec::len));
+                let rows = vectors.into_iter().enumerate();
+                let rows = rows.map(|(n, vector)| Embedded { ordinal: n as u64, vector });
+                put_vectors(attempt, rows.collect()).await?;
+                Ok(embedded(count, dimensions, "outside"))
+            }
+        }
+    }
 }

@@ -1,12 +1,16 @@
 //! Works on files: claims what is due for the stages of this process, works on it under a lease that heartbeats keep,
 //! and ends it. What ends at about the same time ends in one transaction.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{CatalogError, EndBy, Ended, Ending, StageClaim, StageEnd, StageJob};
+use wharfinger_backends::catalog::{
+    CatalogError, Claimable, EndBy, Ended, Ending, StageClaim, StageEnd, StageJob,
+};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 
@@ -19,8 +23,10 @@ use crate::uploads::VerbError;
 const PAUSE_MS_MAX: i64 = 2_000;
 /// After an error of the catalog.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
-/// What is due and was not to be had is being changed by somebody just now.
-const LOCKED_PAUSE_MS: i64 = 50;
+/// What is due and was not to be had has to wait for somebody.
+const BUSY_PAUSE_MS: i64 = 100;
+/// How long a stage is left alone whose last file was put off.
+const REST_MS: i64 = 10_000;
 const TAKE_BACK_FILES: usize = 100;
 /// How often leases that are over are looked for.
 const TAKE_BACK_EVERY_MS: i64 = 1_000;
@@ -34,10 +40,14 @@ fn by<'a>(app: &'a App, actor: &'a str) -> EndBy<'a> {
     EndBy { actor, plan: &app.plan, now: app.clock.now() }
 }
 
+/// What is under way: each with its stage, and how it ends if there is still something to end.
+type UnderWay = JoinSet<(Stage, Option<StageEnd>)>;
+
 /// Works until it is told to stop. What is under way then is given back, and no attempt is spent on it.
 pub async fn work(app: Arc<App>, stop: CancellationToken) {
-    let mut under_way: JoinSet<Option<StageEnd>> = JoinSet::new();
+    let mut under_way = UnderWay::new();
     let mut ends: Vec<StageEnd> = Vec::new();
+    let mut rests = Rests::default();
     let mut take_back_at = 0;
     while !stop.is_cancelled() {
         let now = app.clock.now();
@@ -48,10 +58,10 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             }
         }
         while let Some(done) = under_way.try_join_next() {
-            ends.extend(ended_task(done));
+            ends.extend(ended_task(done, &mut rests, now));
         }
         let round = match end(&app, &mut ends).await {
-            Ok(()) => begin_due(&app, &mut under_way, &stop).await,
+            Ok(()) => begin_due(&app, &mut under_way, &rests, &stop).await,
             Err(error) => Err(error),
         };
         let again_at = match round {
@@ -63,7 +73,7 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             }
         };
         tokio::select! {
-            Some(done) = under_way.join_next() => ends.extend(ended_task(done)),
+            Some(done) = under_way.join_next() => ends.extend(ended_task(done, &mut rests, now)),
             () = app.pipeline.bell.notified() => {}
             () = app.clock.sleep_until(again_at.min(now + PAUSE_MS_MAX)) => {}
             () = stop.cancelled() => {}
@@ -72,25 +82,50 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
     give_back(&app, under_way, ends).await;
 }
 
-fn ended_task(done: Result<Option<StageEnd>, tokio::task::JoinError>) -> Option<StageEnd> {
-    done.unwrap_or_else(|panicked| {
-        tracing::error!(job = "pipeline", error = %panicked, "work on a file panicked");
-        None
-    })
+/// Stages that wait for something that is away: not every file has to find that out for itself.
+#[derive(Default)]
+struct Rests(BTreeMap<Stage, UnixMs>);
+
+impl Rests {
+    fn is_over(&self, stage: Stage, now: UnixMs) -> bool {
+        self.0.get(&stage).is_none_or(|until| *until <= now)
+    }
+}
+
+fn ended_task(
+    done: Result<(Stage, Option<StageEnd>), tokio::task::JoinError>,
+    rests: &mut Rests,
+    now: UnixMs,
+) -> Option<StageEnd> {
+    let (stage, end) = match done {
+        Ok(ended) => ended,
+        Err(panicked) => {
+            tracing::error!(job = "pipeline", error = %panicked, "work on a file panicked");
+            return None;
+        }
+    };
+    if matches!(end, Some(StageEnd { how: Ending::PutOff { .. }, .. })) {
+        rests.0.insert(stage, now + REST_MS);
+    }
+    end
 }
 
 /// Begins what is due, as far as there is room; answers when to look again.
 async fn begin_due(
     app: &Arc<App>,
-    under_way: &mut JoinSet<Option<StageEnd>>,
+    under_way: &mut UnderWay,
+    rests: &Rests,
     stop: &CancellationToken,
 ) -> Result<UnixMs, CatalogError> {
-    let queues: Vec<&str> = own_stages(app).into_iter().map(Stage::queue).collect();
     loop {
+        let now = app.clock.now();
+        let stages: Vec<Stage> =
+            own_stages(app).into_iter().filter(|stage| rests.is_over(*stage, now)).collect();
+        let queues: Vec<&str> = stages.iter().map(|stage| stage.queue()).collect();
         let next_at = app.catalog.next_job_at(&queues).await?.unwrap_or(i64::MAX);
         let is_full = under_way.len() >= app.settings.pipeline.concurrency;
-        if is_full || next_at > app.clock.now() || !begin(app, under_way, stop).await? {
-            return Ok(if is_full { i64::MAX } else { next_at.max(app.clock.now() + LOCKED_PAUSE_MS) });
+        if is_full || next_at > now || !begin(app, under_way, &stages, stop).await? {
+            return Ok(if is_full { i64::MAX } else { next_at.max(now + BUSY_PAUSE_MS) });
         }
     }
 }
@@ -98,37 +133,74 @@ async fn begin_due(
 /// Claims as much as there is room for; answers whether there was anything.
 async fn begin(
     app: &Arc<App>,
-    under_way: &mut JoinSet<Option<StageEnd>>,
+    under_way: &mut UnderWay,
+    stages: &[Stage],
     stop: &CancellationToken,
 ) -> Result<bool, CatalogError> {
     let mut claimed = false;
-    for stage in own_stages(app) {
+    for stage in stages {
+        // One suspect at a time: if it kills us, it takes no other suspect along.
+        if let Ok(place) = app.pipeline.suspects.clone().try_acquire_owned() {
+            let suspect = claim_with_places(app, *stage, 1, Claimable::Suspects).await?.pop();
+            if let Some((held, permit)) = suspect {
+                claimed = true;
+                spawn(app, under_way, held, (permit, Some(place)), stop);
+            }
+        }
         let room = app.settings.pipeline.concurrency.saturating_sub(under_way.len());
         if room == 0 || stop.is_cancelled() {
             break;
         }
-        for held in claim(app, stage, room).await? {
+        for (held, permit) in claim_with_places(app, *stage, room, Claimable::Untried).await? {
             claimed = true;
-            let (app, stop) = (app.clone(), stop.clone());
-            under_way.spawn(async move {
-                stop.run_until_cancelled(run_one(&app, &held))
-                    .await
-                    .unwrap_or_else(|| Some(given_back(&held)))
-            });
+            spawn(app, under_way, held, (permit, None), stop);
         }
     }
     Ok(claimed)
+}
+
+/// Places that are held as long as a file is worked on.
+type Places = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
+
+fn spawn(app: &Arc<App>, under_way: &mut UnderWay, held: StageJob, places: Places, stop: &CancellationToken) {
+    let (app, stop) = (app.clone(), stop.clone());
+    under_way.spawn(async move {
+        let _places = places;
+        let ended = stop.run_until_cancelled(run_one(&app, &held)).await;
+        (held.stage, ended.unwrap_or_else(|| Some(given_back(&held))))
+    });
+}
+
+/// Text is extracted where there is memory for it: a file does not spend its time waiting for that.
+async fn claim_with_places(
+    app: &App,
+    stage: Stage,
+    room: usize,
+    of: Claimable,
+) -> Result<Vec<(StageJob, Option<OwnedSemaphorePermit>)>, CatalogError> {
+    if stage != Stage::Extract {
+        let held = claim(app, stage, room, of).await?;
+        return Ok(held.into_iter().map(|held| (held, None)).collect());
+    }
+    let places = &app.pipeline.extractions;
+    let mut permits: Vec<_> = (0..room).map_while(|_| places.clone().try_acquire_owned().ok()).collect();
+    if permits.is_empty() {
+        return Ok(Vec::new());
+    }
+    let held = claim(app, stage, permits.len(), of).await?;
+    Ok(held.into_iter().map(|held| (held, permits.pop())).collect())
 }
 
 fn given_back(held: &StageJob) -> StageEnd {
     StageEnd { job: held.job.id, token: held.job.token, how: Ending::GivenBack }
 }
 
-async fn claim(app: &App, stage: Stage, limit: usize) -> Result<Vec<StageJob>, CatalogError> {
+async fn claim(app: &App, stage: Stage, limit: usize, of: Claimable) -> Result<Vec<StageJob>, CatalogError> {
     let claim = StageClaim {
         stage,
         owner: worker_name(app),
         limit,
+        of,
         lease_ms: app.settings.job_lease_ms,
         deadline_ms: app.settings.stage_timeout_ms,
         plan: app.plan.clone(),
@@ -143,12 +215,46 @@ async fn end(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
         return Ok(());
     }
     let name = worker_name(app);
-    let outcomes = app.catalog.end_stages(ends.clone(), by(app, &name)).await?;
-    for (end, ended) in ends.drain(..).zip(outcomes) {
-        note(&end, ended);
-        follow(app, ended);
+    match app.catalog.end_stages(ends.clone(), by(app, &name)).await {
+        Ok(outcomes) => {
+            for (end, ended) in ends.drain(..).zip(outcomes) {
+                note(&end, ended);
+                follow(app, ended);
+            }
+            Ok(())
+        }
+        // One that cannot be written must not hold up the others.
+        Err(_) if ends.len() > 1 => end_each(app, ends).await,
+        Err(error) => Err(error),
     }
-    Ok(())
+}
+
+async fn end_each(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
+    let name = worker_name(app);
+    let mut refused = None;
+    let mut left = Vec::new();
+    for end in ends.drain(..) {
+        match app.catalog.end_stages(vec![end.clone()], by(app, &name)).await {
+            Ok(outcomes) => {
+                let ended = outcomes.first().copied().unwrap_or(Ended::LeaseLost);
+                note(&end, ended);
+                follow(app, ended);
+            }
+            Err(error) => {
+                tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage's end was not written");
+                left.push(end);
+                refused = Some(error);
+            }
+        }
+    }
+    // If none got through the catalog is away; if some did, the rest is left to the end of its lease.
+    match refused {
+        Some(error) if left.len() > 1 => {
+            *ends = left;
+            Err(error)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What follows from the end of a stage outside the catalog.
@@ -233,9 +339,9 @@ pub async fn take_back(app: &App) -> Result<(), VerbError> {
     }
 }
 
-async fn give_back(app: &App, mut under_way: JoinSet<Option<StageEnd>>, mut ends: Vec<StageEnd>) {
+async fn give_back(app: &App, mut under_way: UnderWay, mut ends: Vec<StageEnd>) {
     while let Some(done) = under_way.join_next().await {
-        ends.extend(ended_task(done));
+        ends.extend(ended_task(done, &mut Rests::default(), app.clock.now()));
     }
     if let Err(error) = end(app, &mut ends).await {
         tracing::warn!(job = "pipeline", error = %error, "what was under way is given to others when its lease ends");
@@ -250,10 +356,12 @@ pub async fn run_due(app: &App) -> Result<u64, VerbError> {
         let mut ends = Vec::new();
         let mut claimed = false;
         for stage in own_stages(app) {
-            for held in claim(app, stage, app.settings.pipeline.concurrency).await? {
-                claimed = true;
-                ran += 1;
-                ends.extend(run_one(app, &held).await);
+            for of in [Claimable::Suspects, Claimable::Untried] {
+                for held in claim(app, stage, app.settings.pipeline.concurrency, of).await? {
+                    claimed = true;
+                    ran += 1;
+                    ends.extend(run_one(app, &held).await);
+                }
             }
         }
         if !claimed {

@@ -4,6 +4,7 @@ use wharfinger_backends::catalog::{ChunkRow, HistoryLine};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::state::Status;
 
 use super::{Caller, VerbError};
 use crate::app::App;
@@ -50,7 +51,9 @@ pub async fn chunks(
     from: Option<u64>,
     limit: usize,
 ) -> Result<Vec<ChunkRow>, VerbError> {
-    find(app, caller, id).await?;
+    if find(app, caller, id).await?.status == Status::Quarantined {
+        return Ok(Vec::new());
+    }
     let outputs = app.catalog.stage_outputs(&[id]).await?;
     if !outputs.iter().any(|(_, stage, _)| stage == Stage::Chunk.as_str()) {
         return Ok(Vec::new());

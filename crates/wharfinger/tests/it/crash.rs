@@ -41,6 +41,8 @@ enum Verb {
     Process,
     /// What an outside worker brings.
     CompleteJob,
+    /// What an outside worker asks for.
+    Lease,
 }
 
 /// What a server was asked before the fault.
@@ -91,8 +93,10 @@ impl Verb {
         if self != Verb::Put {
             server.put_bytes(&grant, BYTES).await.expect(200);
         }
-        if matches!(self, Verb::Download | Verb::DeleteReady | Verb::Tell | Verb::Process | Verb::CompleteJob)
-        {
+        if matches!(
+            self,
+            Verb::Download | Verb::DeleteReady | Verb::Tell | Verb::Process | Verb::CompleteJob | Verb::Lease
+        ) {
             me.confirm(&id).await.expect(200);
         }
         if matches!(self, Verb::Reap | Verb::Forget) {
@@ -152,6 +156,14 @@ impl Verb {
                 Some(
                     worker
                         .post(&path, json!({ "leaseToken": scene.grant["leaseToken"], "output": output }))
+                        .await,
+                )
+            }
+            (Verb::Lease, _) => {
+                let worker = server.as_user("ops", "w", Role::Worker);
+                Some(
+                    worker
+                        .post("/api/v2/workers/lease", json!({ "stages": ["chunk", "extract"], "max": 5 }))
                         .await,
                 )
             }
@@ -291,7 +303,7 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
             assert_eq!(file.expect(200)["status"], "ready");
             batch_has_ended(verb, server, scene, acknowledged).await;
         }
-        Verb::Process | Verb::CompleteJob => {
+        Verb::Process | Verb::CompleteJob | Verb::Lease => {
             assert_eq!(file.expect(200)["status"], "ready");
             was_processed_once(server, scene).await;
         }
@@ -483,22 +495,26 @@ async fn tell_on_postgres() {
     tell_at_every_call(Database::Postgres).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn process_on_sqlite() {
-    hit_every_call(Verb::Process, &Ground::with_stages(Database::Sqlite, "extract,chunk,embed", &[])).await;
-}
+/// On their way through the stages: by this program, and by workers outside.
+mod pipeline {
+    use super::*;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn process_on_postgres() {
-    hit_every_call(Verb::Process, &Ground::with_stages(Database::Postgres, "extract,chunk,embed", &[])).await;
-}
+    macro_rules! every_verb_of_the_pipeline {
+        ($($name:ident: $verb:ident on $database:ident through $stages:literal),* $(,)?) => {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                let ground = Ground::with_stages(Database::$database, $stages, &[]);
+                hit_every_call(Verb::$verb, &ground).await;
+            })*
+        };
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn complete_a_job_on_sqlite() {
-    hit_every_call(Verb::CompleteJob, &Ground::with_stages(Database::Sqlite, "extract,chunk", &[])).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn complete_a_job_on_postgres() {
-    hit_every_call(Verb::CompleteJob, &Ground::with_stages(Database::Postgres, "extract,chunk", &[])).await;
+    every_verb_of_the_pipeline! {
+        process_on_sqlite: Process on Sqlite through "extract,chunk,embed",
+        process_on_postgres: Process on Postgres through "extract,chunk",
+        complete_a_job_on_sqlite: CompleteJob on Sqlite through "extract,chunk",
+        complete_a_job_on_postgres: CompleteJob on Postgres through "extract,chunk",
+        lease_on_sqlite: Lease on Sqlite through "extract,chunk",
+        lease_on_postgres: Lease on Postgres through "extract,chunk",
+    }
 }

@@ -9,6 +9,9 @@ CREATE INDEX files_to_look_at ON files (pipeline_status, next_look_at, id) WHERE
 -- The version that a claim left its file at, and how many workers in a row did not come back from the job.
 ALTER TABLE jobs ADD COLUMN file_version BIGINT;
 ALTER TABLE jobs ADD COLUMN lost_leases BIGINT NOT NULL DEFAULT 0;
+-- Since when something that all files need has been away, and whether its output is being taken in just now.
+ALTER TABLE jobs ADD COLUMN put_off_since BIGINT;
+ALTER TABLE jobs ADD COLUMN taking_in BIGINT NOT NULL DEFAULT 0;
 
 -- Which attempt made a derived object: what others made is superseded when it ends well.
 ALTER TABLE objects ADD COLUMN made_by TEXT {bytes};

@@ -157,6 +157,10 @@ cases! {
         each_of_a_batch_of_stages_has_an_outcome_of_its_own
         attempts_are_used_up_and_the_letter_is_dead
         who_is_put_off_spends_no_attempt
+        a_backlog_is_no_outage
+        suspects_are_claimed_apart_from_the_others
+        an_output_is_taken_in_once
+        whatever_reason_is_given_is_kept
         nobody_comes_back_from_poison
         derived_objects_go_when_they_are_of_no_use
         workers_that_race_never_share_a_file;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use wharfinger_backends::catalog::{
-    ChunkRow, EndBy, Ended, Ending, LOST_LEASES_MAX, Output, Scope, StageClaim, StageEnd, StageJob, TextPart,
+    ChunkRow, Claimable, EndBy, Ended, Ending, LOST_LEASES_MAX, Output, Scope, StageClaim, StageEnd, StageJob, TextPart,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
@@ -36,6 +36,7 @@ fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
         stage,
         owner: "worker:a".into(),
         limit,
+        of: Claimable::Untried,
         lease_ms: 10 * SECOND,
         deadline_ms: HOUR,
         plan: plan(),
@@ -45,8 +46,15 @@ fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
 
 async fn claimed(site: &Site, stage: Stage, now: UnixMs) -> StageJob {
     let mut jobs = site.catalog.claim_stage(claim(stage, 1, now)).await.expect("claimed");
+    if jobs.is_empty() {
+        jobs = site.catalog.claim_stage(suspects(stage, 1, now)).await.expect("claimed");
+    }
     assert_eq!(jobs.len(), 1);
     jobs.remove(0)
+}
+
+fn suspects(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
+    StageClaim { of: Claimable::Suspects, ..claim(stage, limit, now) }
 }
 
 fn end(held: &StageJob, how: Ending) -> StageEnd {
@@ -243,6 +251,74 @@ pub(super) async fn who_is_put_off_spends_no_attempt(site: &Site) {
         assert_eq!(ended(site, &held, how, now).await, expected);
     }
     assert_eq!(status(site, file.id).await, Status::Failed);
+}
+
+/// What waits for long in a queue is put off like anything else.
+pub(super) async fn a_backlog_is_no_outage(site: &Site) {
+    queued(site, &[Stage::Scan]).await;
+    let mut now = NOW + 24 * HOUR;
+    for _ in 0..10 {
+        let held = claimed(site, Stage::Scan, now).await;
+        assert_eq!(held.job.attempt, 1);
+        now += 60 * SECOND;
+        let how = Ending::PutOff { why: "clamd is away".into(), at: now };
+        assert_eq!(ended(site, &held, how, now).await, Ended::Retried);
+    }
+    // An attempt that went wrong otherwise ends the outage.
+    let held = claimed(site, Stage::Scan, now).await;
+    ended(site, &held, Ending::Retry { why: "hiccup".into(), at: now + 12 * HOUR }, now).await;
+    now += 12 * HOUR;
+    let held = claimed(site, Stage::Scan, now).await;
+    let how = Ending::PutOff { why: "clamd is away".into(), at: now };
+    ended(site, &held, how, now).await;
+    assert_eq!(claimed(site, Stage::Scan, now).await.job.attempt, 2);
+}
+
+/// Many that died together are tried again one by one: they are not the reason, one of them may be.
+pub(super) async fn suspects_are_claimed_apart_from_the_others(site: &Site) {
+    for _ in 0..4 {
+        queued(site, &[Stage::Scan]).await;
+    }
+    let died = site.catalog.claim_stage(claim(Stage::Scan, 3, NOW + SECOND)).await.expect("claimed");
+    let now = NOW + 11 * SECOND;
+    assert_eq!(taken_back(site, now).await.len(), 3);
+    let untried = site.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
+    assert_eq!(untried.len(), 1);
+    let one = site.catalog.claim_stage(suspects(Stage::Scan, 1, now)).await.expect("claimed");
+    assert_eq!(one.len(), 1);
+    assert!(died.iter().any(|died| died.file.id == one[0].file.id));
+    // Who ends well is no suspect any more.
+    let retry = Ending::Retry { why: "hiccup".into(), at: now };
+    assert_eq!(ended(site, &one[0], retry, now).await, Ended::Retried);
+    let back = site.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
+    assert_eq!(back.iter().map(|held| held.file.id).collect::<Vec<_>>(), [one[0].file.id]);
+}
+
+/// Of two who bring an output under one lease, one is heard.
+pub(super) async fn an_output_is_taken_in_once(site: &Site) {
+    queued(site, &[Stage::Scan]).await;
+    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+    let (job, token) = (held.job.id, held.job.token);
+    let begin = async |token| site.catalog.begin_taking_in(job, token, LATER).await.expect("answered");
+    assert!(!begin(token + 1).await);
+    assert!(begin(token).await);
+    assert!(!begin(token).await);
+    site.catalog.stop_taking_in(job, token).await.expect("stopped");
+    assert!(begin(token).await, "what was not to be had may be brought again");
+    assert_eq!(taken_back(site, LATER + HOUR).await.len(), 1);
+    let again = claimed(site, Stage::Scan, LATER + HOUR).await;
+    assert!(!begin(token).await);
+    assert!(begin(again.job.token).await, "whoever comes next begins anew");
+}
+
+/// A NUL, which no database takes, and any length.
+pub(super) async fn whatever_reason_is_given_is_kept(site: &Site) {
+    let file = queued(site, &[Stage::Scan]).await;
+    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+    let why = format!("a\0b{}", "ü".repeat(10_000));
+    assert_eq!(ended(site, &held, Ending::Failed { why }, LATER).await, Ended::Failed);
+    let failed = site.catalog.file(file.id).await.expect("read").expect("it is there");
+    assert!(failed.error.expect("a reason").starts_with("a\u{fffd}büüü"));
 }
 
 /// A file that kills its workers is set aside; one that is only slow is not.

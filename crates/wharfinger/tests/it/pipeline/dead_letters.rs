@@ -36,10 +36,8 @@ async fn a_letter_says_what_happened_to_those_it_concerns(database: Database) {
     for client in [server.me(), server.as_user("t", "boss", Role::Admin), server.operator()] {
         assert_eq!(letters(&client).await, std::slice::from_ref(&expected));
     }
-    for (client, allowed) in
-        [(server.as_user("t", "other", Role::User), true), (server.as_user("x", "u", Role::Admin), true)]
-    {
-        assert_eq!((letters(&client).await, allowed), (vec![], true));
+    for client in [server.as_user("t", "other", Role::User), server.as_user("x", "u", Role::Admin)] {
+        assert_eq!(letters(&client).await, Vec::<Value>::new());
         client.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect_problem(404, "not_found");
         client.delete(&format!("/api/v2/dlq/{job}")).await.expect_problem(404, "not_found");
     }

@@ -215,6 +215,7 @@ async fn an_output_that_is_none_is_refused_and_changes_nothing(database: Databas
             json!({}),
             json!({ "chunks": "a" }),
             json!({ "chunks": [{ "text": "a", "start": 2, "end": 1 }] }),
+            json!({ "chunks": [{ "text": "a", "start": 0, "end": u64::MAX }] }),
         ],
         vec![
             json!({ "vectors": [] }),
@@ -269,7 +270,61 @@ async fn only_workers_and_operators_lease_and_workers_do_nothing_else() {
     assert_eq!(answer["status"], "quarantined");
 }
 
+/// Whatever stands between, a stage gets what it works on.
+async fn a_stage_gets_its_input_wherever_it_stands(database: Database) {
+    let ground = Ground::with_stages(database, "extract,scan,chunk,embed", &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let file = me.enqueue("a", b"cargo").await;
+    let extract = lease(&worker, "extract").await.expect("a job");
+    assert_eq!(extract["input"], json!({}));
+    complete(&worker, &extract, json!({ "text": "cargo" })).await;
+    let scan = lease(&worker, "scan").await.expect("a job");
+    complete(&worker, &scan, json!({ "verdict": "clean" })).await;
+    let chunk = lease(&worker, "chunk").await.expect("a job");
+    assert_eq!(chunk["input"], json!({ "text": "cargo" }));
+    server.crash().await;
+
+    // What was confirmed under other stages is still worked on.
+    let ground = ground.also(&[("PIPELINE_STAGES", "scan")]);
+    let server = ground.start().await;
+    let worker = self::worker(&server);
+    complete(&worker, &chunk, json!({ "chunks": [{ "text": "cargo", "start": 0, "end": 5 }] })).await;
+    let embed = lease(&worker, "embed").await.expect("a job");
+    complete(&worker, &embed, json!({ "vectors": [[1.0]] })).await;
+    assert_eq!(server.me().file(&file).await["status"], "ready");
+    let body = json!({ "stages": ["embed"] });
+    worker.post("/api/v2/workers/lease", body).await.expect_problem(400, "not_in_pipeline");
+}
+
+/// One that cannot be handed out is ended for its own reason, and does not keep the others from the worker.
+async fn a_file_that_is_not_what_it_was_is_not_handed_out(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let (changed, gone) = (me.enqueue("a", b"cargo").await, me.enqueue("b", b"cargo").await);
+    let sound = me.enqueue("c", b"cargo").await;
+    let path = |id: &str| ground.blob_dir().join(format!("uploads/t/u/{id}"));
+    std::fs::remove_file(path(&changed)).expect("removed");
+    std::fs::write(path(&changed), b"CARGO").expect("written");
+    std::fs::remove_file(path(&gone)).expect("removed");
+    let answer =
+        worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"], "max": 9 })).await.expect(200);
+    let jobs = answer["jobs"].as_array().expect("a list");
+    assert_eq!(jobs.iter().map(|job| &job["fileId"]).collect::<Vec<_>>(), [&json!(sound)]);
+    for (file, status) in [(&changed, "quarantined"), (&gone, "failed"), (&sound, "scanning")] {
+        assert_eq!(me.file(file).await["status"], status);
+    }
+    // And not taken for clean when it was changed while the worker looked.
+    std::fs::remove_file(path(&sound)).expect("removed");
+    std::fs::write(path(&sound), b"Cargo").expect("written");
+    assert_eq!(complete(&worker, &jobs[0], json!({ "verdict": "clean" })).await["status"], "quarantined");
+    oracle::catalog_is_sound(&server).await;
+}
+
 on_each_database! {
+    a_stage_gets_its_input_wherever_it_stands,
+    a_file_that_is_not_what_it_was_is_not_handed_out,
     a_worker_takes_a_file_through_all_stages,
     a_lost_lease_changes_nothing,
     a_hung_worker_is_not_working,
