@@ -1,4 +1,4 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod engines;
@@ -9,6 +9,7 @@ mod list;
 mod pipeline;
 mod s3;
 mod server;
+mod stages;
 mod timing;
 mod uploads;
 
@@ -22,10 +23,13 @@ async fn main() -> std::process::ExitCode {
         Some("idle") => idle::run().await,
         Some("list") => list::run().await,
         Some("pipeline") => pipeline::run().await,
+        Some("stages") => stages::run().await,
         Some("s3") => s3::run().await,
         Some("put") => s3::put::run().await,
         _ => {
-            eprintln!("usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline");
+            eprintln!(
+                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages"
+            );
             return std::process::ExitCode::from(2);
         }
     }

@@ -31,6 +31,8 @@ impl Server {
             ("WHARFINGER_JWT_SECRET", SECRET.to_owned()),
             ("WHARFINGER_DATA_DIR", folder.path().join("data").display().to_string()),
             ("DEFAULT_TENANT_QUOTA_BYTES", "1TiB".to_owned()),
+            // What is measured is the upload, unless somebody says otherwise.
+            ("PIPELINE_STAGES", String::new()),
         ];
         common.extend(database_url.map(|url| ("WHARFINGER_DATABASE_URL", url.to_owned())));
         common.extend(more.iter().cloned());
@@ -79,9 +81,23 @@ impl Server {
     }
 
     pub(crate) fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or(0)
+        memory_kib(self.child.id(), "VmRSS:")
+    }
+
+    /// The most it has held so far.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        memory_kib(self.child.id(), "VmHWM:")
+    }
+
+    /// The most that its child processes of this moment have held.
+    pub(crate) fn children_peak_kib(&self) -> u64 {
+        let path = format!("/proc/{0}/task/{0}/children", self.child.id());
+        let tasks =
+            std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let all: Vec<String> = lists.chain(std::fs::read_to_string(path).ok()).collect();
+        let pids = all.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok());
+        pids.map(|pid| memory_kib(pid, "VmHWM:")).max().unwrap_or(0)
     }
 
     pub(crate) fn cpu_seconds(&self) -> f64 {
@@ -98,6 +114,12 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn memory_kib(pid: u32, what: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(what)).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or(0)
 }
 
 pub(crate) fn client() -> reqwest::Client {

@@ -66,6 +66,11 @@ async fn every_call_of_the_contract_that_exists_is_described() {
         "GET /api/v1/maintenance/cleanup/status",
         "GET /api/v1/maintenance/cleanup/pending",
         "GET /api/v2/notifications",
+        "POST /api/v2/workers/lease",
+        "POST /api/v2/workers/jobs/{jobId}/complete",
+        "GET /api/v2/dlq",
+        "POST /api/v2/dlq/{id}/redrive",
+        "DELETE /api/v2/dlq/{id}",
         "GET /healthz",
         "GET /readyz",
     ] {
@@ -104,6 +109,10 @@ async fn every_call_that_takes_a_body_describes_it() {
         "POST /api/v2/files/init",
         "POST /api/v2/files/{id}/confirm",
         "POST /api/v2/search",
+        "POST /api/v2/workers/jobs/{jobId}/complete",
+        "POST /api/v2/workers/jobs/{jobId}/fail",
+        "POST /api/v2/workers/jobs/{jobId}/heartbeat",
+        "POST /api/v2/workers/lease",
         "PUT /api/v2/tenants/{tenant}/quota",
     ];
     assert_eq!(with_bodies, expected.map(str::to_owned).into());
@@ -118,10 +127,16 @@ async fn what_is_described_is_there_and_asks_for_a_token() {
     let ground = Ground::new(Database::Sqlite);
     let server = ground.start().await;
     for (method, path, _) in operations(&document(&server).await) {
-        let real = path.replace("{id}", "018f4e6e-7f3a-7000-8000-000000000001").replace("{tenant}", "t");
+        let id = "018f4e6e-7f3a-7000-8000-000000000001";
+        let real = path.replace("{id}", id).replace("{jobId}", id).replace("{tenant}", "t");
         let url = format!("{}{real}", server.url);
         let answer = server.http.request(method.clone(), url).send().await.expect("an answer");
-        let expected = if path == "/healthz" || path == "/readyz" { 200 } else { 401 };
+        let expected = match path.as_str() {
+            "/healthz" | "/readyz" => 200,
+            // Its URL is signed.
+            "/api/v2/workers/jobs/{jobId}/input" => 400,
+            _ => 401,
+        };
         assert_eq!(answer.status(), expected, "{method} {path}");
     }
 }
