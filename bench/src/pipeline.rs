@@ -197,7 +197,7 @@ fn peers(redis: &str, postgres: &str) {
     let npm = Command::new("npm")
         .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--prefix"])
         .arg(&folder)
-        .args(["bullmq", "graphile-worker", "pg-boss", "pg"])
+        .args(["bullmq", "ioredis", "graphile-worker", "pg-boss", "pg"])
         .status();
     if !npm.is_ok_and(|status| status.success()) {
         return say("the peers could not be installed");

@@ -127,12 +127,11 @@ impl NewNotice {
     }
 }
 
-const NOTICES_PER_STATEMENT: usize = 500;
 const NOTICE_COLUMNS: usize = 10;
 
 /// Writes all of them, each with its lines for whoever else is told.
 pub(super) async fn insert(tx: &mut Tx<'_>, notices: &[NewNotice], tells: Tells) -> Result<(), CatalogError> {
-    for notices in notices.chunks(NOTICES_PER_STATEMENT) {
+    for notices in notices.chunks(tx.dialect().rows_max()) {
         let mut args = Vec::new();
         let mut rows = Vec::with_capacity(notices.len());
         for notice in notices {

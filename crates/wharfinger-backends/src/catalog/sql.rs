@@ -179,9 +179,10 @@ impl Tx<'_> {
         self.faults
             .around("statement", async move {
                 Ok(match link {
-                    Link::Sqlite(c) => {
-                        bound!(Sqlite, text.sql(), args, persistent).execute(&mut **c).await?.rows_affected()
-                    }
+                    Link::Sqlite(c) => bound!(Sqlite, text.numbered(), args, persistent)
+                        .execute(&mut **c)
+                        .await?
+                        .rows_affected(),
                     Link::Postgres(c) => bound!(Postgres, text.sql(), args, persistent)
                         .execute(&mut **c)
                         .await?
@@ -213,7 +214,7 @@ impl Tx<'_> {
         self.faults
             .around("query", async move {
                 Ok(match link {
-                    Link::Sqlite(c) => bound!(Sqlite, text.sql(), args, persistent)
+                    Link::Sqlite(c) => bound!(Sqlite, text.numbered(), args, persistent)
                         .fetch_all(&mut **c)
                         .await?
                         .into_iter()
@@ -273,6 +274,14 @@ enum Text {
 }
 
 impl Text {
+    /// For SQLite `$7` is a name, to be looked for among all the others; `?7` is a number.
+    fn numbered(&self) -> SqlStr {
+        match self {
+            Text::Fixed(text) => text.into_sql_str(),
+            Text::Built(text) => AssertSqlSafe(text.replace('$', "?")).into_sql_str(),
+        }
+    }
+
     fn sql(&self) -> SqlStr {
         match self {
             Text::Fixed(text) => text.into_sql_str(),

@@ -38,8 +38,10 @@ pub(super) async fn write(
     if changes.is_empty() {
         return Ok(());
     }
-    update(tx, changes).await?;
-    remember(tx, changes, actor).await?;
+    for some in changes.chunks(tx.dialect().rows_max()) {
+        update(tx, some).await?;
+        remember(tx, some, actor).await?;
+    }
     let told = |change: &Change| {
         let notice = change.notice?;
         Some(NewNotice::of_change(fresh_id(change.after.updated_at), change, notice))

@@ -301,19 +301,18 @@ impl Moves {
 
     /// The job goes on with its file: a file has one job from its confirmation to its end.
     async fn move_onward(&self, tx: &mut Tx<'_>, now: UnixMs) -> Result<(), CatalogError> {
-        if self.onward.is_empty() {
-            return Ok(());
+        for some in self.onward.chunks(tx.dialect().rows_max()) {
+            let sql = format!(
+                "WITH new (id, queue) AS (VALUES {}) \
+                 UPDATE jobs SET queue = new.queue, state = 'waiting', run_at = $1, updated_at = $1, created_at = $1, \
+                 attempts = 0, lost_leases = 0, put_off_since = NULL, last_error = NULL, lease_owner = NULL, \
+                 lease_until = NULL, deadline_at = NULL FROM new WHERE jobs.id = new.id",
+                typed_rows(2, &["TEXT", "TEXT"], some.len())
+            );
+            let mut args = args![now];
+            args.extend(some.iter().flat_map(|(id, stage)| args![id.to_string(), stage.queue()]));
+            tx.run_built(sql, args).await?;
         }
-        let sql = format!(
-            "WITH new (id, queue) AS (VALUES {}) \
-             UPDATE jobs SET queue = new.queue, state = 'waiting', run_at = $1, updated_at = $1, created_at = $1, attempts = 0, \
-             lost_leases = 0, put_off_since = NULL, last_error = NULL, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
-             FROM new WHERE jobs.id = new.id",
-            typed_rows(2, &["TEXT", "TEXT"], self.onward.len())
-        );
-        let mut args = args![now];
-        args.extend(self.onward.iter().flat_map(|(id, stage)| args![id.to_string(), stage.queue()]));
-        tx.run_built(sql, args).await?;
         Ok(())
     }
 }
