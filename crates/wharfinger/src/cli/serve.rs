@@ -198,6 +198,10 @@ fn greet(app: &App, first_start: bool) {
         "  curl -fsS -X POST {url}/api/v2/files/$ID/confirm -H \"Authorization: Bearer $WHARFINGER_TOKEN\""
     ));
     line(format!(
+        "  until curl -fsS {url}/api/v2/files/$ID -H \"Authorization: Bearer $WHARFINGER_TOKEN\" \\"
+    ));
+    line("    | grep '\"status\":\"ready\"'; do sleep 0.2; done");
+    line(format!(
         "  curl -fsSL {url}/api/v2/files/$ID/download -H \"Authorization: Bearer $WHARFINGER_TOKEN\""
     ));
     line("");

@@ -49,6 +49,8 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
     let mut ends: Vec<StageEnd> = Vec::new();
     let mut rests = Rests::default();
     let mut take_back_at = 0;
+    // Since when ends could not be written.
+    let mut unwritten_since = None;
     while !stop.is_cancelled() {
         let now = app.clock.now();
         if now >= take_back_at {
@@ -65,8 +67,15 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             Err(error) => Err(error),
         };
         let again_at = match round {
-            Ok(again_at) => again_at,
+            Ok(again_at) => {
+                unwritten_since = None;
+                again_at
+            }
             Err(error) => {
+                // By then the leases are over, and nobody waits for these any more.
+                if now - *unwritten_since.get_or_insert(now) > app.settings.job_lease_ms {
+                    ends.clear();
+                }
                 tracing::warn!(job = "pipeline", error = %error, "the catalog could not be asked for work");
                 stop.run_until_cancelled(tokio::time::sleep(ERROR_PAUSE)).await;
                 continue;
@@ -268,18 +277,9 @@ pub(super) fn follow(app: &App, ended: Ended) {
 }
 
 fn note(end: &StageEnd, ended: Ended) {
-    let (job, fate) = (end.job, ended);
-    match &end.how {
-        Ending::Done(_) | Ending::GivenBack if ended != Ended::LeaseLost => {}
-        Ending::Done(_) | Ending::GivenBack => {
-            tracing::warn!(jobId = %job, action = "lease_lost", "a stage ended after its lease was lost");
-        }
-        Ending::Retry { why, .. } | Ending::PutOff { why, .. } => {
-            tracing::warn!(jobId = %job, error = %why, action = "retried", ended = ?fate, "a stage did not end well");
-        }
-        Ending::Failed { why } | Ending::Quarantined { why } => {
-            tracing::warn!(jobId = %job, error = %why, action = "failed", ended = ?fate, "a file did not get through");
-        }
+    if ended == Ended::LeaseLost {
+        tracing::warn!(job = "pipeline", jobId = %end.job, action = "lease_lost",
+            "a stage ended after its lease was lost");
     }
 }
 
@@ -292,8 +292,16 @@ async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
     };
     let how = match outcome {
         Ok(ending) => ending,
-        Err(trouble) => trouble.ending(app, held.job.attempt)?,
+        Err(trouble) => {
+            tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
+                attempt = held.job.attempt, error = ?trouble, action = "stopped", "a stage did not end well");
+            trouble.ending(app, held.job.attempt)?
+        }
     };
+    if let Ending::Quarantined { why } = &how {
+        tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = %why,
+            action = "quarantined", "a file is quarantined");
+    }
     Some(StageEnd { job: held.job.id, token: held.job.token, how })
 }
 

@@ -22,7 +22,8 @@ fn commands(greeting: &[String]) -> String {
 #[test]
 fn the_greeting_can_be_pasted_and_works() {
     let place = Place::new();
-    let mut served = place.serve(&[]);
+    // As it comes: through all stages.
+    let mut served = place.serve(&[("PIPELINE_STAGES", "scan,extract,chunk,embed")]);
     let greeting = served.read_until("or: wharfinger put");
     let elsewhere = Place::new();
     let script = commands(&greeting);
