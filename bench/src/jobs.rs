@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, JobClaim, NewJob, Tells};
-use wharfinger_backends::faults::Faults;
+use wharfinger_backends::catalog::{Catalog, CatalogUrl, JobClaim, NewJob};
 use wharfinger_lifecycle::id::TenantId;
 
-use crate::limits;
 use crate::server::base;
 use crate::timing::{rate, say};
+use crate::{catalog, limits};
 
 const JOBS: usize = 50_000;
 const ENQUEUE: usize = 500;
@@ -27,19 +26,7 @@ pub(crate) async fn run() {
 }
 
 async fn measure(name: &str, url: CatalogUrl) {
-    let catalog = Catalog::open(CatalogOptions {
-        url,
-        faults: Faults::none(),
-        storage_type: "disk",
-        cleanup_max_attempts: 5,
-        job_max_attempts: 5,
-        connections_max: 20,
-        beside_redis: false,
-        tells: Tells::default(),
-    })
-    .await
-    .expect("a catalog");
-    catalog.migrate(NOW).await.expect("the schema");
+    let catalog = catalog::fresh(url).await;
     let tenant = TenantId::new("t").expect("a tenant");
     let started = Instant::now();
     for _ in 0..JOBS / ENQUEUE {

@@ -6,9 +6,9 @@ use harness::postgres::Postgres;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Tells};
-use wharfinger_backends::faults::Faults;
+use wharfinger_backends::catalog::CatalogUrl;
 
+use crate::catalog;
 use crate::server::base;
 use crate::timing::{rate, say};
 
@@ -66,18 +66,7 @@ const QUOTA: &str = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('t', 0)"
 const RUN: Duration = Duration::from_secs(6);
 
 async fn make_schema(url: CatalogUrl) {
-    let options = CatalogOptions {
-        url,
-        faults: Faults::none(),
-        storage_type: "disk",
-        cleanup_max_attempts: 5,
-        job_max_attempts: 5,
-        connections_max: 2,
-        beside_redis: false,
-        tells: Tells::default(),
-    };
-    let catalog = Catalog::open(options).await.expect("a catalog");
-    catalog.migrate(1).await.expect("the schema");
+    let catalog = catalog::fresh(url).await;
     catalog.close().await;
 }
 

@@ -1,6 +1,7 @@
 //! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
+mod catalog;
 mod engines;
 mod idle;
 mod jobs;

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use harness::postgres;
 use harness::redis::Redis;
 use wharfinger_backends::catalog::{
-    Admission, BatchUse, Catalog, CatalogOptions, CatalogUrl, Claimable, EndBy, Ending, NewFile, NewJob,
-    Output, Registered, Registration, StageClaim, StageEnd, Tells, fresh_id,
+    Admission, BatchUse, Catalog, CatalogUrl, Claimable, EndBy, Ending, NewFile, NewJob, Output, Registered,
+    Registration, StageClaim, StageEnd, fresh_id,
 };
-use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::file::{self, Announcement, Pin, UploadPolicy};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::stage::Stage;
 
+use crate::catalog;
 use crate::server::base;
 use crate::timing::{rate, say};
 
@@ -40,19 +40,7 @@ pub(crate) async fn run() {
 }
 
 async fn ours(name: &str, url: CatalogUrl) {
-    let catalog = Catalog::open(CatalogOptions {
-        url,
-        faults: Faults::none(),
-        storage_type: "disk",
-        cleanup_max_attempts: 5,
-        job_max_attempts: 5,
-        connections_max: 20,
-        beside_redis: false,
-        tells: Tells::default(),
-    })
-    .await
-    .expect("a catalog");
-    catalog.migrate(NOW).await.expect("the schema");
+    let catalog = catalog::fresh(url).await;
     let files = registered(&catalog).await;
     for stages in [&[Stage::Scan][..], &Stage::ALL[..]] {
         let plan = Plan { stages: stages.to_vec(), ..Plan::without_stages() };

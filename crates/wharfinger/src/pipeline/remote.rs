@@ -173,7 +173,12 @@ pub async fn complete(
             return Err(VerbError::Unavailable(format!("{trouble:?}")));
         }
     };
-    end(app, caller, StageEnd { job, token, how }).await
+    let ended = end(app, caller, StageEnd { job, token, how }).await;
+    if matches!(ended, Err(VerbError::Unavailable(_))) {
+        // The worker may bring it again. If the end was written after all, there is nothing to take back.
+        app.catalog.stop_taking_in(job, token).await?;
+    }
+    ended
 }
 
 /// An attempt that did not end well. A permanent error fails the file at once.

@@ -240,11 +240,12 @@ async fn end(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
 
 async fn end_each(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
     let name = worker_name(app);
-    let mut refused = None;
+    let (mut refused, mut is_any_written) = (None, false);
     let mut left = Vec::new();
     for end in ends.drain(..) {
         match app.catalog.end_stages(vec![end.clone()], by(app, &name)).await {
             Ok(outcomes) => {
+                is_any_written = true;
                 let ended = outcomes.first().copied().unwrap_or(Ended::LeaseLost);
                 note(&end, ended);
                 follow(app, ended);
@@ -258,7 +259,7 @@ async fn end_each(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogErro
     }
     // If none got through the catalog is away; if some did, the rest is left to the end of its lease.
     match refused {
-        Some(error) if left.len() > 1 => {
+        Some(error) if !is_any_written => {
             *ends = left;
             Err(error)
         }

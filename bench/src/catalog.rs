@@ -1,0 +1,20 @@
+//! A fresh catalog with its schema.
+
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Tells};
+use wharfinger_backends::faults::Faults;
+
+pub(crate) async fn fresh(url: CatalogUrl) -> Catalog {
+    let options = CatalogOptions {
+        url,
+        faults: Faults::none(),
+        storage_type: "disk",
+        cleanup_max_attempts: 5,
+        job_max_attempts: 5,
+        connections_max: 20,
+        beside_redis: false,
+        tells: Tells::default(),
+    };
+    let catalog = Catalog::open(options).await.expect("a catalog");
+    catalog.migrate(1).await.expect("the schema");
+    catalog
+}
