@@ -29,6 +29,7 @@ pub enum Notice {
     Ready,
     Failed,
     Quarantined,
+    DeletionWarning,
     CleanedUp,
 }
 
@@ -38,6 +39,7 @@ impl Notice {
             Notice::Ready => "file-ready",
             Notice::Failed => "file-failed",
             Notice::Quarantined => "file-quarantined",
+            Notice::DeletionWarning => "file-deletion-warning",
             Notice::CleanedUp => "file-cleaned-up",
         }
     }
@@ -83,6 +85,12 @@ impl Change {
         self.after.status = to;
         self.steps.push(Step { from: Some(from), to, reason: limits::reason(reason.as_ref()) });
         Ok(())
+    }
+
+    /// A line of history for what happened without a change of status.
+    pub(crate) fn remark(&mut self, reason: &str) {
+        let status = self.after.status;
+        self.steps.push(Step { from: Some(status), to: status, reason: limits::reason(reason) });
     }
 
     pub fn refunded_bytes(&self) -> u64 {

@@ -69,6 +69,9 @@ pub struct File {
     pub updated_at: UnixMs,
     pub confirmed_at: Option<UnixMs>,
     pub ready_at: Option<UnixMs>,
+    /// When it failed, and when its owner was told that it will be deleted for that.
+    pub failed_at: Option<UnixMs>,
+    pub warned_at: Option<UnixMs>,
 }
 
 /// What identifies the very bytes that were confirmed.
@@ -162,6 +165,8 @@ pub fn register(
         updated_at: now,
         confirmed_at: None,
         ready_at: None,
+        failed_at: None,
+        warned_at: None,
     };
     file.next_look_at = Some(policy.silent_at(&file));
     file
@@ -232,7 +237,7 @@ pub fn reclaim(file: &File, reason: &str, policy: &UploadPolicy, now: UnixMs) ->
     Ok(change)
 }
 
-fn end(
+pub(crate) fn end(
     file: &File,
     event: Event,
     reason: EndReason,

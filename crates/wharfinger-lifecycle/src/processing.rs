@@ -88,6 +88,7 @@ pub fn fail(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, 
     let mut change = Change::of(file, now);
     change.step(Event::Failed, why)?;
     change.after.error = Some(reason(why));
+    change.after.failed_at = Some(now);
     change.after.next_look_at = Some(plan.failure_due_at(now));
     change.notice = Some(Notice::Failed);
     Ok(change)
@@ -98,6 +99,8 @@ pub fn redrive(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal>
     let mut change = Change::of(file, now);
     change.step(Event::Redriven, "redriven")?;
     change.after.error = None;
+    change.after.failed_at = None;
+    change.after.warned_at = None;
     change.after.next_look_at = Some(plan.stuck_at(now));
     Ok(change)
 }

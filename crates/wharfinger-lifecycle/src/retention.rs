@@ -1,6 +1,10 @@
 //! How long what is over is kept: failures until their owner was warned in time, tombstones until no URL lives.
 
 use crate::UnixMs;
+use crate::event::Event;
+use crate::file::{Change, EndReason, File, Notice, UploadPolicy, defer, end};
+use crate::state::Status;
+use crate::transition::Refusal;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureRetention {
@@ -30,6 +34,51 @@ impl FailureRetention {
                 let delete_at = over_at.max(warned_at.saturating_add(self.warning_ms));
                 if now >= delete_at { FailureFate::Delete } else { FailureFate::KeepUntil(delete_at) }
             }
+        }
+    }
+}
+
+/// What a look at a failed file comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureLook {
+    /// It is not failed any more, or its time has not come.
+    Nothing,
+    /// Its time was moved: by a retention that is longer now, or a warning that came late.
+    Later(Box<Change>),
+    Warn(Box<Change>),
+    Delete(Box<Change>),
+}
+
+/// No other function deletes a failed file for its age, and this one does not without its warning.
+pub fn look_at_failure(
+    file: &File,
+    retention: FailureRetention,
+    policy: &UploadPolicy,
+    now: UnixMs,
+) -> Result<FailureLook, Refusal> {
+    if file.status != Status::Failed {
+        return Ok(FailureLook::Nothing);
+    }
+    let failed_at = file.failed_at.unwrap_or(file.updated_at);
+    match retention.fate(failed_at, file.warned_at, now) {
+        FailureFate::KeepUntil(at) if file.next_look_at == Some(at) => Ok(FailureLook::Nothing),
+        FailureFate::KeepUntil(at) => Ok(FailureLook::Later(Box::new(defer(file, at, now)))),
+        FailureFate::Warn => {
+            let mut change = Change::of(file, now);
+            change.remark("its owner was warned that it will be deleted");
+            change.after.warned_at = Some(now);
+            change.after.next_look_at = Some(match retention.fate(failed_at, Some(now), now) {
+                FailureFate::KeepUntil(at) => at,
+                FailureFate::Warn | FailureFate::Delete => now,
+            });
+            change.notice = Some(Notice::DeletionWarning);
+            Ok(FailureLook::Warn(Box::new(change)))
+        }
+        FailureFate::Delete => {
+            let why = "failed, and nobody sent it through again in its time";
+            let mut change = end(file, Event::Expired, EndReason::Reclaimed, why, policy, now)?;
+            change.notice = Some(Notice::CleanedUp);
+            Ok(FailureLook::Delete(Box::new(change)))
         }
     }
 }

@@ -110,8 +110,8 @@ const PROBE_PAUSE: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl App {
-    /// Opens every backend and brings the schema up to date. `public_url` is what signed URLs of the local store
-    /// begin with.
+    /// Opens every backend, brings the schema up to date, and ends what the settings do not ask for any more.
+    /// `public_url` is what signed URLs of the local store begin with.
     pub async fn open(
         settings: Settings,
         secrets: &Secrets,
@@ -119,6 +119,37 @@ impl App {
         faults: Faults,
         public_url: String,
     ) -> Result<App, OpenError> {
+        let (app, standing) = App::open_as(settings, secrets, clock, faults, public_url).await?;
+        // What Redis counts is not what a catalog from a backup says.
+        if app.redis_gate.is_none() || matches!(standing, store::Standing::Restored { .. }) {
+            quota::take_back_from_redis(&app.ledger()).await?;
+        }
+        if app.broker.is_none() {
+            // Checks that were to be published are found by whoever polls.
+            app.catalog.forget_outbox(Destination::Broker).await?;
+        }
+        if app.notifier.webhook.is_none() {
+            app.catalog.forget_outbox(Destination::Webhook).await?;
+        }
+        if app.notifier.slack.is_none() {
+            app.catalog.forget_outbox(Destination::Slack).await?;
+        }
+        Ok(app)
+    }
+
+    /// The same for a command beside a server, whose settings are the ones that count.
+    pub async fn open_beside(settings: Settings, secrets: &Secrets, clock: Clock) -> Result<App, OpenError> {
+        let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", settings.listen));
+        Ok(App::open_as(settings, secrets, clock, Faults::none(), public_url).await?.0)
+    }
+
+    async fn open_as(
+        settings: Settings,
+        secrets: &Secrets,
+        clock: Clock,
+        faults: Faults,
+        public_url: String,
+    ) -> Result<(App, store::Standing), OpenError> {
         wharfinger_backends::tls::ready();
         let catalog = Catalog::open(CatalogOptions {
             url: settings.database.clone(),
@@ -149,7 +180,7 @@ impl App {
         let plan = Plan {
             stages: settings.pipeline.stages.clone(),
             stuck_after_ms: settings.pipeline.stuck_after_ms,
-            ..Plan::without_stages()
+            failures: settings.sweeps.failures,
         };
         let app = App {
             settings,
@@ -179,21 +210,7 @@ impl App {
             draining: CancellationToken::new(),
             verbs: TaskTracker::new(),
         };
-        // What Redis counts is not what a catalog from a backup says.
-        if app.redis_gate.is_none() || matches!(standing, store::Standing::Restored { .. }) {
-            quota::take_back_from_redis(&app.ledger()).await?;
-        }
-        if app.broker.is_none() {
-            // Checks that were to be published are found by whoever polls.
-            app.catalog.forget_outbox(Destination::Broker).await?;
-        }
-        if app.notifier.webhook.is_none() {
-            app.catalog.forget_outbox(Destination::Webhook).await?;
-        }
-        if app.notifier.slack.is_none() {
-            app.catalog.forget_outbox(Destination::Slack).await?;
-        }
-        Ok(app)
+        Ok((app, standing))
     }
 
     /// What it takes to move the gate of a tenant's quota.

@@ -52,6 +52,7 @@ pub mod metric {
     use wharfinger_lifecycle::state::Status;
 
     use crate::app::App;
+    use crate::sweeps::Sweep;
 
     const TENANT_LABELS_MAX: usize = 200;
 
@@ -91,6 +92,11 @@ pub mod metric {
         );
         describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
         describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
+        describe_counter!(
+            "abandoned_uploads_deleted_total",
+            "Uploads that the last net found and reclaimed: their own check and the window's sweep had not"
+        );
+        describe_gauge!("cleanup_execution_duration_seconds", "How long the last orphan cleanup took");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
     }
 
@@ -175,6 +181,14 @@ pub mod metric {
         gauge!("sweep_last_success_timestamp_seconds", "sweep" => sweep).set(at as f64 / 1_000.0);
     }
 
+    pub fn abandoned_upload_deleted() {
+        counter!("abandoned_uploads_deleted_total").increment(1);
+    }
+
+    pub fn cleanup_took(ms: i64) {
+        gauge!("cleanup_execution_duration_seconds").set(ms as f64 / 1_000.0);
+    }
+
     pub fn request(route: &str, method: &Method, status: StatusCode, took: Duration) {
         let method = match *method {
             Method::GET => "GET",
@@ -207,6 +221,12 @@ pub mod metric {
         if let Some(webhook) = &app.notifier.webhook {
             let since = crate::notify::disabled_since(&app.catalog, webhook.endpoint()).await?;
             webhook_disabled(since.is_some());
+        }
+        // Another process may have been the one to run it.
+        for sweep in app.catalog.sweeps().await? {
+            if let (Some(known), Some(at)) = (Sweep::named(&sweep.name), sweep.last_success_at) {
+                sweep_succeeded(known.name(), at);
+            }
         }
         let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
         gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);

@@ -6,7 +6,7 @@ use super::error::CatalogError;
 use super::sql::args;
 
 /// A rule and a query for the rows that break it, each with a text column `what`.
-const RULES: [(&str, &str); 12] = [
+const RULES: [(&str, &str); 14] = [
     (
         "a tenant is charged for what its files are charged (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
@@ -76,6 +76,16 @@ const RULES: [(&str, &str); 12] = [
         "a completed batch waits for nothing",
         "SELECT f.id AS what FROM files f JOIN upload_batches b ON b.id = f.batch_id \
          WHERE b.status = 'completed' AND f.pipeline_status = 'registered'",
+    ),
+    (
+        "a failed file knows when it failed",
+        "SELECT id AS what FROM files WHERE pipeline_status = 'failed' AND failed_at IS NULL",
+    ),
+    (
+        "no failed file is deleted for its age without its warning (I12)",
+        "SELECT f.id AS what FROM files f JOIN file_history h ON h.file_id = f.id AND h.version = f.version \
+         WHERE f.pipeline_status = 'deleted' AND f.end_reason = 'reclaimed' AND h.from_status = 'failed' \
+         AND f.warned_at IS NULL",
     ),
 ];
 

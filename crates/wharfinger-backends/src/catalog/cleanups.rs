@@ -373,6 +373,15 @@ impl Catalog {
         rows.iter().map(decode).collect()
     }
 
+    /// How many orders somebody would take now.
+    pub async fn due_cleanups(&self, now: UnixMs) -> Result<u64, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql =
+            "SELECT COUNT(*) AS due FROM pending_cleanups WHERE next_attempt_at <= $1 AND lease_until <= $1";
+        let row = reader.tx(&self.faults).row(sql, args![now]).await?;
+        row.map_or(Ok(0), |row| row.bytes("due"))
+    }
+
     pub async fn cleanup_counts(&self, scope: &Scope) -> Result<CleanupCounts, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);

@@ -18,7 +18,7 @@ macro_rules! select_files {
             "SELECT id, tenant_id, user_id, batch_id, file_name, size, content_type, checksum_sha256, metadata, ",
             "blob_path, pipeline_status, version, charged_bytes, retry_count, error, etag, object_version, ",
             "end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at, part_size, ",
-            "stages, stage FROM files ",
+            "stages, stage, failed_at, warned_at FROM files ",
             $rest
         )
     };
@@ -68,6 +68,8 @@ pub(super) fn decode(row: &Row) -> Result<File, CatalogError> {
         updated_at: row.int("updated_at")?,
         confirmed_at: row.maybe_int("confirmed_at")?,
         ready_at: row.maybe_int("ready_at")?,
+        failed_at: row.maybe_int("failed_at")?,
+        warned_at: row.maybe_int("warned_at")?,
     })
 }
 
@@ -168,6 +170,47 @@ impl Catalog {
             )
             .await?;
         rows.iter().map(|row| Ok((row.int("next_look_at")?, row.parsed("id")?))).collect()
+    }
+
+    /// Unconfirmed uploads that are due and were announced by then, in the same order.
+    pub async fn files_abandoned_by(
+        &self,
+        announced_by: UnixMs,
+        now: UnixMs,
+        after: Option<(UnixMs, FileId)>,
+        limit: usize,
+    ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
+        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT next_look_at, id FROM files WHERE pipeline_status = 'registered' AND created_at <= $5 \
+                 AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
+                args![now, at, id, limit as i64, announced_by],
+            )
+            .await?;
+        rows.iter().map(|row| Ok((row.int("next_look_at")?, row.parsed("id")?))).collect()
+    }
+
+    /// Files that failed by then and when they did, oldest first, after a place in that order.
+    pub async fn files_failed_by(
+        &self,
+        by: UnixMs,
+        after: Option<(UnixMs, FileId)>,
+        limit: usize,
+    ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
+        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT failed_at, id FROM files WHERE pipeline_status = 'failed' AND failed_at <= $1 \
+                 AND (failed_at, id) > ($2, $3) ORDER BY failed_at, id LIMIT $4",
+                args![by, at, id, limit as i64],
+            )
+            .await?;
+        rows.iter().map(|row| Ok((row.int("failed_at")?, row.parsed("id")?))).collect()
     }
 
     /// How many files are in each status, over everybody; the dead are not counted.

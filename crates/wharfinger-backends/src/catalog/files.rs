@@ -140,7 +140,7 @@ async fn update(tx: &mut Tx<'_>, expected_version: i64, file: &File) -> Result<u
         "UPDATE files SET pipeline_status = $3, version = $4, charged_bytes = $5, retry_count = $6, \
          error = $7, etag = $8, object_version = $9, end_reason = $10, url_dead_at = $11, \
          next_look_at = $12, updated_at = $13, confirmed_at = $14, ready_at = $15, checksum_sha256 = $16, \
-         stages = $17, stage = $18 WHERE id = $1 AND version = $2",
+         stages = $17, stage = $18, failed_at = $19, warned_at = $20 WHERE id = $1 AND version = $2",
         args![
             file.id.to_string(),
             expected_version,
@@ -160,6 +160,8 @@ async fn update(tx: &mut Tx<'_>, expected_version: i64, file: &File) -> Result<u
             file.checksum_sha256.as_deref(),
             show_list(&file.stages),
             file.stage.map(Stage::as_str),
+            file.failed_at,
+            file.warned_at,
         ],
     )
     .await

@@ -65,7 +65,7 @@ pub use search::StoredVector;
 pub use sql::Dialect;
 pub use stage_claims::{Claimable, StageClaim, StageJob};
 pub use stage_ends::{EndBy, Ended, Ending, LOST_LEASES_MAX, Output, StageEnd};
-pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepTurn};
+pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepState, SweepTurn};
 
 use crate::faults::Faults;
 use connect::Elsewhere;
@@ -138,6 +138,8 @@ pub struct Catalog {
     tells: Tells,
     /// Set where a sweep writes.
     fence: Option<Fence>,
+    /// Set where a sweep only looks.
+    reads_only: bool,
 }
 
 /// A pooled connection for reads.
@@ -191,6 +193,7 @@ impl Catalog {
             beside_redis: options.beside_redis,
             tells: options.tells,
             fence: None,
+            reads_only: false,
         })
     }
 
@@ -263,7 +266,15 @@ impl Catalog {
             .await
     }
 
+    /// This catalog for whoever is to change nothing: every write is refused.
+    pub fn read_only(&self) -> Catalog {
+        Catalog { reads_only: true, ..self.clone() }
+    }
+
     async fn write<W: Write>(&self, verb: W) -> Result<W::Answer, CatalogError> {
+        if self.reads_only {
+            return Err(CatalogError::Corrupt("a dry run was about to write".into()));
+        }
         match self.fence.clone() {
             Some(fence) => self.write_through(Fenced { fence, verb }).await,
             None => self.write_through(verb).await,

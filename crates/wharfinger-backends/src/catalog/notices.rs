@@ -1,12 +1,14 @@
 //! What owners are told, written in the transaction of what happened, with a line in the outbox for everybody else who
 //! is to hear of it.
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::Batch;
 use wharfinger_lifecycle::file::{Change, File, Notice};
 use wharfinger_lifecycle::id::{TenantId, UserId};
+use wharfinger_lifecycle::state::Status;
 
 use super::batches::Tally;
 use super::error::CatalogError;
@@ -77,10 +79,22 @@ impl NewNotice {
                 format!("{} could not be processed: {reason}.", file.name),
                 json!({ "reason": reason, "stage": file.stage }),
             ),
-            Notice::CleanedUp => (
-                format!("The upload of {} was not confirmed in time and has been removed.", file.name),
-                json!({ "reason": reason, "sizeReclaimed": change.refunded_bytes() }),
-            ),
+            Notice::DeletionWarning => {
+                let date = file.next_look_at.map(rfc3339).unwrap_or_default();
+                (
+                    format!("{} could not be processed and will be deleted after {date}.", file.name),
+                    json!({ "reason": file.error, "deletionDate": date }),
+                )
+            }
+            Notice::CleanedUp => {
+                let message = match change.before.status == Status::Failed {
+                    true => format!("{} could not be processed and has been deleted.", file.name),
+                    false => {
+                        format!("The upload of {} was not confirmed in time and has been removed.", file.name)
+                    }
+                };
+                (message, json!({ "reason": reason, "sizeReclaimed": change.refunded_bytes() }))
+            }
             Notice::Quarantined => {
                 (format!("{} has been quarantined: {reason}.", file.name), json!({ "reason": reason }))
             }
@@ -88,7 +102,7 @@ impl NewNotice {
         let told = NewNotice::of_file(id, file, notice.as_str(), message, data);
         match notice {
             Notice::Quarantined => told.alarming("quarantined", reason),
-            Notice::Ready | Notice::Failed | Notice::CleanedUp => told,
+            Notice::Ready | Notice::Failed | Notice::DeletionWarning | Notice::CleanedUp => told,
         }
     }
 
@@ -125,6 +139,11 @@ impl NewNotice {
         self.alert = Some(format!("{name} of tenant {} was {what}: {reason} (file {id})", self.tenant));
         self
     }
+}
+
+fn rfc3339(at: UnixMs) -> String {
+    let at = DateTime::from_timestamp_millis(at).unwrap_or(DateTime::<Utc>::MAX_UTC);
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 const NOTICE_COLUMNS: usize = 10;

@@ -238,6 +238,21 @@ impl Catalog {
         self.write(Rebuild { tenant: tenant.clone(), default_limit_bytes }).await
     }
 
+    /// What reconciling a tenant would find, without doing it. None: the tenant is not known here.
+    pub async fn quota_drift(&self, tenant: &TenantId) -> Result<Option<Drift>, CatalogError> {
+        let sql = "SELECT used_bytes, gate, CAST(COALESCE((SELECT SUM(charged_bytes) FROM files \
+                   WHERE files.tenant_id = quotas.tenant_id AND charged_bytes > 0), 0) AS BIGINT) AS charged_bytes \
+                   FROM quotas WHERE tenant_id = $1";
+        let mut reader = self.reader().await?;
+        let row = reader.tx(&self.faults).row(sql, args![tenant.as_str()]).await?;
+        row.map(|row| {
+            let at_redis = row.text("gate")? == "redis";
+            let off = row.int("used_bytes")? - row.int("charged_bytes")?;
+            Ok(Drift { drift_bytes: if at_redis { 0 } else { off }, at_redis })
+        })
+        .transpose()
+    }
+
     pub async fn tenants(&self, after: &str, limit: usize) -> Result<Vec<TenantId>, CatalogError> {
         let mut reader = self.reader().await?;
         let rows = reader

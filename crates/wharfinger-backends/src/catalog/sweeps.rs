@@ -18,6 +18,21 @@ pub struct SweepRecord {
     pub error: Option<String>,
 }
 
+/// How a sweep stands: what is known of its last run, and of the one under way or to come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SweepState {
+    pub name: String,
+    pub last_start_at: Option<UnixMs>,
+    pub last_end_at: Option<UnixMs>,
+    /// A JSON object.
+    pub last_result: Option<String>,
+    pub last_error: Option<String>,
+    pub last_success_at: Option<UnixMs>,
+    pub next_run_at: Option<UnixMs>,
+    pub lease_owner: Option<String>,
+    pub lease_until: UnixMs,
+}
+
 /// A try to be the one that runs a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepClaim {
@@ -26,6 +41,8 @@ pub struct SweepClaim {
     pub owner: String,
     pub now: UnixMs,
     pub lease_ms: i64,
+    /// Otherwise a person asks for it, at any time.
+    pub only_if_due: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +54,7 @@ pub enum SweepTurn {
     },
     /// Somebody runs it, or died while doing so.
     Taken {
+        owner: String,
         lease_until: UnixMs,
     },
 }
@@ -76,11 +94,19 @@ impl Write for SweepRecord {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         tx.run(
-            "INSERT INTO sweeps (name, last_start_at, last_end_at, last_result, last_error) \
-             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO UPDATE SET \
+            "INSERT INTO sweeps (name, last_start_at, last_end_at, last_result, last_error, last_success_at) \
+             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO UPDATE SET \
              last_start_at = excluded.last_start_at, last_end_at = excluded.last_end_at, \
-             last_result = excluded.last_result, last_error = excluded.last_error",
-            args![self.name, self.started_at, self.ended_at, self.result.as_deref(), self.error.as_deref()],
+             last_result = excluded.last_result, last_error = excluded.last_error, \
+             last_success_at = COALESCE(excluded.last_success_at, sweeps.last_success_at)",
+            args![
+                self.name,
+                self.started_at,
+                self.ended_at,
+                self.result.as_deref(),
+                self.error.as_deref(),
+                self.error.is_none().then_some(self.ended_at),
+            ],
         )
         .await?;
         Ok(Verdict::Commit(()))
@@ -96,12 +122,21 @@ impl Write for SweepClaim {
         let claimed = tx
             .run(
                 "UPDATE sweeps SET fence = fence + 1, lease_owner = $2, lease_until = $3 \
-                 WHERE name = $1 AND lease_until <= $4 AND (next_run_at IS NULL OR next_run_at <= $4)",
-                args![self.name, self.owner.as_str(), self.now.saturating_add(self.lease_ms), self.now],
+                 WHERE name = $1 AND lease_until <= $4 AND (next_run_at IS NULL OR next_run_at <= $5)",
+                args![
+                    self.name,
+                    self.owner.as_str(),
+                    self.now.saturating_add(self.lease_ms),
+                    self.now,
+                    if self.only_if_due { self.now } else { i64::MAX },
+                ],
             )
             .await?;
         let row = tx
-            .row("SELECT fence, next_run_at, lease_until FROM sweeps WHERE name = $1", args![self.name])
+            .row(
+                "SELECT fence, next_run_at, lease_owner, lease_until FROM sweeps WHERE name = $1",
+                args![self.name],
+            )
             .await?
             .ok_or(CatalogError::Stale)?;
         if claimed == 1 {
@@ -111,7 +146,7 @@ impl Write for SweepClaim {
         let lease_until = row.int("lease_until")?;
         Ok(Verdict::Rollback(match row.maybe_int("next_run_at")? {
             Some(next_run_at) if lease_until <= self.now => SweepTurn::NotYet { next_run_at },
-            _ => SweepTurn::Taken { lease_until },
+            _ => SweepTurn::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until },
         }))
     }
 }
@@ -187,6 +222,29 @@ impl Catalog {
     /// For a schedule that was made denser since the next run was written down.
     pub async fn advance_sweep(&self, name: &'static str, next_run_at: UnixMs) -> Result<(), CatalogError> {
         self.write(Advance { name, next_run_at }).await
+    }
+
+    /// Those that have ever been looked at, in no order.
+    pub async fn sweeps(&self) -> Result<Vec<SweepState>, CatalogError> {
+        let sql = "SELECT name, last_start_at, last_end_at, last_result, last_error, last_success_at, next_run_at, \
+                   lease_owner, lease_until FROM sweeps";
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows(sql, args![]).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(SweepState {
+                    name: row.text("name")?,
+                    last_start_at: row.maybe_int("last_start_at")?,
+                    last_end_at: row.maybe_int("last_end_at")?,
+                    last_result: row.maybe_text("last_result")?,
+                    last_error: row.maybe_text("last_error")?,
+                    last_success_at: row.maybe_int("last_success_at")?,
+                    next_run_at: row.maybe_int("next_run_at")?,
+                    lease_owner: row.maybe_text("lease_owner")?,
+                    lease_until: row.int("lease_until")?,
+                })
+            })
+            .collect()
     }
 
     pub async fn sweep_ended_at(&self, name: &'static str) -> Result<Option<UnixMs>, CatalogError> {

@@ -9,6 +9,7 @@ mod output;
 mod put;
 mod quota;
 mod serve;
+mod sweep;
 mod token;
 
 use std::path::PathBuf;
@@ -54,6 +55,8 @@ enum Command {
     Token(token::Arguments),
     /// Show, set or reconcile a tenant's quota
     Quota(quota::Arguments),
+    /// Run one sweep now and print what it found and did
+    Sweep(sweep::Arguments),
     /// Bring the catalog's schema up to date
     Migrate(migrate::Arguments),
     /// Check every backend and say what is wrong and how to mend it
@@ -124,6 +127,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Put(arguments) => put::run(flags, arguments).await,
         Command::Token(arguments) => token::run(&flags, arguments),
         Command::Quota(arguments) => quota::run(&flags, arguments).await,
+        Command::Sweep(arguments) => sweep::run(&flags, arguments).await,
         Command::Migrate(arguments) => migrate::run(&flags, arguments).await,
         Command::Doctor(arguments) => doctor::run(&flags, arguments).await,
         Command::Config(arguments) => config::run(&flags, arguments),

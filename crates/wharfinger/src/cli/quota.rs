@@ -12,7 +12,7 @@ use crate::app::open_redis;
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, format_size, parse_size};
 use crate::quota::Ledger;
-use crate::quota::sync::{self, Synced};
+use crate::quota::sync::{self, Aim, Synced};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -70,7 +70,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             let clock = Clock::system();
             let ledger = Ledger { catalog: &catalog, clock: &clock, default_limit_bytes: default_limit };
             let synced = match name {
-                None => sync::all(&ledger, gate.as_ref(), || true).await.map_err(failed)?,
+                None => sync::all(&ledger, Aim::Mend(gate.as_ref()), || true).await.map_err(failed)?,
                 Some(name) => sync::tenant(&ledger, gate.as_ref(), &tenant(&name)?)
                     .await
                     .map_err(failed)?

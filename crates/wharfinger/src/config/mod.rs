@@ -7,11 +7,10 @@ mod notify;
 mod pipeline;
 mod secrets;
 mod size;
+mod sweeps;
 
 use std::path::PathBuf;
 
-use croner::Cron;
-use croner::parser::CronParser;
 use wharfinger_backends::blobs::BlobPlace;
 use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
@@ -21,6 +20,7 @@ pub use notify::{NotifySettings, WebhookSettings};
 pub use pipeline::{ExtractSettings, PipelineSettings};
 pub use secrets::{Secrets, prepare as prepare_secrets};
 pub use size::{format_size, parse_size};
+pub use sweeps::SweepSettings;
 
 /// A setting that stops the start: its name, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,15 +72,11 @@ pub struct Settings {
     pub upload_grace_ms: i64,
     pub upload_min_rate_bytes: u64,
     pub window_policy: WindowPolicy,
-    pub window_schedule: Cron,
-    pub orphan_grace_ms: i64,
     pub idempotency_ttl_ms: i64,
     pub batch_timeout_ms: i64,
-    pub batch_timeout_schedule: Cron,
     pub tombstone_ms: i64,
     pub cleanup_max_attempts: u32,
-    pub cleanup_schedule: Cron,
-    pub quota_sync_schedule: Cron,
+    pub sweeps: SweepSettings,
     pub pipeline: PipelineSettings,
     pub job_max_attempts: u32,
     pub stage_timeout_ms: i64,
@@ -133,15 +129,11 @@ impl Settings {
             upload_grace_ms: values.whole("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
             upload_min_rate_bytes: values.size("UPLOAD_MIN_RATE_BYTES", 1, u64::MAX)?,
             window_policy: window_policy(&values.text("UPLOAD_WINDOW_POLICY")?)?,
-            window_schedule: cron("UPLOAD_WINDOW_SCHEDULE", values)?,
-            orphan_grace_ms: values.whole("ORPHAN_BLOB_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
             idempotency_ttl_ms: values.whole("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
             batch_timeout_ms: values.whole("BATCH_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
-            batch_timeout_schedule: cron("BATCH_TIMEOUT_SCHEDULE", values)?,
             tombstone_ms: values.whole("TOMBSTONE_RETENTION_DAYS", 1, 3_650)? as i64 * 86_400_000,
             cleanup_max_attempts: values.whole("CLEANUP_MAX_ATTEMPTS", 1, 1_000)? as u32,
-            cleanup_schedule: cron("CLEANUP_SWEEP_SCHEDULE", values)?,
-            quota_sync_schedule: cron("QUOTA_SYNC_SCHEDULE", values)?,
+            sweeps: SweepSettings::from_values(values)?,
             pipeline: PipelineSettings::from_values(values)?,
             job_max_attempts: values.whole("JOB_MAX_ATTEMPTS", 1, 1_000)? as u32,
             stage_timeout_ms: values.whole("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
@@ -245,18 +237,6 @@ fn window_policy(word: &str) -> Result<WindowPolicy, BadSetting> {
             format!("must be `reclaim` or `rescue`, not `{other}`"),
         )),
     }
-}
-
-fn cron(name: &'static str, values: &Values) -> Result<Cron, BadSetting> {
-    let text = values.text(name)?;
-    let schedule = CronParser::new()
-        .parse(&text)
-        .map_err(|error| BadSetting::new(name, format!("`{text}` is not a cron schedule: {error}")))?;
-    let some_day = crate::clock::to_utc(0);
-    if schedule.find_next_occurrence(&some_day, false).is_err() {
-        return Err(BadSetting::new(name, format!("`{text}` never comes")));
-    }
-    Ok(schedule)
 }
 
 #[cfg(test)]

@@ -282,3 +282,18 @@ impl FromRequestParts<Shared> for Keeper {
         }
     }
 }
+
+/// A caller who may see and do what concerns all tenants.
+pub struct Operator(pub Caller);
+
+impl FromRequestParts<Shared> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
+        let Person(caller) = Person::from_request_parts(parts, app).await?;
+        match caller.role {
+            Role::Operator => Ok(Operator(caller)),
+            Role::User | Role::Admin | Role::Worker => Err(Problem::forbidden("this call is for operators")),
+        }
+    }
+}

@@ -12,6 +12,7 @@ mod maintenance;
 mod problem;
 mod quota;
 mod server;
+mod sweeps;
 mod wire;
 mod workers;
 
@@ -52,6 +53,10 @@ const BATCH_BODY_BYTES_MAX: usize = 16 << 20;
 const BATCHES: &str = "/api/v2/batches";
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const VERB_TIMEOUT: Duration = Duration::from_secs(60);
+/// A sweep looks at everything there is; who asks for one by hand waits for its result.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(6 * 3_600);
+const SWEEP_RUNS: [&str; 2] =
+    ["/api/v2/maintenance/sweeps/{name}/run", "/api/v1/maintenance/cleanup/trigger"];
 
 #[derive(OpenApi)]
 #[openapi(
@@ -116,6 +121,8 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(maintenance::status))
         .routes(routes!(maintenance::pending))
         .routes(routes!(maintenance::notifications))
+        .routes(routes!(sweeps::list))
+        .routes(routes!(sweeps::run))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .split_for_parts()
@@ -193,8 +200,10 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
                 .into_response();
         }
     };
+    let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let timeout = if SWEEP_RUNS.contains(&route) { SWEEP_TIMEOUT } else { VERB_TIMEOUT };
     let verb = app.verbs.spawn(next.run(Request::from_parts(parts, Body::from(bytes))));
-    match tokio::time::timeout(VERB_TIMEOUT, verb).await {
+    match tokio::time::timeout(timeout, verb).await {
         Ok(Ok(response)) => response,
         Ok(Err(panicked)) => {
             tracing::error!(error = %panicked, "a handler panicked");

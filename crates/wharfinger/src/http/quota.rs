@@ -6,11 +6,11 @@ use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 
 use super::Shared;
-use super::auth::{Keeper, Person};
+use super::auth::{Operator, Person};
 use super::extract::Body;
 use super::problem::Problem;
 use super::wire::{QuotaView, SetQuotaRequest};
-use crate::uploads::{Role, VerbError};
+use crate::uploads::VerbError;
 
 /// Show the tenant's quota
 #[utoipa::path(
@@ -36,13 +36,10 @@ pub(super) async fn get(
 )]
 pub(super) async fn set(
     State(app): State<Shared>,
-    Keeper(caller): Keeper,
+    Operator(caller): Operator,
     Path(tenant): Path<String>,
     Body(request): Body<SetQuotaRequest>,
 ) -> Result<Json<QuotaView>, Problem> {
-    if caller.role != Role::Operator {
-        return Err(Problem::forbidden("this call is for operators"));
-    }
     let tenant = TenantId::new(&tenant).map_err(|bad| Problem::invalid("tenant", bad))?;
     if request.limit > QUOTA_BYTES_MAX {
         return Err(Problem::invalid("limit", format!("must be at most {QUOTA_BYTES_MAX}")));

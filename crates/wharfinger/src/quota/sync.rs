@@ -43,10 +43,18 @@ pub async fn tenant(
     Ok(Some(synced))
 }
 
+/// Sets right what is off, or only finds it.
+#[derive(Clone, Copy)]
+pub enum Aim<'g> {
+    Mend(Option<&'g RedisGate>),
+    /// What Redis counts is set right by counting anew, so it is not compared here.
+    Compare,
+}
+
 /// Asks before each tenant whether to go on.
 pub async fn all(
     ledger: &Ledger<'_>,
-    gate: Option<&RedisGate>,
+    aim: Aim<'_>,
     goes_on: impl Fn() -> bool,
 ) -> Result<Synced, CatalogError> {
     let (mut sum, mut after) = (Synced::default(), String::new());
@@ -58,12 +66,17 @@ pub async fn all(
             if !goes_on() {
                 return Ok(sum);
             }
-            match tenant(ledger, gate, name).await {
+            let looked = match aim {
+                Aim::Mend(gate) => tenant(ledger, gate, name).await,
+                Aim::Compare => compare(ledger, name).await,
+            };
+            match looked {
                 Ok(None) => {}
                 Ok(Some(synced)) => {
                     sum.tenants += synced.tenants;
                     sum.drift_bytes += synced.drift_bytes;
                     sum.rebuilt += synced.rebuilt;
+                    sum.failed += synced.failed;
                 }
                 Err(error @ CatalogError::Fenced) => return Err(error),
                 Err(error) => {
@@ -73,4 +86,14 @@ pub async fn all(
             }
         }
     }
+}
+
+async fn compare(ledger: &Ledger<'_>, name: &TenantId) -> Result<Option<Synced>, CatalogError> {
+    let drift = ledger.catalog.quota_drift(name).await?;
+    Ok(drift.map(|drift| Synced {
+        tenants: 1,
+        drift_bytes: drift.drift_bytes.unsigned_abs(),
+        rebuilt: u64::from(drift.at_redis),
+        failed: 0,
+    }))
 }

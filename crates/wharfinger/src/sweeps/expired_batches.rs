@@ -4,12 +4,12 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_backends::catalog::{BatchEnd, BatchEnding};
-use wharfinger_lifecycle::batch::Batch;
+use wharfinger_lifecycle::batch::{Batch, BatchStatus};
 use wharfinger_lifecycle::file::EndReason;
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 
-use super::{Turn, record};
+use super::Turn;
 use crate::app::App;
 use crate::uploads::VerbError;
 use crate::uploads::look::{Looked, look};
@@ -27,28 +27,11 @@ pub struct Outcome {
     pub deleted_files: u64,
     /// Milliseconds, from opening to here.
     pub average_batch_age: i64,
+    /// Batches and files that could not be looked at.
+    pub errors: u64,
 }
 
 pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
-    let started_at = app.clock.now();
-    let outcome = expire_all_overdue(app, turn).await;
-    record(app, turn, NAME, started_at, &outcome).await;
-    if let Ok(outcome) = &outcome
-        && outcome.expired_batches > 0
-    {
-        tracing::info!(
-            job = NAME,
-            expiredBatches = outcome.expired_batches,
-            deletedFiles = outcome.deleted_files,
-            averageBatchAge = outcome.average_batch_age,
-            durationMs = app.clock.now() - started_at,
-            "overdue batches ended"
-        );
-    }
-    outcome
-}
-
-async fn expire_all_overdue(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut ages_ms = 0_i128;
     let mut after = None;
@@ -62,15 +45,17 @@ async fn expire_all_overdue(app: &App, turn: &Turn) -> Result<Outcome, VerbError
             }
             match expire(app, turn, *id).await {
                 Ok(None) => {}
-                Ok(Some((batch, deleted))) => {
+                Ok(Some((batch, rest))) => {
                     outcome.expired_batches += 1;
-                    outcome.deleted_files += deleted;
+                    outcome.deleted_files += rest.deleted;
+                    outcome.errors += rest.errors;
                     ages_ms += i128::from(app.clock.now().saturating_sub(batch.created_at));
                     let average = ages_ms / i128::from(outcome.expired_batches);
                     outcome.average_batch_age = i64::try_from(average).unwrap_or(i64::MAX);
                 }
                 Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
                 Err(error) => {
+                    outcome.errors += 1;
                     tracing::warn!(job = NAME, batchId = %id, error = ?error, "a batch could not be ended");
                 }
             }
@@ -78,8 +63,20 @@ async fn expire_all_overdue(app: &App, turn: &Turn) -> Result<Outcome, VerbError
     }
 }
 
+/// What became of a batch's unconfirmed files.
+#[derive(Default)]
+struct Rest {
+    deleted: u64,
+    errors: u64,
+}
+
 /// None: somebody else ended it. After a crash in here the files are due, and whoever looks at such goes on.
-async fn expire(app: &App, turn: &Turn, id: BatchId) -> Result<Option<(Batch, u64)>, VerbError> {
+async fn expire(app: &App, turn: &Turn, id: BatchId) -> Result<Option<(Batch, Rest)>, VerbError> {
+    if turn.is_dry_run() {
+        let batch = app.catalog.batch(id).await?.filter(|batch| batch.status == BatchStatus::Active);
+        let Some(batch) = batch else { return Ok(None) };
+        return Ok(Some((batch, reclaim_rest(app, turn, id).await?)));
+    }
     match turn.catalog.end_batch(id, BatchEnding::Expired, app.clock.now()).await? {
         BatchEnd::Ended { batch, .. } => Ok(Some((batch, reclaim_rest(app, turn, id).await?))),
         BatchEnd::Refused { .. } | BatchEnd::NotFound => Ok(None),
@@ -87,32 +84,29 @@ async fn expire(app: &App, turn: &Turn, id: BatchId) -> Result<Option<(Batch, u6
 }
 
 /// Looks at what is left unconfirmed; answers how many files of the batch are gone, whoever was the one to take them.
-async fn reclaim_rest(app: &App, turn: &Turn, id: BatchId) -> Result<u64, VerbError> {
-    let mut deleted = 0;
+async fn reclaim_rest(app: &App, turn: &Turn, id: BatchId) -> Result<Rest, VerbError> {
+    let mut rest = Rest::default();
     let mut after: Option<FileId> = None;
     loop {
         let page = app.catalog.batch_files(id, after, PAGE_FILES).await?;
-        let Some(last) = page.last() else { return Ok(deleted) };
+        let Some(last) = page.last() else { return Ok(rest) };
         after = Some(last.id);
         for file in &page {
             if !turn.goes_on(app) {
-                return Ok(deleted);
+                return Ok(rest);
             }
             match file.status {
-                Status::Registered => deleted += u64::from(reclaim(app, turn, file.id).await?),
-                _ => deleted += u64::from(file.ended == Some(EndReason::Reclaimed)),
+                Status::Registered if turn.is_dry_run() => rest.deleted += 1,
+                Status::Registered => match look(app, &turn.catalog, file.id, NAME).await {
+                    Ok(looked) => rest.deleted += u64::from(looked == Looked::Reclaimed),
+                    Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
+                    Err(error) => {
+                        rest.errors += 1;
+                        tracing::warn!(job = NAME, fileId = %file.id, error = ?error, "a file could not be looked at");
+                    }
+                },
+                _ => rest.deleted += u64::from(file.ended == Some(EndReason::Reclaimed)),
             }
-        }
-    }
-}
-
-async fn reclaim(app: &App, turn: &Turn, id: FileId) -> Result<bool, VerbError> {
-    match look(app, &turn.catalog, id, NAME).await {
-        Ok(looked) => Ok(looked == Looked::Reclaimed),
-        Err(VerbError::TakenOver) => Err(VerbError::TakenOver),
-        Err(error) => {
-            tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
-            Ok(false)
         }
     }
 }

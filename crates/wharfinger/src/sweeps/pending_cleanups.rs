@@ -8,7 +8,7 @@ use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::catalog::{CatalogError, ClaimedCleanup, CleanupOutcome, Scope};
 use wharfinger_lifecycle::retry::Backoff;
 
-use super::{Turn, record};
+use super::Turn;
 use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
@@ -25,6 +25,7 @@ const STORE_DOWN: Backoff = Backoff { base_ms: 10_000, cap_ms: 10_000 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Outcome {
+    /// Of a dry run: how many would be.
     pub attempted: u64,
     pub done: u64,
     pub failed: u64,
@@ -38,26 +39,10 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
 
 /// Deletes what is due in a scope.
 pub async fn run_for(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
-    let started_at = app.clock.now();
-    let outcome = delete_due(app, turn, scope).await;
-    record(app, turn, NAME, started_at, &outcome).await;
-    if let Ok(outcome) = &outcome
-        && outcome.attempted > 0
-    {
-        tracing::info!(
-            job = NAME,
-            attempted = outcome.attempted,
-            done = outcome.done,
-            failed = outcome.failed,
-            exhausted = outcome.exhausted,
-            durationMs = app.clock.now() - started_at,
-            "bytes deleted"
-        );
+    if turn.is_dry_run() {
+        let attempted = app.catalog.due_cleanups(app.clock.now()).await?;
+        return Ok(Outcome { attempted, ..Outcome::default() });
     }
-    outcome
-}
-
-async fn delete_due(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let batch_max = app.blobs.caps().delete_batch_max.min(BATCH_MAX);
     loop {

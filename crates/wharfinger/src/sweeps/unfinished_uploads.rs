@@ -82,7 +82,7 @@ async fn end(
 async fn is_wanted(app: &App, upload: &Unfinished) -> Result<bool, VerbError> {
     let Ok(key) = ObjectKey::parse(&upload.key) else { return Ok(true) };
     // What is young may be about to be written down.
-    let grace_ms = app.settings.orphan_grace_ms;
+    let grace_ms = app.settings.sweeps.orphan_grace_ms;
     if upload.begun_at.is_some_and(|at| app.blobs.now() < at.saturating_add(grace_ms)) {
         return Ok(true);
     }

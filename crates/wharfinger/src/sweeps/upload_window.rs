@@ -2,12 +2,13 @@
 //! the delayed checks; also what forgets used-up keys, old notices and tombstones, and landings that crashed.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
-use super::{Turn, record, unfinished_uploads};
+use super::{Turn, unfinished_uploads};
 use crate::app::App;
-use crate::uploads::look::{Looked, look};
+use crate::uploads::look::{Looked, foresee, look};
 use crate::uploads::{VerbError, land};
 
 pub const NAME: &str = "upload-window";
@@ -18,53 +19,33 @@ const NOTICES_PER_STEP: usize = 1_000;
 /// How long owners can read what they were told.
 const NOTICES_KEPT_MS: i64 = 90 * 86_400_000;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Outcome {
     pub checked: u64,
     pub reclaimed: u64,
     pub rescued: u64,
     /// Uploads in parts that no file knew of.
     pub abandoned: u64,
-    #[serde(skip)]
-    pub failed: u64,
+    /// Files that could not be looked at.
+    pub errors: u64,
 }
 
 pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
-    let started_at = app.clock.now();
+    if turn.is_dry_run() {
+        return look_at_all_due(app, turn).await;
+    }
     // Before tombstones are forgotten: they say where the objects of crashed landings are.
     if let Err(error) = land::clear_left_behind(app).await {
         tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
     }
-    let mut outcome = look_at_all_due(app, turn).await;
-    if outcome == Err(VerbError::TakenOver) {
-        return outcome;
-    }
+    let mut outcome = look_at_all_due(app, turn).await?;
     match unfinished_uploads::run(app, turn).await {
-        Ok(abandoned) => {
-            if let Ok(outcome) = &mut outcome {
-                outcome.abandoned = abandoned;
-            }
-        }
+        Ok(abandoned) => outcome.abandoned = abandoned,
         Err(error) => tracing::warn!(job = NAME, error = ?error, "unfinished uploads could not be looked at"),
     }
-    record(app, turn, NAME, started_at, &outcome).await;
     forget_keys(app, turn).await;
     forget_notices(app, turn).await;
-    if let Ok(outcome) = &outcome
-        && outcome.checked + outcome.abandoned > 0
-    {
-        tracing::info!(
-            job = NAME,
-            checked = outcome.checked,
-            reclaimed = outcome.reclaimed,
-            rescued = outcome.rescued,
-            abandoned = outcome.abandoned,
-            failed = outcome.failed,
-            durationMs = app.clock.now() - started_at,
-            "overdue files looked at"
-        );
-    }
-    outcome
+    Ok(outcome)
 }
 
 async fn look_at_all_due(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
@@ -91,14 +72,18 @@ async fn look_at_due(app: &App, turn: &Turn, status: Status, outcome: &mut Outco
                 Some(Looked::Reclaimed) => outcome.reclaimed += 1,
                 Some(Looked::Rescued) => outcome.rescued += 1,
                 Some(_) => {}
-                None => outcome.failed += 1,
+                None => outcome.errors += 1,
             }
         }
     }
 }
 
 async fn look_at(app: &App, turn: &Turn, id: FileId) -> Result<Option<Looked>, VerbError> {
-    match look(app, &turn.catalog, id, NAME).await {
+    let looked = match turn.is_dry_run() {
+        true => foresee(app, id).await,
+        false => look(app, &turn.catalog, id, NAME).await,
+    };
+    match looked {
         Ok(looked) => Ok(Some(looked)),
         Err(VerbError::TakenOver) => Err(VerbError::TakenOver),
         Err(error) => {

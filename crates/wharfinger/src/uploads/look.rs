@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::catalog::Catalog;
 use wharfinger_lifecycle::batch::BatchStatus;
 use wharfinger_lifecycle::file::{self, Change, File, Look};
@@ -55,6 +56,26 @@ pub async fn look(app: &App, catalog: &Catalog, id: FileId, actor: &str) -> Resu
         }
     }
     Err(VerbError::busy())
+}
+
+/// What a look would come to, without changing anything. An upload that would be rescued is not examined: whether its
+/// bytes are right is not known before they are.
+pub async fn foresee(app: &App, id: FileId) -> Result<Looked, VerbError> {
+    let Some(read) = app.catalog.file(id).await? else { return Ok(Looked::Nothing) };
+    Ok(match file::look(&read, &app.policy, app.clock.now()) {
+        Look::NotYet => Looked::Nothing,
+        Look::Refund(_) => Looked::Refunded,
+        Look::Forget => Looked::Forgotten,
+        Look::Unconfirmed if !app.store_is_ours.load(Ordering::Relaxed) => Looked::Deferred,
+        Look::Unconfirmed if app.settings.window_policy == WindowPolicy::Rescue => {
+            match app.blobs.head(&read.key, None).await {
+                Ok(meta) if meta.size == read.size => Looked::Rescued,
+                Ok(_) | Err(BlobError::NotFound) => Looked::Reclaimed,
+                Err(_) => Looked::Deferred,
+            }
+        }
+        Look::Unconfirmed => Looked::Reclaimed,
+    })
 }
 
 async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Change, Looked), VerbError> {

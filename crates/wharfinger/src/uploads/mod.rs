@@ -95,7 +95,12 @@ async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbErro
 }
 
 /// The same in a catalog of the caller's, which may be fenced.
-async fn commit_in(app: &App, catalog: &Catalog, change: Change, actor: &str) -> Result<bool, VerbError> {
+pub(crate) async fn commit_in(
+    app: &App,
+    catalog: &Catalog,
+    change: Change,
+    actor: &str,
+) -> Result<bool, VerbError> {
     let refunded = change.refunded_bytes();
     let tenant = change.after.tenant.clone();
     let (id, has_cleanup, tells) = (change.after.id, change.cleanup.is_some(), change.notice.is_some());

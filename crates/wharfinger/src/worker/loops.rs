@@ -119,8 +119,9 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
         if due_at.is_some_and(|at| at <= now)
-            && let Ok(outcome) = sweeps::pending_cleanups::run(&app, &Turn::by_hand(&app).until(&stop)).await
-            && outcome.attempted > 0
+            && let Ok(report) =
+                sweeps::run(&app, Sweep::PendingCleanups, &Turn::by_hand(&app).until(&stop)).await
+            && !report.is_quiet()
         {
             // Deletes come in showers: one batch for many of them instead of many of one.
             tokio::time::sleep(REAPER_GATHERS).await;

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::notify;
 use crate::pipeline;
 use crate::quota;
-use crate::sweeps::{self, Turn};
+use crate::sweeps::{self, Sweep, Turn};
 use crate::uploads::VerbError;
 
 /// Does everything that is due now, until nothing is: what the loops do over time, in one go.
@@ -25,9 +25,9 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     messages::relay(app).await?;
     checks::run_due(app, &CancellationToken::new()).await?;
     pipeline::run::run_due(app).await?;
-    sweeps::expired_batches::run(app, &Turn::by_hand(app)).await?;
-    sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
-    sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;
+    for sweep in [Sweep::BatchTimeout, Sweep::UploadWindow, Sweep::PendingCleanups] {
+        sweeps::run(app, sweep, &Turn::by_hand(app)).await?;
+    }
     quota::refunds::relay(app).await?;
     notify::relay(app, &CancellationToken::new()).await?;
     Ok(())

@@ -18,16 +18,10 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each with the roles that need it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 18] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 14] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
-    ("scheduled cleanups", &[Sweeper], |app, stop| {
-        Box::pin(loops::scheduled(app, stop, Sweep::PendingCleanups))
-    }),
-    ("upload window", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::UploadWindow))),
-    ("batch timeout", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::ExpiredBatches))),
-    ("quota sync", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::QuotaSync))),
     ("refunds", &ProcessRole::ALL, |app, stop| Box::pin(loops::refunds(app, stop))),
     ("settlements", &[Api], |app, stop| Box::pin(loops::settlements(app, stop))),
     ("checks to broker", &ProcessRole::ALL, |app, stop| Box::pin(loops::checks_to_broker(app, stop))),
@@ -64,6 +58,10 @@ impl Supervisor {
                 let app = app.clone();
                 supervisor.spawn(name, move |stop| body(app.clone(), stop));
             }
+        }
+        for sweep in Sweep::ALL.into_iter().filter(|_| app.roles.has(Sweeper)) {
+            let app = app.clone();
+            supervisor.spawn(sweep.name(), move |stop| Box::pin(loops::scheduled(app.clone(), stop, sweep)));
         }
         supervisor
     }

@@ -131,6 +131,9 @@ cases! {
         a_turn_lasts_as_long_as_its_lease_is_extended
         a_turn_that_was_given_back_is_due_at_once
         a_denser_schedule_brings_the_next_run_forward
+        a_sweep_that_is_asked_for_need_not_be_due
+        a_run_that_failed_does_not_hide_the_last_that_did_not
+        who_only_looks_writes_nothing
         who_lost_the_turn_writes_nothing
         a_claim_does_not_slip_into_a_commit;
     claiming_jobs:

@@ -12,7 +12,7 @@ const NAME: &str = "orphans";
 const LEASE_MS: i64 = 30 * SECOND;
 
 fn claim_at(now: UnixMs) -> SweepClaim {
-    SweepClaim { name: NAME, owner: "a process".into(), now, lease_ms: LEASE_MS }
+    SweepClaim { name: NAME, owner: "a process".into(), now, lease_ms: LEASE_MS, only_if_due: true }
 }
 
 async fn claim(site: &Site, now: UnixMs) -> SweepTurn {
@@ -39,7 +39,7 @@ pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(site: &Site) {
             async move { catalog.claim_sweep(claim_at(now)).await.expect("asked") }
         });
         let turns = all_at_once(claims).await;
-        let taken = SweepTurn::Taken { lease_until: now + LEASE_MS };
+        let taken = SweepTurn::Taken { owner: "a process".into(), lease_until: now + LEASE_MS };
         assert_eq!(turns.iter().filter(|turn| **turn == taken).count(), 7, "{turns:?}");
         let fence = turns.into_iter().find(|turn| *turn != taken).map(ours).expect("somebody's");
         let catalog = site.catalog.fenced(fence);
@@ -52,7 +52,7 @@ pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(site: &Site) {
 pub(super) async fn a_turn_lasts_as_long_as_its_lease_is_extended(site: &Site) {
     let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
     catalog.extend_sweep(NAME, NOW + 2 * LEASE_MS).await.expect("its turn");
-    let taken = SweepTurn::Taken { lease_until: NOW + 2 * LEASE_MS };
+    let taken = SweepTurn::Taken { owner: "a process".into(), lease_until: NOW + 2 * LEASE_MS };
     assert_eq!(claim(site, NOW + LEASE_MS).await, taken);
     // It died, say: the run is still due, and is taken up.
     ours(claim(site, NOW + 2 * LEASE_MS).await);
@@ -63,6 +63,43 @@ pub(super) async fn a_turn_that_was_given_back_is_due_at_once(site: &Site) {
     let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
     catalog.release_sweep(NAME, None).await.expect("its turn");
     ours(claim(site, NOW).await);
+}
+
+/// A person does not wait for the schedule, but for whoever is at it.
+pub(super) async fn a_sweep_that_is_asked_for_need_not_be_due(site: &Site) {
+    let now = |now| SweepClaim { only_if_due: false, ..claim_at(now) };
+    let catalog = site.catalog.fenced(ours(site.catalog.claim_sweep(now(NOW)).await.expect("asked")));
+    let taken = SweepTurn::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
+    assert_eq!(site.catalog.claim_sweep(now(NOW)).await.expect("asked"), taken);
+    catalog.release_sweep(NAME, Some(NOW + HOUR)).await.expect("its turn");
+    assert_eq!(claim(site, NOW).await, SweepTurn::NotYet { next_run_at: NOW + HOUR });
+    ours(site.catalog.claim_sweep(now(NOW)).await.expect("asked"));
+}
+
+pub(super) async fn a_run_that_failed_does_not_hide_the_last_that_did_not(site: &Site) {
+    site.catalog.record_sweep(record()).await.expect("recorded");
+    let failed = SweepRecord {
+        started_at: NOW + HOUR,
+        ended_at: NOW + 2 * HOUR,
+        result: None,
+        error: Some("no".into()),
+        ..record()
+    };
+    site.catalog.record_sweep(failed).await.expect("recorded");
+    let state = site.catalog.sweeps().await.expect("read").remove(0);
+    assert_eq!((state.last_success_at, state.last_end_at), (Some(NOW), Some(NOW + 2 * HOUR)));
+    assert_eq!((state.last_result, state.last_error.as_deref()), (None, Some("no")));
+}
+
+pub(super) async fn who_only_looks_writes_nothing(site: &Site) {
+    let file = registered(&site.catalog, ADA, 100).await;
+    let before = site.dump().await;
+    let looker = site.catalog.read_only();
+    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, SILENT).expect("it can be");
+    assert!(matches!(looker.commit(reclaim, NAME).await, Err(CatalogError::Corrupt(_))));
+    assert!(matches!(looker.record_sweep(record()).await, Err(CatalogError::Corrupt(_))));
+    assert_eq!(looker.file(file.id).await.expect("read"), Some(file));
+    assert_eq!(site.dump().await, before);
 }
 
 pub(super) async fn a_denser_schedule_brings_the_next_run_forward(site: &Site) {

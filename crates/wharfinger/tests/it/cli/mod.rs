@@ -11,4 +11,5 @@ mod quota;
 mod serve;
 mod settings;
 mod stopping;
+mod sweep;
 mod token;

@@ -108,6 +108,7 @@ async fn every_call_that_takes_a_body_describes_it() {
         "POST /api/v2/batches",
         "POST /api/v2/files/init",
         "POST /api/v2/files/{id}/confirm",
+        "POST /api/v2/maintenance/sweeps/{name}/run",
         "POST /api/v2/search",
         "POST /api/v2/workers/jobs/{jobId}/complete",
         "POST /api/v2/workers/jobs/{jobId}/fail",

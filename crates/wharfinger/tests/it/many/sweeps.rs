@@ -11,8 +11,6 @@ use wharfinger_backends::catalog::{Fence, SweepClaim, SweepTurn};
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
 
-/// Those that run by a schedule.
-const SWEEPS: i64 = 3;
 const MINUTE_MS: i64 = 60_000;
 const WINDOW_AND_GRACE_MS: i64 = 3_660_000;
 const HOURLY: [(&str, &str); 2] =
@@ -34,6 +32,7 @@ async fn claim(server: &TestApp) -> Fence {
         owner: "one that dies".into(),
         now: server.app.clock.now(),
         lease_ms: LEASE_MS,
+        only_if_due: true,
     };
     match server.app.catalog.claim_sweep(claim).await.expect("asked") {
         SweepTurn::Ours(fence) => fence,
@@ -76,7 +75,7 @@ async fn the_loops_of_two_take_turns(database: Database) {
         // Only what is at rest has computed its next time, by the clock as it stands.
         let at_rest = "SELECT COUNT(*) FROM sweeps WHERE lease_until = 0 AND last_end_at IS NOT NULL";
         let all_ran = async {
-            while turns(&ground).await < run || ground.scalar(at_rest).await < SWEEPS {
+            while turns(&ground).await < run || ground.scalar(at_rest).await < Sweep::ALL.len() as i64 {
                 tokio::task::yield_now().await;
             }
         };

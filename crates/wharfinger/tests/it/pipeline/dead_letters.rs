@@ -12,7 +12,7 @@ async fn letters(client: &Client<'_>) -> Vec<Value> {
 }
 
 /// A file whose stage fails for good at a worker's word; answers it and its letter.
-async fn failed(server: &TestApp) -> (String, String) {
+pub async fn failed(server: &TestApp) -> (String, String) {
     let me = server.me();
     let file = me.enqueue("cargo", b"cargo").await;
     let worker = server.as_user("ops", "w", Role::Worker);

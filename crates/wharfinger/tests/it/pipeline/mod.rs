@@ -1,7 +1,7 @@
 //! Confirmed files on their way through the stages.
 
 mod clamd;
-mod dead_letters;
+pub mod dead_letters;
 mod documents;
 mod killed;
 mod life;
@@ -35,13 +35,13 @@ async fn chunks(me: &Client<'_>, file: &str) -> Vec<Value> {
 }
 
 /// The steps of a file's history.
-async fn way(me: &Client<'_>, file: &str) -> Vec<String> {
+pub async fn way(me: &Client<'_>, file: &str) -> Vec<String> {
     let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);
     let events = history["events"].as_array().expect("a list");
     events.iter().map(|event| event["to"].as_str().expect("a status").to_owned()).collect()
 }
 
-async fn told(me: &Client<'_>) -> Vec<Value> {
+pub async fn told(me: &Client<'_>) -> Vec<Value> {
     let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
     told["notifications"].as_array().expect("a list").clone()
 }

@@ -1,0 +1,70 @@
+//! When each sweep runs, and from when on it calls something lost.
+
+use croner::Cron;
+use croner::parser::CronParser;
+use wharfinger_lifecycle::retention::FailureRetention;
+
+use super::layers::Values;
+use super::{BadSetting, DURATION_MS_MAX};
+
+const DAY_MS: u64 = 86_400_000;
+
+#[derive(Clone, Debug)]
+pub struct SweepSettings {
+    pub window_schedule: Cron,
+    pub stuck_schedule: Cron,
+    pub orphan_schedule: Cron,
+    pub batch_timeout_schedule: Cron,
+    pub cleanup_schedule: Cron,
+    pub quota_sync_schedule: Cron,
+    pub stuck_retries_max: u32,
+    pub abandoned_after_ms: i64,
+    pub failures: FailureRetention,
+    pub orphan_grace_ms: i64,
+    /// None: however many.
+    pub orphan_limit_percent: Option<u8>,
+}
+
+impl SweepSettings {
+    pub(super) fn from_values(values: &Values) -> Result<SweepSettings, BadSetting> {
+        Ok(SweepSettings {
+            window_schedule: cron("UPLOAD_WINDOW_SCHEDULE", values)?,
+            stuck_schedule: cron("STUCK_RECOVERY_SCHEDULE", values)?,
+            orphan_schedule: cron("ORPHAN_CLEANUP_SCHEDULE", values)?,
+            batch_timeout_schedule: cron("BATCH_TIMEOUT_SCHEDULE", values)?,
+            cleanup_schedule: cron("CLEANUP_SWEEP_SCHEDULE", values)?,
+            quota_sync_schedule: cron("QUOTA_SYNC_SCHEDULE", values)?,
+            stuck_retries_max: values.whole("MAX_STUCK_RETRIES", 0, 1_000)? as u32,
+            abandoned_after_ms: values.whole("ABANDONED_UPLOAD_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,
+            failures: FailureRetention {
+                keep_ms: days_or_ms("FAILED_FILE_RETENTION_DAYS", "FAILED_FILE_RETENTION_MS", values)?,
+                warning_ms: days_or_ms("FAILED_FILE_WARNING_DAYS", "FAILED_FILE_WARNING_MS", values)?,
+            },
+            orphan_grace_ms: values.whole("ORPHAN_BLOB_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
+            orphan_limit_percent: match values.whole("ORPHAN_DELETE_LIMIT_PERCENT", 0, 100)? {
+                0 => None,
+                percent => Some(percent as u8),
+            },
+        })
+    }
+}
+
+/// Milliseconds win where both are given.
+fn days_or_ms(days: &'static str, ms: &'static str, values: &Values) -> Result<i64, BadSetting> {
+    match values.maybe(ms) {
+        Some(_) => Ok(values.whole(ms, 0, DURATION_MS_MAX)? as i64),
+        None => Ok((values.whole(days, 0, DURATION_MS_MAX / DAY_MS)? * DAY_MS) as i64),
+    }
+}
+
+fn cron(name: &'static str, values: &Values) -> Result<Cron, BadSetting> {
+    let text = values.text(name)?;
+    let schedule = CronParser::new()
+        .parse(&text)
+        .map_err(|error| BadSetting::new(name, format!("`{text}` is not a cron schedule: {error}")))?;
+    let some_day = crate::clock::to_utc(0);
+    if schedule.find_next_occurrence(&some_day, false).is_err() {
+        return Err(BadSetting::new(name, format!("`{text}` never comes")));
+    }
+    Ok(schedule)
+}

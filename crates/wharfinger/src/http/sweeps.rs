@@ -1,0 +1,142 @@
+//! The sweeps: how each stands, and one run now.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::SweepState;
+use wharfinger_lifecycle::UnixMs;
+
+use super::Shared;
+use super::auth::Operator;
+use super::extract::Body;
+use super::problem::Problem;
+use crate::app::App;
+use crate::clock::rfc3339;
+use crate::sweeps::{ByHand, NotRun, Report, Sweep, run_now};
+use crate::uploads::VerbError;
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SweepsView {
+    sweeps: Vec<SweepView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SweepView {
+    name: &'static str,
+    /// Cron, UTC.
+    schedule: String,
+    next_run: String,
+    /// When it last began; null before its first run.
+    last_run: Option<String>,
+    last_success: Option<String>,
+    /// Milliseconds.
+    duration: Option<i64>,
+    /// What the last run found and did.
+    result: Option<Value>,
+    error: Option<String>,
+    /// Who is at it just now, if anybody.
+    running_on: Option<String>,
+}
+
+impl SweepView {
+    fn new(app: &App, sweep: Sweep, state: &SweepState) -> SweepView {
+        let now = app.clock.now();
+        let lasted = |began: UnixMs| Some(state.last_end_at?.saturating_sub(began));
+        SweepView {
+            name: sweep.name(),
+            schedule: sweep.schedule(&app.settings.sweeps).pattern.to_string(),
+            next_run: rfc3339(state.next_run_at.unwrap_or_else(|| sweep.next_time(app))),
+            last_run: state.last_start_at.map(rfc3339),
+            last_success: state.last_success_at.map(rfc3339),
+            duration: state.last_start_at.and_then(lasted),
+            result: state.last_result.as_deref().and_then(|json| serde_json::from_str(json).ok()),
+            error: state.last_error.clone(),
+            running_on: state.lease_owner.clone().filter(|_| state.lease_until > now),
+        }
+    }
+}
+
+/// List the sweeps
+#[utoipa::path(
+    get, path = "/api/v2/maintenance/sweeps", tag = "maintenance", operation_id = "listSweeps",
+    responses(
+        (status = 200, body = SweepsView, description = "Each with its last run and its next"),
+        (status = 403, body = Problem, description = "For operators"),
+    ),
+)]
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Operator(_caller): Operator,
+) -> Result<Json<SweepsView>, Problem> {
+    let states = app.catalog.sweeps().await.map_err(VerbError::from)?;
+    let view = |sweep: Sweep| {
+        let state = states.iter().find(|state| state.name == sweep.name());
+        SweepView::new(&app, sweep, state.unwrap_or(&SweepState::default()))
+    };
+    Ok(Json(SweepsView { sweeps: Sweep::ALL.into_iter().map(view).collect() }))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunSweepRequest {
+    /// Find everything and change nothing.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SweepRunView {
+    name: &'static str,
+    dry_run: bool,
+    started_at: String,
+    /// Milliseconds.
+    duration: i64,
+    result: Report,
+    /// What a part of it could not do, while the rest went on.
+    error: Option<String>,
+}
+
+/// Run a sweep now
+#[utoipa::path(
+    post, path = "/api/v2/maintenance/sweeps/{name}/run", tag = "maintenance", operation_id = "runSweep",
+    params(("name" = String, Path)),
+    request_body = RunSweepRequest,
+    responses(
+        (status = 200, body = SweepRunView, description = "It ran to its end, also if its client has gone"),
+        (status = 403, body = Problem, description = "For operators"),
+        (status = 404, body = Problem, description = "No sweep has this name"),
+        (status = 409, body = Problem, description = "`sweep_running`: another process is at it"),
+    ),
+)]
+pub(super) async fn run(
+    State(app): State<Shared>,
+    Operator(caller): Operator,
+    Path(name): Path<String>,
+    Body(request): Body<RunSweepRequest>,
+) -> Result<Json<SweepRunView>, Problem> {
+    let sweep = Sweep::named(&name).ok_or_else(Problem::not_found)?;
+    let by_hand = ByHand { is_dry_run: request.dry_run, stop: app.draining.clone(), ..ByHand::default() };
+    tracing::info!(job = name, action = "run-now", dryRun = request.dry_run, by = %caller.user, "a sweep is run by hand");
+    let ran = run_now(&app, sweep, &by_hand).await.map_err(|not_run| match not_run {
+        NotRun::Failed(error) => Problem::from(error),
+        NotRun::Busy { owner, lease_until } => Problem::new(
+            StatusCode::CONFLICT,
+            "sweep_running",
+            "The sweep is running",
+            format!("{owner} is at it; if that process is dead, its turn ends at {}", rfc3339(lease_until)),
+        ),
+    })?;
+    Ok(Json(SweepRunView {
+        name: sweep.name(),
+        dry_run: request.dry_run,
+        started_at: rfc3339(ran.started_at),
+        duration: ran.ended_at - ran.started_at,
+        error: ran.report.trouble(),
+        result: ran.report,
+    }))
+}

@@ -1,0 +1,59 @@
+//! Fault: an upload that was never confirmed and that neither its delayed check nor the window's sweep took: the last net.
+//! One whose URLs live, or whose batch is open, has its time left and is not abandoned, however old it is.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::FileId;
+
+use super::{Turn, orphan_cleanup};
+use crate::app::App;
+use crate::telemetry::metric;
+use crate::uploads::VerbError;
+use crate::uploads::look::{Looked, foresee, look};
+
+const PAGE_FILES: usize = 200;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Outcome {
+    pub total: u64,
+    pub deleted: u64,
+    /// Files that could not be looked at.
+    pub errors: u64,
+}
+
+pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+    let now = app.clock.now();
+    let abandoned_by = now.saturating_sub(app.settings.sweeps.abandoned_after_ms);
+    let mut after: Option<(UnixMs, FileId)> = None;
+    loop {
+        let page = app.catalog.files_abandoned_by(abandoned_by, now, after, PAGE_FILES).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(*last);
+        for (_, id) in &page {
+            if !turn.goes_on(app) {
+                return Ok(());
+            }
+            outcome.total += 1;
+            let looked = match turn.is_dry_run() {
+                true => foresee(app, *id).await,
+                false => look(app, &turn.catalog, *id, orphan_cleanup::NAME).await,
+            };
+            match looked {
+                Ok(Looked::Reclaimed) => {
+                    outcome.deleted += 1;
+                    if !turn.is_dry_run() {
+                        metric::abandoned_upload_deleted();
+                    }
+                }
+                Ok(_) => {}
+                Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
+                Err(error) => {
+                    outcome.errors += 1;
+                    tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = ?error,
+                        "an abandoned upload could not be looked at");
+                }
+            }
+        }
+    }
+}

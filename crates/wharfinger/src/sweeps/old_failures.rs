@@ -1,0 +1,81 @@
+//! Fault: a file that failed, that nobody sent through again or deleted, and that holds its bytes and its share of the
+//! quota. Its owner is warned, and when the warning has been out for its whole time the file goes.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::retention::{FailureLook, look_at_failure};
+
+use super::{Turn, orphan_cleanup};
+use crate::app::App;
+use crate::uploads::{STALE_TRIES_MAX, VerbError, commit_in};
+
+const PAGE_FILES: usize = 200;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Outcome {
+    pub warnings: u64,
+    pub deleted: u64,
+    /// Files that could not be looked at.
+    pub errors: u64,
+}
+
+enum Done {
+    Nothing,
+    Warned,
+    Deleted,
+}
+
+/// By when they failed and not by when they were to be looked at: a retention that was made shorter counts at once.
+pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+    let retention = app.plan.failures;
+    let warned_by = app.clock.now().saturating_sub((retention.keep_ms - retention.warning_ms).max(0));
+    let mut after: Option<(UnixMs, FileId)> = None;
+    loop {
+        let page = app.catalog.files_failed_by(warned_by, after, PAGE_FILES).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(*last);
+        for (_, id) in &page {
+            if !turn.goes_on(app) {
+                return Ok(());
+            }
+            match look_at(app, turn, *id).await {
+                Ok(Done::Nothing) => {}
+                Ok(Done::Warned) => outcome.warnings += 1,
+                Ok(Done::Deleted) => outcome.deleted += 1,
+                Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
+                Err(error) => {
+                    outcome.errors += 1;
+                    tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = ?error,
+                        "a failed file could not be looked at");
+                }
+            }
+        }
+    }
+}
+
+async fn look_at(app: &App, turn: &Turn, id: FileId) -> Result<Done, VerbError> {
+    for _ in 0..STALE_TRIES_MAX {
+        let Some(file) = app.catalog.file(id).await? else { return Ok(Done::Nothing) };
+        let looked = look_at_failure(&file, app.plan.failures, &app.policy, app.clock.now())
+            .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
+        let (change, done) = match looked {
+            FailureLook::Nothing => return Ok(Done::Nothing),
+            FailureLook::Later(change) => (change, Done::Nothing),
+            FailureLook::Warn(change) => (change, Done::Warned),
+            FailureLook::Delete(change) => (change, Done::Deleted),
+        };
+        if turn.is_dry_run() {
+            return Ok(done);
+        }
+        if commit_in(app, &turn.catalog, *change, orphan_cleanup::NAME).await? {
+            if matches!(done, Done::Deleted) {
+                tracing::info!(job = orphan_cleanup::NAME, fileId = %id, tenant = %file.tenant, action = "deleted",
+                    bytes = file.size, "a failed file was kept for its time");
+            }
+            return Ok(done);
+        }
+    }
+    Err(VerbError::busy())
+}

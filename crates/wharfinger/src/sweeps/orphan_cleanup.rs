@@ -1,0 +1,65 @@
+//! Faults that nobody else finds: bytes that no row answers for, uploads that were abandoned, failures that were
+//! forgotten. Each is looked for on its own: an error in one does not keep the others from being done.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Turn, abandoned_uploads, old_failures};
+use crate::app::App;
+use crate::telemetry::metric;
+use crate::uploads::VerbError;
+
+pub const NAME: &str = "orphan-cleanup";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    pub abandoned_uploads: abandoned_uploads::Outcome,
+    pub old_failures: old_failures::Outcome,
+    /// Milliseconds.
+    pub execution_time: i64,
+    /// What kept a scope from being looked at to its end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+}
+
+impl Outcome {
+    pub(super) fn is_quiet(&self) -> bool {
+        *self == Outcome { execution_time: self.execution_time, ..Outcome::default() }
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        let mut troubles = self.errors.clone();
+        let items = self.abandoned_uploads.errors + self.old_failures.errors;
+        if items > 0 {
+            troubles.push(format!("{items} files could not be looked at, the log says why"));
+        }
+        (!troubles.is_empty()).then(|| troubles.join("; "))
+    }
+
+    /// An error ends its scope, unless the whole sweep is another's now.
+    fn note(&mut self, scope: &str, ended: Result<(), VerbError>) -> Result<(), VerbError> {
+        match ended {
+            Ok(()) => Ok(()),
+            Err(VerbError::TakenOver) => Err(VerbError::TakenOver),
+            Err(error) => {
+                self.errors.push(format!("{scope}: {error:?}"));
+                Ok(())
+            }
+        }
+    }
+}
+
+pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+    let started_at = app.clock.now();
+    let mut outcome = Outcome::default();
+    let ended = abandoned_uploads::run(app, turn, &mut outcome.abandoned_uploads).await;
+    outcome.note("abandoned uploads", ended)?;
+    let ended = old_failures::run(app, turn, &mut outcome.old_failures).await;
+    outcome.note("old failures", ended)?;
+    outcome.execution_time = app.clock.now() - started_at;
+    if !turn.is_dry_run() {
+        metric::cleanup_took(outcome.execution_time);
+    }
+    Ok(outcome)
+}

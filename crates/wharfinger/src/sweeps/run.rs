@@ -1,0 +1,186 @@
+//! Running a sweep: when it is due and nobody else is at it, or because a person said so. How it went is written down
+//! and logged.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::catalog::{SweepClaim, SweepRecord, SweepTurn};
+use wharfinger_lifecycle::UnixMs;
+
+use super::turn::LEASE_MS;
+use super::{Report, Sweep, Turn};
+use crate::app::App;
+use crate::telemetry::metric;
+use crate::uploads::VerbError;
+
+/// After an error of the catalog.
+const ERROR_PAUSE_MS: i64 = 1_000;
+
+/// What came of looking whether a sweep is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// Whether it was, and was ours to run.
+    pub ran: bool,
+    /// When to look again.
+    pub again_at: UnixMs,
+}
+
+/// Runs a sweep if it is due and nobody else is at it. Runs that nobody was there for are made up for by one.
+pub async fn take_turn(app: &App, sweep: Sweep, stop: &CancellationToken) -> Looked {
+    let scheduled = |at: UnixMs| Looked { ran: false, again_at: at.min(sweep.next_time(app)) };
+    match app.catalog.claim_sweep(claim(app, sweep)).await {
+        Ok(SweepTurn::Ours(fence)) => {
+            let _ = run_in_turn(app, sweep, &Turn::under(app, fence).until(stop)).await;
+            Looked { ran: true, again_at: sweep.next_time(app) }
+        }
+        Ok(SweepTurn::NotYet { next_run_at }) => scheduled(next_run_at),
+        Ok(SweepTurn::Taken { lease_until, .. }) => scheduled(lease_until),
+        Err(error) => {
+            tracing::warn!(job = sweep.name(), error = %error, "whether a sweep is due is not known");
+            scheduled(app.clock.now() + ERROR_PAUSE_MS)
+        }
+    }
+}
+
+/// A run that a person asked for and that came to its end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ran {
+    pub started_at: UnixMs,
+    pub ended_at: UnixMs,
+    pub report: Report,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum NotRun {
+    /// Another process is at it.
+    Busy {
+        owner: String,
+        lease_until: UnixMs,
+    },
+    Failed(VerbError),
+}
+
+impl From<VerbError> for NotRun {
+    fn from(error: VerbError) -> Self {
+        NotRun::Failed(error)
+    }
+}
+
+/// How a person wants a sweep to be run.
+#[derive(Clone, Debug, Default)]
+pub struct ByHand {
+    /// Find everything and change nothing.
+    pub is_dry_run: bool,
+    pub stop: CancellationToken,
+    /// Counts what was looked at.
+    pub items: Arc<AtomicU64>,
+}
+
+/// Runs a sweep whether it is due or not, and waits for its end. A dry run goes beside whoever is at it.
+pub async fn run_now(app: &App, sweep: Sweep, by_hand: &ByHand) -> Result<Ran, NotRun> {
+    let started_at = app.clock.now();
+    let ended = |report| Ran { started_at, ended_at: app.clock.now(), report };
+    if by_hand.is_dry_run {
+        let report = sweep.find_and_mend(app, &Turn::dry(app).of(by_hand)).await?;
+        return Ok(ended(report));
+    }
+    let claim = SweepClaim { only_if_due: false, ..claim(app, sweep) };
+    match app.catalog.claim_sweep(claim).await.map_err(VerbError::from)? {
+        SweepTurn::Ours(fence) => {
+            let turn = Turn::under(app, fence).of(by_hand);
+            let report = run_in_turn(app, sweep, &turn).await?;
+            if turn.is_cut_short() {
+                return Err(VerbError::Unavailable("told to stop, at a safe point".into()).into());
+            }
+            Ok(ended(report))
+        }
+        SweepTurn::NotYet { next_run_at } => {
+            Err(VerbError::Internal(format!("due at {next_run_at} although it was to be run now")).into())
+        }
+        SweepTurn::Taken { owner, lease_until } => Err(NotRun::Busy { owner, lease_until }),
+    }
+}
+
+fn claim(app: &App, sweep: Sweep) -> SweepClaim {
+    SweepClaim {
+        name: sweep.name(),
+        owner: format!("{} {}", app.settings.instance_id, std::process::id()),
+        now: app.clock.now(),
+        lease_ms: LEASE_MS,
+        only_if_due: true,
+    }
+}
+
+async fn run_in_turn(app: &App, sweep: Sweep, turn: &Turn) -> Result<Report, VerbError> {
+    let name = sweep.name();
+    let started_at = app.clock.now();
+    let outcome = tokio::select! {
+        biased;
+        outcome = sweep.find_and_mend(app, turn) => outcome,
+        lost = turn.keep(app, name) => Err(lost),
+    };
+    write_down(app, sweep, turn, started_at, &outcome).await;
+    if outcome == Err(VerbError::TakenOver) {
+        tracing::warn!(job = name, "another process has taken this sweep over");
+        return outcome;
+    }
+    // A sweep that failed has said so itself, and is due again as scheduled; one that was cut short, at once.
+    let next_run_at = (!turn.is_cut_short()).then(|| sweep.next_time(app));
+    if let Err(error) = turn.catalog.release_sweep(name, next_run_at).await {
+        tracing::warn!(job = name, error = %error, "a sweep's turn ends when its lease does");
+    }
+    outcome
+}
+
+/// Runs a sweep beside whoever's turn it is, and writes down how it went.
+pub async fn run(app: &App, sweep: Sweep, turn: &Turn) -> Result<Report, VerbError> {
+    let started_at = app.clock.now();
+    let outcome = sweep.find_and_mend(app, turn).await;
+    write_down(app, sweep, turn, started_at, &outcome).await;
+    outcome
+}
+
+/// For those who ask later. Of a sweep that did not come to its end, who goes on with it does.
+async fn write_down(
+    app: &App,
+    sweep: Sweep,
+    turn: &Turn,
+    started_at: UnixMs,
+    outcome: &Result<Report, VerbError>,
+) {
+    if matches!(outcome, Err(VerbError::TakenOver)) || turn.is_cut_short() {
+        return;
+    }
+    let name = sweep.name();
+    let ended_at = app.clock.now();
+    let (result, error) = match outcome {
+        Ok(report) => (serde_json::to_string(report).ok(), report.trouble()),
+        Err(error) => (None, Some(format!("{error:?}"))),
+    };
+    let (shown, duration_ms) = (result.as_deref().unwrap_or("{}"), ended_at - started_at);
+    match &error {
+        Some(error) => {
+            tracing::error!(
+                job = name,
+                error,
+                result = shown,
+                durationMs = duration_ms,
+                "a sweep met errors"
+            );
+        }
+        None => {
+            metric::sweep_succeeded(name, ended_at);
+            match outcome.as_ref().is_ok_and(Report::is_quiet) {
+                true => tracing::debug!(job = name, durationMs = duration_ms, "a sweep found nothing"),
+                false => {
+                    tracing::info!(job = name, result = shown, durationMs = duration_ms, "a sweep ended")
+                }
+            }
+        }
+    }
+    let record = SweepRecord { name, started_at, ended_at, result, error };
+    if let Err(error) = turn.catalog.record_sweep(record).await {
+        tracing::warn!(job = name, error = %error, "a sweep's outcome could not be written down");
+    }
+}

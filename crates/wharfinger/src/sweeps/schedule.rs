@@ -1,0 +1,70 @@
+//! The sweeps that run by a schedule.
+
+use croner::Cron;
+use wharfinger_lifecycle::UnixMs;
+
+use super::{Report, Turn, expired_batches, orphan_cleanup, pending_cleanups, quota_sync, upload_window};
+use crate::app::App;
+use crate::clock::to_utc;
+use crate::config::SweepSettings;
+use crate::uploads::VerbError;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    OrphanCleanup,
+    BatchTimeout,
+    PendingCleanups,
+    QuotaSync,
+    UploadWindow,
+}
+
+impl Sweep {
+    pub const ALL: [Sweep; 5] = [
+        Sweep::OrphanCleanup,
+        Sweep::BatchTimeout,
+        Sweep::PendingCleanups,
+        Sweep::QuotaSync,
+        Sweep::UploadWindow,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Sweep::OrphanCleanup => orphan_cleanup::NAME,
+            Sweep::BatchTimeout => expired_batches::NAME,
+            Sweep::PendingCleanups => pending_cleanups::NAME,
+            Sweep::QuotaSync => quota_sync::NAME,
+            Sweep::UploadWindow => upload_window::NAME,
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Sweep> {
+        Sweep::ALL.into_iter().find(|sweep| sweep.name() == name)
+    }
+
+    pub fn schedule(self, settings: &SweepSettings) -> &Cron {
+        match self {
+            Sweep::OrphanCleanup => &settings.orphan_schedule,
+            Sweep::BatchTimeout => &settings.batch_timeout_schedule,
+            Sweep::PendingCleanups => &settings.cleanup_schedule,
+            Sweep::QuotaSync => &settings.quota_sync_schedule,
+            Sweep::UploadWindow => &settings.window_schedule,
+        }
+    }
+
+    /// When it is due next by this process's schedule.
+    pub fn next_time(self, app: &App) -> UnixMs {
+        let schedule = self.schedule(&app.settings.sweeps);
+        let next = schedule.find_next_occurrence(&to_utc(app.clock.now()), false);
+        next.map_or(i64::MAX, |at| at.timestamp_millis())
+    }
+
+    pub(super) async fn find_and_mend(self, app: &App, turn: &Turn) -> Result<Report, VerbError> {
+        match self {
+            Sweep::OrphanCleanup => Ok(Report::OrphanCleanup(orphan_cleanup::run(app, turn).await?)),
+            Sweep::BatchTimeout => Ok(Report::BatchTimeout(expired_batches::run(app, turn).await?)),
+            Sweep::PendingCleanups => Ok(Report::PendingCleanups(pending_cleanups::run(app, turn).await?)),
+            Sweep::QuotaSync => Ok(Report::QuotaSync(quota_sync::run(app, turn).await?)),
+            Sweep::UploadWindow => Ok(Report::UploadWindow(upload_window::run(app, turn).await?)),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Uploads that neither their delayed check nor the window's sweep took.
+
+use serde_json::{Value, json};
+
+use super::{DAY_MS, dry_run, sweep};
+use crate::oracle;
+use crate::test_app::{Database, Ground, on_each_database};
+
+const NAME: &str = "orphan-cleanup";
+const HOUR_MS: i64 = 3_600_000;
+
+async fn abandoned(server: &crate::test_app::TestApp) -> Value {
+    sweep(server, NAME).await["abandonedUploads"].clone()
+}
+
+async fn the_last_net_takes_them_after_a_day(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let grant = me.init("a", 3).await.expect(201);
+    server.put_bytes(&grant, b"abc").await.expect(200);
+    let kept = me.upload("b", b"kept").await;
+    let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));
+    ground.advance(DAY_MS - 1);
+    assert_eq!(abandoned(&server).await, json!({ "total": 0, "deleted": 0, "errors": 0 }));
+    ground.advance(1);
+    let expected = json!({ "total": 1, "deleted": 1, "errors": 0 });
+    assert_eq!(dry_run(&server, NAME).await["abandonedUploads"], expected);
+    assert_eq!(me.get(&path).await.expect(200)["status"], "registered");
+    assert_eq!(abandoned(&server).await, expected);
+    assert_eq!(abandoned(&server).await["total"], 0, "a second run does nothing");
+    me.get(&path).await.expect_problem(410, "gone");
+    assert_eq!(me.file(&kept).await["status"], "ready");
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// However old it is: who asks for fresh URLs is still at it.
+async fn one_whose_urls_live_is_not_abandoned(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let grant = me.init("a", 3).await.expect(201);
+    let id = grant["fileId"].as_str().expect("an id").to_owned();
+    for _ in 0..40 {
+        ground.advance(HOUR_MS);
+        me.post(&format!("/api/v2/files/{id}/url"), json!({})).await.expect(200);
+    }
+    assert_eq!(abandoned(&server).await["total"], 0);
+    let grant = me.post(&format!("/api/v2/files/{id}/url"), json!({})).await.expect(200);
+    server.put_bytes(&grant, b"abc").await.expect(200);
+    assert_eq!(me.confirm(&id).await.expect(200)["status"], "ready");
+}
+
+on_each_database! {
+    the_last_net_takes_them_after_a_day,
+    one_whose_urls_live_is_not_abandoned,
+}

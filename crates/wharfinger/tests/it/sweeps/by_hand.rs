@@ -1,0 +1,148 @@
+//! Sweeps asked for by people: who may, what they are told, and that nothing is done twice or by a dry run.
+
+use serde_json::{Value, json};
+use wharfinger::sweeps::{LEASE_MS, Sweep};
+use wharfinger::uploads::Role;
+use wharfinger_backends::catalog::SweepClaim;
+
+use super::{ask, dry_run, sweep};
+use crate::oracle;
+use crate::test_app::{Database, Ground, TestApp, on_each_database};
+
+const LIST: &str = "/api/v2/maintenance/sweeps";
+const HOUR_MS: i64 = 3_600_000;
+
+async fn listed(server: &TestApp, name: &str) -> Value {
+    let list = server.operator().get(LIST).await.expect(200);
+    let sweeps = list["sweeps"].as_array().expect("a list");
+    sweeps.iter().find(|sweep| sweep["name"] == name).expect("listed").clone()
+}
+
+async fn they_are_for_operators(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    for role in [Role::User, Role::Admin, Role::Worker] {
+        let client = server.as_user("t", "u", role);
+        client.get(LIST).await.expect_problem(403, "forbidden");
+        let run = format!("{LIST}/upload-window/run");
+        client.post(&run, json!({})).await.expect_problem(403, "forbidden");
+    }
+    let operator = server.operator();
+    operator.post(&format!("{LIST}/spring/run"), json!({})).await.expect_problem(404, "not_found");
+    let run = format!("{LIST}/upload-window/run");
+    operator.post(&run, json!({ "dryrun": true })).await.expect_problem(400, "invalid_request");
+    operator.send(operator.request(reqwest::Method::POST, &run)).await.expect(200);
+}
+
+async fn each_is_listed_with_its_last_run_and_its_next(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let names = server.operator().get(LIST).await.expect(200);
+    let names: Vec<&str> =
+        names["sweeps"].as_array().expect("a list").iter().filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!(names, Sweep::ALL.map(Sweep::name));
+    let before = listed(&server, "upload-window").await;
+    assert_eq!(
+        before,
+        json!({
+            "name": "upload-window", "schedule": "*/5 * * * *", "nextRun": "2025-06-15T15:10:00.000Z",
+            "lastRun": null, "lastSuccess": null, "duration": null, "result": null, "error": null, "runningOn": null,
+        })
+    );
+    let me = server.me();
+    me.init("a", 3).await.expect(201);
+    ground.advance(2 * HOUR_MS);
+    let found = json!({ "checked": 1, "reclaimed": 1, "rescued": 0, "errors": 0 });
+    let result = sweep(&server, "upload-window").await;
+    for (name, value) in found.as_object().expect("an object") {
+        assert_eq!(&result[name], value, "{name} in {result}");
+    }
+    let after = listed(&server, "upload-window").await;
+    assert_eq!(after["lastRun"], "2025-06-15T17:06:40.000Z");
+    assert_eq!(after["lastSuccess"], "2025-06-15T17:06:40.000Z");
+    assert_eq!(after["nextRun"], "2025-06-15T17:10:00.000Z");
+    assert_eq!((&after["result"], &after["duration"]), (&result, &json!(0)));
+}
+
+async fn one_that_runs_elsewhere_is_not_run_twice(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let claim = SweepClaim {
+        name: "upload-window",
+        owner: "another 17".into(),
+        now: ground.clock.now(),
+        lease_ms: LEASE_MS,
+        only_if_due: true,
+    };
+    server.app.catalog.claim_sweep(claim).await.expect("asked");
+    let refused = ask(&server, "upload-window", false).await.expect_problem(409, "sweep_running");
+    assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("another 17")), "{refused}");
+    assert_eq!(listed(&server, "upload-window").await["runningOn"], "another 17");
+    dry_run(&server, "upload-window").await;
+    sweep(&server, "batch-timeout").await;
+    // It died.
+    ground.advance(LEASE_MS);
+    assert_eq!(listed(&server, "upload-window").await["runningOn"], Value::Null);
+    sweep(&server, "upload-window").await;
+}
+
+/// Something for each to find.
+async fn prepare(ground: &Ground, server: &TestApp) {
+    let me = server.me();
+    for name in ["a", "b"] {
+        let grant = me.init(name, 3).await.expect(201);
+        server.put_bytes(&grant, b"abc").await.expect(200);
+    }
+    let files = json!({ "files": [{ "fileName": "c", "size": 1 }, { "fileName": "d", "size": 2 }] });
+    me.post("/api/v2/batches", files).await.expect(201);
+    let file = me.upload("e", b"gone").await;
+    me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    ground.execute("UPDATE quotas SET used_bytes = used_bytes + 7").await;
+    ground.advance(25 * HOUR_MS);
+}
+
+async fn a_dry_run_finds_the_same_and_changes_nothing(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    prepare(&ground, &server).await;
+    let before = ground.scalar("SELECT CAST(SUM(version) AS BIGINT) FROM files").await;
+    let stored = oracle::stored(&ground, &server).await;
+    let mut foreseen = Vec::new();
+    for name in ["batch-timeout", "pending-cleanups", "quota-sync", "upload-window"] {
+        foreseen.push((name, dry_run(&server, name).await));
+        assert_eq!(dry_run(&server, name).await, foreseen[foreseen.len() - 1].1, "{name} again");
+        assert_eq!(listed(&server, name).await["lastRun"], Value::Null, "{name}");
+    }
+    assert_eq!(ground.scalar("SELECT CAST(SUM(version) AS BIGINT) FROM files").await, before);
+    assert_eq!(oracle::stored(&ground, &server).await, stored);
+    let (batches, cleanups, quotas, uploads) =
+        (&foreseen[0].1, &foreseen[1].1, &foreseen[2].1, &foreseen[3].1);
+    assert_eq!((&batches["expiredBatches"], &batches["deletedFiles"]), (&json!(1), &json!(2)));
+    assert_eq!(cleanups["attempted"], 1);
+    assert_eq!(quotas["driftBytes"], 7);
+    assert_eq!((&uploads["checked"], &uploads["reclaimed"]), (&json!(4), &json!(4)));
+
+    assert_eq!(sweep(&server, "quota-sync").await["driftBytes"], 7);
+    assert_eq!(sweep(&server, "batch-timeout").await["deletedFiles"], 2);
+    let result = sweep(&server, "upload-window").await;
+    assert_eq!(result["reclaimed"], 2, "the batch's are gone: {result}");
+    assert!(sweep(&server, "pending-cleanups").await["done"].as_u64() >= Some(1));
+    server.settle().await;
+    for name in ["batch-timeout", "pending-cleanups", "quota-sync", "upload-window"] {
+        let result = sweep(&server, name).await;
+        let idle = result
+            .as_object()
+            .expect("an object")
+            .iter()
+            .all(|(name, value)| name == "tenants" || *value == 0);
+        assert!(idle, "{name} ran twice and did something: {result}");
+    }
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database! {
+    they_are_for_operators,
+    each_is_listed_with_its_last_run_and_its_next,
+    one_that_runs_elsewhere_is_not_run_twice,
+    a_dry_run_finds_the_same_and_changes_nothing,
+}
