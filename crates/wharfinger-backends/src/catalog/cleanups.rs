@@ -9,9 +9,10 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
 use super::files::signed;
+use super::outbox::{self, Outbound};
 use super::sql::{Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Scope};
+use super::{Catalog, Scope, Tells};
 
 /// How long an exhausted row waits between its attempts.
 pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
@@ -164,6 +165,14 @@ async fn set_aside(
 struct Settle {
     outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
     now: UnixMs,
+    tells: Tells,
+}
+
+/// The first of those that were given up just now, and how many there are.
+struct GivenUp<'s> {
+    first: &'s ClaimedCleanup,
+    error: &'s str,
+    count: u64,
 }
 
 impl Write for Settle {
@@ -171,6 +180,7 @@ impl Write for Settle {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Settled>, CatalogError> {
         let mut settled = Settled::default();
+        let mut given_up: Option<GivenUp<'_>> = None;
         let finished: Vec<&ClaimedCleanup> = self
             .outcomes
             .iter()
@@ -208,7 +218,8 @@ impl Write for Settle {
                              last_attempt_at = $4, lease_until = 0, \
                              exhausted = CASE WHEN attempts + 1 >= max_attempts THEN 1 ELSE 0 END, \
                              next_attempt_at = CASE WHEN attempts + 1 >= max_attempts THEN $6 ELSE $5 END \
-                             WHERE id = $1 AND lease_token = $2 RETURNING exhausted",
+                             WHERE id = $1 AND lease_token = $2 \
+                             RETURNING exhausted, attempts - max_attempts AS tries_beyond",
                             args![
                                 id,
                                 token,
@@ -222,6 +233,11 @@ impl Write for Settle {
                     if let Some(row) = row {
                         settled.failed += 1;
                         settled.exhausted += row.bytes("exhausted")?;
+                        // Those that were given up before are tried once a day, and were told of.
+                        if row.int("tries_beyond")? == 0 {
+                            let more = GivenUp { first: claim, error, count: 0 };
+                            given_up.get_or_insert(more).count += 1;
+                        }
                     }
                 }
                 CleanupOutcome::StoreDown { error, retry_at } => {
@@ -234,6 +250,13 @@ impl Write for Settle {
                         .await?;
                 }
             }
+        }
+        if let Some(given_up) = given_up.filter(|_| self.tells.slack) {
+            let message = format!(
+                "{} deletes were refused too often and are tried once a day from now on, the first for tenant {}: {}",
+                given_up.count, given_up.first.tenant, given_up.error
+            );
+            outbox::insert(tx, &given_up.first.tenant, &Outbound::Alert { message }, self.now).await?;
         }
         Ok(Verdict::Commit(settled))
     }
@@ -334,7 +357,7 @@ impl Catalog {
         outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
         now: UnixMs,
     ) -> Result<Settled, CatalogError> {
-        self.write(Settle { outcomes, now }).await
+        self.write(Settle { outcomes, now, tells: self.tells }).await
     }
 
     pub async fn retry_cleanups_now(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {

@@ -1,6 +1,11 @@
 //! Confirm, the cleaner, the owner's delete and a late PUT on one file at the same time. Whoever wins, the
 //! losers leave nothing.
 
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use serde_json::json;
 
 use crate::oracle;
@@ -74,6 +79,67 @@ async fn confirm_against_the_cleaner_on_sqlite() {
 async fn confirm_against_the_cleaner_on_postgres() {
     contests(Database::Postgres).await;
 }
+
+const WAVES: usize = 20;
+const FILES_PER_WAVE: usize = 500;
+
+/// Two cleaners against ten thousand confirms, each at a random moment. Whatever is confirmed stays, whatever is not
+/// goes, and the books are right after every wave (I1 to I6).
+async fn ten_thousand_confirms_against_two_cleaners(database: Database) {
+    let ground = Ground::new(database);
+    let servers = [ground.start().await, ground.start().await];
+    let mut random = StdRng::seed_from_u64(0x77_68_61_72_66);
+    let (mut kept, mut gone) = (0, 0);
+    for wave in 0..WAVES {
+        let announced = futures::stream::iter(0..FILES_PER_WAVE)
+            .map(|n| {
+                let server = &servers[n % 2];
+                async move {
+                    let grant = server.me().init("cargo", BYTES.len() as u64).await.expect(201);
+                    server.put_bytes(&grant, BYTES).await.expect(200);
+                    grant["fileId"].as_str().expect("an id").to_owned()
+                }
+            })
+            .buffer_unordered(32);
+        let files: Vec<String> = announced.collect().await;
+        ground.advance(2 * 3_600_000);
+        let delays: Vec<u64> = files.iter().map(|_| random.random_range(0..400_000)).collect();
+        let confirms = futures::stream::iter(files.iter().zip(delays))
+            .map(|(id, delay_us)| {
+                let server = &servers[delay_us as usize % 2];
+                async move {
+                    tokio::time::sleep(Duration::from_micros(delay_us)).await;
+                    let me = server.me();
+                    (id.as_str(), me.confirm(id).await.status.as_u16())
+                }
+            })
+            .buffer_unordered(FILES_PER_WAVE)
+            .collect::<Vec<_>>();
+        let clean = async |server: &TestApp, delay_us: u64| {
+            tokio::time::sleep(Duration::from_micros(delay_us)).await;
+            server.settle().await;
+        };
+        let (first, second) = (random.random_range(0..200_000), random.random_range(0..200_000));
+        let (confirmed, (), ()) =
+            tokio::join!(confirms, clean(&servers[0], first), clean(&servers[1], second));
+        for (id, status) in confirmed {
+            let now = servers[0].me().get(&format!("/api/v2/files/{id}")).await;
+            match status {
+                200 => assert_eq!(now.expect(200)["status"], "ready", "{id} in wave {wave}"),
+                410 => drop(now.expect_problem(410, "gone")),
+                other => panic!("{id} in wave {wave}: {other}"),
+            }
+            *(if status == 200 { &mut kept } else { &mut gone }) += 1;
+        }
+        oracle::catalog_is_sound(&servers[0]).await;
+        assert_eq!(servers[0].me().used().await, kept * BYTES.len() as u64, "wave {wave}");
+    }
+    assert!(kept > 0 && gone > 0, "both sides won at least once: {kept} kept, {gone} gone");
+    servers[0].settle().await;
+    oracle::all_is_healed(&ground, &servers[0]).await;
+}
+
+crate::test_app::on_each_database!(ten_thousand_confirms_against_two_cleaners);
 
 /// Uploads whose file ends while their bytes are on the way: refused or withdrawn, never left.
 #[tokio::test(flavor = "multi_thread")]
