@@ -9,8 +9,8 @@ use super::extract::{Asked, PageQuery, cut_page};
 use super::problem::Problem;
 use super::wire::{CleanupStatusView, CleanupView, CleanupsView, NotificationView, NotificationsView};
 use crate::clock::rfc3339;
-use crate::sweeps::Turn;
 use crate::sweeps::pending_cleanups::{self, Outcome};
+use crate::sweeps::run_cleanups_of;
 use crate::uploads::VerbError;
 
 /// Retry failed deletes now
@@ -27,7 +27,7 @@ pub(super) async fn trigger(
 ) -> Result<Json<Outcome>, Problem> {
     let now = app.clock.now();
     app.catalog.retry_cleanups_now(&caller.scope(), now).await.map_err(VerbError::from)?;
-    Ok(Json(pending_cleanups::run_for(&app, &Turn::by_hand(&app), &caller.scope()).await?))
+    Ok(Json(run_cleanups_of(&app, &caller.scope()).await?))
 }
 
 /// Count pending deletes

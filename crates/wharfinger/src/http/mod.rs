@@ -52,6 +52,9 @@ const OUTPUTS: &str = "/api/v2/workers/jobs/{jobId}/complete";
 const BATCH_BODY_BYTES_MAX: usize = 16 << 20;
 const BATCHES: &str = "/api/v2/batches";
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Of a body that is too large so much is still taken, and thrown away.
+const LEFTOVER_BYTES_MAX: usize = 64 << 20;
+const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
 const VERB_TIMEOUT: Duration = Duration::from_secs(60);
 /// A sweep looks at everything there is; who asks for one by hand waits for its result.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(6 * 3_600);
@@ -186,12 +189,13 @@ fn cors(origins: &[String]) -> CorsLayer {
 /// Takes the whole body, then runs the handler on a task of its own: a client that hangs up before the last
 /// byte has asked for nothing, one that hangs up later does not leave a verb half-way.
 async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> Response {
-    let (mut parts, body) = request.into_parts();
+    let (mut parts, mut body) = request.into_parts();
     let limit_bytes = body_limit_bytes(&app, &mut parts).await;
-    let whole = Limited::new(body, limit_bytes).collect();
+    let whole = Limited::new(&mut body, limit_bytes).collect();
     let bytes = match tokio::time::timeout(BODY_TIMEOUT, whole).await {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let _ = tokio::time::timeout(LEFTOVER_TIMEOUT, take_leftover(body)).await;
             return Problem::body_too_large(limit_bytes).into_response();
         }
         Ok(Err(_)) | Err(_) => {
@@ -210,6 +214,17 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
             Problem::internal().into_response()
         }
         Err(_) => Problem::unavailable().into_response(),
+    }
+}
+
+/// A client that is still sending does not read our answer, and gets none once the connection is closed on it.
+async fn take_leftover(mut body: Body) {
+    let mut taken_bytes = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        taken_bytes += frame.data_ref().map_or(0, |data| data.len());
+        if taken_bytes > LEFTOVER_BYTES_MAX {
+            return;
+        }
     }
 }
 

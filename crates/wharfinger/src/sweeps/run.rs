@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{SweepClaim, SweepRecord, SweepTurn};
+use wharfinger_backends::catalog::{Scope, SweepClaim, SweepRecord, SweepTurn};
 use wharfinger_lifecycle::UnixMs;
 
 use super::turn::LEASE_MS;
-use super::{Report, Sweep, Turn};
+use super::{Report, Sweep, Turn, pending_cleanups};
 use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
@@ -138,6 +138,15 @@ pub async fn run(app: &App, sweep: Sweep, turn: &Turn) -> Result<Report, VerbErr
     let started_at = app.clock.now();
     let outcome = sweep.find_and_mend(app, turn).await;
     write_down(app, sweep, turn, started_at, &outcome).await;
+    outcome
+}
+
+/// Carries out the deletes of a scope that are due, for somebody who asked.
+pub async fn run_cleanups_of(app: &App, scope: &Scope) -> Result<pending_cleanups::Outcome, VerbError> {
+    let (turn, started_at) = (Turn::by_hand(app), app.clock.now());
+    let outcome = pending_cleanups::run_for(app, &turn, scope).await;
+    let report = outcome.clone().map(Report::PendingCleanups);
+    write_down(app, Sweep::PendingCleanups, &turn, started_at, &report).await;
     outcome
 }
 

@@ -58,13 +58,16 @@ impl Sweep {
         next.map_or(i64::MAX, |at| at.timestamp_millis())
     }
 
+    /// Boxed: the future of each is large, and whoever runs one would carry all of them.
     pub(super) async fn find_and_mend(self, app: &App, turn: &Turn) -> Result<Report, VerbError> {
-        match self {
-            Sweep::OrphanCleanup => Ok(Report::OrphanCleanup(orphan_cleanup::run(app, turn).await?)),
-            Sweep::BatchTimeout => Ok(Report::BatchTimeout(expired_batches::run(app, turn).await?)),
-            Sweep::PendingCleanups => Ok(Report::PendingCleanups(pending_cleanups::run(app, turn).await?)),
-            Sweep::QuotaSync => Ok(Report::QuotaSync(quota_sync::run(app, turn).await?)),
-            Sweep::UploadWindow => Ok(Report::UploadWindow(upload_window::run(app, turn).await?)),
-        }
+        Ok(match self {
+            Sweep::OrphanCleanup => Report::OrphanCleanup(Box::pin(orphan_cleanup::run(app, turn)).await?),
+            Sweep::BatchTimeout => Report::BatchTimeout(Box::pin(expired_batches::run(app, turn)).await?),
+            Sweep::PendingCleanups => {
+                Report::PendingCleanups(Box::pin(pending_cleanups::run(app, turn)).await?)
+            }
+            Sweep::QuotaSync => Report::QuotaSync(Box::pin(quota_sync::run(app, turn)).await?),
+            Sweep::UploadWindow => Report::UploadWindow(Box::pin(upload_window::run(app, turn)).await?),
+        })
     }
 }

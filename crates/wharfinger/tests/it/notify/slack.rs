@@ -79,8 +79,33 @@ async fn alerts_that_did_not_arrive_are_sent_again(database: Database) {
     assert_eq!(texts[0], texts[1]);
 }
 
+async fn operators_hear_once_of_deletes_that_are_given_up(database: Database) {
+    let slack = Receiver::start().await;
+    let ground = alerting(database, &slack.url).also(&[("CLEANUP_MAX_ATTEMPTS", "2")]);
+    let server = ground.start().await;
+    let me = server.me();
+    for name in ["a", "b"] {
+        let file = me.upload(name, b"abc").await;
+        // A folder with something in it is refused by whoever is asked to remove a file.
+        let object = ground.blob_dir().join(format!("uploads/t/u/{file}"));
+        std::fs::remove_file(&object).expect("the object was there");
+        std::fs::create_dir(&object).expect("a folder in its place");
+        std::fs::write(object.join("in the way"), b"x").expect("a file in the folder");
+        me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    }
+    server.settle().await;
+    assert_eq!(texts(&slack), Vec::<String>::new(), "it is tried again");
+    for _ in 0..3 {
+        ground.advance(86_400_000);
+        server.settle().await;
+    }
+    let [said] = &texts(&slack)[..] else { panic!("{:?}", texts(&slack)) };
+    assert!(said.contains("2 deletes were refused too often") && said.contains("tenant t"), "{said}");
+}
+
 on_each_database!(
     operators_hear_of_what_was_quarantined,
+    operators_hear_once_of_deletes_that_are_given_up,
     a_flood_is_one_message,
     alerts_that_did_not_arrive_are_sent_again,
 );
