@@ -10,7 +10,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 use super::error::CatalogError;
 use super::files::signed;
 use super::outbox::{self, Outbound};
-use super::sql::{Row, Tx, args, places, tuples};
+use super::sql::{Arg, Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Scope, Tells};
 
@@ -25,6 +25,37 @@ pub(super) struct Order {
     pub(super) max_attempts: u32,
 }
 
+/// The columns that differ from order to order; the rest begins as nothing.
+macro_rules! insert_orders {
+    () => {
+        "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
+         max_attempts, created_at, next_attempt_at, finish_at, in_parts, attempts, exhausted, lease_token, \
+         lease_until) VALUES "
+    };
+}
+
+impl Order {
+    fn args(&self, reason: &str, finish_at: UnixMs, now: UnixMs) -> Vec<Arg> {
+        let file = &self.file;
+        args![
+            self.id.to_string(),
+            file.key.as_str(),
+            self.storage_type,
+            reason,
+            file.tenant.as_str(),
+            file.id.to_string(),
+            signed(file.size),
+            i64::from(self.max_attempts),
+            now,
+            now,
+            finish_at,
+            i64::from(file.part_size.is_some()),
+        ]
+    }
+}
+
+const ORDER_ARGS: usize = 12;
+
 pub(super) async fn insert(
     tx: &mut Tx<'_>,
     order: &Order,
@@ -32,26 +63,27 @@ pub(super) async fn insert(
     finish_at: UnixMs,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    let file = &order.file;
     tx.run(
-        "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
-         attempts, max_attempts, created_at, next_attempt_at, finish_at, in_parts, exhausted, lease_token, \
-         lease_until) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, $9, $9, $10, $11, 0, 0, 0)",
-        args![
-            order.id.to_string(),
-            file.key.as_str(),
-            order.storage_type,
-            reason,
-            file.tenant.as_str(),
-            file.id.to_string(),
-            signed(file.size),
-            i64::from(order.max_attempts),
-            now,
-            finish_at,
-            i64::from(file.part_size.is_some()),
-        ],
+        concat!(insert_orders!(), "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, 0, 0, 0)"),
+        order.args(reason, finish_at, now),
     )
     .await?;
+    Ok(())
+}
+
+/// Orders with their reasons and when each is finished, in one statement.
+pub(super) async fn insert_all(
+    tx: &mut Tx<'_>,
+    orders: &[(Order, &str, UnixMs)],
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    if orders.is_empty() {
+        return Ok(());
+    }
+    let row = |n: usize| format!("({}, 0, 0, 0, 0)", places(1 + n * ORDER_ARGS, ORDER_ARGS));
+    let rows: Vec<String> = (0..orders.len()).map(row).collect();
+    let args = orders.iter().flat_map(|(order, reason, finish_at)| order.args(reason, *finish_at, now));
+    tx.run_built(format!("{}{}", insert_orders!(), rows.join(", ")), args.collect()).await?;
     Ok(())
 }
 

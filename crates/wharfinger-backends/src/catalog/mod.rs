@@ -8,6 +8,7 @@ mod cleanups;
 mod connect;
 mod dead_letters;
 mod derived;
+mod endings;
 mod error;
 mod facts;
 mod file_rows;

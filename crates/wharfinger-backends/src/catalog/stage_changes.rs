@@ -42,13 +42,30 @@ pub(super) async fn write(
         update(tx, some).await?;
         remember(tx, some, actor).await?;
     }
+    tell(tx, changes, tells).await?;
+    count(tx, changes).await
+}
+
+/// Tells the owners what these changes have them told.
+pub(super) async fn tell(tx: &mut Tx<'_>, changes: &[Change], tells: Tells) -> Result<(), CatalogError> {
     let told = |change: &Change| {
         let notice = change.notice?;
         Some(NewNotice::of_change(fresh_id(change.after.updated_at), change, notice))
     };
     let notices: Vec<NewNotice> = changes.iter().filter_map(told).collect();
-    notices::insert(tx, &notices, tells).await?;
-    count(tx, changes).await
+    notices::insert(tx, &notices, tells).await
+}
+
+/// The history of all of them, in bounded statements.
+pub(super) async fn remember_all(
+    tx: &mut Tx<'_>,
+    changes: &[Change],
+    actor: &str,
+) -> Result<(), CatalogError> {
+    for some in changes.chunks(tx.dialect().rows_max()) {
+        remember(tx, some, actor).await?;
+    }
+    Ok(())
 }
 
 async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
@@ -104,6 +121,9 @@ async fn remember(tx: &mut Tx<'_>, changes: &[Change], actor: &str) -> Result<()
             ]);
         }
     }
+    if rows.is_empty() {
+        return Ok(());
+    }
     let sql = format!(
         "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) VALUES {}",
         rows.join(", ")
@@ -113,29 +133,40 @@ async fn remember(tx: &mut Tx<'_>, changes: &[Change], actor: &str) -> Result<()
 }
 
 /// Each counter once, in one order everywhere: two transactions of one user do not wait for each other in a ring.
-async fn count(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
+pub(super) async fn count(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
+    let both = changes.iter().flat_map(|change| [(&change.before, -1), (&change.after, 1)]);
+    move_counters(tx, both).await
+}
+
+/// These rows are there no more.
+pub(super) async fn count_gone(tx: &mut Tx<'_>, files: &[File]) -> Result<(), CatalogError> {
+    move_counters(tx, files.iter().map(|file| (file, -1))).await
+}
+
+async fn move_counters(
+    tx: &mut Tx<'_>,
+    files: impl Iterator<Item = (&File, i64)>,
+) -> Result<(), CatalogError> {
     let mut moved: BTreeMap<(&str, &str, &str), (i64, i64)> = BTreeMap::new();
-    for Change { before, after, .. } in changes {
-        for (file, sign) in [(before, -1), (after, 1)] {
-            let owner = (file.tenant.as_str(), file.user.as_str(), file.status.as_str());
-            let (files, bytes) = moved.entry(owner).or_default();
-            *files += sign;
-            *bytes += sign * super::files::signed(file.charged_bytes);
-        }
+    for (file, sign) in files {
+        let owner = (file.tenant.as_str(), file.user.as_str(), file.status.as_str());
+        let (files, bytes) = moved.entry(owner).or_default();
+        *files += sign;
+        *bytes += sign * super::files::signed(file.charged_bytes);
     }
     moved.retain(|_, change| *change != (0, 0));
-    if moved.is_empty() {
-        return Ok(());
+    let moved: Vec<_> = moved.into_iter().collect();
+    for some in moved.chunks(tx.dialect().rows_max()) {
+        let sql = format!(
+            "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES {} \
+             ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
+             charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
+            typed_rows(1, &["TEXT", "TEXT", "TEXT", "BIGINT", "BIGINT"], some.len())
+        );
+        let rows = some.iter().flat_map(|((tenant, user, status), (files, bytes))| {
+            args![*tenant, *user, *status, *files, *bytes]
+        });
+        tx.run_built(sql, rows.collect()).await?;
     }
-    let sql = format!(
-        "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES {} \
-         ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
-         charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-        typed_rows(1, &["TEXT", "TEXT", "TEXT", "BIGINT", "BIGINT"], moved.len())
-    );
-    let rows = moved
-        .iter()
-        .flat_map(|((tenant, user, status), (files, bytes))| args![*tenant, *user, *status, *files, *bytes]);
-    tx.run_built(sql, rows.collect()).await?;
     Ok(())
 }

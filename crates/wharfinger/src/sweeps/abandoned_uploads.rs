@@ -10,7 +10,7 @@ use super::{Turn, orphan_cleanup};
 use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
-use crate::uploads::look::{Looked, foresee, look};
+use crate::uploads::look::Looked;
 
 const PAGE_FILES: usize = 200;
 
@@ -30,15 +30,12 @@ pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result
         let page = app.catalog.files_abandoned_by(abandoned_by, now, after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
-        for (_, id) in &page {
-            if !turn.goes_on(app) {
-                return Ok(());
-            }
+        if turn.is_cut_short() {
+            return Ok(());
+        }
+        let ids: Vec<FileId> = page.iter().map(|(_, id)| *id).collect();
+        for (id, looked) in turn.look_at(app, &ids, orphan_cleanup::NAME).await? {
             outcome.total += 1;
-            let looked = match turn.is_dry_run() {
-                true => foresee(app, *id).await,
-                false => look(app, &turn.catalog, *id, orphan_cleanup::NAME).await,
-            };
             match looked {
                 Ok(Looked::Reclaimed) => {
                     outcome.deleted += 1;
@@ -47,7 +44,6 @@ pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result
                     }
                 }
                 Ok(_) => {}
-                Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
                 Err(error) => {
                     outcome.errors += 1;
                     tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = ?error,

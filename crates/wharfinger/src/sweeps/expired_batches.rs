@@ -5,14 +5,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_backends::catalog::{BatchEnd, BatchEnding};
 use wharfinger_lifecycle::batch::{Batch, BatchStatus};
-use wharfinger_lifecycle::file::EndReason;
+use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 
 use super::Turn;
 use crate::app::App;
 use crate::uploads::VerbError;
-use crate::uploads::look::{Looked, look};
+use crate::uploads::look::Looked;
 
 pub const NAME: &str = "batch-timeout";
 
@@ -91,21 +91,23 @@ async fn reclaim_rest(app: &App, turn: &Turn, id: BatchId) -> Result<Rest, VerbE
         let page = app.catalog.batch_files(id, after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(rest) };
         after = Some(last.id);
-        for file in &page {
-            if !turn.goes_on(app) {
-                return Ok(rest);
-            }
-            match file.status {
-                Status::Registered if turn.is_dry_run() => rest.deleted += 1,
-                Status::Registered => match look(app, &turn.catalog, file.id, NAME).await {
-                    Ok(looked) => rest.deleted += u64::from(looked == Looked::Reclaimed),
-                    Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
-                    Err(error) => {
-                        rest.errors += 1;
-                        tracing::warn!(job = NAME, fileId = %file.id, error = ?error, "a file could not be looked at");
-                    }
-                },
-                _ => rest.deleted += u64::from(file.ended == Some(EndReason::Reclaimed)),
+        if turn.is_cut_short() {
+            return Ok(rest);
+        }
+        let unconfirmed = |file: &&File| file.status == Status::Registered;
+        let ids: Vec<FileId> = page.iter().filter(unconfirmed).map(|file| file.id).collect();
+        rest.deleted += page.iter().filter(|file| file.ended == Some(EndReason::Reclaimed)).count() as u64;
+        if turn.is_dry_run() {
+            rest.deleted += ids.len() as u64;
+            continue;
+        }
+        for (id, looked) in turn.look_at(app, &ids, NAME).await? {
+            match looked {
+                Ok(looked) => rest.deleted += u64::from(looked == Looked::Reclaimed),
+                Err(error) => {
+                    rest.errors += 1;
+                    tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
+                }
             }
         }
     }

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::{Catalog, Fence};
+use wharfinger_lifecycle::id::FileId;
 
 use super::ByHand;
 use crate::app::App;
 use crate::uploads::VerbError;
+use crate::uploads::look::{Looked, foresee, look_at_many, may_only_reclaim};
 
 /// How long a process that died keeps the others from its sweep.
 pub const LEASE_MS: i64 = 30_000;
@@ -67,6 +69,29 @@ impl Turn {
         self.progress_at.store(app.clock.now(), Ordering::Relaxed);
         self.items.fetch_add(1, Ordering::Relaxed);
         !self.is_cut_short()
+    }
+
+    /// Looks at files whose time has come, each with its own outcome; a dry run only foresees it.
+    pub(super) async fn look_at(
+        &self,
+        app: &App,
+        ids: &[FileId],
+        actor: &str,
+    ) -> Result<Vec<(FileId, Result<Looked, VerbError>)>, VerbError> {
+        let mut all = Vec::with_capacity(ids.len());
+        // What takes questions to the store is done one by one, and progress is shown after each.
+        let together = if !self.is_dry_run && may_only_reclaim(app) { ids.len().max(1) } else { 1 };
+        for some in ids.chunks(together) {
+            if !self.goes_on(app) {
+                break;
+            }
+            self.items.fetch_add(some.len() as u64 - 1, Ordering::Relaxed);
+            match self.is_dry_run {
+                false => all.extend(look_at_many(app, &self.catalog, some, actor).await?),
+                true => all.push((some[0], foresee(app, some[0]).await)),
+            }
+        }
+        Ok(all)
     }
 
     pub(super) fn is_cut_short(&self) -> bool {

@@ -8,7 +8,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::{Turn, unfinished_uploads};
 use crate::app::App;
-use crate::uploads::look::{Looked, foresee, look};
+use crate::uploads::look::Looked;
 use crate::uploads::{VerbError, land};
 
 pub const NAME: &str = "upload-window";
@@ -63,32 +63,21 @@ async fn look_at_due(app: &App, turn: &Turn, status: Status, outcome: &mut Outco
         let due = app.catalog.files_to_look_at(status, now, after, PAGE_FILES).await?;
         let Some(last) = due.last() else { return Ok(()) };
         after = Some(*last);
-        for (_, id) in &due {
-            if !turn.goes_on(app) {
-                return Ok(());
-            }
-            outcome.checked += 1;
-            match look_at(app, turn, *id).await? {
-                Some(Looked::Reclaimed) => outcome.reclaimed += 1,
-                Some(Looked::Rescued) => outcome.rescued += 1,
-                Some(_) => {}
-                None => outcome.errors += 1,
-            }
+        if turn.is_cut_short() {
+            return Ok(());
         }
-    }
-}
-
-async fn look_at(app: &App, turn: &Turn, id: FileId) -> Result<Option<Looked>, VerbError> {
-    let looked = match turn.is_dry_run() {
-        true => foresee(app, id).await,
-        false => look(app, &turn.catalog, id, NAME).await,
-    };
-    match looked {
-        Ok(looked) => Ok(Some(looked)),
-        Err(VerbError::TakenOver) => Err(VerbError::TakenOver),
-        Err(error) => {
-            tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
-            Ok(None)
+        let ids: Vec<FileId> = due.iter().map(|(_, id)| *id).collect();
+        for (id, looked) in turn.look_at(app, &ids, NAME).await? {
+            outcome.checked += 1;
+            match looked {
+                Ok(Looked::Reclaimed) => outcome.reclaimed += 1,
+                Ok(Looked::Rescued) => outcome.rescued += 1,
+                Ok(_) => {}
+                Err(error) => {
+                    outcome.errors += 1;
+                    tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
+                }
+            }
         }
     }
 }

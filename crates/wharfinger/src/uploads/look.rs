@@ -1,15 +1,17 @@
 //! Looks at a file whose time has come: an upload that nobody confirmed is reclaimed or rescued, an ended file
 //! whose URLs have died is refunded, a tombstone that nobody needs is forgotten. Takes no input but the row.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::catalog::Catalog;
+use wharfinger_backends::catalog::{Catalog, CatalogError};
 use wharfinger_lifecycle::batch::BatchStatus;
 use wharfinger_lifecycle::file::{self, Change, File, Look};
-use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::id::{BatchId, FileId};
+use wharfinger_lifecycle::state::Status;
 
-use super::{STALE_TRIES_MAX, VerbError, commit_in, confirm};
+use super::{STALE_TRIES_MAX, VerbError, commit_in, confirm, follow_up};
 use crate::app::App;
 use crate::config::WindowPolicy;
 use crate::telemetry::metric;
@@ -48,14 +50,100 @@ pub async fn look(app: &App, catalog: &Catalog, id: FileId, actor: &str) -> Resu
         };
         if commit_in(app, catalog, change, actor).await? {
             if looked == Looked::Reclaimed {
-                metric::orphan_cleaned(&read.tenant);
-                tracing::info!(job = actor, fileId = %id, tenant = %read.tenant, action = "reclaimed",
-                    bytes = read.size, "an upload was not confirmed in time");
+                tell_reclaimed(&read, actor);
             }
             return Ok(looked);
         }
     }
     Err(VerbError::busy())
+}
+
+fn tell_reclaimed(file: &File, actor: &str) {
+    metric::orphan_cleaned(&file.tenant);
+    tracing::info!(job = actor, fileId = %file.id, tenant = %file.tenant, action = "reclaimed",
+        bytes = file.size, "an upload was not confirmed in time");
+}
+
+/// Looks at many files: what needs no question to the store is ended together, the rest one by one. An error is that of
+/// its file, unless the work is another's now.
+pub async fn look_at_many(
+    app: &App,
+    catalog: &Catalog,
+    ids: &[FileId],
+    actor: &str,
+) -> Result<Vec<(FileId, Result<Looked, VerbError>)>, VerbError> {
+    let mut looked: BTreeMap<FileId, Result<Looked, VerbError>> = BTreeMap::new();
+    let files = catalog.files_by_id(ids).await?;
+    let now = app.clock.now();
+    let (mut changes, mut tombstones) = (Vec::new(), Vec::new());
+    let mut batches: BTreeMap<BatchId, Option<BatchStatus>> = BTreeMap::new();
+    for file in files {
+        match file::look(&file, &app.policy, now) {
+            Look::NotYet => drop(looked.insert(file.id, Ok(Looked::Nothing))),
+            Look::Refund(change) => changes.push(*change),
+            Look::Unconfirmed if may_only_reclaim(app) => {
+                let batch = match file.batch {
+                    None => None,
+                    Some(id) => match batches.get(&id) {
+                        Some(known) => *known,
+                        None => {
+                            let status = catalog.batch(id).await?.map(|batch| batch.status);
+                            *batches.entry(id).or_insert(status)
+                        }
+                    },
+                };
+                changes.extend(reclaim(app, &file, batch).ok());
+            }
+            Look::Unconfirmed => {}
+            Look::Forget => tombstones.push(file),
+        }
+    }
+    for change in end(catalog, changes, actor).await? {
+        follow_up(app, &change);
+        let is_reclaimed = change.before.status == Status::Registered;
+        if is_reclaimed {
+            tell_reclaimed(&change.before, actor);
+        }
+        let what = if is_reclaimed { Looked::Reclaimed } else { Looked::Refunded };
+        looked.insert(change.after.id, Ok(what));
+    }
+    let forgotten = or_none(catalog.forget_many(tombstones).await)?;
+    looked.extend(forgotten.into_iter().map(|id| (id, Ok(Looked::Forgotten))));
+    let mut all = Vec::with_capacity(ids.len());
+    for id in ids {
+        let one = match looked.remove(id) {
+            Some(one) => one,
+            None => look(app, catalog, *id, actor).await,
+        };
+        match one {
+            Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
+            one => all.push((*id, one)),
+        }
+    }
+    Ok(all)
+}
+
+/// Those of them that were committed. None, if they could not be together: each may be on its own.
+async fn end(catalog: &Catalog, changes: Vec<Change>, actor: &str) -> Result<Vec<Change>, VerbError> {
+    let ended: BTreeSet<FileId> =
+        or_none(catalog.end_many(changes.clone(), actor).await)?.into_iter().collect();
+    Ok(changes.into_iter().filter(|change| ended.contains(&change.after.id)).collect())
+}
+
+fn or_none(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, VerbError> {
+    match done {
+        Ok(done) => Ok(done),
+        Err(CatalogError::Fenced) => Err(VerbError::TakenOver),
+        Err(error) => {
+            tracing::warn!(error = %error, "files could not be ended together and are looked at one by one");
+            Ok(Vec::new())
+        }
+    }
+}
+
+/// Whether unconfirmed uploads are reclaimed without anything being found out about their objects.
+pub fn may_only_reclaim(app: &App) -> bool {
+    app.store_is_ours.load(Ordering::Relaxed) && app.settings.window_policy == WindowPolicy::Reclaim
 }
 
 /// What a look would come to, without changing anything. An upload that would be rescued is not examined: whether its
@@ -107,14 +195,17 @@ async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Chang
             Err(error) => return Err(error),
         }
     }
+    Ok((reclaim(app, read, batch)?, Looked::Reclaimed))
+}
+
+fn reclaim(app: &App, file: &File, batch: Option<BatchStatus>) -> Result<Change, VerbError> {
     let reason = match batch {
         Some(BatchStatus::Cancelled) => "its batch was cancelled",
         Some(BatchStatus::Active | BatchStatus::Expired | BatchStatus::Completed) => "its batch has expired",
         None => "not confirmed in its window",
     };
-    let change = file::reclaim(read, reason, &app.policy, app.clock.now())
-        .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
-    Ok((change, Looked::Reclaimed))
+    file::reclaim(file, reason, &app.policy, app.clock.now())
+        .map_err(|refusal| VerbError::Internal(refusal.to_string()))
 }
 
 /// Its bytes are still waited for: the row says what they belonged to, so it stays.

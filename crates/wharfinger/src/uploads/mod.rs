@@ -101,29 +101,32 @@ pub(crate) async fn commit_in(
     change: Change,
     actor: &str,
 ) -> Result<bool, VerbError> {
-    let refunded = change.refunded_bytes();
-    let tenant = change.after.tenant.clone();
-    let (id, has_cleanup, tells) = (change.after.id, change.cleanup.is_some(), change.notice.is_some());
-    let has_work = change.enqueues.is_some();
+    let done = change.clone();
     match catalog.commit(change, actor).await {
         Ok(()) => {}
         Err(CatalogError::Stale) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
+    follow_up(app, &done);
+    Ok(true)
+}
+
+/// What follows outside the catalog from a change that was committed: whoever has work now is told.
+fn follow_up(app: &App, change: &Change) {
+    let refunded = change.refunded_bytes();
     if refunded > 0 {
-        metric::quota_refunded(&tenant, refunded);
+        metric::quota_refunded(&change.after.tenant, refunded);
         app.outbox_bell.notify_one();
     }
-    if has_work {
+    if change.enqueues.is_some() {
         app.pipeline.bell.notify_one();
     }
-    if tells {
+    if change.notice.is_some() {
         app.notice_bell.notify_one();
     }
-    if has_cleanup {
-        app.landings.stop(id);
+    if change.cleanup.is_some() {
+        app.landings.stop(change.after.id);
         app.cleanup_bell.notify_one();
         app.wake_bell.notify_one();
     }
-    Ok(true)
 }

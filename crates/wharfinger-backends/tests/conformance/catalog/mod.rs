@@ -126,6 +126,12 @@ cases! {
         notices_are_told_newest_first_and_to_nobody_else
         old_notices_are_forgotten_in_bounded_batches
         the_last_run_of_a_sweep_is_on_record;
+    ending:
+        those_that_are_still_as_they_were_read_end
+        eight_that_end_the_same_end_each_once
+        refunds_come_due_together
+        what_is_no_end_is_refused
+        tombstones_go_together_but_not_before_their_bytes;
     sweeping:
         a_sweep_that_is_due_is_one_processes_turn
         a_turn_lasts_as_long_as_its_lease_is_extended
