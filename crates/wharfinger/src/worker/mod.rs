@@ -25,6 +25,7 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     messages::relay(app).await?;
     checks::run_due(app, &CancellationToken::new()).await?;
     pipeline::run::run_due(app).await?;
+    pipeline::search::copy_vectors(app, &CancellationToken::new()).await?;
     sweeps::expired_batches::run(app, &Turn::by_hand(app)).await?;
     sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
     sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;
