@@ -13,6 +13,9 @@ use super::{Backend, Catalog};
 /// What a `vector` of pgvector holds at most.
 pub const DIMENSIONS_MAX: usize = 16_000;
 
+/// Below this, sums of squares in 32 bits lose their digits.
+const VANISHING_SQUARE: f32 = 1e-30;
+
 /// Before, `ANALYZE` of a table failed that has vectors of several models.
 const OLDEST: [u32; 3] = [0, 6, 1];
 
@@ -123,9 +126,14 @@ fn is_new_enough(version: &str) -> bool {
     matches!((major, minor, patch), (Some(major), Some(minor), Some(patch)) if [major, minor, patch] >= OLDEST)
 }
 
-/// A vector as pgvector reads it; none of what it does not take.
+/// A vector as pgvector reads it; none of what it does not take, or takes for the nearest of all because the squares of
+/// its numbers vanish.
 pub(super) fn literal(vector: &[f32]) -> Option<String> {
-    if vector.is_empty() || vector.len() > DIMENSIONS_MAX || !vector.iter().all(|number| number.is_finite()) {
+    let square: f32 = vector.iter().map(|number| number * number).sum();
+    let is_taken =
+        (1..=DIMENSIONS_MAX).contains(&vector.len()) && vector.iter().all(|number| number.is_finite());
+    let is_vanishing = square < VANISHING_SQUARE && vector.iter().any(|number| *number != 0.0);
+    if !is_taken || is_vanishing {
         return None;
     }
     let mut text = String::with_capacity(vector.len() * 14 + 1);
@@ -200,7 +208,10 @@ mod tests {
     fn only_what_pgvector_takes_is_written_for_it() {
         assert_eq!(literal(&[1.0, -0.5, f32::MAX, 0.0]).as_deref(), Some("[1e0,-5e-1,3.4028235e38,0e0]"));
         assert!(literal(&vec![1.0; DIMENSIONS_MAX]).is_some());
-        for other in [vec![], vec![1.0; DIMENSIONS_MAX + 1], vec![1.0, f32::NAN], vec![f32::INFINITY]] {
+        assert_eq!(literal(&[0.0, -0.0]).as_deref(), Some("[0e0,-0e0]"));
+        for other in
+            [vec![], vec![1.0; DIMENSIONS_MAX + 1], vec![1.0, f32::NAN], vec![f32::INFINITY], vec![1e-40; 9]]
+        {
             assert_eq!(literal(&other), None);
         }
     }

@@ -22,7 +22,8 @@ pub struct StoredVector {
 pub struct Candidates<'c> {
     catalog: &'c Catalog,
     scope: Scope,
-    wanted: Vec<f32>,
+    /// As the database is asked for it, and how long it is.
+    wanted: (String, usize),
     limit: usize,
     next: Step,
 }
@@ -87,9 +88,8 @@ impl Candidates<'_> {
     /// The database's own nearest by cosine, exactly: every vector of the scope is compared. Vectors of another model
     /// have no distance, and come last; so do those without a direction.
     async fn best(&self) -> Result<Vec<StoredVector>, CatalogError> {
-        // What cannot be asked for has no equal among what was copied.
-        let Some(wanted) = literal(&self.wanted) else { return Ok(Vec::new()) };
-        let mut args = args![wanted, self.wanted.len() as i64, self.limit as i64];
+        let (wanted, dimensions) = &self.wanted;
+        let mut args = args![wanted.as_str(), *dimensions as i64, self.limit as i64];
         let of_scope = self.of_scope(&mut args);
         // Within a SELECT of its own the query's vector is read once, not for every row as a prepared plan would.
         let sql = format!(
@@ -138,8 +138,10 @@ pub(super) fn decode(row: &Row) -> Result<StoredVector, CatalogError> {
 
 impl Catalog {
     /// All among which the `limit` nearest to `wanted` can be.
-    pub fn candidates(&self, scope: Scope, wanted: Vec<f32>, limit: usize) -> Candidates<'_> {
-        let next = if self.has_pgvector() { Step::NotCopied(None) } else { Step::All(None) };
+    pub fn candidates(&self, scope: Scope, wanted: &[f32], limit: usize) -> Candidates<'_> {
+        let question = literal(wanted).filter(|_| self.has_pgvector());
+        let next = if question.is_some() { Step::NotCopied(None) } else { Step::All(None) };
+        let wanted = (question.unwrap_or_default(), wanted.len());
         Candidates { catalog: self, scope, wanted, limit, next }
     }
 }

@@ -27,7 +27,7 @@ pub async fn search(app: &App, caller: &Caller, query: &str, limit: usize) -> Re
         Err(trouble) => return Err(VerbError::Unavailable(format!("{trouble:?}"))),
     };
     let mut best = Best { limit, found: BTreeSet::new() };
-    let mut candidates = app.catalog.candidates(caller.own_scope(), wanted.clone(), limit);
+    let mut candidates = app.catalog.candidates(caller.own_scope(), &wanted, limit);
     while let Some(page) = candidates.next_page().await? {
         for stored in page {
             // Vectors of another model say nothing about this one's.

@@ -81,7 +81,7 @@ pub(super) async fn copiers_share_the_work(site: &Site) {
 
 pub(super) async fn what_is_copied_meanwhile_is_not_missed(site: &Site) {
     let file = embedded(&site.another().await, ADA, &[vec![1.0, 0.0]]).await;
-    let mut search = site.catalog.candidates(of(ADA), vec![1.0, 0.0], 5);
+    let mut search = site.catalog.candidates(of(ADA), &[1.0, 0.0], 5);
     let mut found = search.next_page().await.expect("read").expect("a first page");
     copied(&site.catalog).await;
     while let Some(page) = search.next_page().await.expect("read") {
@@ -99,6 +99,7 @@ pub(super) async fn what_pgvector_does_not_take_is_found_all_the_same(site: &Sit
         vec![1.0, f32::NAN],
         vec![f32::INFINITY, 1.0],
         vec![],
+        vec![1e-40, 1e-40],
         vec![1.0, 1.0],
     ];
     let file = embedded(&site.catalog, ADA, &vectors).await;
@@ -111,9 +112,11 @@ pub(super) async fn what_pgvector_does_not_take_is_found_all_the_same(site: &Sit
         expected.sort();
         assert_eq!(ranked(&found, wanted, 2), expected);
     }
-    for wanted in [vec![], vec![f32::NAN, 1.0], vec![0.0, 0.0]] {
+    for wanted in [vec![], vec![f32::NAN, 1.0], vec![0.0, 0.0], vec![1e-20, 1e-20]] {
         let found = places(&site.catalog, of(ADA), &wanted, 100).await;
-        assert!(found.contains(&(file, 2)), "what is not copied is there to be compared: {found:?}");
+        for ordinal in 0..vectors.len() as u64 {
+            assert!(found.contains(&(file, ordinal)), "{ordinal} is there to be compared with {wanted:?}");
+        }
     }
 }
 

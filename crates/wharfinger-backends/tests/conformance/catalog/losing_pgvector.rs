@@ -59,7 +59,7 @@ pub(super) async fn it_goes_from_under_us(site: &Site) {
 
 pub(super) async fn it_goes_in_the_middle_of_a_search(site: &Site) {
     let file = embedded(&site.catalog, ADA, &[vec![1.0, 0.0]]).await;
-    let mut search = site.catalog.candidates(of(ADA), vec![1.0, 0.0], 5);
+    let mut search = site.catalog.candidates(of(ADA), &[1.0, 0.0], 5);
     assert_eq!(search.next_page().await.expect("read").expect("what is not copied"), []);
     site.sql("DROP EXTENSION vector CASCADE").await;
     let found = search.next_page().await.expect("read").expect("all");

@@ -57,7 +57,7 @@ pub(super) async fn embedded(catalog: &Catalog, owner: (&str, &str), vectors: &[
 }
 
 pub(super) async fn candidates(catalog: &Catalog, scope: Scope, wanted: &[f32], limit: usize) -> Vec<StoredVector> {
-    let mut candidates = catalog.candidates(scope, wanted.to_vec(), limit);
+    let mut candidates = catalog.candidates(scope, wanted, limit);
     let mut all = Vec::new();
     while let Some(page) = candidates.next_page().await.expect("read") {
         all.extend(page);
@@ -123,7 +123,7 @@ pub(super) async fn candidates_are_ready_and_of_the_scope(site: &Site) {
     assert_eq!(found(Scope::All).await, everywhere);
 }
 
-/// With ties, vectors of other models, and one that has no direction.
+/// With ties, vectors of other models, one that has no direction, and one that has hardly any length.
 pub(super) async fn the_best_are_among_the_candidates(site: &Site) {
     let mut vectors = some_vectors(40, 8);
     vectors.push(vec![0.0; 8]);
