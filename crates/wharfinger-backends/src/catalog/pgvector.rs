@@ -13,8 +13,8 @@ use super::{Backend, Catalog};
 /// What a `vector` of pgvector holds at most.
 pub const DIMENSIONS_MAX: usize = 16_000;
 
-/// Below this, sums of squares in 32 bits lose their digits.
-const VANISHING_SQUARE: f32 = 1e-30;
+/// Sums of squares that 32 bits hold with all their digits.
+const SQUARES: std::ops::Range<f64> = 1e-30..1e30;
 
 /// Before, `ANALYZE` of a table failed that has vectors of several models.
 const OLDEST: [u32; 3] = [0, 6, 1];
@@ -126,14 +126,11 @@ fn is_new_enough(version: &str) -> bool {
     matches!((major, minor, patch), (Some(major), Some(minor), Some(patch)) if [major, minor, patch] >= OLDEST)
 }
 
-/// A vector as pgvector reads it; none of what it does not take, or takes for the nearest of all because the squares of
-/// its numbers vanish.
+/// A vector as pgvector reads it; none of what it does not take, or would be wrong about because the squares of its
+/// numbers are too small or too large for 32 bits.
 pub(super) fn literal(vector: &[f32]) -> Option<String> {
-    let square: f32 = vector.iter().map(|number| number * number).sum();
-    let is_taken =
-        (1..=DIMENSIONS_MAX).contains(&vector.len()) && vector.iter().all(|number| number.is_finite());
-    let is_vanishing = square < VANISHING_SQUARE && vector.iter().any(|number| *number != 0.0);
-    if !is_taken || is_vanishing {
+    let square: f64 = vector.iter().map(|number| f64::from(*number).powi(2)).sum();
+    if !(1..=DIMENSIONS_MAX).contains(&vector.len()) || !(square == 0.0 || SQUARES.contains(&square)) {
         return None;
     }
     let mut text = String::with_capacity(vector.len() * 14 + 1);
@@ -206,12 +203,17 @@ mod tests {
 
     #[test]
     fn only_what_pgvector_takes_is_written_for_it() {
-        assert_eq!(literal(&[1.0, -0.5, f32::MAX, 0.0]).as_deref(), Some("[1e0,-5e-1,3.4028235e38,0e0]"));
+        assert_eq!(literal(&[1.0, -0.5, 3.4e14, 0.0]).as_deref(), Some("[1e0,-5e-1,3.4e14,0e0]"));
         assert!(literal(&vec![1.0; DIMENSIONS_MAX]).is_some());
         assert_eq!(literal(&[0.0, -0.0]).as_deref(), Some("[0e0,-0e0]"));
-        for other in
-            [vec![], vec![1.0; DIMENSIONS_MAX + 1], vec![1.0, f32::NAN], vec![f32::INFINITY], vec![1e-40; 9]]
-        {
+        for other in [
+            vec![],
+            vec![1.0; DIMENSIONS_MAX + 1],
+            vec![1.0, f32::NAN],
+            vec![f32::INFINITY],
+            vec![1e-40; 9],
+            vec![1e30],
+        ] {
             assert_eq!(literal(&other), None);
         }
     }

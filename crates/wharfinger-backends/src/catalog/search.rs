@@ -1,5 +1,5 @@
 //! The vectors of a scope's ready files that a search has to look at. Where the database compares, these are its best
-//! and what it cannot compare; elsewhere all of them. Whoever searches compares again, so that one rule gives the scores.
+//! and what it cannot compare; elsewhere all of them. Whoever searches compares again: one rule gives all scores.
 
 use wharfinger_lifecycle::id::FileId;
 
@@ -10,6 +10,8 @@ use super::sql::{Arg, Row, args};
 use super::{Catalog, Scope};
 
 const PAGE_VECTORS: usize = 2_000;
+/// How many more than wanted the database brings, to see where those end that it cannot tell from the last.
+const SPARE_VECTORS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredVector {
@@ -40,6 +42,12 @@ enum Step {
     Done,
 }
 
+enum Found {
+    Page(Vec<StoredVector>),
+    /// More than a page are so near to each other that the database cannot say which of them are the best.
+    TooManyAlike,
+}
+
 impl Candidates<'_> {
     pub async fn next_page(&mut self) -> Result<Option<Vec<StoredVector>>, CatalogError> {
         loop {
@@ -50,11 +58,16 @@ impl Candidates<'_> {
                 Step::All(after) => self.page("", after).await,
             };
             let page = match page {
+                Ok(Found::TooManyAlike) => {
+                    self.next = Step::All(None);
+                    continue;
+                }
+                Ok(Found::Page(page)) => page,
                 Err(error) if self.relies_on_pgvector() && self.catalog.has_lost_pgvector(&error).await => {
                     self.next = Step::All(None);
                     continue;
                 }
-                other => other?,
+                Err(error) => return Err(error),
             };
             let last = page.last().filter(|_| page.len() == PAGE_VECTORS).map(|one| (one.file, one.ordinal));
             self.next = match (&self.next, last) {
@@ -71,7 +84,7 @@ impl Candidates<'_> {
         matches!(self.next, Step::NotCopied(_) | Step::Best)
     }
 
-    async fn page(&self, which: &str, after: Place) -> Result<Vec<StoredVector>, CatalogError> {
+    async fn page(&self, which: &str, after: Place) -> Result<Found, CatalogError> {
         let (id, ordinal) = after.map_or((String::new(), -1), |(id, ordinal)| {
             (id.to_string(), i64::try_from(ordinal).unwrap_or(i64::MAX))
         });
@@ -82,23 +95,44 @@ impl Candidates<'_> {
              AND files.id >= $1 AND (files.id > $1 OR chunks.ordinal > $2) \
              ORDER BY files.id, chunks.ordinal LIMIT $3"
         );
-        self.read(sql, args).await
+        let rows = self.rows(sql, args).await?;
+        rows.iter().map(decode).collect::<Result<_, _>>().map(Found::Page)
     }
 
-    /// The database's own nearest by cosine, exactly: every vector of the scope is compared. Vectors of another model
-    /// have no distance, and come last; so do those without a direction.
-    async fn best(&self) -> Result<Vec<StoredVector>, CatalogError> {
+    /// The nearest by the database's own reckoning in 32 bits, and all that may be as near by ours.
+    async fn best(&self) -> Result<Found, CatalogError> {
+        for most in [self.limit + SPARE_VECTORS, PAGE_VECTORS] {
+            let mut nearest = self.nearest(most).await?;
+            let is_all = nearest.len() < most;
+            let reach = nearest.get(self.limit.saturating_sub(1)).and_then(|(distance, _)| *distance);
+            let Some(reach) = reach.map(|last| last + rounding(self.wanted.1)) else {
+                return Ok(Found::Page(nearest.into_iter().map(|(_, vector)| vector).collect()));
+            };
+            let is_within = |distance: &Option<f64>| distance.is_some_and(|distance| distance <= reach);
+            let goes_on = nearest.last().is_some_and(|(distance, _)| is_within(distance));
+            if is_all || !goes_on {
+                nearest.retain(|(distance, _)| is_within(distance));
+                return Ok(Found::Page(nearest.into_iter().map(|(_, vector)| vector).collect()));
+            }
+        }
+        Ok(Found::TooManyAlike)
+    }
+
+    /// By cosine and exactly: every vector of the scope is compared. Those of another model have no distance, and come
+    /// last with those that have no direction.
+    async fn nearest(&self, most: usize) -> Result<Vec<(Option<f64>, StoredVector)>, CatalogError> {
         let (wanted, dimensions) = &self.wanted;
-        let mut args = args![wanted.as_str(), *dimensions as i64, self.limit as i64];
+        let mut args = args![wanted.as_str(), *dimensions as i64, most as i64];
         let of_scope = self.of_scope(&mut args);
         // Within a SELECT of its own the query's vector is read once, not for every row as a prepared plan would.
         let sql = format!(
-            "SELECT chunks.file_id, chunks.ordinal, chunks.vector {of_scope} AND chunks.embedding IS NOT NULL \
-             ORDER BY CASE WHEN vector_dims(chunks.embedding) = $2 \
-                 THEN chunks.embedding <=> (SELECT CAST(CAST($1 AS TEXT) AS vector)) END, \
-             files.id, chunks.ordinal LIMIT $3"
+            "SELECT chunks.file_id, chunks.ordinal, chunks.vector, CASE WHEN vector_dims(chunks.embedding) = $2 \
+                 THEN chunks.embedding <=> (SELECT CAST(CAST($1 AS TEXT) AS vector)) END AS distance \
+             {of_scope} AND chunks.embedding IS NOT NULL ORDER BY distance, files.id, chunks.ordinal LIMIT $3"
         );
-        self.read(sql, args).await
+        let rows = self.rows(sql, args).await?;
+        let decoded = |row| Ok((Row::maybe_real(row, "distance")?.filter(|it| !it.is_nan()), decode(row)?));
+        rows.iter().map(decoded).collect()
     }
 
     /// Only what is ready is found.
@@ -121,11 +155,16 @@ impl Candidates<'_> {
         )
     }
 
-    async fn read(&self, sql: String, args: Vec<Arg>) -> Result<Vec<StoredVector>, CatalogError> {
+    async fn rows(&self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
         let mut reader = self.catalog.reader().await?;
-        let rows = reader.tx(&self.catalog.faults).rows_built(sql, args).await?;
-        rows.iter().map(decode).collect()
+        reader.tx(&self.catalog.faults).rows_built(sql, args).await
     }
+}
+
+/// By how much two distances of vectors so long can be put in the wrong order: each of the sums of products and squares
+/// is off by a rounding for each number at most.
+fn rounding(dimensions: usize) -> f64 {
+    4.0 * (dimensions + 1) as f64 * f64::from(f32::EPSILON / 2.0)
 }
 
 pub(super) fn decode(row: &Row) -> Result<StoredVector, CatalogError> {

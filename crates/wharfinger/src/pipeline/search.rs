@@ -65,19 +65,20 @@ pub async fn copy_vectors(app: &App, stop: &CancellationToken) -> Result<(), Ver
     Ok(())
 }
 
-/// None where the two cannot be compared.
+/// None where the two cannot be compared. Reckoned in 64 bits, so that what is equal but for roundings is equal in 32.
 fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
     if one.len() != other.len() {
         return None;
     }
-    let (mut dot, mut one_square, mut other_square) = (0.0f32, 0.0f32, 0.0f32);
+    let (mut dot, mut one_square, mut other_square) = (0.0f64, 0.0f64, 0.0f64);
     for (a, b) in one.iter().zip(other) {
+        let (a, b) = (f64::from(*a), f64::from(*b));
         dot += a * b;
         one_square += a * a;
         other_square += b * b;
     }
     let length = one_square.sqrt() * other_square.sqrt();
-    (length > 0.0).then(|| dot / length).filter(|score| *score > 0.0)
+    (length > 0.0).then(|| (dot / length) as f32).filter(|score| *score > 0.0)
 }
 
 /// The best so far, the best of them first. What comes twice is there once.

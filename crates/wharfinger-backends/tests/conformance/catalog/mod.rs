@@ -62,6 +62,7 @@ cases_with_pgvector! {
         no_page_is_missed;
     copying_vectors:
         the_database_brings_its_best_alone
+        of_many_that_are_alike_the_best_are_found
         what_others_wrote_is_found_before_it_is_copied
         copiers_share_the_work
         what_is_copied_meanwhile_is_not_missed

@@ -74,15 +74,16 @@ pub(super) async fn places(catalog: &Catalog, scope: Scope, wanted: &[f32], limi
     places
 }
 
-pub(super) fn cosine(one: &[f32], other: &[f32]) -> Option<f64> {
+/// As search reckons: in 64 bits, and then of no more digits than 32 hold.
+pub(super) fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let length = (dot(one, one) * dot(other, other)).sqrt();
-    (one.len() == other.len() && length > 0.0).then(|| dot(one, other) / length).filter(|score| *score > 0.0)
+    (one.len() == other.len() && length > 0.0).then(|| (dot(one, other) / length) as f32).filter(|score| *score > 0.0)
 }
 
 /// The best of these as a search ranks them.
 pub(super) fn ranked(all: &[StoredVector], wanted: &[f32], limit: usize) -> Vec<(FileId, u64)> {
-    let mut scored: Vec<(f64, FileId, u64)> =
+    let mut scored: Vec<(f32, FileId, u64)> =
         all.iter().filter_map(|one| Some((cosine(wanted, &one.vector)?, one.file, one.ordinal))).collect();
     scored.sort_by(|one, other| other.0.total_cmp(&one.0).then((one.1, one.2).cmp(&(other.1, other.2))));
     scored.dedup();
@@ -123,12 +124,13 @@ pub(super) async fn candidates_are_ready_and_of_the_scope(site: &Site) {
     assert_eq!(found(Scope::All).await, everywhere);
 }
 
-/// With ties, vectors of other models, one that has no direction, and one that has hardly any length.
+/// With ties, vectors of other models, one that has no direction, and such as have hardly any length or a very great one.
 pub(super) async fn the_best_are_among_the_candidates(site: &Site) {
     let mut vectors = some_vectors(40, 8);
     vectors.push(vec![0.0; 8]);
     vectors.extend(some_vectors(5, 3));
     vectors.push(vec![f32::MIN_POSITIVE / 8.0; 8]);
+    vectors.push(vec![f32::MAX / 2.0; 8]);
     let first = embedded(&site.catalog, ADA, &vectors).await;
     let second = embedded(&site.catalog, ADA, &vectors).await;
     let all: Vec<StoredVector> = [first, second]
