@@ -24,7 +24,7 @@ pub(crate) async fn run() {
     }
 }
 
-fn write_text(path: &Path, bytes: u64) {
+pub(crate) fn write_text(path: &Path, bytes: u64) {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("a file"));
     let (mut written, mut line) = (0, 0);
     while written < bytes {

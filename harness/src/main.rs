@@ -18,8 +18,8 @@ usage: cargo xtask <command>
 
   test [-- args]   starts the servers and runs `cargo test --workspace --locked [args]`
   ci               formatting, lints, documentation, dependencies, then the tests
-  services [names] starts the servers (postgres, s3, azure, redis, rabbitmq, clamd), or those
-                   named, and keeps them until Ctrl-C or the end of input";
+  services [names] starts the servers (postgres, pgvector, s3, azure, redis, rabbitmq, clamd), or
+                   those named, and keeps them until Ctrl-C or the end of input";
 
 /// The checks before the tests, the cheapest first.
 const CHECKS: [&str; 3] = [
@@ -29,7 +29,7 @@ const CHECKS: [&str; 3] = [
 ];
 
 /// What `services` can be asked for.
-const SERVICES: [&str; 6] = ["postgres", "s3", "azure", "redis", "rabbitmq", "clamd"];
+const SERVICES: [&str; 7] = ["postgres", "pgvector", "s3", "azure", "redis", "rabbitmq", "clamd"];
 
 type Outcome = Result<ExitStatus, Box<dyn Error>>;
 
@@ -110,6 +110,12 @@ fn services(names: &[&str]) -> Outcome {
         announce(postgres)?;
         println!("WHARFINGER_DATABASE_URL={}", postgres.create_database());
         println!("{}={}", postgres::ADDRESS_VARIABLE, postgres.admin_url());
+    }
+    let with_pgvector = postgres::Options { pgvector: true, ..postgres::Options::default() };
+    let pgvector = is_wanted("pgvector").then(|| Postgres::start_with(with_pgvector)).transpose()?;
+    if let Some(pgvector) = &pgvector {
+        announce(pgvector)?;
+        println!("{}={}", postgres::PGVECTOR_ADDRESS_VARIABLE, pgvector.admin_url());
     }
     let s3 = is_wanted("s3").then(Radosgw::start).transpose()?;
     if let Some(s3) = &s3 {

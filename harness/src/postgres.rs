@@ -19,6 +19,9 @@ use crate::{Error, command, sharing};
 /// Names a running server, as a URL, that [`shared`] attaches to rather than starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_POSTGRES";
 
+/// The same for [`shared_with_pgvector`].
+pub const PGVECTOR_ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_PGVECTOR";
+
 /// Recovery after a kill is part of starting, on machines with slow disks too.
 const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
 const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
@@ -31,11 +34,13 @@ const STATUS_FILE: &str = "data/postmaster.pid";
 pub struct Options {
     /// Whether commits reach the disk before they are acknowledged.
     pub fsync: bool,
+    /// Whether the server has pgvector to offer: `CREATE EXTENSION vector` is up to the test.
+    pub pgvector: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { fsync: true }
+        Self { fsync: true, pgvector: false }
     }
 }
 
@@ -63,6 +68,19 @@ pub fn shared() -> &'static Postgres {
     sharing::once("PostgreSQL", &SHARED, Postgres::from_environment)
 }
 
+/// The same of a server with pgvector, which the system's own may not have. Its databases begin without the extension.
+///
+/// # Panics
+///
+/// Panics where there is none to be had.
+pub fn shared_with_pgvector() -> &'static Postgres {
+    static SHARED: OnceLock<Result<Postgres, Error>> = OnceLock::new();
+    let options = Options { pgvector: true, ..Options::default() };
+    sharing::once("PostgreSQL with pgvector", &SHARED, || {
+        Postgres::named_by_or_started(PGVECTOR_ADDRESS_VARIABLE, options)
+    })
+}
+
 impl Postgres {
     /// Starts a server of the caller's own, on a free port, with its data in a temporary folder.
     pub fn start() -> Result<Self, Error> {
@@ -78,7 +96,7 @@ impl Postgres {
 
     /// A server with a folder, but without data, and without a port until it is launched.
     fn prepare(options: Options) -> Result<Self, Error> {
-        let binaries = Binaries::find_or_unpack()?;
+        let binaries = Binaries::of(options)?;
         let account = Account::instead_of_root("postgres")?;
         // SIGQUIT: at once and without a last checkpoint, but leaving no shared memory behind.
         let server = Server::prepare("postgres", account, "QUIT")?;
@@ -95,13 +113,17 @@ impl Postgres {
 
     /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
     pub fn from_environment() -> Result<Self, Error> {
-        let Some(address) = sharing::named_by(ADDRESS_VARIABLE, Address::parse)? else {
-            return Self::start();
+        Self::named_by_or_started(ADDRESS_VARIABLE, Options::default())
+    }
+
+    fn named_by_or_started(variable: &str, options: Options) -> Result<Self, Error> {
+        let Some(address) = sharing::named_by(variable, Address::parse)? else {
+            return Self::start_with(options);
         };
-        let postgres = Self { binaries: Binaries::find_or_unpack()?, address, ours: None };
+        let postgres = Self { binaries: Binaries::of(options)?, address, ours: None };
         postgres
             .version()
-            .map_err(Error::while_doing(format!("reaching the server that {ADDRESS_VARIABLE} names")))?;
+            .map_err(Error::while_doing(format!("reaching the server that {variable} names")))?;
         Ok(postgres)
     }
 

@@ -7,7 +7,7 @@ use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
-use harness::postgres::{ADDRESS_VARIABLE, Options, Postgres, shared};
+use harness::postgres::{ADDRESS_VARIABLE, Options, Postgres, shared, shared_with_pgvector};
 use watching::{folders_of, is_open, port_of, services, within};
 
 const CONTENT: &str = "SELECT content FROM note";
@@ -47,10 +47,20 @@ fn a_failed_statement_is_an_error_that_says_why() {
 
 #[test]
 fn commits_are_durable_unless_asked_otherwise() {
-    let postgres = Postgres::start_with(Options { fsync: false }).expect("started");
+    let postgres = Postgres::start_with(Options { fsync: false, ..Options::default() }).expect("started");
     let fsync = |postgres: &Postgres| postgres.psql(&postgres.admin_url(), "SHOW fsync");
     assert_eq!(fsync(&postgres).expect("shown"), "off");
     assert_eq!(fsync(shared()).expect("shown"), "on");
+}
+
+#[test]
+fn pgvector_is_there_for_those_who_ask() {
+    let postgres = shared_with_pgvector();
+    let url = postgres.create_database();
+    let distance = "SELECT '[1,0]'::vector <=> '[0,1]'::vector";
+    assert!(postgres.psql(&url, distance).is_err(), "nobody has asked for the extension yet");
+    postgres.psql(&url, "CREATE EXTENSION vector").expect("created");
+    assert_eq!(postgres.psql(&url, distance).expect("compared"), "1");
 }
 
 #[test]

@@ -1,18 +1,23 @@
 //! Finds PostgreSQL's programs: those named by the environment, installed, unpacked before, or
-//! unpacked now.
+//! unpacked now; and those that come with pgvector.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::Options;
 use crate::packages::{self, UNPACK_VARIABLE};
-use crate::{Error, installation};
+use crate::{Error, installation, python_packages};
 
 /// Names the folder with the programs, and goes before any other.
 const FOLDER_VARIABLE: &str = "WHARFINGER_TEST_PG_BIN";
 
 /// Asked for where it exists, so that machines which offer several agree on one.
 const PREFERRED: &str = "postgresql-15";
+
+/// Not every distribution has a package of pgvector; this one of Python brings a whole PostgreSQL with it.
+const WITH_PGVECTOR: &str = "pgserver==0.1.4";
+const WITH_PGVECTOR_FOLDER: &str = "pgserver/pginstall/bin";
 
 /// A folder with PostgreSQL's programs, and where they find libraries that are not installed.
 pub(crate) struct Binaries {
@@ -21,7 +26,20 @@ pub(crate) struct Binaries {
 }
 
 impl Binaries {
-    pub(crate) fn find_or_unpack() -> Result<Self, Error> {
+    pub(crate) fn of(options: Options) -> Result<Self, Error> {
+        if options.pgvector { Self::install_with_pgvector() } else { Self::find_or_unpack() }
+    }
+
+    /// Its programs find their libraries by themselves.
+    fn install_with_pgvector() -> Result<Self, Error> {
+        let folder = python_packages::install("pgvector", &[WITH_PGVECTOR])?.join(WITH_PGVECTOR_FOLDER);
+        match is_complete(&folder) {
+            true => Ok(Self { folder, library_path: None }),
+            false => Err(Error::new(format!("{} holds no complete PostgreSQL; remove it", folder.display()))),
+        }
+    }
+
+    fn find_or_unpack() -> Result<Self, Error> {
         if let Some(named) = std::env::var_os(FOLDER_VARIABLE) {
             let named = PathBuf::from(named);
             return if is_complete(&named) {

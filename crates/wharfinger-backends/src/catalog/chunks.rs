@@ -1,11 +1,14 @@
 //! Chunks of a file's text and their vectors. A stage writes them piece by piece, each piece under its lease; they are
 //! shown when the stage that made them has ended well.
 
+use std::sync::Arc;
+
 use wharfinger_lifecycle::id::{FileId, JobId};
 
 use super::Catalog;
 use super::derived::holds_lease;
 use super::error::CatalogError;
+use super::pgvector::literal;
 use super::sql::{Row, Tx, args, places, typed_rows};
 use super::writer::{Verdict, Write};
 
@@ -69,11 +72,14 @@ impl Write for PutChunks {
     }
 }
 
+#[derive(Clone)]
 struct SetVectors {
     job: JobId,
     token: i64,
     file: FileId,
-    vectors: Vec<Embedded>,
+    vectors: Arc<[Embedded]>,
+    /// Also where the database compares them.
+    with_pgvector: bool,
 }
 
 impl Write for SetVectors {
@@ -84,14 +90,27 @@ impl Write for SetVectors {
             return Ok(Verdict::Rollback(false));
         }
         let blob = tx.dialect().pick("BLOB", "BYTEA");
+        let (columns, types, copied): (_, &[&str], _) = match self.with_pgvector {
+            true => (
+                "ordinal, vector, embedding",
+                &["BIGINT", blob, "TEXT"],
+                ", embedding = CAST(new.embedding AS vector)",
+            ),
+            false => ("ordinal, vector", &["BIGINT", blob], ""),
+        };
         for vectors in self.vectors.chunks(ROWS_PER_STATEMENT) {
             let sql = format!(
-                "WITH new (ordinal, vector) AS (VALUES {}) UPDATE chunks SET vector = new.vector \
+                "WITH new ({columns}) AS (VALUES {}) UPDATE chunks SET vector = new.vector{copied} \
                  FROM new WHERE chunks.file_id = $1 AND chunks.ordinal = new.ordinal",
-                typed_rows(2, &["BIGINT", blob], vectors.len())
+                typed_rows(2, types, vectors.len())
             );
             let mut args = args![self.file.to_string()];
-            args.extend(vectors.iter().flat_map(|one| args![one.ordinal as i64, to_bytes(&one.vector)]));
+            for one in vectors {
+                args.extend(args![one.ordinal as i64, to_bytes(&one.vector)]);
+                if self.with_pgvector {
+                    args.extend(args![literal(&one.vector)]);
+                }
+            }
             tx.run_built(sql, args).await?;
         }
         Ok(Verdict::Commit(true))
@@ -134,7 +153,14 @@ impl Catalog {
         file: FileId,
         vectors: Vec<Embedded>,
     ) -> Result<bool, CatalogError> {
-        self.write(SetVectors { job, token, file, vectors }).await
+        let vectors: Arc<[Embedded]> = vectors.into();
+        let set = SetVectors { job, token, file, vectors, with_pgvector: self.has_pgvector() };
+        match self.write(set.clone()).await {
+            Err(error) if set.with_pgvector && self.has_lost_pgvector(&error).await => {
+                self.write(SetVectors { with_pgvector: false, ..set }).await
+            }
+            other => other,
+        }
     }
 
     /// In order, from an ordinal on.

@@ -20,6 +20,7 @@ mod jobs;
 mod notices;
 mod objects;
 mod outbox;
+mod pgvector;
 mod quotas;
 mod registrations;
 mod schema;
@@ -29,9 +30,12 @@ mod stage_changes;
 mod stage_claims;
 mod stage_ends;
 mod sweeps;
+mod vector_copies;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use sqlx::postgres::PgPool;
@@ -59,10 +63,11 @@ pub use job_claims::{JobClaim, LeasedJob};
 pub use jobs::{DeadJob, Fate, NewJob};
 pub use notices::Notification;
 pub use outbox::{Destination, Outbound, OutboxLine};
+pub use pgvector::{DIMENSIONS_MAX, Pgvector};
 pub use quotas::Drift;
 pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
 pub use schema::SCHEMA_VERSION;
-pub use search::StoredVector;
+pub use search::{Candidates, StoredVector};
 pub use sql::Dialect;
 pub use stage_claims::{Claimable, StageClaim, StageJob};
 pub use stage_ends::{EndBy, Ended, Ending, LOST_LEASES_MAX, Output, StageEnd};
@@ -137,6 +142,8 @@ pub struct Catalog {
     job_max_attempts: u32,
     beside_redis: bool,
     tells: Tells,
+    /// Whether the database compares vectors, as it was found when the schema was brought up to date, or since.
+    has_pgvector: Arc<AtomicBool>,
     /// Set where a sweep writes.
     fence: Option<Fence>,
     /// Set where a sweep only looks.
@@ -193,6 +200,7 @@ impl Catalog {
             job_max_attempts: options.job_max_attempts,
             beside_redis: options.beside_redis,
             tells: options.tells,
+            has_pgvector: Arc::default(),
             fence: None,
             reads_only: false,
         })
@@ -200,7 +208,9 @@ impl Catalog {
 
     /// Brings the schema up to date; answers the steps that were applied.
     pub async fn migrate(&self, now: UnixMs) -> Result<Vec<i64>, CatalogError> {
-        self.write(schema::Migrate { catalog_id: fresh_id(now).to_string(), now }).await
+        let applied = self.write(schema::Migrate { catalog_id: fresh_id(now).to_string(), now }).await?;
+        self.prepare_pgvector().await;
+        Ok(applied)
     }
 
     /// How far the schema has come: [`SCHEMA_VERSION`] is up to date, 0 is an empty database. Changes nothing.

@@ -18,7 +18,7 @@ const STEPS: &[(i64, &str)] = &[
 pub const SCHEMA_VERSION: i64 = STEPS[STEPS.len() - 1].0;
 
 /// An arbitrary number that all processes of this program agree on.
-const POSTGRES_LOCK: i64 = 0x5768_6172_6669_6e67;
+pub(super) const POSTGRES_LOCK: i64 = 0x5768_6172_6669_6e67;
 
 pub(super) struct Migrate {
     pub(super) catalog_id: String,

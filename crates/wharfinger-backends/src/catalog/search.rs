@@ -1,11 +1,17 @@
-//! The vectors of a scope's ready files, page by page: whoever searches compares them all.
+//! The vectors of a scope's ready files that a search has to look at. Where the database compares, these are its best
+//! and what it cannot compare; elsewhere all of them. Whoever searches compares again: one rule gives all scores.
 
 use wharfinger_lifecycle::id::FileId;
 
 use super::chunks::from_bytes;
 use super::error::CatalogError;
-use super::sql::{Arg, args};
+use super::pgvector::literal;
+use super::sql::{Arg, Row, args};
 use super::{Catalog, Scope};
+
+const PAGE_VECTORS: usize = 2_000;
+/// How many more than wanted the database brings, to see where those end that it cannot tell from the last.
+const SPARE_VECTORS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredVector {
@@ -14,45 +20,167 @@ pub struct StoredVector {
     pub vector: Vec<f32>,
 }
 
-impl Catalog {
-    /// In the order of files and their chunks, after a place in it. Only what is ready is found.
-    pub async fn vectors(
-        &self,
-        scope: &Scope,
-        after: Option<(FileId, u64)>,
-        limit: usize,
-    ) -> Result<Vec<StoredVector>, CatalogError> {
+/// All among which the best can be, page by page. The same vector may come twice.
+pub struct Candidates<'c> {
+    catalog: &'c Catalog,
+    scope: Scope,
+    /// As the database is asked for it, and how long it is.
+    wanted: (String, usize),
+    limit: usize,
+    next: Step,
+}
+
+/// A place in the order of files and their chunks.
+type Place = Option<(FileId, u64)>;
+
+enum Step {
+    /// What the database cannot compare, after a place. It goes first: what is copied meanwhile comes again with the
+    /// best, where the other way round it would be missed.
+    NotCopied(Place),
+    Best,
+    All(Place),
+    Done,
+}
+
+enum Found {
+    Page(Vec<StoredVector>),
+    /// More than a page are so near to each other that the database cannot say which of them are the best.
+    TooManyAlike,
+}
+
+impl Candidates<'_> {
+    pub async fn next_page(&mut self) -> Result<Option<Vec<StoredVector>>, CatalogError> {
+        loop {
+            let page = match self.next {
+                Step::Done => return Ok(None),
+                Step::NotCopied(after) => self.page("AND chunks.embedding IS NULL", after).await,
+                Step::Best => self.best().await,
+                Step::All(after) => self.page("", after).await,
+            };
+            let page = match page {
+                Ok(Found::TooManyAlike) => {
+                    self.next = Step::All(None);
+                    continue;
+                }
+                Ok(Found::Page(page)) => page,
+                Err(error) if self.relies_on_pgvector() && self.catalog.has_lost_pgvector(&error).await => {
+                    self.next = Step::All(None);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let last = page.last().filter(|_| page.len() == PAGE_VECTORS).map(|one| (one.file, one.ordinal));
+            self.next = match (&self.next, last) {
+                (Step::NotCopied(_), Some(last)) => Step::NotCopied(Some(last)),
+                (Step::NotCopied(_), None) => Step::Best,
+                (Step::All(_), Some(last)) => Step::All(Some(last)),
+                _ => Step::Done,
+            };
+            return Ok(Some(page));
+        }
+    }
+
+    fn relies_on_pgvector(&self) -> bool {
+        matches!(self.next, Step::NotCopied(_) | Step::Best)
+    }
+
+    async fn page(&self, which: &str, after: Place) -> Result<Found, CatalogError> {
         let (id, ordinal) = after.map_or((String::new(), -1), |(id, ordinal)| {
             (id.to_string(), i64::try_from(ordinal).unwrap_or(i64::MAX))
         });
-        let mut args: Vec<Arg> = args![id, ordinal, limit as i64];
-        let owned = match scope {
-            Scope::All => "",
+        let mut args = args![id, ordinal, PAGE_VECTORS as i64];
+        let of_scope = self.of_scope(&mut args);
+        let sql = format!(
+            "SELECT chunks.file_id, chunks.ordinal, chunks.vector {of_scope} AND chunks.vector IS NOT NULL {which} \
+             AND files.id >= $1 AND (files.id > $1 OR chunks.ordinal > $2) \
+             ORDER BY files.id, chunks.ordinal LIMIT $3"
+        );
+        let rows = self.rows(sql, args).await?;
+        rows.iter().map(decode).collect::<Result<_, _>>().map(Found::Page)
+    }
+
+    /// The nearest by the database's own reckoning in 32 bits, and all that may be as near by ours.
+    async fn best(&self) -> Result<Found, CatalogError> {
+        for most in [self.limit + SPARE_VECTORS, PAGE_VECTORS] {
+            let mut nearest = self.nearest(most).await?;
+            let is_all = nearest.len() < most;
+            let reach = nearest.get(self.limit.saturating_sub(1)).and_then(|(distance, _)| *distance);
+            let Some(reach) = reach.map(|last| last + rounding(self.wanted.1)) else {
+                return Ok(Found::Page(nearest.into_iter().map(|(_, vector)| vector).collect()));
+            };
+            let is_within = |distance: &Option<f64>| distance.is_some_and(|distance| distance <= reach);
+            let goes_on = nearest.last().is_some_and(|(distance, _)| is_within(distance));
+            if is_all || !goes_on {
+                nearest.retain(|(distance, _)| is_within(distance));
+                return Ok(Found::Page(nearest.into_iter().map(|(_, vector)| vector).collect()));
+            }
+        }
+        Ok(Found::TooManyAlike)
+    }
+
+    /// By cosine and exactly: every vector of the scope is compared. Those of another model have no distance, and come
+    /// last with those that have no direction.
+    async fn nearest(&self, most: usize) -> Result<Vec<(Option<f64>, StoredVector)>, CatalogError> {
+        let (wanted, dimensions) = &self.wanted;
+        let mut args = args![wanted.as_str(), *dimensions as i64, most as i64];
+        let of_scope = self.of_scope(&mut args);
+        // Within a SELECT of its own the query's vector is read once, not for every row as a prepared plan would.
+        let sql = format!(
+            "SELECT chunks.file_id, chunks.ordinal, chunks.vector, CASE WHEN vector_dims(chunks.embedding) = $2 \
+                 THEN chunks.embedding <=> (SELECT CAST(CAST($1 AS TEXT) AS vector)) END AS distance \
+             {of_scope} AND chunks.embedding IS NOT NULL ORDER BY distance, files.id, chunks.ordinal LIMIT $3"
+        );
+        let rows = self.rows(sql, args).await?;
+        let decoded = |row| Ok((Row::maybe_real(row, "distance")?.filter(|it| !it.is_nan()), decode(row)?));
+        rows.iter().map(decoded).collect()
+    }
+
+    /// Only what is ready is found.
+    fn of_scope(&self, args: &mut Vec<Arg>) -> String {
+        let place = args.len() + 1;
+        let owned = match &self.scope {
+            Scope::All => String::new(),
             Scope::Tenant(tenant) => {
                 args.extend(args![tenant.as_str()]);
-                "AND files.tenant_id = $4"
+                format!("AND files.tenant_id = ${place}")
             }
             Scope::User(tenant, user) => {
                 args.extend(args![tenant.as_str(), user.as_str()]);
-                "AND files.tenant_id = $4 AND files.user_id = $5"
+                format!("AND files.tenant_id = ${place} AND files.user_id = ${}", place + 1)
             }
         };
-        let sql = format!(
-            "SELECT chunks.file_id, chunks.ordinal, chunks.vector FROM files JOIN chunks ON chunks.file_id = files.id \
-             WHERE files.pipeline_status = 'ready' AND files.pipeline_status <> 'deleted' AND chunks.vector IS NOT NULL \
-             AND files.id >= $1 AND (files.id > $1 OR chunks.ordinal > $2) {owned} \
-             ORDER BY files.id, chunks.ordinal LIMIT $3"
-        );
-        let mut reader = self.reader().await?;
-        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(StoredVector {
-                    file: row.parsed("file_id")?,
-                    ordinal: row.bytes("ordinal")?,
-                    vector: from_bytes(&row.blob("vector")?),
-                })
-            })
-            .collect()
+        format!(
+            "FROM files JOIN chunks ON chunks.file_id = files.id \
+             WHERE files.pipeline_status = 'ready' AND files.pipeline_status <> 'deleted' {owned}"
+        )
+    }
+
+    async fn rows(&self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
+        let mut reader = self.catalog.reader().await?;
+        reader.tx(&self.catalog.faults).rows_built(sql, args).await
+    }
+}
+
+/// By how much two distances of vectors so long can be put in the wrong order: each of the sums of products and squares
+/// is off by a rounding for each number at most.
+fn rounding(dimensions: usize) -> f64 {
+    4.0 * (dimensions + 1) as f64 * f64::from(f32::EPSILON / 2.0)
+}
+
+pub(super) fn decode(row: &Row) -> Result<StoredVector, CatalogError> {
+    Ok(StoredVector {
+        file: row.parsed("file_id")?,
+        ordinal: row.bytes("ordinal")?,
+        vector: from_bytes(&row.blob("vector")?),
+    })
+}
+
+impl Catalog {
+    /// All among which the `limit` nearest to `wanted` can be.
+    pub fn candidates(&self, scope: Scope, wanted: &[f32], limit: usize) -> Candidates<'_> {
+        let question = literal(wanted).filter(|_| self.has_pgvector());
+        let next = if question.is_some() { Step::NotCopied(None) } else { Step::All(None) };
+        let wanted = (question.unwrap_or_default(), wanted.len());
+        Candidates { catalog: self, scope, wanted, limit, next }
     }
 }

@@ -111,6 +111,7 @@ impl Row {
     getter!(text, String);
     getter!(maybe_text, Option<String>);
     getter!(blob, Vec<u8>);
+    getter!(maybe_real, Option<f64>);
 
     pub(super) fn bytes(&self, column: &str) -> Result<u64, CatalogError> {
         u64::try_from(self.int(column)?).map_err(|_| CatalogError::Corrupt(format!("{column} is negative")))

@@ -7,7 +7,7 @@ mod notify;
 use std::time::Duration;
 
 use clap::Args;
-use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogUrl, SCHEMA_VERSION, Scope};
+use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogUrl, Pgvector, SCHEMA_VERSION, Scope};
 
 use super::output::line;
 use super::{Failure, catalog_options};
@@ -132,6 +132,7 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
             findings.push(notify::enable_again(settings, &catalog).await);
         }
         check_the_rest(settings, Some(&catalog), findings).await;
+        findings.push(check_search(&catalog).await);
         check_contents(&catalog, findings).await;
     } else {
         check_the_rest(settings, None, findings).await;
@@ -159,6 +160,25 @@ async fn check_clock(catalog: &Catalog, clock: &Clock, findings: &mut Vec<Findin
         Ok(None) => {}
         Err(error) => findings.push(bad("clock", error)),
     }
+}
+
+/// Whatever the answer, search works.
+async fn check_search(catalog: &Catalog) -> Finding {
+    let found = match catalog.pgvector().await {
+        Ok(Pgvector::Ready(version)) => catalog.vectors_to_copy().await.map(|waiting| match waiting {
+            0 => format!("in the database (pgvector {version})"),
+            n => format!(
+                "in the database (pgvector {version}), but for {n} vectors that workers have yet to copy"
+            ),
+        }),
+        Ok(Pgvector::Unprepared(version)) => {
+            Ok(format!("in this program; pgvector {version} is there for the next start to use"))
+        }
+        Ok(Pgvector::Unfit(why)) => Ok(format!("in this program: {why}")),
+        Ok(Pgvector::Absent) => Ok("in this program: the database has no pgvector".into()),
+        Err(error) => Err(error),
+    };
+    found.map_or_else(|error| bad("search", error), |detail| good("search", detail))
 }
 
 async fn check_contents(catalog: &Catalog, findings: &mut Vec<Finding>) {

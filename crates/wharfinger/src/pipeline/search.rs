@@ -1,16 +1,16 @@
-//! Search over one's own chunks: the query's vector against all of theirs, exactly.
+//! Search over one's own chunks: the query's vector against all of theirs, exactly. Where the database can, it compares
+//! first; the scores are ours.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
+use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::StoredVector;
 use wharfinger_lifecycle::id::FileId;
 
 use super::Trouble;
 use crate::app::App;
 use crate::uploads::{Caller, VerbError};
-
-const PAGE_VECTORS: usize = 2_000;
 
 pub struct Hit {
     pub file: FileId,
@@ -26,24 +26,18 @@ pub async fn search(app: &App, caller: &Caller, query: &str, limit: usize) -> Re
         Err(Trouble::Hopeless(why)) => return Err(VerbError::invalid("query", why)),
         Err(trouble) => return Err(VerbError::Unavailable(format!("{trouble:?}"))),
     };
-    let mut best = Best { limit, heap: BinaryHeap::new() };
-    let mut after = None;
-    loop {
-        let page = app.catalog.vectors(&caller.own_scope(), after, PAGE_VECTORS).await?;
-        let is_last = page.len() < PAGE_VECTORS;
-        after = page.last().map(|vector| (vector.file, vector.ordinal));
+    let mut best = Best { limit, found: BTreeSet::new() };
+    let mut candidates = app.catalog.candidates(caller.own_scope(), &wanted, limit);
+    while let Some(page) = candidates.next_page().await? {
         for stored in page {
             // Vectors of another model say nothing about this one's.
             if let Some(score) = cosine(&wanted, &stored.vector) {
                 best.offer(score, &stored);
             }
         }
-        if is_last {
-            break;
-        }
     }
     let mut hits = Vec::new();
-    for found in best.heap.into_sorted_vec() {
+    for found in best.found {
         let chunk = app.catalog.chunks(found.file, found.ordinal, 1).await?.pop();
         let file = app.catalog.file(found.file).await?;
         // Deleted meanwhile.
@@ -59,25 +53,38 @@ pub async fn search(app: &App, caller: &Caller, query: &str, limit: usize) -> Re
     Ok(hits)
 }
 
-/// None where the two cannot be compared.
+/// Copies what the database could compare and does not have yet.
+pub async fn copy_vectors(app: &App, stop: &CancellationToken) -> Result<(), VerbError> {
+    let mut after = None;
+    while !stop.is_cancelled() {
+        after = app.catalog.copy_vectors(after).await?;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// None where the two cannot be compared. Reckoned in 64 bits, so that what is equal but for roundings is equal in 32.
 fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
     if one.len() != other.len() {
         return None;
     }
-    let (mut dot, mut one_square, mut other_square) = (0.0f32, 0.0f32, 0.0f32);
+    let (mut dot, mut one_square, mut other_square) = (0.0f64, 0.0f64, 0.0f64);
     for (a, b) in one.iter().zip(other) {
+        let (a, b) = (f64::from(*a), f64::from(*b));
         dot += a * b;
         one_square += a * a;
         other_square += b * b;
     }
     let length = one_square.sqrt() * other_square.sqrt();
-    (length > 0.0).then(|| dot / length).filter(|score| *score > 0.0)
+    (length > 0.0).then(|| (dot / length) as f32).filter(|score| *score > 0.0)
 }
 
-/// The best so far; the worst of them is on top.
+/// The best so far, the best of them first. What comes twice is there once.
 struct Best {
     limit: usize,
-    heap: BinaryHeap<Found>,
+    found: BTreeSet<Found>,
 }
 
 struct Found {
@@ -88,14 +95,14 @@ struct Found {
 
 impl Best {
     fn offer(&mut self, score: f32, stored: &StoredVector) {
-        self.heap.push(Found { score, file: stored.file, ordinal: stored.ordinal });
-        if self.heap.len() > self.limit {
-            self.heap.pop();
+        self.found.insert(Found { score, file: stored.file, ordinal: stored.ordinal });
+        if self.found.len() > self.limit {
+            self.found.pop_last();
         }
     }
 }
 
-/// A better one is smaller, so that it is the worst which is popped; ties go to the older file.
+/// A better one is smaller; ties go to the older file.
 impl Ord for Found {
     fn cmp(&self, other: &Found) -> Ordering {
         let by_place = (self.file, self.ordinal).cmp(&(other.file, other.ordinal));
@@ -132,11 +139,11 @@ mod tests {
     #[test]
     fn the_best_are_kept_in_order() {
         let file = FileId(uuid::Uuid::nil());
-        let mut best = Best { limit: 2, heap: BinaryHeap::new() };
-        for (ordinal, score) in [(0, 0.5), (1, 0.9), (2, 0.1), (3, 0.7), (4, 0.9)] {
+        let mut best = Best { limit: 2, found: BTreeSet::new() };
+        for (ordinal, score) in [(0, 0.5), (1, 0.9), (2, 0.1), (3, 0.7), (4, 0.9), (1, 0.9)] {
             best.offer(score, &StoredVector { file, ordinal, vector: Vec::new() });
         }
-        let kept: Vec<u64> = best.heap.into_sorted_vec().iter().map(|found| found.ordinal).collect();
+        let kept: Vec<u64> = best.found.iter().map(|found| found.ordinal).collect();
         assert_eq!(kept, [1, 4]);
     }
 }

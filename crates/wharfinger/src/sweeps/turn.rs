@@ -87,7 +87,7 @@ impl Turn {
             }
             self.items.fetch_add(some.len() as u64 - 1, Ordering::Relaxed);
             match self.is_dry_run {
-                false => all.extend(look_at_many(app, &self.catalog, some, actor).await?),
+                false => all.extend(Box::pin(look_at_many(app, &self.catalog, some, actor)).await?),
                 true => all.push((some[0], foresee(app, some[0]).await)),
             }
         }

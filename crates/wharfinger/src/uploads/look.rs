@@ -113,7 +113,8 @@ pub async fn look_at_many(
     for id in ids {
         let one = match looked.remove(id) {
             Some(one) => one,
-            None => look(app, catalog, *id, actor).await,
+            // Boxed, like whatever is large and seldom needed.
+            None => Box::pin(look(app, catalog, *id, actor)).await,
         };
         match one {
             Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),

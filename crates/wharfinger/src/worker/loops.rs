@@ -10,6 +10,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
 use crate::notify;
+use crate::pipeline::search;
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
@@ -35,6 +36,7 @@ const REAPER_GATHERS: Duration = Duration::from_millis(50);
 const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
 const COUNTER_PAUSE_MS: i64 = 3_600_000;
+const VECTOR_COPIES_PAUSE_MS: i64 = 15 * 60_000;
 
 pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
@@ -161,6 +163,17 @@ pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
             () = stop.cancelled() => {}
         }
     }
+}
+
+/// Lets the database compare what was embedded before it could, or by a process that did not know.
+pub(super) async fn vector_copies(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() && app.catalog.has_pgvector() {
+        if let Err(error) = search::copy_vectors(&app, &stop).await {
+            tracing::warn!(job = "vector copies", error = ?error, "vectors could not be copied");
+        }
+        stop.run_until_cancelled(pause(&app, VECTOR_COPIES_PAUSE_MS)).await;
+    }
+    stop.cancelled().await;
 }
 
 /// Tells the webhook and Slack what owners were told.

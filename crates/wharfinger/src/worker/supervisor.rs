@@ -18,9 +18,10 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each with the roles that need it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 14] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 15] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app, stop))),
+    ("vector copies", &[Worker], |app, stop| Box::pin(loops::vector_copies(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
     ("refunds", &ProcessRole::ALL, |app, stop| Box::pin(loops::refunds(app, stop))),
     ("settlements", &[Api], |app, stop| Box::pin(loops::settlements(app, stop))),

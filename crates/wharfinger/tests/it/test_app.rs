@@ -27,6 +27,8 @@ pub const START: i64 = 1_750_000_000_000;
 pub enum Database {
     Sqlite,
     Postgres,
+    /// PostgreSQL with the extension, for what concerns search.
+    Pgvector,
 }
 
 /// Makes each of these functions a test on SQLite and one on PostgreSQL.
@@ -113,8 +115,18 @@ impl Ground {
         let mut all = vec![("WHARFINGER_DATA_DIR", folder.path().join("data").display().to_string())];
         // Most tests are about uploads: what is confirmed is ready at once, unless the test says otherwise.
         all.push(("PIPELINE_STAGES", String::new()));
-        if database == Database::Postgres {
-            all.push(("WHARFINGER_DATABASE_URL", harness::postgres::shared().create_database()));
+        let url = match database {
+            Database::Sqlite => None,
+            Database::Postgres => Some(harness::postgres::shared().create_database()),
+            Database::Pgvector => {
+                let server = harness::postgres::shared_with_pgvector();
+                let url = server.create_database();
+                server.psql(&url, "CREATE EXTENSION vector").expect("pgvector");
+                Some(url)
+            }
+        };
+        if let Some(url) = url {
+            all.push(("WHARFINGER_DATABASE_URL", url));
             all.push(("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more".into()));
         }
         all.extend(settings.iter().map(|(name, value)| (*name, (*value).to_owned())));

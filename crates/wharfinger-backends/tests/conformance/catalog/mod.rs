@@ -1,6 +1,8 @@
 //! The catalog's promises, each kept on SQLite and on PostgreSQL alike. After every case the catalog is audited.
 
+mod copying_vectors;
 mod group_commit;
+mod losing_pgvector;
 mod outage;
 mod sample;
 mod site;
@@ -39,7 +41,46 @@ macro_rules! cases {
     };
 }
 
+/// Cases where the database compares vectors, which hardly any other can tell.
+macro_rules! cases_with_pgvector {
+    ($($room:ident: $($case:ident)+;)+) => {
+        mod with_pgvector {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    super::run(super::Site::with_pgvector().await, super::$room::$case).await;
+                }
+            )+)+
+        }
+    };
+}
+
+cases_with_pgvector! {
+    searching:
+        candidates_are_ready_and_of_the_scope
+        the_best_are_among_the_candidates
+        no_page_is_missed;
+    copying_vectors:
+        the_database_brings_its_best_alone
+        of_many_that_are_alike_the_best_are_found
+        what_others_wrote_is_found_before_it_is_copied
+        copiers_share_the_work
+        what_is_copied_meanwhile_is_not_missed
+        what_pgvector_does_not_take_is_found_all_the_same
+        numbers_arrive_as_they_are;
+    losing_pgvector:
+        many_that_start_together_all_have_it
+        it_goes_from_under_us
+        it_goes_in_the_middle_of_a_search
+        what_cannot_be_used_is_named
+        who_may_not_change_the_schema_does_without;
+}
+
 cases! {
+    searching:
+        candidates_are_ready_and_of_the_scope
+        the_best_are_among_the_candidates
+        no_page_is_missed;
     opening:
         migrates_once
         two_handles_migrate_at_once

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
+use harness::postgres::Postgres;
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _};
@@ -21,6 +22,7 @@ pub(super) struct Site {
     pub(super) catalog: Catalog,
     url: CatalogUrl,
     folder: TempDir,
+    server: Option<&'static Postgres>,
 }
 
 /// Every row of every table as text, in order.
@@ -80,15 +82,42 @@ impl Site {
         let url = CatalogUrl::Sqlite(folder.path().join("catalog.sqlite"));
         let catalog = open(&url, Faults::none()).await;
         catalog.migrate(NOW).await.expect("migrated");
-        Site { catalog, url, folder }
+        Site { catalog, url, folder, server: None }
     }
 
     pub(super) async fn postgres() -> Site {
         let folder = TempDir::new().expect("a temporary folder");
         let template = postgres_template().await;
-        let url = CatalogUrl::Postgres(harness::postgres::shared().create_database_from(template));
+        let server = harness::postgres::shared();
+        let url = CatalogUrl::Postgres(server.create_database_from(template));
         let catalog = open(&url, Faults::none()).await;
-        Site { catalog, url, folder }
+        Site { catalog, url, folder, server: Some(server) }
+    }
+
+    /// A PostgreSQL whose administrator has created the extension.
+    pub(super) async fn with_pgvector() -> Site {
+        let site = Site::before_pgvector().await;
+        site.sql("CREATE EXTENSION vector").await;
+        site.catalog.migrate(NOW).await.expect("migrated");
+        assert!(site.catalog.has_pgvector());
+        site
+    }
+
+    /// A PostgreSQL whose administrator could create the extension, and has not.
+    pub(super) async fn before_pgvector() -> Site {
+        let folder = TempDir::new().expect("a temporary folder");
+        let server = harness::postgres::shared_with_pgvector();
+        let url = CatalogUrl::Postgres(server.create_database());
+        let catalog = open(&url, Faults::none()).await;
+        catalog.migrate(NOW).await.expect("migrated");
+        assert!(!catalog.has_pgvector());
+        Site { catalog, url, folder, server: Some(server) }
+    }
+
+    /// A handle of a process that signs in under another name.
+    pub(super) async fn as_role(&self, role: &str) -> Catalog {
+        let CatalogUrl::Postgres(url) = &self.url else { panic!("SQLite has no roles") };
+        open(&CatalogUrl::Postgres(url.replace("//postgres@", &format!("//{role}@"))), Faults::none()).await
     }
 
     /// Another database of the same kind, in which there is nothing at all.
@@ -160,8 +189,7 @@ impl Site {
     /// Ends the case's database; a failed case leaves it to whoever wants to look.
     pub(super) async fn remove(self) {
         self.catalog.close().await;
-        if let CatalogUrl::Postgres(url) = &self.url {
-            let server = harness::postgres::shared();
+        if let (CatalogUrl::Postgres(url), Some(server)) = (&self.url, self.server) {
             let name = url.rsplit('/').next().unwrap_or_default();
             let statement = format!("DROP DATABASE \"{name}\" WITH (FORCE)");
             server.psql(&server.admin_url(), &statement).expect("dropped");

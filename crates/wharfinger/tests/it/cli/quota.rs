@@ -11,7 +11,7 @@ use crate::test_app::Database;
 fn on(database: Database) -> (Place, Vec<(&'static str, String)>) {
     let environment = match database {
         Database::Sqlite => Vec::new(),
-        Database::Postgres => vec![
+        Database::Postgres | Database::Pgvector => vec![
             ("WHARFINGER_DATABASE_URL", harness::postgres::shared().create_database()),
             ("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more".to_owned()),
         ],

@@ -217,7 +217,8 @@ fn restart(processes: &mut [Process], n: usize, ground: &Ground) {
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_killed_once_and_nothing_is_lost() {
     let mut servers = tokio::task::spawn_blocking(|| Servers {
-        postgres: Postgres::start_with(postgres::Options { fsync: false }).expect("PostgreSQL"),
+        postgres: Postgres::start_with(postgres::Options { fsync: false, ..Default::default() })
+            .expect("PostgreSQL"),
         redis: Redis::start().expect("Redis"),
         rabbit: RabbitMq::start().expect("RabbitMQ"),
         s3: Radosgw::start().expect("S3"),
