@@ -9,6 +9,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
 use super::files::signed;
+use super::orphan_blobs::{ORPHAN, forget_deleted};
 use super::sql::{Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Scope};
@@ -60,7 +61,8 @@ pub struct ClaimedCleanup {
     pub id: CleanupId,
     pub token: i64,
     pub key: ObjectKey,
-    pub tenant: TenantId,
+    /// None: the key does not say whose it is.
+    pub tenant: Option<TenantId>,
     pub reason: String,
     pub attempts: u32,
     pub finish_at: UnixMs,
@@ -83,6 +85,8 @@ pub struct Settled {
     pub done: u64,
     pub failed: u64,
     pub exhausted: u64,
+    /// Of those that are done: objects that no row had answered for.
+    pub orphans: u64,
 }
 
 struct Claim {
@@ -134,10 +138,10 @@ fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
     Ok(ClaimedCleanup {
         id: row.parsed("id")?,
         token: row.int("lease_token")?,
-        key: ObjectKey::parse(&row.text("file_path")?)
+        // Orphans have whatever names they were given.
+        key: ObjectKey::stray(&row.text("file_path")?)
             .map_err(|_| CatalogError::Corrupt("file_path holds no key".into()))?,
-        tenant: TenantId::new(&row.text("tenant_id")?)
-            .map_err(|_| CatalogError::Corrupt("tenant_id holds a name that is none".into()))?,
+        tenant: TenantId::new(&row.text("tenant_id")?).ok(),
         reason: row.text("reason")?,
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         finish_at: row.int("finish_at")?,
@@ -187,6 +191,12 @@ impl Write for Settle {
             let ids = finished.iter().flat_map(|claim| args![claim.id.to_string()]);
             let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]);
             settled.done += tx.run_built(sql, ids.chain(pairs).collect()).await?;
+            let orphans: Vec<&str> = finished
+                .iter()
+                .filter(|claim| claim.reason == ORPHAN)
+                .map(|claim| claim.key.as_str())
+                .collect();
+            settled.orphans += forget_deleted(tx, &orphans).await?;
         }
         for (claim, outcome) in &self.outcomes {
             let (id, token) = (claim.id.to_string(), claim.token);

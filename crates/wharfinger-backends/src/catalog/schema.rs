@@ -11,6 +11,8 @@ const STEPS: &[(i64, &str)] = &[
     (3, include_str!("migrations/0003_engines.sql")),
     (4, include_str!("migrations/0004_many_processes.sql")),
     (5, include_str!("migrations/0005_pipeline.sql")),
+    (6, include_str!("migrations/0006_sweeps.sql")),
+    (7, include_str!("migrations/0007_orphan_blobs.sql")),
 ];
 
 /// The number of the newest step this program knows.

@@ -73,7 +73,10 @@ pub struct Settings {
     pub upload_min_rate_bytes: u64,
     pub window_policy: WindowPolicy,
     pub window_schedule: Cron,
+    pub abandoned_upload_ms: i64,
     pub orphan_grace_ms: i64,
+    /// None: however many.
+    pub orphan_delete_limit_percent: Option<u8>,
     pub idempotency_ttl_ms: i64,
     pub batch_timeout_ms: i64,
     pub batch_timeout_schedule: Cron,
@@ -134,6 +137,11 @@ impl Settings {
             upload_min_rate_bytes: values.size("UPLOAD_MIN_RATE_BYTES", 1, u64::MAX)?,
             window_policy: window_policy(&values.text("UPLOAD_WINDOW_POLICY")?)?,
             window_schedule: cron("UPLOAD_WINDOW_SCHEDULE", values)?,
+            abandoned_upload_ms: values.whole("ABANDONED_UPLOAD_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,
+            orphan_delete_limit_percent: match values.whole("ORPHAN_DELETE_LIMIT_PERCENT", 0, 100)? {
+                0 => None,
+                percent => Some(percent as u8),
+            },
             orphan_grace_ms: values.whole("ORPHAN_BLOB_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
             idempotency_ttl_ms: values.whole("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
             batch_timeout_ms: values.whole("BATCH_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,

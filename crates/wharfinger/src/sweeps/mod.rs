@@ -2,10 +2,11 @@
 //! one item never ends a sweep.
 
 pub mod expired_batches;
+pub mod orphan_blobs;
 pub mod pending_cleanups;
 pub mod quota_sync;
 mod turn;
-pub mod unfinished_uploads;
+mod unfinished_uploads;
 pub mod upload_window;
 
 pub use turn::{LEASE_MS, Looked, Sweep, Turn, take_turn};

@@ -57,7 +57,8 @@ pub async fn run_for(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, V
     outcome
 }
 
-async fn delete_due(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
+/// The same, without a word about it.
+pub(super) async fn delete_due(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let batch_max = app.blobs.caps().delete_batch_max.min(BATCH_MAX);
     loop {
@@ -84,6 +85,7 @@ async fn delete_due(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, Ve
         outcome.done += settled.done;
         outcome.failed += settled.failed;
         outcome.exhausted += settled.exhausted;
+        metric::orphans_deleted(settled.orphans);
     }
 }
 
@@ -128,7 +130,8 @@ fn judge(
         }
         Err(error) => {
             metric::cleanup_failed("refused");
-            tracing::warn!(job = NAME, tenant = %cleanup.tenant, error = %error, attempt = cleanup.attempts + 1,
+            let tenant = cleanup.tenant.as_ref().map_or("", |tenant| tenant.as_str());
+            tracing::warn!(job = NAME, tenant, error = %error, attempt = cleanup.attempts + 1,
                 "the store refused a delete");
             CleanupOutcome::Refused {
                 error: error.to_string(),

@@ -72,6 +72,8 @@ pub struct Turn {
     progress_at: AtomicI64,
     /// Cancelled when nothing new is to be begun.
     stop: CancellationToken,
+    /// Everything is found and counted, and nothing changed.
+    dry: bool,
 }
 
 impl Turn {
@@ -81,7 +83,17 @@ impl Turn {
             catalog: app.catalog.clone(),
             progress_at: AtomicI64::new(app.clock.now()),
             stop: CancellationToken::new(),
+            dry: false,
         }
+    }
+
+    /// For a run that only says what it would do.
+    pub fn dry(app: &App) -> Turn {
+        Turn { dry: true, ..Turn::by_hand(app) }
+    }
+
+    pub fn is_dry_run(&self) -> bool {
+        self.dry
     }
 
     pub fn under(app: &App, fence: Fence) -> Turn {

@@ -5,7 +5,7 @@ use serde::Serialize;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
-use super::{Turn, record, unfinished_uploads};
+use super::{Turn, record};
 use crate::app::App;
 use crate::uploads::look::{Looked, look};
 use crate::uploads::{VerbError, land};
@@ -23,8 +23,6 @@ pub struct Outcome {
     pub checked: u64,
     pub reclaimed: u64,
     pub rescued: u64,
-    /// Uploads in parts that no file knew of.
-    pub abandoned: u64,
     #[serde(skip)]
     pub failed: u64,
 }
@@ -35,30 +33,21 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     if let Err(error) = land::clear_left_behind(app).await {
         tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
     }
-    let mut outcome = look_at_all_due(app, turn).await;
+    let outcome = look_at_all_due(app, turn).await;
     if outcome == Err(VerbError::TakenOver) {
         return outcome;
-    }
-    match unfinished_uploads::run(app, turn).await {
-        Ok(abandoned) => {
-            if let Ok(outcome) = &mut outcome {
-                outcome.abandoned = abandoned;
-            }
-        }
-        Err(error) => tracing::warn!(job = NAME, error = ?error, "unfinished uploads could not be looked at"),
     }
     record(app, turn, NAME, started_at, &outcome).await;
     forget_keys(app, turn).await;
     forget_notices(app, turn).await;
     if let Ok(outcome) = &outcome
-        && outcome.checked + outcome.abandoned > 0
+        && outcome.checked > 0
     {
         tracing::info!(
             job = NAME,
             checked = outcome.checked,
             reclaimed = outcome.reclaimed,
             rescued = outcome.rescued,
-            abandoned = outcome.abandoned,
             failed = outcome.failed,
             durationMs = app.clock.now() - started_at,
             "overdue files looked at"

@@ -1,0 +1,1 @@
+-- What sweeps keep of their runs.
