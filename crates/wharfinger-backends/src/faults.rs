@@ -29,13 +29,33 @@ pub struct Injected {
     pub call: &'static str,
 }
 
+/// Which calls go wrong.
+#[derive(Debug)]
+enum When {
+    /// The one with this number, counted from 1.
+    Nth(u64),
+    /// Of the calls of one name each whose number this divides.
+    Each(&'static str, u64),
+}
+
 #[derive(Debug)]
 struct Plan {
     calls: AtomicU64,
-    at: u64,
+    when: When,
     fault: Fault,
     dead: AtomicBool,
     held: AtomicBool,
+}
+
+impl Plan {
+    /// Counts a call, if it is one that counts.
+    fn is_hit(&self, call: &'static str) -> bool {
+        let count = || self.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        match self.when {
+            When::Nth(at) => count() == at,
+            When::Each(name, nth) => name == call && count() % nth == 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -48,9 +68,18 @@ impl Faults {
 
     /// Goes wrong at call number `at`, counted from 1.
     pub fn at(at: u64, fault: Fault) -> Faults {
+        Faults::planned(When::Nth(at), fault)
+    }
+
+    /// Of the calls of this name every `nth` fails, for ever.
+    pub fn each(call: &'static str, nth: u64) -> Faults {
+        Faults::planned(When::Each(call, nth), Fault::Fail)
+    }
+
+    fn planned(when: When, fault: Fault) -> Faults {
         Faults(Some(Arc::new(Plan {
             calls: AtomicU64::new(0),
-            at,
+            when,
             fault,
             dead: AtomicBool::new(false),
             held: AtomicBool::new(false),
@@ -90,7 +119,7 @@ impl Faults {
         if plan.dead.load(Ordering::SeqCst) {
             return hit;
         }
-        if plan.calls.fetch_add(1, Ordering::SeqCst) + 1 != plan.at {
+        if !plan.is_hit(call) {
             return work.await;
         }
         match plan.fault {

@@ -55,9 +55,55 @@ impl ObjectKey {
         if sound { Ok(ObjectKey(text.to_owned())) } else { Err(BadKey) }
     }
 
+    /// Takes a name that somebody else gave, as a store lists it: below `uploads/` or `derived/`, and of parts that
+    /// lead nowhere else, whatever they are joined to.
+    pub fn stray(text: &str) -> Result<ObjectKey, BadKey> {
+        let below = [UPLOADS, DERIVED].into_iter().find_map(|folder| text.strip_prefix(folder));
+        let sound = below.is_some_and(|rest| {
+            rest.split('/').all(|part| {
+                !matches!(part, "" | "." | "..")
+                    && part.len() <= crate::limits::KEY_PART_BYTES_MAX
+                    // The last stands for bytes that are no text: the key would be another's.
+                    && !part.chars().any(|c| c.is_control() || c == '\\' || c == char::REPLACEMENT_CHARACTER)
+            })
+        });
+        if sound && text.len() <= crate::limits::KEY_BYTES_MAX {
+            Ok(ObjectKey(text.to_owned()))
+        } else {
+            Err(BadKey)
+        }
+    }
+
+    /// Whose it is by its name; a name of another form says nothing.
+    pub fn owner(&self) -> Option<(TenantId, UserId)> {
+        let mut parts = self.0.split('/').skip(1);
+        let tenant = TenantId::new(&decode_part(parts.next()?)?).ok()?;
+        let user = UserId::new(&decode_part(parts.next()?)?).ok()?;
+        parts.next().map(|_| (tenant, user))
+    }
+
+    /// The file it is of by its name.
+    pub fn file(&self) -> Option<FileId> {
+        self.0.split('/').nth(3)?.parse().ok()
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// What the names of all objects of a tenant, or of one of its users, begin with.
+pub fn folders_of(tenant: &TenantId, user: Option<&UserId>) -> [String; 2] {
+    let mut owned = format!("{}/", encode_part(tenant.as_str()));
+    if let Some(user) = user {
+        owned = format!("{owned}{}/", encode_part(user.as_str()));
+    }
+    [format!("{DERIVED}{owned}"), format!("{UPLOADS}{owned}")]
+}
+
+/// The first name that sorts behind everything in a folder, whose own name ends in a slash.
+pub fn behind(folder: &str) -> String {
+    format!("{}0", folder.strip_suffix('/').unwrap_or(folder))
 }
 
 impl fmt::Display for ObjectKey {
@@ -86,6 +132,18 @@ pub fn encode_part(text: &str) -> String {
     out
 }
 
+/// The text that is encoded so, in that one spelling.
+fn decode_part(part: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut pieces = part.split('%');
+    bytes.extend_from_slice(pieces.next()?.as_bytes());
+    for piece in pieces {
+        bytes.push(u8::from_str_radix(piece.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&piece.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok().filter(|text| encode_part(text) == part)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -100,6 +158,54 @@ mod tests {
         assert!(ObjectKey::parse("/uploads/x").is_err());
         assert!(ObjectKey::parse("uploads/x/").is_err());
         assert!(ObjectKey::parse("").is_err());
+    }
+
+    #[test]
+    fn strays_stay_below_their_folders() {
+        for sound in
+            ["uploads/stray.bin", "uploads/a/b/c/d e.ü", "derived/x", "uploads/..a/.b", "uploads/%zz"]
+        {
+            assert_eq!(ObjectKey::stray(sound).map(|key| key.to_string()).as_deref(), Ok(sound));
+        }
+        for unsound in [
+            "uploads",
+            "uploads/",
+            "uploads/x/",
+            "uploads//x",
+            "uploads/../x",
+            "uploads/a/./x",
+            "uploads2/x",
+            "upload/x",
+            ".wharfinger/store",
+            "RAW/x",
+            "/uploads/x",
+            "x/uploads/y",
+            "uploads/a\0b",
+            "uploads/a\nb",
+            "uploads/a\\b",
+            "uploads/\u{fffd}",
+            "",
+        ] {
+            assert_eq!(ObjectKey::stray(unsound), Err(BadKey), "{unsound:?}");
+        }
+        assert!(ObjectKey::stray(&format!("uploads/{}", "a".repeat(256))).is_err());
+        assert!(ObjectKey::stray(&format!("uploads/{}", "a/".repeat(600))).is_err());
+    }
+
+    #[test]
+    fn a_name_says_whose_it_is() {
+        let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id");
+        let (tenant, user) = (TenantId::new("a.b/ü").expect("a name"), UserId::new("u%41").expect("a name"));
+        let key = ObjectKey::original(&tenant, &user, file);
+        assert_eq!(key.owner(), Some((tenant.clone(), user.clone())));
+        assert_eq!(key.file(), Some(file));
+        let folders = folders_of(&tenant, Some(&user));
+        assert!(key.as_str().starts_with(&folders[1]) && key.as_str() < behind(&folders[1]).as_str());
+        assert!(key.as_str().starts_with(&folders_of(&tenant, None)[1]));
+        for other in ["uploads/t", "uploads/t/u", "uploads/%zz/u/f", "uploads/%2e/u/f", "uploads/a b/u/f"] {
+            assert_eq!(ObjectKey::stray(other).expect("a stray").owner(), None, "{other}");
+        }
+        assert_eq!(behind(UPLOADS), "uploads0");
     }
 
     proptest! {

@@ -10,6 +10,8 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
 /// Each part of an object's key, as encoded: what file systems and stores take as one name.
 pub const KEY_PART_BYTES_MAX: usize = 255;
+/// A whole key, as stores take one.
+pub const KEY_BYTES_MAX: usize = 1_024;
 
 /// The largest quota and the largest file: far above any store, far below an overflow of `i64` sums.
 pub const QUOTA_BYTES_MAX: u64 = 1 << 60;

@@ -42,8 +42,6 @@ pub struct App {
     pub disk: Option<Arc<DiskStore>>,
     /// Whether the store and the catalog agree; where they do not, nothing is deleted without a person's word.
     pub store_is_ours: AtomicBool,
-    /// When unfinished uploads are looked for again.
-    pub next_unfinished_at: AtomicI64,
     pub policy: UploadPolicy,
     /// What confirmed files go through.
     pub plan: Plan,
@@ -189,7 +187,6 @@ impl App {
             catalog,
             blobs,
             disk,
-            next_unfinished_at: AtomicI64::new(0),
             store_is_ours: AtomicBool::new(standing == store::Standing::Ours),
             policy,
             plan,

@@ -90,6 +90,12 @@ pub mod metric {
             "webhook_disabled",
             "1 if the webhook's receiver answered 410 Gone and is left alone"
         );
+        describe_counter!(
+            "orphan_blobs_deleted_total",
+            "Objects that no row answered for and that were deleted"
+        );
+        describe_gauge!("orphan_blobs", "Objects that no row answers for, found and not deleted yet");
+        describe_gauge!("missing_blobs", "Live files' objects that the last scan did not find in the store");
         describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
         describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
         describe_counter!(
@@ -149,6 +155,10 @@ pub mod metric {
 
     pub fn cleanup_failed(error_type: &'static str) {
         counter!("resource_cleanup_failures_total", "error_type" => error_type).increment(1);
+    }
+
+    pub fn orphans_deleted(count: u64) {
+        counter!("orphan_blobs_deleted_total").increment(count);
     }
 
     /// What came of telling another system something.
@@ -228,6 +238,10 @@ pub mod metric {
                 sweep_succeeded(known.name(), at);
             }
         }
+        let orphans = app.catalog.orphans(&Scope::All, 0).await?;
+        gauge!("orphan_blobs").set(orphans.count as f64);
+        let missing = app.catalog.missing_blobs(&Scope::All, 0).await?;
+        gauge!("missing_blobs").set(missing.count as f64);
         let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
         gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);
         gauge!("pending_cleanups", "state" => "exhausted").set(cleanups.exhausted as f64);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
-use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::key::{DERIVED, ObjectKey};
 
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, Part, PartGrant, PartLimits, PartStore,
@@ -75,8 +75,17 @@ impl BlobStore for FaultyBlobs {
         outcomes
     }
 
+    /// Goes wrong before its first object, and is named by where it looks.
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
-        self.inner.list(prefix, start_after)
+        let call = if prefix.starts_with(DERIVED) { "list derived" } else { "list" };
+        let (faults, listing) = (self.faults.clone(), self.inner.list(prefix, start_after));
+        stream::once(async move { faults.around(call, async { Ok::<_, BlobError>(listing) }).await })
+            .try_flatten()
+            .boxed()
+    }
+
+    fn lists_from_anywhere(&self) -> bool {
+        self.inner.lists_from_anywhere()
     }
 
     async fn make_durable(&self, key: &ObjectKey) -> Result<(), BlobError> {

@@ -212,6 +212,11 @@ pub trait BlobStore: Send + Sync {
     /// All objects under a prefix, in the order of their keys' bytes, after a key.
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>>;
 
+    /// Whether a listing that starts after a key costs nothing for what comes before it.
+    fn lists_from_anywhere(&self) -> bool {
+        true
+    }
+
     /// Makes sure that an object which was seen survives a power cut, where seeing it is not enough for that.
     async fn make_durable(&self, _key: &ObjectKey) -> Result<(), BlobError> {
         Ok(())

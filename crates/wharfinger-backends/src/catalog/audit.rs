@@ -6,7 +6,7 @@ use super::error::CatalogError;
 use super::sql::args;
 
 /// A rule and a query for the rows that break it, each with a text column `what`.
-const RULES: [(&str, &str); 14] = [
+const RULES: [(&str, &str); 16] = [
     (
         "a tenant is charged for what its files are charged (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
@@ -66,6 +66,16 @@ const RULES: [(&str, &str); 14] = [
         "SELECT d.file_id AS what FROM (SELECT file_id FROM chunks UNION SELECT file_id FROM text_parts \
          UNION SELECT file_id FROM stage_outputs UNION SELECT file_id FROM objects WHERE kind = 'derived') d \
          LEFT JOIN files f ON f.id = d.file_id WHERE f.id IS NULL OR f.pipeline_status = 'deleted'",
+    ),
+    (
+        "nobody has orders to delete what is alive (I4)",
+        "SELECT p.file_path AS what FROM pending_cleanups p JOIN objects o ON o.key = p.file_path \
+         JOIN files f ON f.id = o.file_id WHERE f.pipeline_status <> 'deleted'",
+    ),
+    (
+        "an orphan that is queued has its order (I6)",
+        "SELECT b.key AS what FROM orphan_blobs b WHERE b.queued_at IS NOT NULL \
+         AND NOT EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = b.key)",
     ),
     (
         "a file's batch is there and its owner's (I11)",

@@ -9,10 +9,10 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
 use super::files::signed;
-use super::outbox::{self, Outbound};
+use super::orphan_blobs::{ORPHAN, forget_deleted};
 use super::sql::{Arg, Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Scope, Tells};
+use super::{Catalog, Scope, Tells, outbox};
 
 /// How long an exhausted row waits between its attempts.
 pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
@@ -93,7 +93,8 @@ pub struct ClaimedCleanup {
     pub id: CleanupId,
     pub token: i64,
     pub key: ObjectKey,
-    pub tenant: TenantId,
+    /// None: the key does not say whose it is.
+    pub tenant: Option<TenantId>,
     pub reason: String,
     pub attempts: u32,
     pub finish_at: UnixMs,
@@ -116,6 +117,8 @@ pub struct Settled {
     pub done: u64,
     pub failed: u64,
     pub exhausted: u64,
+    /// Of those that are done: objects that no row had answered for.
+    pub orphans: u64,
 }
 
 struct Claim {
@@ -167,10 +170,10 @@ fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
     Ok(ClaimedCleanup {
         id: row.parsed("id")?,
         token: row.int("lease_token")?,
-        key: ObjectKey::parse(&row.text("file_path")?)
+        // Orphans have whatever names they were given.
+        key: ObjectKey::stray(&row.text("file_path")?)
             .map_err(|_| CatalogError::Corrupt("file_path holds no key".into()))?,
-        tenant: TenantId::new(&row.text("tenant_id")?)
-            .map_err(|_| CatalogError::Corrupt("tenant_id holds a name that is none".into()))?,
+        tenant: TenantId::new(&row.text("tenant_id")?).ok(),
         reason: row.text("reason")?,
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         finish_at: row.int("finish_at")?,
@@ -229,6 +232,12 @@ impl Write for Settle {
             let ids = finished.iter().flat_map(|claim| args![claim.id.to_string()]);
             let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]);
             settled.done += tx.run_built(sql, ids.chain(pairs).collect()).await?;
+            let orphans: Vec<&str> = finished
+                .iter()
+                .filter(|claim| claim.reason == ORPHAN)
+                .map(|claim| claim.key.as_str())
+                .collect();
+            settled.orphans += forget_deleted(tx, &orphans).await?;
         }
         for (claim, outcome) in &self.outcomes {
             let (id, token) = (claim.id.to_string(), claim.token);
@@ -285,10 +294,10 @@ impl Write for Settle {
         }
         if let Some(given_up) = given_up.filter(|_| self.tells.slack) {
             let message = format!(
-                "{} deletes were refused too often and are tried once a day from now on, the first for tenant {}: {}",
-                given_up.count, given_up.first.tenant, given_up.error
+                "{} deletes were refused too often and are tried once a day from now on, the first of {}: {}",
+                given_up.count, given_up.first.key, given_up.error
             );
-            outbox::insert(tx, &given_up.first.tenant, &Outbound::Alert { message }, self.now).await?;
+            outbox::alert(tx, message, self.now).await?;
         }
         Ok(Verdict::Commit(settled))
     }

@@ -19,6 +19,8 @@ mod job_claims;
 mod jobs;
 mod notices;
 mod objects;
+mod orphan_blobs;
+mod orphan_scans;
 mod outbox;
 mod pgvector;
 mod quotas;
@@ -62,6 +64,11 @@ pub use idempotency::KeyUse;
 pub use job_claims::{JobClaim, LeasedJob};
 pub use jobs::{DeadJob, Fate, NewJob};
 pub use notices::Notification;
+pub use orphan_blobs::{
+    KeySample, MissingBlob, MissingBlobs, ORPHAN, ObjectRow, ObjectState, OrderedOrphans, Orphans,
+    QueuedOrphans,
+};
+pub use orphan_scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTally};
 pub use outbox::{Destination, Outbound, OutboxLine};
 pub use pgvector::{DIMENSIONS_MAX, Pgvector};
 pub use quotas::Drift;

@@ -92,6 +92,16 @@ pub(super) async fn insert(
     insert_all(tx, &[NewLine { tenant, what, at: now }]).await
 }
 
+/// Alerts are nobody's in particular.
+const ALL_TENANTS: &str = "-";
+
+/// For operators, where anybody tells them.
+pub(super) async fn alert(tx: &mut Tx<'_>, message: String, now: UnixMs) -> Result<(), CatalogError> {
+    let tenant =
+        TenantId::new(ALL_TENANTS).map_err(|_| CatalogError::Corrupt("a fixed name is none".into()))?;
+    insert(tx, &tenant, &Outbound::Alert { message }, now).await
+}
+
 pub(super) async fn insert_all(tx: &mut Tx<'_>, lines: &[NewLine<'_>]) -> Result<(), CatalogError> {
     for lines in lines.chunks(LINES_PER_STATEMENT) {
         let mut args = Vec::new();

@@ -12,6 +12,7 @@ const STEPS: &[(i64, &str)] = &[
     (4, include_str!("migrations/0004_many_processes.sql")),
     (5, include_str!("migrations/0005_pipeline.sql")),
     (6, include_str!("migrations/0006_sweeps.sql")),
+    (7, include_str!("migrations/0007_orphan_blobs.sql")),
 ];
 
 /// The number of the newest step this program knows.

@@ -9,6 +9,7 @@ mod extract;
 mod files;
 mod health;
 mod maintenance;
+mod orphans;
 mod problem;
 mod quota;
 mod server;
@@ -120,6 +121,7 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(batches::cancel))
         .routes(routes!(quota::get))
         .routes(routes!(quota::set))
+        .routes(routes!(orphans::get))
         .routes(routes!(maintenance::trigger))
         .routes(routes!(maintenance::status))
         .routes(routes!(maintenance::pending))

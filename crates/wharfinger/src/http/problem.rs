@@ -187,6 +187,7 @@ impl From<VerbError> for Problem {
                 tracing::warn!(error = %why, "a verb could not be carried out");
                 Problem::unavailable()
             }
+            VerbError::StoreInDoubt(_) => of(StatusCode::CONFLICT, "store_in_doubt", "Store in doubt"),
             // No call is made by a sweep.
             VerbError::TakenOver => Problem::unavailable(),
             VerbError::Internal(why) => {

@@ -4,6 +4,7 @@
 pub mod abandoned_uploads;
 pub mod expired_batches;
 pub mod old_failures;
+pub mod orphan_blobs;
 pub mod orphan_cleanup;
 pub mod pending_cleanups;
 pub mod quota_sync;
@@ -11,7 +12,7 @@ mod report;
 mod run;
 mod schedule;
 mod turn;
-pub mod unfinished_uploads;
+mod unfinished_uploads;
 pub mod upload_window;
 
 pub use report::Report;

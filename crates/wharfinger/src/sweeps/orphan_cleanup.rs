@@ -4,7 +4,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Turn, abandoned_uploads, old_failures};
+use super::{Turn, abandoned_uploads, old_failures, orphan_blobs};
 use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
@@ -14,6 +14,7 @@ pub const NAME: &str = "orphan-cleanup";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
+    pub orphan_blobs: orphan_blobs::Outcome,
     pub abandoned_uploads: abandoned_uploads::Outcome,
     pub old_failures: old_failures::Outcome,
     /// Milliseconds.
@@ -25,11 +26,17 @@ pub struct Outcome {
 
 impl Outcome {
     pub(super) fn is_quiet(&self) -> bool {
-        *self == Outcome { execution_time: self.execution_time, ..Outcome::default() }
+        let blobs = orphan_blobs::Outcome { listed: self.orphan_blobs.listed, ..Default::default() };
+        *self == Outcome { orphan_blobs: blobs, execution_time: self.execution_time, ..Outcome::default() }
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
         let mut troubles = self.errors.clone();
+        troubles.extend(self.orphan_blobs.stopped.clone());
+        if self.orphan_blobs.errors > 0 {
+            let count = self.orphan_blobs.errors;
+            troubles.push(format!("{count} orphans or parts of the store met errors, the log says why"));
+        }
         let items = self.abandoned_uploads.errors + self.old_failures.errors;
         if items > 0 {
             troubles.push(format!("{items} files could not be looked at, the log says why"));
@@ -53,6 +60,8 @@ impl Outcome {
 pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     let started_at = app.clock.now();
     let mut outcome = Outcome::default();
+    let ended = Box::pin(orphan_blobs::run(app, turn)).await.map(|found| outcome.orphan_blobs = found);
+    outcome.note("orphan blobs", ended)?;
     let ended = abandoned_uploads::run(app, turn, &mut outcome.abandoned_uploads).await;
     outcome.note("abandoned uploads", ended)?;
     let ended = old_failures::run(app, turn, &mut outcome.old_failures).await;

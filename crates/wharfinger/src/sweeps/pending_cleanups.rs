@@ -69,6 +69,7 @@ pub async fn run_for(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, V
         outcome.done += settled.done;
         outcome.failed += settled.failed;
         outcome.exhausted += settled.exhausted;
+        metric::orphans_deleted(settled.orphans);
     }
 }
 
@@ -113,7 +114,8 @@ fn judge(
         }
         Err(error) => {
             metric::cleanup_failed("refused");
-            tracing::warn!(job = NAME, tenant = %cleanup.tenant, error = %error, attempt = cleanup.attempts + 1,
+            let tenant = cleanup.tenant.as_ref().map_or("", |tenant| tenant.as_str());
+            tracing::warn!(job = NAME, tenant, error = %error, attempt = cleanup.attempts + 1,
                 "the store refused a delete");
             CleanupOutcome::Refused {
                 error: error.to_string(),

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
-use super::{Turn, unfinished_uploads};
+use super::Turn;
 use crate::app::App;
 use crate::uploads::look::Looked;
 use crate::uploads::{VerbError, land};
@@ -24,8 +24,6 @@ pub struct Outcome {
     pub checked: u64,
     pub reclaimed: u64,
     pub rescued: u64,
-    /// Uploads in parts that no file knew of.
-    pub abandoned: u64,
     /// Files that could not be looked at.
     pub errors: u64,
 }
@@ -38,11 +36,7 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     if let Err(error) = land::clear_left_behind(app).await {
         tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
     }
-    let mut outcome = look_at_all_due(app, turn).await?;
-    match unfinished_uploads::run(app, turn).await {
-        Ok(abandoned) => outcome.abandoned = abandoned,
-        Err(error) => tracing::warn!(job = NAME, error = ?error, "unfinished uploads could not be looked at"),
-    }
+    let outcome = look_at_all_due(app, turn).await?;
     forget_keys(app, turn).await;
     forget_notices(app, turn).await;
     Ok(outcome)

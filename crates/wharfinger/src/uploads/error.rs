@@ -64,6 +64,9 @@ pub enum VerbError {
     /// The sweep that did this has lost its turn to another process.
     #[error("another process has taken this over")]
     TakenOver,
+    /// A person has to say what is true before anything is deleted.
+    #[error("{0}")]
+    StoreInDoubt(String),
     #[error("something is wrong here that trying again does not mend")]
     Internal(String),
 }

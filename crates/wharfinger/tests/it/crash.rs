@@ -382,6 +382,7 @@ async fn heal(ground: &Ground, server: &TestApp) {
         ground.advance(2 * 3_600_000);
     }
     server.settle().await;
+    server.scan_orphans().await;
 }
 
 /// Whatever goes wrong on the way, the webhook hears of every file, and by the ids that the catalog knows.

@@ -15,6 +15,7 @@ use wharfinger::app::App;
 use wharfinger::clock::Clock;
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::roles::Roles;
+use wharfinger::sweeps::{Turn, orphan_blobs};
 use wharfinger::uploads::{Caller, Role};
 use wharfinger::{http, worker};
 use wharfinger_backends::faults::Faults;
@@ -408,6 +409,11 @@ impl TestApp {
     /// Does all background work that is due at the clock's time.
     pub async fn settle(&self) {
         worker::run_all_due(&self.app).await.expect("background work");
+    }
+
+    /// Compares the store with the catalog, and deletes what nobody answers for.
+    pub async fn scan_orphans(&self) -> orphan_blobs::Outcome {
+        orphan_blobs::run(&self.app, &Turn::by_hand(&self.app)).await.expect("a scan")
     }
 
     /// Whole or in parts, as it was granted; of parts the last answer.

@@ -196,6 +196,11 @@ impl BlobStore for AzureStore {
         list::objects(self, prefix, start_after)
     }
 
+    /// An older service, or an emulator, lists all from the beginning.
+    fn lists_from_anywhere(&self) -> bool {
+        self.learned().starts_from
+    }
+
     fn now(&self) -> UnixMs {
         self.client.skew.store_now()
     }

@@ -40,6 +40,17 @@ const BATCH: &str = "a file's batch is there and its owner's (I11)";
 const COMPLETED: &str = "a completed batch waits for nothing";
 const LOOK: &str = "whatever is not at rest says when it is looked at next (I15)";
 
+pub(super) async fn the_audit_finds_wrong_orders(site: &Site) {
+    let file = furnished(site).await;
+    let order = format!("UPDATE pending_cleanups SET file_path = '{}'", file.key);
+    finds(site, &order, &["nobody has orders to delete what is alive (I4)"], file.key.as_str()).await;
+    mend(site, "UPDATE pending_cleanups SET file_path = 'uploads/x'").await;
+    let queued = "INSERT INTO orphan_blobs (key, size, modified_at, scan_id, found_at, queued_at) \
+        VALUES ('uploads/y', 1, 1, 's', 1, 1)";
+    finds(site, queued, &["an orphan that is queued has its order (I6)"], "uploads/y").await;
+    mend(site, "UPDATE orphan_blobs SET queued_at = NULL").await;
+}
+
 pub(super) async fn the_audit_finds_wrong_quotas(site: &Site) {
     furnished(site).await;
     let set = |column: &str, by: &str| {

@@ -34,7 +34,7 @@ pub(super) async fn an_order_is_claimed_with_all_it_says(site: &Site) {
         id,
         token: 1,
         key: file.key,
-        tenant: tenant("harbour"),
+        tenant: Some(tenant("harbour")),
         reason: "deleted".into(),
         attempts: 0,
         finish_at: SILENT,

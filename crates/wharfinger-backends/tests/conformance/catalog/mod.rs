@@ -224,6 +224,14 @@ cases! {
         what_is_not_waited_for_gets_no_upload
         bytes_that_came_too_late_are_under_orders
         facts_are_set_and_counted;
+    orphans:
+        rows_say_what_must_be_there
+        an_empty_catalog_has_no_sample
+        a_large_catalog_is_sampled_all_over
+        progress_is_counted_once
+        an_orphan_is_ordered_once_and_forgotten_with_its_order
+        what_is_alive_or_under_orders_is_not_ordered
+        outdated_findings_are_forgotten_in_bounded_batches;
     claiming_cleanups:
         an_order_is_claimed_with_all_it_says
         a_claim_is_a_lease
@@ -247,7 +255,8 @@ cases! {
         the_audit_finds_lost_objects_and_files
         the_audit_finds_histories_that_cannot_be
         the_audit_finds_a_row_nobody_looks_at
-        the_audit_finds_files_of_wrong_batches;
+        the_audit_finds_files_of_wrong_batches
+        the_audit_finds_wrong_orders;
     guards:
         a_row_not_at_rest_is_looked_at
         a_file_is_what_it_can_be

@@ -57,7 +57,8 @@ fn sample(metrics: &str, start: &str) -> Option<f64> {
 /// The recorder is the process's: this is the only test that reads it, and its tenant is its own.
 #[tokio::test]
 async fn metrics_carry_the_names_of_the_contract() {
-    let ground = Ground::new(Database::Sqlite);
+    let settings = [("ORPHAN_DELETE_LIMIT_PERCENT", "0"), ("ORPHAN_BLOB_GRACE_MS", "0")];
+    let ground = Ground::with(Database::Sqlite, &settings);
     let server = ground.start().await;
     get(&server, "/metrics").await.expect(200);
     let tenant = "tenant-of-the-metrics-test";
@@ -71,6 +72,10 @@ async fn metrics_carry_the_names_of_the_contract() {
     me.init("unconfirmed", 7).await.expect(201);
     ground.advance(3_660_000);
     server.settle().await;
+    let of_kept = ground.blob_dir().join("uploads").join(tenant).join("u").join(&kept);
+    std::fs::rename(&of_kept, ground.blob_dir().join("uploads/stray")).expect("lost, and an orphan at once");
+    let scanned = server.scan_orphans().await;
+    assert_eq!((scanned.deleted, scanned.missing), (1, 1));
 
     let answer = server.http.get(format!("{}/metrics", server.url)).send().await.expect("an answer");
     assert!(answer.headers()["content-type"].to_str().expect("text").starts_with("text/plain"));
@@ -83,6 +88,8 @@ async fn metrics_carry_the_names_of_the_contract() {
     assert_eq!(sample(&text, "file_pipeline_status{status=\"ready\"}"), Some(1.0));
     assert_eq!(sample(&text, "file_pipeline_status{status=\"registered\"}"), Some(0.0));
     assert!(!text.contains("file_pipeline_status{status=\"deleted\"}"), "the deleted are in no figure");
+    assert_eq!((sample(&text, "missing_blobs "), sample(&text, "orphan_blobs ")), (Some(1.0), Some(0.0)));
+    assert!(sample(&text, "orphan_blobs_deleted_total").is_some_and(|count| count >= 1.0), "{text}");
     assert_eq!(sample(&text, "pending_cleanups{state=\"pending\"}"), Some(1.0));
     assert_eq!(sample(&text, "pending_cleanups{state=\"exhausted\"}"), Some(0.0));
     for sweep in ["pending-cleanups", "upload-window"] {

@@ -2,6 +2,8 @@
 
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::store::{self, Standing};
+use wharfinger::sweeps::{Turn, orphan_blobs};
+use wharfinger::uploads::VerbError;
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -60,13 +62,14 @@ async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
     let parts = server.app.blobs.in_parts().expect("S3 takes parts");
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
     let upload = parts.begin(&key, None).await.expect("begun");
-    server.settle().await;
+    let doubt = orphan_blobs::run(&server.app, &Turn::by_hand(&server.app)).await;
+    assert!(matches!(doubt, Err(VerbError::StoreInDoubt(_))), "{doubt:?}");
     assert_eq!(parts.parts(&key, &upload).await.expect("kept"), []);
 
     store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
     let standing = store::check(&server.app.catalog, &server.app.place()).await.expect("looked");
     assert_eq!(standing, Standing::Ours);
-    server.settle().await;
+    server.scan_orphans().await;
     assert!(parts.parts(&key, &upload).await.is_err(), "ended now");
 }
 

@@ -161,6 +161,8 @@ async fn an_upload_that_no_file_knows_is_ended(site: Site) {
     store(&server).begin(&nobodys, None).await.expect("begun");
     assert_eq!(unfinished(&server).await.len(), 3);
     server.settle().await;
+    let swept = server.scan_orphans().await;
+    assert_eq!((swept.deleted, swept.errors), (2, 0), "{swept:?}");
     assert_eq!(unfinished(&server).await, known, "only what is known is left");
 
     // Known or not: what is confirmed has no other upload.

@@ -3,6 +3,7 @@
 mod abandoned_uploads;
 mod by_hand;
 mod old_failures;
+mod orphans;
 
 use serde_json::{Value, json};
 

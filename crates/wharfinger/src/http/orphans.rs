@@ -1,0 +1,119 @@
+//! What has lost its other half: objects without rows, rows without objects, uploads that nobody came back to.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::{MissingBlob, OrphanBlob, Scope};
+
+use super::Shared;
+use super::auth::Person;
+use super::problem::Problem;
+use crate::app::App;
+use crate::clock::rfc3339;
+use crate::uploads::VerbError;
+
+const SAMPLES_MAX: usize = 20;
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrphansView {
+    /// When the store was last compared with the catalog; null: never yet.
+    last_scan_time: Option<String>,
+    orphan_blobs: OrphanBlobsView,
+    abandoned_uploads: AbandonedUploadsView,
+    missing_blobs: MissingBlobsView,
+}
+
+/// Objects that no live file answers for: found by the last scan, and not deleted yet.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrphanBlobsView {
+    count: u64,
+    /// Bytes.
+    total_size: u64,
+    /// The first of them, in the order of their names.
+    samples: Vec<OrphanBlobView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrphanBlobView {
+    file_path: String,
+    size: u64,
+    last_modified: String,
+}
+
+/// Uploads that are still not confirmed after ABANDONED_UPLOAD_THRESHOLD_MS.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AbandonedUploadsView {
+    count: u64,
+    /// Milliseconds since the oldest began; null: there is none.
+    oldest_age: Option<i64>,
+}
+
+/// Live files whose objects the last scan did not find in the store.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MissingBlobsView {
+    count: u64,
+    samples: Vec<MissingBlobView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MissingBlobView {
+    file_id: String,
+    file_name: String,
+    file_path: String,
+}
+
+impl From<OrphanBlob> for OrphanBlobView {
+    fn from(blob: OrphanBlob) -> Self {
+        OrphanBlobView { file_path: blob.key, size: blob.size, last_modified: rfc3339(blob.modified_at) }
+    }
+}
+
+impl From<MissingBlob> for MissingBlobView {
+    fn from(blob: MissingBlob) -> Self {
+        MissingBlobView { file_id: blob.file_id, file_name: blob.file_name, file_path: blob.key }
+    }
+}
+
+/// Show orphans
+#[utoipa::path(
+    get, path = "/api/v2/uploads/orphans", tag = "maintenance", operation_id = "orphans",
+    responses((status = 200, body = OrphansView, description = "What the last scan found in the caller's scope and is still so")),
+)]
+pub(super) async fn get(
+    State(app): State<Shared>,
+    Person(caller): Person,
+) -> Result<Json<OrphansView>, Problem> {
+    Ok(Json(seen_by(&app, &caller.scope()).await?))
+}
+
+async fn seen_by(app: &App, scope: &Scope) -> Result<OrphansView, VerbError> {
+    let now = app.clock.now();
+    let last_scan_at = app.catalog.last_scan_at().await?;
+    let orphans = app.catalog.orphans(scope, SAMPLES_MAX).await?;
+    let missing = app.catalog.missing_blobs(scope, SAMPLES_MAX).await?;
+    let before = now.saturating_sub(app.settings.sweeps.abandoned_after_ms);
+    let (abandoned, oldest_at) = app.catalog.unconfirmed_since(scope, before).await?;
+    Ok(OrphansView {
+        last_scan_time: last_scan_at.map(rfc3339),
+        orphan_blobs: OrphanBlobsView {
+            count: orphans.count,
+            total_size: orphans.bytes,
+            samples: orphans.samples.into_iter().map(OrphanBlobView::from).collect(),
+        },
+        abandoned_uploads: AbandonedUploadsView {
+            count: abandoned,
+            oldest_age: oldest_at.map(|at| now.saturating_sub(at)),
+        },
+        missing_blobs: MissingBlobsView {
+            count: missing.count,
+            samples: missing.samples.into_iter().map(MissingBlobView::from).collect(),
+        },
+    })
+}

@@ -1,0 +1,122 @@
+//! Where a scan keeps what it finds: in the catalog, or for a dry run in memory, where only numbers and a few names
+//! stay.
+
+use std::sync::{Mutex, PoisonError};
+
+use wharfinger_backends::catalog::{Catalog, CatalogError, ScanProgress, ScanRange, ScanTally};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::key::ObjectKey;
+
+use super::JOB;
+use super::compare::Differences;
+use crate::uploads::VerbError;
+
+pub(super) const SAMPLES_MAX: usize = 20;
+/// Outdated findings that are forgotten in one transaction.
+const FORGET_MAX: usize = 500;
+
+pub(super) enum Book<'c> {
+    Catalog { catalog: &'c Catalog, scan: String },
+    Memory(Mutex<(ScanTally, Vec<String>)>),
+}
+
+/// What was found in a range since it was last written down.
+#[derive(Default)]
+pub(super) struct Entry {
+    pub(super) pages: u32,
+    pub(super) found: Differences,
+}
+
+impl Entry {
+    pub(super) fn add(&mut self, page: Differences) {
+        self.pages += 1;
+        self.found.listed += page.listed;
+        self.found.orphans.extend(page.orphans);
+        self.found.undeletable.extend(page.undeletable);
+        self.found.missing.extend(page.missing);
+    }
+}
+
+impl Book<'_> {
+    /// Moves a range on to a key, with all that was found on the way.
+    pub(super) async fn enter(
+        &self,
+        range: &mut ScanRange,
+        to: &str,
+        entry: Entry,
+        now: UnixMs,
+    ) -> Result<(), VerbError> {
+        if to == range.at {
+            return Ok(());
+        }
+        for key in entry.found.undeletable.iter().take(SAMPLES_MAX) {
+            tracing::warn!(job = JOB, key = ?key, action = "kept", "an orphan has a name that nobody can delete");
+        }
+        match self {
+            Book::Memory(totals) => {
+                let (tally, samples) = &mut *totals.lock().unwrap_or_else(PoisonError::into_inner);
+                *tally += ScanTally {
+                    listed: entry.found.listed,
+                    found: entry.found.orphans.len() as u64,
+                    undeletable: entry.found.undeletable.len() as u64,
+                    missing: entry.found.missing.len() as u64,
+                };
+                let left = SAMPLES_MAX.saturating_sub(samples.len());
+                samples.extend(entry.found.orphans.into_iter().take(left).map(|orphan| orphan.key));
+            }
+            Book::Catalog { catalog, scan } => {
+                let progress = ScanProgress {
+                    scan: scan.clone(),
+                    ordinal: range.ordinal,
+                    from: range.at.clone(),
+                    to: to.to_owned(),
+                    listed: entry.found.listed,
+                    undeletable: entry.found.undeletable.len() as u64,
+                    found: entry.found.orphans,
+                    missing: entry.found.missing,
+                    now,
+                };
+                let new = ours(catalog.advance_scan(progress).await)?;
+                report_missing(&new);
+            }
+        }
+        range.at = to.to_owned();
+        Ok(())
+    }
+
+    /// Says that a range has been compared to its end.
+    pub(super) async fn finish(&self, range: &mut ScanRange) -> Result<(), VerbError> {
+        if let Book::Catalog { catalog, scan } = self {
+            while !ours(catalog.finish_range(scan, range.ordinal, FORGET_MAX).await)? {}
+        }
+        range.is_done = true;
+        Ok(())
+    }
+}
+
+/// A scan that is not where we left it is another's by now.
+pub(super) fn ours<T>(outcome: Result<T, CatalogError>) -> Result<T, VerbError> {
+    outcome.map_err(|error| match error {
+        CatalogError::Stale => VerbError::TakenOver,
+        other => other.into(),
+    })
+}
+
+/// Each once, when it is found for the first time.
+fn report_missing(keys: &[String]) {
+    for key in keys.iter().take(SAMPLES_MAX) {
+        let key = ObjectKey::parse(key).ok();
+        let file = key.as_ref().and_then(ObjectKey::file).map(|id| id.to_string());
+        let tenant = key.as_ref().and_then(ObjectKey::owner).map(|(tenant, _)| tenant.to_string());
+        tracing::error!(
+            job = JOB,
+            fileId = file,
+            tenant,
+            action = "reported",
+            "an object of a live file is not in the store: somebody else has removed it"
+        );
+    }
+    if keys.len() > SAMPLES_MAX {
+        tracing::error!(job = JOB, count = keys.len(), "so many objects of live files are not in the store");
+    }
+}

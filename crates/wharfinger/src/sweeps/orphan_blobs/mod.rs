@@ -1,0 +1,258 @@
+//! Fault: an object that no live row answers for, because a PUT came after everything about its file was over, or a
+//! hand or a bug put it there; and a row whose object is gone. Compares the whole store with the catalog, orders
+//! orphans to be deleted, and reports what is missing. Nothing is deleted where the store may not be this catalog's,
+//! or where far more would go than is likely.
+
+mod book;
+mod compare;
+mod ranges;
+mod scan;
+
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::{OrphanScan, ScanTally, Scope};
+
+use super::orphan_cleanup::NAME as JOB;
+use super::{Turn, pending_cleanups, unfinished_uploads};
+use crate::app::App;
+use crate::store::{self, ClaimError, Standing};
+use crate::telemetry::metric;
+use crate::uploads::VerbError;
+use book::{Book, ours};
+use scan::Scan;
+
+/// A scan that was cut short is gone on with for so long; after that too much may have changed.
+const GOES_ON_MS_MAX: i64 = 86_400_000;
+const QUEUED_AT_ONCE: usize = 500;
+
+/// How a scan goes through the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub objects_per_page: usize,
+    /// Progress is written down after so many.
+    pub pages_per_entry: u32,
+    /// Into how many ranges `uploads/` and `derived/` are cut, each at most.
+    pub ranges_max: usize,
+    /// How many of them are scanned side by side.
+    pub at_once: usize,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { objects_per_page: 1_000, pages_per_entry: 10, ranges_max: 8, at_once: 4 }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// Objects, and uploads in parts, that nothing in the catalog answers for.
+    pub total: u64,
+    /// Those of them that the store had deleted when the run ended.
+    pub deleted: u64,
+    /// Those that it did not delete when asked to, or that cannot be deleted, and parts of the store that could not be
+    /// compared. What another process is deleting at that moment is in neither.
+    pub errors: u64,
+    /// Why nothing was deleted although something was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
+    /// Of a dry run: some of what would be deleted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<String>,
+    #[serde(skip)]
+    pub listed: u64,
+    /// Rows of live files whose object was not there.
+    #[serde(skip)]
+    pub missing: u64,
+}
+
+pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+    run_at(app, turn, Pace::default()).await
+}
+
+/// Objects first, then uploads in parts; the one does not wait for the other to go well.
+pub async fn run_at(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
+    check_store(app).await?;
+    let scanned = scan(app, turn, pace).await;
+    if matches!(scanned, Err(VerbError::TakenOver | VerbError::StoreInDoubt(_))) || turn.is_cut_short() {
+        return scanned;
+    }
+    let uploads = unfinished_uploads::end_all(app, turn).await;
+    let mut outcome = scanned?;
+    match uploads {
+        Ok(uploads) => {
+            outcome.total += uploads.found;
+            outcome.deleted += uploads.ended;
+            outcome.errors += uploads.failed;
+            metric::orphans_deleted(uploads.ended);
+        }
+        Err(error) => {
+            outcome.errors += 1;
+            tracing::warn!(job = JOB, error = ?error, "unfinished uploads could not be looked at");
+        }
+    }
+    Ok(outcome)
+}
+
+/// Whether the store is this catalog's, and as old. Asked before a scan, and before anything follows from it.
+async fn check_store(app: &App) -> Result<(), VerbError> {
+    match store::check(&app.catalog, &app.place()).await {
+        Ok(Standing::Ours) => Ok(()),
+        Ok(Standing::New) => Err(VerbError::StoreInDoubt("the catalog does not know its store yet".into())),
+        Ok(Standing::Restored { catalog, store }) => Err(VerbError::StoreInDoubt(format!(
+            "the store counts {store} and the catalog {catalog}: it seems to come from a backup, and objects that it \
+             does not know may be alive. If it is right, run `wharfinger doctor --accept-store`"
+        ))),
+        Err(ClaimError::Catalog(error)) => Err(error.into()),
+        Err(ClaimError::Folder(_, error) | ClaimError::Blobs(_, error)) => Err(error.into()),
+        Err(error @ (ClaimError::Foreign(..) | ClaimError::Unmarked(_) | ClaimError::UnmarkedFolder(..))) => {
+            Err(VerbError::StoreInDoubt(error.to_string()))
+        }
+    }
+}
+
+async fn scan(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
+    if turn.is_dry_run() {
+        return scan_dry(app, turn, pace).await;
+    }
+    let begun = go_on_or_begin(app, turn, pace).await?;
+    let book = Book::Catalog { catalog: &turn.catalog, scan: begun.id.clone() };
+    let failed_ranges = Scan { app, turn, pace, book }.run(begun.ranges).await?;
+    let Some(scanned) = turn.catalog.open_scan().await?.filter(|open| open.id == begun.id) else {
+        return Err(VerbError::TakenOver);
+    };
+    let mut tally = ScanTally::default();
+    scanned.ranges.iter().for_each(|range| tally += range.tally);
+    let mut outcome = Outcome {
+        total: tally.found + tally.undeletable,
+        errors: failed_ranges + tally.undeletable,
+        listed: tally.listed,
+        missing: tally.missing,
+        ..Outcome::default()
+    };
+    if turn.is_cut_short() {
+        return Ok(outcome);
+    }
+    if let Some(why) = too_many(app, tally) {
+        tracing::error!(job = JOB, listed = tally.listed, found = tally.found, action = "stopped", "{why}");
+        ours(turn.catalog.end_scan(&scanned.id, Some(why.clone()), app.clock.now()).await)?;
+        app.notice_bell.notify_one();
+        outcome.stopped = Some(why);
+        return Ok(outcome);
+    }
+    delete_found(app, turn, &scanned.id, &mut outcome, tally).await?;
+    tracing::info!(
+        job = JOB,
+        listed = tally.listed,
+        orphans = outcome.total,
+        missing = tally.missing,
+        deleted = outcome.deleted,
+        errors = outcome.errors,
+        "the store was compared with the catalog"
+    );
+    Ok(outcome)
+}
+
+/// Takes up the scan that was cut short, if it looked at the same store in the same way.
+async fn go_on_or_begin(app: &App, turn: &Turn, pace: Pace) -> Result<OrphanScan, VerbError> {
+    let now = app.clock.now();
+    let store = app.catalog.fact("store").await?.unwrap_or_default();
+    let premise = format!("{store} {} grace {}", app.settings.blobs, app.settings.sweeps.orphan_grace_ms);
+    if let Some(open) = turn.catalog.open_scan().await?
+        && open.premise == premise
+        && now.saturating_sub(open.started_at) < GOES_ON_MS_MAX
+    {
+        return Ok(open);
+    }
+    let ranges = cut(app, pace).await?;
+    Ok(turn.catalog.begin_scan(&premise, ranges, now).await?)
+}
+
+async fn cut(app: &App, pace: Pace) -> Result<Vec<wharfinger_backends::catalog::ScanRange>, VerbError> {
+    let ranges_max = if app.blobs.lists_from_anywhere() { pace.ranges_max } else { 1 };
+    let sample = app.catalog.sample_keys().await?;
+    Ok(ranges::cut(&sample, ranges_max, pace.objects_per_page))
+}
+
+/// A scan of which a part failed is judged by what it listed: what it found there is as true as if it were whole.
+fn too_many(app: &App, tally: ScanTally) -> Option<String> {
+    let percent = app.settings.sweeps.orphan_limit_percent?;
+    let is_over = u128::from(tally.found) * 100 > u128::from(tally.listed) * u128::from(percent);
+    is_over.then(|| {
+        format!(
+            "{} of {} objects seem to be orphans, more than {percent} % (ORPHAN_DELETE_LIMIT_PERCENT): none was \
+             deleted. Is this the right catalog? GET /api/v2/uploads/orphans shows some of them; if they may go, run \
+             the sweep once with a higher limit, or 0",
+            tally.found, tally.listed
+        )
+    })
+}
+
+/// Orders everything that was found to be deleted, ends the scan, and sees to the deleting.
+async fn delete_found(
+    app: &App,
+    turn: &Turn,
+    scan: &str,
+    outcome: &mut Outcome,
+    tally: ScanTally,
+) -> Result<(), VerbError> {
+    if tally.found > 0 {
+        check_store(app).await?;
+    }
+    let mut after = String::new();
+    loop {
+        if !turn.goes_on(app) {
+            return Ok(());
+        }
+        let batch = turn.catalog.queue_orphans(scan, &after, QUEUED_AT_ONCE, app.clock.now()).await?;
+        if batch.kept > 0 {
+            tracing::info!(
+                job = JOB,
+                kept = batch.kept,
+                action = "kept",
+                "what looked like orphans has rows by now"
+            );
+        }
+        match batch.last {
+            Some(last) => after = last,
+            None => break,
+        }
+    }
+    ours(turn.catalog.end_scan(scan, None, app.clock.now()).await)?;
+    let queued = turn.catalog.ordered_orphans(scan).await?.queued;
+    if queued > 0 {
+        app.cleanup_bell.notify_one();
+        app.wake_bell.notify_one();
+        if let Err(error) = pending_cleanups::run_for(app, turn, &Scope::All).await {
+            if error == VerbError::TakenOver {
+                return Err(error);
+            }
+            tracing::warn!(job = JOB, error = ?error, "orphans are left to the reaper");
+        }
+    }
+    let ordered = turn.catalog.ordered_orphans(scan).await?;
+    outcome.total = ordered.queued + tally.undeletable;
+    outcome.deleted = ordered.deleted;
+    outcome.errors += ordered.failed;
+    Ok(())
+}
+
+async fn scan_dry(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
+    let scan = Scan { app, turn, pace, book: Book::Memory(Mutex::default()) };
+    let failed_ranges = scan.run(cut(app, pace).await?).await?;
+    let (tally, samples) = match scan.book {
+        Book::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),
+        Book::Catalog { .. } => Default::default(),
+    };
+    Ok(Outcome {
+        total: tally.found + tally.undeletable,
+        deleted: 0,
+        errors: failed_ranges + tally.undeletable,
+        stopped: too_many(app, tally),
+        samples,
+        listed: tally.listed,
+        missing: tally.missing,
+    })
+}

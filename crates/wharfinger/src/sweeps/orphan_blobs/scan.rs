@@ -1,0 +1,107 @@
+//! Goes through all ranges, some of them side by side. A page that cannot be read is tried again; then its range is
+//! left for the next run, and the others go on.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use wharfinger_backends::catalog::ScanRange;
+use wharfinger_lifecycle::retry::Backoff;
+
+use super::book::{Book, Entry};
+use super::compare::{Listing, compare};
+use super::{JOB, Pace};
+use crate::app::App;
+use crate::sweeps::Turn;
+use crate::uploads::VerbError;
+
+const TRIES_MAX: u32 = 4;
+const PAUSE: Backoff = Backoff { base_ms: 200, cap_ms: 5_000 };
+/// Findings that are held before they are written down.
+const FINDINGS_MAX: usize = 1_000;
+
+pub(super) struct Scan<'s> {
+    pub(super) app: &'s App,
+    pub(super) turn: &'s Turn,
+    pub(super) pace: Pace,
+    pub(super) book: Book<'s>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RangeEnd {
+    Done,
+    CutShort,
+    Failed,
+}
+
+impl Scan<'_> {
+    /// Answers how many ranges could not be gone through.
+    pub(super) async fn run(&self, ranges: Vec<ScanRange>) -> Result<u64, VerbError> {
+        let open = ranges.into_iter().filter(|range| !range.is_done);
+        let mut ends =
+            futures::stream::iter(open).map(|range| self.range(range)).buffer_unordered(self.pace.at_once);
+        let mut failed = 0;
+        while let Some(end) = ends.next().await {
+            failed += u64::from(end? == RangeEnd::Failed);
+        }
+        Ok(failed)
+    }
+
+    async fn range(&self, mut range: ScanRange) -> Result<RangeEnd, VerbError> {
+        let mut attempt = 1;
+        loop {
+            let was_at = range.at.clone();
+            let error = match self.go_on(&mut range).await {
+                Ok(end) => return Ok(end),
+                Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
+                Err(error) => error,
+            };
+            if range.at != was_at {
+                attempt = 1;
+            }
+            if attempt >= TRIES_MAX {
+                tracing::warn!(job = JOB, error = ?error, after = %range.at, upto = %range.upto, action = "left",
+                    "a part of the store could not be compared, and is left for the next run");
+                return Ok(RangeEnd::Failed);
+            }
+            let pause = PAUSE.delay_ms(attempt, rand::random());
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            attempt += 1;
+        }
+    }
+
+    async fn go_on(&self, range: &mut ScanRange) -> Result<RangeEnd, VerbError> {
+        let app = self.app;
+        let mut listing = Listing::new(app.blobs.list(&range.folder, Some(&range.at)), &range.upto);
+        let mut entry = Entry::default();
+        let mut at = range.at.clone();
+        loop {
+            if !self.turn.goes_on(app) {
+                self.book.enter(range, &at, entry, app.clock.now()).await?;
+                return Ok(RangeEnd::CutShort);
+            }
+            let compared = async {
+                let page = listing.page(self.pace.objects_per_page).await?;
+                let (upto, is_last) = (page.upto.clone(), page.is_last);
+                Ok((compare(app, page, &at).await?, upto, is_last))
+            };
+            let (differences, upto, is_last) = match compared.await {
+                Ok(compared) => compared,
+                Err(error) => {
+                    // What was compared before it counts.
+                    self.book.enter(range, &at, entry, app.clock.now()).await?;
+                    return Err(error);
+                }
+            };
+            entry.add(differences);
+            at = upto;
+            let findings = entry.found.orphans.len() + entry.found.missing.len();
+            if is_last || entry.pages >= self.pace.pages_per_entry || findings >= FINDINGS_MAX {
+                self.book.enter(range, &at, std::mem::take(&mut entry), app.clock.now()).await?;
+            }
+            if is_last {
+                self.book.finish(range).await?;
+                return Ok(RangeEnd::Done);
+            }
+        }
+    }
+}

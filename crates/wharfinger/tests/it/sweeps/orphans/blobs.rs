@@ -1,0 +1,236 @@
+//! Objects without rows and rows without objects, on local disk: what is found, and what is left alone.
+
+use super::{DAY_MS, HOUR_MS, UNLIMITED, is_there, key_of, plant, scan, stored, unknown_key};
+use crate::oracle;
+use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use wharfinger::sweeps::orphan_blobs::run;
+use wharfinger::sweeps::{Turn, orphan_blobs};
+use wharfinger::uploads::Role;
+
+async fn uploads(server: &TestApp, count: usize) -> Vec<String> {
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        ids.push(server.me().upload("cargo", b"bytes").await);
+    }
+    ids
+}
+
+async fn an_orphan_goes_after_the_grace_and_never_before(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    let server = ground.start().await;
+    uploads(&server, 5).await;
+    plant(&ground, &unknown_key(1), DAY_MS - 60_000);
+    let none = scan(&server).await;
+    assert_eq!((none.total, none.deleted, none.errors, none.listed), (0, 0, 0, 6));
+    assert!(is_there(&ground, &unknown_key(1)), "it may be somebody's");
+
+    plant(&ground, &unknown_key(1), DAY_MS + 1_000);
+    let found = scan(&server).await;
+    assert_eq!((found.total, found.deleted, found.errors), (1, 1, 0));
+    oracle::all_is_healed(&ground, &server).await;
+    let again = scan(&server).await;
+    assert_eq!(
+        (again.total, again.deleted, again.errors, again.listed),
+        (0, 0, 0, 5),
+        "nothing is left to do"
+    );
+}
+
+async fn what_came_after_the_end_of_its_file_needs_no_grace(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    let server = ground.start().await;
+    uploads(&server, 3).await;
+    let file = server.me().upload("cargo", b"bytes").await;
+    server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    // Its order is not carried out yet: nobody has lost it.
+    assert_eq!(scan(&server).await.total, 0);
+    assert!(is_there(&ground, &key_of(&file)));
+    server.settle().await;
+    assert!(!is_there(&ground, &key_of(&file)));
+    assert_eq!(scan(&server).await.total, 0);
+
+    plant(&ground, &key_of(&file), 0);
+    let late = scan(&server).await;
+    assert_eq!((late.total, late.deleted), (1, 1));
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn unconfirmed_uploads_are_nobodys_orphans(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let server = ground.start().await;
+    let waiting = server.me().init("cargo", 5).await.expect(201);
+    let absent = server.me().init("cargo", 5).await.expect(201);
+    server.put_bytes(&waiting, b"bytes").await.expect(200);
+    let seen = scan(&server).await;
+    assert_eq!((seen.total, seen.missing, seen.listed), (0, 0, 1));
+    server.me().confirm(waiting["fileId"].as_str().expect("an id")).await.expect(200);
+    server
+        .me()
+        .confirm(absent["fileId"].as_str().expect("an id"))
+        .await
+        .expect_problem(409, "object_missing");
+}
+
+/// Whatever lies below our two folders goes, and nothing beside them.
+async fn strays_of_any_name_go_and_neighbours_stay(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    let server = ground.start().await;
+    uploads(&server, 3).await;
+    let strays = [
+        "uploads/stray.bin",
+        "uploads/a/b/c/d",
+        "uploads/a b/it's ü %41.txt",
+        "uploads/t/u/no-id",
+        "uploads/t/u2",
+        "uploads/x..y/z",
+        "derived/t/u/x",
+        "derived/~",
+    ];
+    // Hidden names are the file system's own.
+    let neighbours =
+        ["uploads2/x", "upload/x", "uploads.bak", "derived2/x", "RAW/2026/x", "other", "uploads/t/.nfs01"];
+    for key in strays.iter().chain(&neighbours) {
+        plant(&ground, key, 2 * DAY_MS);
+    }
+    let found = scan(&server).await;
+    assert_eq!((found.total, found.deleted, found.errors), (8, 8, 0));
+    assert_eq!(found.listed, 11, "neighbours are not even looked at");
+    for key in strays {
+        assert!(!is_there(&ground, key), "{key}");
+    }
+    for key in neighbours {
+        assert!(is_there(&ground, key), "{key}");
+    }
+}
+
+/// Names that sort differently by bytes than by any language's rules, in folders that are each other's beginnings.
+async fn the_order_of_names_is_that_of_their_bytes(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let server = ground.start().await;
+    let tenants =
+        ["images", "images2", "images-2", "Images", "images.", "im", "ü", "~", "a/b", "%", "z z", "i_"];
+    for tenant in tenants {
+        for user in ["u", "U", "u.", "u0", "-"] {
+            server.as_user(tenant, user, Role::User).upload("cargo", b"bytes").await;
+        }
+    }
+    let before = stored(&ground);
+    plant(&ground, "uploads/images!/x", 1);
+    plant(&ground, "uploads/images/x", 1);
+    plant(&ground, "uploads/imagesz", 1);
+    let found = scan(&server).await;
+    assert_eq!((found.total, found.deleted, found.missing, found.listed), (3, 3, 0, 63));
+    assert_eq!(stored(&ground), before);
+    let all_at_once = orphan_blobs::run(&server.app, &Turn::by_hand(&server.app)).await.expect("a scan");
+    assert_eq!((all_at_once.total, all_at_once.missing, all_at_once.listed), (0, 0, 60));
+}
+
+async fn what_is_missing_is_reported_until_it_is_back(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let me = server.me();
+    let ids = uploads(&server, 3).await;
+    let path = ground.blob_dir().join(key_of(&ids[1]));
+    let away = ground.folder().join("away");
+    let missing = async || {
+        let seen = me.get("/api/v2/uploads/orphans").await.expect(200);
+        let samples = seen["missingBlobs"]["samples"].as_array().expect("a list").clone();
+        assert_eq!(seen["missingBlobs"]["count"], samples.len());
+        samples
+            .into_iter()
+            .map(|sample| sample["fileId"].as_str().expect("an id").to_owned())
+            .collect::<Vec<_>>()
+    };
+    std::fs::rename(&path, &away).expect("somebody takes it away");
+    for _ in 0..2 {
+        let seen = scan(&server).await;
+        assert_eq!((seen.total, seen.missing, seen.deleted), (0, 1, 0));
+        assert_eq!(missing().await, [ids[1].clone()]);
+    }
+    assert_eq!(me.file(&ids[1]).await["status"], "ready", "nothing is deleted for it");
+
+    std::fs::rename(&away, &path).expect("it is brought back");
+    assert_eq!(scan(&server).await.missing, 0);
+    assert_eq!(missing().await, Vec::<String>::new());
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM missing_blobs").await, 0);
+
+    std::fs::remove_file(&path).expect("and taken for good");
+    scan(&server).await;
+    assert_eq!(missing().await.len(), 1);
+    me.delete(&format!("/api/v2/files/{}", ids[1])).await.expect(204);
+    assert_eq!(missing().await.len(), 0, "of a file that is deleted nothing is missed");
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// What stages have made counts too; what an attempt that did not end well has made does not have to be there.
+async fn what_stages_made_is_compared_as_well(database: Database) {
+    let settings = [UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")];
+    let ground = Ground::with_stages(database, "extract,chunk", &settings);
+    let server = ground.start().await;
+    server.me().enqueue("letter.txt", b"a letter of some words").await;
+    server.settle().await;
+    let derived: Vec<String> =
+        stored(&ground).into_iter().filter(|key| key.starts_with("derived/")).collect();
+    assert_eq!(derived.len(), 1);
+    let seen = scan(&server).await;
+    assert_eq!((seen.total, seen.missing, seen.listed), (0, 0, 2));
+
+    std::fs::remove_file(ground.blob_dir().join(&derived[0])).expect("taken away");
+    assert_eq!(scan(&server).await.missing, 1);
+    ground.execute("DELETE FROM text_parts").await;
+    assert_eq!(scan(&server).await.missing, 0, "nobody relies on it");
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM missing_blobs").await, 0);
+}
+
+async fn a_dry_run_changes_nothing(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    let server = ground.start().await;
+    let ids = uploads(&server, 3).await;
+    std::fs::remove_file(ground.blob_dir().join(key_of(&ids[0]))).expect("taken away");
+    for n in 0..30 {
+        plant(&ground, &unknown_key(n), 2 * DAY_MS);
+    }
+    let before = stored(&ground);
+    let dry = run(&server.app, &Turn::dry(&server.app)).await.expect("a dry run");
+    assert_eq!((dry.total, dry.deleted, dry.errors, dry.missing, dry.listed), (30, 0, 0, 1, 32));
+    assert_eq!((dry.samples.len(), dry.samples[0].clone()), (20, unknown_key(0)));
+    assert_eq!(stored(&ground), before);
+    let written = "SELECT (SELECT COUNT(*) FROM orphan_blobs) + (SELECT COUNT(*) FROM orphan_scans) \
+        + (SELECT COUNT(*) FROM orphan_scan_ranges) + (SELECT COUNT(*) FROM missing_blobs) \
+        + (SELECT COUNT(*) FROM pending_cleanups)";
+    assert_eq!(ground.scalar(written).await, 0);
+    let shown = serde_json::to_value(&dry).expect("JSON");
+    assert_eq!((&shown["total"], &shown["deleted"], &shown["errors"]), (&30.into(), &0.into(), &0.into()));
+    assert_eq!(scan(&server).await.deleted, 30);
+}
+
+/// Tombstones outnumber what is in the store, and are passed by.
+async fn a_long_row_of_tombstones_is_passed_by(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let server = ground.start().await;
+    let kept = uploads(&server, 2).await;
+    for id in uploads(&server, 20).await {
+        server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
+    }
+    server.settle().await;
+    let last = uploads(&server, 2).await;
+    let seen = scan(&server).await;
+    assert_eq!((seen.total, seen.missing, seen.listed), (0, 0, 4));
+    ground.advance(HOUR_MS);
+    for id in kept.iter().chain(&last) {
+        assert!(is_there(&ground, &key_of(id)));
+    }
+}
+
+on_each_database!(
+    an_orphan_goes_after_the_grace_and_never_before,
+    what_came_after_the_end_of_its_file_needs_no_grace,
+    unconfirmed_uploads_are_nobodys_orphans,
+    strays_of_any_name_go_and_neighbours_stay,
+    the_order_of_names_is_that_of_their_bytes,
+    what_is_missing_is_reported_until_it_is_back,
+    what_stages_made_is_compared_as_well,
+    a_dry_run_changes_nothing,
+    a_long_row_of_tombstones_is_passed_by,
+);

@@ -1,0 +1,243 @@
+//! Scans that are cut off, taken over, doubled, or kept from a part of the store: nothing is lost, done twice, or left.
+
+use super::{
+    DAY_MS, HOUR_MS, SMALL, UNLIMITED, is_there, key_of, plant, scan, stored, try_scan, unknown_key,
+};
+use crate::oracle;
+use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use tokio_util::sync::CancellationToken;
+use wharfinger::sweeps::orphan_blobs::{self, run_at};
+use wharfinger::sweeps::{LEASE_MS, Turn};
+use wharfinger::uploads::VerbError;
+use wharfinger_backends::catalog::{Fence, SweepClaim, SweepTurn};
+use wharfinger_backends::faults::{Fault, Faults};
+
+const ORPHANS: u64 = 5;
+
+fn plant_orphans(ground: &Ground) {
+    for n in 0..ORPHANS {
+        plant(ground, &unknown_key(n), 2 * DAY_MS);
+    }
+}
+
+fn orphans_left(ground: &Ground) -> u64 {
+    (0..ORPHANS).filter(|n| is_there(ground, &unknown_key(*n))).count() as u64
+}
+
+/// Past every pause between attempts.
+async fn settle_later(ground: &Ground, server: &TestApp) {
+    for _ in 0..3 {
+        ground.advance(2 * HOUR_MS);
+        server.settle().await;
+    }
+}
+
+async fn living(ground: &Ground) -> Vec<String> {
+    let server = ground.start().await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(server.me().upload("cargo", b"bytes").await);
+    }
+    server.crash().await;
+    ids
+}
+
+async fn a_scan_that_crashes_at_any_call_is_gone_on_with(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    let ids = living(&ground).await;
+    let mut n = 0;
+    loop {
+        n += 1;
+        assert!(n < 300, "a scan makes no end of calls");
+        plant_orphans(&ground);
+        let fault = Fault::ALL[n as usize % Fault::ALL.len()];
+        let faults = Faults::at(n, fault);
+        let server = ground.start_with(faults.clone()).await;
+        let _ = try_scan(&server).await;
+        let reached = faults.calls() >= n;
+        server.crash().await;
+
+        let server = ground.start().await;
+        oracle::catalog_is_sound(&server).await;
+        let healed = scan(&server).await;
+        assert_eq!(healed.errors, 0, "{fault:?} at {n}: {healed:?}");
+        settle_later(&ground, &server).await;
+        assert_eq!(orphans_left(&ground), 0, "{fault:?} at {n}");
+        let again = scan(&server).await;
+        assert_eq!((again.total, again.missing, again.listed), (0, 0, 3), "{fault:?} at {n}");
+        oracle::all_is_healed_at(&ground, &server, &format!("{fault:?} at {n}")).await;
+        server.crash().await;
+        if !reached {
+            break;
+        }
+    }
+    assert!(n > 10 && ids.iter().all(|id| is_there(&ground, &key_of(id))));
+}
+
+async fn claim(server: &TestApp) -> Fence {
+    let claim = SweepClaim {
+        name: "orphan-cleanup",
+        owner: "a process".into(),
+        now: server.app.clock.now(),
+        lease_ms: LEASE_MS,
+        only_if_due: true,
+    };
+    match server.app.catalog.claim_sweep(claim).await.expect("asked") {
+        SweepTurn::Ours(fence) => fence,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn who_lost_its_turn_orders_nothing(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    living(&ground).await;
+    plant_orphans(&ground);
+    let (zombie, heir) = (ground.start().await, ground.start().await);
+    let lost = Turn::under(&zombie.app, claim(&zombie).await);
+    ground.advance(LEASE_MS);
+    let turn = Turn::under(&heir.app, claim(&heir).await);
+    assert_eq!(run_at(&zombie.app, &lost, SMALL).await, Err(VerbError::TakenOver));
+    let written = "SELECT (SELECT COUNT(*) FROM orphan_scans) + (SELECT COUNT(*) FROM orphan_blobs) \
+        + (SELECT COUNT(*) FROM pending_cleanups)";
+    assert_eq!((ground.scalar(written).await, orphans_left(&ground)), (0, ORPHANS));
+
+    let swept = run_at(&heir.app, &turn, SMALL).await.expect("its turn");
+    assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
+    oracle::all_is_healed(&ground, &heir).await;
+}
+
+/// Taken over in the middle: the heir goes on where the other was, and counts nothing twice.
+async fn who_takes_over_goes_on_where_the_other_was(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    let ids = living(&ground).await;
+    plant_orphans(&ground);
+    for n in 1.. {
+        let server = ground.start_with(Faults::at(n, Fault::CrashBefore)).await;
+        let _ = try_scan(&server).await;
+        server.crash().await;
+        let (listed, open) = (
+            ground.scalar("SELECT CAST(COALESCE(SUM(listed), 0) AS BIGINT) FROM orphan_scan_ranges").await,
+            ground.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE done = 0").await,
+        );
+        if listed > 0 && open > 0 {
+            break;
+        }
+        assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0, "the middle was missed");
+    }
+    let id = ground.texts("SELECT id FROM orphan_scans").await;
+    let server = ground.start().await;
+    let swept = scan(&server).await;
+    assert_eq!(ground.texts("SELECT id FROM orphan_scans").await, id, "the same scan");
+    assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
+    assert_eq!(swept.listed, ORPHANS + ids.len() as u64, "each object was counted once");
+
+    // One that was left for too long, or looked at another store, is not gone on with.
+    plant_orphans(&ground);
+    let stop = CancellationToken::new();
+    stop.cancel();
+    run_at(&server.app, &Turn::by_hand(&server.app).until(&stop), SMALL).await.expect("cut short at once");
+    let begun = ground.texts("SELECT id FROM orphan_scans WHERE ended_at IS NULL").await;
+    assert_eq!(begun.len(), 1);
+    ground.advance(DAY_MS as i64);
+    assert_eq!(scan(&server).await.deleted, ORPHANS);
+    assert_ne!(ground.texts("SELECT id FROM orphan_scans").await, begun);
+}
+
+async fn a_shutdown_stops_at_a_page(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    living(&ground).await;
+    plant_orphans(&ground);
+    let server = ground.start().await;
+    let stop = CancellationToken::new();
+    let turn = Turn::by_hand(&server.app).until(&stop);
+    let pace = orphan_blobs::Pace { objects_per_page: 1, pages_per_entry: 1, ranges_max: 1, at_once: 1 };
+    let cut_in_the_middle = async {
+        while ground.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE listed > 0").await == 0 {
+            tokio::task::yield_now().await;
+        }
+        stop.cancel();
+    };
+    let (swept, ()) = tokio::join!(run_at(&server.app, &turn, pace), cut_in_the_middle);
+    swept.expect("it ends well");
+    let rest = scan(&server).await;
+    // However far it had come.
+    assert_eq!(rest.deleted + ORPHANS - rest.total, ORPHANS);
+    assert_eq!(orphans_left(&ground), 0);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Deletes that fail leave their orders, by which is seen how many there were.
+async fn two_sweepers_handle_each_orphan_once(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    living(&ground).await;
+    plant_orphans(&ground);
+    let (one, other) = (
+        ground.start_with(Faults::each("delete", 1)).await,
+        ground.start_with(Faults::each("delete", 1)).await,
+    );
+    for _ in 0..3 {
+        let (a, b) = tokio::join!(try_scan(&one), try_scan(&other));
+        for outcome in [a, b] {
+            match outcome {
+                Ok(swept) => assert_eq!(swept.deleted, 0),
+                // Each noticed that the other is at it.
+                Err(error) => assert_eq!(error, VerbError::TakenOver),
+            }
+        }
+    }
+    scan(&one).await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, ORPHANS as i64);
+    assert_eq!(ground.scalar("SELECT COUNT(DISTINCT file_path) FROM pending_cleanups").await, ORPHANS as i64);
+    let shown = one.operator().get("/api/v2/uploads/orphans").await.expect(200);
+    assert_eq!(shown["orphanBlobs"]["count"], ORPHANS, "they are there until they are deleted");
+    let server = ground.start().await;
+    settle_later(&ground, &server).await;
+    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM orphan_blobs").await, 0);
+}
+
+async fn a_store_that_errs_on_every_third_delete_loses_all_in_the_end(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    living(&ground).await;
+    for n in 0..20 {
+        plant(&ground, &unknown_key(n), 2 * DAY_MS);
+    }
+    let server = ground.start_with(Faults::each("delete", 3)).await;
+    let swept = scan(&server).await;
+    assert_eq!((swept.total, swept.deleted, swept.errors), (20, 14, 6));
+    for _ in 0..12 {
+        ground.advance(2 * HOUR_MS);
+        server.settle().await;
+    }
+    assert_eq!(scan(&server).await.total, 0);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// I17: what cannot be listed keeps nothing else from being healed, time and again.
+async fn a_part_that_cannot_be_listed_does_not_hold_up_the_rest(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    living(&ground).await;
+    plant(&ground, "derived/stray", 2 * DAY_MS);
+    let server = ground.start_with(Faults::each("list derived", 1)).await;
+    for _ in 0..2 {
+        plant_orphans(&ground);
+        let swept = scan(&server).await;
+        assert_eq!((swept.total, swept.deleted, swept.errors), (ORPHANS, ORPHANS, 1));
+        assert_eq!(ground.scalar("SELECT COUNT(*) FROM orphan_scans WHERE ended_at IS NULL").await, 0);
+    }
+    assert_eq!(stored(&ground).len(), 4);
+    server.crash().await;
+    let server = ground.start().await;
+    assert_eq!(scan(&server).await.deleted, 1);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database!(
+    a_scan_that_crashes_at_any_call_is_gone_on_with,
+    who_lost_its_turn_orders_nothing,
+    who_takes_over_goes_on_where_the_other_was,
+    a_shutdown_stops_at_a_page,
+    two_sweepers_handle_each_orphan_once,
+    a_store_that_errs_on_every_third_delete_loses_all_in_the_end,
+    a_part_that_cannot_be_listed_does_not_hold_up_the_rest,
+);

@@ -1,0 +1,61 @@
+//! What people are shown of orphans: each only what lies in their own scope.
+
+use super::{DAY_MS, HOUR_MS, plant, scan};
+use crate::test_app::{Client, Database, Ground, on_each_database};
+use serde_json::Value;
+use wharfinger::uploads::Role;
+
+async fn shown(client: &Client<'_>) -> Value {
+    client.get("/api/v2/uploads/orphans").await.expect(200)
+}
+
+fn counts(shown: &Value) -> (u64, u64, u64) {
+    let count = |what: &str| shown[what]["count"].as_u64().expect("a number");
+    (count("orphanBlobs"), count("abandonedUploads"), count("missingBlobs"))
+}
+
+async fn everybody_sees_their_own(database: Database) {
+    let settings = [("ORPHAN_DELETE_LIMIT_PERCENT", "1")];
+    let ground = Ground::with(database, &settings);
+    let server = ground.start().await;
+    let (me, other) = (server.me(), server.as_user("t", "u2", Role::User));
+    let (stranger, admin) = (server.as_user("t2", "u", Role::User), server.as_user("t", "boss", Role::Admin));
+    let before = shown(&me).await;
+    assert_eq!((counts(&before), &before["lastScanTime"]), ((0, 0, 0), &Value::Null));
+    assert_eq!(before["abandonedUploads"]["oldestAge"], Value::Null);
+
+    let kept = me.upload("kept", b"bytes").await;
+    for lost in [me.upload("mine.pdf", b"bytes").await, other.upload("theirs.pdf", b"bytes").await] {
+        for user in ["u", "u2"] {
+            let _ = std::fs::remove_file(ground.blob_dir().join(format!("uploads/t/{user}/{lost}")));
+        }
+    }
+    me.init("slow", 5).await.expect(201);
+    ground.advance(HOUR_MS);
+    stranger.init("slow", 5).await.expect(201);
+    for key in ["uploads/t/u/x", "uploads/t/u2/x", "uploads/t2/u/x", "uploads/stray", "derived/t/u/x/y"] {
+        plant(&ground, key, 2 * DAY_MS);
+    }
+    assert!(scan(&server).await.stopped.is_some());
+    ground.advance(DAY_MS as i64 - HOUR_MS - 1);
+    assert_eq!(counts(&shown(&me).await), (2, 0, 1), "not yet");
+    ground.advance(1);
+    let mine = shown(&me).await;
+    assert_eq!(counts(&mine), (2, 1, 1));
+    assert_eq!(mine["orphanBlobs"]["totalSize"], 14);
+    assert_eq!(mine["orphanBlobs"]["samples"][1]["filePath"], "uploads/t/u/x");
+    assert_eq!(mine["orphanBlobs"]["samples"][1]["size"], 7);
+    assert!(mine["orphanBlobs"]["samples"][1]["lastModified"].is_string());
+    assert_eq!(mine["missingBlobs"]["samples"][0]["fileName"], "mine.pdf");
+    assert_eq!(mine["abandonedUploads"]["oldestAge"], DAY_MS);
+    assert!(mine["lastScanTime"].is_string());
+    assert_eq!(counts(&shown(&other).await), (1, 0, 1));
+    assert_eq!(counts(&shown(&stranger).await), (1, 0, 0));
+    assert_eq!(counts(&shown(&admin).await), (3, 1, 2));
+    assert_eq!(counts(&shown(&server.operator()).await), (5, 1, 2));
+    ground.advance(HOUR_MS);
+    assert_eq!(counts(&shown(&server.operator()).await), (5, 2, 2));
+    assert_eq!(server.me().file(&kept).await["status"], "ready");
+}
+
+on_each_database!(everybody_sees_their_own);
