@@ -52,12 +52,13 @@ pub(super) async fn write(
 }
 
 async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
-    const TYPES: [&str; 9] =
-        ["TEXT", "BIGINT", "TEXT", "BIGINT", "TEXT", "TEXT", "BIGINT", "BIGINT", "BIGINT"];
+    const TYPES: [&str; 10] =
+        ["TEXT", "BIGINT", "TEXT", "BIGINT", "TEXT", "TEXT", "BIGINT", "BIGINT", "BIGINT", "BIGINT"];
     let sql = format!(
-        "WITH new (id, before, status, version, error, stage, next_look_at, updated_at, ready_at) AS (VALUES {}) \
+        "WITH new (id, before, status, version, error, stage, next_look_at, updated_at, ready_at, retry_count) AS (VALUES {}) \
          UPDATE files SET pipeline_status = new.status, version = new.version, error = new.error, \
-         stage = new.stage, next_look_at = new.next_look_at, updated_at = new.updated_at, ready_at = new.ready_at \
+         stage = new.stage, next_look_at = new.next_look_at, updated_at = new.updated_at, ready_at = new.ready_at, \
+         retry_count = new.retry_count \
          FROM new WHERE files.id = new.id AND files.version = new.before",
         typed_rows(1, &TYPES, changes.len())
     );
@@ -73,6 +74,7 @@ async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError>
             after.next_look_at,
             after.updated_at,
             after.ready_at,
+            i64::from(after.retry_count),
         ]);
     }
     let changed = tx.run_built(sql, args).await?;
