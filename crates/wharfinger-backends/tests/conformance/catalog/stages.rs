@@ -68,7 +68,9 @@ pub(super) async fn ended(site: &Site, held: &StageJob, how: Ending, now: UnixMs
 
 pub(super) async fn taken_back(site: &Site, now: UnixMs) -> Vec<(FileId, Ended)> {
     let by = EndBy { actor: "recovery", plan: &plan(), now };
-    site.catalog.take_back_stages(by, now, 100).await.expect("answered")
+    let lost = site.catalog.lost_stages(now, None, 100).await.expect("read");
+    let jobs = lost.into_iter().map(|(_, job)| job).collect();
+    site.catalog.take_back_stages(jobs, by, now).await.expect("answered")
 }
 
 pub(super) fn done() -> Ending {
