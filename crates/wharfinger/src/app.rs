@@ -149,6 +149,7 @@ impl App {
         let plan = Plan {
             stages: settings.pipeline.stages.clone(),
             stuck_after_ms: settings.pipeline.stuck_after_ms,
+            stuck_retries_max: settings.pipeline.stuck_retries_max,
             ..Plan::without_stages()
         };
         let app = App {

@@ -73,6 +73,8 @@ pub const SETTINGS: &[Setting] = &[
     list("PIPELINE_BUILTIN_STAGES"),
     plain("PIPELINE_CONCURRENCY"),
     plain("STUCK_FILE_THRESHOLD_MS"),
+    plain("MAX_STUCK_RETRIES"),
+    plain("STUCK_RECOVERY_SCHEDULE"),
     plain("CLAMD_URL"),
     plain("SCAN_HASHES_FILE"),
     plain("EXTRACT_FILE_BYTES_MAX"),

@@ -17,6 +17,7 @@ pub struct PipelineSettings {
     /// Files that this process works on at once.
     pub concurrency: usize,
     pub stuck_after_ms: i64,
+    pub stuck_retries_max: u32,
     pub clamd_url: Option<String>,
     pub hashes_file: Option<PathBuf>,
     pub extract: ExtractSettings,
@@ -65,6 +66,7 @@ impl PipelineSettings {
                 _ => values.whole("PIPELINE_CONCURRENCY", 1, 1_000)? as usize,
             },
             stuck_after_ms: values.whole("STUCK_FILE_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,
+            stuck_retries_max: values.whole("MAX_STUCK_RETRIES", 0, 1_000_000)? as u32,
             clamd_url: values.maybe("CLAMD_URL").map(clamd_url).transpose()?,
             hashes_file: values.maybe("SCAN_HASHES_FILE").map(PathBuf::from),
             extract: ExtractSettings {

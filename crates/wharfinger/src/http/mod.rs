@@ -12,6 +12,7 @@ mod maintenance;
 mod problem;
 mod quota;
 mod server;
+mod stuck;
 mod wire;
 mod workers;
 
@@ -66,6 +67,7 @@ const VERB_TIMEOUT: Duration = Duration::from_secs(60);
         (name = "quota", description = "What a tenant may hold and does hold"),
         (name = "notifications", description = "What happened to one's files without oneself"),
         (name = "workers", description = "Stages worked on by others: lease → work → complete or fail. Role `worker` or `operator`"),
+        (name = "recovery", description = "Files on their way that do not get on"),
         (name = "dead letters", description = "Files that no stage will try again unless somebody says so"),
         (name = "maintenance", description = "For admins (their tenant) and operators"),
         (name = "operations", description = "Health, readiness; Prometheus metrics are at /metrics"),
@@ -103,6 +105,9 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::complete))
         .routes(routes!(workers::fail))
         .routes(routes!(workers::input))
+        .routes(routes!(stuck::list))
+        .routes(routes!(stuck::retry))
+        .routes(routes!(stuck::retry_all))
         .routes(routes!(dlq::list))
         .routes(routes!(dlq::redrive))
         .routes(routes!(dlq::discard))

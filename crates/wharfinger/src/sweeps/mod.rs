@@ -4,6 +4,7 @@
 pub mod expired_batches;
 pub mod pending_cleanups;
 pub mod quota_sync;
+pub mod stuck_files;
 mod turn;
 pub mod unfinished_uploads;
 pub mod upload_window;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::{Catalog, Fence, SweepClaim, SweepTurn};
 use wharfinger_lifecycle::UnixMs;
 
-use super::{expired_batches, pending_cleanups, quota_sync, upload_window};
+use super::{expired_batches, pending_cleanups, quota_sync, record, stuck_files, upload_window};
 use crate::app::App;
 use crate::clock::to_utc;
 use crate::config::Settings;
@@ -27,6 +27,7 @@ pub enum Sweep {
     PendingCleanups,
     QuotaSync,
     ExpiredBatches,
+    StuckFiles,
 }
 
 impl Sweep {
@@ -36,6 +37,7 @@ impl Sweep {
             Sweep::PendingCleanups => pending_cleanups::NAME,
             Sweep::QuotaSync => quota_sync::NAME,
             Sweep::ExpiredBatches => expired_batches::NAME,
+            Sweep::StuckFiles => stuck_files::NAME,
         }
     }
 
@@ -45,6 +47,7 @@ impl Sweep {
             Sweep::PendingCleanups => &settings.cleanup_schedule,
             Sweep::QuotaSync => &settings.quota_sync_schedule,
             Sweep::ExpiredBatches => &settings.batch_timeout_schedule,
+            Sweep::StuckFiles => &settings.stuck_schedule,
         }
     }
 
@@ -61,6 +64,12 @@ impl Sweep {
             Sweep::PendingCleanups => pending_cleanups::run(app, turn).await.map(|_| ()),
             Sweep::QuotaSync => quota_sync::run(app, turn).await.map(|_| ()),
             Sweep::ExpiredBatches => expired_batches::run(app, turn).await.map(|_| ()),
+            Sweep::StuckFiles => {
+                let started_at = app.clock.now();
+                let outcome = stuck_files::run(app, turn).await;
+                record(app, turn, stuck_files::NAME, started_at, &outcome).await;
+                outcome.map(|_| ())
+            }
         }
     }
 }
@@ -68,6 +77,8 @@ impl Sweep {
 /// The right to run a sweep, and the catalog to write to while doing so.
 pub struct Turn {
     pub catalog: Catalog,
+    /// Everything is found and counted, and nothing changed.
+    is_dry_run: bool,
     /// When it last got something done.
     progress_at: AtomicI64,
     /// Cancelled when nothing new is to be begun.
@@ -79,9 +90,15 @@ impl Turn {
     pub fn by_hand(app: &App) -> Turn {
         Turn {
             catalog: app.catalog.clone(),
+            is_dry_run: false,
             progress_at: AtomicI64::new(app.clock.now()),
             stop: CancellationToken::new(),
         }
+    }
+
+    /// A look at what there would be to do.
+    pub fn dry(app: &App) -> Turn {
+        Turn { is_dry_run: true, ..Turn::by_hand(app) }
     }
 
     pub fn under(app: &App, fence: Fence) -> Turn {
@@ -98,6 +115,10 @@ impl Turn {
     pub(super) fn goes_on(&self, app: &App) -> bool {
         self.progress_at.store(app.clock.now(), Ordering::Relaxed);
         !self.is_cut_short()
+    }
+
+    pub fn is_dry_run(&self) -> bool {
+        self.is_dry_run
     }
 
     pub(super) fn is_cut_short(&self) -> bool {

@@ -25,6 +25,9 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     messages::relay(app).await?;
     checks::run_due(app, &CancellationToken::new()).await?;
     pipeline::run::run_due(app).await?;
+    if sweeps::stuck_files::run(app, &Turn::by_hand(app)).await?.re_enqueued > 0 {
+        pipeline::run::run_due(app).await?;
+    }
     sweeps::expired_batches::run(app, &Turn::by_hand(app)).await?;
     sweeps::upload_window::run(app, &Turn::by_hand(app)).await?;
     sweeps::pending_cleanups::run(app, &Turn::by_hand(app)).await?;

@@ -18,7 +18,7 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each with the roles that need it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 18] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
@@ -27,6 +27,7 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 18] = [
     }),
     ("upload window", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::UploadWindow))),
     ("batch timeout", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::ExpiredBatches))),
+    ("stuck files", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::StuckFiles))),
     ("quota sync", &[Sweeper], |app, stop| Box::pin(loops::scheduled(app, stop, Sweep::QuotaSync))),
     ("refunds", &ProcessRole::ALL, |app, stop| Box::pin(loops::refunds(app, stop))),
     ("settlements", &[Api], |app, stop| Box::pin(loops::settlements(app, stop))),

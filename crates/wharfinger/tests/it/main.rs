@@ -15,6 +15,7 @@ mod pipeline;
 mod races;
 mod store_mark;
 mod stores;
+mod sweeps;
 mod test_app;
 mod tidy;
 mod uploads;

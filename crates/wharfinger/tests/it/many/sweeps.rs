@@ -12,7 +12,7 @@ use crate::oracle;
 use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
 
 /// Those that run by a schedule.
-const SWEEPS: i64 = 3;
+const SWEEPS: i64 = 5;
 const MINUTE_MS: i64 = 60_000;
 const WINDOW_AND_GRACE_MS: i64 = 3_660_000;
 const HOURLY: [(&str, &str); 2] =
