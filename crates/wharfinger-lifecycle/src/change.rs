@@ -28,6 +28,8 @@ pub struct Cleanup {
 pub enum Notice {
     Ready,
     Failed,
+    /// Failed because nobody brought it to an end, which is no fault of its own: operators are told too.
+    GivenUp,
     Quarantined,
     DeletionWarning,
     CleanedUp,
@@ -37,7 +39,7 @@ impl Notice {
     pub fn as_str(self) -> &'static str {
         match self {
             Notice::Ready => "file-ready",
-            Notice::Failed => "file-failed",
+            Notice::Failed | Notice::GivenUp => "file-failed",
             Notice::Quarantined => "file-quarantined",
             Notice::DeletionWarning => "file-deletion-warning",
             Notice::CleanedUp => "file-cleaned-up",

@@ -15,6 +15,8 @@ pub struct Plan {
     pub stages: Vec<Stage>,
     /// Without progress for so long, a file is stuck.
     pub stuck_after_ms: i64,
+    /// How often a stuck file is begun anew without a person's word.
+    pub stuck_retries_max: u32,
     pub failures: FailureRetention,
 }
 
@@ -24,6 +26,7 @@ impl Plan {
         Plan {
             stages: Vec::new(),
             stuck_after_ms: 1_800_000,
+            stuck_retries_max: 3,
             failures: FailureRetention { keep_ms: 30 * 86_400_000, warning_ms: 7 * 86_400_000 },
         }
     }
@@ -94,6 +97,44 @@ pub fn fail(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, 
     Ok(change)
 }
 
+/// Nobody works on it, and nobody would: it waits again for the stage that stopped, with a job of its own.
+pub fn recover(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
+    let stage = stopped_at(file, plan);
+    let mut change = Change::of(file, now);
+    change.step(Event::Recovered, format!("{why}; waits for {} again", stage.as_str()))?;
+    change.after.stage = Some(stage);
+    change.after.retry_count = file.retry_count.saturating_add(1);
+    change.after.next_look_at = Some(plan.stuck_at(now));
+    change.enqueues = Some(stage);
+    Ok(change)
+}
+
+/// The same as long as it has not been done too often. Then the file has failed for good, and not for its owner alone.
+pub fn recover_or_give_up(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
+    if file.retry_count < plan.stuck_retries_max {
+        return recover(file, why, plan, now);
+    }
+    let stage = stopped_at(file, plan);
+    let tried = match file.retry_count {
+        0 => String::new(),
+        1 => ", although it was begun anew once".to_owned(),
+        times => format!(", although it was begun anew {times} times"),
+    };
+    let mut change = fail(file, &format!("{} did not come to an end{tried}", stage.as_str()), plan, now)?;
+    // A redrive begins where it stopped.
+    change.after.stage = Some(stage);
+    change.notice = Some(Notice::GivenUp);
+    Ok(change)
+}
+
+/// The stage that a file waits for or is worked on by. A row that does not say so was written by no verb of ours: then
+/// its status tells, or it begins at the beginning.
+fn stopped_at(file: &File, plan: &Plan) -> Stage {
+    let of_status = || Stage::ALL.into_iter().find(|stage| stage.status() == file.status);
+    let first = || file.stages.first().or(plan.stages.first()).copied();
+    file.stage.or_else(of_status).or_else(first).unwrap_or(Stage::ALL[0])
+}
+
 /// A person sends a failed file through again, from the stage that stopped it.
 pub fn redrive(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
     let mut change = Change::of(file, now);
@@ -107,6 +148,8 @@ pub fn redrive(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal>
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::file::{Announcement, Pin, UploadPolicy, confirm, register};
     use crate::id::{TenantId, UserId};
@@ -168,6 +211,131 @@ mod tests {
         let later = plan(&[Stage::Scan, Stage::Extract]);
         let file = start(&file, Stage::Scan, &later, 2).expect("queued").after;
         assert_eq!(finish(&file, &later, 3).expect("working").after.status, Status::Ready);
+    }
+
+    #[test]
+    fn a_stuck_file_is_begun_anew_where_it_stopped_and_not_for_ever() {
+        let plan = Plan { stuck_retries_max: 2, ..plan(&[Stage::Scan, Stage::Extract]) };
+        let file = confirmed(&plan).after;
+        let file = start(&file, Stage::Scan, &plan, 2).expect("queued").after;
+        let file = finish(&file, &plan, 3).expect("working").after;
+        let mut file = start(&file, Stage::Extract, &plan, 4).expect("queued").after;
+        for retry in 1..=2 {
+            let change = recover_or_give_up(&file, "its job was missing", &plan, 5).expect("working");
+            assert_eq!((change.enqueues, change.notice), (Some(Stage::Extract), None));
+            assert_eq!(change.steps[0].reason, "its job was missing; waits for extract again");
+            file = change.after;
+            assert_eq!(
+                (file.status, file.stage, file.retry_count),
+                (Status::Queued, Some(Stage::Extract), retry)
+            );
+            assert_eq!(file.next_look_at, Some(5 + plan.stuck_after_ms));
+        }
+        let change = recover_or_give_up(&file, "its job was missing", &plan, 6).expect("working");
+        assert_eq!((change.after.status, change.after.retry_count), (Status::Failed, 2));
+        assert_eq!((change.enqueues, change.notice), (None, Some(Notice::GivenUp)));
+        let said = "extract did not come to an end, although it was begun anew 2 times";
+        assert_eq!(change.after.error.as_deref(), Some(said));
+        // A person's word goes beyond the limit.
+        let asked = recover(&file, "asked for", &plan, 6).expect("working").after;
+        assert_eq!((asked.status, asked.retry_count), (Status::Queued, 3));
+    }
+
+    #[test]
+    fn no_retries_means_failed_at_once() {
+        let plan = Plan { stuck_retries_max: 0, ..plan(&[Stage::Scan]) };
+        let change =
+            recover_or_give_up(&confirmed(&plan).after, "its job was missing", &plan, 5).expect("queued");
+        assert_eq!(change.after.status, Status::Failed);
+        assert_eq!(change.after.error.as_deref(), Some("scan did not come to an end"));
+    }
+
+    #[test]
+    fn a_row_that_names_no_stage_is_begun_where_it_can_be() {
+        let plan = plan(&[Stage::Extract, Stage::Chunk]);
+        let queued = confirmed(&plan).after;
+        let resumed = |status: Status, stages: &[Stage], plan: &Plan| {
+            let file = File { status, stage: None, stages: stages.to_vec(), ..queued.clone() };
+            recover(&file, "its job was missing", plan, 5).expect("working").after.stage
+        };
+        assert_eq!(resumed(Status::Embedding, &[Stage::Scan], &plan), Some(Stage::Embed));
+        assert_eq!(resumed(Status::Uploaded, &[Stage::Chunk], &plan), Some(Stage::Chunk));
+        assert_eq!(resumed(Status::Queued, &[], &plan), Some(Stage::Extract));
+        assert_eq!(resumed(Status::Queued, &[], &Plan::without_stages()), Some(Stage::Scan));
+    }
+
+    #[test]
+    fn only_what_is_in_the_pipeline_is_recovered() {
+        let plan = plan(&[Stage::Scan]);
+        let queued = confirmed(&plan).after;
+        for status in Status::ALL {
+            let file = File { status, ..queued.clone() };
+            let recovered = recover(&file, "its job was missing", &plan, 5);
+            assert_eq!(recovered.is_ok(), status.is_working(), "{status}");
+            let given_up = Plan { stuck_retries_max: 0, ..plan.clone() };
+            let failed = recover_or_give_up(&file, "its job was missing", &given_up, 5);
+            assert_eq!(failed.is_ok(), status.is_working(), "{status}");
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Act {
+        Start,
+        Finish,
+        Retry,
+        Fail,
+        Recover,
+        RecoverOrGiveUp,
+        Redrive,
+    }
+
+    const ACTS: [Act; 7] =
+        [Act::Start, Act::Finish, Act::Retry, Act::Fail, Act::Recover, Act::RecoverOrGiveUp, Act::Redrive];
+
+    proptest! {
+        /// I15, and what recovery must not do: no stage is skipped or done again, the limit holds, and every job that is
+        /// written is for the stage that the file waits for.
+        #[test]
+        fn random_ways_through_the_stages(
+            acts in prop::collection::vec(prop::sample::select(ACTS.to_vec()), 0..80),
+            retries_max in 0u32..4,
+        ) {
+            let plan = Plan { stuck_retries_max: retries_max, ..plan(&[Stage::Scan, Stage::Extract, Stage::Embed]) };
+            let mut file = confirmed(&plan).after;
+            let mut done = Vec::new();
+            for (now, act) in acts.into_iter().enumerate() {
+                let now = now as i64 + 10;
+                let stage = file.stage;
+                let change = match act {
+                    Act::Start => start(&file, stage.unwrap_or(Stage::Scan), &plan, now),
+                    Act::Finish => finish(&file, &plan, now),
+                    Act::Retry => retry(&file, "hiccup", &plan, now),
+                    Act::Fail => fail(&file, "encrypted", &plan, now),
+                    Act::Recover => recover(&file, "lost", &plan, now),
+                    Act::RecoverOrGiveUp => recover_or_give_up(&file, "lost", &plan, now),
+                    Act::Redrive => redrive(&file, &plan, now),
+                };
+                let Ok(change) = change else { continue };
+                let after = &change.after;
+                prop_assert_eq!(after.version, file.version + 1);
+                prop_assert!(after.next_look_at.is_some() || after.status.is_at_rest());
+                prop_assert!(after.retry_count >= file.retry_count);
+                match act {
+                    Act::Finish => done.extend(stage),
+                    Act::RecoverOrGiveUp => {
+                        prop_assert_eq!(after.status == Status::Failed, file.retry_count >= retries_max);
+                        prop_assert_eq!(after.stage, stage);
+                    }
+                    _ => prop_assert_eq!(after.stage, stage),
+                }
+                if let Some(stage) = change.enqueues {
+                    prop_assert_eq!((after.status, after.stage), (Status::Queued, Some(stage)));
+                }
+                file = change.after;
+            }
+            prop_assert_eq!(&done[..], &file.stages[..done.len()]);
+            prop_assert_eq!(file.status == Status::Ready, done.len() == file.stages.len());
+        }
     }
 
     #[test]

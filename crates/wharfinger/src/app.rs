@@ -178,6 +178,7 @@ impl App {
         let plan = Plan {
             stages: settings.pipeline.stages.clone(),
             stuck_after_ms: settings.pipeline.stuck_after_ms,
+            stuck_retries_max: settings.sweeps.stuck_retries_max,
             failures: settings.sweeps.failures,
         };
         let app = App {

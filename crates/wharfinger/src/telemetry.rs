@@ -42,7 +42,7 @@ pub mod metric {
 
     use std::collections::BTreeSet;
     use std::sync::Mutex;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use axum::http::{Method, StatusCode};
     use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -55,6 +55,10 @@ pub mod metric {
     use crate::sweeps::Sweep;
 
     const TENANT_LABELS_MAX: usize = 200;
+    /// A count that took longer than this is not made at every scrape.
+    const COUNT_WORTH_KEEPING: Duration = Duration::from_millis(50);
+    /// It is made again after so many times what it took.
+    const COUNTS_PAUSE: u32 = 200;
 
     pub(super) fn describe() {
         describe_counter!(
@@ -96,6 +100,18 @@ pub mod metric {
         );
         describe_gauge!("orphan_blobs", "Objects that no row answers for, found and not deleted yet");
         describe_gauge!("missing_blobs", "Live files' objects that the last scan did not find in the store");
+        describe_gauge!(
+            "stuck_files",
+            "Files in the pipeline that have not got on for too long, those that only wait too"
+        );
+        describe_counter!(
+            "stuck_file_recovery_total",
+            "What became of stuck files whose job was not sound, by action"
+        );
+        describe_gauge!(
+            "stuck_file_detection_duration_seconds",
+            "How long the last look for stuck files took"
+        );
         describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
         describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
         describe_counter!(
@@ -147,6 +163,14 @@ pub mod metric {
             Ended::LeaseLost => "lease_lost",
         };
         counter!("pipeline_stages_ended_total", "outcome" => outcome).increment(1);
+    }
+
+    pub fn stuck_recovered(action: &'static str) {
+        counter!("stuck_file_recovery_total", "action" => action).increment(1);
+    }
+
+    pub fn stuck_detection_took(ms: i64) {
+        gauge!("stuck_file_detection_duration_seconds").set(ms as f64 / 1_000.0);
     }
 
     pub fn quota_drift(bytes: u64) {
@@ -218,12 +242,29 @@ pub mod metric {
         .record(took.as_secs_f64());
     }
 
+    /// A number that took long to count is good for some time.
+    async fn count_stuck(app: &App) -> Result<(), CatalogError> {
+        let count_at = || app.pipeline.count_stuck_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let started = Instant::now();
+        if started < *count_at() {
+            return Ok(());
+        }
+        let stuck = app.catalog.count_stuck(&Scope::All, app.clock.now()).await?;
+        gauge!("stuck_files").set(stuck as f64);
+        let took = started.elapsed();
+        if took > COUNT_WORTH_KEEPING {
+            *count_at() = started + took * COUNTS_PAUSE;
+        }
+        Ok(())
+    }
+
     pub async fn refresh_gauges(app: &App) -> Result<(), CatalogError> {
         let counts = app.catalog.count_by_status().await?;
         for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
             let files = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, files)| *files);
             gauge!("file_pipeline_status", "status" => status.as_str()).set(files as f64);
         }
+        count_stuck(app).await?;
         for destination in Destination::ALL {
             let (waiting, _) = app.catalog.outbox_depth(destination).await?;
             gauge!("outbox_lines", "destination" => destination.as_str()).set(waiting as f64);

@@ -75,7 +75,7 @@ impl NewNotice {
         let reason = change.steps.last().map_or("", |step| step.reason.as_str());
         let (message, data) = match notice {
             Notice::Ready => (format!("{} is ready.", file.name), json!({})),
-            Notice::Failed => (
+            Notice::Failed | Notice::GivenUp => (
                 format!("{} could not be processed: {reason}.", file.name),
                 json!({ "reason": reason, "stage": file.stage }),
             ),
@@ -102,6 +102,7 @@ impl NewNotice {
         let told = NewNotice::of_file(id, file, notice.as_str(), message, data);
         match notice {
             Notice::Quarantined => told.alarming("quarantined", reason),
+            Notice::GivenUp => told.alarming("given up", reason),
             Notice::Ready | Notice::Failed | Notice::DeletionWarning | Notice::CleanedUp => told,
         }
     }

@@ -69,15 +69,16 @@ pub(super) async fn remember_all(
 }
 
 async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
-    const TYPES: [&str; 11] = [
+    const TYPES: [&str; 12] = [
         "TEXT", "BIGINT", "TEXT", "BIGINT", "TEXT", "TEXT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT",
+        "BIGINT",
     ];
     let sql = format!(
-        "WITH new (id, before, status, version, error, stage, next_look_at, updated_at, ready_at, failed_at, warned_at) \
-         AS (VALUES {}) \
+        "WITH new (id, before, status, version, error, stage, next_look_at, updated_at, ready_at, failed_at, \
+         warned_at, retry_count) AS (VALUES {}) \
          UPDATE files SET pipeline_status = new.status, version = new.version, error = new.error, \
          stage = new.stage, next_look_at = new.next_look_at, updated_at = new.updated_at, ready_at = new.ready_at, \
-         failed_at = new.failed_at, warned_at = new.warned_at \
+         failed_at = new.failed_at, warned_at = new.warned_at, retry_count = new.retry_count \
          FROM new WHERE files.id = new.id AND files.version = new.before",
         typed_rows(1, &TYPES, changes.len())
     );
@@ -95,6 +96,7 @@ async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError>
             after.ready_at,
             after.failed_at,
             after.warned_at,
+            i64::from(after.retry_count),
         ]);
     }
     let changed = tx.run_built(sql, args).await?;

@@ -16,6 +16,7 @@ use super::derived::{self, TextPart};
 use super::error::CatalogError;
 use super::sql::{Row, Tx, args, places, typed_rows};
 use super::stage_claims::forget;
+use super::stuck_files::STAGE_QUEUES;
 use super::writer::{Verdict, Write};
 use super::{Catalog, Tells, stage_changes};
 
@@ -320,8 +321,8 @@ impl Moves {
 /// Takes back what workers did not come back from: that was an attempt. A file that nobody comes back from is poison.
 struct TakeBack {
     ending: EndStages,
+    jobs: Vec<JobId>,
     retry_at: UnixMs,
-    limit: usize,
 }
 
 impl Write for TakeBack {
@@ -329,18 +330,7 @@ impl Write for TakeBack {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let now = self.ending.now;
-        let queues: Vec<String> = Stage::ALL.iter().map(|stage| format!("'{}'", stage.queue())).collect();
-        let sql = format!(
-            "SELECT id FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue IN ({}) \
-             ORDER BY lease_until LIMIT $2",
-            queues.join(", ")
-        );
-        let rows = tx.rows_built(sql, args![now, self.limit as i64]).await?;
-        let ids: Vec<JobId> = rows.iter().map(|row| row.parsed("id")).collect::<Result<_, _>>()?;
-        if ids.is_empty() {
-            return Ok(Verdict::Rollback(Vec::new()));
-        }
-        let (jobs, mut files) = lock(tx, &ids).await?;
+        let (jobs, mut files) = lock(tx, &self.jobs).await?;
         let mut moves = Moves::default();
         let mut taken = Vec::new();
         for job in jobs.values() {
@@ -402,14 +392,36 @@ impl Catalog {
         self.write(self.ending(ends, by)).await
     }
 
-    /// Takes back files whose lease or deadline is over, at most so many.
+    /// Jobs of stages whose lease or deadline is over and since when, the longest first, after a place in that order: one
+    /// that cannot be taken back does not hide those behind it.
+    pub async fn lost_stages(
+        &self,
+        now: UnixMs,
+        after: Option<(UnixMs, JobId)>,
+        limit: usize,
+    ) -> Result<Vec<(UnixMs, JobId)>, CatalogError> {
+        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let sql = format!(
+            "SELECT lease_until, id FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue IN ({}) \
+             AND (lease_until, id) > ($2, $3) ORDER BY lease_until, id LIMIT $4",
+            *STAGE_QUEUES
+        );
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows_built(sql, args![now, at, id, limit as i64]).await?;
+        rows.iter().map(|row| Ok((row.int("lease_until")?, row.parsed("id")?))).collect()
+    }
+
+    /// Takes back those of these whose lease or deadline is over.
     pub async fn take_back_stages(
         &self,
+        jobs: Vec<JobId>,
         by: EndBy<'_>,
         retry_at: UnixMs,
-        limit: usize,
     ) -> Result<Vec<(FileId, Ended)>, CatalogError> {
-        self.write(TakeBack { ending: self.ending(Vec::new(), by), retry_at, limit }).await
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.write(TakeBack { ending: self.ending(Vec::new(), by), jobs, retry_at }).await
     }
 
     fn ending(&self, ends: Vec<StageEnd>, by: EndBy<'_>) -> EndStages {

@@ -13,6 +13,7 @@ mod orphans;
 mod problem;
 mod quota;
 mod server;
+mod stuck;
 mod sweeps;
 mod wire;
 mod workers;
@@ -75,6 +76,7 @@ const SWEEP_RUNS: [&str; 2] =
         (name = "quota", description = "What a tenant may hold and does hold"),
         (name = "notifications", description = "What happened to one's files without oneself"),
         (name = "workers", description = "Stages worked on by others: lease → work → complete or fail. Role `worker` or `operator`"),
+        (name = "recovery", description = "Files on their way that do not get on"),
         (name = "dead letters", description = "Files that no stage will try again unless somebody says so"),
         (name = "maintenance", description = "For admins (their tenant) and operators"),
         (name = "operations", description = "Health, readiness; Prometheus metrics are at /metrics"),
@@ -112,6 +114,9 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::complete))
         .routes(routes!(workers::fail))
         .routes(routes!(workers::input))
+        .routes(routes!(stuck::list))
+        .routes(routes!(stuck::retry))
+        .routes(routes!(stuck::retry_all))
         .routes(routes!(dlq::list))
         .routes(routes!(dlq::redrive))
         .routes(routes!(dlq::discard))

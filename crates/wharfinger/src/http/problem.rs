@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::wire::OutcomeView;
+use crate::clock::rfc3339;
 use crate::roles::Roles;
 use crate::uploads::VerbError;
 use crate::uploads::land::Refused;
@@ -181,6 +182,14 @@ impl From<VerbError> for Problem {
             }
             VerbError::NotInPipeline(_) => {
                 of(StatusCode::BAD_REQUEST, "not_in_pipeline", "Not in the pipeline")
+            }
+            VerbError::NotConfirmed => of(StatusCode::BAD_REQUEST, "not_in_pipeline", "Not in the pipeline"),
+            VerbError::TerminalState(status) => {
+                of(StatusCode::BAD_REQUEST, "terminal_state", "Terminal state")
+                    .with("fileStatus", status.as_str())
+            }
+            VerbError::InWork { until } => {
+                of(StatusCode::CONFLICT, "in_work", "In work").with("leaseUntil", rfc3339(until))
             }
             VerbError::LeaseLost => of(StatusCode::CONFLICT, "lease_lost", "Lease lost"),
             VerbError::Unavailable(why) => {

@@ -1,6 +1,7 @@
 //! After confirm a file is worked on until it is ready, or failed with a reason. Each stage is a queue of its own;
 //! this process works on those it is told to, outside workers on the others, and both end a stage in the same way.
 
+mod apart;
 mod attempt;
 pub mod chunk;
 pub mod dead_letters;
@@ -8,13 +9,15 @@ pub mod embed;
 pub mod extract;
 pub mod input;
 pub mod output;
+pub mod recovery;
 pub mod remote;
 pub mod run;
 pub mod scan;
 pub mod search;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use tokio::sync::{Notify, Semaphore};
 use wharfinger_backends::catalog::Catalog;
@@ -47,6 +50,8 @@ pub struct Pipeline {
     input_key: Vec<u8>,
     /// Rung when a job was written for a stage.
     pub bell: Notify,
+    /// When stuck files are counted again: a long backlog not each time that somebody asks.
+    pub count_stuck_at: Mutex<Instant>,
 }
 
 impl Pipeline {
@@ -64,6 +69,7 @@ impl Pipeline {
             outputs: Semaphore::new(OUTPUTS_MAX),
             input_key,
             bell: Notify::new(),
+            count_stuck_at: Mutex::new(Instant::now()),
         })
     }
 }

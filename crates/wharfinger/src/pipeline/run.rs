@@ -14,6 +14,7 @@ use wharfinger_backends::catalog::{
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 
+use super::apart::all_or_apart;
 use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
 use crate::app::App;
 use crate::telemetry::metric;
@@ -335,15 +336,21 @@ async fn keep_lease(app: &App, held: &StageJob) {
 
 /// What workers did not come back from is given to others.
 pub async fn take_back(app: &App) -> Result<(), VerbError> {
+    let mut after = None;
     loop {
+        let lost = app.catalog.lost_stages(app.clock.now(), after, TAKE_BACK_FILES).await?;
+        let Some(last) = lost.last() else { return Ok(()) };
+        after = Some(*last);
         let retry_at = attempt::retry_at(app);
-        let taken = app.catalog.take_back_stages(by(app, "recovery"), retry_at, TAKE_BACK_FILES).await?;
-        for (file, ended) in &taken {
+        let jobs = lost.iter().map(|(_, job)| *job).collect();
+        let take = |jobs| app.catalog.take_back_stages(jobs, by(app, "recovery"), retry_at);
+        let taken = all_or_apart(app, jobs, take).await?;
+        for (file, ended) in &taken.done {
             tracing::warn!(job = "pipeline", fileId = %file, ended = ?ended, action = "taken_back", "a lease ran out");
             follow(app, *ended);
         }
-        if taken.len() < TAKE_BACK_FILES {
-            return Ok(());
+        for (job, error) in &taken.failed {
+            tracing::error!(job = "pipeline", jobId = %job, error = %error, "a lease that ran out was not taken back");
         }
     }
 }

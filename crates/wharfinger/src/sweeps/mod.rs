@@ -11,6 +11,7 @@ pub mod quota_sync;
 mod report;
 mod run;
 mod schedule;
+pub mod stuck_files;
 mod turn;
 mod unfinished_uploads;
 pub mod upload_window;

@@ -3,11 +3,12 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{expired_batches, orphan_cleanup, pending_cleanups, quota_sync, upload_window};
+use super::{expired_batches, orphan_cleanup, pending_cleanups, quota_sync, stuck_files, upload_window};
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Report {
+    StuckFiles(stuck_files::Outcome),
     OrphanCleanup(orphan_cleanup::Outcome),
     BatchTimeout(expired_batches::Outcome),
     PendingCleanups(pending_cleanups::Outcome),
@@ -19,6 +20,7 @@ impl Report {
     /// There was nothing to mend, and nothing went wrong.
     pub fn is_quiet(&self) -> bool {
         match self {
+            Report::StuckFiles(outcome) => *outcome == stuck_files::Outcome::default(),
             Report::OrphanCleanup(outcome) => outcome.is_quiet(),
             Report::BatchTimeout(outcome) => *outcome == expired_batches::Outcome::default(),
             Report::PendingCleanups(outcome) => *outcome == pending_cleanups::Outcome::default(),
@@ -33,6 +35,7 @@ impl Report {
             (items > 0).then(|| format!("{items} {what} could not be looked at, the log says why"))
         };
         match self {
+            Report::StuckFiles(outcome) => passed_over(outcome.errors, "stuck files"),
             Report::OrphanCleanup(outcome) => outcome.trouble(),
             Report::BatchTimeout(outcome) => passed_over(outcome.errors, "batches or files"),
             Report::QuotaSync(outcome) => passed_over(outcome.failed, "tenants"),

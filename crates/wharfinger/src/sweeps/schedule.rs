@@ -3,7 +3,9 @@
 use croner::Cron;
 use wharfinger_lifecycle::UnixMs;
 
-use super::{Report, Turn, expired_batches, orphan_cleanup, pending_cleanups, quota_sync, upload_window};
+use super::{
+    Report, Turn, expired_batches, orphan_cleanup, pending_cleanups, quota_sync, stuck_files, upload_window,
+};
 use crate::app::App;
 use crate::clock::to_utc;
 use crate::config::SweepSettings;
@@ -11,6 +13,7 @@ use crate::uploads::VerbError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
+    StuckFiles,
     OrphanCleanup,
     BatchTimeout,
     PendingCleanups,
@@ -19,7 +22,8 @@ pub enum Sweep {
 }
 
 impl Sweep {
-    pub const ALL: [Sweep; 5] = [
+    pub const ALL: [Sweep; 6] = [
+        Sweep::StuckFiles,
         Sweep::OrphanCleanup,
         Sweep::BatchTimeout,
         Sweep::PendingCleanups,
@@ -29,6 +33,7 @@ impl Sweep {
 
     pub fn name(self) -> &'static str {
         match self {
+            Sweep::StuckFiles => stuck_files::NAME,
             Sweep::OrphanCleanup => orphan_cleanup::NAME,
             Sweep::BatchTimeout => expired_batches::NAME,
             Sweep::PendingCleanups => pending_cleanups::NAME,
@@ -43,6 +48,7 @@ impl Sweep {
 
     pub fn schedule(self, settings: &SweepSettings) -> &Cron {
         match self {
+            Sweep::StuckFiles => &settings.stuck_schedule,
             Sweep::OrphanCleanup => &settings.orphan_schedule,
             Sweep::BatchTimeout => &settings.batch_timeout_schedule,
             Sweep::PendingCleanups => &settings.cleanup_schedule,
@@ -61,6 +67,7 @@ impl Sweep {
     /// Boxed: the future of each is large, and whoever runs one would carry all of them.
     pub(super) async fn find_and_mend(self, app: &App, turn: &Turn) -> Result<Report, VerbError> {
         Ok(match self {
+            Sweep::StuckFiles => Report::StuckFiles(Box::pin(stuck_files::run(app, turn)).await?),
             Sweep::OrphanCleanup => Report::OrphanCleanup(Box::pin(orphan_cleanup::run(app, turn)).await?),
             Sweep::BatchTimeout => Report::BatchTimeout(Box::pin(expired_batches::run(app, turn)).await?),
             Sweep::PendingCleanups => {

@@ -2,10 +2,13 @@
 
 use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::catalog::CatalogError;
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::{self, BatchStatus};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
+
+use crate::clock::rfc3339;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldProblem {
@@ -57,6 +60,12 @@ pub enum VerbError {
     AlreadyConfirmed(Status),
     #[error("`{}` is not a stage of this pipeline", .0.as_str())]
     NotInPipeline(Stage),
+    #[error("the file has not been confirmed")]
+    NotConfirmed,
+    #[error("the file is {0}: no stage is to work on it any more")]
+    TerminalState(Status),
+    #[error("a worker is at it, and has time for that until {}", rfc3339(*.until))]
+    InWork { until: UnixMs },
     #[error("this lease is not the current one")]
     LeaseLost,
     #[error("not available at this moment; try again")]

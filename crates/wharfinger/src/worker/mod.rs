@@ -25,6 +25,8 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     messages::relay(app).await?;
     Box::pin(checks::run_due(app, &CancellationToken::new())).await?;
     Box::pin(pipeline::run::run_due(app)).await?;
+    sweeps::run(app, Sweep::StuckFiles, &Turn::by_hand(app)).await?;
+    Box::pin(pipeline::run::run_due(app)).await?;
     pipeline::search::copy_vectors(app, &CancellationToken::new()).await?;
     for sweep in [Sweep::BatchTimeout, Sweep::UploadWindow, Sweep::PendingCleanups] {
         sweeps::run(app, sweep, &Turn::by_hand(app)).await?;

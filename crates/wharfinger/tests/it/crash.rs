@@ -2,6 +2,8 @@
 //! die before or after it. Then everything is dropped, a new server starts on what is durable, the healers run,
 //! and nothing that must never be seen is seen.
 
+mod pipeline;
+
 use std::collections::BTreeSet;
 
 use serde_json::json;
@@ -43,6 +45,9 @@ enum Verb {
     CompleteJob,
     /// What an outside worker asks for.
     Lease,
+    /// A stuck file, whose worker did not come back, by the sweep and by a person.
+    Recover,
+    Retry,
 }
 
 /// What a server was asked before the fault.
@@ -95,7 +100,14 @@ impl Verb {
         }
         if matches!(
             self,
-            Verb::Download | Verb::DeleteReady | Verb::Tell | Verb::Process | Verb::CompleteJob | Verb::Lease
+            Verb::Download
+                | Verb::DeleteReady
+                | Verb::Tell
+                | Verb::Process
+                | Verb::CompleteJob
+                | Verb::Lease
+                | Verb::Recover
+                | Verb::Retry
         ) {
             me.confirm(&id).await.expect(200);
         }
@@ -109,10 +121,13 @@ impl Verb {
         if self == Verb::Reclaim {
             ground.advance(2 * 3_600_000);
         }
-        if self == Verb::CompleteJob {
+        if matches!(self, Verb::CompleteJob | Verb::Recover | Verb::Retry) {
             let worker = server.as_user("ops", "w", Role::Worker);
             let leased =
                 worker.post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
+            if self != Verb::CompleteJob {
+                ground.advance(server.app.plan.stuck_after_ms);
+            }
             return Some(Scene { id, grant: leased["jobs"][0].clone(), batch: serde_json::Value::Null });
         }
         Some(Scene { id, grant, batch: serde_json::Value::Null })
@@ -145,6 +160,14 @@ impl Verb {
                 let _ = wharfinger::worker::run_all_due(&server.app).await;
                 None
             }
+            (Verb::Recover, _) => {
+                let turn = wharfinger::sweeps::Turn::by_hand(&server.app);
+                let _ = wharfinger::sweeps::stuck_files::run(&server.app, &turn).await;
+                None
+            }
+            (Verb::Retry, Some(scene)) => {
+                Some(me.post(&format!("/api/v2/uploads/stuck/{}/retry", scene.id), json!({})).await)
+            }
             (Verb::Process, _) => {
                 let _ = wharfinger::pipeline::run::run_due(&server.app).await;
                 None
@@ -172,7 +195,9 @@ impl Verb {
                 let _ = wharfinger::notify::relay(&server.app, &stop).await;
                 None
             }
-            (Verb::Put | Verb::CompleteBatch | Verb::CancelBatch | Verb::CompleteJob, None) => None,
+            (Verb::Put | Verb::CompleteBatch | Verb::CancelBatch | Verb::CompleteJob | Verb::Retry, None) => {
+                None
+            }
         }
     }
 }
@@ -316,8 +341,12 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
             assert_eq!(file.expect(200)["status"], "ready");
             batch_has_ended(verb, server, scene, acknowledged).await;
         }
-        Verb::Process | Verb::CompleteJob | Verb::Lease => {
-            assert_eq!(file.expect(200)["status"], "ready");
+        Verb::Process | Verb::CompleteJob | Verb::Lease | Verb::Recover | Verb::Retry => {
+            let file = file.expect(200);
+            assert_eq!(file["status"], "ready");
+            if acknowledged && verb == Verb::Retry {
+                assert_eq!(file["retryCount"], 1);
+            }
             was_processed_once(server, scene).await;
         }
         Verb::Confirm | Verb::Download | Verb::Tell => assert_eq!(file.expect(200)["status"], "ready"),
@@ -507,28 +536,4 @@ async fn tell_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tell_on_postgres() {
     tell_at_every_call(Database::Postgres).await;
-}
-
-/// On their way through the stages: by this program, and by workers outside.
-mod pipeline {
-    use super::*;
-
-    macro_rules! every_verb_of_the_pipeline {
-        ($($name:ident: $hit:ident $verb:ident on $database:ident through $stages:literal),* $(,)?) => {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                let ground = Ground::with_stages(Database::$database, $stages, &[]);
-                $hit(Verb::$verb, &ground).await;
-            })*
-        };
-    }
-
-    every_verb_of_the_pipeline! {
-        process_on_sqlite: hit_every_call Process on Sqlite through "extract,chunk",
-        process_on_postgres: hit_each_call_once Process on Postgres through "extract,chunk,embed",
-        complete_a_job_on_sqlite: hit_every_call CompleteJob on Sqlite through "extract,chunk",
-        complete_a_job_on_postgres: hit_each_call_once CompleteJob on Postgres through "extract,chunk",
-        lease_on_sqlite: hit_every_call Lease on Sqlite through "extract,chunk",
-        lease_on_postgres: hit_each_call_once Lease on Postgres through "extract,chunk",
-    }
 }

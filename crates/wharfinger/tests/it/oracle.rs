@@ -53,6 +53,20 @@ pub async fn catalog_is_sound(server: &TestApp) {
     assert_eq!(server.app.catalog.audit().await.expect("an audit"), Vec::<String>::new());
 }
 
+/// I7, once the sweep has run: whatever has not got on for too long has a sound job, and only waits.
+pub async fn no_file_is_stuck(server: &TestApp) {
+    let now = server.app.clock.now();
+    let mut after = None;
+    loop {
+        let page = server.app.catalog.stuck_files(&Scope::All, (now, now), after, 1_000).await.expect("read");
+        let Some(last) = page.last() else { return };
+        after = Some(last.place);
+        for file in &page {
+            assert_eq!(file.fault, None, "{} is stuck: {file:?}", file.place.file);
+        }
+    }
+}
+
 /// Once all windows are over and everybody has healed: what is there is confirmed and has its object (I5), no
 /// object is without a live row (I6, I9), and the quota is what the live files weigh (I2, I3).
 pub async fn all_is_healed(ground: &Ground, server: &TestApp) {
@@ -62,6 +76,7 @@ pub async fn all_is_healed(ground: &Ground, server: &TestApp) {
 /// The same, naming the moment in what it says.
 pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
     catalog_is_sound(server).await;
+    no_file_is_stuck(server).await;
     let mut live = BTreeSet::new();
     let mut weight = std::collections::BTreeMap::<String, u64>::new();
     for file in server.app.catalog.files(&Scope::All, None, 100_000).await.expect("files") {

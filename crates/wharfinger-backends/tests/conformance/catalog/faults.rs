@@ -1,10 +1,15 @@
 //! A fault at every call of a verb: afterwards it has happened entirely or not at all, the caller was not told
 //! otherwise, and where it has not happened it can be done again.
 
-use wharfinger_backends::catalog::{Catalog, CatalogError, CleanupOutcome, BatchEnding, Registration};
+use wharfinger_backends::catalog::{
+    BatchEnding, Catalog, CatalogError, CleanupOutcome, Recoverable, Recovered, Recovery, Registration,
+};
 use wharfinger_backends::faults::{Fault, Faults};
 use wharfinger_lifecycle::batch::Batch;
 use wharfinger_lifecycle::file::{self, Change};
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::stage::Stage;
 
 use super::batches::opening;
 use super::sample::{
@@ -12,6 +17,7 @@ use super::sample::{
     work,
 };
 use super::site::{Difference, Site, difference};
+use super::stages;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 /// Longer than a trial lasts, so that nobody takes a claim away.
@@ -210,6 +216,30 @@ pub(super) async fn a_fault_never_halves_the_completion_of_jobs(site: &Site) {
         assert_eq!(catalog.complete_jobs(done.clone()).await?.len(), done.len());
         Ok(())
     };
+    try_every_fault(site, prepare, act).await;
+}
+
+/// One that is given up and one that is begun anew, by the same transaction.
+pub(super) async fn a_fault_never_halves_a_recovery(site: &Site) {
+    let prepare = async |catalog: &Catalog| {
+        let files = [stages::queued(site, &[Stage::Scan]).await.id, stages::queued(site, &[Stage::Scan]).await.id];
+        let held = catalog.claim_stage(stages::claim(Stage::Scan, 2, NOW + SECOND)).await.expect("claimed");
+        assert_eq!(held.len(), 2);
+        site.sql(&format!("UPDATE files SET retry_count = 1 WHERE id = '{}'", files[0])).await;
+        files.to_vec()
+    };
+    let act = async |catalog: &Catalog, files: Vec<FileId>| {
+        let plan = Plan { stuck_retries_max: 1, ..stages::plan() };
+        let actor = "recovery".to_owned();
+        let recovery = Recovery { files, of: Recoverable::Overdue, actor, plan, now: NOW + HOUR };
+        let became = catalog.recover(recovery).await?;
+        assert!(matches!(became[0].1, Recovered::GivenUp { .. }), "{became:?}");
+        assert!(matches!(became[1].1, Recovered::Queued { .. }), "{became:?}");
+        Ok(())
+    };
+    // The first makes counters that the next ones change.
+    let first = prepare(&site.catalog).await;
+    act(&site.catalog, first).await.expect("nothing is wrong yet");
     try_every_fault(site, prepare, act).await;
 }
 

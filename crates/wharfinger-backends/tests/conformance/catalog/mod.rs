@@ -214,6 +214,18 @@ cases! {
         nobody_comes_back_from_poison
         derived_objects_go_when_they_are_of_no_use
         workers_that_race_never_share_a_file;
+    recovering:
+        sound_jobs_are_told_from_others
+        who_held_the_job_of_a_recovered_file_has_lost_it
+        a_file_begun_anew_too_often_is_given_up
+        what_only_waits_is_listed_and_left_alone
+        a_file_is_stuck_when_its_time_is_over
+        what_is_scheduled_is_brought_forward
+        poison_is_noticed_by_recovery_too
+        recoveries_that_race_begin_each_file_anew_once
+        a_file_that_cannot_be_mended_is_nobody_elses_trouble
+        a_recovery_whose_turn_is_over_changes_nothing
+        stuck_files_are_listed_by_scope_longest_first;
     failing_jobs:
         a_job_is_tried_again_until_its_attempts_are_used_up
         what_cannot_be_helped_dies_at_once
@@ -273,5 +285,6 @@ cases! {
         a_fault_never_halves_the_claim_of_cleanups
         a_fault_never_halves_the_settling_of_cleanups
         a_fault_never_halves_the_completion_of_jobs
+        a_fault_never_halves_a_recovery
         a_read_that_fails_is_not_an_empty_answer;
 }

@@ -20,18 +20,18 @@ use super::site::{Site, all_at_once};
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: UnixMs = NOW + 10 * SECOND;
 
-fn plan() -> Plan {
+pub(super) fn plan() -> Plan {
     Plan { stages: Stage::ALL.to_vec(), ..Plan::without_stages() }
 }
 
-async fn queued(site: &Site, stages: &[Stage]) -> File {
+pub(super) async fn queued(site: &Site, stages: &[Stage]) -> File {
     let file = registered(&site.catalog, ADA, 10).await;
     let plan = Plan { stages: stages.to_vec(), ..plan() };
     let change = file::confirm(&file, pin(), None, "confirmed", &plan, NOW + SECOND).expect("confirmable");
     committed(&site.catalog, change).await
 }
 
-fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
+pub(super) fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
     StageClaim {
         stage,
         owner: "worker:a".into(),
@@ -44,7 +44,7 @@ fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
     }
 }
 
-async fn claimed(site: &Site, stage: Stage, now: UnixMs) -> StageJob {
+pub(super) async fn claimed(site: &Site, stage: Stage, now: UnixMs) -> StageJob {
     let mut jobs = site.catalog.claim_stage(claim(stage, 1, now)).await.expect("claimed");
     if jobs.is_empty() {
         jobs = site.catalog.claim_stage(suspects(stage, 1, now)).await.expect("claimed");
@@ -53,29 +53,31 @@ async fn claimed(site: &Site, stage: Stage, now: UnixMs) -> StageJob {
     jobs.remove(0)
 }
 
-fn suspects(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
+pub(super) fn suspects(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
     StageClaim { of: Claimable::Suspects, ..claim(stage, limit, now) }
 }
 
-fn end(held: &StageJob, how: Ending) -> StageEnd {
+pub(super) fn end(held: &StageJob, how: Ending) -> StageEnd {
     StageEnd { job: held.job.id, token: held.job.token, how }
 }
 
-async fn ended(site: &Site, held: &StageJob, how: Ending, now: UnixMs) -> Ended {
+pub(super) async fn ended(site: &Site, held: &StageJob, how: Ending, now: UnixMs) -> Ended {
     let by = EndBy { actor: "worker:a", plan: &plan(), now };
     site.catalog.end_stages(vec![end(held, how)], by).await.expect("answered")[0]
 }
 
-async fn taken_back(site: &Site, now: UnixMs) -> Vec<(FileId, Ended)> {
+pub(super) async fn taken_back(site: &Site, now: UnixMs) -> Vec<(FileId, Ended)> {
     let by = EndBy { actor: "recovery", plan: &plan(), now };
-    site.catalog.take_back_stages(by, now, 100).await.expect("answered")
+    let lost = site.catalog.lost_stages(now, None, 100).await.expect("read");
+    let jobs = lost.into_iter().map(|(_, job)| job).collect();
+    site.catalog.take_back_stages(jobs, by, now).await.expect("answered")
 }
 
-fn done() -> Ending {
+pub(super) fn done() -> Ending {
     Ending::Done(Output::default())
 }
 
-async fn status(site: &Site, id: FileId) -> Status {
+pub(super) async fn status(site: &Site, id: FileId) -> Status {
     site.catalog.file(id).await.expect("read").expect("it is there").status
 }
 

@@ -21,6 +21,7 @@ fn calls(file: &str) -> Vec<(Method, String)> {
         (Method::POST, format!("/files/{file}/confirm")),
         (Method::DELETE, format!("/api/v2/files/{file}")),
         (Method::DELETE, format!("/api/v1/documents/{file}")),
+        (Method::POST, format!("/api/v2/uploads/stuck/{file}/retry")),
     ]
 }
 
@@ -144,6 +145,8 @@ async fn a_workers_token_opens_none_of_these_calls() {
         (Method::POST, "/api/v2/search".to_owned()),
         (Method::PUT, "/api/v2/tenants/t/quota".to_owned()),
         (Method::GET, "/api/v2/notifications".to_owned()),
+        (Method::GET, "/api/v2/uploads/stuck".to_owned()),
+        (Method::POST, "/api/v2/uploads/stuck/retry-all".to_owned()),
         (Method::POST, "/api/v1/maintenance/cleanup/trigger".to_owned()),
         (Method::GET, "/api/v1/maintenance/cleanup/status".to_owned()),
         (Method::GET, "/api/v1/maintenance/cleanup/pending".to_owned()),

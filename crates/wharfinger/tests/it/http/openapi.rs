@@ -69,6 +69,9 @@ async fn every_call_of_the_contract_that_exists_is_described() {
         "GET /api/v2/notifications",
         "POST /api/v2/workers/lease",
         "POST /api/v2/workers/jobs/{jobId}/complete",
+        "GET /api/v2/uploads/stuck",
+        "POST /api/v2/uploads/stuck/{fileId}/retry",
+        "POST /api/v2/uploads/stuck/retry-all",
         "GET /api/v2/dlq",
         "POST /api/v2/dlq/{id}/redrive",
         "DELETE /api/v2/dlq/{id}",
@@ -130,7 +133,8 @@ async fn what_is_described_is_there_and_asks_for_a_token() {
     let server = ground.start().await;
     for (method, path, _) in operations(&document(&server).await) {
         let id = "018f4e6e-7f3a-7000-8000-000000000001";
-        let real = path.replace("{id}", id).replace("{jobId}", id).replace("{tenant}", "t");
+        let real =
+            path.replace("{id}", id).replace("{jobId}", id).replace("{fileId}", id).replace("{tenant}", "t");
         let url = format!("{}{real}", server.url);
         let answer = server.http.request(method.clone(), url).send().await.expect("an answer");
         let expected = match path.as_str() {

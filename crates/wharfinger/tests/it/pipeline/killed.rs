@@ -79,6 +79,52 @@ async fn is_finished_by_another(server: &TestApp, ground: &Ground, stage: &str, 
     panic!("{stage} was never caught in the middle");
 }
 
+/// No worker is left to take its lease back: the sweeper does, and begins it anew for whoever comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_outlives_all_workers() {
+    let settings = [
+        ("PIPELINE_STAGES", ALL),
+        ("JOB_LEASE_MS", LEASE_MS),
+        ("STUCK_FILE_THRESHOLD_MS", "2000"),
+        ("STUCK_RECOVERY_SCHEDULE", "* * * * * *"),
+    ];
+    let ground = Ground::in_real_time(Database::Postgres, &settings);
+    let server = ground.start_as("api").await;
+    let (me, place) = (server.me(), Place::new());
+    let text: String = (0..60_000).map(|n| format!("Line {n} of a long list of cargo.\n")).collect();
+    let file = loop {
+        let victim = worker(&place, &ground, &[("INSTANCE_ID", "victim")]);
+        let file = me.enqueue("cargo.txt", text.as_bytes()).await;
+        let caught = seen(&me, &file, "extracting").await;
+        victim.signal("KILL");
+        victim.wait();
+        if caught && me.file(&file).await["status"] == "extracting" {
+            break file;
+        }
+    };
+    let environment: Vec<(&str, &str)> = ground.environment().collect();
+    let sweeper = place.serve_as("sweeper", &environment);
+    assert!(seen(&me, &file, "queued").await, "the sweeper begins it anew");
+    assert_eq!(me.file(&file).await["retryCount"], 1);
+    oracle::no_file_is_stuck(&server).await;
+    let heir = worker(&place, &ground, &[("INSTANCE_ID", "heir")]);
+    assert!(seen(&me, &file, "chunking").await || me.file(&file).await["status"] == "ready");
+    seen(&me, &file, "ready").await;
+    heir.terminate();
+    sweeper.terminate();
+    assert_eq!(me.file(&file).await["retryCount"], 1, "once");
+    let way = super::way(&me, &file).await;
+    assert_eq!(way.iter().filter(|status| *status == "ready").count(), 1, "{way:?}");
+    assert_eq!(
+        way.iter().filter(|status| *status == "scanning").count(),
+        1,
+        "what was done is kept: {way:?}"
+    );
+    let recovered = "SELECT COUNT(*) FROM file_history WHERE actor = 'stuck-file-recovery'";
+    assert_eq!(ground.scalar(recovered).await, 1);
+    oracle::catalog_is_sound(&server).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_outlives_its_worker_in_every_stage() {
     let ground = Ground::in_real_time(

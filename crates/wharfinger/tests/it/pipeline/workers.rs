@@ -143,6 +143,29 @@ async fn a_poison_file_is_quarantined(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
+/// One lease that ran out and cannot be taken back is nobody else's trouble, neither in the queue nor in a call.
+async fn what_cannot_be_taken_back_holds_up_nobody(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    for n in 0..5 {
+        me.enqueue(&format!("cargo {n}"), b"cargo").await;
+        lease(&worker, "scan").await.expect("a job");
+    }
+    ground.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'cargo 1'").await;
+    ground.advance(60_000);
+    for _ in 0..4 {
+        let job = lease(&worker, "scan").await.expect("a job");
+        assert_eq!(job["attempt"], 2);
+        complete(&worker, &job, json!({ "verdict": "clean" })).await;
+    }
+    assert_eq!(lease(&worker, "scan").await, None);
+    ground.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'cargo 1'").await;
+    let job = lease(&worker, "scan").await.expect("a job");
+    complete(&worker, &job, json!({ "verdict": "clean" })).await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
 async fn failures_are_tried_again_later_and_not_for_ever(database: Database) {
     let ground = Ground::with_stages(database, "scan", &[OUTSIDE[0], ("JOB_MAX_ATTEMPTS", "2")]);
     let server = ground.start().await;
@@ -329,6 +352,7 @@ on_each_database! {
     a_lost_lease_changes_nothing,
     a_hung_worker_is_not_working,
     a_poison_file_is_quarantined,
+    what_cannot_be_taken_back_holds_up_nobody,
     failures_are_tried_again_later_and_not_for_ever,
     a_large_input_lies_behind_a_signed_url,
     an_output_that_is_none_is_refused_and_changes_nothing,

@@ -4,6 +4,8 @@ mod abandoned_uploads;
 mod by_hand;
 mod old_failures;
 mod orphans;
+mod stuck_calls;
+mod stuck_files;
 
 use serde_json::{Value, json};
 

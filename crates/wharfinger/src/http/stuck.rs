@@ -1,0 +1,166 @@
+//! Files that do not get on: list them, send one on, send all on.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::StuckFile;
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::FileId;
+
+use super::Shared;
+use super::auth::Person;
+use super::extract::{Asked, Id, PageQuery, cut_page};
+use super::problem::Problem;
+use crate::clock::rfc3339;
+use crate::pipeline::recovery::{self, RetriedAll};
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StuckFilesView {
+    files: Vec<StuckFileView>,
+    /// Of the whole list, not of this page.
+    total: u64,
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StuckFileView {
+    id: String,
+    file_name: String,
+    #[schema(example = "scanning")]
+    status: &'static str,
+    /// Milliseconds without progress.
+    stuck_duration: i64,
+    retry_count: u32,
+    batch_id: Option<String>,
+    updated_at: String,
+    /// Why nobody will work on it; null: somebody will, it only waits.
+    #[schema(example = "its worker did not come back")]
+    problem: Option<String>,
+}
+
+impl StuckFileView {
+    fn new(file: StuckFile, now: UnixMs) -> StuckFileView {
+        StuckFileView {
+            id: file.place.file.to_string(),
+            file_name: file.file_name,
+            status: file.status.as_str(),
+            stuck_duration: now.saturating_sub(file.updated_at).max(0),
+            retry_count: file.retry_count,
+            batch_id: file.batch,
+            updated_at: rfc3339(file.updated_at),
+            problem: file.fault,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RetriedView {
+    success: bool,
+    file_id: String,
+    #[schema(example = "scanning")]
+    previous_status: &'static str,
+    #[schema(example = "queued")]
+    new_status: &'static str,
+    /// As before where it only waited.
+    retry_count: u32,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RetriedAllView {
+    /// Nothing went wrong and nothing is left.
+    success: bool,
+    retried_count: u64,
+    /// These only wait, or are being worked on.
+    skipped_count: u64,
+    /// At most 1,000.
+    errors: Vec<RetryErrorView>,
+    /// It took too long and was broken off: ask again for the rest.
+    is_broken_off: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RetryErrorView {
+    file_id: String,
+    error: String,
+}
+
+impl From<RetriedAll> for RetriedAllView {
+    fn from(all: RetriedAll) -> Self {
+        let told = |(file, error): (FileId, crate::uploads::VerbError)| RetryErrorView {
+            file_id: file.to_string(),
+            error: error.to_string(),
+        };
+        RetriedAllView {
+            success: all.errors.is_empty() && !all.is_broken_off,
+            retried_count: all.retried,
+            skipped_count: all.skipped,
+            errors: all.errors.into_iter().map(told).collect(),
+            is_broken_off: all.is_broken_off,
+        }
+    }
+}
+
+/// List stuck files
+#[utoipa::path(
+    get, path = "/api/v2/uploads/stuck", tag = "recovery", operation_id = "listStuckFiles",
+    params(PageQuery),
+    responses((status = 200, body = StuckFilesView,
+        description = "Files of the caller's scope that have not got on for STUCK_FILE_THRESHOLD_MS, the longest first")),
+)]
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Asked(page): Asked<PageQuery>,
+) -> Result<Json<StuckFilesView>, Problem> {
+    let limit = page.limit()?;
+    let (mut files, total) = recovery::list(&app, &caller, page.cursor()?, limit + 1).await?;
+    let next_cursor = cut_page(&mut files, limit, |file| file.place.to_string());
+    let now = app.clock.now();
+    let files = files.into_iter().map(|file| StuckFileView::new(file, now)).collect();
+    Ok(Json(StuckFilesView { files, total, next_cursor }))
+}
+
+/// Send a stuck file on
+#[utoipa::path(
+    post, path = "/api/v2/uploads/stuck/{fileId}/retry", tag = "recovery", operation_id = "retryStuckFile",
+    params(("fileId" = String, Path)),
+    responses(
+        (status = 200, body = RetriedView, description = "It waits for the stage that stopped, and is due"),
+        (status = 400, body = Problem, description = "`terminal_state`, or `not_in_pipeline`: not confirmed"),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "`in_work`: a worker is at it, and in time"),
+    ),
+)]
+pub(super) async fn retry(
+    State(app): State<Shared>,
+    Person(caller): Person,
+    Id(file): Id<FileId>,
+) -> Result<Json<RetriedView>, Problem> {
+    let retried = recovery::retry(&app, &caller, file).await?;
+    Ok(Json(RetriedView {
+        success: true,
+        file_id: file.to_string(),
+        previous_status: retried.from.as_str(),
+        new_status: "queued",
+        retry_count: retried.retry_count,
+    }))
+}
+
+/// Send all stuck files on
+#[utoipa::path(
+    post, path = "/api/v2/uploads/stuck/retry-all", tag = "recovery", operation_id = "retryAllStuckFiles",
+    responses((status = 200, body = RetriedAllView,
+        description = "All of the caller's scope whose job is not sound; those that only wait are skipped")),
+)]
+pub(super) async fn retry_all(
+    State(app): State<Shared>,
+    Person(caller): Person,
+) -> Result<Json<RetriedAllView>, Problem> {
+    Ok(Json(recovery::retry_all(&app, &caller).await?.into()))
+}

@@ -1,0 +1,171 @@
+//! Begins stuck files anew: all that are overdue at the word of the sweep, those that a person names at any time. A file
+//! that only waits, or that a worker is at, is left alone by both.
+
+use std::time::{Duration, Instant};
+
+use wharfinger_backends::catalog::{Catalog, Recoverable, Recovered, Recovery, StuckFile, StuckPlace};
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::state::Status;
+
+use super::apart::{Outcomes, all_or_apart};
+use crate::app::App;
+use crate::telemetry::metric;
+use crate::uploads::{Caller, STALE_TRIES_MAX, VerbError, find};
+
+/// Files that are listed at once.
+pub const PAGE_FILES: usize = 1_000;
+/// Files of one transaction: few enough that others do not wait for long.
+pub const BATCH_FILES: usize = 200;
+/// How long somebody waits for all of their files, before they are told how far it got.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What went wrong is told of so many files.
+const ERRORS_MAX: usize = 1_000;
+
+/// A page of the files in the caller's scope that have not got on for too long, the longest first, and how many there are.
+pub async fn list(
+    app: &App,
+    caller: &Caller,
+    after: Option<StuckPlace>,
+    limit: usize,
+) -> Result<(Vec<StuckFile>, u64), VerbError> {
+    let (scope, now) = (caller.scope(), app.clock.now());
+    let files = app.catalog.stuck_files(&scope, (now, now), after, limit).await?;
+    Ok((files, app.catalog.count_stuck(&scope, now).await?))
+}
+
+/// What became of each of these, and of which that is not known.
+pub async fn recover(
+    app: &App,
+    catalog: &Catalog,
+    files: Vec<FileId>,
+    of: Recoverable,
+    actor: &str,
+) -> Result<Outcomes<FileId, (FileId, Recovered)>, VerbError> {
+    let begin_anew = |files| {
+        let (actor, plan, now) = (actor.to_owned(), app.plan.clone(), app.clock.now());
+        catalog.recover(Recovery { files, of, actor, plan, now })
+    };
+    let outcomes = all_or_apart(app, files, begin_anew).await?;
+    for (file, recovered) in &outcomes.done {
+        follow(app, *file, recovered, actor);
+    }
+    for (file, error) in &outcomes.failed {
+        tracing::error!(job = actor, fileId = %file, error = %error, "a stuck file could not be recovered");
+    }
+    Ok(outcomes)
+}
+
+/// What follows outside the catalog.
+fn follow(app: &App, file: FileId, recovered: &Recovered, actor: &str) {
+    match recovered {
+        Recovered::Queued { from, retry_count } => {
+            tracing::debug!(job = actor, fileId = %file, from = %from, retryCount = retry_count, action = "reEnqueued",
+                "a stuck file is begun anew");
+            metric::stuck_recovered("reEnqueued");
+            app.pipeline.bell.notify_one();
+        }
+        Recovered::GivenUp { tenant, why } => {
+            tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "permanentlyFailed",
+                "a stuck file is given up");
+            metric::stuck_recovered("permanentlyFailed");
+            app.notice_bell.notify_one();
+        }
+        Recovered::Quarantined { tenant, why } => {
+            tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "quarantined",
+                "a stuck file is quarantined");
+            app.notice_bell.notify_one();
+        }
+        Recovered::Waits | Recovered::InWork { .. } | Recovered::MovedOn => {}
+    }
+}
+
+/// A file that waits again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retried {
+    pub from: Status,
+    pub retry_count: u32,
+}
+
+/// Sends one file on at a person's word, however often it was begun anew. One that waits for a later time no longer has
+/// to, and nothing is counted for that; one that a worker is at is the worker's.
+pub async fn retry(app: &App, caller: &Caller, id: FileId) -> Result<Retried, VerbError> {
+    for _ in 0..STALE_TRIES_MAX {
+        let file = find::find(app, caller, id).await?;
+        match file.status {
+            Status::Registered | Status::Deleted => return Err(VerbError::NotConfirmed),
+            Status::Ready | Status::Failed | Status::Quarantined => {
+                return Err(VerbError::TerminalState(file.status));
+            }
+            Status::Uploaded
+            | Status::Queued
+            | Status::Scanning
+            | Status::Extracting
+            | Status::Chunking
+            | Status::Embedding => {}
+        }
+        let actor = caller.actor();
+        let outcomes = recover(app, &app.catalog, vec![id], Recoverable::Named, &actor).await?;
+        if let Some((_, error)) = outcomes.failed.into_iter().next() {
+            return Err(error.into());
+        }
+        match outcomes.done.into_iter().next() {
+            Some((_, Recovered::Queued { from, retry_count })) => return Ok(Retried { from, retry_count }),
+            Some((_, Recovered::Waits)) => {
+                app.catalog.bring_forward(id, app.clock.now()).await?;
+                app.pipeline.bell.notify_one();
+                return Ok(Retried { from: file.status, retry_count: file.retry_count });
+            }
+            Some((_, Recovered::InWork { until })) => return Err(VerbError::InWork { until }),
+            // It got on between two looks.
+            Some((_, Recovered::GivenUp { .. } | Recovered::Quarantined { .. } | Recovered::MovedOn))
+            | None => {}
+        }
+    }
+    Err(VerbError::busy())
+}
+
+/// What came of sending on all that is stuck.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetriedAll {
+    pub retried: u64,
+    /// Those that only wait, or got on meanwhile.
+    pub skipped: u64,
+    pub errors: Vec<(FileId, VerbError)>,
+    /// There are more: it was broken off for the time it took.
+    pub is_broken_off: bool,
+}
+
+/// Sends on all that is stuck in the caller's scope and does not merely wait.
+pub async fn retry_all(app: &App, caller: &Caller) -> Result<RetriedAll, VerbError> {
+    let (scope, actor) = (caller.scope(), caller.actor());
+    let overdue_at = app.clock.now();
+    let started = Instant::now();
+    let mut all = RetriedAll::default();
+    let mut after = None;
+    loop {
+        let page = app.catalog.stuck_files(&scope, (overdue_at, app.clock.now()), after, PAGE_FILES).await?;
+        let Some(last) = page.last() else { return Ok(all) };
+        after = Some(last.place);
+        let unsound: Vec<FileId> = unsound(&page).collect();
+        all.skipped += (page.len() - unsound.len()) as u64;
+        for some in unsound.chunks(BATCH_FILES) {
+            if started.elapsed() > PATIENCE {
+                all.is_broken_off = true;
+                return Ok(all);
+            }
+            let outcomes = recover(app, &app.catalog, some.to_vec(), Recoverable::Named, &actor).await?;
+            let is_retried =
+                |(_, recovered): &&(FileId, Recovered)| matches!(recovered, Recovered::Queued { .. });
+            let retried = outcomes.done.iter().filter(is_retried).count();
+            all.retried += retried as u64;
+            all.skipped += (outcomes.done.len() - retried) as u64;
+            let room = ERRORS_MAX.saturating_sub(all.errors.len());
+            all.errors
+                .extend(outcomes.failed.into_iter().take(room).map(|(file, error)| (file, error.into())));
+        }
+    }
+}
+
+pub fn unsound(page: &[StuckFile]) -> impl Iterator<Item = FileId> {
+    page.iter().filter(|file| file.fault.is_some()).map(|file| file.place.file)
+}

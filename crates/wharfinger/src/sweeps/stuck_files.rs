@@ -1,0 +1,105 @@
+//! Fault: a confirmed file that has not got on for `STUCK_FILE_THRESHOLD_MS` and whose job is missing or unsound, so that
+//! nobody will work on it. It is begun anew, or given up after `MAX_STUCK_RETRIES`. One that only waits is counted.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::{Recoverable, Recovered, Scope, StuckFile};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::FileId;
+
+use super::Turn;
+use crate::app::App;
+use crate::pipeline::recovery::{self, BATCH_FILES, PAGE_FILES};
+use crate::telemetry::metric;
+use crate::uploads::VerbError;
+
+pub const NAME: &str = "stuck-file-recovery";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// All that had not got on for too long, also those that only wait.
+    pub total_stuck: u64,
+    pub re_enqueued: u64,
+    pub permanently_failed: u64,
+    /// No worker came back from these, too often.
+    pub quarantined: u64,
+    /// Left alone: the job is sound, and waits or is worked on.
+    pub waiting: u64,
+    /// Not mended, each for a reason in the log; tried again by the next run.
+    pub errors: u64,
+    /// Milliseconds without progress, over all that are stuck.
+    pub average_stuck_duration: i64,
+    pub by_status: BTreeMap<&'static str, u64>,
+}
+
+pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+    let started_at = app.clock.now();
+    let outcome = recover_all_overdue(app, turn).await?;
+    metric::stuck_detection_took(app.clock.now() - started_at);
+    Ok(outcome)
+}
+
+async fn recover_all_overdue(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+    let mut outcome = Outcome::default();
+    let mut stuck_ms = 0_i128;
+    let overdue_at = app.clock.now();
+    let mut after = None;
+    while turn.goes_on(app) {
+        let now = app.clock.now();
+        let page = app.catalog.stuck_files(&Scope::All, (overdue_at, now), after, PAGE_FILES).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.place);
+        outcome.count(&page, &mut stuck_ms, now);
+        if turn.is_dry_run() {
+            outcome.foresee(&page, app.plan.stuck_retries_max);
+            continue;
+        }
+        let unsound: Vec<FileId> = recovery::unsound(&page).collect();
+        for some in unsound.chunks(BATCH_FILES) {
+            if !turn.goes_on(app) {
+                return Ok(outcome);
+            }
+            let became =
+                recovery::recover(app, &turn.catalog, some.to_vec(), Recoverable::Overdue, NAME).await?;
+            outcome.errors += became.failed.len() as u64;
+            became.done.iter().for_each(|(_, recovered)| outcome.add(recovered));
+        }
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn count(&mut self, page: &[StuckFile], stuck_ms: &mut i128, now: UnixMs) {
+        for file in page {
+            *self.by_status.entry(file.status.as_str()).or_default() += 1;
+            *stuck_ms += i128::from(now.saturating_sub(file.updated_at).max(0));
+            self.waiting += u64::from(file.fault.is_none());
+        }
+        self.total_stuck += page.len() as u64;
+        let average = *stuck_ms / i128::from(self.total_stuck.max(1));
+        self.average_stuck_duration = i64::try_from(average).unwrap_or(i64::MAX);
+    }
+
+    fn add(&mut self, recovered: &Recovered) {
+        match recovered {
+            Recovered::Queued { .. } => self.re_enqueued += 1,
+            Recovered::GivenUp { .. } => self.permanently_failed += 1,
+            Recovered::Quarantined { .. } => self.quarantined += 1,
+            Recovered::Waits | Recovered::InWork { .. } => self.waiting += 1,
+            Recovered::MovedOn => {}
+        }
+    }
+
+    /// What would become of them. How many workers did not come back is seen under the locks only.
+    fn foresee(&mut self, page: &[StuckFile], retries_max: u32) {
+        for file in page.iter().filter(|file| file.fault.is_some()) {
+            match file.retry_count < retries_max {
+                true => self.re_enqueued += 1,
+                false => self.permanently_failed += 1,
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Stuck files: what nobody will work on is begun anew or given up, what only waits is left alone (I7, I8, I17).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use wharfinger::sweeps::stuck_files::{NAME, Outcome, run};
+use wharfinger::sweeps::{LEASE_MS, Turn};
+use wharfinger::uploads::{Role, VerbError};
+use wharfinger_backends::catalog::{Fence, SweepClaim, SweepTurn};
+
+use crate::notify::receiver::Receiver;
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+
+pub const THRESHOLD_MS: i64 = 1_800_000;
+pub const OUTSIDE: (&str, &str) = ("PIPELINE_BUILTIN_STAGES", "");
+
+async fn swept(server: &TestApp) -> Outcome {
+    run(&server.app, &Turn::by_hand(&server.app)).await.expect("it runs")
+}
+
+fn by_status<const N: usize>(counts: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
+    counts.into_iter().collect()
+}
+
+async fn lease(server: &TestApp, stage: &str) -> Option<Value> {
+    let worker = server.as_user("ops", "w", Role::Worker);
+    let answer = worker.post("/api/v2/workers/lease", json!({ "stages": [stage] })).await.expect(200);
+    answer["jobs"].get(0).cloned()
+}
+
+async fn complete(server: &TestApp, job: &Value, output: Value) -> crate::test_app::Answer {
+    let worker = server.as_user("ops", "w", Role::Worker);
+    let path = format!("/api/v2/workers/jobs/{}/complete", job["jobId"].as_str().expect("an id"));
+    worker.post(&path, json!({ "leaseToken": job["leaseToken"], "output": output })).await
+}
+
+/// A file whose job was lost, as by a foreign hand.
+pub async fn without_job(ground: &Ground, me: &Client<'_>, name: &str) -> String {
+    let file = me.enqueue(name, b"cargo").await;
+    ground
+        .execute("DELETE FROM jobs WHERE file_id IN (SELECT id FROM files WHERE file_name LIKE 'lost%')")
+        .await;
+    file
+}
+
+async fn what_was_told(me: &Client<'_>, kind: &str) -> Vec<Value> {
+    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    let told = told["notifications"].as_array().expect("a list").clone();
+    told.into_iter().filter(|told| told["kind"] == kind).collect()
+}
+
+/// What recovery may change of files and jobs, in one line each.
+async fn state(ground: &Ground) -> Vec<String> {
+    let files = "SELECT id || ' ' || pipeline_status || ' ' || CAST(version AS TEXT) || ' ' || CAST(retry_count AS TEXT) \
+                 || ' ' || CAST(COALESCE(next_look_at, 0) AS TEXT) FROM files ORDER BY id";
+    let jobs = "SELECT id || ' ' || state || ' ' || queue || ' ' || CAST(lease_token AS TEXT) || ' ' \
+                || CAST(attempts AS TEXT) || ' ' || CAST(updated_at AS TEXT) FROM jobs ORDER BY id";
+    let mut all = ground.texts(files).await;
+    all.extend(ground.texts(jobs).await);
+    all
+}
+
+async fn a_file_without_a_job_is_begun_anew_where_it_stopped(database: Database) {
+    let ground = Ground::with_stages(database, "extract,chunk", &[OUTSIDE]);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.enqueue("lost", b"cargo").await;
+    let extract = lease(&server, "extract").await.expect("a job");
+    complete(&server, &extract, json!({ "text": "cargo" })).await.expect(200);
+    without_job(&ground, &me, "fine").await;
+
+    ground.advance(THRESHOLD_MS - 1);
+    assert_eq!(swept(&server).await, Outcome::default(), "not stuck yet");
+    ground.advance(1);
+    let expected = Outcome {
+        total_stuck: 2,
+        re_enqueued: 1,
+        waiting: 1,
+        average_stuck_duration: THRESHOLD_MS,
+        by_status: by_status([("queued", 2)]),
+        ..Outcome::default()
+    };
+    assert_eq!(swept(&server).await, expected);
+    oracle::no_file_is_stuck(&server).await;
+    assert_eq!(me.file(&file).await["retryCount"], 1);
+    // What was extracted is kept.
+    let chunk = lease(&server, "chunk").await.expect("a job");
+    assert_eq!((&chunk["fileId"], &chunk["attempt"]), (&json!(file), &json!(1)));
+    assert_eq!(chunk["input"], json!({ "text": "cargo" }));
+    complete(&server, &chunk, json!({ "chunks": [] })).await.expect(200);
+    server.crash().await;
+
+    let ground = ground.also(&[("PIPELINE_BUILTIN_STAGES", "all")]);
+    let server = ground.start().await;
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(swept(&server).await, Outcome::default());
+}
+
+/// The second time there is nothing to do, and a dry run never does anything.
+async fn a_second_run_and_a_dry_run_do_nothing(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "1")]);
+    let server = ground.start().await;
+    let me = server.me();
+    for n in 0..3 {
+        without_job(&ground, &me, &format!("lost {n}")).await;
+    }
+    ground.execute("UPDATE files SET retry_count = 1 WHERE file_name = 'lost 0'").await;
+    me.enqueue("waits", b"cargo").await;
+    ground.advance(THRESHOLD_MS);
+
+    let before = state(&ground).await;
+    let foreseen = run(&server.app, &Turn::dry(&server.app)).await.expect("it runs");
+    assert_eq!(state(&ground).await, before, "nothing has changed");
+    let done = swept(&server).await;
+    assert_eq!(foreseen, done);
+    assert_eq!((done.total_stuck, done.re_enqueued, done.permanently_failed, done.waiting), (4, 2, 1, 1));
+
+    let before = state(&ground).await;
+    let again = swept(&server).await;
+    assert_eq!((again.total_stuck, again.waiting, again.re_enqueued), (1, 1, 0));
+    assert_eq!(state(&ground).await, before, "nothing has changed");
+    server.settle().await;
+    assert_eq!(swept(&server).await, Outcome::default());
+    oracle::catalog_is_sound(&server).await;
+}
+
+/// I8: the worker that was given up for dead comes back, and nothing it says counts.
+async fn a_worker_that_comes_back_late_changes_nothing(database: Database) {
+    let ground = Ground::with_stages(database, "extract", &[OUTSIDE]);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.enqueue("a", b"cargo").await;
+    let old = lease(&server, "extract").await.expect("a job");
+    ground.advance(THRESHOLD_MS);
+    let outcome = swept(&server).await;
+    assert_eq!((outcome.total_stuck, outcome.re_enqueued), (1, 1));
+    assert_eq!(outcome.by_status, by_status([("extracting", 1)]));
+    let stale = async |moment: &str| {
+        let before = state(&ground).await;
+        let answer = complete(&server, &old, json!({ "text": "late" })).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (409, "lease_lost"), "{moment}");
+        assert_eq!(state(&ground).await, before, "{moment}");
+    };
+    stale("before another took it").await;
+    let new = lease(&server, "extract").await.expect("a job");
+    assert_ne!(new["jobId"], old["jobId"]);
+    stale("while another works on it").await;
+    complete(&server, &new, json!({ "text": "cargo" })).await.expect(200);
+    stale("after another ended it").await;
+    assert_eq!(me.file(&file).await["status"], "ready");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
+    let slack = Receiver::start().await;
+    let settings = [
+        ("MAX_STUCK_RETRIES", "2"),
+        ("SLACK_WEBHOOK_URL", slack.url.as_str()),
+        ("WEBHOOK_ALLOW_PRIVATE", "true"),
+    ];
+    let ground = Ground::with_stages(database, "scan", &settings);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = without_job(&ground, &me, "lost").await;
+    for retry in 1..=2 {
+        ground.advance(THRESHOLD_MS);
+        assert_eq!(swept(&server).await.re_enqueued, 1);
+        let now = me.file(&file).await;
+        assert_eq!((&now["status"], &now["retryCount"]), (&json!("queued"), &json!(retry)));
+        ground.execute("DELETE FROM jobs").await;
+    }
+    assert_eq!(what_was_told(&me, "file-failed").await, Vec::<Value>::new());
+    ground.advance(THRESHOLD_MS);
+    let outcome = swept(&server).await;
+    assert_eq!((outcome.total_stuck, outcome.re_enqueued, outcome.permanently_failed), (1, 0, 1));
+    let why = "scan did not come to an end, although it was begun anew 2 times";
+    let failed = me.file(&file).await;
+    assert_eq!((&failed["status"], &failed["error"]), (&json!("failed"), &json!(why)));
+    let told = what_was_told(&me, "file-failed").await;
+    assert_eq!((told.len(), &told[0]["data"]), (1, &json!({ "reason": why, "stage": "scan" })));
+    let letters = me.get("/api/v2/dlq").await.expect(200);
+    assert_eq!(letters["jobs"][0]["fileId"], file.as_str());
+    assert_eq!(letters["jobs"][0]["reason"], "recoveries used up");
+    assert_eq!(letters["jobs"][0]["lastError"], "its job was missing");
+    server.settle().await;
+    let texts: Vec<Value> = slack.got().iter().map(|got| got.body["text"].clone()).collect();
+    assert_eq!(texts, [json!(format!("Wharfinger: lost of tenant t was given up: {why} (file {file})"))]);
+    assert_eq!(swept(&server).await, Outcome::default());
+
+    // Once the cause is mended, a person sends it through.
+    let job = letters["jobs"][0]["jobId"].as_str().expect("an id");
+    me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+async fn without_retries_a_stuck_file_fails_at_once(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "0")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = without_job(&ground, &me, "lost").await;
+    ground.advance(THRESHOLD_MS);
+    assert_eq!(swept(&server).await.permanently_failed, 1);
+    assert_eq!(me.file(&file).await["error"], "scan did not come to an end");
+    oracle::catalog_is_sound(&server).await;
+}
+
+/// A backlog spends nothing, however long it lasts.
+async fn a_backlog_fails_nobody(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "0")]);
+    let server = ground.start().await;
+    let me = server.me();
+    for n in 0..30 {
+        me.enqueue(&format!("waits {n}"), b"cargo").await;
+    }
+    lease(&server, "scan").await.expect("a job");
+    let before = state(&ground).await;
+    for days in 1..=3 {
+        ground.advance(86_400_000);
+        // A worker that keeps its lease is at it.
+        ground.execute("UPDATE jobs SET lease_until = 9000000000000, deadline_at = 9000000000000 WHERE state = 'leased'").await;
+        let outcome = swept(&server).await;
+        let by_status = by_status([("queued", 29), ("scanning", 1)]);
+        let average_stuck_duration = days * 86_400_000;
+        let expected =
+            Outcome { total_stuck: 30, waiting: 30, average_stuck_duration, by_status, ..Outcome::default() };
+        assert_eq!(outcome, expected);
+        assert_eq!(state(&ground).await, before, "nothing was written");
+    }
+    let listed = me.get("/api/v2/uploads/stuck?limit=1000").await.expect(200);
+    assert_eq!((&listed["total"], listed["files"].as_array().map(Vec::len)), (&json!(30), Some(30)));
+    assert!(
+        listed["files"].as_array().expect("a list").iter().all(|file| file["problem"].is_null()),
+        "{listed}"
+    );
+    let all = me.post("/api/v2/uploads/stuck/retry-all", json!({})).await.expect(200);
+    assert_eq!((&all["retriedCount"], &all["skippedCount"]), (&json!(0), &json!(30)));
+    assert_eq!(state(&ground).await, before, "nor by a person");
+}
+
+/// I17: some cannot be written at all, some cannot even be read; all others are done, and these when they can be.
+async fn items_that_fail_every_time_hold_up_nobody(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[]);
+    let server = ground.start().await;
+    let me = server.me();
+    for n in 0..40 {
+        without_job(&ground, &me, &format!("lost {n}")).await;
+    }
+    // Its next line of history is there already.
+    let refused = "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
+                   SELECT id, version + 1, 0, 'queued', 'queued', 'by hand', 'nobody' FROM files WHERE file_name = 'lost 7'";
+    ground.execute(refused).await;
+    ground
+        .execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name IN ('lost 0', 'lost 39')")
+        .await;
+    ground.advance(THRESHOLD_MS);
+    for (total_stuck, re_enqueued) in [(40, 37), (3, 0), (3, 0)] {
+        let outcome = swept(&server).await;
+        let found = (outcome.total_stuck, outcome.re_enqueued, outcome.errors);
+        assert_eq!(found, (total_stuck, re_enqueued, 3));
+    }
+    wharfinger::pipeline::run::run_due(&server.app).await.expect("worked on");
+    let ready = "SELECT COUNT(*) FROM files WHERE pipeline_status = 'ready' AND retry_count = 1";
+    assert_eq!(ground.scalar(ready).await, 37);
+    ground.execute("DELETE FROM file_history WHERE actor = 'nobody'").await;
+    ground.execute("UPDATE files SET stage = 'scan' WHERE stage = 'a stage that is none'").await;
+    assert_eq!(swept(&server).await.re_enqueued, 3);
+    server.settle().await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Each is begun anew once: of two whose turn it is only one has it, and beside each other they share the work.
+async fn two_sweepers_handle_each_file_once(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[]);
+    let (one, other) = (ground.start().await, ground.start().await);
+    let me = one.me();
+    for n in 0..40 {
+        without_job(&ground, &me, &format!("lost {n}")).await;
+    }
+    ground.advance(THRESHOLD_MS);
+    let (first, second) = tokio::join!(swept(&one), swept(&other));
+    assert_eq!(first.re_enqueued + second.re_enqueued, 40, "{first:?} {second:?}");
+    assert_eq!(ground.scalar("SELECT MAX(retry_count) FROM files").await, 1);
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM jobs").await, 40);
+    one.settle().await;
+    oracle::all_is_healed(&ground, &one).await;
+}
+
+async fn claim(server: &TestApp) -> Fence {
+    let claim = SweepClaim {
+        name: NAME,
+        owner: "one that dies".into(),
+        now: server.app.clock.now(),
+        lease_ms: LEASE_MS,
+        only_if_due: true,
+    };
+    match server.app.catalog.claim_sweep(claim).await.expect("asked") {
+        SweepTurn::Ours(fence) => fence,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// I13.
+async fn a_sweep_that_lost_its_turn_changes_nothing(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[]);
+    let (zombie, heir) = (ground.start().await, ground.start().await);
+    without_job(&ground, &heir.me(), "lost").await;
+    let turn = Turn::under(&zombie.app, claim(&zombie).await);
+    ground.advance(THRESHOLD_MS);
+    let heirs = Turn::under(&heir.app, claim(&heir).await);
+    let before = state(&ground).await;
+    assert_eq!(run(&zombie.app, &turn).await, Err(VerbError::TakenOver));
+    assert_eq!(state(&ground).await, before);
+    assert_eq!(run(&heir.app, &heirs).await.map(|outcome| outcome.re_enqueued), Ok(1));
+    heir.settle().await;
+    oracle::all_is_healed(&ground, &heir).await;
+}
+
+/// Told to stop, it begins no other batch; whoever goes on finds the rest.
+async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[]);
+    let server = ground.start().await;
+    without_job(&ground, &server.me(), "lost").await;
+    ground.advance(THRESHOLD_MS);
+    let stop = tokio_util::sync::CancellationToken::new();
+    stop.cancel();
+    let outcome = run(&server.app, &Turn::by_hand(&server.app).until(&stop)).await;
+    assert_eq!(outcome, Ok(Outcome::default()));
+    assert_eq!(swept(&server).await.re_enqueued, 1);
+}
+
+/// Three workers in a row did not come back, and only the sweep noticed.
+async fn poison_is_quarantined_by_the_sweep_too(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "100")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = me.enqueue("poison", b"poison").await;
+    for lost in 1..=3 {
+        lease(&server, "scan").await.expect("a job");
+        ground.advance(THRESHOLD_MS);
+        let outcome = swept(&server).await;
+        assert_eq!((outcome.re_enqueued, outcome.quarantined), if lost < 3 { (1, 0) } else { (0, 1) });
+    }
+    assert_eq!(me.file(&file).await["status"], "quarantined");
+    assert_eq!(lease(&server, "scan").await, None);
+    oracle::catalog_is_sound(&server).await;
+}
+
+on_each_database! {
+    a_file_without_a_job_is_begun_anew_where_it_stopped,
+    a_second_run_and_a_dry_run_do_nothing,
+    a_worker_that_comes_back_late_changes_nothing,
+    retries_are_used_up_and_everybody_hears_of_it,
+    without_retries_a_stuck_file_fails_at_once,
+    a_backlog_fails_nobody,
+    items_that_fail_every_time_hold_up_nobody,
+    two_sweepers_handle_each_file_once,
+    a_sweep_that_lost_its_turn_changes_nothing,
+    a_sweep_that_is_stopped_begins_nothing_more,
+    poison_is_quarantined_by_the_sweep_too,
+}
