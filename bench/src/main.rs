@@ -1,4 +1,4 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod catalog;
@@ -7,6 +7,7 @@ mod idle;
 mod jobs;
 mod limits;
 mod list;
+mod orphans;
 mod pipeline;
 mod s3;
 mod search;
@@ -24,6 +25,7 @@ async fn main() -> std::process::ExitCode {
         Some("engines") => engines::run().await,
         Some("idle") => idle::run().await,
         Some("list") => list::run().await,
+        Some("orphans") => orphans::run().await,
         Some("pipeline") => pipeline::run().await,
         Some("stages") => stages::run().await,
         Some("search") => search::run().await,
@@ -31,7 +33,7 @@ async fn main() -> std::process::ExitCode {
         Some("put") => s3::put::run().await,
         _ => {
             eprintln!(
-                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search"
+                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans"
             );
             return std::process::ExitCode::from(2);
         }

@@ -3,12 +3,12 @@
 
 use futures::StreamExt as _;
 use wharfinger_backends::blobs::Unfinished;
-use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::{ObjectKey, UPLOADS};
 use wharfinger_lifecycle::state::Status;
 
 use super::Turn;
 use crate::app::App;
+use crate::telemetry::metric;
 use crate::uploads::VerbError;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) async fn end_all(app: &App, turn: &Turn) -> Result<Outcome, VerbError
         if !turn.goes_on(app) {
             return Ok(outcome);
         }
-        let Ok(key) = ObjectKey::parse(&upload.key) else { continue };
+        let Ok(key) = ObjectKey::stray(&upload.key) else { continue };
         match is_wanted(app, &key, &upload).await {
             Ok(true) => continue,
             Ok(false) => outcome.found += 1,
@@ -44,7 +44,10 @@ pub(super) async fn end_all(app: &App, turn: &Turn) -> Result<Outcome, VerbError
             continue;
         }
         match parts.abandon_one(&key, &upload.upload_id).await {
-            Ok(()) => outcome.ended += 1,
+            Ok(()) => {
+                outcome.ended += 1;
+                metric::orphans_deleted(1);
+            }
             Err(error) => {
                 outcome.failed += 1;
                 tracing::warn!(error = %error, "an unfinished upload could not be ended");
@@ -61,9 +64,8 @@ async fn is_wanted(app: &App, key: &ObjectKey, upload: &Unfinished) -> Result<bo
     if upload.begun_at.is_some_and(|at| app.blobs.now() < at.saturating_add(grace_ms)) {
         return Ok(true);
     }
-    let Some(id) = upload.key.rsplit('/').next().and_then(|part| part.parse::<FileId>().ok()) else {
-        return Ok(true);
-    };
+    // The row comes first: whatever has none is nobody's.
+    let Some(id) = key.file() else { return Ok(false) };
     match app.catalog.file(id).await?.filter(|file| file.key == *key) {
         Some(file) if file.status == Status::Registered => {
             let known = app.catalog.upload_id(key).await?;

@@ -67,6 +67,30 @@ pub async fn no_file_is_stuck(server: &TestApp) {
     }
 }
 
+/// I5, I6 whenever nobody is at it, and a scan without a grace has run: every object is a live file's or under orders,
+/// and every confirmed file has its objects.
+pub async fn store_and_catalog_agree(ground: &Ground, server: &TestApp) {
+    let stored = stored(ground, server).await;
+    let answered_for: BTreeSet<String> = ground
+        .texts(
+            "SELECT o.key FROM objects o JOIN files f ON f.id = o.file_id WHERE f.pipeline_status <> 'deleted' \
+             UNION SELECT file_path FROM pending_cleanups",
+        )
+        .await
+        .into_iter()
+        .collect();
+    let needed = ground
+        .texts(
+            "SELECT blob_path FROM files WHERE pipeline_status NOT IN ('registered', 'deleted') \
+             UNION SELECT key FROM text_parts",
+        )
+        .await;
+    let orphans: Vec<&String> = stored.difference(&answered_for).collect();
+    assert_eq!(orphans, Vec::<&String>::new(), "objects that nobody answers for");
+    let missing: Vec<&String> = needed.iter().filter(|key| !stored.contains(*key)).collect();
+    assert_eq!(missing, Vec::<&String>::new(), "live rows without their object");
+}
+
 /// Once all windows are over and everybody has healed: what is there is confirmed and has its object (I5), no
 /// object is without a live row (I6, I9), and the quota is what the live files weigh (I2, I3).
 pub async fn all_is_healed(ground: &Ground, server: &TestApp) {

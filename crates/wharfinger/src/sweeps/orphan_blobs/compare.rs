@@ -2,6 +2,8 @@
 //! can be, so that an object which was listed has its row by then, unless it has none at all. The other way round
 //! nothing is sure, and a row that seems to lack its object is looked at once more.
 
+use std::collections::BTreeSet;
+
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use wharfinger_backends::blobs::{BlobError, Listed};
@@ -107,7 +109,7 @@ async fn sort_out(app: &App, orphans: Vec<Listed>, found: &mut Differences) -> R
         return Ok(());
     }
     let keys: Vec<&str> = deletable.iter().map(|object| object.key.as_str()).collect();
-    let ordered = app.catalog.under_orders(&keys).await?;
+    let ordered: BTreeSet<String> = app.catalog.under_orders(&keys).await?.into_iter().collect();
     let orphans = deletable.into_iter().filter(|object| !ordered.contains(&object.key));
     found.orphans = orphans
         .map(|object| OrphanBlob { key: object.key, size: object.size, modified_at: object.modified_at })

@@ -12,13 +12,12 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{OrphanScan, ScanTally, Scope};
+use wharfinger_backends::catalog::{OrphanScan, ScanRange, ScanTally, Scope};
 
 use super::orphan_cleanup::NAME as JOB;
 use super::{Turn, pending_cleanups, unfinished_uploads};
 use crate::app::App;
 use crate::store::{self, ClaimError, Standing};
-use crate::telemetry::metric;
 use crate::uploads::VerbError;
 use book::{Book, ours};
 use scan::Scan;
@@ -86,7 +85,6 @@ pub async fn run_at(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbE
             outcome.total += uploads.found;
             outcome.deleted += uploads.ended;
             outcome.errors += uploads.failed;
-            metric::orphans_deleted(uploads.ended);
         }
         Err(error) => {
             outcome.errors += 1;
@@ -170,7 +168,7 @@ async fn go_on_or_begin(app: &App, turn: &Turn, pace: Pace) -> Result<OrphanScan
     Ok(turn.catalog.begin_scan(&premise, ranges, now).await?)
 }
 
-async fn cut(app: &App, pace: Pace) -> Result<Vec<wharfinger_backends::catalog::ScanRange>, VerbError> {
+async fn cut(app: &App, pace: Pace) -> Result<Vec<ScanRange>, VerbError> {
     let ranges_max = if app.blobs.lists_from_anywhere() { pace.ranges_max } else { 1 };
     let sample = app.catalog.sample_keys().await?;
     Ok(ranges::cut(&sample, ranges_max, pace.objects_per_page))

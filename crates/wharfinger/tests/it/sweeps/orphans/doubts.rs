@@ -4,6 +4,8 @@ use super::{DAY_MS, UNLIMITED, is_there, key_of, plant, scan, stored, try_scan, 
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use wharfinger::store;
+use wharfinger::sweeps::Turn;
+use wharfinger::sweeps::orphan_blobs::{Pace, run_at};
 use wharfinger::uploads::VerbError;
 use wharfinger_backends::faults::{Fault, Faults};
 
@@ -135,6 +137,26 @@ async fn a_store_that_is_in_doubt_after_the_scan_keeps_everything(database: Data
     assert_eq!(scan(&server).await.deleted, 1, "the same scan goes on");
 }
 
+/// Whose the store is, is asked again when the scan is over.
+async fn a_store_that_is_swapped_under_a_scan_keeps_everything(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    let server = ground.start().await;
+    for n in 0..100 {
+        plant(&ground, &unknown_key(n), 2 * DAY_MS);
+    }
+    let swap = async {
+        while ground.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE listed > 0").await == 0 {
+            tokio::task::yield_now().await;
+        }
+        std::fs::write(ground.blob_dir().join(".wharfinger/store"), "another's mark 1\n").expect("swapped");
+    };
+    let turn = Turn::by_hand(&server.app);
+    let slow = Pace { objects_per_page: 1, pages_per_entry: 1, ranges_max: 1, at_once: 1 };
+    let (swept, ()) = tokio::join!(run_at(&server.app, &turn, slow), swap);
+    assert!(in_doubt(swept).contains("the store of another catalog"));
+    assert_eq!((stored(&ground).len(), ground.scalar(ORDERS).await), (100, 0));
+}
+
 /// The row of a living file is hidden while the scan looks, and there again when it would be queued.
 async fn a_row_that_came_in_between_keeps_its_object(database: Database) {
     let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
@@ -153,6 +175,7 @@ async fn a_row_that_came_in_between_keeps_its_object(database: Database) {
 }
 
 on_each_database!(
+    a_store_that_is_swapped_under_a_scan_keeps_everything,
     a_scan_that_would_delete_too_much_deletes_nothing,
     an_empty_catalog_does_not_wipe_the_store,
     the_store_of_another_catalog_is_not_touched,

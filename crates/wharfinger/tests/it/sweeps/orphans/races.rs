@@ -56,8 +56,9 @@ async fn nothing_alive_is_taken(database: Database) {
         assert!(is_there(&ground, &key_of(id)), "{id} of {} files", kept.len());
         assert_eq!(server.me().file(id).await["status"], "ready");
     }
-    server.settle().await;
     try_scan(&server).await.expect("a last scan");
+    oracle::store_and_catalog_agree(&ground, &server).await;
+    server.settle().await;
     oracle::all_is_healed(&ground, &server).await;
 }
 
