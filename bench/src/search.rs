@@ -33,8 +33,10 @@ pub(crate) async fn run() {
     say(format!("{chunks} vectors of {dimensions} dimensions, embedded in {:.1} s", took.as_secs_f64()));
 
     postgres.psql(&url, "CREATE EXTENSION vector").expect("pgvector");
+    let data = here.blob_dir().parent().expect("the folder of its data").display().to_string();
+    let [stages] = settings;
     let started = Instant::now();
-    let there = Server::start_with(Some(&url), &settings).await;
+    let there = Server::start_with(Some(&url), &[stages, ("WHARFINGER_DATA_DIR", data)]).await;
     let ready = there.ready_after;
     while sqlx::query_scalar::<_, i64>(NOT_COPIED).fetch_one(&mut database).await.expect("a count") > 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;

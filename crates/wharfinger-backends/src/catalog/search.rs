@@ -102,17 +102,13 @@ impl Candidates<'_> {
     /// The nearest by the database's own reckoning in 32 bits, and all that may be as near by ours.
     async fn best(&self) -> Result<Found, CatalogError> {
         for most in [self.limit + SPARE_VECTORS, PAGE_VECTORS] {
-            let mut nearest = self.nearest(most).await?;
-            let is_all = nearest.len() < most;
-            let reach = nearest.get(self.limit.saturating_sub(1)).and_then(|(distance, _)| *distance);
-            let Some(reach) = reach.map(|last| last + rounding(self.wanted.1)) else {
-                return Ok(Found::Page(nearest.into_iter().map(|(_, vector)| vector).collect()));
-            };
-            let is_within = |distance: &Option<f64>| distance.is_some_and(|distance| distance <= reach);
-            let goes_on = nearest.last().is_some_and(|(distance, _)| is_within(distance));
-            if is_all || !goes_on {
-                nearest.retain(|(distance, _)| is_within(distance));
-                return Ok(Found::Page(nearest.into_iter().map(|(_, vector)| vector).collect()));
+            let nearest = self.nearest(most).await?;
+            let last = nearest.get(self.limit.saturating_sub(1)).and_then(|(distance, _)| *distance);
+            let reach = last.map_or(f64::INFINITY, |last| last + rounding(self.wanted.1));
+            let is_within = |distance: Option<f64>| distance.is_some_and(|distance| distance <= reach);
+            if nearest.len() < most || nearest.last().is_none_or(|(distance, _)| !is_within(*distance)) {
+                let within = nearest.into_iter().filter(|(distance, _)| is_within(*distance));
+                return Ok(Found::Page(within.map(|(_, vector)| vector).collect()));
             }
         }
         Ok(Found::TooManyAlike)
@@ -128,7 +124,7 @@ impl Candidates<'_> {
         let sql = format!(
             "SELECT chunks.file_id, chunks.ordinal, chunks.vector, CASE WHEN vector_dims(chunks.embedding) = $2 \
                  THEN chunks.embedding <=> (SELECT CAST(CAST($1 AS TEXT) AS vector)) END AS distance \
-             {of_scope} AND chunks.embedding IS NOT NULL ORDER BY distance, files.id, chunks.ordinal LIMIT $3"
+             {of_scope} AND chunks.embedding IS NOT NULL ORDER BY distance LIMIT $3"
         );
         let rows = self.rows(sql, args).await?;
         let decoded = |row| Ok((Row::maybe_real(row, "distance")?.filter(|it| !it.is_nan()), decode(row)?));
