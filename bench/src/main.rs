@@ -1,6 +1,7 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans|stuck|abandoned>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
+mod abandoned;
 mod catalog;
 mod engines;
 mod idle;
@@ -13,6 +14,7 @@ mod s3;
 mod search;
 mod server;
 mod stages;
+mod stuck;
 mod timing;
 mod uploads;
 
@@ -28,12 +30,14 @@ async fn main() -> std::process::ExitCode {
         Some("orphans") => orphans::run().await,
         Some("pipeline") => pipeline::run().await,
         Some("stages") => stages::run().await,
+        Some("stuck") => stuck::run().await,
+        Some("abandoned") => abandoned::run().await,
         Some("search") => search::run().await,
         Some("s3") => s3::run().await,
         Some("put") => s3::put::run().await,
         _ => {
             eprintln!(
-                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans"
+                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans | stuck | abandoned"
             );
             return std::process::ExitCode::from(2);
         }

@@ -7,6 +7,7 @@ mod pipeline;
 use std::collections::BTreeSet;
 
 use serde_json::json;
+use wharfinger::sweeps::{self, Sweep, Turn};
 use wharfinger::uploads::Role;
 use wharfinger_backends::faults::{Fault, Faults};
 
@@ -31,7 +32,9 @@ enum Verb {
     Download,
     DeleteRegistered,
     DeleteReady,
+    /// By the delayed check, and by the sweep after that was lost.
     Reclaim,
+    Sweep,
     Reap,
     Forget,
     OpenBatch,
@@ -118,7 +121,7 @@ impl Verb {
             server.settle().await;
             ground.advance(31 * DAY_MS);
         }
-        if self == Verb::Reclaim {
+        if matches!(self, Verb::Reclaim | Verb::Sweep) {
             ground.advance(2 * 3_600_000);
         }
         if matches!(self, Verb::CompleteJob | Verb::Recover | Verb::Retry) {
@@ -155,16 +158,16 @@ impl Verb {
             (Verb::OpenBatch, _) => Some(open_batch(server, key).await),
             (Verb::CompleteBatch, Some(scene)) => Some(batches::complete(&me, &scene.batch).await),
             (Verb::CancelBatch, Some(scene)) => Some(batches::cancel(&me, &scene.batch).await),
-            (Verb::Reclaim | Verb::Reap | Verb::Forget | Verb::ExpireBatch, _) => {
-                // A sweep that is hit may fail; the next one goes on.
-                let _ = wharfinger::worker::run_all_due(&server.app).await;
-                None
+            // A sweep that is hit may fail; the next one goes on.
+            (Verb::Reclaim, _) => {
+                let stop = tokio_util::sync::CancellationToken::new();
+                let _ = wharfinger::worker::checks::run_due(&server.app, &stop).await;
+                run_sweep(server, Sweep::UploadWindow).await
             }
-            (Verb::Recover, _) => {
-                let turn = wharfinger::sweeps::Turn::by_hand(&server.app);
-                let _ = wharfinger::sweeps::stuck_files::run(&server.app, &turn).await;
-                None
-            }
+            (Verb::Sweep | Verb::Forget, _) => run_sweep(server, Sweep::UploadWindow).await,
+            (Verb::Reap, _) => run_sweep(server, Sweep::PendingCleanups).await,
+            (Verb::ExpireBatch, _) => run_sweep(server, Sweep::BatchTimeout).await,
+            (Verb::Recover, _) => run_sweep(server, Sweep::StuckFiles).await,
             (Verb::Retry, Some(scene)) => {
                 Some(me.post(&format!("/api/v2/uploads/stuck/{}/retry", scene.id), json!({})).await)
             }
@@ -200,6 +203,11 @@ impl Verb {
             }
         }
     }
+}
+
+async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
+    let _ = sweeps::run(&server.app, sweep, &Turn::by_hand(&server.app)).await;
+    None
 }
 
 /// A grant of an earlier server, whose port is another now.
@@ -351,13 +359,13 @@ async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answ
         }
         Verb::Confirm | Verb::Download | Verb::Tell => assert_eq!(file.expect(200)["status"], "ready"),
         Verb::Put if acknowledged => assert_eq!(file.expect(200)["status"], "ready"),
-        Verb::Reclaim => drop(file.expect_problem(410, "gone")),
+        Verb::Reclaim | Verb::Sweep => drop(file.expect_problem(410, "gone")),
         Verb::DeleteReady | Verb::DeleteRegistered if acknowledged => {
             drop(file.expect_problem(404, "not_found"));
         }
         _ => {}
     }
-    if verb == Verb::Reclaim {
+    if matches!(verb, Verb::Reclaim | Verb::Sweep) {
         // I14: told once, however often it was tried.
         let told = server.me().get("/api/v2/notifications?limit=1000").await.expect(200);
         let told = told["notifications"].as_array().expect("a list");
@@ -475,6 +483,7 @@ mod redis {
         delete_registered: DeleteRegistered,
         delete_ready: DeleteReady,
         reclaim: Reclaim,
+        sweep: Sweep,
         confirm: Confirm,
         open_batch: OpenBatch,
         cancel_batch: CancelBatch,
@@ -520,6 +529,7 @@ every_verb! {
     delete_registered: DeleteRegistered,
     delete_ready: DeleteReady,
     reclaim: Reclaim,
+    sweep: Sweep,
     reap: Reap,
     forget: Forget,
     open_batch: OpenBatch,

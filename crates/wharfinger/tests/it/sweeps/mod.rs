@@ -4,6 +4,7 @@ mod abandoned_uploads;
 mod by_hand;
 mod old_failures;
 mod orphans;
+mod real_processes;
 mod stuck_calls;
 mod stuck_files;
 

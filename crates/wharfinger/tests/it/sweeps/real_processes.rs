@@ -1,0 +1,105 @@
+//! Real sweepers and workers by the machine's clock, with every window short and every schedule of a second: faults of all
+//! kinds are there when they start, one process is killed in the middle, and all is healed, each item once.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::cli::program::{Place, Served};
+use crate::oracle;
+use crate::pipeline::told;
+use crate::test_app::{Client, Database, Ground, TestApp};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const EVERY_SECOND: &str = "* * * * * *";
+const SETTINGS: [(&str, &str); 19] = [
+    ("UPLOAD_WINDOW_MS", "2000"),
+    ("UPLOAD_GRACE_MS", "100"),
+    ("UPLOAD_MIN_RATE_BYTES", "1000000000"),
+    ("BATCH_TIMEOUT_MS", "3000"),
+    ("ABANDONED_UPLOAD_THRESHOLD_MS", "3000"),
+    ("ORPHAN_BLOB_GRACE_MS", "3600000"),
+    ("ORPHAN_DELETE_LIMIT_PERCENT", "0"),
+    ("FAILED_FILE_RETENTION_MS", "4000"),
+    ("FAILED_FILE_WARNING_MS", "2000"),
+    ("STUCK_FILE_THRESHOLD_MS", "1000"),
+    ("JOB_LEASE_MS", "1000"),
+    ("PIPELINE_STAGES", "extract"),
+    ("CLEANUP_MAX_ATTEMPTS", "100"),
+    ("UPLOAD_WINDOW_SCHEDULE", EVERY_SECOND),
+    ("BATCH_TIMEOUT_SCHEDULE", EVERY_SECOND),
+    ("ORPHAN_CLEANUP_SCHEDULE", EVERY_SECOND),
+    ("STUCK_RECOVERY_SCHEDULE", EVERY_SECOND),
+    ("CLEANUP_SWEEP_SCHEDULE", EVERY_SECOND),
+    ("QUOTA_SYNC_SCHEDULE", EVERY_SECOND),
+];
+
+fn process(place: &Place, ground: &Ground, instance: &str) -> Served {
+    let mut environment: Vec<(&str, &str)> = ground.environment().collect();
+    environment.push(("INSTANCE_ID", instance));
+    place.serve_as("worker,sweeper", &environment)
+}
+
+/// An object that no row knows, of yesterday.
+fn stray(ground: &Ground) {
+    let path = ground.blob_dir().join("uploads/t/u/00000000-0000-7000-8000-000000000001");
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("its folder");
+    std::fs::write(&path, b"flotsam").expect("an object");
+    let file = std::fs::File::options().write(true).open(&path).expect("the object");
+    file.set_modified(SystemTime::now() - Duration::from_secs(86_400)).expect("another time");
+}
+
+async fn is_over(server: &TestApp, me: &Client<'_>, kept: u64) -> bool {
+    let cleanups = server.operator().get("/api/v1/maintenance/cleanup/status").await.expect(200);
+    let files = me.get("/api/v2/files?limit=1000").await.expect(200);
+    let files = files["files"].as_array().expect("a list");
+    let stray = server.operator().get("/api/v2/uploads/orphans").await.expect(200);
+    files.len() as u64 == kept
+        && files.iter().all(|file| file["status"] == "ready")
+        && cleanups["pending"] == 0
+        && stray["lastScanTime"].is_string()
+        && stray["orphanBlobs"]["count"] == 0
+}
+
+async fn all_is_healed_by_whoever_is_left(database: Database) {
+    let ground = Ground::in_real_time(database, &SETTINGS);
+    let server = ground.start_as("api").await;
+    let me = server.me();
+    for name in ["a", "b", "c"] {
+        let grant = me.init(name, 3).await.expect(201);
+        server.put_bytes(&grant, b"abc").await.expect(200);
+    }
+    let files: Vec<Value> = (1..=5).map(|size| json!({ "fileName": "part", "size": size })).collect();
+    let batch = me.post("/api/v2/batches", json!({ "files": files })).await.expect(201);
+    for (n, grant) in batch["files"].as_array().expect("grants").iter().enumerate().take(2) {
+        server.put_bytes(grant, &b"xxxxx"[..=n]).await.expect(200);
+        me.confirm(grant["fileId"].as_str().expect("an id")).await.expect(200);
+    }
+    let broken = me.enqueue("broken.pdf", b"%PDF-1.7 and nothing else").await;
+    let lost = me.enqueue("lost.txt", b"its job is lost").await;
+    assert_eq!(ground.texts("DELETE FROM jobs WHERE queue = 'file-extract' RETURNING id").await.len(), 4);
+    stray(&ground);
+    ground.execute("UPDATE quotas SET used_bytes = used_bytes + 1000").await;
+
+    let place = Place::new();
+    let (victim, heir) = (process(&place, &ground, "victim"), process(&place, &ground, "heir"));
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    victim.signal("KILL");
+    victim.wait();
+    let started = Instant::now();
+    while !is_over(&server, &me, 3).await {
+        assert!(started.elapsed() < PATIENCE, "not healed in time: {}", me.get("/api/v2/files").await.body);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(heir.terminate().success());
+    assert_eq!(me.file(&lost).await["retryCount"], 1, "begun anew once");
+    me.get(&format!("/api/v2/files/{broken}")).await.expect_problem(410, "gone");
+    let told = told(&me).await;
+    let count = |kind: &str| told.iter().filter(|told| told["kind"] == kind).count();
+    assert_eq!((count("batch-expired"), count("file-deletion-warning"), count("file-failed")), (1, 1, 1));
+    assert_eq!(count("file-cleaned-up"), 4, "three uploads and a failure, each once: {told:?}");
+    assert_eq!(count("file-ready"), 3);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+crate::test_app::on_each_database!(all_is_healed_by_whoever_is_left);
