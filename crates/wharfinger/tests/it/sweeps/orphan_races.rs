@@ -6,6 +6,7 @@ use super::{UNLIMITED, is_there, key_of, try_scan};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use wharfinger::uploads::VerbError;
+use wharfinger_backends::faults::Faults;
 
 const USERS: u32 = 4;
 const SCANS: u32 = 30;
@@ -38,7 +39,7 @@ async fn nothing_alive_is_taken(database: Database) {
     let scans = async {
         while done.load(Ordering::SeqCst) < SCANS {
             match try_scan(&server).await {
-                Ok(seen) => assert_eq!((seen.missing, seen.errors), (0, 0), "{seen:?}"),
+                Ok(seen) => assert_eq!((seen.missing, seen.errors, seen.spared), (0, 0, 0), "{seen:?}"),
                 Err(error) => assert_eq!(error, VerbError::TakenOver),
             }
             server.settle().await;
@@ -57,4 +58,25 @@ async fn nothing_alive_is_taken(database: Database) {
     oracle::all_is_healed(&ground, &server).await;
 }
 
-on_each_database!(nothing_alive_is_taken);
+/// What comes while the store is being listed has its row by the time the rows are read: it is not even suspected.
+async fn rows_are_read_after_the_objects(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let faults = Faults::waiting_at("list");
+    let server = ground.start_with(faults.clone()).await;
+    let comes = async {
+        faults.reached().await;
+        let file = server.me().upload("cargo", b"bytes").await;
+        faults.let_on();
+        file
+    };
+    let (seen, file) = tokio::join!(try_scan(&server), comes);
+    let seen = seen.expect("a scan");
+    assert_eq!(
+        (seen.listed, seen.total, seen.spared, seen.missing),
+        (1, 0, 0, 0),
+        "it was listed, and known"
+    );
+    assert!(is_there(&ground, &key_of(&file)));
+}
+
+on_each_database!(nothing_alive_is_taken, rows_are_read_after_the_objects);
