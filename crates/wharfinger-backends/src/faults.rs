@@ -5,6 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio::sync::Notify;
+
 /// What goes wrong at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -36,6 +38,14 @@ enum When {
     Nth(u64),
     /// Of the calls of one name each whose number this divides.
     Each(&'static str, u64),
+    /// None; but the first of this name waits to be let on.
+    Waits(&'static str, Gate),
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    reached: Notify,
+    open: Notify,
 }
 
 #[derive(Debug)]
@@ -51,9 +61,20 @@ impl Plan {
     /// Counts a call, if it is one that counts.
     fn is_hit(&self, call: &'static str) -> bool {
         let count = || self.calls.fetch_add(1, Ordering::SeqCst) + 1;
-        match self.when {
-            When::Nth(at) => count() == at,
-            When::Each(name, nth) => name == call && count() % nth == 0,
+        match &self.when {
+            When::Nth(at) => count() == *at,
+            When::Each(name, nth) => *name == call && count() % nth == 0,
+            When::Waits(..) => false,
+        }
+    }
+
+    async fn wait(&self, call: &'static str) {
+        if let When::Waits(name, gate) = &self.when
+            && *name == call
+            && self.calls.fetch_add(1, Ordering::SeqCst) == 0
+        {
+            gate.reached.notify_one();
+            gate.open.notified().await;
         }
     }
 }
@@ -74,6 +95,24 @@ impl Faults {
     /// Of the calls of this name every `nth` fails, for ever.
     pub fn each(call: &'static str, nth: u64) -> Faults {
         Faults::planned(When::Each(call, nth), Fault::Fail)
+    }
+
+    /// Nothing fails, but the first call of this name is not made before it is let on.
+    pub fn waiting_at(call: &'static str) -> Faults {
+        Faults::planned(When::Waits(call, Gate::default()), Fault::Fail)
+    }
+
+    /// The call that waits has come; at once if it came before.
+    pub async fn reached(&self) {
+        if let Some(When::Waits(_, gate)) = self.0.as_ref().map(|plan| &plan.when) {
+            gate.reached.notified().await;
+        }
+    }
+
+    pub fn let_on(&self) {
+        if let Some(When::Waits(_, gate)) = self.0.as_ref().map(|plan| &plan.when) {
+            gate.open.notify_one();
+        }
     }
 
     fn planned(when: When, fault: Fault) -> Faults {
@@ -119,6 +158,7 @@ impl Faults {
         if plan.dead.load(Ordering::SeqCst) {
             return hit;
         }
+        plan.wait(call).await;
         if !plan.is_hit(call) {
             return work.await;
         }

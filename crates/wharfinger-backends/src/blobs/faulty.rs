@@ -78,10 +78,14 @@ impl BlobStore for FaultyBlobs {
     /// Goes wrong before its first object, and is named by where it looks.
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
         let call = if prefix.starts_with(DERIVED) { "list derived" } else { "list" };
-        let (faults, listing) = (self.faults.clone(), self.inner.list(prefix, start_after));
-        stream::once(async move { faults.around(call, async { Ok::<_, BlobError>(listing) }).await })
-            .try_flatten()
-            .boxed()
+        let (faults, inner) = (self.faults.clone(), self.inner.clone());
+        let (prefix, start_after) = (prefix.to_owned(), start_after.map(str::to_owned));
+        stream::once(async move {
+            let begin = async { Ok::<_, BlobError>(inner.list(&prefix, start_after.as_deref())) };
+            faults.around(call, begin).await
+        })
+        .try_flatten()
+        .boxed()
     }
 
     fn lists_from_anywhere(&self) -> bool {

@@ -333,6 +333,9 @@ impl Catalog {
                 orphans.bytes += total.bytes("bytes")?;
             }
             let wanted = samples.saturating_sub(orphans.samples.len());
+            if wanted == 0 {
+                continue;
+            }
             let rows = tx
                 .rows(
                     "SELECT key, size, modified_at FROM orphan_blobs WHERE key > $1 AND key < $2 ORDER BY key LIMIT $3",
@@ -360,6 +363,9 @@ impl Catalog {
                 missing.count += row.bytes("count")?;
             }
             let wanted = samples.saturating_sub(missing.samples.len());
+            if wanted == 0 {
+                continue;
+            }
             let sql = format!("SELECT m.key, o.file_id, f.file_name {still} ORDER BY m.key LIMIT $3");
             let rows = tx.rows_built(sql, args![folder, behind, wanted as i64]).await?;
             missing.samples.extend(rows.iter().map(decode_missing).collect::<Result<Vec<_>, _>>()?);

@@ -65,6 +65,9 @@ pub struct Outcome {
     /// Rows of live files whose object was not there.
     #[serde(skip)]
     pub missing: u64,
+    /// What looked like an orphan, and was none when it was looked at again.
+    #[serde(skip)]
+    pub spared: u64,
 }
 
 pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
@@ -205,6 +208,7 @@ async fn delete_found(
             return Ok(());
         }
         let batch = turn.catalog.queue_orphans(scan, &after, QUEUED_AT_ONCE, app.clock.now()).await?;
+        outcome.spared += batch.kept;
         if batch.kept > 0 {
             tracing::info!(
                 job = JOB,
@@ -252,5 +256,6 @@ async fn scan_dry(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbErr
         samples,
         listed: tally.listed,
         missing: tally.missing,
+        spared: 0,
     })
 }

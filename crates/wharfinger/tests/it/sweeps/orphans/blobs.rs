@@ -103,6 +103,27 @@ async fn strays_of_any_name_go_and_neighbours_stay(database: Database) {
     }
 }
 
+/// They are told of each time, and keep nothing else from going.
+async fn names_that_nobody_can_delete_are_counted_as_errors(database: Database) {
+    let ground = Ground::with(database, &[("ORPHAN_DELETE_LIMIT_PERCENT", "20")]);
+    let server = ground.start().await;
+    uploads(&server, 3).await;
+    let unspeakable = ["uploads/a\\b", "uploads/t/line\nbreak", "derived/\u{1}"];
+    for key in unspeakable {
+        plant(&ground, key, 2 * DAY_MS);
+    }
+    plant(&ground, &unknown_key(1), 2 * DAY_MS);
+    let found = scan(&server).await;
+    assert_eq!(
+        (found.total, found.deleted, found.errors, found.stopped),
+        (4, 1, 3, None),
+        "one in seven is to go"
+    );
+    let again = scan(&server).await;
+    assert_eq!((again.total, again.deleted, again.errors), (3, 0, 3));
+    assert!(unspeakable.iter().all(|key| is_there(&ground, key)));
+}
+
 /// Names that sort differently by bytes than by any language's rules, in folders that are each other's beginnings.
 async fn the_order_of_names_is_that_of_their_bytes(database: Database) {
     let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
@@ -228,6 +249,7 @@ on_each_database!(
     what_came_after_the_end_of_its_file_needs_no_grace,
     unconfirmed_uploads_are_nobodys_orphans,
     strays_of_any_name_go_and_neighbours_stay,
+    names_that_nobody_can_delete_are_counted_as_errors,
     the_order_of_names_is_that_of_their_bytes,
     what_is_missing_is_reported_until_it_is_back,
     what_stages_made_is_compared_as_well,

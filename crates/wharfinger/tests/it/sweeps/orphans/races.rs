@@ -1,60 +1,56 @@
 //! Scans beside all that goes on: what is uploaded, confirmed and deleted meanwhile is never taken for an orphan.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{UNLIMITED, is_there, key_of, try_scan};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use wharfinger::uploads::VerbError;
+use wharfinger_backends::faults::Faults;
 
 const USERS: u32 = 4;
-const ROUNDS: u32 = 25;
+const SCANS: u32 = 30;
 
-/// Uploads and confirms, deletes some; answers what it keeps.
-async fn live(server: &TestApp, user: u32) -> Vec<String> {
+/// Uploads and confirms, deletes most, until enough scans have looked on; answers what it keeps.
+async fn live(server: &TestApp, scans: &AtomicU32) -> Vec<String> {
     let me = server.me();
     let mut kept = Vec::new();
-    for round in 0..ROUNDS {
+    let mut round = 0;
+    while scans.load(Ordering::SeqCst) < SCANS {
+        round += 1;
         let grant = me.init("cargo", 5).await.expect(201);
         let id = grant["fileId"].as_str().expect("an id").to_owned();
         server.put_bytes(&grant, b"bytes").await.expect(200);
         assert_eq!(me.confirm(&id).await.expect(200)["status"], "ready");
-        if (round + user) % 3 == 0 {
-            me.delete(&format!("/api/v2/files/{id}")).await.expect(204);
-        } else {
+        if round % 4 == 0 {
             kept.push(id);
+        } else {
+            me.delete(&format!("/api/v2/files/{id}")).await.expect(204);
         }
     }
     kept
 }
 
-/// Without a grace nothing but the order of the reads keeps the living apart from orphans.
+/// Without a grace nothing but the order of the reads and the second look keep the living apart from orphans.
 async fn nothing_alive_is_taken(database: Database) {
     let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = ground.start().await;
-    let over = AtomicBool::new(false);
+    let done = AtomicU32::new(0);
     let scans = async {
-        let mut scans = 0;
-        while !over.load(Ordering::SeqCst) {
+        while done.load(Ordering::SeqCst) < SCANS {
             match try_scan(&server).await {
-                Ok(seen) => assert_eq!((seen.missing, seen.errors), (0, 0), "{seen:?}"),
+                Ok(seen) => assert_eq!((seen.missing, seen.errors, seen.spared), (0, 0, 0), "{seen:?}"),
                 Err(error) => assert_eq!(error, VerbError::TakenOver),
             }
             server.settle().await;
-            scans += 1;
+            done.fetch_add(1, Ordering::SeqCst);
         }
-        scans
     };
-    let lives = async {
-        let kept = futures::future::join_all((0..USERS).map(|user| live(&server, user))).await;
-        over.store(true, Ordering::SeqCst);
-        kept.concat()
-    };
-    let (scans, kept) = tokio::join!(scans, lives);
-    assert!(scans > 3, "only {scans} scans");
-    for id in &kept {
-        assert!(is_there(&ground, &key_of(id)), "{id} of {} files", kept.len());
-        assert_eq!(server.me().file(id).await["status"], "ready");
+    let lives = futures::future::join_all((0..USERS).map(|_| live(&server, &done)));
+    let (kept, ()) = tokio::join!(lives, scans);
+    for id in kept.concat() {
+        assert!(is_there(&ground, &key_of(&id)), "{id} is gone");
+        assert_eq!(server.me().file(&id).await["status"], "ready");
     }
     try_scan(&server).await.expect("a last scan");
     oracle::store_and_catalog_agree(&ground, &server).await;
@@ -62,4 +58,25 @@ async fn nothing_alive_is_taken(database: Database) {
     oracle::all_is_healed(&ground, &server).await;
 }
 
-on_each_database!(nothing_alive_is_taken);
+/// What comes while the store is being listed has its row by the time the rows are read: it is not even suspected.
+async fn rows_are_read_after_the_objects(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let faults = Faults::waiting_at("list");
+    let server = ground.start_with(faults.clone()).await;
+    let comes = async {
+        faults.reached().await;
+        let file = server.me().upload("cargo", b"bytes").await;
+        faults.let_on();
+        file
+    };
+    let (seen, file) = tokio::join!(try_scan(&server), comes);
+    let seen = seen.expect("a scan");
+    assert_eq!(
+        (seen.listed, seen.total, seen.spared, seen.missing),
+        (1, 0, 0, 0),
+        "it was listed, and known"
+    );
+    assert!(is_there(&ground, &key_of(&file)));
+}
+
+on_each_database!(nothing_alive_is_taken, rows_are_read_after_the_objects);
