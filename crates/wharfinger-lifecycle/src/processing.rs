@@ -92,6 +92,7 @@ pub fn fail(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, 
     change.step(Event::Failed, why)?;
     change.after.error = Some(reason(why));
     change.after.failed_at = Some(now);
+    change.after.warned_at = None;
     change.after.next_look_at = Some(plan.failure_due_at(now));
     change.notice = Some(Notice::Failed);
     Ok(change)

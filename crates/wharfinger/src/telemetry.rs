@@ -243,7 +243,7 @@ pub mod metric {
     }
 
     /// A number that took long to count is good for some time.
-    async fn count_stuck(app: &App) -> Result<(), CatalogError> {
+    async fn count_findings(app: &App) -> Result<(), CatalogError> {
         let count_at = || app.pipeline.count_stuck_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let started = Instant::now();
         if started < *count_at() {
@@ -251,6 +251,10 @@ pub mod metric {
         }
         let stuck = app.catalog.count_stuck(&Scope::All, app.clock.now()).await?;
         gauge!("stuck_files").set(stuck as f64);
+        let orphans = app.catalog.orphans(&Scope::All, 0).await?;
+        gauge!("orphan_blobs").set(orphans.count as f64);
+        let missing = app.catalog.missing_blobs(&Scope::All, 0).await?;
+        gauge!("missing_blobs").set(missing.count as f64);
         let took = started.elapsed();
         if took > COUNT_WORTH_KEEPING {
             *count_at() = started + took * COUNTS_PAUSE;
@@ -264,7 +268,7 @@ pub mod metric {
             let files = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, files)| *files);
             gauge!("file_pipeline_status", "status" => status.as_str()).set(files as f64);
         }
-        count_stuck(app).await?;
+        count_findings(app).await?;
         for destination in Destination::ALL {
             let (waiting, _) = app.catalog.outbox_depth(destination).await?;
             gauge!("outbox_lines", "destination" => destination.as_str()).set(waiting as f64);
@@ -279,10 +283,6 @@ pub mod metric {
                 sweep_succeeded(known.name(), at);
             }
         }
-        let orphans = app.catalog.orphans(&Scope::All, 0).await?;
-        gauge!("orphan_blobs").set(orphans.count as f64);
-        let missing = app.catalog.missing_blobs(&Scope::All, 0).await?;
-        gauge!("missing_blobs").set(missing.count as f64);
         let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
         gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);
         gauge!("pending_cleanups", "state" => "exhausted").set(cleanups.exhausted as f64);

@@ -118,8 +118,8 @@ async fn tally(tx: &mut Tx<'_>, id: BatchId) -> Result<Tally, CatalogError> {
     let row = tx
         .row(
             "SELECT COUNT(CASE WHEN pipeline_status NOT IN ('registered', 'deleted') THEN 1 END) AS confirmed, \
-             COUNT(CASE WHEN pipeline_status = 'registered' OR end_reason = 'reclaimed' THEN 1 END) AS unconfirmed, \
-             CAST(COALESCE(SUM(CASE WHEN pipeline_status = 'registered' OR end_reason = 'reclaimed' THEN size END), 0) \
+             COUNT(CASE WHEN pipeline_status = 'registered' OR (end_reason = 'reclaimed' AND confirmed_at IS NULL) THEN 1 END) AS unconfirmed, \
+             CAST(COALESCE(SUM(CASE WHEN pipeline_status = 'registered' OR (end_reason = 'reclaimed' AND confirmed_at IS NULL) THEN size END), 0) \
              AS BIGINT) AS unconfirmed_bytes FROM files WHERE batch_id = $1",
             args![id.to_string()],
         )

@@ -440,9 +440,9 @@ impl Catalog {
     /// How many orders somebody would take now.
     pub async fn due_cleanups(&self, now: UnixMs) -> Result<u64, CatalogError> {
         let mut reader = self.reader().await?;
-        let sql =
-            "SELECT COUNT(*) AS due FROM pending_cleanups WHERE next_attempt_at <= $1 AND lease_until <= $1";
-        let row = reader.tx(&self.faults).row(sql, args![now]).await?;
+        let sql = "SELECT COUNT(*) AS due FROM pending_cleanups WHERE next_attempt_at <= $1 AND lease_until <= $1 \
+             AND storage_type = $2";
+        let row = reader.tx(&self.faults).row(sql, args![now, self.storage_type]).await?;
         row.map_or(Ok(0), |row| row.bytes("due"))
     }
 

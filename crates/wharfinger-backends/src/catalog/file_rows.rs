@@ -73,6 +73,26 @@ pub(super) fn decode(row: &Row) -> Result<File, CatalogError> {
     })
 }
 
+/// What makes an unconfirmed upload an abandoned one: no batch is open that it belongs to, and since then nobody has
+/// asked for anything that concerns it, nor can a slow transfer of its size still be under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Abandoned {
+    pub quiet_since: UnixMs,
+    pub now: UnixMs,
+    pub min_rate_bytes: i64,
+}
+
+/// The same in SQL, by the first three values.
+macro_rules! is_abandoned {
+    () => {
+        "files.pipeline_status = 'registered' AND files.next_look_at IS NOT NULL AND files.updated_at <= $1 \
+         AND files.updated_at + files.size * 1000 / $3 <= $2 AND NOT EXISTS (SELECT 1 FROM upload_batches \
+         WHERE upload_batches.id = files.batch_id AND upload_batches.status = 'active')"
+    };
+}
+
+pub(super) use is_abandoned;
+
 /// One line of a file's history, as told to its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryLine {
@@ -172,11 +192,10 @@ impl Catalog {
         rows.iter().map(|row| Ok((row.int("next_look_at")?, row.parsed("id")?))).collect()
     }
 
-    /// Unconfirmed uploads that are due and were announced by then, in the same order.
-    pub async fn files_abandoned_by(
+    /// Uploads that are abandoned, and when each is looked at next, in the same order.
+    pub async fn files_abandoned(
         &self,
-        announced_by: UnixMs,
-        now: UnixMs,
+        by: Abandoned,
         after: Option<(UnixMs, FileId)>,
         limit: usize,
     ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
@@ -185,9 +204,12 @@ impl Catalog {
         let rows = reader
             .tx(&self.faults)
             .rows(
-                "SELECT next_look_at, id FROM files WHERE pipeline_status = 'registered' AND created_at <= $5 \
-                 AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
-                args![now, at, id, limit as i64, announced_by],
+                concat!(
+                    "SELECT next_look_at, id FROM files WHERE ",
+                    is_abandoned!(),
+                    " AND (next_look_at, id) > ($4, $5) ORDER BY next_look_at, id LIMIT $6"
+                ),
+                args![by.quiet_since, by.now, by.min_rate_bytes, at, id, limit as i64],
             )
             .await?;
         rows.iter().map(|row| Ok((row.int("next_look_at")?, row.parsed("id")?))).collect()

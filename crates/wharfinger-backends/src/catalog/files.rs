@@ -98,6 +98,21 @@ impl Commit {
     }
 }
 
+struct DateFailures;
+
+impl Write for DateFailures {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        let sql =
+            "UPDATE files SET failed_at = updated_at WHERE pipeline_status = 'failed' AND failed_at IS NULL";
+        Ok(match tx.run(sql, args![]).await? {
+            0 => Verdict::Rollback(()),
+            _ => Verdict::Commit(()),
+        })
+    }
+}
+
 /// Removes a tombstone that nobody needs, with everything that hangs on it.
 struct Forget {
     file: File,
@@ -260,6 +275,11 @@ impl Catalog {
             tells: self.tells,
         })
         .await?
+    }
+
+    /// Says of failures that an older program wrote when they were.
+    pub async fn date_failures(&self) -> Result<(), CatalogError> {
+        self.write(DateFailures).await
     }
 
     /// False if the tombstone was not ready to be forgotten after all.

@@ -60,7 +60,7 @@ pub use cleanups::{
 pub use dead_letters::DeadLetter;
 pub use derived::TextPart;
 pub use error::CatalogError;
-pub use file_rows::HistoryLine;
+pub use file_rows::{Abandoned, HistoryLine};
 pub use gate::{Gate, GateKeeper, MoveGate, Moved};
 pub use idempotency::KeyUse;
 pub use job_claims::{JobClaim, LeasedJob};

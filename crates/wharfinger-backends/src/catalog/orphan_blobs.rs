@@ -6,6 +6,7 @@ use wharfinger_lifecycle::id::CleanupId;
 use wharfinger_lifecycle::key::{self, DERIVED, ObjectKey, UPLOADS};
 
 use super::error::CatalogError;
+use super::file_rows::{Abandoned, is_abandoned};
 use super::files::signed;
 use super::orphan_scans::OrphanBlob;
 use super::sql::{Row, Tx, args, places};
@@ -373,11 +374,11 @@ impl Catalog {
         Ok(missing)
     }
 
-    /// How many uploads that began before this are still not confirmed, and when the oldest of them began.
-    pub async fn unconfirmed_since(
+    /// How many uploads are abandoned, and when the oldest of them began.
+    pub async fn count_abandoned(
         &self,
         scope: &Scope,
-        before: UnixMs,
+        by: Abandoned,
     ) -> Result<(u64, Option<UnixMs>), CatalogError> {
         let (tenant, user) = match scope {
             Scope::All => (None, None),
@@ -388,10 +389,12 @@ impl Catalog {
         let row = reader
             .tx(&self.faults)
             .row(
-                "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM files WHERE pipeline_status = 'registered' \
-                 AND next_look_at IS NOT NULL AND created_at <= $1 AND ($2 IS NULL OR tenant_id = $2) \
-                 AND ($3 IS NULL OR user_id = $3)",
-                args![before, tenant, user],
+                concat!(
+                    "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM files WHERE ",
+                    is_abandoned!(),
+                    " AND ($4 IS NULL OR tenant_id = $4) AND ($5 IS NULL OR user_id = $5)"
+                ),
+                args![by.quiet_since, by.now, by.min_rate_bytes, tenant, user],
             )
             .await?;
         row.map_or(Ok((0, None)), |row| Ok((row.bytes("count")?, row.maybe_int("oldest")?)))

@@ -8,7 +8,7 @@ use super::error::CatalogError;
 use super::files::signed;
 use super::orphan_blobs::IS_KEPT;
 use super::outbox;
-use super::sql::{Row, Tx, args, places};
+use super::sql::{Arg, Row, Tx, args, places};
 use super::writer::{Verdict, Write};
 use super::{Catalog, fresh_id};
 
@@ -189,24 +189,24 @@ impl ScanProgress {
     /// bytes with it, since they were looked for.
     async fn keep_missing(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, CatalogError> {
         let mut new = Vec::new();
-        for key in &self.missing {
-            let known = tx
-                .run(
-                    "UPDATE missing_blobs SET scan_id = $2 WHERE key = $1",
-                    args![key.as_str(), self.scan.as_str()],
-                )
-                .await?;
-            if known == 1 {
-                continue;
-            }
-            let sql = format!(
+        for keys in self.missing.chunks(tx.dialect().rows_max()) {
+            let of_keys = |from: usize| places(from, keys.len());
+            let with_keys = |mut args: Vec<Arg>| {
+                args.extend(keys.iter().flat_map(|key| args![key.as_str()]));
+                args
+            };
+            let known = format!("UPDATE missing_blobs SET scan_id = $1 WHERE key IN ({})", of_keys(2));
+            tx.run_built(known, with_keys(args![self.scan.as_str()])).await?;
+            let added = format!(
                 "INSERT INTO missing_blobs (key, file_id, scan_id, found_at) \
-                 SELECT o.key, o.file_id, CAST($2 AS TEXT), CAST($3 AS BIGINT) \
-                 FROM objects o JOIN files f ON f.id = o.file_id WHERE o.key = $1 AND {IS_KEPT}"
+                 SELECT o.key, o.file_id, CAST($1 AS TEXT), CAST($2 AS BIGINT) \
+                 FROM objects o JOIN files f ON f.id = o.file_id WHERE o.key IN ({}) AND {IS_KEPT} \
+                 ON CONFLICT (key) DO NOTHING RETURNING key",
+                of_keys(3)
             );
-            let added = tx.run_built(sql, args![key.as_str(), self.scan.as_str(), self.now]).await?;
-            if added == 1 {
-                new.push(key.clone());
+            let rows = tx.rows_built(added, with_keys(args![self.scan.as_str(), self.now])).await?;
+            for row in &rows {
+                new.push(row.text("key")?);
             }
         }
         Ok(new)

@@ -11,6 +11,7 @@ use super::auth::Person;
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
+use crate::sweeps::abandoned_uploads::abandoned;
 use crate::uploads::VerbError;
 
 const SAMPLES_MAX: usize = 20;
@@ -98,8 +99,7 @@ async fn seen_by(app: &App, scope: &Scope) -> Result<OrphansView, VerbError> {
     let last_scan_at = app.catalog.last_scan_at().await?;
     let orphans = app.catalog.orphans(scope, SAMPLES_MAX).await?;
     let missing = app.catalog.missing_blobs(scope, SAMPLES_MAX).await?;
-    let before = now.saturating_sub(app.settings.sweeps.abandoned_after_ms);
-    let (abandoned, oldest_at) = app.catalog.unconfirmed_since(scope, before).await?;
+    let (abandoned, oldest_at) = app.catalog.count_abandoned(scope, abandoned(app)).await?;
     Ok(OrphansView {
         last_scan_time: last_scan_at.map(rfc3339),
         orphan_blobs: OrphanBlobsView {

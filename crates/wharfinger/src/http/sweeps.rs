@@ -123,6 +123,12 @@ pub(super) async fn run(
     let by_hand = ByHand { is_dry_run: request.dry_run, stop: app.draining.clone(), ..ByHand::default() };
     tracing::info!(job = name, action = "run-now", dryRun = request.dry_run, by = %caller.user, "a sweep is run by hand");
     let ran = run_now(&app, sweep, &by_hand).await.map_err(|not_run| match not_run {
+        NotRun::Failed(VerbError::TakenOver) => Problem::new(
+            StatusCode::CONFLICT,
+            "sweep_running",
+            "The sweep is running",
+            "another process has taken it over and goes on with it",
+        ),
         NotRun::Failed(error) => Problem::from(error),
         NotRun::Busy { owner, lease_until } => Problem::new(
             StatusCode::CONFLICT,

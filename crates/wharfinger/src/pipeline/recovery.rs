@@ -143,6 +143,10 @@ pub async fn retry_all(app: &App, caller: &Caller) -> Result<RetriedAll, VerbErr
     let mut all = RetriedAll::default();
     let mut after = None;
     loop {
+        if started.elapsed() > PATIENCE {
+            all.is_broken_off = true;
+            return Ok(all);
+        }
         let page = app.catalog.stuck_files(&scope, (overdue_at, app.clock.now()), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(all) };
         after = Some(last.place);

@@ -1,8 +1,9 @@
 //! Fault: an upload that was never confirmed and that neither its delayed check nor the window's sweep took: the last net.
-//! One whose URLs live, or whose batch is open, has its time left and is not abandoned, however old it is.
+//! One whose client still asks for URLs, whose transfer may still be under way, or whose batch is open has its time left.
 
 use serde::Serialize;
 use utoipa::ToSchema;
+use wharfinger_backends::catalog::Abandoned;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 
@@ -10,7 +11,7 @@ use super::{Turn, orphan_cleanup};
 use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
-use crate::uploads::look::Looked;
+use crate::uploads::look::{Looked, Over};
 
 const PAGE_FILES: usize = 200;
 
@@ -22,19 +23,29 @@ pub struct Outcome {
     pub errors: u64,
 }
 
-pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+/// Which uploads are abandoned at this moment.
+pub fn abandoned(app: &App) -> Abandoned {
     let now = app.clock.now();
-    let abandoned_by = now.saturating_sub(app.settings.sweeps.abandoned_after_ms);
+    Abandoned {
+        quiet_since: now.saturating_sub(app.settings.sweeps.abandoned_after_ms),
+        now,
+        min_rate_bytes: i64::try_from(app.settings.upload_min_rate_bytes).unwrap_or(i64::MAX).max(1),
+    }
+}
+
+pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+    let by = abandoned(app);
+    let over = Over::QuietSince(by.quiet_since);
     let mut after: Option<(UnixMs, FileId)> = None;
     loop {
-        let page = app.catalog.files_abandoned_by(abandoned_by, now, after, PAGE_FILES).await?;
+        let page = app.catalog.files_abandoned(by, after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
         if turn.is_cut_short() {
             return Ok(());
         }
         let ids: Vec<FileId> = page.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in turn.look_at(app, &ids, orphan_cleanup::NAME).await? {
+        for (id, looked) in turn.look_at(app, &ids, orphan_cleanup::NAME, over).await? {
             outcome.total += 1;
             match looked {
                 Ok(Looked::Reclaimed) => {

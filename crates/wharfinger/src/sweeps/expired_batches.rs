@@ -12,7 +12,7 @@ use wharfinger_lifecycle::state::Status;
 use super::Turn;
 use crate::app::App;
 use crate::uploads::VerbError;
-use crate::uploads::look::Looked;
+use crate::uploads::look::{Looked, Over};
 
 pub const NAME: &str = "batch-timeout";
 
@@ -94,14 +94,15 @@ async fn reclaim_rest(app: &App, turn: &Turn, id: BatchId) -> Result<Rest, VerbE
         if turn.is_cut_short() {
             return Ok(rest);
         }
+        let is_gone = |file: &&File| file.ended == Some(EndReason::Reclaimed) && file.confirmed_at.is_none();
         let unconfirmed = |file: &&File| file.status == Status::Registered;
         let ids: Vec<FileId> = page.iter().filter(unconfirmed).map(|file| file.id).collect();
-        rest.deleted += page.iter().filter(|file| file.ended == Some(EndReason::Reclaimed)).count() as u64;
+        rest.deleted += page.iter().filter(is_gone).count() as u64;
         if turn.is_dry_run() {
             rest.deleted += ids.len() as u64;
             continue;
         }
-        for (id, looked) in turn.look_at(app, &ids, NAME).await? {
+        for (id, looked) in turn.look_at(app, &ids, NAME, Over::Due).await? {
             match looked {
                 Ok(looked) => rest.deleted += u64::from(looked == Looked::Reclaimed),
                 Err(error) => {

@@ -1,6 +1,8 @@
 //! Fault: a file that failed, that nobody sent through again or deleted, and that holds its bytes and its share of the
 //! quota. Its owner is warned, and when the warning has been out for its whole time the file goes.
 
+use std::sync::atomic::Ordering;
+
 use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_lifecycle::UnixMs;
@@ -29,6 +31,9 @@ enum Done {
 
 /// By when they failed and not by when they were to be looked at: a retention that was made shorter counts at once.
 pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+    if !turn.is_dry_run() {
+        turn.catalog.date_failures().await?;
+    }
     let retention = app.plan.failures;
     let warned_by = app.clock.now().saturating_sub((retention.keep_ms - retention.warning_ms).max(0));
     let mut after: Option<(UnixMs, FileId)> = None;
@@ -64,6 +69,8 @@ async fn look_at(app: &App, turn: &Turn, id: FileId) -> Result<Done, VerbError> 
             FailureLook::Nothing => return Ok(Done::Nothing),
             FailureLook::Later(change) => (change, Done::Nothing),
             FailureLook::Warn(change) => (change, Done::Warned),
+            // A catalog from a backup may take for failed what has been sent through again since.
+            FailureLook::Delete(_) if !app.store_is_ours.load(Ordering::Relaxed) => return Ok(Done::Nothing),
             FailureLook::Delete(change) => (change, Done::Deleted),
         };
         if turn.is_dry_run() {

@@ -82,8 +82,9 @@ pub async fn run_now(app: &App, sweep: Sweep, by_hand: &ByHand) -> Result<Ran, N
     let started_at = app.clock.now();
     let ended = |report| Ran { started_at, ended_at: app.clock.now(), report };
     if by_hand.is_dry_run {
-        let report = sweep.find_and_mend(app, &Turn::dry(app).of(by_hand)).await?;
-        return Ok(ended(report));
+        let turn = Turn::dry(app).of(by_hand);
+        let report = sweep.find_and_mend(app, &turn).await?;
+        return if turn.is_cut_short() { Err(stopped()) } else { Ok(ended(report)) };
     }
     let claim = SweepClaim { only_if_due: false, ..claim(app, sweep) };
     match app.catalog.claim_sweep(claim).await.map_err(VerbError::from)? {
@@ -91,7 +92,7 @@ pub async fn run_now(app: &App, sweep: Sweep, by_hand: &ByHand) -> Result<Ran, N
             let turn = Turn::under(app, fence).of(by_hand);
             let report = run_in_turn(app, sweep, &turn).await?;
             if turn.is_cut_short() {
-                return Err(VerbError::Unavailable("told to stop, at a safe point".into()).into());
+                return Err(stopped());
             }
             Ok(ended(report))
         }
@@ -100,6 +101,10 @@ pub async fn run_now(app: &App, sweep: Sweep, by_hand: &ByHand) -> Result<Ran, N
         }
         SweepTurn::Taken { owner, lease_until } => Err(NotRun::Busy { owner, lease_until }),
     }
+}
+
+fn stopped() -> NotRun {
+    NotRun::Failed(VerbError::Unavailable("told to stop, and stopped at a safe point".into()))
 }
 
 fn claim(app: &App, sweep: Sweep) -> SweepClaim {
@@ -143,10 +148,13 @@ pub async fn run(app: &App, sweep: Sweep, turn: &Turn) -> Result<Report, VerbErr
 
 /// Carries out the deletes of a scope that are due, for somebody who asked.
 pub async fn run_cleanups_of(app: &App, scope: &Scope) -> Result<pending_cleanups::Outcome, VerbError> {
-    let (turn, started_at) = (Turn::by_hand(app), app.clock.now());
+    let (turn, started_at) = (Turn::by_hand(app).until(&app.draining), app.clock.now());
     let outcome = pending_cleanups::run_for(app, &turn, scope).await;
-    let report = outcome.clone().map(Report::PendingCleanups);
-    write_down(app, Sweep::PendingCleanups, &turn, started_at, &report).await;
+    // One tenant's are not the sweep.
+    if *scope == Scope::All {
+        let report = outcome.clone().map(Report::PendingCleanups);
+        write_down(app, Sweep::PendingCleanups, &turn, started_at, &report).await;
+    }
     outcome
 }
 

@@ -11,11 +11,13 @@ use wharfinger_lifecycle::id::FileId;
 use super::ByHand;
 use crate::app::App;
 use crate::uploads::VerbError;
-use crate::uploads::look::{Looked, foresee, look_at_many, may_only_reclaim};
+use crate::uploads::look::{Looked, Over, foresee, look_at_many, may_only_reclaim};
 
 /// How long a process that died keeps the others from its sweep.
 pub const LEASE_MS: i64 = 30_000;
 const EXTEND_EVERY_MS: i64 = LEASE_MS / 3;
+/// At one item for so long, a sweep is taken to hang.
+const HUNG_AFTER_MS: i64 = 1_800_000;
 
 /// The right to run a sweep, and the catalog to write to while doing so.
 pub struct Turn {
@@ -77,6 +79,7 @@ impl Turn {
         app: &App,
         ids: &[FileId],
         actor: &str,
+        over: Over,
     ) -> Result<Vec<(FileId, Result<Looked, VerbError>)>, VerbError> {
         let mut all = Vec::with_capacity(ids.len());
         // What takes questions to the store is done one by one, and progress is shown after each.
@@ -87,8 +90,8 @@ impl Turn {
             }
             self.items.fetch_add(some.len() as u64 - 1, Ordering::Relaxed);
             match self.is_dry_run {
-                false => all.extend(Box::pin(look_at_many(app, &self.catalog, some, actor)).await?),
-                true => all.push((some[0], foresee(app, some[0]).await)),
+                false => all.extend(Box::pin(look_at_many(app, &self.catalog, some, actor, over)).await?),
+                true => all.push((some[0], foresee(app, some[0], over).await)),
             }
         }
         Ok(all)
@@ -104,7 +107,7 @@ impl Turn {
             let now = app.clock.now();
             app.clock.sleep_until(now.saturating_add(EXTEND_EVERY_MS)).await;
             let now = app.clock.now();
-            if now - self.progress_at.load(Ordering::Relaxed) > app.settings.stage_timeout_ms {
+            if now - self.progress_at.load(Ordering::Relaxed) > HUNG_AFTER_MS {
                 tracing::error!(job = name, "a sweep hung at one item, and gives its turn away");
                 return VerbError::Unavailable("the sweep hung at one item".into());
             }

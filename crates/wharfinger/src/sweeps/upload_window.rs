@@ -8,7 +8,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::Turn;
 use crate::app::App;
-use crate::uploads::look::Looked;
+use crate::uploads::look::{Looked, Over};
 use crate::uploads::{VerbError, land};
 
 pub const NAME: &str = "upload-window";
@@ -61,7 +61,7 @@ async fn look_at_due(app: &App, turn: &Turn, status: Status, outcome: &mut Outco
             return Ok(());
         }
         let ids: Vec<FileId> = due.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in turn.look_at(app, &ids, NAME).await? {
+        for (id, looked) in turn.look_at(app, &ids, NAME, Over::Due).await? {
             outcome.checked += 1;
             match looked {
                 Ok(Looked::Reclaimed) => outcome.reclaimed += 1,

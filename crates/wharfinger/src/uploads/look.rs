@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use wharfinger_backends::blobs::BlobError;
 use wharfinger_backends::catalog::{Catalog, CatalogError};
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::BatchStatus;
 use wharfinger_lifecycle::file::{self, Change, File, Look};
 use wharfinger_lifecycle::id::{BatchId, FileId};
@@ -35,11 +36,41 @@ const DEFER_UNSURE_MS: i64 = 600_000;
 /// How long a tombstone waits whose bytes are not gone yet.
 const DEFER_FORGET_MS: i64 = 86_400_000;
 
+/// Which unconfirmed uploads are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Those whose next look is due.
+    Due,
+    /// Those too that nobody has asked about since then, although their URLs may live.
+    QuietSince(UnixMs),
+}
+
+impl Over {
+    fn judge(self, app: &App, file: &File) -> Look {
+        match self {
+            Over::QuietSince(at) if file.status == Status::Registered && file.updated_at <= at => {
+                Look::Unconfirmed
+            }
+            _ => file::look(file, &app.policy, app.clock.now()),
+        }
+    }
+}
+
 /// Writes to the given catalog, which is fenced where a sweep looks.
 pub async fn look(app: &App, catalog: &Catalog, id: FileId, actor: &str) -> Result<Looked, VerbError> {
+    look_for(app, catalog, id, actor, Over::Due).await
+}
+
+async fn look_for(
+    app: &App,
+    catalog: &Catalog,
+    id: FileId,
+    actor: &str,
+    over: Over,
+) -> Result<Looked, VerbError> {
     for _ in 0..STALE_TRIES_MAX {
         let Some(read) = catalog.file(id).await? else { return Ok(Looked::Nothing) };
-        let (change, looked) = match file::look(&read, &app.policy, app.clock.now()) {
+        let (change, looked) = match over.judge(app, &read) {
             Look::NotYet => return Ok(Looked::Nothing),
             Look::Refund(change) => (*change, Looked::Refunded),
             Look::Unconfirmed => unconfirmed(app, catalog, &read).await?,
@@ -71,14 +102,14 @@ pub async fn look_at_many(
     catalog: &Catalog,
     ids: &[FileId],
     actor: &str,
+    over: Over,
 ) -> Result<Vec<(FileId, Result<Looked, VerbError>)>, VerbError> {
     let mut looked: BTreeMap<FileId, Result<Looked, VerbError>> = BTreeMap::new();
     let files = catalog.files_by_id(ids).await?;
-    let now = app.clock.now();
     let (mut changes, mut tombstones) = (Vec::new(), Vec::new());
     let mut batches: BTreeMap<BatchId, Option<BatchStatus>> = BTreeMap::new();
     for file in files {
-        match file::look(&file, &app.policy, now) {
+        match over.judge(app, &file) {
             Look::NotYet => drop(looked.insert(file.id, Ok(Looked::Nothing))),
             Look::Refund(change) => changes.push(*change),
             Look::Unconfirmed if may_only_reclaim(app) => {
@@ -87,8 +118,9 @@ pub async fn look_at_many(
                     Some(id) => match batches.get(&id) {
                         Some(known) => *known,
                         None => {
-                            let status = catalog.batch(id).await?.map(|batch| batch.status);
-                            *batches.entry(id).or_insert(status)
+                            // One that cannot be read is in the way of its own files alone.
+                            let Ok(batch) = catalog.batch(id).await else { continue };
+                            *batches.entry(id).or_insert(batch.map(|batch| batch.status))
                         }
                     },
                 };
@@ -114,7 +146,7 @@ pub async fn look_at_many(
         let one = match looked.remove(id) {
             Some(one) => one,
             // Boxed, like whatever is large and seldom needed.
-            None => Box::pin(look(app, catalog, *id, actor)).await,
+            None => Box::pin(look_for(app, catalog, *id, actor, over)).await,
         };
         match one {
             Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
@@ -149,9 +181,9 @@ pub fn may_only_reclaim(app: &App) -> bool {
 
 /// What a look would come to, without changing anything. An upload that would be rescued is not examined: whether its
 /// bytes are right is not known before they are.
-pub async fn foresee(app: &App, id: FileId) -> Result<Looked, VerbError> {
+pub async fn foresee(app: &App, id: FileId, over: Over) -> Result<Looked, VerbError> {
     let Some(read) = app.catalog.file(id).await? else { return Ok(Looked::Nothing) };
-    Ok(match file::look(&read, &app.policy, app.clock.now()) {
+    Ok(match over.judge(app, &read) {
         Look::NotYet => Looked::Nothing,
         Look::Refund(_) => Looked::Refunded,
         Look::Forget => Looked::Forgotten,

@@ -160,6 +160,10 @@ impl Walk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.is_mounted(),
             meta => meta?,
         };
+        // A link to a folder is no object, whatever it is called: nobody is to take it for one and delete it.
+        if !meta.is_file() {
+            return Ok(());
+        }
         let modified = meta.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
         let modified_at = i64::try_from(modified.as_millis()).unwrap_or(i64::MAX);
         self.chunk.push(Listed { key, size: meta.len(), modified_at });

@@ -23,13 +23,13 @@ pub(super) enum Book<'c> {
 /// What was found in a range since it was last written down.
 #[derive(Default)]
 pub(super) struct Entry {
-    pub(super) pages: u32,
+    pub(super) steps: u32,
     pub(super) found: Differences,
 }
 
 impl Entry {
     pub(super) fn add(&mut self, page: Differences) {
-        self.pages += 1;
+        self.steps += 1;
         self.found.listed += page.listed;
         self.found.orphans.extend(page.orphans);
         self.found.undeletable.extend(page.undeletable);
@@ -76,8 +76,11 @@ impl Book<'_> {
                     missing: entry.found.missing,
                     now,
                 };
-                let new = ours(catalog.advance_scan(progress).await)?;
-                report_missing(&new);
+                match catalog.advance_scan(progress).await {
+                    Ok(new) => report_missing(&new),
+                    Err(CatalogError::Stale) => return Err(moved_on(catalog, scan, range).await?),
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         range.at = to.to_owned();
@@ -91,6 +94,20 @@ impl Book<'_> {
         }
         range.is_done = true;
         Ok(())
+    }
+}
+
+/// A range that is not where we left it: an entry of ours was made whose answer was lost, or somebody else is at it
+/// too. From where it is now there is more to compare.
+async fn moved_on(catalog: &Catalog, scan: &str, range: &mut ScanRange) -> Result<VerbError, VerbError> {
+    let open = catalog.open_scan().await?.filter(|open| open.id == scan);
+    let now = open.and_then(|open| open.ranges.into_iter().find(|now| now.ordinal == range.ordinal));
+    match now {
+        Some(now) if now.at > range.at && !now.is_done => {
+            range.at = now.at;
+            Ok(VerbError::Unavailable("the range was moved on meanwhile".into()))
+        }
+        _ => Ok(VerbError::TakenOver),
     }
 }
 

@@ -3,6 +3,7 @@
 //! nothing is sure, and a row that seems to lack its object is looked at once more.
 
 use std::collections::BTreeSet;
+use std::iter::Peekable;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -25,9 +26,15 @@ pub(super) struct Listing {
 
 /// Some objects, and up to which key they are all that there are.
 pub(super) struct Page {
-    listed: Vec<Listed>,
-    pub(super) upto: String,
+    objects: Peekable<std::vec::IntoIter<Listed>>,
+    upto: String,
     pub(super) is_last: bool,
+}
+
+impl Page {
+    fn new(listed: Vec<Listed>, upto: String, is_last: bool) -> Page {
+        Page { objects: listed.into_iter().peekable(), upto, is_last }
+    }
 }
 
 impl Listing {
@@ -40,11 +47,11 @@ impl Listing {
         while listed.len() < objects_max {
             match self.objects.next().await.transpose()? {
                 Some(object) if object.key <= self.upto => listed.push(object),
-                _ => return Ok(Page { listed, upto: self.upto.clone(), is_last: true }),
+                _ => return Ok(Page::new(listed, self.upto.clone(), true)),
             }
         }
         let upto = listed.last().map_or_else(|| self.upto.clone(), |last| last.key.clone());
-        Ok(Page { listed, upto, is_last: false })
+        Ok(Page::new(listed, upto, false))
     }
 }
 
@@ -59,43 +66,53 @@ pub(super) struct Differences {
     pub(super) missing: Vec<String>,
 }
 
-/// Compares a page with the rows behind `after`.
-pub(super) async fn compare(app: &App, page: Page, after: &str) -> Result<Differences, VerbError> {
-    let mut found = Differences { listed: page.listed.len() as u64, ..Differences::default() };
+/// How far a page was compared.
+pub(super) struct Step {
+    pub(super) found: Differences,
+    /// Everything up to this key.
+    pub(super) upto: String,
+    pub(super) is_page_done: bool,
+}
+
+/// Compares a page with the rows behind `after`, and no more of them than are read at once: of a store that has lost
+/// its objects the rows are many.
+pub(super) async fn compare(app: &App, page: &mut Page, after: &str) -> Result<Step, VerbError> {
+    let rows = app.catalog.object_rows(after, &page.upto, ROWS_PER_READ).await?;
+    let is_page_done = rows.len() < ROWS_PER_READ;
+    let upto = match rows.last() {
+        Some(last) if !is_page_done => last.key.clone(),
+        _ => page.upto.clone(),
+    };
     let now = app.blobs.now();
     let is_old = |listed: &Listed| {
         // Without a time there is no telling.
         listed.modified_at > 0
             && listed.modified_at.saturating_add(app.settings.sweeps.orphan_grace_ms) <= now
     };
-    let mut suspects = Vec::new();
-    let mut objects = page.listed.into_iter().peekable();
-    let mut orphans: Vec<Listed> = Vec::new();
-    let mut after = after.to_owned();
-    loop {
-        let rows = app.catalog.object_rows(&after, &page.upto, ROWS_PER_READ).await?;
-        for row in &rows {
-            while let Some(object) = objects.next_if(|object| object.key < row.key) {
-                orphans.extend(is_old(&object).then_some(object));
-            }
-            match (objects.next_if(|object| object.key == row.key), row.state) {
-                // What came after its file had ended is nobody's, however young it is.
-                (Some(object), ObjectState::Ended) => orphans.push(object),
-                (None, ObjectState::Kept) => suspects.push(row.key.clone()),
-                (Some(_), ObjectState::Kept | ObjectState::Awaited) => {}
-                (None, ObjectState::Awaited | ObjectState::Ended) => {}
-            }
+    let mut found = Differences::default();
+    let (mut suspects, mut orphans): (Vec<String>, Vec<Listed>) = (Vec::new(), Vec::new());
+    for row in rows {
+        while let Some(object) = page.objects.next_if(|object| object.key < row.key) {
+            found.listed += 1;
+            orphans.extend(is_old(&object).then_some(object));
         }
-        let is_full = rows.len() == ROWS_PER_READ;
-        match rows.into_iter().next_back() {
-            Some(last) if is_full => after = last.key,
-            _ => break,
+        let object = page.objects.next_if(|object| object.key == row.key);
+        found.listed += u64::from(object.is_some());
+        match (object, row.state) {
+            // What came after its file had ended is nobody's, however young it is.
+            (Some(object), ObjectState::Ended) => orphans.push(object),
+            (None, ObjectState::Kept) => suspects.push(row.key),
+            (Some(_), ObjectState::Kept | ObjectState::Awaited) => {}
+            (None, ObjectState::Awaited | ObjectState::Ended) => {}
         }
     }
-    orphans.extend(objects.filter(is_old));
+    while let Some(object) = page.objects.next_if(|object| object.key <= upto) {
+        found.listed += 1;
+        orphans.extend(is_old(&object).then_some(object));
+    }
     sort_out(app, orphans, &mut found).await?;
     found.missing = surely_missing(app, suspects).await;
-    Ok(found)
+    Ok(Step { found, upto, is_page_done })
 }
 
 /// Leaves aside what is under orders already, and what only looks like an object.

@@ -120,7 +120,13 @@ async fn scan(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> 
     }
     let begun = go_on_or_begin(app, turn, pace).await?;
     let book = Book::Catalog { catalog: &turn.catalog, scan: begun.id.clone() };
+    let ranges = begun.ranges.len() as u64;
     let failed_ranges = Scan { app, turn, pace, book }.run(begun.ranges).await?;
+    if failed_ranges == ranges {
+        return Err(VerbError::Unavailable(
+            "no part of the store could be compared, the log says why".into(),
+        ));
+    }
     let Some(scanned) = turn.catalog.open_scan().await?.filter(|open| open.id == begun.id) else {
         return Err(VerbError::TakenOver);
     };

@@ -8,7 +8,7 @@ use wharfinger_backends::catalog::ScanRange;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::book::{Book, Entry};
-use super::compare::{Listing, compare};
+use super::compare::{Listing, Page, compare};
 use super::{JOB, Pace};
 use crate::app::App;
 use crate::sweeps::Turn;
@@ -74,17 +74,20 @@ impl Scan<'_> {
         let mut listing = Listing::new(app.blobs.list(&range.folder, Some(&range.at)), &range.upto);
         let mut entry = Entry::default();
         let mut at = range.at.clone();
+        let mut page: Option<Page> = None;
         loop {
             if !self.turn.goes_on(app) {
                 self.book.enter(range, &at, entry, app.clock.now()).await?;
                 return Ok(RangeEnd::CutShort);
             }
             let compared = async {
-                let page = listing.page(self.pace.objects_per_page).await?;
-                let (upto, is_last) = (page.upto.clone(), page.is_last);
-                Ok((compare(app, page, &at).await?, upto, is_last))
+                let page = match &mut page {
+                    Some(page) => page,
+                    None => page.insert(listing.page(self.pace.objects_per_page).await?),
+                };
+                Ok((compare(app, page, &at).await?, page.is_last))
             };
-            let (differences, upto, is_last) = match compared.await {
+            let (step, is_last_page) = match compared.await {
                 Ok(compared) => compared,
                 Err(error) => {
                     // What was compared before it counts.
@@ -92,10 +95,14 @@ impl Scan<'_> {
                     return Err(error);
                 }
             };
-            entry.add(differences);
-            at = upto;
+            let is_last = is_last_page && step.is_page_done;
+            entry.add(step.found);
+            at = step.upto;
+            if step.is_page_done {
+                page = None;
+            }
             let findings = entry.found.orphans.len() + entry.found.missing.len();
-            if is_last || entry.pages >= self.pace.pages_per_entry || findings >= FINDINGS_MAX {
+            if is_last || entry.steps >= self.pace.pages_per_entry || findings >= FINDINGS_MAX {
                 self.book.enter(range, &at, std::mem::take(&mut entry), app.clock.now()).await?;
             }
             if is_last {
