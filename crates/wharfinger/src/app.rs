@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
 use wharfinger_backends::broker::{Rabbit, RabbitOptions};
-use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions, Destination};
+use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions, Destination, SCHEMA_VERSION};
 use wharfinger_backends::faults::Faults;
 use wharfinger_backends::quota::{QuotaError, RedisQuota};
 use wharfinger_backends::webhooks::EndpointError;
@@ -103,6 +103,14 @@ pub fn named(error: &CatalogError) -> String {
 }
 
 const DATABASE_CONNECTIONS_MAX: u32 = 20;
+
+/// What an app is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opening {
+    ToServe,
+    Beside,
+}
+
 const PROBE_TRIES_MAX: u32 = 5;
 const PROBE_PAUSE: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -117,7 +125,8 @@ impl App {
         faults: Faults,
         public_url: String,
     ) -> Result<App, OpenError> {
-        let (app, standing) = App::open_as(settings, secrets, clock, faults, public_url).await?;
+        let (app, standing) =
+            App::open_as(Opening::ToServe, settings, secrets, clock, faults, public_url).await?;
         // What Redis counts is not what a catalog from a backup says.
         if app.redis_gate.is_none() || matches!(standing, store::Standing::Restored { .. }) {
             quota::take_back_from_redis(&app.ledger()).await?;
@@ -135,13 +144,15 @@ impl App {
         Ok(app)
     }
 
-    /// The same for a command beside a server, whose settings are the ones that count.
+    /// For a command beside a server, whose settings and schema are the ones that count: opening changes nothing.
     pub async fn open_beside(settings: Settings, secrets: &Secrets, clock: Clock) -> Result<App, OpenError> {
         let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", settings.listen));
-        Ok(App::open_as(settings, secrets, clock, Faults::none(), public_url).await?.0)
+        let faults = Faults::none();
+        Ok(App::open_as(Opening::Beside, settings, secrets, clock, faults, public_url).await?.0)
     }
 
     async fn open_as(
+        opening: Opening,
         settings: Settings,
         secrets: &Secrets,
         clock: Clock,
@@ -160,9 +171,17 @@ impl App {
             tells: notify::tells(&settings.notify),
         })
         .await?;
-        catalog.migrate(clock.now()).await?;
+        match opening {
+            Opening::ToServe => drop(catalog.migrate(clock.now()).await?),
+            Opening::Beside if catalog.schema_step().await? == SCHEMA_VERSION => {}
+            Opening::Beside => {
+                let problem =
+                    "its schema is not this program's: run `wharfinger migrate`, or the server's version";
+                return Err(CatalogError::Unusable(problem.into()).into());
+            }
+        }
         let (blobs, disk, standing) =
-            open_blobs(&settings, secrets, &catalog, &clock, &faults, &public_url).await?;
+            open_blobs(opening, &settings, secrets, &catalog, &clock, &faults, &public_url).await?;
         let redis_gate = open_redis(&settings, &catalog, &faults).await?;
         let broker = open_broker(&settings, &faults).await?;
         let notifier = Notifier::new(&settings.notify, &faults)?;
@@ -271,6 +290,7 @@ pub async fn open_broker(settings: &Settings, faults: &Faults) -> Result<Option<
 type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, store::Standing);
 
 async fn open_blobs(
+    opening: Opening,
     settings: &Settings,
     secrets: &Secrets,
     catalog: &Catalog,
@@ -284,17 +304,26 @@ async fn open_blobs(
     };
     let connected = settings.blobs.connect().await.map_err(|error| unusable(error.to_string()))?;
     if let Some(blobs) = connected {
-        let probed = probe(&*blobs).await.map_err(|error| unusable(error.to_string()))?;
-        for warning in probed.warnings() {
-            tracing::warn!(store = %settings.blobs, "{warning}");
-        }
         let place = store::Place::store(&settings.blobs, &*blobs);
-        let standing = store::claim(catalog, &place, clock.now()).await?;
+        let standing = match opening {
+            Opening::Beside => store::check(catalog, &place).await?,
+            Opening::ToServe => {
+                let probed = probe(&*blobs).await.map_err(|error| unusable(error.to_string()))?;
+                for warning in probed.warnings() {
+                    tracing::warn!(store = %settings.blobs, "{warning}");
+                }
+                store::claim(catalog, &place, clock.now()).await?
+            }
+        };
         announce(standing);
         return Ok((faulty(blobs), None, standing));
     }
     let Some(folder) = settings.blobs.folder() else { return Err(unusable("no driver for it".into())) };
-    let standing = store::claim(catalog, &store::Place::folder(folder), clock.now()).await?;
+    let place = store::Place::folder(folder);
+    let standing = match opening {
+        Opening::ToServe => store::claim(catalog, &place, clock.now()).await?,
+        Opening::Beside => store::check(catalog, &place).await?,
+    };
     announce(standing);
     let signing_key = match &secrets.url_signing_key {
         Some(key) => SigningKey::new(key),

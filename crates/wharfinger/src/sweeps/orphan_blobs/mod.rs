@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_backends::catalog::{OrphanScan, ScanRange, ScanTally, Scope};
+use wharfinger_lifecycle::retry::Backoff;
 
 use super::orphan_cleanup::NAME as JOB;
 use super::{Turn, pending_cleanups, unfinished_uploads};
@@ -36,11 +37,14 @@ pub struct Pace {
     pub ranges_max: usize,
     /// How many of them are scanned side by side.
     pub at_once: usize,
+    /// Before a page that could not be read is tried again.
+    pub pause: Backoff,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { objects_per_page: 1_000, pages_per_entry: 10, ranges_max: 8, at_once: 4 }
+        let pause = Backoff { base_ms: 200, cap_ms: 5_000 };
+        Pace { objects_per_page: 1_000, pages_per_entry: 10, ranges_max: 8, at_once: 4, pause }
     }
 }
 

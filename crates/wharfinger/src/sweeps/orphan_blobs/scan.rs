@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use wharfinger_backends::catalog::ScanRange;
-use wharfinger_lifecycle::retry::Backoff;
 
 use super::book::{Book, Entry};
 use super::compare::{Listing, Page, compare};
@@ -15,7 +14,6 @@ use crate::sweeps::Turn;
 use crate::uploads::VerbError;
 
 const TRIES_MAX: u32 = 4;
-const PAUSE: Backoff = Backoff { base_ms: 200, cap_ms: 5_000 };
 /// Findings that are held before they are written down.
 const FINDINGS_MAX: usize = 1_000;
 
@@ -63,7 +61,7 @@ impl Scan<'_> {
                     "a part of the store could not be compared, and is left for the next run");
                 return Ok(RangeEnd::Failed);
             }
-            let pause = PAUSE.delay_ms(attempt, rand::random());
+            let pause = self.pace.pause.delay_ms(attempt, rand::random());
             tokio::time::sleep(Duration::from_millis(pause)).await;
             attempt += 1;
         }

@@ -6,9 +6,18 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use super::program::Place;
 
+/// A server has been there.
+fn served(place: &Place) {
+    assert!(place.serve(&[]).terminate().success());
+}
+
 #[test]
 fn one_sweep_is_run_and_told() {
     let place = Place::new();
+    // Opening changes nothing: a schema that is not there is not made.
+    let told = place.run(&["sweep", "orphan-cleanup", "--dry-run"]).expect(1).stderr;
+    assert!(told.contains("WHARFINGER_DATABASE_URL") && told.contains("wharfinger migrate"), "{told}");
+    served(&place);
     let ran = place.run(&["sweep", "orphan-cleanup", "--json"]).expect(0).json();
     assert_eq!(ran.len(), 1, "{ran:?}");
     assert_eq!((&ran[0]["name"], &ran[0]["dryRun"]), (&json!("orphan-cleanup"), &json!(false)));
@@ -39,6 +48,7 @@ async fn what_waits_for_a_webhook_is_left_to_the_server() {
         ("WEBHOOK_URL", "https://hooks.example.com/in"),
         ("WEBHOOK_SECRET", "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"),
     ];
+    served(&place);
     place.run_with(&environment, &["sweep", "upload-window"]).expect(0);
     let line = "INSERT INTO outbox (id, destination, tenant_id, notification_id, subject, place, attempts, created_at, \
                 next_attempt_at) VALUES ('1', 'webhook', 't', 'n', 's', 1, 0, 0, 0)";

@@ -1,11 +1,11 @@
 //! When nothing may be deleted: too much would go, or the store may be another catalog's, or newer than this one.
 
-use super::{DAY_MS, UNLIMITED, is_there, key_of, plant, scan, stored, try_scan, unknown_key};
+use super::{DAY_MS, SLOW, UNLIMITED, is_there, key_of, plant, scan, stored, try_scan, unknown_key};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use wharfinger::store;
 use wharfinger::sweeps::Turn;
-use wharfinger::sweeps::orphan_blobs::{Pace, run_at};
+use wharfinger::sweeps::orphan_blobs::run_at;
 use wharfinger::uploads::VerbError;
 use wharfinger_backends::faults::{Fault, Faults};
 
@@ -151,8 +151,7 @@ async fn a_store_that_is_swapped_under_a_scan_keeps_everything(database: Databas
         std::fs::write(ground.blob_dir().join(".wharfinger/store"), "another's mark 1\n").expect("swapped");
     };
     let turn = Turn::by_hand(&server.app);
-    let slow = Pace { objects_per_page: 1, pages_per_entry: 1, ranges_max: 1, at_once: 1 };
-    let (swept, ()) = tokio::join!(run_at(&server.app, &turn, slow), swap);
+    let (swept, ()) = tokio::join!(run_at(&server.app, &turn, SLOW), swap);
     assert!(in_doubt(swept).contains("the store of another catalog"));
     assert_eq!((stored(&ground).len(), ground.scalar(ORDERS).await), (100, 0));
 }

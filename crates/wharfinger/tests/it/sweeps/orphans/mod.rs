@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use wharfinger::sweeps::Turn;
 use wharfinger::sweeps::orphan_blobs::{Outcome, Pace, run_at};
 use wharfinger::uploads::VerbError;
+use wharfinger_lifecycle::retry::Backoff;
 
 use crate::oracle;
 use crate::test_app::{Ground, TestApp};
@@ -22,7 +23,12 @@ const HOUR_MS: i64 = 3_600_000;
 const UNLIMITED: (&str, &str) = ("ORPHAN_DELETE_LIMIT_PERCENT", "0");
 
 /// Few objects make many pages, entries and ranges.
-const SMALL: Pace = Pace { objects_per_page: 2, pages_per_entry: 2, ranges_max: 3, at_once: 2 };
+const SMALL: Pace =
+    Pace { objects_per_page: 2, pages_per_entry: 2, ranges_max: 3, at_once: 2, pause: NO_PAUSE };
+/// A page is an entry, one after the other: slow enough for something to happen meanwhile.
+const SLOW: Pace =
+    Pace { objects_per_page: 1, pages_per_entry: 1, ranges_max: 1, at_once: 1, pause: NO_PAUSE };
+const NO_PAUSE: Backoff = Backoff { base_ms: 1, cap_ms: 1 };
 
 async fn try_scan(server: &TestApp) -> Result<Outcome, VerbError> {
     run_at(&server.app, &Turn::by_hand(&server.app), SMALL).await
