@@ -408,7 +408,7 @@ impl TestApp {
 
     /// Does all background work that is due at the clock's time.
     pub async fn settle(&self) {
-        worker::run_all_due(&self.app).await.expect("background work");
+        Box::pin(worker::run_all_due(&self.app)).await.expect("background work");
     }
 
     /// Compares the store with the catalog, and deletes what nobody answers for.
