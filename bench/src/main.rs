@@ -1,4 +1,4 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|stuck>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod catalog;
@@ -11,6 +11,7 @@ mod pipeline;
 mod s3;
 mod server;
 mod stages;
+mod stuck;
 mod timing;
 mod uploads;
 
@@ -25,11 +26,12 @@ async fn main() -> std::process::ExitCode {
         Some("list") => list::run().await,
         Some("pipeline") => pipeline::run().await,
         Some("stages") => stages::run().await,
+        Some("stuck") => stuck::run().await,
         Some("s3") => s3::run().await,
         Some("put") => s3::put::run().await,
         _ => {
             eprintln!(
-                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages"
+                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | stuck"
             );
             return std::process::ExitCode::from(2);
         }

@@ -1,0 +1,189 @@
+//! The sweep for stuck files over a million rows: a backlog of files that only wait, then as many whose jobs are lost; next
+//! to the database doing the same by one statement each, in one transaction, without asking anything twice.
+
+use std::time::Instant;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
+use tempfile::TempDir;
+use wharfinger::app::App;
+use wharfinger::clock::Clock;
+use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
+use wharfinger::sweeps::{Turn, stuck_files};
+use wharfinger_backends::catalog::{CatalogUrl, Scope};
+use wharfinger_backends::faults::Faults;
+
+use crate::catalog;
+use crate::server::base;
+use crate::timing::{rate, say};
+
+const FILES: usize = 1_000_000;
+const NOW: i64 = 1_750_000_000_000;
+
+/// Files that have waited for their scan since yesterday, of fifty tenants, each with its job.
+const SEED: [&str; 3] = [
+    "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
+     retry_count, etag, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, stages, stage) \
+     SELECT id, 't' || tenant, 'u', 'report.pdf', 1, 'uploads/t/u/' || id, 'queued', 3, 1, 0, 'e', 1, {now} - 86400000 + n, 1, \
+     {now} - 86400000, 1, 'scan', 'scan' FROM seed",
+    "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
+     updated_at) SELECT id, 'file-scan', tenant_id, id, 'waiting', 1, 0, 5, 0, 1, 1 FROM files",
+    "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
+     SELECT tenant_id, user_id, pipeline_status, COUNT(*), COUNT(*) FROM files GROUP BY tenant_id, user_id, pipeline_status",
+];
+
+/// One statement: how many overdue files have a job that waits.
+const BARE_SCAN: &str = "CREATE TABLE found AS SELECT COUNT(*) AS files, COUNT(jobs.id) AS sound FROM files \
+     LEFT JOIN jobs ON jobs.file_id = files.id AND jobs.queue = 'file-scan' AND jobs.state = 'waiting' \
+     WHERE pipeline_status = 'queued' AND next_look_at <= {now}";
+
+/// What a recovery writes, for all at once.
+const BARE_RECOVERY: [&str; 3] = [
+    "UPDATE files SET version = version + 1, retry_count = retry_count + 1, next_look_at = {now} + 1800000, \
+     updated_at = {now} WHERE pipeline_status = 'queued' AND next_look_at <= {now} \
+     AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.file_id = files.id)",
+    "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
+     updated_at) SELECT id, 'file-scan', tenant_id, id, 'waiting', 1, 0, 5, 0, 1, 1 FROM files WHERE updated_at = {now}",
+    "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
+     SELECT id, version, updated_at, 'queued', 'queued', 'its job was missing; waits for scan again', 'bench' \
+     FROM files WHERE updated_at = {now}",
+];
+
+pub(crate) async fn run() {
+    let files = std::env::args().nth(2).and_then(|count| count.parse().ok()).unwrap_or(FILES);
+    let folder = tempfile::tempdir_in(base()).expect("a folder");
+    let sqlite = |name: &str| CatalogUrl::Sqlite(folder.path().join(name));
+    let postgres = || CatalogUrl::Postgres(harness::postgres::shared().create_database());
+    measure("SQLite (synchronous=FULL)", sqlite("ours.db"), sqlite("bare.db"), files).await;
+    measure("PostgreSQL", postgres(), postgres(), files).await;
+}
+
+async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize) {
+    for url in [&url, &bare_url] {
+        catalog::fresh(url.clone()).await.close().await;
+        let mut statements = seed(url, files);
+        statements.extend(SEED.iter().map(|sql| (*sql).to_owned()));
+        execute(url, &statements).await;
+        settle(url).await;
+    }
+    let started = Instant::now();
+    execute(&bare_url, &[BARE_SCAN.to_owned()]).await;
+    let bare_scan = started.elapsed();
+    execute(&bare_url, &["DELETE FROM jobs".to_owned()]).await;
+    settle(&bare_url).await;
+    let started = Instant::now();
+    execute(&bare_url, &BARE_RECOVERY.map(str::to_owned)).await;
+    let bare_recovery = started.elapsed();
+
+    let (app, _folder) = open(&url).await;
+    let idle = forget_peak();
+    let started = Instant::now();
+    let outcome = stuck_files::run(&app, &Turn::by_hand(&app)).await.expect("it runs");
+    let took = started.elapsed();
+    assert_eq!((outcome.total_stuck, outcome.waiting), (files as u64, files as u64));
+    say(format!(
+        "{name}: {files} that only wait: looked through {:>7.0} files/s, nothing written; {} MiB at most, {idle} before; \
+         one statement {:>7.0} files/s",
+        rate(files, took),
+        peak_mib(),
+        rate(files, bare_scan)
+    ));
+    let started = Instant::now();
+    assert_eq!(app.catalog.count_stuck(&Scope::All, NOW).await.expect("counted"), files as u64);
+    let counted = started.elapsed();
+    let started = Instant::now();
+    app.catalog.stuck_files(&Scope::All, (NOW, NOW), None, 51).await.expect("a page");
+    say(format!(
+        "{name}: counted in {:.0} ms, the first page of 50 in {:.1} ms",
+        counted.as_secs_f64() * 1e3,
+        started.elapsed().as_secs_f64() * 1e3
+    ));
+
+    execute(&url, &["DELETE FROM jobs".to_owned()]).await;
+    settle(&url).await;
+    let idle = forget_peak();
+    let started = Instant::now();
+    let outcome = stuck_files::run(&app, &Turn::by_hand(&app)).await.expect("it runs");
+    let took = started.elapsed();
+    assert_eq!(outcome.re_enqueued, files as u64);
+    say(format!(
+        "{name}: {files} without a job: begun anew {:>6.0} files/s; {} MiB at most, {idle} before; one transaction of three \
+         statements {:>7.0} files/s",
+        rate(files, took),
+        peak_mib(),
+        rate(files, bare_recovery)
+    ));
+}
+
+/// As many ids as there are to be files, in a table of their own.
+fn seed(url: &CatalogUrl, files: usize) -> Vec<String> {
+    let rows = match url {
+        CatalogUrl::Sqlite(_) => format!(
+            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {files}) \
+             SELECT n, n % 50 AS tenant, printf('018f4e6e-7f3a-7000-8000-%012x', n) AS id FROM numbers"
+        ),
+        CatalogUrl::Postgres(_) => format!(
+            "SELECT n, n % 50 AS tenant, '018f4e6e-7f3a-7000-8000-' || lpad(to_hex(n), 12, '0') AS id \
+             FROM generate_series(1, {files}) AS n"
+        ),
+    };
+    vec![format!("CREATE TABLE seed AS {rows}")]
+}
+
+/// All in one transaction.
+async fn execute(url: &CatalogUrl, statements: &[String]) {
+    let text = format!("BEGIN; {}; COMMIT", statements.join("; ")).replace("{now}", &NOW.to_string());
+    let text = AssertSqlSafe(text);
+    match url {
+        CatalogUrl::Sqlite(path) => {
+            let options = SqliteConnectOptions::new()
+                .filename(path)
+                .journal_mode(SqliteJournalMode::Wal)
+                .synchronous(SqliteSynchronous::Full);
+            let mut connection = options.connect().await.expect("a connection");
+            sqlx::raw_sql(text).execute(&mut connection).await.expect("done");
+        }
+        CatalogUrl::Postgres(url) => {
+            let mut connection = PgConnection::connect(url).await.expect("a connection");
+            sqlx::raw_sql(text).execute(&mut connection).await.expect("done");
+        }
+    }
+}
+
+/// What a database would do by itself after so many changes.
+async fn settle(url: &CatalogUrl) {
+    if let CatalogUrl::Postgres(url) = url {
+        let mut connection = PgConnection::connect(url).await.expect("a connection");
+        sqlx::raw_sql("VACUUM ANALYZE").execute(&mut connection).await.expect("done");
+    }
+}
+
+async fn open(url: &CatalogUrl) -> (App, TempDir) {
+    let folder = tempfile::tempdir_in(base()).expect("a folder");
+    let database = match url {
+        CatalogUrl::Sqlite(path) => format!("sqlite:{}", path.display()),
+        CatalogUrl::Postgres(url) => url.clone(),
+    };
+    let overrides = vec![
+        ("WHARFINGER_DATA_DIR", folder.path().display().to_string()),
+        ("WHARFINGER_DATABASE_URL", database),
+        ("WHARFINGER_JWT_SECRET", "thirty-two bytes that guard nothing".to_owned()),
+    ];
+    let values = Values::read(&Flags { config: None, overrides }).expect("known settings");
+    let settings = Settings::from_values(&values).expect("possible settings");
+    let secrets = prepare_secrets(&settings).expect("secrets");
+    let app = App::open(settings, &secrets, Clock::manual(NOW), Faults::none(), String::new()).await;
+    (app.expect("the app opens"), folder)
+}
+
+/// Begins to watch for the most memory that is held; answers how much there is now, in MiB.
+fn forget_peak() -> u64 {
+    std::fs::write("/proc/self/clear_refs", "5").expect("the peak can be forgotten");
+    peak_mib()
+}
+
+fn peak_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
