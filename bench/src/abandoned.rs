@@ -31,7 +31,7 @@ const SEED: [&str; 5] = [
      SELECT id, 1, 1, 'registered', 'announced', 'bench' FROM files",
     "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
      SELECT tenant_id, user_id, pipeline_status, COUNT(*), COUNT(*) FROM files GROUP BY tenant_id, user_id, pipeline_status",
-    "INSERT INTO quotas (tenant_id, used_bytes, reserved_bytes) SELECT tenant_id, COUNT(*), 0 FROM files GROUP BY tenant_id",
+    "INSERT INTO quotas (tenant_id, used_bytes) SELECT tenant_id, COUNT(*) FROM files GROUP BY tenant_id",
 ];
 
 pub(crate) async fn run() {

@@ -140,7 +140,23 @@ async fn a_dry_run_finds_the_same_and_changes_nothing(database: Database) {
     oracle::all_is_healed(&ground, &server).await;
 }
 
+/// I17: a batch that cannot be read is in the way of its own files, and of no others.
+async fn a_batch_that_cannot_be_read_stops_nothing_else(database: Database) {
+    let ground = Ground::with(database, &[("BATCH_TIMEOUT_MS", "3600000")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let files = json!({ "files": [{ "fileName": "c", "size": 1 }] });
+    me.post("/api/v2/batches", files).await.expect(201);
+    me.init("a", 3).await.expect(201);
+    ground.execute("UPDATE upload_batches SET tenant_id = ''").await;
+    ground.advance(25 * HOUR_MS);
+    let ran = ask(&server, "upload-window", false).await.expect(200);
+    assert_eq!((&ran["result"]["reclaimed"], &ran["result"]["errors"]), (&json!(1), &json!(1)), "{ran}");
+    assert!(ran["error"].is_string(), "{ran}");
+}
+
 on_each_database! {
+    a_batch_that_cannot_be_read_stops_nothing_else,
     they_are_for_operators,
     each_is_listed_with_its_last_run_and_its_next,
     one_that_runs_elsewhere_is_not_run_twice,

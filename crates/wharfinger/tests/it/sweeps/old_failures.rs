@@ -121,6 +121,21 @@ async fn a_changed_retention_counts_for_old_failures_too(database: Database) {
     server.me().get(&format!("/api/v2/files/{file}")).await.expect_problem(410, "gone");
 }
 
+/// A catalog from a backup does not know what became of its files since.
+async fn nothing_is_deleted_while_the_store_is_in_doubt(database: Database) {
+    let ground = ground(database, &[]);
+    let server = ground.start().await;
+    let (file, _) = failed(&server).await;
+    ground.advance(23 * DAY_MS);
+    assert_eq!(old_failures(&server).await, (1, 0));
+    ground.advance(7 * DAY_MS);
+    server.app.store_is_ours.store(false, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(old_failures(&server).await, (0, 0));
+    assert_eq!(server.me().file(&file).await["status"], "failed");
+    server.app.store_is_ours.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(old_failures(&server).await, (0, 1));
+}
+
 /// I17: a row that cannot be changed does not keep the others from being done.
 async fn one_that_fails_every_time_does_not_stop_the_others(database: Database) {
     let ground = ground(database, &[]);
@@ -146,5 +161,6 @@ on_each_database! {
     who_was_not_warned_is_warned_first,
     a_redrive_takes_the_warning_back,
     a_changed_retention_counts_for_old_failures_too,
+    nothing_is_deleted_while_the_store_is_in_doubt,
     one_that_fails_every_time_does_not_stop_the_others,
 }

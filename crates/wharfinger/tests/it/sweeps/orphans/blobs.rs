@@ -244,7 +244,23 @@ async fn a_long_row_of_tombstones_is_passed_by(database: Database) {
     }
 }
 
+/// A tenant's folder that lies on another disk, and a link that leads nowhere: neither is an object.
+async fn links_to_folders_are_left_alone(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let server = ground.start().await;
+    let id = uploads(&server, 1).await.remove(0);
+    let (here, there) = (ground.blob_dir().join("uploads/t"), ground.folder().join("another disk"));
+    std::fs::rename(&here, &there).expect("moved");
+    std::os::unix::fs::symlink(&there, &here).expect("linked");
+    std::os::unix::fs::symlink("nowhere", ground.blob_dir().join("uploads/dangling")).expect("linked");
+    let seen = scan(&server).await;
+    assert_eq!((seen.total, seen.deleted, seen.missing), (0, 0, 0), "{seen:?}");
+    assert!(here.is_symlink() && is_there(&ground, &key_of(&id)));
+    server.me().get(&format!("/api/v2/files/{id}/download")).await.expect(302);
+}
+
 on_each_database!(
+    links_to_folders_are_left_alone,
     an_orphan_goes_after_the_grace_and_never_before,
     what_came_after_the_end_of_its_file_needs_no_grace,
     unconfirmed_uploads_are_nobodys_orphans,
