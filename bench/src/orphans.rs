@@ -41,7 +41,6 @@ async fn measure(objects: usize, postgres: bool) {
     write(&database, &rows).await;
 
     let (bare, bare_peak) = peak_of(bare_listing(&app, objects)).await;
-    let (naive, naive_peak) = peak_of(in_memory(&app, &database, objects)).await;
     let (dry, dry_peak) = peak_of(scan(&app, &Turn::dry(&app), objects)).await;
     let (real, real_peak) = peak_of(scan(&app, &Turn::by_hand(&app), objects)).await;
     let (again, _) = peak_of(async {
@@ -51,6 +50,8 @@ async fn measure(objects: usize, postgres: bool) {
         started.elapsed()
     })
     .await;
+    // Last: what it held is not given back to the system at once.
+    let (naive, naive_peak) = peak_of(in_memory(&app, &database)).await;
     let line = |name: &str, took: Duration, peak: u64| {
         format!(
             "  {name:<32} {:>8.0} objects/s  {:>7.2} s  {:>4} MiB  {:.2} of the bare listing's time",
@@ -148,7 +149,7 @@ async fn bare_listing(app: &App, objects: usize) -> Duration {
 }
 
 /// What one would write first: both directions, and no checkpoint, no second look, no order.
-async fn in_memory(app: &App, database: &str, objects: usize) -> Duration {
+async fn in_memory(app: &App, database: &str) -> Duration {
     const KEYS: &str = "SELECT key FROM objects";
     let started = Instant::now();
     let mut known: HashSet<String> = if let Some(path) = database.strip_prefix("sqlite:") {
@@ -166,7 +167,7 @@ async fn in_memory(app: &App, database: &str, objects: usize) -> Duration {
             orphans.push(key);
         }
     }
-    assert_eq!((orphans.len(), known.len()), (objects / ONE_ORPHAN_IN, 0));
+    assert_eq!((orphans.len(), known.len()), (0, 0));
     started.elapsed()
 }
 
