@@ -143,6 +143,8 @@ pub fn redrive(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal>
     change.after.error = None;
     change.after.failed_at = None;
     change.after.warned_at = None;
+    // Whoever sends it through again gives it all its chances.
+    change.after.retry_count = 0;
     change.after.next_look_at = Some(plan.stuck_at(now));
     Ok(change)
 }
@@ -350,7 +352,9 @@ mod tests {
         let failed = fail(&file, "encrypted", &plan, 5).expect("working");
         assert_eq!(failed.notice, Some(Notice::Failed));
         assert_eq!(failed.after.next_look_at, Some(5 + 23 * 86_400_000));
-        let again = redrive(&failed.after, &plan, 6).expect("failed").after;
+        let tried = File { retry_count: 3, ..failed.after };
+        let again = redrive(&tried, &plan, 6).expect("failed").after;
+        assert_eq!((again.retry_count, again.failed_at), (0, None));
         assert_eq!((again.status, again.stage, again.error), (Status::Queued, Some(Stage::Extract), None));
     }
 }

@@ -205,6 +205,15 @@ impl Tx<'_> {
         self.rows_sql(Text::Built(sql), args, persistent).await
     }
 
+    /// The same, planned anew each time: what was planned while a table was empty reads all of it when it is full.
+    pub(super) async fn rows_planned_anew(
+        &mut self,
+        sql: String,
+        args: Vec<Arg>,
+    ) -> Result<Vec<Row>, CatalogError> {
+        self.rows_sql(Text::Built(sql), args, false).await
+    }
+
     async fn rows_sql(
         &mut self,
         text: Text,

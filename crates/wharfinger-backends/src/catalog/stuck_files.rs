@@ -147,7 +147,7 @@ impl Catalog {
             fault = *FAULT,
         );
         let mut reader = self.reader().await?;
-        reader.tx(&self.faults).rows_built(sql, args).await?.iter().map(decode).collect()
+        reader.tx(&self.faults).rows_planned_anew(sql, args).await?.iter().map(decode).collect()
     }
 
     /// How many files of a scope have not got on for too long, those that only wait among them.
