@@ -1,0 +1,141 @@
+//! What lies in the spool, by age, in memory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use wharfinger_events::name::BatchName;
+use wharfinger_lifecycle::UnixMs;
+
+use super::Held;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) folder: usize,
+    pub(super) bytes: u64,
+    pub(super) events: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    waiting: BTreeMap<BatchName, Entry>,
+    aside: BTreeMap<BatchName, Aside>,
+    folders: Vec<Folder>,
+    bytes: u64,
+    events: u64,
+}
+
+#[derive(Debug)]
+struct Aside {
+    entry: Entry,
+    until: UnixMs,
+    is_stored: bool,
+}
+
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+    files: usize,
+    /// Being written.
+    expected: usize,
+    is_shard: bool,
+}
+
+impl Index {
+    pub(super) fn add_folder(&mut self, path: PathBuf, is_shard: bool) -> usize {
+        self.folders.push(Folder { path, files: 0, expected: 0, is_shard });
+        self.folders.len() - 1
+    }
+
+    pub(super) fn folder(&self, at: usize) -> &Path {
+        &self.folders[at].path
+    }
+
+    pub(super) fn files_in(&self, at: usize) -> usize {
+        self.folders[at].files + self.folders[at].expected
+    }
+
+    pub(super) fn expect(&mut self, at: usize) {
+        self.folders[at].expected += 1;
+    }
+
+    pub(super) fn expected(&mut self, at: usize) {
+        self.folders[at].expected -= 1;
+    }
+
+    pub(super) fn is_empty_shard(&self, at: usize) -> bool {
+        self.folders[at].is_shard && self.files_in(at) == 0
+    }
+
+    pub(super) fn empty_shards(&self) -> Vec<usize> {
+        (0..self.folders.len()).filter(|at| self.is_empty_shard(*at)).collect()
+    }
+
+    pub(super) fn contains(&self, name: &BatchName) -> bool {
+        self.entry(name).is_some()
+    }
+
+    pub(super) fn entry(&self, name: &BatchName) -> Option<&Entry> {
+        self.waiting.get(name).or_else(|| self.aside.get(name).map(|aside| &aside.entry))
+    }
+
+    pub(super) fn insert(&mut self, name: BatchName, entry: Entry) {
+        self.remove(&name);
+        self.bytes += entry.bytes;
+        self.events += entry.events;
+        self.folders[entry.folder].files += 1;
+        self.waiting.insert(name, entry);
+    }
+
+    pub(super) fn remove(&mut self, name: &BatchName) -> Option<Entry> {
+        let entry = self.waiting.remove(name).or_else(|| self.aside.remove(name).map(|aside| aside.entry))?;
+        self.bytes -= entry.bytes;
+        self.events -= entry.events;
+        self.folders[entry.folder].files -= 1;
+        Some(entry)
+    }
+
+    pub(super) fn set_aside(&mut self, name: &BatchName, until: UnixMs, is_stored: bool) {
+        let entry = self.waiting.remove(name).or_else(|| self.aside.get(name).map(|aside| aside.entry));
+        if let Some(entry) = entry {
+            self.aside.insert(name.clone(), Aside { entry, until, is_stored });
+        }
+    }
+
+    /// Those set aside are few: each has something wrong with it that a person has to mend.
+    pub(super) fn oldest(&self, now: UnixMs) -> Option<Held> {
+        let due = self.aside.iter().find(|(_, aside)| aside.until <= now);
+        let due = due.map(|(name, aside)| (name, &aside.entry, aside.is_stored));
+        let waiting = self.waiting.first_key_value().map(|(name, entry)| (name, entry, false));
+        let (name, entry, is_stored) = match (due, waiting) {
+            (Some(due), Some(waiting)) if due.0 < waiting.0 => due,
+            (Some(due), None) => due,
+            (_, waiting) => waiting?,
+        };
+        Some(Held { name: name.clone(), bytes: entry.bytes, events: entry.events, is_stored })
+    }
+
+    pub(super) fn oldest_of_all(&self) -> Option<BatchName> {
+        let first = |one: Option<&BatchName>| one.cloned();
+        let waiting = first(self.waiting.first_key_value().map(|(name, _)| name));
+        let aside = first(self.aside.first_key_value().map(|(name, _)| name));
+        waiting.into_iter().chain(aside).min()
+    }
+
+    pub(super) fn files(&self) -> usize {
+        self.waiting.len() + self.aside.len()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (&Path, &BatchName, &Entry)> {
+        let waiting = self.waiting.iter();
+        let aside = self.aside.iter().map(|(name, aside)| (name, &aside.entry));
+        waiting.chain(aside).map(|(name, entry)| (self.folder(entry.folder), name, entry))
+    }
+}

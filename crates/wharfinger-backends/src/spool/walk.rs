@@ -1,0 +1,114 @@
+//! What lies in the spool's folders: batches, and what crashes left of them. Everything else is left alone.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use wharfinger_events::name::{BatchName, META};
+
+use super::SHARD;
+use super::durable::TEMPORARY;
+use super::journal::Entries;
+use super::turf::Turf;
+
+const DEPTH_MAX: usize = 8;
+
+#[derive(Default)]
+pub(super) struct Found {
+    /// Each below the root, with its batches: name, size, number of events.
+    pub(super) folders: Vec<(PathBuf, Vec<(BatchName, u64, u64)>)>,
+    pub(super) next_shard: u64,
+}
+
+/// Folders that cannot be read are left alone, and said so.
+pub(super) fn walk(turf: &mut Turf, known: &Entries) -> io::Result<Found> {
+    let mut found = Found { next_shard: 1, ..Found::default() };
+    let mut folders = vec![(PathBuf::new(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        let path = turf.root.join(&folder);
+        let is_root = depth == 0;
+        let listed = match is_root || turf.also_take(&path)? {
+            true => list(&path),
+            false => continue,
+        };
+        let listed = match listed {
+            Ok(listed) => listed,
+            Err(error) if is_root => return Err(error),
+            Err(error) => {
+                tracing::error!(folder = %path.display(), error = %error, "a folder of the spool cannot be read");
+                continue;
+            }
+        };
+        if depth < DEPTH_MAX {
+            folders.extend(listed.folders.into_iter().map(|name| (folder.join(name), depth + 1)));
+        }
+        if let Some(number) = folder.to_str().and_then(|name| name.strip_prefix(SHARD)?.parse::<u64>().ok()) {
+            found.next_shard = found.next_shard.max(number.saturating_add(1));
+        }
+        let names = known.get(&folder);
+        let mut batches = Vec::with_capacity(listed.batches.len());
+        for name in listed.batches {
+            let (bytes, events) = match names.and_then(|names| names.get(name.as_str())) {
+                Some(known) => *known,
+                None => match fs::metadata(path.join(name.as_str())) {
+                    Ok(metadata) => (metadata.len(), events_of(&path, &name)),
+                    Err(error) => {
+                        tracing::error!(file = %name, error = %error, "a batch of the spool cannot be read");
+                        continue;
+                    }
+                },
+            };
+            batches.push((name, bytes, events));
+        }
+        found.folders.push((folder, batches));
+    }
+    Ok(found)
+}
+
+#[derive(Default)]
+struct Listed {
+    batches: Vec<BatchName>,
+    folders: Vec<String>,
+}
+
+fn list(path: &Path) -> io::Result<Listed> {
+    let mut listed = Listed::default();
+    let mut metas: HashSet<String> = HashSet::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        // What is no text is no name of ours.
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let kind = entry.file_type()?;
+        if kind.is_dir() && !name.starts_with('.') {
+            listed.folders.push(name);
+        } else if kind.is_file() {
+            if let Some(batch) = BatchName::parse(&name) {
+                listed.batches.push(batch);
+            } else if name.starts_with('.') && name.ends_with(TEMPORARY) {
+                let _ = fs::remove_file(path.join(&name));
+            } else if name.strip_suffix(META).is_some_and(|batch| BatchName::parse(batch).is_some()) {
+                metas.insert(name);
+            }
+        }
+    }
+    for batch in &listed.batches {
+        metas.remove(&format!("{batch}{META}"));
+    }
+    for of_nothing in metas {
+        let _ = fs::remove_file(path.join(of_nothing));
+    }
+    Ok(listed)
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    num_events: u64,
+}
+
+/// One, where nothing else is said.
+fn events_of(folder: &Path, name: &BatchName) -> u64 {
+    let text = fs::read(folder.join(format!("{name}{META}"))).unwrap_or_default();
+    serde_json::from_slice::<Meta>(&text).map_or(1, |meta| meta.num_events)
+}
