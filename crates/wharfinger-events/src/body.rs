@@ -15,7 +15,8 @@ pub struct Envelope {
 impl Envelope {
     pub fn new(unix: i64, tenant: &str, instance: &str) -> Envelope {
         let text = |text: &str| serde_json::Value::from(text).to_string();
-        let before = format!(r#"{{"ts":{unix},"tenant":{},"instance":{},"body":"#, text(tenant), text(instance));
+        let before =
+            format!(r#"{{"ts":{unix},"tenant":{},"instance":{},"body":"#, text(tenant), text(instance));
         Envelope { before: before.into_bytes() }
     }
 }
@@ -87,7 +88,8 @@ impl<'a> Writer<'a> {
             let line = &rest[..at];
             if !line.trim_ascii().is_empty() {
                 let bad = |problem: String| BadBody::Line { line: number, problem };
-                let event: &RawValue = serde_json::from_slice(line).map_err(|error| bad(in_a_line(&error)))?;
+                let event: &RawValue =
+                    serde_json::from_slice(line).map_err(|error| bad(in_a_line(&error)))?;
                 self.take(event.get(), || number)?;
             }
             rest = &rest[(at + 1).min(rest.len())..];
@@ -314,7 +316,11 @@ mod tests {
             ("[{}]\n{}", 2, "trailing characters at column 1"),
             ("{\n\"a\": nope\n}", 2, "expected ident at column 7"),
             ("{\n\"a\": 1\n", 3, "EOF while parsing an object"),
-            ("{\"a\":\"\u{1}\"}", 1, "control character (\\u0000-\\u001F) found while parsing a string at column 6"),
+            (
+                "{\"a\":\"\u{1}\"}",
+                1,
+                "control character (\\u0000-\\u001F) found while parsing a string at column 6",
+            ),
         ] {
             let (found, said) = bad_line(body);
             assert_eq!((found, said.as_str()), (line, problem), "{body:?}");

@@ -54,6 +54,20 @@ fn salvage(gz: &[u8], why: String) -> Examined {
     Examined::Damaged { why, readable, lines }
 }
 
+/// Of lines that a crash may have cut off: how many bytes reach to the end of the last sound one, and how many of them
+/// are sound.
+pub fn whole_lines(lines: &[u8]) -> (usize, u64) {
+    let (mut end, mut sound, mut start) = (0, 0, 0);
+    for at in memchr::memchr_iter(b'\n', lines) {
+        if is_json(&lines[start..at]) {
+            end = at + 1;
+            sound += 1;
+        }
+        start = at + 1;
+    }
+    (end, sound)
+}
+
 /// Not a tree: only whether it could be one.
 fn is_json(line: &[u8]) -> bool {
     serde_json::from_slice::<&RawValue>(line).is_ok()
@@ -172,6 +186,15 @@ mod tests {
                 "{nothing:?}: {examined:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_a_crash_cut_off_is_not_counted() {
+        assert_eq!(whole_lines(b"{\"a\":1}\n{\"a\":2}\n{\"a\":"), (16, 2));
+        assert_eq!(whole_lines(b"{\"a\":1}\n{\"a\":2}"), (8, 1), "its end may be missing");
+        assert_eq!(whole_lines(b"{}\n\0\0\0\0\n\0\0"), (3, 1));
+        assert_eq!(whole_lines(b"{}\n\0\0\n{}\n"), (9, 2), "what is in the middle stays to be seen");
+        assert_eq!(whole_lines(b""), (0, 0));
     }
 
     #[test]

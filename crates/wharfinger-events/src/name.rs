@@ -11,6 +11,8 @@ pub const META: &str = ".meta.json";
 /// Leaves room for what is added to it.
 const NAME_BYTES_MAX: usize = 220;
 const INSTANCE_BYTES_MAX: usize = 120;
+/// Of the name as it stands in the store.
+const PLACE_BYTES_MAX: usize = 255;
 /// Until the year 5138: longer is not a time.
 const UNIX_DIGITS_MAX: usize = 11;
 const COUNTER_DIGITS_MAX: usize = 20;
@@ -45,6 +47,7 @@ impl BatchName {
         let sound = digits(unix, UNIX_DIGITS_MAX)
             && digits(counter, COUNTER_DIGITS_MAX)
             && !instance.is_empty()
+            && encoded(text).len() <= PLACE_BYTES_MAX
             && !instance.chars().any(|c| c.is_control() || matches!(c, '/' | '\\'));
         let unix = unix.parse().ok().filter(|_| sound)?;
         Some(BatchName { unix, text: text.into() })
@@ -53,7 +56,8 @@ impl BatchName {
     /// The same batch under a name that nothing else has.
     pub fn renamed(&self, counter: u64) -> BatchName {
         let stem = self.text.strip_suffix(EXTENSION).unwrap_or(&self.text);
-        let instance = stem.split_once('_').and_then(|(_, rest)| rest.rsplit_once('_')).map_or("-", |it| it.0);
+        let instance =
+            stem.split_once('_').and_then(|(_, rest)| rest.rsplit_once('_')).map_or("-", |it| it.0);
         BatchName::new(self.unix, instance, counter)
     }
 

@@ -18,6 +18,23 @@ pub const OWN: &str = ".wharfinger/";
 #[serde(transparent)]
 pub struct ObjectKey(String);
 
+/// Where events lie. Scans for orphans do not look here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventsFolder {
+    Raw,
+    /// Batches that were damaged on disk, as they were found.
+    Damaged,
+}
+
+impl EventsFolder {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EventsFolder::Raw => "RAW/",
+            EventsFolder::Damaged => "RAW_DLQ/",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a key this program would make")]
 pub struct BadKey;
@@ -31,6 +48,18 @@ impl ObjectKey {
     pub fn text_part(original: &ObjectKey, job: JobId, token: i64, part: u32) -> ObjectKey {
         let owned = original.0.strip_prefix(UPLOADS).unwrap_or(&original.0);
         ObjectKey(format!("{DERIVED}{owned}/{job}-{token}/text-{part:05}"))
+    }
+
+    /// Events, by `place` below the folder: an hour and the name of a batch, of letters that need no encoding.
+    pub fn events(folder: EventsFolder, place: &str) -> Result<ObjectKey, BadKey> {
+        let plain = |byte: u8| is_plain(byte) || matches!(byte, b'%' | b'.');
+        let sound = !place.is_empty()
+            && place.split('/').all(|part| {
+                !matches!(part, "" | "." | "..")
+                    && part.len() <= crate::limits::KEY_PART_BYTES_MAX
+                    && part.bytes().all(plain)
+            });
+        if sound { Ok(ObjectKey(format!("{}{place}", folder.as_str()))) } else { Err(BadKey) }
     }
 
     /// Says whose objects lie in a store.
@@ -158,6 +187,15 @@ mod tests {
         assert!(ObjectKey::parse("/uploads/x").is_err());
         assert!(ObjectKey::parse("uploads/x/").is_err());
         assert!(ObjectKey::parse("").is_err());
+    }
+
+    #[test]
+    fn events_stay_below_their_folders() {
+        let key = ObjectKey::events(EventsFolder::Raw, "2025/06/15/15/1750000000_a%20b_7.jsonl.gz");
+        assert_eq!(key.map(|key| key.0).as_deref(), Ok("RAW/2025/06/15/15/1750000000_a%20b_7.jsonl.gz"));
+        for unsound in ["", "a//b", "../b", "a/../b", "a/./b", "/a", "a/", "a b", "a\\b", "ü"] {
+            assert_eq!(ObjectKey::events(EventsFolder::Damaged, unsound), Err(BadKey), "{unsound:?}");
+        }
     }
 
     #[test]

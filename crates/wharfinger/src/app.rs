@@ -1,7 +1,7 @@
 //! What a request, a job or a sweep can reach.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -22,6 +22,7 @@ use wharfinger_lifecycle::processing::Plan;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::http::auth::TokenKeys;
+use crate::ingest::Ingest;
 use crate::notify::{self, Notifier};
 use crate::pipeline::Pipeline;
 use crate::quota::RedisGate;
@@ -52,6 +53,8 @@ pub struct App {
     pub broker: Option<Broker>,
     /// The webhook and Slack, where there are any.
     pub notifier: Notifier,
+    /// Takes events, once it was started.
+    pub ingest: OnceLock<Arc<Ingest>>,
     pub tokens: TokenKeys,
     pub public_url: String,
     /// Rung when there are new bytes to delete.
@@ -92,6 +95,9 @@ pub enum OpenError {
     Notify(#[from] EndpointError),
     #[error(transparent)]
     Store(#[from] store::ClaimError),
+    /// Names its setting.
+    #[error("{0}")]
+    Ingest(String),
 }
 
 /// What a person has to mend begins with the setting that leads there.
@@ -108,6 +114,8 @@ const DATABASE_CONNECTIONS_MAX: u32 = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
     ToServe,
+    /// Nothing but events: what waits on disk for the store does not wait for it here.
+    ToTakeEvents,
     Beside,
 }
 
@@ -144,6 +152,46 @@ impl App {
         Ok(app)
     }
 
+    /// For a process that only takes events: it does so while the store is away, too.
+    pub async fn open_to_take_events(
+        settings: Settings,
+        secrets: &Secrets,
+        clock: Clock,
+        public_url: String,
+    ) -> Result<App, OpenError> {
+        let faults = Faults::none();
+        Ok(App::open_as(Opening::ToTakeEvents, settings, secrets, clock, faults, public_url).await?.0)
+    }
+
+    /// From now on this process takes events; its loops bring them to the store.
+    pub async fn start_ingest(&self) -> Result<(), OpenError> {
+        let settings = &self.settings.ingest;
+        let store: Arc<dyn BlobStore> = match &settings.place {
+            None => self.blobs.clone(),
+            Some(place) => {
+                let unusable =
+                    |error: String| OpenError::Ingest(format!("INGEST_BLOB_URL: {place}: {error}"));
+                match place.connect().await.map_err(|error| unusable(error.to_string()))? {
+                    Some(store) => store,
+                    // Nobody gets signed URLs of it.
+                    None => Arc::new(
+                        DiskStore::open(
+                            place.folder().ok_or_else(|| unusable("no driver for it".into()))?,
+                            &self.public_url,
+                            SigningKey::new(&rand::random::<[u8; 32]>()),
+                            Faults::none(),
+                        )
+                        .map_err(|error| unusable(error.to_string()))?,
+                    ),
+                }
+            }
+        };
+        let ingest = Ingest::open(settings, &self.settings.instance_id, self.clock.clone(), store);
+        // A second start finds the first one's.
+        let _ = self.ingest.set(Arc::new(ingest.map_err(OpenError::Ingest)?));
+        Ok(())
+    }
+
     /// For a command beside a server, whose settings and schema are the ones that count: opening changes nothing.
     pub async fn open_beside(settings: Settings, secrets: &Secrets, clock: Clock) -> Result<App, OpenError> {
         let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", settings.listen));
@@ -172,7 +220,7 @@ impl App {
         })
         .await?;
         match opening {
-            Opening::ToServe => drop(catalog.migrate(clock.now()).await?),
+            Opening::ToServe | Opening::ToTakeEvents => drop(catalog.migrate(clock.now()).await?),
             Opening::Beside if catalog.schema_step().await? == SCHEMA_VERSION => {}
             Opening::Beside => {
                 let problem =
@@ -214,6 +262,7 @@ impl App {
             redis_gate,
             broker,
             notifier,
+            ingest: OnceLock::new(),
             tokens,
             public_url,
             cleanup_bell: Notify::new(),
@@ -307,6 +356,8 @@ async fn open_blobs(
         let place = store::Place::store(&settings.blobs, &*blobs);
         let standing = match opening {
             Opening::Beside => store::check(catalog, &place).await?,
+            // Whose the rest of the store is does not matter to events.
+            Opening::ToTakeEvents => store::Standing::Ours,
             Opening::ToServe => {
                 let probed = probe(&*blobs).await.map_err(|error| unusable(error.to_string()))?;
                 for warning in probed.warnings() {
@@ -321,7 +372,7 @@ async fn open_blobs(
     let Some(folder) = settings.blobs.folder() else { return Err(unusable("no driver for it".into())) };
     let place = store::Place::folder(folder);
     let standing = match opening {
-        Opening::ToServe => store::claim(catalog, &place, clock.now()).await?,
+        Opening::ToServe | Opening::ToTakeEvents => store::claim(catalog, &place, clock.now()).await?,
         Opening::Beside => store::check(catalog, &place).await?,
     };
     announce(standing);

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod http;
+pub mod ingest;
 pub mod notify;
 pub mod pipeline;
 pub mod quota;

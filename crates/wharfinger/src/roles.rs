@@ -37,6 +37,10 @@ impl Roles {
         Roles(ProcessRole::ALL.to_vec())
     }
 
+    pub fn of(role: ProcessRole) -> Roles {
+        Roles(vec![role])
+    }
+
     /// Reads names separated by commas; the error names what is none.
     pub fn parse(list: &str) -> Result<Roles, String> {
         let mut named = Vec::new();

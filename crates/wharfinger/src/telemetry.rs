@@ -1,5 +1,7 @@
 //! Logs and metrics. Logs are JSON lines on standard error, and never hold a secret or a signed URL.
 
+pub mod events;
+
 use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -33,6 +35,7 @@ pub fn prometheus() -> &'static PrometheusHandle {
         // Fails only if the embedding program has its own recorder; then ours stays empty and theirs counts.
         let _ = metrics::set_global_recorder(recorder);
         metric::describe();
+        events::describe();
         handle
     })
 }
@@ -263,6 +266,10 @@ pub mod metric {
     }
 
     pub async fn refresh_gauges(app: &App) -> Result<(), CatalogError> {
+        // First: they need nobody's answer.
+        if let Some(ingest) = app.ingest.get() {
+            super::events::refresh_gauges(ingest, app.clock.now());
+        }
         let counts = app.catalog.count_by_status().await?;
         for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
             let files = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, files)| *files);

@@ -93,9 +93,9 @@ impl Spool {
         for (path, files) in found.folders {
             let is_shard = path.to_str().is_some_and(|name| name.starts_with(SHARD));
             let at = index.add_folder(path, is_shard);
-            for (name, bytes, events) in files {
+            for walk::Batch { name, bytes, events } in files {
                 let name = match index.contains(&name) {
-                    true => rename_twin(&turf.root.join(index.folder(at)), &name)?,
+                    true => rename_twin(&turf.root.join(index.folder(at)), &name, &index)?,
                     false => name,
                 };
                 index.insert(name, Entry { folder: at, bytes, events });
@@ -278,13 +278,12 @@ impl Inner {
 }
 
 /// Two batches of one name in two folders would be one object in the store: the second gets a name of its own.
-fn rename_twin(folder: &Path, name: &BatchName) -> io::Result<BatchName> {
-    // Below what counters of ours begin with, and not twice the same in a walk.
+fn rename_twin(folder: &Path, name: &BatchName, index: &Index) -> io::Result<BatchName> {
     let mut counter = 1;
     loop {
         let other = name.renamed(counter);
         let path = folder.join(other.as_str());
-        if !path.exists() {
+        if !path.exists() && !index.contains(&other) {
             let meta = |name: &BatchName| folder.join(format!("{name}{META}"));
             if meta(name).exists() {
                 fs::rename(meta(name), meta(&other))?;

@@ -18,9 +18,10 @@ pub(super) struct Turf {
 impl Turf {
     /// The folder, or the first one below it that nobody works on.
     pub(super) fn take(folder: &Path) -> io::Result<Turf> {
-        Turf::first_free(std::iter::once(folder.to_path_buf()).chain((1..=BESIDE_MAX).map(|number| {
-            folder.join(format!("{BESIDE}{number}"))
-        })))
+        Turf::first_free(
+            std::iter::once(folder.to_path_buf())
+                .chain((1..=BESIDE_MAX).map(|number| folder.join(format!("{BESIDE}{number}")))),
+        )
     }
 
     pub(super) fn first_free(folders: impl Iterator<Item = PathBuf>) -> io::Result<Turf> {

@@ -17,9 +17,15 @@ const DEPTH_MAX: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Found {
-    /// Each below the root, with its batches: name, size, number of events.
-    pub(super) folders: Vec<(PathBuf, Vec<(BatchName, u64, u64)>)>,
+    /// Each below the root.
+    pub(super) folders: Vec<(PathBuf, Vec<Batch>)>,
     pub(super) next_shard: u64,
+}
+
+pub(super) struct Batch {
+    pub(super) name: BatchName,
+    pub(super) bytes: u64,
+    pub(super) events: u64,
 }
 
 /// Folders that cannot be read are left alone, and said so.
@@ -60,7 +66,7 @@ pub(super) fn walk(turf: &mut Turf, known: &Entries) -> io::Result<Found> {
                     }
                 },
             };
-            batches.push((name, bytes, events));
+            batches.push(Batch { name, bytes, events });
         }
         found.folders.push((folder, batches));
     }

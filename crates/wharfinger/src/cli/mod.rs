@@ -2,7 +2,6 @@
 
 mod config;
 mod doctor;
-mod duration;
 mod extract_text;
 mod migrate;
 mod output;

@@ -46,13 +46,20 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     })?;
     let address = listener.local_addr().map_err(failed)?;
     let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", reachable(address)));
-    let opened = App::open(settings, &secrets, Clock::system(), Faults::none(), public_url).await;
-    let mut app = opened.map_err(|error| match error {
+    let opened = match roles == Roles::of(ProcessRole::Ingest) {
+        true => App::open_to_take_events(settings, &secrets, Clock::system(), public_url).await,
+        false => App::open(settings, &secrets, Clock::system(), Faults::none(), public_url).await,
+    };
+    let not_opened = |error| match error {
         OpenError::Setting(bad) => Failure::from(bad),
         other => failed(other),
-    })?;
+    };
+    let mut app = opened.map_err(not_opened)?;
     app.roles = roles;
     let app = Arc::new(app);
+    if app.roles.has(ProcessRole::Ingest) {
+        app.start_ingest().await.map_err(not_opened)?;
+    }
     if app.roles.has(ProcessRole::Api) {
         app.tokens.refresh(app.clock.now()).await;
     }

@@ -4,9 +4,9 @@ use clap::Args;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
 use super::Failure;
-use super::duration::parse_duration_ms;
 use super::output::line;
 use crate::clock::{Clock, rfc3339};
+use crate::config::parse_duration_ms;
 use crate::config::{Flags, Settings, prepare_secrets};
 use crate::http::auth::TokenKeys;
 use crate::uploads::{Caller, Role};

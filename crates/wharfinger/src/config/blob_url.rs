@@ -10,57 +10,74 @@ use wharfinger_backends::blobs::s3::{S3Credentials, S3Options};
 use super::{BadSetting, Values};
 
 const NAME: &str = "WHARFINGER_BLOB_URL";
+const EVENTS: &str = "INGEST_BLOB_URL";
 const PUBLIC: &str = "WHARFINGER_BLOB_PUBLIC_ENDPOINT";
 
 pub(super) fn blob_place(values: &Values, data_dir: &Path) -> Result<BlobPlace, BadSetting> {
     let url = values.text(NAME)?;
     let public_endpoint = values.maybe(PUBLIC).map(public_endpoint).transpose()?;
+    if url.starts_with("file:") && public_endpoint.is_some() {
+        return Err(BadSetting::new(
+            PUBLIC,
+            "is for stores of others; for local disk set WHARFINGER_PUBLIC_URL",
+        ));
+    }
+    place_at(NAME, &url, public_endpoint, values, data_dir)
+}
+
+/// `INGEST_BLOB_URL`: where events go, which nobody gets signed URLs of.
+pub(super) fn events_place(values: &Values, data_dir: &Path) -> Result<Option<BlobPlace>, BadSetting> {
+    let url = values.maybe(EVENTS);
+    url.map(|url| place_at(EVENTS, &url, None, values, data_dir)).transpose()
+}
+
+fn place_at(
+    name: &'static str,
+    url: &str,
+    public_endpoint: Option<String>,
+    values: &Values,
+    data_dir: &Path,
+) -> Result<BlobPlace, BadSetting> {
     if let Some(path) = url.strip_prefix("file:") {
-        if public_endpoint.is_some() {
-            return Err(BadSetting::new(
-                PUBLIC,
-                "is for stores of others; for local disk set WHARFINGER_PUBLIC_URL",
-            ));
-        }
         return Ok(BlobPlace::Disk(match path {
             "" => data_dir.join("blobs"),
             path => PathBuf::from(path.strip_prefix("//").unwrap_or(path)),
         }));
     }
     match url.split_once("://") {
-        Some(("s3", rest)) => s3(rest, public_endpoint, values).map(BlobPlace::S3),
+        Some(("s3", rest)) => s3(name, rest, public_endpoint, values).map(BlobPlace::S3),
         Some(("az", rest)) => {
-            let (container, prefix) = bucket_and_prefix(rest)?;
+            let (container, prefix) = bucket_and_prefix(name, rest)?;
             let options = AzureOptions { container, prefix, public_endpoint, ..AzureOptions::default() };
             Ok(BlobPlace::Azure(options.filled(&|name| values.of_store(name))))
         }
         Some(("gs", rest)) => {
-            let (bucket, prefix) = bucket_and_prefix(rest)?;
+            let (bucket, prefix) = bucket_and_prefix(name, rest)?;
             let options = GcsOptions { bucket, prefix, public_endpoint, ..GcsOptions::default() };
             Ok(BlobPlace::Gcs(options.filled(&|name| values.of_store(name))))
         }
         _ => Err(BadSetting::new(
-            NAME,
+            name,
             "must be `file:`, `file:/path`, `s3://bucket/prefix`, `az://container/prefix` or `gs://bucket/prefix`",
         )),
     }
 }
 
 /// A bucket and a prefix, which ends with a slash or is empty.
-fn bucket_and_prefix(rest: &str) -> Result<(String, String), BadSetting> {
+fn bucket_and_prefix(name: &'static str, rest: &str) -> Result<(String, String), BadSetting> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     if bucket.is_empty() || !bucket.bytes().all(is_name) {
         // It may be a secret that was written before the name.
         let shown = bucket.rsplit('@').next().unwrap_or_default();
-        return Err(BadSetting::new(NAME, format!("`{shown}` is not the name of a bucket")));
+        return Err(BadSetting::new(name, format!("`{shown}` is not the name of a bucket")));
     }
     let prefix = prefix.trim_matches('/');
     let sound = prefix.split('/').all(|part| !matches!(part, "." | ".."))
         && prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#\\%".contains(&byte))
         && !prefix.contains("//");
     if !sound {
-        return Err(BadSetting::new(NAME, format!("`{prefix}` is not a prefix that every store takes")));
+        return Err(BadSetting::new(name, format!("`{prefix}` is not a prefix that every store takes")));
     }
     let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
     Ok((bucket.to_owned(), prefix))
@@ -74,8 +91,13 @@ fn public_endpoint(url: String) -> Result<String, BadSetting> {
     }
 }
 
-fn s3(rest: &str, public_endpoint: Option<String>, values: &Values) -> Result<S3Options, BadSetting> {
-    let (bucket, prefix) = bucket_and_prefix(rest)?;
+fn s3(
+    name: &'static str,
+    rest: &str,
+    public_endpoint: Option<String>,
+    values: &Values,
+) -> Result<S3Options, BadSetting> {
+    let (bucket, prefix) = bucket_and_prefix(name, rest)?;
     let virtual_host = match values.of_store("AWS_VIRTUAL_HOSTED_STYLE_REQUEST").as_deref() {
         None => None,
         Some("true" | "1") => Some(true),

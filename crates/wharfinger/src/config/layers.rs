@@ -103,6 +103,17 @@ pub const SETTINGS: &[Setting] = &[
     secret("WEBHOOK_SECRET"),
     plain("WEBHOOK_ALLOW_PRIVATE"),
     secret("SLACK_WEBHOOK_URL"),
+    plain("INGEST_ACK"),
+    plain("INGEST_BLOB_URL"),
+    plain("INGEST_BATCH_EVENTS"),
+    plain("INGEST_BATCH_BYTES"),
+    plain("INGEST_BATCH_AGE_MS"),
+    plain("INGEST_MAX_INFLATED_BYTES"),
+    plain("INGEST_MEMORY_BYTES"),
+    plain("DLQ_DIR"),
+    plain("DLQ_MAX_AGE"),
+    plain("DLQ_MAX_SIZE_BYTES"),
+    plain("AUDIT_TO_INGEST"),
 ];
 
 /// The usual variables of the stores begin so: kept for whoever asks, and no settings of ours.

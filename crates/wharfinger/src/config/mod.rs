@@ -2,6 +2,8 @@
 //! reader of the environment.
 
 mod blob_url;
+mod duration;
+mod ingest;
 mod layers;
 mod notify;
 mod pipeline;
@@ -15,6 +17,8 @@ use wharfinger_backends::blobs::BlobPlace;
 use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 
+pub use duration::parse_duration_ms;
+pub use ingest::{Ack, IngestSettings};
 pub use layers::{Flags, SETTINGS, Setting, Values, client_env, log_filter};
 pub use notify::{NotifySettings, WebhookSettings};
 pub use pipeline::{ExtractSettings, PipelineSettings};
@@ -82,6 +86,7 @@ pub struct Settings {
     pub stage_timeout_ms: i64,
     pub job_lease_ms: i64,
     pub notify: NotifySettings,
+    pub ingest: IngestSettings,
 }
 
 /// Longest window, lease or retention that makes sense; far from any overflow.
@@ -139,6 +144,7 @@ impl Settings {
             stage_timeout_ms: values.whole("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
             job_lease_ms: values.whole("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
             notify: NotifySettings::from_values(values)?,
+            ingest: IngestSettings::from_values(values, &data_dir)?,
             data_dir,
         };
         if settings.listen.parse::<std::net::SocketAddr>().is_err() && !settings.listen.contains(':') {
@@ -296,6 +302,18 @@ mod tests {
             ("WEBHOOK_ALLOW_PRIVATE", "yes"),
             ("SLACK_WEBHOOK_URL", "hooks.slack.com"),
             ("SLACK_WEBHOOK_URL", "http://[::1]/"),
+            ("INGEST_ACK", "perhaps"),
+            ("INGEST_BLOB_URL", "ftp://x"),
+            ("INGEST_BLOB_URL", "s3://"),
+            ("INGEST_BATCH_EVENTS", "0"),
+            ("INGEST_BATCH_BYTES", "1"),
+            ("INGEST_BATCH_AGE_MS", "0"),
+            ("INGEST_MAX_INFLATED_BYTES", "lots"),
+            ("INGEST_MEMORY_BYTES", "1MiB"),
+            ("DLQ_MAX_AGE", "168"),
+            ("DLQ_MAX_AGE", "a week"),
+            ("DLQ_MAX_SIZE_BYTES", "0"),
+            ("AUDIT_TO_INGEST", "yes"),
         ] {
             let error = load(&[(name, value)]).expect_err(value);
             assert_eq!(error.name, name);

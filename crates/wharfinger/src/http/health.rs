@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use wharfinger_backends::catalog::Dialect;
 
 use super::Shared;
+use crate::roles::{ProcessRole, Roles};
 use crate::telemetry::{self, metric};
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -79,13 +80,15 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         Dialect::Sqlite => "sqlite",
         Dialect::Postgres => "postgres",
     };
+    // Events wait on disk for the store, and need no catalog.
+    let needed = app.roles != Roles::of(ProcessRole::Ingest);
     let mut backends = vec![
-        BackendState { name: "catalog", kind, ok: catalog.is_ok(), needed: true, enforces: None },
+        BackendState { name: "catalog", kind, ok: catalog.is_ok(), needed, enforces: None },
         BackendState {
             name: "blobs",
             kind: app.blobs.kind(),
             ok: blobs.is_ok(),
-            needed: true,
+            needed,
             enforces: Some(app.blobs.caps().enforced()),
         },
     ];
@@ -98,6 +101,10 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
     if let Some(broker) = &app.broker {
         let ok = broker.is_up();
         backends.push(BackendState { name: "broker", kind: "rabbitmq", ok, needed: false, enforces: None });
+    }
+    if let Some(ingest) = app.ingest.get() {
+        let (ok, kind) = (ingest.store_is_up(), ingest.store_kind());
+        backends.push(BackendState { name: "events", kind, ok, needed: false, enforces: None });
     }
     if backends.iter().all(|backend| backend.ok || !backend.needed) {
         (StatusCode::OK, Json(Readiness { status: "ready", roles, backends }))

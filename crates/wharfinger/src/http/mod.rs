@@ -5,6 +5,7 @@ pub mod auth;
 mod batches;
 mod blobs;
 mod dlq;
+mod events;
 mod extract;
 mod files;
 mod health;
@@ -25,7 +26,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, FromRequestParts as _, MatchedPath, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use axum::http::{HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{any, delete, get, post, put};
@@ -78,6 +79,7 @@ const SWEEP_RUNS: [&str; 2] =
         (name = "workers", description = "Stages worked on by others: lease → work → complete or fail. Role `worker` or `operator`"),
         (name = "recovery", description = "Files on their way that do not get on"),
         (name = "dead letters", description = "Files that no stage will try again unless somebody says so"),
+        (name = "events", description = "Events to object storage, as gzip JSONL"),
         (name = "maintenance", description = "For admins (their tenant) and operators"),
         (name = "operations", description = "Health, readiness; Prometheus metrics are at /metrics"),
     ),
@@ -142,7 +144,10 @@ pub fn router(app: Shared) -> Router {
     if !app.roles.has(ProcessRole::Api) {
         return without_api(app);
     }
-    let (api, document) = documented();
+    let (api, mut document) = documented();
+    // Its bodies are taken as they come, within what all of them may hold.
+    let (events, of_events) = OpenApiRouter::new().routes(routes!(events::take)).split_for_parts();
+    document.merge(of_events);
     let api = api
         .route("/files/init", post(files::init))
         .route("/files/{id}/confirm", post(files::confirm))
@@ -154,7 +159,8 @@ pub fn router(app: Shared) -> Router {
     let plain = Router::new()
         .route("/metrics", get(health::metrics))
         .route("/", get(async || Redirect::temporary("/docs/")));
-    api.merge(blobs)
+    api.merge(events.layer(DefaultBodyLimit::disable()))
+        .merge(blobs)
         .merge(plain)
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
         .fallback(async || Problem::not_found())
@@ -165,16 +171,21 @@ pub fn router(app: Shared) -> Router {
         .with_state(app)
 }
 
-/// What every process answers, and nothing else.
+/// What every process answers, events where it is there for them, and nothing else.
 fn without_api(app: Shared) -> Router {
-    Router::new()
+    let events = match app.roles.has(ProcessRole::Ingest) {
+        true => Router::new().route("/api/v2/events", post(events::take)).layer(DefaultBodyLimit::disable()),
+        false => Router::new(),
+    };
+    events
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
-        .fallback(async |State(app): State<Shared>| Problem::not_this_process(&app.roles))
+        .fallback(async |State(app): State<Shared>| Problem::not_this_process("api", &app.roles))
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn_with_state(app.clone(), see_off))
+        .layer(cors(&app.settings.cors_origins))
         .with_state(app)
 }
 
@@ -186,6 +197,7 @@ fn cors(origins: &[String]) -> CorsLayer {
         .allow_headers([
             header::AUTHORIZATION,
             header::CONTENT_TYPE,
+            header::CONTENT_ENCODING,
             header::RANGE,
             HeaderName::from_static("idempotency-key"),
         ])
@@ -206,9 +218,7 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
             return Problem::body_too_large(limit_bytes).into_response();
         }
         Ok(Err(_)) | Err(_) => {
-            let detail = "the request body did not come to its end";
-            return Problem::new(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted", detail)
-                .into_response();
+            return Problem::interrupted().into_response();
         }
     };
     let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);

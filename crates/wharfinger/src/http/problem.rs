@@ -79,8 +79,8 @@ impl Problem {
     }
 
     /// Others of the same catalog may have the role.
-    pub fn not_this_process(roles: &Roles) -> Problem {
-        let detail = format!("this process has not the role `api`; it has {roles}");
+    pub fn not_this_process(role: &str, roles: &Roles) -> Problem {
+        let detail = format!("this process has not the role `{role}`; it has {roles}");
         Problem::new(StatusCode::NOT_FOUND, "not_found", "Not found", detail)
     }
 
@@ -113,6 +113,31 @@ impl Problem {
         let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Unavailable", detail);
         problem.retry_after_s = Some(1);
         problem
+    }
+
+    pub fn unavailable_because(detail: impl ToString) -> Problem {
+        Problem { detail: detail.to_string(), ..Problem::unavailable() }
+    }
+
+    pub fn rate_limited(detail: impl ToString) -> Problem {
+        let mut problem =
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests", detail);
+        problem.retry_after_s = Some(1);
+        problem
+    }
+
+    pub fn too_large(field: &str, limit_bytes: usize) -> Problem {
+        VerbError::TooLarge { field: field.to_owned(), limit_bytes: limit_bytes as u64 }.into()
+    }
+
+    /// Of a body of many lines.
+    pub fn bad_line(line: usize, problem: &str) -> Problem {
+        Problem::invalid(&format!("line {line}"), problem).with("line", line)
+    }
+
+    pub fn interrupted() -> Problem {
+        let detail = "the request body did not come to its end";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted", detail)
     }
 
     pub fn internal() -> Problem {

@@ -7,6 +7,7 @@ mod deploy;
 mod engines;
 mod hangup;
 mod http;
+mod ingest;
 mod kill;
 mod many;
 mod notify;

@@ -1,6 +1,6 @@
 //! Durations as people type them: `90s`, `30m`, `1h`, `7d`.
 
-pub(super) fn parse_duration_ms(text: &str) -> Result<i64, String> {
+pub fn parse_duration_ms(text: &str) -> Result<i64, String> {
     let wrong = || format!("`{text}` is not a duration like 90s, 30m, 1h or 7d");
     let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(unit_at);

@@ -1,0 +1,88 @@
+//! The settings of events: what a request may hold, when it is answered, and where batches wait.
+
+use std::path::{Path, PathBuf};
+
+use wharfinger_backends::blobs::BlobPlace;
+
+use super::duration::parse_duration_ms;
+use super::layers::Values;
+use super::{BadSetting, DURATION_MS_MAX, blob_url, truth};
+
+/// When a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ack {
+    /// When its events are in this process's memory.
+    Memory,
+    /// When they are on this machine's disk, to stay through a power cut.
+    Disk,
+    /// When they are in the object store.
+    Stored,
+}
+
+#[derive(Clone, Debug)]
+pub struct IngestSettings {
+    pub ack: Ack,
+    /// Another place than the blobs' own.
+    pub place: Option<BlobPlace>,
+    pub batch_events: usize,
+    pub batch_bytes: usize,
+    pub batch_age_ms: u64,
+    pub inflated_bytes_max: usize,
+    pub memory_bytes: usize,
+    pub segments_dir: PathBuf,
+    pub spool_dir: PathBuf,
+    pub spool_age_ms_max: i64,
+    pub spool_bytes_max: u64,
+    /// What happens to files is kept as events too.
+    pub archive: bool,
+}
+
+/// A body as it came, what it inflates to, its lines, and those of a batch that is being packed.
+const REQUESTS_IN_MEMORY_MIN: u64 = 4;
+
+impl IngestSettings {
+    pub(super) fn from_values(values: &Values, data_dir: &Path) -> Result<IngestSettings, BadSetting> {
+        let inflated_bytes_max = values.size("INGEST_MAX_INFLATED_BYTES", 1 << 10, 1 << 30)?;
+        let memory_bytes = values.size("INGEST_MEMORY_BYTES", 1 << 20, 1 << 40)?;
+        if memory_bytes < REQUESTS_IN_MEMORY_MIN * inflated_bytes_max {
+            let problem = format!(
+                "must be at least {REQUESTS_IN_MEMORY_MIN} times INGEST_MAX_INFLATED_BYTES: a request of that size \
+                 would never be taken"
+            );
+            return Err(BadSetting::new("INGEST_MEMORY_BYTES", problem));
+        }
+        Ok(IngestSettings {
+            ack: ack(&values.text("INGEST_ACK")?)?,
+            place: blob_url::events_place(values, data_dir)?,
+            batch_events: values.whole("INGEST_BATCH_EVENTS", 1, 10_000_000)? as usize,
+            batch_bytes: values.size("INGEST_BATCH_BYTES", 1 << 10, 1 << 30)? as usize,
+            batch_age_ms: values.whole("INGEST_BATCH_AGE_MS", 1, 3_600_000)?,
+            inflated_bytes_max: inflated_bytes_max as usize,
+            memory_bytes: memory_bytes as usize,
+            segments_dir: data_dir.join("ingest"),
+            spool_dir: values.maybe("DLQ_DIR").map_or_else(|| data_dir.join("dlq"), PathBuf::from),
+            spool_age_ms_max: age("DLQ_MAX_AGE", values)?,
+            spool_bytes_max: values.size("DLQ_MAX_SIZE_BYTES", 1, 1 << 60)?,
+            archive: truth("AUDIT_TO_INGEST", values)?,
+        })
+    }
+}
+
+fn ack(word: &str) -> Result<Ack, BadSetting> {
+    match word {
+        "memory" => Ok(Ack::Memory),
+        "disk" => Ok(Ack::Disk),
+        "stored" => Ok(Ack::Stored),
+        other => {
+            Err(BadSetting::new("INGEST_ACK", format!("must be `memory`, `disk` or `stored`, not `{other}`")))
+        }
+    }
+}
+
+fn age(name: &'static str, values: &Values) -> Result<i64, BadSetting> {
+    let ms = parse_duration_ms(&values.text(name)?).map_err(|problem| BadSetting::new(name, problem))?;
+    match u64::try_from(ms).is_ok_and(|ms| ms <= DURATION_MS_MAX) {
+        true => Ok(ms),
+        false => Err(BadSetting::new(name, "must be at most ten years")),
+    }
+}

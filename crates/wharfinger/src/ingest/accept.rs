@@ -1,0 +1,109 @@
+//! What clients send, taken whole or not at all.
+
+use bytes::Bytes;
+use wharfinger_events::body::{self, BadBody, Piece};
+use wharfinger_events::encoding::{Encoding, NotInflated, inflate};
+
+use super::room::Hold;
+use super::{Ingest, NotTaken};
+use crate::uploads::Caller;
+
+/// Larger bodies are looked through beside the threads that answer.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
+    #[error(transparent)]
+    Body(#[from] BadBody),
+    #[error("the body {0}")]
+    Encoding(#[from] NotInflated),
+}
+
+/// A body as it comes in, and the room that it takes.
+pub struct Incoming {
+    bytes: Vec<u8>,
+    hold: Hold,
+    bytes_max: usize,
+}
+
+impl Incoming {
+    pub fn add(&mut self, chunk: &[u8]) -> Result<(), Refusal> {
+        if self.bytes.len() + chunk.len() > self.bytes_max {
+            return Err(NotInflated::TooLarge.into());
+        }
+        if !self.hold.grow(chunk.len()) {
+            return Err(NotTaken::NoRoom.into());
+        }
+        self.bytes.extend_from_slice(chunk);
+        Ok(())
+    }
+}
+
+impl Ingest {
+    pub fn bytes_max(&self) -> usize {
+        self.settings.inflated_bytes_max
+    }
+
+    pub fn incoming(&self) -> Incoming {
+        Incoming { bytes: Vec::new(), hold: self.room.hold(), bytes_max: self.bytes_max() }
+    }
+
+    /// Answers how many events there were, when they are where the settings promise them to be.
+    pub async fn accept(
+        self: &std::sync::Arc<Self>,
+        caller: &Caller,
+        encoding: Encoding,
+        incoming: Incoming,
+    ) -> Result<usize, Refusal> {
+        let is_small = incoming.bytes.len() <= INLINE_BYTES_MAX && encoding == Encoding::Identity;
+        let tenant = caller.tenant.to_string();
+        let (pieces, hold) = match is_small {
+            true => self.read(&tenant, encoding, incoming)?,
+            false => {
+                let ingest = self.clone();
+                let reading = tokio::task::spawn_blocking(move || ingest.read(&tenant, encoding, incoming));
+                reading.await.map_err(|_| NotTaken::Stopping)??
+            }
+        };
+        let events = pieces.iter().map(|piece| piece.events).sum();
+        self.append(pieces, hold).await?;
+        Ok(events)
+    }
+
+    fn read(
+        &self,
+        tenant: &str,
+        encoding: Encoding,
+        mut incoming: Incoming,
+    ) -> Result<(Vec<Piece>, Hold), Refusal> {
+        if encoding != Encoding::Identity {
+            let mut room = self.room.hold();
+            let inflated = inflate(encoding, &incoming.bytes, self.bytes_max(), |more| room.grow(more))
+                .map_err(|error| match error {
+                    NotInflated::NoRoom => Refusal::from(NotTaken::NoRoom),
+                    other => other.into(),
+                })?;
+            incoming = Incoming { bytes: inflated, hold: room, ..incoming };
+        }
+        let pieces = body::read(&incoming.bytes, &self.envelope(tenant), &self.limits())?;
+        drop(incoming);
+        let mut hold = self.room.hold();
+        match hold.grow(pieces.iter().map(|piece| piece.lines.len()).sum()) {
+            true => Ok((pieces, hold)),
+            false => Err(NotTaken::NoRoom.into()),
+        }
+    }
+
+    /// Events of our own: each a JSON object.
+    pub async fn keep(&self, tenant: &str, events: &[String]) -> Result<(), Refusal> {
+        let body = Bytes::from(events.join("\n"));
+        let pieces = body::read(&body, &self.envelope(tenant), &self.limits())?;
+        let mut hold = self.room.hold();
+        if !hold.grow(pieces.iter().map(|piece| piece.lines.len()).sum()) {
+            return Err(NotTaken::NoRoom.into());
+        }
+        Ok(self.append(pieces, hold).await?)
+    }
+}

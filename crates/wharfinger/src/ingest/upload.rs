@@ -1,0 +1,141 @@
+//! Closed batches to the store, several at a time, again after failures; what it does not take goes to the spool.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::blobs::BlobError;
+use wharfinger_backends::spool::Leftover;
+use wharfinger_lifecycle::key::EventsFolder;
+
+use super::batch::Packed;
+use super::recover::PARKED_PAUSE;
+use super::{Ingest, remove_segment};
+use crate::app::App;
+use crate::config::Ack;
+use crate::telemetry::events::{self as metric, Dropped};
+
+const UPLOADS_MAX: usize = 4;
+/// After this a batch waits on disk.
+const DEADLINE: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Of an attempt that is under way when the process is told to stop.
+const LAST_ATTEMPT: Duration = Duration::from_secs(3);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+
+/// Until nothing is taken any more and all that was is stored or on disk.
+pub async fn run(app: Arc<App>, stop: CancellationToken) {
+    let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
+    let mut packed = ingest.packed.lock().await;
+    let mut under_way = FuturesUnordered::new();
+    let (mut is_open, mut is_stopping) = (true, false);
+    while is_open || !under_way.is_empty() {
+        let may_take = is_open && (under_way.len() < UPLOADS_MAX || ingest.health.is_in_doubt());
+        tokio::select! {
+            batch = packed.recv(), if may_take => match batch {
+                Some(batch) => {
+                    let goes_to_disk = under_way.len() >= UPLOADS_MAX;
+                    under_way.push(ingest.see_off(batch, goes_to_disk, &stop));
+                }
+                None => is_open = false,
+            },
+            Some(()) = under_way.next() => {}
+            // Meanwhile the store may have come into doubt.
+            () = tokio::time::sleep(LOOK_AGAIN), if is_open && !may_take => {}
+            () = stop.cancelled(), if !is_stopping => {
+                is_stopping = true;
+                ingest.close();
+            }
+        }
+    }
+    stop.cancelled().await;
+}
+
+impl Ingest {
+    /// Brings a batch to the store or, as a rule, to disk; whoever waits for it is told.
+    async fn see_off(&self, batch: Packed, goes_to_disk: bool, stop: &CancellationToken) {
+        let stored = !goes_to_disk && self.upload(&batch, stop).await;
+        if stored {
+            metric::stored(batch.events);
+        }
+        for ticket in &batch.tickets {
+            ticket.punch(stored);
+        }
+        match (stored, self.settings.ack) {
+            (true, _) => {
+                if let Some(segment) = batch.segment.clone() {
+                    remove_segment(segment).await;
+                }
+            }
+            // They were told that it is not stored, and send it again.
+            (false, Ack::Stored) => {}
+            (false, Ack::Memory | Ack::Disk) => self.spool(&batch).await,
+        }
+        // Only now is there room for others.
+        drop(batch.hold);
+        if self.under_way.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.recovery_bell.notify_one();
+        }
+    }
+
+    async fn upload(&self, batch: &Packed, stop: &CancellationToken) -> bool {
+        let is_trial = self.health.is_down();
+        if is_trial && !(self.settings.ack == Ack::Stored || self.health.may_try()) {
+            return false;
+        }
+        let deadline = Instant::now() + DEADLINE;
+        let mut pause = PAUSE_MIN;
+        loop {
+            let no_time_left = async {
+                stop.cancelled().await;
+                tokio::time::sleep(LAST_ATTEMPT).await;
+            };
+            let attempt = self.put(EventsFolder::Raw, &batch.name, batch.gz.clone());
+            let error = tokio::select! {
+                stored = attempt => match stored {
+                    Ok(()) => return true,
+                    Err(error) => error,
+                },
+                () = no_time_left => BlobError::Unavailable("the process is stopping".into()),
+            };
+            let goes_on = !is_trial
+                && !stop.is_cancelled()
+                && !self.health.is_down()
+                && Instant::now() + pause < deadline;
+            if !goes_on {
+                self.give_up_for_now(&error);
+                return false;
+            }
+            let jitter = 0.5 + rand::random::<f64>();
+            stop.run_until_cancelled(tokio::time::sleep(pause.mul_f64(jitter))).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn spool(&self, batch: &Packed) {
+        let Err(problem) = self.save(&batch.name, batch.gz.clone(), batch.events).await else {
+            if let Some(segment) = batch.segment.clone() {
+                remove_segment(segment).await;
+            }
+            return;
+        };
+        match &batch.segment {
+            // It is on disk already, if not where it should be.
+            Some(segment) => {
+                tracing::error!(error = %problem, events = batch.events,
+                    "a batch could not be put into the spool and waits in its segment");
+                self.park(Leftover { name: batch.name.clone(), path: segment.clone() }, PARKED_PAUSE);
+            }
+            None => {
+                metric::dropped(Dropped::NowhereToStore, batch.events);
+                tracing::error!(error = %problem, events = batch.events, file = %batch.name,
+                    "neither the store nor the disk took a batch: its events are dropped");
+            }
+        }
+    }
+}

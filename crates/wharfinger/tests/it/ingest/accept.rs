@@ -1,0 +1,192 @@
+//! What is taken and what is not, and what the client is told.
+
+use std::io::Write as _;
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use wharfinger_lifecycle::key::EventsFolder;
+
+use super::{Sender, Wharf, gzip, of_ids};
+
+async fn refused(
+    sender: &Sender,
+    body: impl Into<reqwest::Body>,
+    headers: &[(&str, &str)],
+) -> (StatusCode, Value) {
+    let answer = sender.send(body, headers).await;
+    (answer.status(), answer.json().await.expect("a problem"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_arrive_as_they_were_sent_with_when_from_whom_and_where() {
+    let mut wharf = Wharf::new(&[("INSTANCE_ID", "pier 7")]);
+    wharf.start();
+    let sender = wharf.sender();
+    let odd = r#"{"id":3,"n":1.10e+5,"s":"\u00fc\n","dup":1,"dup":2}"#;
+    let zstd = zstd::stream::encode_all(&b"[{\"id\":6}]"[..], 3).expect("zstd");
+    for (body, headers, count) in [
+        (b"{\"id\":0}".to_vec(), vec![("content-type", "application/json")], 1),
+        (b"[{\"id\":1},{\"id\":2}]".to_vec(), vec![], 2),
+        (
+            format!("{odd}\n\n{{\"id\":4}}\r\n").into_bytes(),
+            vec![("content-type", "application/x-ndjson")],
+            2,
+        ),
+        (gzip(b"{\n  \"id\": 5\n}"), vec![("content-encoding", "gzip")], 1),
+        (zstd, vec![("content-encoding", "zstd")], 1),
+        (b"[]".to_vec(), vec![], 0),
+    ] {
+        let answer = sender.send(body, &headers).await;
+        assert_eq!(answer.status(), StatusCode::ACCEPTED);
+        assert_eq!(answer.json::<Value>().await.expect("JSON"), json!({ "accepted": count }));
+    }
+    assert_eq!(wharf.ids_once(7).await, [0, 1, 2, 3, 4, 5, 6]);
+    let before =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs();
+    for (name, lines) in wharf.stored().await {
+        let (hour, file) = name.rsplit_once('/').expect("a folder for each hour");
+        assert_eq!(hour.split('/').map(str::len).collect::<Vec<_>>(), [4, 2, 2, 2], "{name}");
+        assert!(file.contains("_pier-7_") && file.ends_with(".jsonl.gz"), "{name}");
+        for line in lines {
+            assert_eq!((&line["tenant"], &line["instance"]), (&json!("acme"), &json!("pier 7")));
+            assert!(line["ts"].as_u64().is_some_and(|ts| before - ts < 100), "{line}");
+            assert_eq!(line.as_object().expect("an object").len(), 4, "{line}");
+        }
+    }
+    let raw = wharf.objects(EventsFolder::Raw).await;
+    let texts: Vec<String> = raw
+        .values()
+        .map(|gz| {
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(gz.as_slice()), &mut text)
+                .expect("text");
+            text
+        })
+        .collect();
+    assert!(texts.iter().any(|text| text.contains(&format!("\"body\":{odd}}}\n"))), "{texts:?}");
+    assert_eq!(wharf.metric("s3_events_stored_total").await, 7.0);
+    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
+    wharf.terminate();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
+    let mut wharf = Wharf::new(&[("INGEST_MAX_INFLATED_BYTES", "2MiB")]);
+    wharf.start();
+    let sender = wharf.sender();
+    for (body, line) in [
+        ("{\"id\":1}\n{\"id\":}\n".to_owned(), 2),
+        ("{\"id\":1}\n\n7\n".to_owned(), 3),
+        ("[{\"id\":1},\n{\"id\":2},\nnull]".to_owned(), 3),
+        (format!("{{\"id\":1}}\n{{\"a\":{}1{}}}", "[".repeat(64), "]".repeat(64)), 2),
+        (format!("{{\"id\":1}}\n{{\"a\":\"{}\"}}", "x".repeat(1 << 20)), 2),
+    ] {
+        let (status, problem) = refused(&sender, body, &[]).await;
+        assert_eq!(
+            (status, &problem["code"], &problem["line"]),
+            (StatusCode::BAD_REQUEST, &json!("invalid_request"), &json!(line)),
+            "{problem}"
+        );
+        assert_eq!(problem["errors"][0]["field"], json!(format!("line {line}")));
+    }
+    let (status, problem) = refused(&sender, "", &[]).await;
+    assert_eq!((status, &problem["errors"][0]["field"]), (StatusCode::BAD_REQUEST, &json!("body")));
+    let bomb = gzip(format!("{{\"a\":\"{}\"}}", "x".repeat(3 << 20)).as_bytes());
+    assert!(bomb.len() < 100_000);
+    for (body, headers, expected) in [
+        (bomb, vec![("content-encoding", "gzip")], StatusCode::PAYLOAD_TOO_LARGE),
+        (vec![b' '; (2 << 20) + 1], vec![], StatusCode::PAYLOAD_TOO_LARGE),
+        ("{}\n".repeat(600_000).into_bytes(), vec![], StatusCode::PAYLOAD_TOO_LARGE),
+        (b"not gzip".to_vec(), vec![("content-encoding", "gzip")], StatusCode::BAD_REQUEST),
+        (
+            gzip(of_ids(0..1_000).as_bytes())[..200].to_vec(),
+            vec![("content-encoding", "gzip")],
+            StatusCode::BAD_REQUEST,
+        ),
+        (b"{}".to_vec(), vec![("content-encoding", "br")], StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    ] {
+        let (status, problem) = refused(&sender, body, &headers).await;
+        assert_eq!(status, expected, "{problem}");
+    }
+    wharf.terminate();
+    assert_eq!(wharf.ids().await, Vec::<u64>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_who_has_a_token_is_heard_and_only_where_events_are_taken() {
+    let mut wharf = Wharf::new(&[]);
+    wharf.start();
+    let bare = reqwest::Client::new();
+    let answer =
+        bare.post(format!("{}/api/v2/events", wharf.url())).body("{}").send().await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    let worker = Sender { token: wharf.place.token("acme", "w", "worker"), ..wharf.sender() };
+    assert_eq!(worker.send("{}", &[]).await.status(), StatusCode::FORBIDDEN);
+    let elsewhere = bare.get(format!("{}/api/v2/files", wharf.url())).send().await.expect("an answer");
+    assert_eq!(elsewhere.status(), StatusCode::NOT_FOUND, "this process is there for events only");
+    let ready: Value = bare
+        .get(format!("{}/readyz", wharf.url()))
+        .send()
+        .await
+        .expect("an answer")
+        .json()
+        .await
+        .expect("JSON");
+    assert_eq!((&ready["status"], &ready["roles"]), (&json!("ready"), &json!(["ingest"])));
+    wharf.terminate();
+    wharf.start_as("api");
+    let sender = wharf.sender();
+    let (status, problem) = refused(&sender, "{}", &[]).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(problem["detail"].as_str().expect("a detail").contains("`ingest`"), "{problem}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_the_memory_that_is_set_clients_are_asked_to_wait_and_nothing_is_lost() {
+    // Nothing leaves: the batch stays open, and what it holds stays held.
+    let mut wharf = Wharf::new(&[
+        ("INGEST_MAX_INFLATED_BYTES", "256KiB"),
+        ("INGEST_MEMORY_BYTES", "1MiB"),
+        ("INGEST_BATCH_AGE_MS", "3600000"),
+        ("INGEST_BATCH_EVENTS", "1000000"),
+    ]);
+    wharf.start();
+    let sender = wharf.sender();
+    let mut accepted = 0;
+    let (status, retry_after) = loop {
+        let answer = sender.send(of_ids(accepted..accepted + 1_000), &[]).await;
+        if answer.status() != StatusCode::ACCEPTED {
+            break (answer.status(), answer.headers().get("retry-after").cloned());
+        }
+        accepted += 1_000;
+        assert!(accepted < 100_000, "memory has no limit");
+    };
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    assert!(
+        retry_after.is_some_and(|seconds| seconds.to_str().is_ok_and(|text| text.parse::<u32>().is_ok()))
+    );
+    assert!(accepted >= 3_000, "{accepted}");
+    wharf.terminate();
+    assert_eq!(wharf.ids().await, (0..accepted).collect::<Vec<_>>(), "stopping stores what is open");
+}
+
+/// A client that is cut off before the last byte has asked for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_request_is_none() {
+    let mut wharf = Wharf::new(&[]);
+    wharf.start();
+    let address = wharf.served.as_ref().expect("a server").address().to_owned();
+    let mut stream = std::net::TcpStream::connect(&address).expect("a connection");
+    let head = format!(
+        "POST /api/v2/events HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\ncontent-length: 100\r\n\r\n{}",
+        wharf.token(),
+        of_ids(0..1)
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    drop(stream);
+    let sender = wharf.sender();
+    sender.ids(5..6).await;
+    assert_eq!(wharf.ids_once(1).await, [5]);
+    wharf.terminate();
+    assert_eq!(wharf.ids().await, [5]);
+}

@@ -1,0 +1,103 @@
+//! Batches that were damaged where they lay, and folders that other programs left.
+
+use std::collections::BTreeSet;
+
+use wharfinger_lifecycle::key::EventsFolder;
+
+use super::{Wharf, below, gzip, lines};
+
+fn batch(ids: std::ops::Range<u64>) -> Vec<u8> {
+    let text: String = ids
+        .map(|id| format!("{{\"body\":{{\"id\":{id},\"noise\":\"{:x}\"}}}}\n", id * 2_654_435_761))
+        .collect();
+    gzip(text.as_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
+    let mut wharf = Wharf::new(&[("DLQ_MAX_AGE", "3650d")]);
+    let spool = wharf.spool();
+    let put = |name: &str, bytes: &[u8]| {
+        let path = spool.join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder");
+        std::fs::write(path, bytes).expect("a file");
+    };
+    let sound = batch(0..1_000);
+    put("1700000001_web_1.jsonl.gz", &sound);
+    put("sub/1700000002_web_2.jsonl.gz", &[batch(1_000..1_500), batch(1_500..2_000)].concat());
+    let cut = batch(2_000..6_000);
+    put("1700000003_web_3.jsonl.gz", &cut[..cut.len() / 2]);
+    let mut flipped = batch(10_000..14_000);
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 0x55;
+    put("1700000004_web_4.jsonl.gz", &flipped);
+    put("1700000005_web_5.jsonl.gz", b"");
+    put("1700000006_web_6.jsonl.gz", b"not gzip at all");
+    let mixed = gzip(b"{\"body\":{\"id\":20000}}\nnot JSON\n{\"body\":{\"id\":20001}}\n");
+    put("1700000007_web_7.jsonl.gz", &mixed);
+    put("1700000007_web_7.jsonl.gz.meta.json", b"{\"num_events\":2}");
+    std::fs::create_dir(spool.join("1700000008_web_8.jsonl.gz")).expect("a folder in the place of a file");
+    put("notes.txt", b"foreign");
+    put(".hidden", b"foreign");
+
+    wharf.start();
+    wharf.until("dlq_files_current", |files| files == 0.0).await;
+    let ids: BTreeSet<u64> = wharf.ids().await.into_iter().collect();
+    assert!((0..2_000).all(|id| ids.contains(&id)), "what was sound is whole");
+    assert!(ids.contains(&2_000) && !ids.contains(&5_999), "of what was cut the beginning is there");
+    assert!(ids.contains(&10_000), "of what was changed the beginning is there");
+    assert!(ids.contains(&20_000) && ids.contains(&20_001), "and the good lines around a bad one");
+    let raw = wharf.objects(EventsFolder::Raw).await;
+    assert_eq!(raw["2023/11/14/22/1700000001_web_1.jsonl.gz"], sound, "as it was, byte by byte");
+    let damaged = wharf.objects(EventsFolder::Damaged).await;
+    let expected = [
+        ("1700000003_web_3", &cut[..cut.len() / 2]),
+        ("1700000004_web_4", &flipped),
+        ("1700000005_web_5", b"".as_slice()),
+        ("1700000006_web_6", b"not gzip at all"),
+        ("1700000007_web_7", &mixed),
+    ];
+    assert_eq!(damaged.len(), expected.len(), "{:?}", damaged.keys());
+    for (name, bytes) in expected {
+        assert_eq!(damaged[&format!("2023/11/14/22/{name}.jsonl.gz")], bytes, "{name}");
+    }
+    assert_eq!(wharf.metric("dlq_files_damaged_total").await, 5.0);
+    assert_eq!(
+        wharf.metric("dlq_events_reuploaded_total").await,
+        8.0,
+        "what has no metadata counts as one event"
+    );
+    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
+    wharf.terminate();
+    let left: Vec<String> =
+        below(&spool).into_keys().filter(|name| !name.starts_with(".wharfinger-")).collect();
+    assert_eq!(left, [".hidden", "notes.txt"]);
+    assert!(spool.join("1700000008_web_8.jsonl.gz").is_dir());
+}
+
+/// The segments of a process that died, with what the crash made of their ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_segment_gives_what_was_whole() {
+    let mut wharf = Wharf::new(&[]);
+    let folder = wharf.place.data().join("ingest").join("0");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let put = |name: &str, text: &str| std::fs::write(folder.join(name), text).expect("a segment");
+    put("1750000000_web_1.jsonl", "{\"body\":{\"id\":1}}\n{\"body\":{\"id\":2}}\n{\"body\":{\"i");
+    put("1750000000_web_2.jsonl", "{\"body\":{\"id\":3}}\n\0\0\0\0\0\0");
+    put("1750000000_web_3.jsonl", "{\"bo");
+    put("1750000000_web_4.jsonl", "");
+    put("1750000000_web_5.jsonl", "{\"body\":{\"id\":4}}\n\0\0\0\n{\"body\":{\"id\":5}}\n");
+    put("notes.txt", "foreign");
+    wharf.start();
+    assert_eq!(wharf.ids_once(5).await, [1, 2, 3, 4, 5]);
+    wharf.until("dlq_files_damaged_total", |files| files == 1.0).await;
+    wharf.terminate();
+    let left: Vec<String> = below(&folder).into_keys().filter(|name| !name.starts_with('.')).collect();
+    assert_eq!(left, ["notes.txt"]);
+    let damaged = wharf.objects(EventsFolder::Damaged).await;
+    assert!(damaged.keys().eq(["2025/06/15/15/1750000000_web_5.jsonl.gz"]), "{:?}", damaged.keys());
+    assert_eq!(
+        lines(&wharf.objects(EventsFolder::Raw).await["2025/06/15/15/1750000000_web_5.jsonl.gz"]).len(),
+        2
+    );
+}

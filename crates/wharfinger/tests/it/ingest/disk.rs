@@ -1,0 +1,146 @@
+//! Disks that are full or may not be written, and clocks that are set back.
+
+use reqwest::StatusCode;
+use wharfinger::clock::Clock;
+use wharfinger::worker::Supervisor;
+
+use super::{Mount, Wharf, below, of_ids, run};
+use crate::test_app::{Database, Ground, START};
+
+/// The spool's disk is full: what was acknowledged stays where it is, on the other disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
+    let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
+    let spool = wharf.place.path().join("small");
+    let _mount = Mount::tmpfs(&spool, "64k");
+    wharf.set("DLQ_DIR", spool.display());
+    proxy.cut();
+    wharf.start();
+    let sender = wharf.sender();
+    for id in (0..20_000).step_by(1_000) {
+        sender.ids(id..id + 1_000).await;
+    }
+    while !wharf.place.log().contains("waits in its segment") {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    proxy.mend().expect("the network");
+    assert_eq!(wharf.ids_once(20_000).await, (0..20_000).collect::<Vec<_>>());
+    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
+    wharf.terminate();
+    assert_eq!(wharf.ids().await.len(), 20_000, "none twice");
+}
+
+/// What is only in memory and finds no place is dropped, and everybody can see it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_be_stored_nowhere_is_counted_as_lost() {
+    let (mut wharf, proxy) =
+        Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000"), ("INGEST_ACK", "memory")]).await;
+    let spool = wharf.place.path().join("small");
+    let _mount = Mount::tmpfs(&spool, "64k");
+    wharf.set("DLQ_DIR", spool.display());
+    proxy.cut();
+    wharf.start();
+    let sender = wharf.sender();
+    for id in (0..20_000).step_by(1_000) {
+        sender.ids(id..id + 1_000).await;
+    }
+    wharf.until("dlq_events_dropped_total", |events| events > 0.0).await;
+    wharf.until("ingest_memory_bytes_free", |free| free == f64::from(256 << 20)).await;
+    let dropped = wharf.metric("dlq_events_dropped_total").await as usize;
+    assert!(wharf.place.log().contains("\"level\":\"ERROR\""));
+    assert!(wharf.place.log().contains("its events are dropped"));
+    proxy.mend().expect("the network");
+    let kept = wharf.ids_once(20_000 - dropped).await;
+    wharf.terminate();
+    assert_eq!(kept.len(), 20_000 - dropped, "every one is stored or counted");
+}
+
+/// The disk that acknowledged events must be on is full: nothing is acknowledged until it is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_acknowledges_nothing() {
+    let mut wharf = Wharf::new(&[("INGEST_BATCH_AGE_MS", "3600000"), ("INGEST_BATCH_EVENTS", "1000000")]);
+    let store = wharf.place.path().join("store");
+    wharf.shelf = super::Shelf::Disk(store.clone());
+    wharf.set("WHARFINGER_BLOB_URL", format!("file:{}", store.display()));
+    let segments = wharf.place.data().join("ingest");
+    let _mount = Mount::tmpfs(&segments, "512k");
+    wharf.start();
+    let sender = wharf.sender();
+    let mut accepted = Vec::new();
+    let mut refused = 0;
+    for id in (0..20_000).step_by(500) {
+        let answer = sender.send(of_ids(id..id + 500), &[]).await;
+        match answer.status() {
+            StatusCode::ACCEPTED => accepted.extend(id..id + 500),
+            StatusCode::SERVICE_UNAVAILABLE => refused += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert!(accepted.len() >= 1_000 && refused > 5, "{} accepted, {refused} refused", accepted.len());
+    wharf.terminate();
+    assert_eq!(wharf.ids().await, accepted, "what was refused is not there, what was accepted is");
+    // And there is room again.
+    wharf.start();
+    wharf.sender().ids(50_000..50_010).await;
+    wharf.terminate();
+    assert_eq!(wharf.ids().await.len(), accepted.len() + 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spool_that_may_not_be_written_is_waited_out() {
+    let (mut wharf, proxy) = Wharf::in_bucket(&[]).await;
+    let spool = wharf.place.path().join("spool");
+    let _mount = Mount::tmpfs(&spool, "10m");
+    wharf.set("DLQ_DIR", spool.display());
+    proxy.cut();
+    wharf.start();
+    run("mount", &["-o", "remount,ro", &spool.display().to_string()]);
+    wharf.sender().ids(0..100).await;
+    while !wharf.place.log().contains("waits in its segment") {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    run("mount", &["-o", "remount,rw", &spool.display().to_string()]);
+    wharf.until("dlq_events_enqueued_total", |events| events == 100.0).await;
+    let segments = below(&wharf.place.data().join("ingest"));
+    assert!(!segments.keys().any(|name| name.ends_with(".jsonl")), "it has its place");
+    proxy.mend().expect("the network");
+    assert_eq!(wharf.ids_once(100).await, (0..100).collect::<Vec<_>>());
+    wharf.terminate();
+}
+
+/// A spool that is no folder stops the start, and the setting is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spool_that_cannot_be_stops_the_start() {
+    let wharf = Wharf::new(&[]);
+    let file = wharf.place.write("file", "no folder");
+    let ran = wharf.place.run_with(
+        &[("DLQ_DIR", &file.display().to_string())],
+        &["serve", "--role", "ingest", "--listen", "127.0.0.1:0"],
+    );
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("DLQ_DIR"), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_set_back_writes_over_nothing() {
+    let mut ground = Ground::with(Database::Sqlite, &[("INGEST_BATCH_AGE_MS", "20")]);
+    let mut id = 0;
+    for clock in [START, START - 86_400_000, START, START] {
+        ground.clock = Clock::manual(clock);
+        let server = ground.start().await;
+        server.app.start_ingest().await.expect("events are taken");
+        let supervisor = Supervisor::start(&server.app).await;
+        for _ in 0..5 {
+            server.me().post("/api/v2/events", serde_json::json!({ "id": id })).await.expect(202);
+            id += 1;
+        }
+        supervisor.stop().await;
+    }
+    let mut ids: Vec<u64> = below(&ground.blob_dir().join("RAW"))
+        .values()
+        .flat_map(|gz| super::lines(gz))
+        .map(|line| line["body"]["id"].as_u64().expect("an id"))
+        .collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..id).collect::<Vec<_>>());
+}

@@ -1,0 +1,109 @@
+//! A process that is killed again and again while it takes events: what it acknowledged is there, as its mode promises.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::task::JoinSet;
+
+use super::Wharf;
+
+const ROUNDS: usize = 10;
+const CLIENTS: usize = 4;
+
+/// Sends until the server is gone; answers what it acknowledged.
+async fn send_on(sender: super::Sender, next: Arc<AtomicU64>) -> Vec<u64> {
+    let mut accepted = Vec::new();
+    loop {
+        let count = rand::rng().random_range(1..30);
+        let first = next.fetch_add(count, Ordering::SeqCst);
+        if !sender.try_ids(first..first + count).await {
+            return accepted;
+        }
+        accepted.extend(first..first + count);
+    }
+}
+
+/// Kills it at a random moment; answers what was acknowledged until then.
+async fn one_life(wharf: &mut Wharf, next: &Arc<AtomicU64>) -> Vec<u64> {
+    wharf.start();
+    let sender = wharf.sender();
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(send_on(sender.clone(), next.clone()));
+    }
+    // A random moment is what is asked for: nothing is waited for here.
+    let life = Duration::from_millis(rand::rng().random_range(20..500));
+    tokio::time::sleep(life).await;
+    wharf.kill();
+    clients.join_all().await.concat()
+}
+
+/// Nothing twice; of what was acknowledged, what is missing.
+async fn missing(wharf: &Wharf, accepted: &[u64]) -> Vec<u64> {
+    let ids = wharf.ids().await;
+    let set: BTreeSet<u64> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), set.len(), "some are there twice");
+    accepted.iter().copied().filter(|id| !set.contains(id)).collect()
+}
+
+/// One life more, in which all that is left is taken up.
+async fn settle(wharf: &mut Wharf, count: usize) {
+    wharf.start();
+    wharf.ids_once(count).await;
+    wharf.terminate();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_disk_nothing_is_lost_and_nothing_doubled_store_or_not() {
+    let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "50")]).await;
+    let next = Arc::new(AtomicU64::new(0));
+    let mut accepted = Vec::new();
+    for round in 0..ROUNDS {
+        match round % 2 {
+            0 => proxy.cut(),
+            _ => proxy.mend().expect("the network"),
+        }
+        accepted.extend(one_life(&mut wharf, &next).await);
+    }
+    assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
+    proxy.mend().expect("the network");
+    settle(&mut wharf, accepted.len()).await;
+    assert_eq!(missing(&wharf, &accepted).await, Vec::<u64>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_store_nothing_is_lost_and_nothing_doubled() {
+    let mut wharf = Wharf::new(&[("INGEST_ACK", "stored"), ("INGEST_BATCH_AGE_MS", "10")]);
+    let next = Arc::new(AtomicU64::new(0));
+    let mut accepted = Vec::new();
+    for _ in 0..ROUNDS {
+        accepted.extend(one_life(&mut wharf, &next).await);
+        assert_eq!(missing(&wharf, &accepted).await, Vec::<u64>::new(), "it is there at once");
+    }
+    assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_memory_only_what_was_there_last_is_lost() {
+    let mut wharf = Wharf::new(&[("INGEST_ACK", "memory"), ("INGEST_BATCH_AGE_MS", "10")]);
+    let next = Arc::new(AtomicU64::new(0));
+    let mut accepted = Vec::new();
+    for _ in 0..ROUNDS {
+        accepted.extend(one_life(&mut wharf, &next).await);
+    }
+    let lost = missing(&wharf, &accepted).await;
+    assert!(lost.len() < accepted.len(), "{} of {}", lost.len(), accepted.len());
+    // Who is asked to stop loses nothing.
+    wharf.start();
+    let sender = wharf.sender();
+    let first = next.load(Ordering::SeqCst);
+    for id in (first..first + 1_000).step_by(100) {
+        sender.ids(id..id + 100).await;
+    }
+    wharf.terminate();
+    let kept: Vec<u64> = (first..first + 1_000).collect();
+    assert_eq!(missing(&wharf, &kept).await, Vec::<u64>::new());
+}

@@ -1,0 +1,321 @@
+//! Events: the real program with the role `ingest`, a store that is there or not, and what arrives in it.
+
+mod accept;
+mod batches;
+mod damage;
+mod disk;
+mod kill;
+mod outage;
+mod power;
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flate2::read::MultiGzDecoder;
+use futures::TryStreamExt as _;
+use harness::proxy::Proxy;
+use reqwest::{Response, StatusCode};
+use serde_json::{Value, json};
+use wharfinger_backends::blobs::BlobStore;
+use wharfinger_backends::blobs::s3::{S3Credentials, S3Options, S3Store};
+use wharfinger_lifecycle::file::Pin;
+use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
+
+use crate::cli::program::{Place, Served};
+
+/// What happens in the end happens before this, or the test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A place on which a server that takes events comes and goes.
+pub struct Wharf {
+    pub place: Place,
+    environment: Vec<(String, String)>,
+    pub served: Option<Served>,
+    http: reqwest::Client,
+    shelf: Shelf,
+}
+
+/// Where the events arrive, read behind the program's back.
+enum Shelf {
+    Disk(PathBuf),
+    Bucket(Arc<dyn BlobStore>),
+}
+
+impl Wharf {
+    /// On local disk, with batches that close at once.
+    pub fn new(environment: &[(&str, &str)]) -> Wharf {
+        let place = Place::new();
+        let shelf = Shelf::Disk(place.data().join("blobs"));
+        Wharf::at(place, shelf, environment)
+    }
+
+    fn at(place: Place, shelf: Shelf, environment: &[(&str, &str)]) -> Wharf {
+        let mut all = vec![("INGEST_BATCH_AGE_MS".to_owned(), "50".to_owned())];
+        all.extend(environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        Wharf { place, environment: all, served: None, http: reqwest::Client::new(), shelf }
+    }
+
+    /// In a fresh bucket, behind a proxy that can be cut.
+    pub async fn in_bucket(environment: &[(&str, &str)]) -> (Wharf, Proxy) {
+        let server = harness::radosgw::shared();
+        let bucket = server.create_bucket();
+        let proxy = Proxy::to(server.endpoint().trim_start_matches("http://").trim_end_matches('/'))
+            .expect("a proxy");
+        let options = S3Options {
+            bucket: bucket.clone(),
+            prefix: "wharf/".into(),
+            region: Some(server.region().into()),
+            endpoint: Some(server.endpoint()),
+            public_endpoint: None,
+            virtual_host: None,
+            credentials: Some(S3Credentials {
+                access_key: server.access_key().into(),
+                secret_key: server.secret_key().into(),
+                session_token: None,
+            }),
+        };
+        let place = Place::new();
+        let store = Arc::new(S3Store::connect(&options).await.expect("a store"));
+        let mut wharf = Wharf::at(place, Shelf::Bucket(store), environment);
+        for (name, value) in [
+            ("WHARFINGER_BLOB_URL", format!("s3://{bucket}/wharf")),
+            ("AWS_ENDPOINT_URL", format!("http://{}", proxy.addr())),
+            ("AWS_ACCESS_KEY_ID", server.access_key().into()),
+            ("AWS_SECRET_ACCESS_KEY", server.secret_key().into()),
+            ("AWS_REGION", server.region().into()),
+        ] {
+            wharf.environment.push((name.into(), value));
+        }
+        (wharf, proxy)
+    }
+
+    pub fn set(&mut self, name: &str, value: impl ToString) {
+        self.environment.retain(|(set, _)| set != name);
+        self.environment.push((name.into(), value.to_string()));
+    }
+
+    pub fn start(&mut self) {
+        self.start_as("ingest");
+    }
+
+    pub fn start_as(&mut self, roles: &str) {
+        let environment: Vec<(&str, &str)> =
+            self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        self.served = Some(self.place.serve_as(roles, &environment));
+    }
+
+    /// As by the machine's owner: nothing is said to it before.
+    pub fn kill(&mut self) {
+        self.served = None;
+    }
+
+    pub fn terminate(&mut self) {
+        let ended = self.served.take().expect("a server").terminate();
+        assert!(ended.success(), "{}", self.place.log());
+    }
+
+    pub fn url(&self) -> &str {
+        &self.served.as_ref().expect("a server").url
+    }
+
+    pub fn token(&self) -> String {
+        self.place.token("acme", "anna", "user")
+    }
+
+    pub fn sender(&self) -> Sender {
+        Sender { http: self.http.clone(), url: self.url().to_owned(), token: self.token() }
+    }
+
+    pub async fn metric(&self, name: &str) -> f64 {
+        let answer = self.http.get(format!("{}/metrics", self.url())).send().await.expect("metrics");
+        let text = answer.text().await.expect("text");
+        let of_name = |line: &&str| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('{'))
+        };
+        let values =
+            text.lines().filter(of_name).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        values.sum()
+    }
+
+    /// Waits until a metric is so.
+    pub async fn until(&self, name: &str, is_so: impl Fn(f64) -> bool) {
+        let started = Instant::now();
+        loop {
+            let value = self.metric(name).await;
+            if is_so(value) {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "{name} stays {value}; log: {}", self.place.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Everything under `RAW/` or `RAW_DLQ/`, by the name below it.
+    pub async fn objects(&self, folder: EventsFolder) -> BTreeMap<String, Vec<u8>> {
+        match &self.shelf {
+            Shelf::Disk(root) => below(&root.join(folder.as_str())),
+            Shelf::Bucket(store) => {
+                let mut objects = BTreeMap::new();
+                let listed: Vec<_> =
+                    store.list(folder.as_str(), None).try_collect().await.expect("a listing");
+                for object in listed {
+                    let name = object.key.strip_prefix(folder.as_str()).expect("below it");
+                    let key = ObjectKey::events(folder, name).expect("a key");
+                    let meta = store.head(&key, None).await.expect("an object");
+                    let pin = Pin { etag: meta.etag, version_id: meta.version_id };
+                    let chunks = store.get(&key, &pin, 0, None).await.expect("an object");
+                    let chunks: Vec<bytes::Bytes> = chunks.try_collect().await.expect("its bytes");
+                    objects.insert(name.to_owned(), chunks.concat());
+                }
+                objects
+            }
+        }
+    }
+
+    /// The lines of all batches in the store, batch by batch.
+    pub async fn stored(&self) -> BTreeMap<String, Vec<Value>> {
+        let objects = self.objects(EventsFolder::Raw).await;
+        objects.into_iter().map(|(name, gz)| (name, lines(&gz))).collect()
+    }
+
+    /// The ids of all stored events, sorted.
+    pub async fn ids(&self) -> Vec<u64> {
+        let stored = self.stored().await;
+        let mut ids: Vec<u64> =
+            stored.values().flatten().map(|line| line["body"]["id"].as_u64().expect("an id")).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Waits until so many events are stored; answers their ids.
+    pub async fn ids_once(&self, count: usize) -> Vec<u64> {
+        let started = Instant::now();
+        loop {
+            let ids = self.ids().await;
+            if ids.len() >= count {
+                return ids;
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "{} of {count} are stored; log: {}",
+                ids.len(),
+                self.place.log()
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    pub fn spool(&self) -> PathBuf {
+        let set = self.environment.iter().find(|(name, _)| name == "DLQ_DIR");
+        set.map_or_else(|| self.place.data().join("dlq"), |(_, folder)| folder.into())
+    }
+}
+
+/// A client with a token.
+#[derive(Clone)]
+pub struct Sender {
+    http: reqwest::Client,
+    pub url: String,
+    token: String,
+}
+
+impl Sender {
+    pub async fn send(&self, body: impl Into<reqwest::Body>, headers: &[(&str, &str)]) -> Response {
+        let mut request =
+            self.http.post(format!("{}/api/v2/events", self.url)).bearer_auth(&self.token).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.send().await.expect("an answer")
+    }
+
+    /// Whether these were accepted; a server that is away accepts nothing.
+    pub async fn try_ids(&self, ids: std::ops::Range<u64>) -> bool {
+        let request = self
+            .http
+            .post(format!("{}/api/v2/events", self.url))
+            .bearer_auth(&self.token)
+            .timeout(PATIENCE)
+            .body(of_ids(ids));
+        request.send().await.is_ok_and(|answer| answer.status() == StatusCode::ACCEPTED)
+    }
+
+    pub async fn ids(&self, ids: std::ops::Range<u64>) {
+        let count = ids.end - ids.start;
+        let answer = self.send(of_ids(ids), &[]).await;
+        let status = answer.status();
+        let body: Value = answer.json().await.expect("JSON");
+        assert_eq!((status, &body), (StatusCode::ACCEPTED, &json!({ "accepted": count })));
+    }
+}
+
+pub fn of_ids(ids: std::ops::Range<u64>) -> String {
+    ids.map(|id| format!("{{\"id\":{id},\"name\":\"clicked\",\"at\":\"somewhere\"}}\n")).collect()
+}
+
+pub fn lines(gz: &[u8]) -> Vec<Value> {
+    let mut text = String::new();
+    MultiGzDecoder::new(gz).read_to_string(&mut text).expect("sound gzip");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+pub fn gzip(text: &[u8]) -> Vec<u8> {
+    wharfinger_events::pack::Packer::default().pack(text)
+}
+
+/// Files below a folder by their names below it.
+pub fn below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(bytes) = std::fs::read(&path) {
+                files.insert(path.strip_prefix(folder).expect("below it").display().to_string(), bytes);
+            }
+        }
+    }
+    files
+}
+
+/// The batches in a spool.
+pub fn spooled(folder: &Path) -> Vec<String> {
+    below(folder).into_keys().filter(|name| name.ends_with(".jsonl.gz")).collect()
+}
+
+/// A file system of its own, gone when dropped. Needs root, as the servers' packages do.
+pub struct Mount(PathBuf);
+
+impl Mount {
+    pub fn tmpfs(at: &Path, size: &str) -> Mount {
+        std::fs::create_dir_all(at).expect("a folder");
+        run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "wharf", &at.display().to_string()]);
+        Mount(at.to_path_buf())
+    }
+
+    /// ext4 in a file.
+    pub fn in_file(at: &Path, image: &Path) -> Mount {
+        std::fs::create_dir_all(at).expect("a folder");
+        run("mount", &["-o", "loop", &image.display().to_string(), &at.display().to_string()]);
+        Mount(at.to_path_buf())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+#[track_caller]
+pub fn run(program: &str, arguments: &[&str]) {
+    let ran = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(ran.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
