@@ -29,6 +29,8 @@ pub struct Segment {
     file: File,
     path: PathBuf,
     length: u64,
+    /// What it ends with is unknown: nothing is appended any more.
+    is_broken: bool,
 }
 
 impl SegmentFolder {
@@ -53,7 +55,7 @@ impl SegmentFolder {
         let path = self.turf.root.join(name.as_str().strip_suffix(GZ).unwrap_or(name.as_str()));
         let file = File::options().write(true).create_new(true).open(&path)?;
         sync_folder(&self.turf.root)?;
-        Ok(Segment { file, path, length: 0 })
+        Ok(Segment { file, path, length: 0, is_broken: false })
     }
 }
 
@@ -72,15 +74,25 @@ fn left_in(folder: &Path) -> io::Result<Vec<Leftover>> {
 impl Segment {
     /// All of it or, as far as anybody will read it, nothing.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.is_broken {
+            return Err(io::Error::other("the segment is broken"));
+        }
         let written = self.file.write_all(bytes);
         match written {
             Ok(()) => self.length += bytes.len() as u64,
-            Err(_) => {
-                self.file.set_len(self.length)?;
-                self.file.seek(SeekFrom::Start(self.length))?;
-            }
+            Err(_) => self.is_broken = self.cut_back().is_err(),
         }
         written
+    }
+
+    fn cut_back(&mut self) -> io::Result<()> {
+        self.file.set_len(self.length)?;
+        self.file.seek(SeekFrom::Start(self.length))?;
+        Ok(())
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     pub fn sync(&self) -> io::Result<()> {

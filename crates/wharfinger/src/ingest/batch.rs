@@ -298,6 +298,9 @@ impl Writer {
             }
             open.lines.truncate(open.durable_bytes);
             open.events = open.durable_events;
+            if segment.is_broken() {
+                self.close();
+            }
             return;
         }
         if let Err(error) = segment.sync() {

@@ -12,9 +12,9 @@ use wharfinger_backends::spool::{Held, Leftover};
 use wharfinger_events::examine::{Examined, examine, whole_lines};
 use wharfinger_events::name::BatchName;
 use wharfinger_events::pack::Packer;
-use wharfinger_lifecycle::key::EventsFolder;
+use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
 
-use super::{Ingest, Parked, remove_segment};
+use super::{ATTEMPT_TIMEOUT, Ingest, Parked, remove_segment};
 use crate::app::App;
 use crate::telemetry::events as metric;
 
@@ -175,6 +175,9 @@ impl Ingest {
 
     async fn recover_segment(&self, segment: Leftover) {
         let Some((gz, events)) = self.pack_segment(&segment).await else { return };
+        if self.is_stored(&segment.name).await {
+            return remove_segment(segment.path).await;
+        }
         match self.store_examined(&segment.name, gz).await {
             Outcome::Stored => {
                 tracing::info!(file = %segment.name, events, "a segment was taken up and stored");
@@ -185,6 +188,14 @@ impl Ingest {
                 self.park(segment, Duration::ZERO);
             }
         }
+    }
+
+    /// A batch is stored whole, as it was in memory. What a disk that lied has left of its segment is less than that.
+    async fn is_stored(&self, name: &BatchName) -> bool {
+        let Ok(key) = ObjectKey::events(EventsFolder::Raw, &name.place()) else { return false };
+        let asked = tokio::time::timeout(ATTEMPT_TIMEOUT, self.store.head(&key, None)).await;
+        // Who may only write here is told no, and writes over it.
+        matches!(asked, Ok(Ok(_)))
     }
 
     /// None: there is nothing in it, or it cannot be read now.

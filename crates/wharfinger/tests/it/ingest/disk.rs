@@ -89,17 +89,21 @@ async fn a_full_disk_acknowledges_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spool_that_may_not_be_written_is_waited_out() {
     let (mut wharf, proxy) = Wharf::in_bucket(&[]).await;
-    let spool = wharf.place.path().join("spool");
-    let _mount = Mount::tmpfs(&spool, "10m");
+    let image = wharf.place.path().join("image");
+    Mount::format(&image);
+    let disk = wharf.place.path().join("disk");
+    let _mount = Mount::in_file(&disk, &image);
+    let spool = disk.join("spool");
     wharf.set("DLQ_DIR", spool.display());
     proxy.cut();
     wharf.start();
-    run("mount", &["-o", "remount,ro", &spool.display().to_string()]);
+    // Not even root may make anything there then.
+    run("chattr", &["+i", &spool.display().to_string()]);
     wharf.sender().ids(0..100).await;
     while !wharf.place.log().contains("waits in its segment") {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    run("mount", &["-o", "remount,rw", &spool.display().to_string()]);
+    run("chattr", &["-i", &spool.display().to_string()]);
     wharf.until("dlq_events_enqueued_total", |events| events == 100.0).await;
     let segments = below(&wharf.place.data().join("ingest"));
     assert!(!segments.keys().any(|name| name.ends_with(".jsonl")), "it has its place");

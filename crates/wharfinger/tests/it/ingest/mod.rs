@@ -113,6 +113,24 @@ impl Wharf {
         self.served = None;
     }
 
+    /// Returns when no thread of it runs any more.
+    pub fn freeze(&self) {
+        let served = self.served.as_ref().expect("a server");
+        served.signal("STOP");
+        let tasks = PathBuf::from(format!("/proc/{}/task", served.pid()));
+        let stopped = |task: PathBuf| {
+            let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        };
+        let all_stopped = || {
+            let tasks = std::fs::read_dir(&tasks).expect("its threads");
+            tasks.flatten().all(|task| stopped(task.path()))
+        };
+        while !all_stopped() {
+            std::thread::yield_now();
+        }
+    }
+
     pub fn terminate(&mut self) {
         let ended = self.served.take().expect("a server").terminate();
         assert!(ended.success(), "{}", self.place.log());
@@ -299,7 +317,13 @@ impl Mount {
         Mount(at.to_path_buf())
     }
 
-    /// ext4 in a file.
+    /// A disk of its own in a file, with ext4 on it.
+    pub fn format(image: &Path) {
+        let file = std::fs::File::create(image).expect("a file");
+        file.set_len(256 << 20).expect("a disk");
+        run("mkfs.ext4", &["-q", &image.display().to_string()]);
+    }
+
     pub fn in_file(at: &Path, image: &Path) -> Mount {
         std::fs::create_dir_all(at).expect("a folder");
         run("mount", &["-o", "loop", &image.display().to_string(), &at.display().to_string()]);
@@ -309,8 +333,16 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
-        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
+        // Who had files open there may need a moment to be gone; a test that fails leaves its server to the last.
+        for lazily in [false, false, false, true] {
+            let mut command = Command::new("umount");
+            command.args(lazily.then_some("-l")).arg(&self.0);
+            if command.output().is_ok_and(|ran| ran.status.success()) {
+                assert!(!lazily || std::thread::panicking(), "{} was busy", self.0.display());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 }
 
