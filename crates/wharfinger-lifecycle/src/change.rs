@@ -95,6 +95,12 @@ impl Change {
         self.steps.push(Step { from: Some(status), to: status, reason: limits::reason(reason) });
     }
 
+    /// The version that a step led to: the last of them has the file's new one.
+    pub fn version_of_step(&self, n: usize) -> i64 {
+        let after_it = self.steps.len().saturating_sub(n + 1);
+        self.after.version - i64::try_from(after_it).unwrap_or(i64::MAX)
+    }
+
     pub fn refunded_bytes(&self) -> u64 {
         self.before.charged_bytes.saturating_sub(self.after.charged_bytes)
     }
