@@ -13,7 +13,7 @@ use super::notices::{self, NewNotice};
 use super::quotas::tenant_of;
 use super::sql::{Row, Tx, args, tuples};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Tells, fresh_id, jobs};
+use super::{Catalog, Tells, archive, fresh_id, jobs};
 
 /// How a batch is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +136,7 @@ struct EndBatch {
     tells: Tells,
     id: BatchId,
     ending: BatchEnding,
+    actor: String,
     now: UnixMs,
     notice_id: Uuid,
 }
@@ -178,6 +179,7 @@ impl Write for EndBatch {
             let told = NewNotice::of_expired_batch(self.notice_id, &batch, &tally, self.now);
             notices::insert(tx, &[told], self.tells).await?;
         }
+        archive::batch_turned(tx, &batch, &self.actor, self.now, self.tells).await?;
         Ok(Verdict::Commit(BatchEnd::Ended { batch, called_off }))
     }
 }
@@ -254,9 +256,11 @@ impl Catalog {
         &self,
         id: BatchId,
         ending: BatchEnding,
+        actor: &str,
         now: UnixMs,
     ) -> Result<BatchEnd, CatalogError> {
-        self.write(EndBatch { id, ending, now, notice_id: fresh_id(now), tells: self.tells }).await
+        let (actor, notice_id, tells) = (actor.to_owned(), fresh_id(now), self.tells);
+        self.write(EndBatch { id, ending, actor, now, notice_id, tells }).await
     }
 
     /// Commits fresh URLs for many files. Who is not in the answer was changed by somebody else meanwhile; their checks

@@ -44,6 +44,7 @@ struct Redrive {
     letter: DeadLetter,
     actor: String,
     plan: Plan,
+    tells: Tells,
     now: UnixMs,
 }
 
@@ -67,7 +68,7 @@ impl Write for Redrive {
         }
         let change = processing::redrive(&file, &self.plan, self.now)
             .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
-        stage_changes::write(tx, &[change], &self.actor, Tells::default()).await?;
+        stage_changes::write(tx, &[change], &self.actor, self.tells).await?;
         Ok(Verdict::Commit(true))
     }
 }
@@ -138,7 +139,8 @@ impl Catalog {
         plan: &Plan,
         now: UnixMs,
     ) -> Result<bool, CatalogError> {
-        self.write(Redrive { letter, actor: actor.to_owned(), plan: plan.clone(), now }).await
+        let (actor, plan, tells) = (actor.to_owned(), plan.clone(), self.tells);
+        self.write(Redrive { letter, actor, plan, tells, now }).await
     }
 
     /// The letter goes; the file stays failed.

@@ -72,7 +72,7 @@ impl Write for EndMany {
             end_jobs(tx, some).await?;
             self.order_cleanups(tx, some, now).await?;
         }
-        stage_changes::remember_all(tx, &changes, &self.actor).await?;
+        stage_changes::remember_all(tx, &changes, &self.actor, self.tells).await?;
         stage_changes::tell(tx, &changes, self.tells).await?;
         stage_changes::count(tx, &changes).await?;
         let mut refunds: BTreeMap<&TenantId, u64> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Changing files: committing decided changes, and forgetting tombstones.
 
-use wharfinger_lifecycle::file::{Change, File, Step};
+use wharfinger_lifecycle::file::{Change, File};
 use wharfinger_lifecycle::id::{CleanupId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::stage::{Stage, show_list};
 use wharfinger_lifecycle::state::Status;
@@ -11,7 +11,7 @@ use super::jobs::{self, NewJob};
 use super::notices::{self, NewNotice};
 use super::sql::{Tx, args};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Tells, batches, cleanups, derived, fresh_id, quotas};
+use super::{Catalog, Tells, archive, batches, cleanups, derived, fresh_id, quotas};
 
 /// A decided change with the name of who made it.
 pub(super) struct Commit {
@@ -38,9 +38,9 @@ impl Write for Commit {
         if update(tx, before.version, after).await? == 0 {
             return Ok(Verdict::Rollback(Err(CatalogError::Stale)));
         }
-        let steps = &self.change.steps;
         let now = after.updated_at;
-        remember_steps(tx, after, steps, &self.actor).await?;
+        remember_steps(tx, &self.change, &self.actor).await?;
+        archive::changed(tx, std::slice::from_ref(&self.change), &self.actor, self.tells).await?;
         if self.change.ends_jobs {
             jobs::end_for_file(tx, after.id).await?;
         } else if let Some(run_at) = self.change.moves_jobs_to {
@@ -183,12 +183,8 @@ async fn update(tx: &mut Tx<'_>, expected_version: i64, file: &File) -> Result<u
 }
 
 /// All steps of a change in one statement; the last has the file's new version.
-async fn remember_steps(
-    tx: &mut Tx<'_>,
-    file: &File,
-    steps: &[Step],
-    actor: &str,
-) -> Result<(), CatalogError> {
+async fn remember_steps(tx: &mut Tx<'_>, change: &Change, actor: &str) -> Result<(), CatalogError> {
+    let Change { after: file, steps, .. } = change;
     if steps.is_empty() {
         return Ok(());
     }
@@ -197,7 +193,7 @@ async fn remember_steps(
     for (n, step) in steps.iter().enumerate() {
         let at = args.len();
         rows.push(format!("($1, ${}, $2, ${}, ${}, ${}, $3)", at + 1, at + 2, at + 3, at + 4));
-        let version = file.version - (steps.len() - 1 - n) as i64;
+        let version = change.version_of_step(n);
         args.extend(args![version, step.from.map(Status::as_str), step.to.as_str(), step.reason.as_str()]);
     }
     let sql = format!(

@@ -1,6 +1,7 @@
 //! The catalog: the only truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for
 //! many processes; the verbs are the same code and, wherever both accept it, the same SQL.
 
+mod archive;
 mod audit;
 mod batches;
 mod chunks;
@@ -131,11 +132,15 @@ pub struct CatalogOptions {
     pub tells: Tells,
 }
 
-/// Who is told of a notice besides its owner: for each there is a line in the outbox.
+/// Who is told of what happens besides its owner: for each there is a line in the outbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tells {
+    /// Of every notice.
     pub webhook: bool,
+    /// Of what concerns operators.
     pub slack: bool,
+    /// Of every event of a file's life.
+    pub archive: bool,
 }
 
 #[derive(Clone)]

@@ -142,7 +142,7 @@ impl NewNotice {
     }
 }
 
-fn rfc3339(at: UnixMs) -> String {
+pub(super) fn rfc3339(at: UnixMs) -> String {
     let at = DateTime::from_timestamp_millis(at).unwrap_or(DateTime::<Utc>::MAX_UTC);
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }

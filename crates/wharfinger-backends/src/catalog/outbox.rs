@@ -18,11 +18,17 @@ pub enum Destination {
     Broker,
     Webhook,
     Slack,
+    Archive,
 }
 
 impl Destination {
-    pub const ALL: [Destination; 4] =
-        [Destination::Quota, Destination::Broker, Destination::Webhook, Destination::Slack];
+    pub const ALL: [Destination; 5] = [
+        Destination::Quota,
+        Destination::Broker,
+        Destination::Webhook,
+        Destination::Slack,
+        Destination::Archive,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,6 +36,7 @@ impl Destination {
             Destination::Broker => "broker",
             Destination::Webhook => "webhook",
             Destination::Slack => "slack",
+            Destination::Archive => "archive",
         }
     }
 
@@ -59,6 +66,8 @@ pub enum Outbound {
     Notice { notification: Uuid, subject: String, place: i64 },
     /// What operators are to know.
     Alert { message: String },
+    /// What happened, for good: one JSON object.
+    Event { body: String },
 }
 
 impl Outbound {
@@ -68,6 +77,7 @@ impl Outbound {
             Outbound::Check { .. } => Destination::Broker,
             Outbound::Notice { .. } => Destination::Webhook,
             Outbound::Alert { .. } => Destination::Slack,
+            Outbound::Event { .. } => Destination::Archive,
         }
     }
 }
@@ -140,7 +150,7 @@ impl NewLine<'_> {
                 of_subject = Some(subject.clone());
                 at_place = Some(*place);
             }
-            Outbound::Alert { message } => text = Some(message.clone()),
+            Outbound::Alert { message } | Outbound::Event { body: message } => text = Some(message.clone()),
         }
         args![
             fresh_id(self.at).to_string(),
@@ -245,7 +255,8 @@ impl Write for Claim {
         let args = args![self.destination.as_str(), self.now, self.hidden_until, self.limit as i64];
         let rows = tx.rows_built(sql, args).await?;
         // One that cannot be read must not hold up the others; hidden, it shows in the depth.
-        let mut lines: Vec<OutboxLine> = rows.iter().filter_map(|row| decode(row).ok()).collect();
+        let mut lines: Vec<OutboxLine> =
+            rows.iter().filter_map(|row| decode(row, self.destination).ok()).collect();
         lines.sort_by(|one, other| one.id.cmp(&other.id));
         Ok(match lines.is_empty() {
             true => Verdict::Rollback(lines),
@@ -254,22 +265,18 @@ impl Write for Claim {
     }
 }
 
-fn decode(row: &Row) -> Result<OutboxLine, CatalogError> {
+fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogError> {
     let tenant = row.text("tenant_id")?;
-    let what = if let Some(epoch) = row.maybe_int("epoch")? {
-        Outbound::Refund { bytes: row.bytes("bytes")?, epoch }
-    } else if let Some(due_at) = row.maybe_int("due_at")? {
-        Outbound::Check { job: row.parsed("job_id")?, due_at }
-    } else if let Some(place) = row.maybe_int("place")? {
-        Outbound::Notice {
+    let what = match destination {
+        Destination::Quota => Outbound::Refund { bytes: row.bytes("bytes")?, epoch: row.int("epoch")? },
+        Destination::Broker => Outbound::Check { job: row.parsed("job_id")?, due_at: row.int("due_at")? },
+        Destination::Webhook => Outbound::Notice {
             notification: row.parsed("notification_id")?,
             subject: row.text("subject")?,
-            place,
-        }
-    } else if let Some(message) = row.maybe_text("message")? {
-        Outbound::Alert { message }
-    } else {
-        return Err(CatalogError::Corrupt("an outbox line that says nothing".into()));
+            place: row.int("place")?,
+        },
+        Destination::Slack => Outbound::Alert { message: row.text("message")? },
+        Destination::Archive => Outbound::Event { body: row.text("message")? },
     };
     Ok(OutboxLine {
         id: row.text("id")?,

@@ -15,7 +15,7 @@ use super::idempotency::{self, KeyUse};
 use super::jobs::{self, NewJob};
 use super::sql::{Tx, args, tuples};
 use super::writer::{Verdict, Write};
-use super::{Catalog, batches, outbox, quotas};
+use super::{Catalog, Tells, archive, batches, outbox, quotas};
 
 /// What is registered together, with all that its transaction holds.
 #[derive(Clone, Debug)]
@@ -86,6 +86,7 @@ pub enum Registered {
 struct Register {
     wanted: Registration,
     beside_redis: bool,
+    tells: Tells,
 }
 
 impl Write for Register {
@@ -98,7 +99,7 @@ impl Write for Register {
                 return Ok(Verdict::Rollback(Registered::GateMoved(gate)));
             }
         }
-        self.wanted.write(tx).await
+        self.wanted.write(tx, self.tells).await
     }
 }
 
@@ -129,7 +130,7 @@ impl Registration {
         }
     }
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Registered>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>, tells: Tells) -> Result<Verdict<Registered>, CatalogError> {
         if let (Some(key_use), Some(made)) = (&self.key_use, self.made()) {
             match idempotency::take(tx, (&self.tenant, &self.user), key_use, made, self.now).await? {
                 idempotency::Taken::Ours => {}
@@ -137,13 +138,14 @@ impl Registration {
                 idempotency::Taken::OtherBody => return Ok(Verdict::Rollback(Registered::KeyMismatch)),
             }
         }
-        if let Some(refused) = self.write_batch(tx).await? {
+        if let Some(refused) = self.write_batch(tx, tells).await? {
             return Ok(Verdict::Rollback(refused));
         }
         for some in self.files.chunks(tx.dialect().rows_max()) {
             insert_files(tx, some).await?;
             insert_objects(tx, some).await?;
             remember(tx, some, &self.actor).await?;
+            archive::registered(tx, some, &self.actor, tells).await?;
             let checks: Vec<_> = some.iter().map(|new| (new.check_id, new.check.clone())).collect();
             jobs::insert_many(tx, &checks, self.now).await?;
             if self.by_broker {
@@ -157,10 +159,14 @@ impl Registration {
     }
 
     /// Whoever ends the batch waits until this has committed, or is waited for here.
-    async fn write_batch(&self, tx: &mut Tx<'_>) -> Result<Option<Registered>, CatalogError> {
+    async fn write_batch(&self, tx: &mut Tx<'_>, tells: Tells) -> Result<Option<Registered>, CatalogError> {
         match &self.batch {
             BatchUse::None => Ok(None),
-            BatchUse::Opens(batch) => batches::insert(tx, batch).await.map(|()| None),
+            BatchUse::Opens(batch) => {
+                batches::insert(tx, batch).await?;
+                archive::batch_turned(tx, batch, &self.actor, self.now, tells).await?;
+                Ok(None)
+            }
             BatchUse::Joins(id) => {
                 let batch = batches::hold(tx, *id).await?;
                 let own = batch.filter(|batch| (&batch.tenant, &batch.user) == (&self.tenant, &self.user));
@@ -256,7 +262,7 @@ async fn insert_objects(tx: &mut Tx<'_>, files: &[NewFile]) -> Result<(), Catalo
 async fn remember(tx: &mut Tx<'_>, files: &[NewFile], actor: &str) -> Result<(), CatalogError> {
     let rows = files.iter().map(|new| &new.file).flat_map(|file| {
         let (id, status) = (file.id.to_string(), file.status.as_str());
-        args![id, file.version, file.updated_at, status, "registered", actor]
+        args![id, file.version, file.updated_at, status, archive::REGISTERED, actor]
     });
     let sql = format!(
         "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) VALUES {}",
@@ -283,6 +289,7 @@ async fn held_unconfirmed(
 
 impl Catalog {
     pub async fn register(&self, registration: Registration) -> Result<Registered, CatalogError> {
-        self.write(Register { wanted: registration, beside_redis: self.beside_redis }).await
+        let (beside_redis, tells) = (self.beside_redis, self.tells);
+        self.write(Register { wanted: registration, beside_redis, tells }).await
     }
 }

@@ -13,6 +13,7 @@ const STEPS: &[(i64, &str)] = &[
     (5, include_str!("migrations/0005_pipeline.sql")),
     (6, include_str!("migrations/0006_sweeps.sql")),
     (7, include_str!("migrations/0007_orphan_blobs.sql")),
+    (8, include_str!("migrations/0008_archive.sql")),
 ];
 
 /// The number of the newest step this program knows.

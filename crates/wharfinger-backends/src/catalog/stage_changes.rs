@@ -11,7 +11,7 @@ use super::error::CatalogError;
 use super::file_rows::{decode, select_files};
 use super::notices::{self, NewNotice};
 use super::sql::{Tx, args, places, typed_rows};
-use super::{Tells, fresh_id};
+use super::{Tells, archive, fresh_id};
 
 /// Reads these files and keeps others from changing them until the end of the transaction. In one order everywhere.
 pub(super) async fn lock_files(
@@ -40,7 +40,7 @@ pub(super) async fn write(
     }
     for some in changes.chunks(tx.dialect().rows_max()) {
         update(tx, some).await?;
-        remember(tx, some, actor).await?;
+        remember(tx, some, actor, tells).await?;
     }
     tell(tx, changes, tells).await?;
     count(tx, changes).await
@@ -61,9 +61,10 @@ pub(super) async fn remember_all(
     tx: &mut Tx<'_>,
     changes: &[Change],
     actor: &str,
+    tells: Tells,
 ) -> Result<(), CatalogError> {
     for some in changes.chunks(tx.dialect().rows_max()) {
-        remember(tx, some, actor).await?;
+        remember(tx, some, actor, tells).await?;
     }
     Ok(())
 }
@@ -106,7 +107,13 @@ async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError>
     }
 }
 
-async fn remember(tx: &mut Tx<'_>, changes: &[Change], actor: &str) -> Result<(), CatalogError> {
+/// In the history, and for the archive.
+async fn remember(
+    tx: &mut Tx<'_>,
+    changes: &[Change],
+    actor: &str,
+    tells: Tells,
+) -> Result<(), CatalogError> {
     let mut args = args![actor];
     let mut rows = Vec::new();
     for change in changes {
@@ -115,7 +122,7 @@ async fn remember(tx: &mut Tx<'_>, changes: &[Change], actor: &str) -> Result<()
             rows.push(format!("({}, $1)", places(args.len() + 1, 6)));
             args.extend(args![
                 after.id.to_string(),
-                after.version - (change.steps.len() - 1 - n) as i64,
+                change.version_of_step(n),
                 after.updated_at,
                 step.from.map(|status| status.as_str()),
                 step.to.as_str(),
@@ -131,7 +138,7 @@ async fn remember(tx: &mut Tx<'_>, changes: &[Change], actor: &str) -> Result<()
         rows.join(", ")
     );
     tx.run_built(sql, args).await?;
-    Ok(())
+    archive::changed(tx, changes, actor, tells).await
 }
 
 /// Each counter once, in one order everywhere: two transactions of one user do not wait for each other in a ring.

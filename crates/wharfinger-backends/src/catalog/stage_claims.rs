@@ -43,11 +43,17 @@ pub struct StageJob {
     pub file: File,
 }
 
-impl Write for StageClaim {
+struct ClaimStage {
+    claim: StageClaim,
+    tells: Tells,
+}
+
+impl Write for ClaimStage {
     type Answer = Vec<StageJob>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let jobs = self.claim(tx).await?;
+        let StageClaim { stage, owner, plan, now, .. } = &self.claim;
+        let jobs = self.claim.lease(tx).await?;
         if jobs.is_empty() {
             return Ok(Verdict::Rollback(Vec::new()));
         }
@@ -56,17 +62,16 @@ impl Write for StageClaim {
         let (mut claimed, mut changes, mut idle) = (Vec::new(), Vec::new(), Vec::new());
         for job in jobs {
             let file = job.file.and_then(|id| files.remove(&id));
-            match file.map(|file| processing::start(&file, self.stage, &self.plan, self.now)) {
+            match file.map(|file| processing::start(&file, *stage, plan, *now)) {
                 Some(Ok(change)) => {
-                    claimed.push(StageJob { job, stage: self.stage, file: change.after.clone() });
+                    claimed.push(StageJob { job, stage: *stage, file: change.after.clone() });
                     changes.push(change);
                 }
                 // Its file is elsewhere by now: there is nothing to do.
                 Some(Err(_)) | None => idle.push(job.id),
             }
         }
-        // Nobody is told that work begins.
-        stage_changes::write(tx, &changes, &self.owner, Tells::default()).await?;
+        stage_changes::write(tx, &changes, owner, self.tells).await?;
         forget(tx, &idle).await?;
         claimed.sort_by_key(|claimed| claimed.job.id);
         Ok(Verdict::Commit(claimed))
@@ -75,7 +80,7 @@ impl Write for StageClaim {
 
 impl StageClaim {
     /// A job whose file somebody is changing just now is passed over, so nobody waits with a job in hand.
-    async fn claim(&self, tx: &mut Tx<'_>) -> Result<Vec<LeasedJob>, CatalogError> {
+    async fn lease(&self, tx: &mut Tx<'_>) -> Result<Vec<LeasedJob>, CatalogError> {
         let suspicion = match self.of {
             Claimable::Untried => "jobs.lost_leases = 0",
             Claimable::Suspects => "jobs.lost_leases > 0",
@@ -173,6 +178,6 @@ impl Catalog {
     }
 
     pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<StageJob>, CatalogError> {
-        self.write(claim).await
+        self.write(ClaimStage { claim, tells: self.tells }).await
     }
 }

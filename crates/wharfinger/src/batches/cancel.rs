@@ -12,7 +12,7 @@ use crate::uploads::{Caller, VerbError};
 pub async fn cancel(app: &App, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
     visible(app, caller, id).await?;
     let now = app.clock.now();
-    let batch = match app.catalog.end_batch(id, BatchEnding::Cancelled, now).await? {
+    let batch = match app.catalog.end_batch(id, BatchEnding::Cancelled, &caller.actor(), now).await? {
         BatchEnd::Ended { batch, called_off } => {
             tracing::info!(batchId = %id, tenant = %batch.tenant, action = "cancelled", files = called_off,
                 "a batch was called off");

@@ -31,7 +31,7 @@ pub async fn complete(app: &App, caller: &Caller, id: BatchId) -> Result<Complet
         .buffered(CONFIRMS_AT_ONCE)
         .collect()
         .await;
-    match app.catalog.end_batch(id, BatchEnding::Completed, app.clock.now()).await? {
+    match app.catalog.end_batch(id, BatchEnding::Completed, &caller.actor(), app.clock.now()).await? {
         BatchEnd::Ended { batch, .. } => Ok(Completion { batch, files }),
         BatchEnd::Refused { batch, refusal } => match refusal {
             Refusal::Ended(BatchStatus::Completed) => Ok(Completion { batch, files }),

@@ -72,7 +72,7 @@ impl Notifier {
 }
 
 pub fn tells(settings: &NotifySettings) -> Tells {
-    Tells { webhook: settings.webhook.is_some(), slack: settings.slack.is_some() }
+    Tells { webhook: settings.webhook.is_some(), slack: settings.slack.is_some(), ..Tells::default() }
 }
 
 /// Tells all that is due, unless told to begin nothing new; answers how many lines arrived.

@@ -67,7 +67,10 @@ fn text(lines: &[OutboxLine]) -> String {
         .iter()
         .filter_map(|line| match &line.what {
             Outbound::Alert { message } => Some(clip(message, ALERT_BYTES_MAX).to_owned()),
-            Outbound::Refund { .. } | Outbound::Check { .. } | Outbound::Notice { .. } => None,
+            Outbound::Refund { .. }
+            | Outbound::Check { .. }
+            | Outbound::Notice { .. }
+            | Outbound::Event { .. } => None,
         })
         .take(ALERTS_SHOWN_MAX)
         .collect();

@@ -110,7 +110,10 @@ async fn claim(
 fn notification_of(line: &OutboxLine) -> Option<Uuid> {
     match line.what {
         Outbound::Notice { notification, .. } => Some(notification),
-        Outbound::Refund { .. } | Outbound::Check { .. } | Outbound::Alert { .. } => None,
+        Outbound::Refund { .. }
+        | Outbound::Check { .. }
+        | Outbound::Alert { .. }
+        | Outbound::Event { .. } => None,
     }
 }
 

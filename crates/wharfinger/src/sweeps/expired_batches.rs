@@ -77,7 +77,7 @@ async fn expire(app: &App, turn: &Turn, id: BatchId) -> Result<Option<(Batch, Re
         let Some(batch) = batch else { return Ok(None) };
         return Ok(Some((batch, reclaim_rest(app, turn, id).await?)));
     }
-    match turn.catalog.end_batch(id, BatchEnding::Expired, app.clock.now()).await? {
+    match turn.catalog.end_batch(id, BatchEnding::Expired, NAME, app.clock.now()).await? {
         BatchEnd::Ended { batch, .. } => Ok(Some((batch, reclaim_rest(app, turn, id).await?))),
         BatchEnd::Refused { .. } | BatchEnd::NotFound => Ok(None),
     }

@@ -116,7 +116,10 @@ pub async fn relay(app: &App) -> Result<u64, CatalogError> {
 fn message(line: &OutboxLine, now: UnixMs) -> Option<Delayed> {
     match line.what {
         Outbound::Check { job, due_at } => Some(delayed(line.id.clone(), job, due_at, now)),
-        Outbound::Refund { .. } | Outbound::Notice { .. } | Outbound::Alert { .. } => None,
+        Outbound::Refund { .. }
+        | Outbound::Notice { .. }
+        | Outbound::Alert { .. }
+        | Outbound::Event { .. } => None,
     }
 }
 

@@ -60,7 +60,7 @@ async fn opened(catalog: &Catalog, sizes: &[u64]) -> (Batch, Vec<File>) {
 }
 
 async fn end(catalog: &Catalog, batch: &Batch, ending: BatchEnding, now: UnixMs) -> BatchEnd {
-    catalog.end_batch(batch.id, ending, now).await.expect("answered")
+    catalog.end_batch(batch.id, ending, "clerk", now).await.expect("answered")
 }
 
 fn refused(batch: &Batch, refusal: Refusal) -> BatchEnd {
@@ -242,7 +242,7 @@ pub(super) async fn an_expired_batch_is_told_of_once(site: &Site) {
     committed(&site.catalog, file::reclaim(&files[2], "late", &POLICY, late).expect("reclaimable")).await;
     let endings = [BatchEnding::Expired; 4].map(|ending| {
         let (catalog, id) = (site.catalog.clone(), batch.id);
-        async move { catalog.end_batch(id, ending, late).await.expect("answered") }
+        async move { catalog.end_batch(id, ending, "clerk", late).await.expect("answered") }
     });
     let answers = all_at_once(endings).await;
     let ended = answers.iter().filter(|answer| matches!(answer, BatchEnd::Ended { called_off: 2, .. }));
@@ -292,7 +292,7 @@ pub(super) async fn adding_races_with_ending(site: &Site) {
             async move { catalog.register(wanted).await.expect("answered") == Registered::Made }
         });
         let (catalog, id) = (site.catalog.clone(), batch.id);
-        let ended = tokio::spawn(async move { catalog.end_batch(id, ending, NOW).await.expect("answered") });
+        let ended = tokio::spawn(async move { catalog.end_batch(id, ending, "clerk", NOW).await.expect("answered") });
         let made = all_at_once(adding).await.into_iter().filter(|made| *made).count();
         let ended = ended.await.expect("no panic");
         let after = site.catalog.batch(batch.id).await.expect("read").expect("there");

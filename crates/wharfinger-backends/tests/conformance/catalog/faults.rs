@@ -23,8 +23,8 @@ const ADA: (&str, &str) = ("harbour", "ada");
 /// Longer than a trial lasts, so that nobody takes a claim away.
 const LEASE: i64 = 1_000 * HOUR;
 
-/// Runs a verb once without a fault, then with each fault at each of its calls. `prepare` makes what the verb
-/// needs; the same verb then makes the same difference every time.
+/// Runs a verb once without a fault, then with each fault at each of its calls, in a process that archives what
+/// happens. `prepare` makes what the verb needs; the same verb then makes the same difference every time.
 async fn try_every_fault<I: Clone>(
     site: &Site,
     prepare: impl AsyncFn(&Catalog) -> I,
@@ -33,7 +33,7 @@ async fn try_every_fault<I: Clone>(
     let counting = Faults::counting();
     let input = prepare(&site.catalog).await;
     let before = site.dump().await;
-    act(&site.faulty(counting.clone()).await, input).await.expect("nothing is wrong yet");
+    act(&site.archiving_with(counting.clone()).await, input).await.expect("nothing is wrong yet");
     let whole = difference(&before, &site.dump().await);
     assert!(!whole.is_empty(), "a verb that changes nothing proves nothing");
     let commit = counting.calls();
@@ -71,11 +71,11 @@ impl Trial<'_> {
         let input = prepare(&site.catalog).await;
         let before = site.dump().await;
         let faults = Faults::at(self.n, self.fault);
-        let catalog = site.faulty(faults.clone()).await;
+        let catalog = site.archiving_with(faults.clone()).await;
         let outcome = act(&catalog, input.clone()).await;
         drop(catalog);
 
-        let reopened = site.another().await;
+        let reopened = site.archiving().await;
         let made = difference(&before, &site.dump().await);
         let happened = made == *self.whole;
         assert!(happened || made.is_empty(), "{place}: half of it happened: {made:?}");
@@ -133,7 +133,7 @@ pub(super) async fn a_fault_never_halves_a_batch(site: &Site) {
             batch
         };
         let ended = async |catalog: &Catalog, batch: Batch| {
-            catalog.end_batch(batch.id, ending, batch.expires_at).await.map(drop)
+            catalog.end_batch(batch.id, ending, "clerk", batch.expires_at).await.map(drop)
         };
         try_every_fault(site, opened, ended).await;
     }

@@ -31,7 +31,10 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
         .into_iter()
         .filter_map(|line| match line.what {
             Outbound::Refund { bytes, epoch } => Some((bytes, epoch)),
-            Outbound::Check { .. } | Outbound::Notice { .. } | Outbound::Alert { .. } => None,
+            Outbound::Check { .. }
+            | Outbound::Notice { .. }
+            | Outbound::Alert { .. }
+            | Outbound::Event { .. } => None,
         })
         .collect()
 }

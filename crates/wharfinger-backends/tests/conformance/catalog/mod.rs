@@ -162,6 +162,13 @@ cases! {
         a_line_waits_for_the_earlier_ones_of_its_subject
         one_subjects_trouble_is_not_anothers
         eight_relays_keep_the_order_of_every_subject;
+    archiving:
+        every_line_of_history_is_an_event
+        nobody_who_does_not_archive_leaves_an_event
+        an_event_says_all_that_is_known
+        what_does_not_happen_leaves_no_event
+        events_are_written_together
+        lines_survive_the_schemas_step;
     telling:
         a_notice_is_told_in_full
         notices_are_told_newest_first_and_to_nobody_else

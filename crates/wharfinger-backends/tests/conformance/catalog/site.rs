@@ -144,7 +144,22 @@ impl Site {
 
     /// The same of a process that tells everybody.
     pub(super) async fn telling(&self) -> Catalog {
-        open_with(&self.url, Faults::none(), false, Tells { webhook: true, slack: true }).await
+        open_with(&self.url, Faults::none(), false, Tells { webhook: true, slack: true, archive: true }).await
+    }
+
+    /// The same of one that tells everybody but the archive.
+    pub(super) async fn telling_people(&self) -> Catalog {
+        let tells = Tells { webhook: true, slack: true, archive: false };
+        open_with(&self.url, Faults::none(), false, tells).await
+    }
+
+    /// The same of one that only archives.
+    pub(super) async fn archiving(&self) -> Catalog {
+        self.archiving_with(Faults::none()).await
+    }
+
+    pub(super) async fn archiving_with(&self, faults: Faults) -> Catalog {
+        open_with(&self.url, faults, false, Tells { archive: true, ..Tells::default() }).await
     }
 
     pub(super) async fn faulty(&self, faults: Faults) -> Catalog {
