@@ -10,7 +10,9 @@ use tokio_util::task::TaskTracker;
 use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
 use wharfinger_backends::broker::{Rabbit, RabbitOptions};
-use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions, Destination, SCHEMA_VERSION};
+use wharfinger_backends::catalog::{
+    Catalog, CatalogError, CatalogOptions, Destination, SCHEMA_VERSION, Tells,
+};
 use wharfinger_backends::faults::Faults;
 use wharfinger_backends::quota::{QuotaError, RedisQuota};
 use wharfinger_backends::webhooks::EndpointError;
@@ -63,6 +65,8 @@ pub struct App {
     pub outbox_bell: Notify,
     /// Rung when there is something to tell the webhook or Slack.
     pub notice_bell: Notify,
+    /// Rung when there is something to archive.
+    pub archive_bell: Notify,
     /// Rung when there is a delayed check to publish.
     pub broker_bell: Notify,
     /// Rung when other processes have bytes to delete.
@@ -216,7 +220,7 @@ impl App {
             job_max_attempts: settings.job_max_attempts,
             connections_max: DATABASE_CONNECTIONS_MAX,
             beside_redis: settings.quota_redis.is_some(),
-            tells: notify::tells(&settings.notify),
+            tells: Tells { archive: settings.ingest.archive, ..notify::tells(&settings.notify) },
         })
         .await?;
         match opening {
@@ -268,6 +272,7 @@ impl App {
             cleanup_bell: Notify::new(),
             outbox_bell: Notify::new(),
             notice_bell: Notify::new(),
+            archive_bell: Notify::new(),
             broker_bell: Notify::new(),
             wake_bell: Notify::new(),
             check_bell: TimedBell::default(),

@@ -17,6 +17,7 @@ pub async fn cancel(app: &App, caller: &Caller, id: BatchId) -> Result<BatchGran
             tracing::info!(batchId = %id, tenant = %batch.tenant, action = "cancelled", files = called_off,
                 "a batch was called off");
             app.check_bell.ring_for(now);
+            app.archive_bell.notify_one();
             batch
         }
         BatchEnd::Refused { batch, refusal: Refusal::Ended(BatchStatus::Cancelled) } => batch,

@@ -32,7 +32,10 @@ pub async fn complete(app: &App, caller: &Caller, id: BatchId) -> Result<Complet
         .collect()
         .await;
     match app.catalog.end_batch(id, BatchEnding::Completed, &caller.actor(), app.clock.now()).await? {
-        BatchEnd::Ended { batch, .. } => Ok(Completion { batch, files }),
+        BatchEnd::Ended { batch, .. } => {
+            app.archive_bell.notify_one();
+            Ok(Completion { batch, files })
+        }
         BatchEnd::Refused { batch, refusal } => match refusal {
             Refusal::Ended(BatchStatus::Completed) => Ok(Completion { batch, files }),
             Refusal::Ended(ended) => Err(VerbError::BatchGone(ended)),

@@ -1,8 +1,8 @@
 //! What clients send, taken whole or not at all.
 
-use bytes::Bytes;
 use wharfinger_events::body::{self, BadBody, Piece};
 use wharfinger_events::encoding::{Encoding, NotInflated, inflate};
+use wharfinger_lifecycle::id::TenantId;
 
 use super::room::Hold;
 use super::{Ingest, NotTaken};
@@ -97,9 +97,9 @@ impl Ingest {
     }
 
     /// Events of our own: each a JSON object.
-    pub async fn keep(&self, tenant: &str, events: &[String]) -> Result<(), Refusal> {
-        let body = Bytes::from(events.join("\n"));
-        let pieces = body::read(&body, &self.envelope(tenant), &self.limits())?;
+    pub async fn keep(&self, tenant: &TenantId, events: &[String]) -> Result<(), Refusal> {
+        let body = events.join("\n");
+        let pieces = body::read(body.as_bytes(), &self.envelope(tenant.as_str()), &self.limits())?;
         let mut hold = self.room.hold();
         if !hold.grow(pieces.iter().map(|piece| piece.lines.len()).sum()) {
             return Err(NotTaken::NoRoom.into());

@@ -2,6 +2,7 @@
 //! waits on disk and goes on when it does.
 
 pub mod accept;
+pub mod archive;
 mod batch;
 mod health;
 pub mod recover;

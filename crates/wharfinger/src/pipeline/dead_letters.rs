@@ -27,6 +27,7 @@ pub async fn redrive(app: &App, caller: &Caller, job: JobId) -> Result<DeadLette
     }
     tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "a dead letter is redriven");
     app.pipeline.bell.notify_one();
+    app.archive_bell.notify_one();
     Ok(letter)
 }
 

@@ -63,17 +63,20 @@ fn follow(app: &App, file: FileId, recovered: &Recovered, actor: &str) {
                 "a stuck file is begun anew");
             metric::stuck_recovered("reEnqueued");
             app.pipeline.bell.notify_one();
+            app.archive_bell.notify_one();
         }
         Recovered::GivenUp { tenant, why } => {
             tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "permanentlyFailed",
                 "a stuck file is given up");
             metric::stuck_recovered("permanentlyFailed");
             app.notice_bell.notify_one();
+            app.archive_bell.notify_one();
         }
         Recovered::Quarantined { tenant, why } => {
             tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "quarantined",
                 "a stuck file is quarantined");
             app.notice_bell.notify_one();
+            app.archive_bell.notify_one();
         }
         Recovered::Waits | Recovered::InWork { .. } | Recovered::MovedOn => {}
     }

@@ -81,6 +81,9 @@ pub async fn lease(
             held.extend(app.catalog.claim_stage(claim).await?);
         }
     }
+    if !held.is_empty() {
+        app.archive_bell.notify_one();
+    }
     let handed = futures::stream::iter(held).map(|held| hand_out(app, caller, held, lease_ms));
     let leased: Vec<Option<Leased>> = handed.buffered(HAND_OUT_AT_ONCE).collect().await;
     Ok(leased.into_iter().flatten().collect())

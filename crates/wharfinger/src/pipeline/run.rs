@@ -216,7 +216,11 @@ async fn claim(app: &App, stage: Stage, limit: usize, of: Claimable) -> Result<V
         plan: app.plan.clone(),
         now: app.clock.now(),
     };
-    app.catalog.claim_stage(claim).await
+    let held = app.catalog.claim_stage(claim).await?;
+    if !held.is_empty() {
+        app.archive_bell.notify_one();
+    }
+    Ok(held)
 }
 
 /// Ends what has ended; what could not be stays for the next round.
@@ -271,6 +275,9 @@ async fn end_each(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogErro
 /// What follows from the end of a stage outside the catalog.
 pub(super) fn follow(app: &App, ended: Ended) {
     metric::stage_ended(ended);
+    if ended != Ended::LeaseLost {
+        app.archive_bell.notify_one();
+    }
     match ended {
         Ended::Next(_) => app.pipeline.bell.notify_one(),
         Ended::Ready | Ended::Failed | Ended::Quarantined => app.notice_bell.notify_one(),

@@ -78,7 +78,10 @@ async fn expire(app: &App, turn: &Turn, id: BatchId) -> Result<Option<(Batch, Re
         return Ok(Some((batch, reclaim_rest(app, turn, id).await?)));
     }
     match turn.catalog.end_batch(id, BatchEnding::Expired, NAME, app.clock.now()).await? {
-        BatchEnd::Ended { batch, .. } => Ok(Some((batch, reclaim_rest(app, turn, id).await?))),
+        BatchEnd::Ended { batch, .. } => {
+            app.archive_bell.notify_one();
+            Ok(Some((batch, reclaim_rest(app, turn, id).await?)))
+        }
         BatchEnd::Refused { .. } | BatchEnd::NotFound => Ok(None),
     }
 }

@@ -152,6 +152,7 @@ pub(crate) async fn register(app: &App, wanted: Registration) -> Result<Option<U
     let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_look_at).min();
     match quota::register(app, wanted).await? {
         Registered::Made => {
+            app.archive_bell.notify_one();
             if let Some(at) = first_look_at {
                 app.check_bell.ring_for(at);
                 app.broker_bell.notify_one();

@@ -124,6 +124,9 @@ fn follow_up(app: &App, change: &Change) {
     if change.notice.is_some() {
         app.notice_bell.notify_one();
     }
+    if !change.steps.is_empty() {
+        app.archive_bell.notify_one();
+    }
     if change.cleanup.is_some() {
         app.landings.stop(change.after.id);
         app.cleanup_bell.notify_one();

@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use wharfinger_backends::catalog::Destination;
 use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
+use crate::ingest;
 use crate::notify;
 use crate::pipeline::search;
 use crate::quota::refunds;
@@ -24,6 +26,7 @@ use crate::worker::messages::{self, Broker};
 const CHECK_PAUSE_MS_MAX: i64 = 5_000;
 const REAPER_PAUSE_MS_MAX: i64 = 5_000;
 const NOTICE_PAUSE_MS_MAX: i64 = 5_000;
+const ARCHIVE_PAUSE_MS_MAX: i64 = 5_000;
 /// After an error of the catalog.
 const ERROR_PAUSE_MS: i64 = 1_000;
 const CLOCK_PAUSE_MS: i64 = 60_000;
@@ -33,6 +36,7 @@ const REDIS_PAUSE: Duration = Duration::from_secs(1);
 const BROKER_PAUSE: Duration = Duration::from_secs(10);
 const RELAY_PAUSE: Duration = Duration::from_secs(2);
 const REAPER_GATHERS: Duration = Duration::from_millis(50);
+const ARCHIVE_GATHERS: Duration = Duration::from_millis(100);
 const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
 const COUNTER_PAUSE_MS: i64 = 3_600_000;
@@ -198,6 +202,36 @@ pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
             () = app.notice_bell.notified() => {}
             () = stop.cancelled() => {}
         }
+    }
+}
+
+/// Archives what happens to files. What other processes wrote down is found by looking, a little later. Where nothing more
+/// is to be archived, what waits already is.
+pub(super) async fn archive(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        if !app.settings.ingest.archive
+            && app.catalog.outbox_depth(Destination::Archive).await.is_ok_and(|(waiting, _)| waiting == 0)
+        {
+            return stop.cancelled().await;
+        }
+        let archived = async {
+            ingest::archive::relay(&app, &stop).await?;
+            app.catalog.next_outbox_at(Destination::Archive).await
+        };
+        let due_at = archived.await.unwrap_or_else(|error| {
+            tracing::warn!(job = "archive", error = %error, "events could not be archived");
+            None
+        });
+        let now = app.clock.now();
+        // What is due and was not taken is another's for now, or there is nobody yet to take it.
+        let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + ARCHIVE_PAUSE_MS_MAX);
+        tokio::select! {
+            () = app.clock.sleep_until(at) => {}
+            () = app.archive_bell.notified() => {}
+            () = stop.cancelled() => {}
+        }
+        // Events come in showers: many of them cost hardly more than one.
+        stop.run_until_cancelled(tokio::time::sleep(ARCHIVE_GATHERS)).await;
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{ingest, pipeline};
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each with the roles that need it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 18] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app, stop))),
     ("vector copies", &[Worker], |app, stop| Box::pin(loops::vector_copies(app, stop))),
@@ -34,6 +34,7 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 18] = [
     ("events to store", &[Ingest], |app, stop| Box::pin(ingest::upload::run(app, stop))),
     ("spool recovery", &[Ingest], |app, stop| Box::pin(ingest::recover::run(app, stop))),
     ("spool age", &[Ingest], |app, stop| Box::pin(ingest::recover::limit_age(app, stop))),
+    ("archive", &[Ingest], |app, stop| Box::pin(loops::archive(app, stop))),
     ("clock", &ProcessRole::ALL, |app, stop| Box::pin(loops::clock_keeping(app, stop))),
     ("store mark", &[Worker, Sweeper], |app, stop| Box::pin(loops::store_mark(app, stop))),
     ("metrics", &ProcessRole::ALL, |app, stop| Box::pin(loops::metrics_upkeep(app, stop))),

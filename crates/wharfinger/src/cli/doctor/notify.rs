@@ -44,6 +44,7 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
     for (what, destination, is_there) in [
         ("webhook", Destination::Webhook, webhook.is_some()),
         ("slack", Destination::Slack, settings.notify.slack.is_some()),
+        ("archive", Destination::Archive, settings.ingest.archive),
     ] {
         match catalog.outbox_depth(destination).await {
             Ok((waiting, Some(oldest))) if is_there => findings.push(good(

@@ -1,6 +1,7 @@
 //! Events: the real program with the role `ingest`, a store that is there or not, and what arrives in it.
 
 mod accept;
+mod archive;
 mod batches;
 mod damage;
 mod disk;

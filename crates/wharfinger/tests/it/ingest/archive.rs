@@ -1,0 +1,79 @@
+//! What happens to files, archived as events: all of it, also what waited while nobody took any.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wharfinger::worker::Supervisor;
+
+use super::{PATIENCE, below, lines};
+use crate::test_app::{Database, Ground, on_each_database};
+
+on_each_database!(every_step_of_a_file_is_archived_once, what_waits_is_archived_after_it_was_switched_off);
+
+const SETTINGS: [(&str, &str); 2] = [("AUDIT_TO_INGEST", "true"), ("INGEST_BATCH_AGE_MS", "20")];
+
+/// The archived events by their ids; a repeat is the same event.
+fn archived(blobs: &Path) -> BTreeMap<String, Value> {
+    let stored = below(&blobs.join("RAW"));
+    let events = stored.values().flat_map(|gz| lines(gz)).map(|line| {
+        assert_eq!(line["tenant"], "t");
+        (line["body"]["id"].as_str().expect("an id").to_owned(), line["body"].clone())
+    });
+    events.collect()
+}
+
+async fn until_archived(blobs: &Path, count: usize) -> Vec<String> {
+    let started = Instant::now();
+    loop {
+        let events = archived(blobs);
+        if events.len() >= count {
+            let mut kinds: Vec<(u64, String)> = events
+                .values()
+                .map(|event| {
+                    let version = event["version"].as_u64().expect("a version");
+                    (version, event["type"].as_str().expect("a type").to_owned())
+                })
+                .collect();
+            kinds.sort();
+            return kinds.into_iter().map(|(_, kind)| kind).collect();
+        }
+        assert!(started.elapsed() < PATIENCE, "{events:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn every_step_of_a_file_is_archived_once(database: Database) {
+    let ground = Ground::with(database, &SETTINGS);
+    let server = ground.start().await;
+    server.app.start_ingest().await.expect("events are taken");
+    let supervisor = Supervisor::start(&server.app).await;
+    let me = server.me();
+    let id = me.upload("crate.txt", b"hello").await;
+    me.delete(&format!("/api/v2/files/{id}")).await.expect(204);
+    let kinds = until_archived(&ground.blob_dir(), 4).await;
+    assert_eq!(kinds, ["file.registered", "file.uploaded", "file.ready", "file.deleted"]);
+    for event in archived(&ground.blob_dir()).values() {
+        assert_eq!((&event["fileId"], &event["tenant"]), (&Value::from(id.clone()), &Value::from("t")));
+        assert_eq!((&event["user"], &event["fileName"]), (&Value::from("u"), &Value::from("crate.txt")));
+    }
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM outbox WHERE destination = 'archive'").await, 0);
+    supervisor.stop().await;
+}
+
+async fn what_waits_is_archived_after_it_was_switched_off(database: Database) {
+    let ground = Ground::with(database, &SETTINGS);
+    let server = ground.start().await;
+    let id = server.me().upload("crate.txt", b"hello").await;
+    drop(server);
+    assert_ne!(ground.scalar("SELECT COUNT(*) FROM outbox WHERE destination = 'archive'").await, 0);
+    let server = ground.start_but("AUDIT_TO_INGEST", "false").await;
+    server.app.start_ingest().await.expect("events are taken");
+    let supervisor = Supervisor::start(&server.app).await;
+    until_archived(&ground.blob_dir(), 3).await;
+    server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM outbox WHERE destination = 'archive'").await, 0);
+    supervisor.stop().await;
+    assert_eq!(archived(&ground.blob_dir()).len(), 3, "and nothing after that");
+}
