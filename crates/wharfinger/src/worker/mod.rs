@@ -10,6 +10,7 @@ pub use supervisor::Supervisor;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
+use crate::ingest;
 use crate::notify;
 use crate::pipeline;
 use crate::quota;
@@ -33,5 +34,6 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     }
     quota::refunds::relay(app).await?;
     notify::relay(app, &CancellationToken::new()).await?;
+    ingest::archive::relay(app, &CancellationToken::new()).await?;
     Ok(())
 }
