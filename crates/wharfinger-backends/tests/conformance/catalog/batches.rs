@@ -292,7 +292,8 @@ pub(super) async fn adding_races_with_ending(site: &Site) {
             async move { catalog.register(wanted).await.expect("answered") == Registered::Made }
         });
         let (catalog, id) = (site.catalog.clone(), batch.id);
-        let ended = tokio::spawn(async move { catalog.end_batch(id, ending, "clerk", NOW).await.expect("answered") });
+        let ended =
+            tokio::spawn(async move { catalog.end_batch(id, ending, "clerk", NOW).await.expect("answered") });
         let made = all_at_once(adding).await.into_iter().filter(|made| *made).count();
         let ended = ended.await.expect("no panic");
         let after = site.catalog.batch(batch.id).await.expect("read").expect("there");
