@@ -1,9 +1,10 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans|stuck|abandoned>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans|stuck|abandoned|events|spool|outage>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod abandoned;
 mod catalog;
 mod engines;
+mod events;
 mod idle;
 mod jobs;
 mod limits;
@@ -32,12 +33,15 @@ async fn main() -> std::process::ExitCode {
         Some("stages") => stages::run().await,
         Some("stuck") => stuck::run().await,
         Some("abandoned") => abandoned::run().await,
+        Some("events") => events::run().await,
+        Some("spool") => events::spool::run(),
+        Some("outage") => events::outage::run().await,
         Some("search") => search::run().await,
         Some("s3") => s3::run().await,
         Some("put") => s3::put::run().await,
         _ => {
             eprintln!(
-                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans | stuck | abandoned"
+                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans | stuck | abandoned | events | spool | outage"
             );
             return std::process::ExitCode::from(2);
         }

@@ -76,6 +76,22 @@ impl Server {
             .collect()
     }
 
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let answer = client().get(format!("{}/metrics", self.url)).send().await.expect("metrics");
+        let text = answer.text().await.expect("text");
+        let of_name = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
+        of_name.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// How long it takes until a metric is so.
+    pub(crate) async fn until_metric(&self, name: &str, is_so: impl Fn(f64) -> bool) -> Duration {
+        let started = Instant::now();
+        while !is_so(self.metric(name).await) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        started.elapsed()
+    }
+
     pub(crate) fn blob_dir(&self) -> PathBuf {
         self.folder.path().join("data/blobs")
     }
