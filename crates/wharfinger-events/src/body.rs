@@ -53,7 +53,8 @@ pub enum BadBody {
 /// All events of a body, or the first thing that is wrong with it.
 pub fn read(body: &[u8], envelope: &Envelope, limits: &Limits) -> Result<Vec<Piece>, BadBody> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
-    let mut writer = Writer { body, envelope, limits, done: Vec::new(), open: Piece::default(), bytes: 0 };
+    let mut writer =
+        Writer { body, envelope, limits, done: Vec::new(), open: Piece::default(), bytes: 0, read_bytes: 0 };
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
         None => return Err(BadBody::Empty),
         Some(b'[') => writer.take_array()?,
@@ -70,6 +71,8 @@ struct Writer<'a> {
     done: Vec<Piece>,
     open: Piece,
     bytes: usize,
+    /// Of the body, about.
+    read_bytes: usize,
 }
 
 impl<'a> Writer<'a> {
@@ -142,6 +145,12 @@ impl<'a> Writer<'a> {
         if is_full {
             self.done.push(std::mem::take(open));
         }
+        if open.events == 0 {
+            // Once, rather than by doubling: what is left of the body, and something for what is added.
+            let left = self.body.len().saturating_sub(self.read_bytes);
+            open.lines.reserve((left + left / 2).clamp(length, self.limits.piece_bytes.max(length)));
+        }
+        self.read_bytes += event.len();
         open.lines.extend_from_slice(&self.envelope.before);
         match memchr::memchr2(b'\n', b'\r', event.as_bytes()) {
             None => open.lines.extend_from_slice(event.as_bytes()),

@@ -142,7 +142,16 @@ impl Spool {
         let written = durable::write_pair(&folder, name, gz, meta.as_bytes());
         let mut inner = self.lock();
         inner.index.expected(at);
-        written?;
+        if let Err(error) = written {
+            // A folder that does not take it is not tried again; the next batch gets another.
+            if inner.shard == Some(at) {
+                inner.shard = None;
+            }
+            if inner.index.is_empty_shard(at) {
+                let _ = fs::remove_dir(&folder);
+            }
+            return Err(error.into());
+        }
         inner.index.insert(name.clone(), Entry { folder: at, bytes, events });
         inner.note_added(name);
         Ok(evicted)

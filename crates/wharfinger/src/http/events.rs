@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequestParts as _, Request, State};
 use axum::http::{StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -26,6 +26,7 @@ pub(super) struct Accepted {
     accepted: usize,
 }
 
+const FIRST_BYTES_MAX: usize = 1 << 20;
 /// Who sends more than may be taken reads the answer only if we read on.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -86,6 +87,8 @@ enum NotRead {
 
 async fn read(ingest: &Arc<Ingest>, body: &mut Body) -> Result<Incoming, NotRead> {
     let mut incoming = ingest.incoming();
+    // Room is taken as it comes: who announces much and sends nothing holds nothing.
+    incoming.expect(usize::try_from(body.size_hint().lower()).unwrap_or(0).min(FIRST_BYTES_MAX));
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(|_| NotRead::Broken)?.into_data() {
             incoming.add(&data).map_err(NotRead::Refused)?;

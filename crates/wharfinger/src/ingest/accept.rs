@@ -29,6 +29,11 @@ pub struct Incoming {
 }
 
 impl Incoming {
+    /// So much is announced; more or less may come.
+    pub fn expect(&mut self, bytes: usize) {
+        self.bytes.reserve_exact(bytes.min(self.bytes_max));
+    }
+
     pub fn add(&mut self, chunk: &[u8]) -> Result<(), Refusal> {
         if self.bytes.len() + chunk.len() > self.bytes_max {
             return Err(NotInflated::TooLarge.into());

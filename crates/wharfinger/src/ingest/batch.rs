@@ -100,8 +100,9 @@ pub(super) struct WriterOptions {
     pub(super) batch_bytes: usize,
     pub(super) batch_age: Duration,
     pub(super) instance: String,
-    /// None: nothing is put on disk before it is answered for.
-    pub(super) segments: Option<SegmentFolder>,
+    /// Ours as long as we live, whether or not anything is put on disk before it is answered for.
+    pub(super) segments: SegmentFolder,
+    pub(super) writes_segments: bool,
     pub(super) clock: Clock,
     pub(super) room: Room,
     /// Where counting begins: unlike that of any process before.
@@ -265,9 +266,9 @@ impl Writer {
         let unix = self.options.clock.now().div_euclid(1_000);
         let name = BatchName::new(unix, &self.options.instance, self.options.counter);
         self.options.counter += 1;
-        let segment = match &self.options.segments {
-            None => None,
-            Some(folder) => Some(folder.create(&name).map_err(|error| not_on_disk(&error))?),
+        let segment = match self.options.writes_segments {
+            false => None,
+            true => Some(self.options.segments.create(&name).map_err(|error| not_on_disk(&error))?),
         };
         Ok(Open {
             name,

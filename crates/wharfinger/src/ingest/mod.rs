@@ -39,6 +39,8 @@ const EVENT_BYTES_MAX: usize = 1 << 20;
 const EVENT_DEPTH_MAX: usize = 64;
 /// A store that does not answer in this time has not answered.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// And the time that the bytes take on a slow line.
+const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 /// Threads that pack.
 const PACKERS_MAX: usize = 4;
 
@@ -105,7 +107,8 @@ impl Ingest {
             batch_bytes: settings.batch_bytes,
             batch_age: Duration::from_millis(settings.batch_age_ms),
             instance: instance.to_owned(),
-            segments: (settings.ack == Ack::Disk).then_some(segments),
+            writes_segments: settings.ack == Ack::Disk,
+            segments,
             clock: clock.clone(),
             room: room.clone(),
             // Two processes that count from the same number would write over each other's batches.
@@ -217,9 +220,10 @@ impl Ingest {
     async fn put(&self, folder: EventsFolder, name: &BatchName, gz: Bytes) -> Result<(), BlobError> {
         let key = ObjectKey::events(folder, &name.place())
             .map_err(|bad| BlobError::Refused(format!("{name}: {bad}")))?;
+        let patience = ATTEMPT_TIMEOUT + Duration::from_secs(gz.len() as u64 / BYTES_PER_SECOND_MIN);
         let put = self.store.put(&key, gz, Over::Anything);
         let late = |_| Err(BlobError::Unavailable("no answer in time".into()));
-        let outcome = tokio::time::timeout(ATTEMPT_TIMEOUT, put).await.unwrap_or_else(late);
+        let outcome = tokio::time::timeout(patience, put).await.unwrap_or_else(late);
         match &outcome {
             Ok(()) => {
                 if self.health.succeeded() {

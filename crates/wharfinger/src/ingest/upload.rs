@@ -23,6 +23,8 @@ const UPLOADS_MAX: usize = 4;
 /// After this a batch waits on disk.
 const DEADLINE: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// A process that stops uploads for so long; the rest goes to disk.
+const STOPPING_UPLOADS: Duration = Duration::from_secs(4);
 /// Of an attempt that is under way when the process is told to stop.
 const LAST_ATTEMPT: Duration = Duration::from_secs(3);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -33,22 +35,23 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
     let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
     let mut packed = ingest.packed.lock().await;
     let mut under_way = FuturesUnordered::new();
-    let (mut is_open, mut is_stopping) = (true, false);
+    let (mut is_open, mut hurries_at): (bool, Option<Instant>) = (true, None);
     while is_open || !under_way.is_empty() {
-        let may_take = is_open && (under_way.len() < UPLOADS_MAX || ingest.health.is_in_doubt());
+        let hurries = hurries_at.is_some_and(|at| Instant::now() >= at);
+        let is_full = under_way.len() >= UPLOADS_MAX;
+        let may_take = is_open && (!is_full || hurries || ingest.health.is_in_doubt());
         tokio::select! {
             batch = packed.recv(), if may_take => match batch {
                 Some(batch) => {
-                    let goes_to_disk = under_way.len() >= UPLOADS_MAX;
-                    under_way.push(ingest.see_off(batch, goes_to_disk, &stop));
+                    under_way.push(ingest.see_off(batch, is_full || hurries, &stop));
                 }
                 None => is_open = false,
             },
             Some(()) = under_way.next() => {}
             // Meanwhile the store may have come into doubt.
             () = tokio::time::sleep(LOOK_AGAIN), if is_open && !may_take => {}
-            () = stop.cancelled(), if !is_stopping => {
-                is_stopping = true;
+            () = stop.cancelled(), if hurries_at.is_none() => {
+                hurries_at = Some(Instant::now() + STOPPING_UPLOADS);
                 ingest.close();
             }
         }

@@ -7,13 +7,12 @@ use wharfinger_backends::catalog::Abandoned;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 
+use super::turn::page_files;
 use super::{Turn, orphan_cleanup};
 use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
 use crate::uploads::look::{Looked, Over};
-
-const PAGE_FILES: usize = 200;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Outcome {
@@ -38,7 +37,7 @@ pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result
     let over = Over::QuietSince(by.quiet_since);
     let mut after: Option<(UnixMs, FileId)> = None;
     loop {
-        let page = app.catalog.files_abandoned(by, after, PAGE_FILES).await?;
+        let page = app.catalog.files_abandoned(by, after, page_files(app)).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
         if turn.is_cut_short() {

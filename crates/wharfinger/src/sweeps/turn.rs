@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{Catalog, Fence};
+use wharfinger_backends::catalog::{Catalog, Dialect, Fence};
 use wharfinger_lifecycle::id::FileId;
 
 use super::ByHand;
@@ -28,6 +28,14 @@ pub struct Turn {
     is_dry_run: bool,
     /// Cancelled when nothing new is to be begun.
     stop: CancellationToken,
+}
+
+/// How many files are ended in one transaction. On SQLite all who write wait for it: fewer of them, more often.
+pub(super) fn page_files(app: &App) -> usize {
+    match app.catalog.dialect() {
+        Dialect::Sqlite => 50,
+        Dialect::Postgres => 200,
+    }
 }
 
 impl Turn {

@@ -7,13 +7,13 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
 use super::Turn;
+use super::turn::page_files;
 use crate::app::App;
 use crate::uploads::look::{Looked, Over};
 use crate::uploads::{VerbError, land};
 
 pub const NAME: &str = "upload-window";
 
-const PAGE_FILES: usize = 200;
 const KEYS_PER_STEP: usize = 1_000;
 const NOTICES_PER_STEP: usize = 1_000;
 /// How long owners can read what they were told.
@@ -54,7 +54,7 @@ async fn look_at_due(app: &App, turn: &Turn, status: Status, outcome: &mut Outco
     let now = app.clock.now();
     let mut after = None;
     loop {
-        let due = app.catalog.files_to_look_at(status, now, after, PAGE_FILES).await?;
+        let due = app.catalog.files_to_look_at(status, now, after, page_files(app)).await?;
         let Some(last) = due.last() else { return Ok(()) };
         after = Some(*last);
         if turn.is_cut_short() {
