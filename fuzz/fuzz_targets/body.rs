@@ -13,7 +13,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let (kind, body) = input;
     let encoding = [Encoding::Identity, Encoding::Gzip, Encoding::Zstd][usize::from(kind % 3)];
     let Ok(body) = inflate(encoding, body, 1 << 20, |_| true) else { return };
-    let Ok(pieces) = read(&body, &Envelope::new(1_750_000_000, "tenant", "host"), &LIMITS) else { return };
+    let Ok(pieces) = read(&body, &Envelope::new(1_750_000_000, "tenant", "host"), &LIMITS, &mut |_| true) else { return };
     for piece in pieces {
         assert!(piece.events <= LIMITS.piece_events);
         let mut lines = 0;

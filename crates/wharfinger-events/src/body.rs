@@ -45,21 +45,39 @@ pub enum BadBody {
     Empty,
     #[error("line {line}: {problem}")]
     Line { line: usize, problem: String },
+    /// There was no room for its lines at this moment.
+    #[error("there is no room for it now")]
+    NoRoom,
     /// With what is added to each event.
     #[error("its events make more than {bytes_max} bytes with what is added to each")]
     TooLarge { bytes_max: usize },
 }
 
-/// All events of a body, or the first thing that is wrong with it.
-pub fn read(body: &[u8], envelope: &Envelope, limits: &Limits) -> Result<Vec<Piece>, BadBody> {
+/// All events of a body, or the first thing that is wrong with it. `room` is asked before more is written, with how many
+/// bytes it takes.
+pub fn read(
+    body: &[u8],
+    envelope: &Envelope,
+    limits: &Limits,
+    room: &mut dyn FnMut(usize) -> bool,
+) -> Result<Vec<Piece>, BadBody> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
-    let mut writer =
-        Writer { body, envelope, limits, done: Vec::new(), open: Piece::default(), bytes: 0, read_bytes: 0 };
+    let mut writer = Writer {
+        body,
+        envelope,
+        limits,
+        done: Vec::new(),
+        open: Piece::default(),
+        bytes: 0,
+        read_bytes: 0,
+        held_bytes: 0,
+        room,
+    };
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
         None => return Err(BadBody::Empty),
         Some(b'[') => writer.take_array()?,
         Some(_) if writer.begins_with_a_whole_line() => writer.take_lines()?,
-        Some(_) => writer.take_values()?,
+        Some(_) => writer.take_values().map_err(|bad| writer.blame_first_line().unwrap_or(bad))?,
     }
     Ok(writer.end())
 }
@@ -73,7 +91,11 @@ struct Writer<'a> {
     bytes: usize,
     /// Of the body, about.
     read_bytes: usize,
+    held_bytes: usize,
+    room: &'a mut dyn FnMut(usize) -> bool,
 }
+
+const STEP_BYTES: usize = 16 << 10;
 
 impl<'a> Writer<'a> {
     /// An object that goes on in the next line is one that was laid out for people.
@@ -81,6 +103,20 @@ impl<'a> Writer<'a> {
         let first = self.body.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty());
         let parsed = serde_json::from_slice::<&RawValue>(first.unwrap_or_default());
         !parsed.is_err_and(|error| error.is_eof())
+    }
+
+    /// Where the second line is an event by itself, the first one was cut off and not laid out.
+    fn blame_first_line(&self) -> Option<BadBody> {
+        fn whole(line: &[u8]) -> Result<&RawValue, serde_json::Error> {
+            serde_json::from_slice(line)
+        }
+        let lines = self.body.split(|byte| *byte == b'\n').enumerate();
+        let mut lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
+        let (at, first) = lines.next()?;
+        let problem = in_a_line(&whole(first).err()?);
+        let (_, second) = lines.next()?;
+        whole(second).ok().filter(|event| event.get().starts_with('{'))?;
+        Some(BadBody::Line { line: at + 1, problem })
     }
 
     fn take_lines(&mut self) -> Result<(), BadBody> {
@@ -144,6 +180,13 @@ impl<'a> Writer<'a> {
             || (open.events > 0 && open.lines.len() + length > self.limits.piece_bytes);
         if is_full {
             self.done.push(std::mem::take(open));
+        }
+        if self.bytes > self.held_bytes {
+            let more = (self.bytes - self.held_bytes).max(STEP_BYTES);
+            if !(self.room)(more) {
+                return Err(BadBody::NoRoom);
+            }
+            self.held_bytes += more;
         }
         if open.events == 0 {
             // Once, rather than by doubling: what is left of the body, and something for what is added.
@@ -257,7 +300,7 @@ mod tests {
     };
 
     fn read_with(body: &[u8], limits: &Limits) -> Result<Vec<Piece>, BadBody> {
-        read(body, &Envelope::new(1_750_000_000, "a \"tenant\"", "host"), limits)
+        read(body, &Envelope::new(1_750_000_000, "a \"tenant\"", "host"), limits, &mut |_| true)
     }
 
     /// What stands in the lines as bodies.
@@ -313,6 +356,7 @@ mod tests {
     fn the_first_bad_line_is_named_and_nothing_is_taken() {
         for (body, line, problem) in [
             ("{\"a\":1}\n{\"a\":}\n{bad\n", 2, "expected value at column 6"),
+            ("{\"a\":1\n{\"a\":2}\n", 1, "EOF while parsing an object at column 6"),
             ("{}\n\n{}{}\n", 3, "trailing characters at column 3"),
             ("{}\n{\"a\":1\n", 2, "EOF while parsing an object at column 6"),
             ("{}\n7\n", 2, "an event must be a JSON object"),
@@ -350,6 +394,25 @@ mod tests {
         assert!(events(brackets).is_ok(), "brackets in a text and beside each other are no depth");
         assert!(bad_line(format!("{{\"a\":{}}}", "[".repeat(100_000))).1.contains("expected value"));
         assert_eq!(events("{}\n".repeat(5_000)), Err(BadBody::TooLarge { bytes_max: 100_000 }));
+    }
+
+    #[test]
+    fn room_is_asked_for_before_lines_are_made() {
+        let body = "{}\n".repeat(1_000);
+        let (mut asked, mut refused) = (0, false);
+        let taken = read(body.as_bytes(), &Envelope::new(1, "t", "i"), &LIMITS, &mut |bytes| {
+            asked += bytes;
+            refused = asked > 40_000;
+            !refused
+        });
+        assert!(refused && taken == Err(BadBody::NoRoom), "{asked}");
+        let mut asked = 0;
+        let pieces = read(body.as_bytes(), &Envelope::new(1, "t", "i"), &LIMITS, &mut |bytes| {
+            asked += bytes;
+            true
+        });
+        let made: usize = pieces.expect("sound").iter().map(|piece| piece.lines.len()).sum();
+        assert!(asked >= made && asked < made + STEP_BYTES, "{asked} for {made}");
     }
 
     #[test]

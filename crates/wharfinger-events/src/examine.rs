@@ -54,18 +54,15 @@ fn salvage(gz: &[u8], why: String) -> Examined {
     Examined::Damaged { why, readable, lines }
 }
 
-/// Of lines that a crash may have cut off: how many bytes reach to the end of the last sound one, and how many of them
-/// are sound.
+/// Of lines that a crash may have cut off: how many bytes reach to the end of the last whole one, and how many of them are
+/// sound. Where one is not, that is damage, and no crash's doing.
 pub fn whole_lines(lines: &[u8]) -> (usize, u64) {
-    let (mut end, mut sound, mut start) = (0, 0, 0);
+    let (mut start, mut sound) = (0, 0);
     for at in memchr::memchr_iter(b'\n', lines) {
-        if is_json(&lines[start..at]) {
-            end = at + 1;
-            sound += 1;
-        }
+        sound += u64::from(is_json(&lines[start..at]));
         start = at + 1;
     }
-    (end, sound)
+    (start, sound)
 }
 
 /// Not a tree: only whether it could be one.
@@ -192,8 +189,9 @@ mod tests {
     fn what_a_crash_cut_off_is_not_counted() {
         assert_eq!(whole_lines(b"{\"a\":1}\n{\"a\":2}\n{\"a\":"), (16, 2));
         assert_eq!(whole_lines(b"{\"a\":1}\n{\"a\":2}"), (8, 1), "its end may be missing");
-        assert_eq!(whole_lines(b"{}\n\0\0\0\0\n\0\0"), (3, 1));
+        assert_eq!(whole_lines(b"{}\n\0\0\0\0"), (3, 1));
         assert_eq!(whole_lines(b"{}\n\0\0\n{}\n"), (9, 2), "what is in the middle stays to be seen");
+        assert_eq!(whole_lines(b"{}\n{\"a\":#}\n"), (11, 1), "and so does what is at the end");
         assert_eq!(whole_lines(b""), (0, 0));
     }
 

@@ -234,8 +234,13 @@ impl App {
         }
         let (blobs, disk, standing) =
             open_blobs(opening, &settings, secrets, &catalog, &clock, &faults, &public_url).await?;
-        let redis_gate = open_redis(&settings, &catalog, &faults).await?;
-        let broker = open_broker(&settings, &faults).await?;
+        // Events need neither.
+        let (redis_gate, broker) = match opening {
+            Opening::ToTakeEvents => (None, None),
+            Opening::ToServe | Opening::Beside => {
+                (open_redis(&settings, &catalog, &faults).await?, open_broker(&settings, &faults).await?)
+            }
+        };
         let notifier = Notifier::new(&settings.notify, &faults)?;
         let tokens = TokenKeys::load(&settings, secrets)?;
         let policy = UploadPolicy {

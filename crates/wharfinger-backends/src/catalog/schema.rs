@@ -51,7 +51,11 @@ impl Write for Migrate {
             }
             let text = text
                 .replace("{bytes}", tx.dialect().pick("COLLATE BINARY", "COLLATE \"C\""))
-                .replace("{blob}", tx.dialect().pick("BLOB", "BYTEA"));
+                .replace("{blob}", tx.dialect().pick("BLOB", "BYTEA"))
+                .replace(
+                    "{outbox alone}",
+                    tx.dialect().pick("", "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;"),
+                );
             for statement in statements(&text) {
                 tx.run_built(statement, args![]).await?;
             }

@@ -20,10 +20,9 @@ pub(super) fn write_pair(folder: &Path, name: &BatchName, data: &[u8], meta: &[u
         for left in [temporary(name.as_str()), temporary(&format!("{name}{META}"))] {
             let _ = fs::remove_file(folder.join(left));
         }
-        // Of a batch that is not there the metadata says nothing.
-        if !folder.join(name.as_str()).exists() {
-            let _ = fs::remove_file(folder.join(format!("{name}{META}")));
-        }
+        // What may be gone after a power cut is not there: the data first, as always.
+        let _ = fs::remove_file(folder.join(name.as_str()));
+        let _ = fs::remove_file(folder.join(format!("{name}{META}")));
     }
     written
 }

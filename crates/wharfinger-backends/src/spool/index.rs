@@ -22,6 +22,7 @@ pub(super) struct Index {
     folders: Vec<Folder>,
     bytes: u64,
     events: u64,
+    sending: Option<BatchName>,
 }
 
 #[derive(Debug)]
@@ -112,6 +113,16 @@ impl Index {
             (_, waiting) => waiting?,
         };
         Some(Held { name: name.clone(), bytes: entry.bytes, events: entry.events, is_stored })
+    }
+
+    pub(super) fn send(&mut self, name: Option<BatchName>) {
+        self.sending = name;
+    }
+
+    pub(super) fn oldest_to_remove(&self) -> Option<BatchName> {
+        let of_waiting = self.waiting.keys().find(|name| self.sending.as_ref() != Some(name));
+        let of_aside = self.aside.keys().find(|name| self.sending.as_ref() != Some(name));
+        of_waiting.into_iter().chain(of_aside).min().cloned()
     }
 
     pub(super) fn oldest_of_all(&self) -> Option<BatchName> {

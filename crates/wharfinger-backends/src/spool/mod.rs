@@ -120,23 +120,22 @@ impl Spool {
         &self.turf.root
     }
 
-    /// Puts a batch on disk to stay, after the oldest ones have made room; answers what had to go. The same name again
-    /// is the same batch.
+    /// Puts a batch on disk to stay; then the oldest make room for it, and the answer is what had to go. The same name
+    /// again is the same batch.
     pub fn save(&self, name: &BatchName, gz: &[u8], events: u64) -> Result<Gone, NotSaved> {
         let bytes = gz.len() as u64;
         if bytes > self.bytes_max {
             return Err(NotSaved::TooLarge { bytes, bytes_max: self.bytes_max });
         }
-        let (at, folder, evicted) = {
+        let (at, folder) = {
             let mut inner = self.lock();
-            let evicted = self.make_room(&mut inner, bytes);
             let at = match inner.index.entry(name) {
                 Some(entry) => entry.folder,
                 None => self.shard(&mut inner)?,
             };
             // So that nobody takes the folder away meanwhile.
             inner.index.expect(at);
-            (at, self.turf.root.join(inner.index.folder(at)), evicted)
+            (at, self.turf.root.join(inner.index.folder(at)))
         };
         let meta = format!("{{\"num_events\":{events}}}");
         let written = durable::write_pair(&folder, name, gz, meta.as_bytes());
@@ -154,13 +153,13 @@ impl Spool {
         }
         inner.index.insert(name.clone(), Entry { folder: at, bytes, events });
         inner.note_added(name);
-        Ok(evicted)
+        Ok(self.make_room(&mut inner))
     }
 
-    fn make_room(&self, inner: &mut Inner, bytes: u64) -> Gone {
+    fn make_room(&self, inner: &mut Inner) -> Gone {
         let mut gone = Gone::default();
-        while inner.index.bytes() + bytes > self.bytes_max {
-            let Some(name) = inner.index.oldest_of_all() else { break };
+        while inner.index.bytes() > self.bytes_max {
+            let Some(name) = inner.index.oldest_to_remove() else { break };
             if let Some(entry) = inner.index.entry(&name).copied() {
                 gone.add(&entry);
             }
@@ -203,6 +202,11 @@ impl Spool {
         self.lock().index.set_aside(name, until, is_stored);
     }
 
+    /// It is being sent: no limit takes it away meanwhile. None: nothing is.
+    pub fn send(&self, name: Option<&BatchName>) {
+        self.lock().index.send(name.cloned());
+    }
+
     fn path(&self, inner: &Inner, name: &BatchName) -> Option<PathBuf> {
         let entry = inner.index.entry(name)?;
         Some(self.turf.root.join(inner.index.folder(entry.folder)).join(name.as_str()))
@@ -242,7 +246,7 @@ impl Spool {
         let mut gone = Gone::default();
         loop {
             let mut inner = self.lock();
-            let Some(name) = inner.index.oldest_of_all().filter(|name| name.unix() < before_unix) else {
+            let Some(name) = inner.index.oldest_to_remove().filter(|name| name.unix() < before_unix) else {
                 return gone;
             };
             if let Some(entry) = inner.index.entry(&name).copied() {

@@ -38,7 +38,6 @@ impl SegmentFolder {
     pub fn open(root: &Path) -> io::Result<(SegmentFolder, Vec<Leftover>)> {
         let slot = |number: u32| root.join(number.to_string());
         let mut turf = Turf::first_free((0..SLOTS_MAX).map(slot))?;
-        sync_folder(root)?;
         let mut left = Vec::new();
         for number in 0..SLOTS_MAX {
             let folder = slot(number);
@@ -54,7 +53,7 @@ impl SegmentFolder {
     pub fn create(&self, name: &BatchName) -> io::Result<Segment> {
         let path = self.turf.root.join(name.as_str().strip_suffix(GZ).unwrap_or(name.as_str()));
         let file = File::options().write(true).create_new(true).open(&path)?;
-        sync_folder(&self.turf.root)?;
+        sync_folder(&self.turf.root).inspect_err(|_| drop(fs::remove_file(&path)))?;
         Ok(Segment { file, path, length: 0, is_broken: false })
     }
 }

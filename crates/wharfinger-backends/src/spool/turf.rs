@@ -4,6 +4,8 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::durable::sync_folder;
+
 const LOCK: &str = ".wharfinger-lock";
 /// Of processes that found the folder taken.
 const BESIDE: &str = "beside-";
@@ -26,7 +28,7 @@ impl Turf {
 
     pub(super) fn first_free(folders: impl Iterator<Item = PathBuf>) -> io::Result<Turf> {
         for root in folders {
-            fs::create_dir_all(&root)?;
+            make(&root)?;
             if let Some(lock) = lock(&root)? {
                 return Ok(Turf { root, locks: vec![lock] });
             }
@@ -43,6 +45,19 @@ impl Turf {
         let is_free = lock.is_some();
         self.locks.extend(lock);
         Ok(is_free)
+    }
+}
+
+/// A folder that is there after a power cut, too, with all that lead to it.
+fn make(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    make(parent)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => Err(error),
+        _ => sync_folder(parent),
     }
 }
 

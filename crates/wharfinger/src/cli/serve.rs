@@ -60,7 +60,7 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     if app.roles.has(ProcessRole::Ingest) {
         app.start_ingest().await.map_err(not_opened)?;
     }
-    if app.roles.has(ProcessRole::Api) {
+    if app.roles.has_any(&[ProcessRole::Api, ProcessRole::Ingest]) {
         app.tokens.refresh(app.clock.now()).await;
     }
     let supervisor = Supervisor::start(&app).await;

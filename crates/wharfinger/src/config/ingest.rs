@@ -43,7 +43,7 @@ const REQUESTS_IN_MEMORY_MIN: u64 = 4;
 impl IngestSettings {
     pub(super) fn from_values(values: &Values, data_dir: &Path) -> Result<IngestSettings, BadSetting> {
         let inflated_bytes_max = values.size("INGEST_MAX_INFLATED_BYTES", 1 << 10, 1 << 30)?;
-        let memory_bytes = values.size("INGEST_MEMORY_BYTES", 1 << 20, 1 << 40)?;
+        let memory_bytes = values.size("INGEST_MEMORY_BYTES", 4 << 20, 1 << 40)?;
         if memory_bytes < REQUESTS_IN_MEMORY_MIN * inflated_bytes_max {
             let problem = format!(
                 "must be at least {REQUESTS_IN_MEMORY_MIN} times INGEST_MAX_INFLATED_BYTES: a request of that size \
@@ -51,11 +51,24 @@ impl IngestSettings {
             );
             return Err(BadSetting::new("INGEST_MEMORY_BYTES", problem));
         }
+        let batch_bytes = values.size("INGEST_BATCH_BYTES", 1 << 10, 1 << 30)?;
+        if memory_bytes < REQUESTS_IN_MEMORY_MIN * batch_bytes {
+            let problem = format!(
+                "must be at most INGEST_MEMORY_BYTES / {REQUESTS_IN_MEMORY_MIN}: such a batch would never close"
+            );
+            return Err(BadSetting::new("INGEST_BATCH_BYTES", problem));
+        }
+        let ack = ack(&values.text("INGEST_ACK")?)?;
+        let archive = truth("AUDIT_TO_INGEST", values)?;
+        if archive && ack == Ack::Memory {
+            let problem = "an archive has no gaps: it needs INGEST_ACK=disk or stored";
+            return Err(BadSetting::new("AUDIT_TO_INGEST", problem));
+        }
         Ok(IngestSettings {
-            ack: ack(&values.text("INGEST_ACK")?)?,
+            ack,
             place: blob_url::events_place(values, data_dir)?,
             batch_events: values.whole("INGEST_BATCH_EVENTS", 1, 10_000_000)? as usize,
-            batch_bytes: values.size("INGEST_BATCH_BYTES", 1 << 10, 1 << 30)? as usize,
+            batch_bytes: batch_bytes as usize,
             batch_age_ms: values.whole("INGEST_BATCH_AGE_MS", 1, 3_600_000)?,
             inflated_bytes_max: inflated_bytes_max as usize,
             memory_bytes: memory_bytes as usize,
@@ -63,7 +76,7 @@ impl IngestSettings {
             spool_dir: values.maybe("DLQ_DIR").map_or_else(|| data_dir.join("dlq"), PathBuf::from),
             spool_age_ms_max: age("DLQ_MAX_AGE", values)?,
             spool_bytes_max: values.size("DLQ_MAX_SIZE_BYTES", 1, 1 << 60)?,
-            archive: truth("AUDIT_TO_INGEST", values)?,
+            archive,
         })
     }
 }

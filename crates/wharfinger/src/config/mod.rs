@@ -307,6 +307,7 @@ mod tests {
             ("INGEST_BLOB_URL", "s3://"),
             ("INGEST_BATCH_EVENTS", "0"),
             ("INGEST_BATCH_BYTES", "1"),
+            ("INGEST_BATCH_BYTES", "128MiB"),
             ("INGEST_BATCH_AGE_MS", "0"),
             ("INGEST_MAX_INFLATED_BYTES", "lots"),
             ("INGEST_MEMORY_BYTES", "1MiB"),

@@ -105,7 +105,9 @@ fn refused(refusal: Refusal, ingest: &Ingest) -> Problem {
         Refusal::Body(BadBody::Line { line, problem }) => Problem::bad_line(line, &problem),
         Refusal::Body(BadBody::TooLarge { bytes_max }) => Problem::too_large("body", bytes_max),
         Refusal::Encoding(NotInflated::TooLarge) => Problem::too_large("body", ingest.bytes_max()),
-        Refusal::Encoding(NotInflated::NoRoom) => Problem::rate_limited(NotTaken::NoRoom),
+        Refusal::Body(BadBody::NoRoom) | Refusal::Encoding(NotInflated::NoRoom) => {
+            Problem::rate_limited(NotTaken::NoRoom)
+        }
         Refusal::Encoding(damaged) => Problem::invalid("body", damaged),
     }
 }

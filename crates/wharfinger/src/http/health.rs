@@ -1,5 +1,7 @@
 //! Whether the process lives, whether its backends answer, and what it has counted.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -51,6 +53,9 @@ struct BackendState {
     enforces: Option<Vec<&'static str>>,
 }
 
+/// Who needs no answer to be ready does not wait for it.
+const UNNEEDED_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Do its backends answer?
 #[utoipa::path(
     get, path = "/readyz", tag = "operations", operation_id = "readyz",
@@ -66,12 +71,17 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         let draining = Readiness { status: "draining", roles, backends: Vec::new() };
         return (StatusCode::SERVICE_UNAVAILABLE, Json(draining));
     }
-    let catalog = app.catalog.ping().await;
-    let blobs = app.blobs.check().await;
-    for (name, error) in [
-        ("catalog", catalog.as_ref().err().map(ToString::to_string)),
-        ("blobs", blobs.as_ref().err().map(ToString::to_string)),
-    ] {
+    // Events wait on disk for the store, and need no catalog: nor does the answer wait for either.
+    let needed = app.roles != Roles::of(ProcessRole::Ingest);
+    let patience = if needed { Duration::MAX } else { UNNEEDED_TIMEOUT };
+    let late = || "no answer in time".to_owned();
+    let (catalog, blobs) = tokio::join!(
+        tokio::time::timeout(patience, app.catalog.ping()),
+        tokio::time::timeout(patience, app.blobs.check()),
+    );
+    let catalog = catalog.map_or_else(|_| Err(late()), |ping| ping.map_err(|error| error.to_string()));
+    let blobs = blobs.map_or_else(|_| Err(late()), |check| check.map_err(|error| error.to_string()));
+    for (name, error) in [("catalog", catalog.as_ref().err()), ("blobs", blobs.as_ref().err())] {
         if let Some(error) = error {
             tracing::warn!(backend = name, error = %error, "not ready");
         }
@@ -80,8 +90,6 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         Dialect::Sqlite => "sqlite",
         Dialect::Postgres => "postgres",
     };
-    // Events wait on disk for the store, and need no catalog.
-    let needed = app.roles != Roles::of(ProcessRole::Ingest);
     let mut backends = vec![
         BackendState { name: "catalog", kind, ok: catalog.is_ok(), needed, enforces: None },
         BackendState {

@@ -1,11 +1,11 @@
 //! What clients send, taken whole or not at all.
 
-use wharfinger_events::body::{self, BadBody, Piece};
+use wharfinger_events::body::{self, BadBody, Limits, Piece};
 use wharfinger_events::encoding::{Encoding, NotInflated, inflate};
 use wharfinger_lifecycle::id::TenantId;
 
 use super::room::Hold;
-use super::{Ingest, NotTaken};
+use super::{EVENT_BYTES_MAX, Ingest, NotTaken};
 use crate::uploads::Caller;
 
 /// Larger bodies are looked through beside the threads that answer.
@@ -92,23 +92,22 @@ impl Ingest {
                 })?;
             incoming = Incoming { bytes: inflated, hold: room, ..incoming };
         }
-        let pieces = body::read(&incoming.bytes, &self.envelope(tenant), &self.limits())?;
-        drop(incoming);
         let mut hold = self.room.hold();
-        match hold.grow(pieces.iter().map(|piece| piece.lines.len()).sum()) {
-            true => Ok((pieces, hold)),
-            false => Err(NotTaken::NoRoom.into()),
-        }
+        let room = &mut |bytes| hold.grow(bytes);
+        let pieces = body::read(&incoming.bytes, &self.envelope(tenant), &self.limits(), room)?;
+        hold.shrink_to(pieces.iter().map(|piece| piece.lines.len()).sum());
+        Ok((pieces, hold))
     }
 
     /// Events of our own: each a JSON object.
     pub async fn keep(&self, tenant: &TenantId, events: &[String]) -> Result<(), Refusal> {
         let body = events.join("\n");
-        let pieces = body::read(body.as_bytes(), &self.envelope(tenant.as_str()), &self.limits())?;
+        // What is let in from outside may be less than what we say ourselves.
+        let limits =
+            Limits { event_bytes_max: EVENT_BYTES_MAX, lines_bytes_max: usize::MAX, ..self.limits() };
         let mut hold = self.room.hold();
-        if !hold.grow(pieces.iter().map(|piece| piece.lines.len()).sum()) {
-            return Err(NotTaken::NoRoom.into());
-        }
+        let room = &mut |bytes| hold.grow(bytes);
+        let pieces = body::read(body.as_bytes(), &self.envelope(tenant.as_str()), &limits, room)?;
         Ok(self.append(pieces, hold).await?)
     }
 }

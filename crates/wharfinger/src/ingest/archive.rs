@@ -13,7 +13,7 @@ use wharfinger_lifecycle::retry::Backoff;
 use super::Ingest;
 use crate::app::App;
 
-const CLAIM_LINES: usize = 2_000;
+const CLAIM_LINES: usize = 1_000;
 /// Ingest may promise to answer only when events are in the object store.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer than our patience. Whoever dies with lines in hand holds them up this long.

@@ -84,6 +84,23 @@ pub(super) struct Packed {
     pub(super) segment: Option<PathBuf>,
     pub(super) tickets: Vec<Arc<Ticket>>,
     pub(super) hold: Hold,
+    pub(super) under_way: UnderWay,
+}
+
+/// Counts a batch that is closed and not at its end yet, whatever ends it.
+pub(super) struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    fn one_more(all: &Arc<AtomicUsize>) -> UnderWay {
+        all.fetch_add(1, Ordering::SeqCst);
+        UnderWay(all.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 struct Closed {
@@ -93,6 +110,7 @@ struct Closed {
     segment: Option<PathBuf>,
     tickets: Vec<Arc<Ticket>>,
     hold: Hold,
+    under_way: UnderWay,
 }
 
 pub(super) struct WriterOptions {
@@ -100,8 +118,8 @@ pub(super) struct WriterOptions {
     pub(super) batch_bytes: usize,
     pub(super) batch_age: Duration,
     pub(super) instance: String,
-    /// Ours as long as we live, whether or not anything is put on disk before it is answered for.
-    pub(super) segments: SegmentFolder,
+    pub(super) segments: Arc<SegmentFolder>,
+    /// Whether anything is put on disk before it is answered for.
     pub(super) writes_segments: bool,
     pub(super) clock: Clock,
     pub(super) room: Room,
@@ -137,8 +155,8 @@ fn pack_all(to_pack: &Mutex<Receiver<Closed>>, packed: &UnboundedSender<Packed>)
         let gz = Bytes::from(packer.pack(&batch.lines));
         drop(batch.lines);
         batch.hold.shrink_to(gz.len());
-        let Closed { name, events, segment, tickets, hold, .. } = batch;
-        if packed.send(Packed { name, gz, events, segment, tickets, hold }).is_err() {
+        let Closed { name, events, segment, tickets, hold, under_way, .. } = batch;
+        if packed.send(Packed { name, gz, events, segment, tickets, hold, under_way }).is_err() {
             return;
         }
     }
@@ -299,6 +317,7 @@ impl Writer {
             }
             open.lines.truncate(open.durable_bytes);
             open.events = open.durable_events;
+            open.hold.shrink_to(open.durable_bytes);
             if segment.is_broken() {
                 self.close();
             }
@@ -320,7 +339,6 @@ impl Writer {
             let _ = segment.map(std::fs::remove_file);
             return;
         }
-        self.options.under_way.fetch_add(1, Ordering::SeqCst);
         let closed = Closed {
             name: open.name,
             lines: open.lines,
@@ -328,6 +346,7 @@ impl Writer {
             segment,
             tickets: open.tickets,
             hold: open.hold,
+            under_way: UnderWay::one_more(&self.options.under_way),
         };
         // Who packs lives as long as we do.
         let _ = self.closed.send(closed);

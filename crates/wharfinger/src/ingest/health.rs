@@ -67,6 +67,14 @@ impl Health {
         }
     }
 
+    /// Who was to try it had nothing to try it with.
+    pub fn was_not_tried(&self) {
+        let mut state = self.state();
+        if state.rests_until.is_some() {
+            state.rests_until = Some(Instant::now());
+        }
+    }
+
     pub fn rests_until(&self) -> Option<Instant> {
         self.state().rests_until
     }
@@ -93,6 +101,10 @@ mod tests {
             assert!(health.may_try() && !health.may_try(), "one of those who ask");
             assert!(!health.gave_up(0.5), "no news");
         }
+        tokio::time::advance(PAUSE_MAX * 2).await;
+        assert!(health.may_try() && !health.may_try());
+        health.was_not_tried();
+        assert!(health.may_try() && !health.may_try(), "another may, at once");
         assert!(health.succeeded() && !health.is_in_doubt() && health.may_try() && health.may_try());
         assert!(!health.succeeded());
     }

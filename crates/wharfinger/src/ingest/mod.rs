@@ -14,7 +14,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,6 +60,12 @@ pub struct Ingest {
     under_way: Arc<AtomicUsize>,
     /// Rung when there may be something to recover.
     recovery_bell: Notify,
+    /// Batches from disk that the store refused, one after the other.
+    refused_in_a_row: AtomicUsize,
+    /// Nothing is sent to the inbox any more.
+    is_closed: RwLock<bool>,
+    /// Ours as long as we live: what lies there is nobody else's to take up.
+    _segments: Arc<SegmentFolder>,
 }
 
 struct Parked {
@@ -99,6 +105,7 @@ impl Ingest {
         // Looked through in every mode: what was left may be of another.
         let (segments, left) = SegmentFolder::open(&settings.segments_dir)
             .map_err(|error| format!("WHARFINGER_DATA_DIR: {}: {error}", settings.segments_dir.display()))?;
+        let segments = Arc::new(segments);
         let room = Room::new(settings.memory_bytes);
         let under_way = Arc::new(AtomicUsize::new(0));
         let (packed_sender, packed) = unbounded_channel();
@@ -108,7 +115,7 @@ impl Ingest {
             batch_age: Duration::from_millis(settings.batch_age_ms),
             instance: instance.to_owned(),
             writes_segments: settings.ack == Ack::Disk,
-            segments,
+            segments: segments.clone(),
             clock: clock.clone(),
             room: room.clone(),
             // Two processes that count from the same number would write over each other's batches.
@@ -135,6 +142,9 @@ impl Ingest {
             parked: Mutex::new(left.into_iter().map(Parked::now).collect()),
             under_way,
             recovery_bell: Notify::new(),
+            refused_in_a_row: AtomicUsize::new(0),
+            is_closed: RwLock::new(false),
+            _segments: segments,
         })
     }
 
@@ -170,7 +180,12 @@ impl Ingest {
             Ack::Stored => return Err(NotTaken::StoreAway),
         };
         let append = Message::Append(Append { pieces, hold, answer });
-        self.inbox.send(append).map_err(|_| NotTaken::Stopping)?;
+        {
+            let is_closed = self.is_closed.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if *is_closed || self.inbox.send(append).is_err() {
+                return Err(NotTaken::Stopping);
+            }
+        }
         match answered {
             None => Ok(()),
             Some(answered) => answered.await.unwrap_or(Err(NotTaken::Stopping)),
@@ -179,6 +194,8 @@ impl Ingest {
 
     /// Nothing is taken any more; what was taken goes its way.
     fn close(&self) {
+        let mut is_closed = self.is_closed.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *is_closed = true;
         // A second time nobody listens.
         let _ = self.inbox.send(Message::Close);
     }

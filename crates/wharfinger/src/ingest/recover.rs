@@ -2,6 +2,7 @@
 //! under load for a small share of the time, and while the store is down not at all but for a trial now and then.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,9 +21,14 @@ use crate::telemetry::events as metric;
 
 /// Of something to do, if nobody rings.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Under load a turn comes after so many times what the last one took.
-const SHARE: u32 = 19;
-const SHARE_PAUSE_MIN: Duration = Duration::from_millis(500);
+/// Under load a turn comes after so many times what the last one took: a fifth of the time, beside four that upload what
+/// is new, so that a twentieth of what the store can take goes to what waits.
+const SHARE: u32 = 4;
+const SHARE_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// One that the store refuses is offered again after this; the others go on meanwhile.
+const REFUSED_MS: i64 = 10_000;
+/// So many different ones in a row, and it is the store.
+const REFUSED_IN_A_ROW_MAX: usize = 2;
 /// What cannot be read or removed is looked at again after this.
 const ASIDE_MS: i64 = 60_000;
 /// The same, for segments.
@@ -50,7 +56,9 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
             }
         } else if ingest.health.may_try() {
             let started = Instant::now();
-            ingest.recover_one().await;
+            if !ingest.recover_one().await {
+                ingest.health.was_not_tried();
+            }
             share_due = Instant::now() + (started.elapsed() * SHARE).max(SHARE_PAUSE_MIN);
         }
     }
@@ -91,20 +99,28 @@ impl Ingest {
             || self.spool.oldest(self.clock.now()).is_some()
     }
 
-    async fn recover_one(&self) {
+    /// Answers whether the store was asked.
+    async fn recover_one(&self) -> bool {
         if let Some(segment) = self.take_parked() {
-            self.recover_segment(segment).await;
-        } else if let Some(held) = self.spool.oldest(self.clock.now()) {
-            self.recover_batch(held).await;
+            return self.recover_segment(segment).await;
         }
+        let Some(held) = self.spool.oldest(self.clock.now()) else { return false };
+        self.spool.send(Some(&held.name));
+        let asked = self.recover_batch(held).await;
+        self.spool.send(None);
+        asked
     }
 
-    async fn recover_batch(&self, held: Held) {
+    async fn recover_batch(&self, held: Held) -> bool {
         if !held.is_stored {
-            let Some(gz) = self.read_batch(&held).await else { return };
+            let Some(gz) = self.read_batch(&held).await else { return false };
             match self.store_examined(&held.name, gz).await {
                 Outcome::Stored => metric::reuploaded(held.events),
-                Outcome::NotNow(error) => return self.give_up_for_now(&error),
+                Outcome::NotNow(error) => {
+                    self.spool.set_aside(&held.name, self.clock.now() + REFUSED_MS, false);
+                    self.refused(&held.name, &error);
+                    return true;
+                }
             }
         }
         let (spool, name) = (self.spool.clone(), held.name.clone());
@@ -114,6 +130,16 @@ impl Ingest {
                 "a batch is stored and could not be removed from the spool");
             self.spool.set_aside(&held.name, self.clock.now() + ASIDE_MS, true);
         }
+        !held.is_stored
+    }
+
+    /// Something may be wrong with this one alone.
+    fn refused(&self, name: &BatchName, error: &BlobError) {
+        tracing::warn!(file = %name, error = %error, "a batch was not taken by the store and is offered again");
+        let in_a_row = self.refused_in_a_row.fetch_add(1, Ordering::SeqCst) + 1;
+        if in_a_row >= REFUSED_IN_A_ROW_MAX || self.health.is_down() {
+            self.give_up_for_now(error);
+        }
     }
 
     async fn read_batch(&self, held: &Held) -> Option<Vec<u8>> {
@@ -122,7 +148,8 @@ impl Ingest {
             Ok(gz) => Some(gz),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 tracing::warn!(file = %held.name, "a batch of the spool was taken away by somebody else");
-                let _ = self.spool.remove(&held.name);
+                let (spool, name) = (self.spool.clone(), held.name.clone());
+                let _ = tokio::task::spawn_blocking(move || spool.remove(&name)).await;
                 None
             }
             Err(error) => {
@@ -153,6 +180,7 @@ impl Ingest {
         match stored {
             Ok(events) => {
                 metric::stored(events);
+                self.refused_in_a_row.store(0, Ordering::SeqCst);
                 Outcome::Stored
             }
             Err(error) => Outcome::NotNow(error),
@@ -165,18 +193,22 @@ impl Ingest {
         gz: Bytes,
         readable: Option<Vec<u8>>,
     ) -> Result<(), BlobError> {
+        // What is in RAW counts as done: it comes last.
+        self.put(EventsFolder::Damaged, name, gz).await?;
         if let Some(readable) = readable {
             self.put(EventsFolder::Raw, name, readable.into()).await?;
         }
-        self.put(EventsFolder::Damaged, name, gz).await?;
         metric::damaged();
         Ok(())
     }
 
-    async fn recover_segment(&self, segment: Leftover) {
-        let Some((gz, events)) = self.pack_segment(&segment).await else { return };
+    /// Answers whether the store was asked.
+    async fn recover_segment(&self, segment: Leftover) -> bool {
+        let Some((gz, events)) = self.pack_segment(&segment).await else { return false };
         if self.is_stored(&segment.name).await {
-            return remove_segment(segment.path).await;
+            self.health.succeeded();
+            remove_segment(segment.path).await;
+            return true;
         }
         match self.store_examined(&segment.name, gz).await {
             Outcome::Stored => {
@@ -184,10 +216,11 @@ impl Ingest {
                 remove_segment(segment.path).await;
             }
             Outcome::NotNow(error) => {
-                self.give_up_for_now(&error);
-                self.park(segment, Duration::ZERO);
+                self.refused(&segment.name, &error);
+                self.park(segment, PARKED_PAUSE);
             }
         }
+        true
     }
 
     /// A batch is stored whole, as it was in memory. What a disk that lied has left of its segment is less than that.
@@ -201,14 +234,14 @@ impl Ingest {
     /// None: there is nothing in it, or it cannot be read now.
     async fn pack_segment(&self, segment: &Leftover) -> Option<(Vec<u8>, u64)> {
         let path = segment.path.clone();
-        let packing = tokio::task::spawn_blocking(move || -> std::io::Result<(Vec<u8>, u64)> {
+        let packing = tokio::task::spawn_blocking(move || -> std::io::Result<Option<(Vec<u8>, u64)>> {
             let lines = std::fs::read(path)?;
             let (end, events) = whole_lines(&lines);
-            Ok((Packer::default().pack(&lines[..end]), events))
+            Ok((end > 0).then(|| (Packer::default().pack(&lines[..end]), events)))
         });
         match packing.await.ok()? {
-            Ok((gz, events)) if events > 0 => Some((gz, events)),
-            Ok(_) => {
+            Ok(Some(packed)) => Some(packed),
+            Ok(None) => {
                 remove_segment(segment.path.clone()).await;
                 None
             }

@@ -1,7 +1,6 @@
 //! Closed batches to the store, several at a time, again after failures; what it does not take goes to the spool.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -21,7 +20,7 @@ use crate::telemetry::events::{self as metric, Dropped};
 
 const UPLOADS_MAX: usize = 4;
 /// After this a batch waits on disk.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// A process that stops uploads for so long; the rest goes to disk.
 const STOPPING_UPLOADS: Duration = Duration::from_secs(4);
@@ -39,7 +38,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
     while is_open || !under_way.is_empty() {
         let hurries = hurries_at.is_some_and(|at| Instant::now() >= at);
         let is_full = under_way.len() >= UPLOADS_MAX;
-        let may_take = is_open && (!is_full || hurries || ingest.health.is_in_doubt());
+        let may_take = is_open && (!is_full || hurries || ingest.spills());
         tokio::select! {
             batch = packed.recv(), if may_take => match batch {
                 Some(batch) => {
@@ -48,7 +47,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
                 None => is_open = false,
             },
             Some(()) = under_way.next() => {}
-            // Meanwhile the store may have come into doubt.
+            // Meanwhile there may be another way for it.
             () = tokio::time::sleep(LOOK_AGAIN), if is_open && !may_take => {}
             () = stop.cancelled(), if hurries_at.is_none() => {
                 hurries_at = Some(Instant::now() + STOPPING_UPLOADS);
@@ -60,6 +59,12 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
 }
 
 impl Ingest {
+    /// A store that is down gets nothing but trials. One that only failed is waited for while there is room.
+    fn spills(&self) -> bool {
+        self.health.is_down()
+            || (self.health.is_in_doubt() && self.room.free_bytes() < self.settings.memory_bytes / 2)
+    }
+
     /// Brings a batch to the store or, as a rule, to disk; whoever waits for it is told.
     async fn see_off(&self, batch: Packed, goes_to_disk: bool, stop: &CancellationToken) {
         let stored = !goes_to_disk && self.upload(&batch, stop).await;
@@ -80,8 +85,8 @@ impl Ingest {
             (false, Ack::Memory | Ack::Disk) => self.spool(&batch).await,
         }
         // Only now is there room for others.
-        drop(batch.hold);
-        if self.under_way.fetch_sub(1, Ordering::SeqCst) == 1 {
+        drop((batch.hold, batch.under_way));
+        if self.is_idle() {
             self.recovery_bell.notify_one();
         }
     }

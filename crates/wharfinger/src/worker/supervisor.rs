@@ -38,7 +38,7 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("clock", &ProcessRole::ALL, |app, stop| Box::pin(loops::clock_keeping(app, stop))),
     ("store mark", &[Worker, Sweeper], |app, stop| Box::pin(loops::store_mark(app, stop))),
     ("metrics", &ProcessRole::ALL, |app, stop| Box::pin(loops::metrics_upkeep(app, stop))),
-    ("issuer keys", &[Api], |app, stop| Box::pin(loops::issuer_keys(app, stop))),
+    ("issuer keys", &[Api, Ingest], |app, stop| Box::pin(loops::issuer_keys(app, stop))),
 ];
 
 const RESTART_PAUSE: Duration = Duration::from_secs(1);

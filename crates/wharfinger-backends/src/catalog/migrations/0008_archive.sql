@@ -1,4 +1,6 @@
--- Lines for the archive, each with its event in `message`.
+-- Lines for the archive, each with its event in `message`. What a process that is still at work has not committed yet must
+-- not be dropped with the table.
+{outbox alone}
 CREATE TABLE outbox_to_archive (
     id              TEXT {bytes} PRIMARY KEY,
     destination     TEXT {bytes} NOT NULL

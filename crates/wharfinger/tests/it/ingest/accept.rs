@@ -143,31 +143,35 @@ async fn only_who_has_a_token_is_heard_and_only_where_events_are_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_the_memory_that_is_set_clients_are_asked_to_wait_and_nothing_is_lost() {
-    // Nothing leaves: the batch stays open, and what it holds stays held.
-    let mut wharf = Wharf::new(&[
-        ("INGEST_MAX_INFLATED_BYTES", "256KiB"),
-        ("INGEST_MEMORY_BYTES", "1MiB"),
-        ("INGEST_BATCH_AGE_MS", "3600000"),
-        ("INGEST_BATCH_EVENTS", "1000000"),
-    ]);
+    let (mut wharf, proxy) = Wharf::in_bucket(&[
+        ("INGEST_MAX_INFLATED_BYTES", "1MiB"),
+        ("INGEST_MEMORY_BYTES", "4MiB"),
+        ("INGEST_BATCH_BYTES", "1MiB"),
+    ])
+    .await;
     wharf.start();
     let sender = wharf.sender();
+    // A store that is slow is not one that is away: nothing goes to disk, and what waits for it stays in memory.
+    proxy.stall(true);
+    let noise = |id: u64| format!("{{\"id\":{id},\"noise\":\"{:x}\"}}\n", rand::random::<u128>());
     let mut accepted = 0;
     let (status, retry_after) = loop {
-        let answer = sender.send(of_ids(accepted..accepted + 1_000), &[]).await;
+        let body: String = (accepted..accepted + 2_000).map(noise).collect();
+        let answer = sender.send(body, &[]).await;
         if answer.status() != StatusCode::ACCEPTED {
             break (answer.status(), answer.headers().get("retry-after").cloned());
         }
-        accepted += 1_000;
-        assert!(accepted < 100_000, "memory has no limit");
+        accepted += 2_000;
+        assert!(accepted < 1_000_000, "memory has no limit");
     };
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     assert!(
         retry_after.is_some_and(|seconds| seconds.to_str().is_ok_and(|text| text.parse::<u32>().is_ok()))
     );
-    assert!(accepted >= 3_000, "{accepted}");
+    assert!(accepted >= 4_000, "{accepted}");
+    proxy.stall(false);
+    assert_eq!(wharf.ids_once(accepted as usize).await, (0..accepted).collect::<Vec<_>>());
     wharf.terminate();
-    assert_eq!(wharf.ids().await, (0..accepted).collect::<Vec<_>>(), "stopping stores what is open");
 }
 
 /// A client that is cut off before the last byte has asked for nothing.

@@ -119,7 +119,7 @@ async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
     }
     wharf.until("dlq_files_current", |files| files >= 10.0).await;
     let stop = tokio_util::sync::CancellationToken::new();
-    let clients: Vec<_> = (0..4_u64)
+    let clients: Vec<_> = (0..2_u64)
         .map(|client| {
             let (sender, stop) = (sender.clone(), stop.clone());
             tokio::spawn(async move {
