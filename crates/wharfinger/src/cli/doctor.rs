@@ -2,6 +2,7 @@
 
 mod blobs;
 mod engines;
+mod ingest;
 mod notify;
 
 use std::time::Duration;
@@ -145,6 +146,7 @@ async fn check_the_rest(settings: &Settings, catalog: Option<&Catalog>, findings
     blobs::check(settings, catalog, findings).await;
     engines::check(settings, catalog, findings).await;
     notify::check(settings, catalog, findings).await;
+    ingest::check(settings, findings).await;
 }
 
 async fn check_clock(catalog: &Catalog, clock: &Clock, findings: &mut Vec<Finding>) {

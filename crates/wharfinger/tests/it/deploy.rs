@@ -131,3 +131,36 @@ fn the_container_file() {
         assert!(setting(word).is_some(), "Containerfile: {word} is no setting");
     }
 }
+
+/// Names of metrics in an expression: words with an underscore that are no function and no label.
+fn metrics_in(text: &str) -> Vec<String> {
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let words = text.split(|c: char| !is_word(c)).filter(|word| word.contains('_'));
+    let starts = ["dlq_", "s3_", "ingest_", "http_"];
+    let of_ours = words.filter(|word| starts.iter().any(|start| word.starts_with(start)));
+    of_ours.map(|word| word.trim_end_matches("_count").to_owned()).collect()
+}
+
+#[test]
+fn alerts_and_dashboards_name_metrics_that_there_are() {
+    let known = [
+        read(&deploy("../crates/wharfinger/src/telemetry/events.rs")),
+        read(&deploy("../crates/wharfinger/src/telemetry.rs")),
+    ]
+    .concat();
+    let rules = read(&deploy("prometheus/ingest.rules.yml"));
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read(&deploy("grafana/events.json"))).expect("a dashboard is JSON");
+    let mut named = metrics_in(&rules);
+    for target in
+        dashboard["panels"].as_array().expect("panels").iter().flat_map(|panel| panel["targets"].as_array())
+    {
+        named.extend(
+            target.iter().flat_map(|target| metrics_in(target["expr"].as_str().expect("an expression"))),
+        );
+    }
+    assert!(named.len() > 15, "{named:?}");
+    for name in named {
+        assert!(known.contains(&format!("\"{name}\"")), "{name} is no metric");
+    }
+}

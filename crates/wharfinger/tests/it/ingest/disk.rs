@@ -10,6 +10,9 @@ use crate::test_app::{Database, Ground, START};
 /// The spool's disk is full: what was acknowledged stays where it is, on the other disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
+    if !Mount::is_allowed("a_full_spool_disk_loses_nothing_that_is_on_another_disk") {
+        return;
+    }
     let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
     let spool = wharf.place.path().join("small");
     let _mount = Mount::tmpfs(&spool, "64k");
@@ -33,6 +36,9 @@ async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
 /// What is only in memory and finds no place is dropped, and everybody can see it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_can_be_stored_nowhere_is_counted_as_lost() {
+    if !Mount::is_allowed("what_can_be_stored_nowhere_is_counted_as_lost") {
+        return;
+    }
     let (mut wharf, proxy) =
         Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000"), ("INGEST_ACK", "memory")]).await;
     let spool = wharf.place.path().join("small");
@@ -58,6 +64,9 @@ async fn what_can_be_stored_nowhere_is_counted_as_lost() {
 /// The disk that acknowledged events must be on is full: nothing is acknowledged until it is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_acknowledges_nothing() {
+    if !Mount::is_allowed("a_full_disk_acknowledges_nothing") {
+        return;
+    }
     let mut wharf = Wharf::new(&[("INGEST_BATCH_AGE_MS", "3600000"), ("INGEST_BATCH_EVENTS", "1000000")]);
     let store = wharf.place.path().join("store");
     wharf.shelf = super::Shelf::Disk(store.clone());
@@ -88,6 +97,9 @@ async fn a_full_disk_acknowledges_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spool_that_may_not_be_written_is_waited_out() {
+    if !Mount::is_allowed("a_spool_that_may_not_be_written_is_waited_out") {
+        return;
+    }
     let (mut wharf, proxy) = Wharf::in_bucket(&[]).await;
     let image = wharf.place.path().join("image");
     Mount::format(&image);
@@ -123,6 +135,14 @@ async fn a_spool_that_cannot_be_stops_the_start() {
     );
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stderr.contains("DLQ_DIR"), "{ran:?}");
+    let file = file.display().to_string();
+    let elsewhere = [
+        ("DLQ_DIR", file.as_str()),
+        ("INGEST_BLOB_URL", "s3://nowhere/x"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
+    ];
+    let told = wharf.place.run_with(&elsewhere, &["doctor"]).expect(1).stdout;
+    assert!(told.contains("DLQ_DIR") && told.contains("INGEST_BLOB_URL: s3://nowhere/x"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

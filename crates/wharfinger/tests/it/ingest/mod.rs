@@ -10,7 +10,7 @@ mod outage;
 mod power;
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -308,10 +308,28 @@ pub fn spooled(folder: &Path) -> Vec<String> {
     below(folder).into_keys().filter(|name| name.ends_with(".jsonl.gz")).collect()
 }
 
-/// A file system of its own, gone when dropped. Needs root, as the servers' packages do.
+/// A file system of its own, gone when dropped. Only root may make one.
 pub struct Mount(PathBuf);
 
 impl Mount {
+    /// Whoever may not mount anything cannot run the test, and is told so past what catches the output of tests.
+    pub fn is_allowed(test: &str) -> bool {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = folder.path().display().to_string();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "wharf", &at]).output();
+        let is_allowed = mounted.is_ok_and(|ran| ran.status.success());
+        match is_allowed {
+            true => run("umount", &[&at]),
+            false => {
+                let told = format!(
+                    "\nNOT RUN: {test}: it mounts a file system, which this user may not; run it as root\n"
+                );
+                std::io::stderr().write_all(told.as_bytes()).expect("standard error");
+            }
+        }
+        is_allowed
+    }
+
     pub fn tmpfs(at: &Path, size: &str) -> Mount {
         std::fs::create_dir_all(at).expect("a folder");
         run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "wharf", &at.display().to_string()]);

@@ -1,0 +1,21 @@
+//! Where events go and where they wait, as far as it is anywhere else than usual.
+
+use super::{Finding, bad, good};
+use crate::config::Settings;
+
+pub(super) async fn check(settings: &Settings, findings: &mut Vec<Finding>) {
+    let spool = &settings.ingest.spool_dir;
+    if spool.exists() && !spool.is_dir() {
+        findings.push(bad("events", format!("DLQ_DIR: {} is no folder", spool.display())));
+    }
+    let Some(place) = &settings.ingest.place else { return };
+    let wrong = |error: String| bad("events", format!("INGEST_BLOB_URL: {place}: {error}"));
+    findings.push(match place.connect().await {
+        Err(error) => wrong(error.to_string()),
+        Ok(None) => good("events", format!("go to {place}")),
+        Ok(Some(store)) => match store.check().await {
+            Ok(()) => good("events", format!("go to {place}")),
+            Err(error) => wrong(error.to_string()),
+        },
+    });
+}
