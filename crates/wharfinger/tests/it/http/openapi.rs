@@ -101,6 +101,10 @@ async fn every_call_that_takes_a_body_describes_it() {
         let Some(body) = operation.get("requestBody") else { continue };
         let schema = &body["content"]["application/json"]["schema"];
         assert!(schema.is_object(), "{method} {path}: {body}");
+        // An event is whatever its sender says.
+        if path == "/api/v2/events" {
+            continue;
+        }
         let mut named = Vec::new();
         references(schema, &mut named);
         let [name] = named[..] else { panic!("{method} {path} names one schema: {schema}") };
