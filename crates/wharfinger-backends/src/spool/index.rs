@@ -79,6 +79,12 @@ impl Index {
         self.waiting.get(name).or_else(|| self.aside.get(name).map(|aside| &aside.entry))
     }
 
+    /// What would be lost with it: nothing, if the store has it.
+    pub(super) fn unstored(&self, name: &BatchName) -> Option<&Entry> {
+        let is_stored = self.aside.get(name).is_some_and(|aside| aside.is_stored);
+        self.entry(name).filter(|_| !is_stored)
+    }
+
     pub(super) fn insert(&mut self, name: BatchName, entry: Entry) {
         self.remove(&name);
         self.bytes += entry.bytes;

@@ -49,9 +49,9 @@ pub struct Gone {
 }
 
 impl Gone {
-    fn add(&mut self, entry: &Entry) {
-        self.files += 1;
-        self.events += entry.events;
+    fn add(&mut self, entry: Option<&Entry>) {
+        self.files += u64::from(entry.is_some());
+        self.events += entry.map_or(0, |entry| entry.events);
     }
 }
 
@@ -160,9 +160,7 @@ impl Spool {
         let mut gone = Gone::default();
         while inner.index.bytes() > self.bytes_max {
             let Some(name) = inner.index.oldest_to_remove() else { break };
-            if let Some(entry) = inner.index.entry(&name).copied() {
-                gone.add(&entry);
-            }
+            gone.add(inner.index.unstored(&name));
             // What cannot be removed is not counted any more: the limit is on what we would still send.
             if let Err(error) = self.take_away(inner, &name) {
                 tracing::error!(file = %name, error = %error, "a batch could not be removed from the spool");
@@ -249,9 +247,7 @@ impl Spool {
             let Some(name) = inner.index.oldest_to_remove().filter(|name| name.unix() < before_unix) else {
                 return gone;
             };
-            if let Some(entry) = inner.index.entry(&name).copied() {
-                gone.add(&entry);
-            }
+            gone.add(inner.index.unstored(&name));
             if let Err(error) = self.take_away(&mut inner, &name) {
                 tracing::error!(file = %name, error = %error, "an old batch could not be removed from the spool");
                 inner.forget(&name, &self.turf.root);

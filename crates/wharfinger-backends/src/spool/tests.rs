@@ -219,6 +219,13 @@ fn the_oldest_make_room_and_what_never_fits_is_refused() {
     spool.set_aside(&name(2, 1), i64::MAX, false);
     assert_eq!(spool.save(&name(10, 1), &[0; 20], 5).expect("saved"), Gone { files: 1, events: 5 });
     assert_eq!(spool.status().oldest_unix, Some(9), "what is set aside makes room too");
+    spool.set_aside(&name(9, 1), i64::MAX, true);
+    assert_eq!(
+        spool.save(&name(11, 1), &[0; 50], 5).expect("saved"),
+        Gone::default(),
+        "what is stored is not lost"
+    );
+    assert_eq!(spool.status().oldest_unix, Some(10));
 }
 
 #[test]

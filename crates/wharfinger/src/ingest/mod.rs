@@ -60,8 +60,8 @@ pub struct Ingest {
     under_way: Arc<AtomicUsize>,
     /// Rung when there may be something to recover.
     recovery_bell: Notify,
-    /// Batches from disk that the store refused, one after the other.
-    refused_in_a_row: AtomicUsize,
+    /// The batch from disk that the store refused last, and has taken nothing since.
+    last_refused: Mutex<Option<BatchName>>,
     /// Nothing is sent to the inbox any more.
     is_closed: RwLock<bool>,
     /// Ours as long as we live: what lies there is nobody else's to take up.
@@ -142,7 +142,7 @@ impl Ingest {
             parked: Mutex::new(left.into_iter().map(Parked::now).collect()),
             under_way,
             recovery_bell: Notify::new(),
-            refused_in_a_row: AtomicUsize::new(0),
+            last_refused: Mutex::new(None),
             is_closed: RwLock::new(false),
             _segments: segments,
         })
@@ -229,6 +229,10 @@ impl Ingest {
         self.parked.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    fn last_refused(&self) -> MutexGuard<'_, Option<BatchName>> {
+        self.last_refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn is_idle(&self) -> bool {
         self.under_way.load(Ordering::SeqCst) == 0
     }
@@ -243,6 +247,7 @@ impl Ingest {
         let outcome = tokio::time::timeout(patience, put).await.unwrap_or_else(late);
         match &outcome {
             Ok(()) => {
+                *self.last_refused() = None;
                 if self.health.succeeded() {
                     tracing::info!("the store takes events again");
                     self.recovery_bell.notify_one();

@@ -2,7 +2,6 @@
 //! under load for a small share of the time, and while the store is down not at all but for a trial now and then.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,8 +26,6 @@ const SHARE: u32 = 4;
 const SHARE_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// One that the store refuses is offered again after this; the others go on meanwhile.
 const REFUSED_MS: i64 = 10_000;
-/// So many different ones in a row, and it is the store.
-const REFUSED_IN_A_ROW_MAX: usize = 2;
 /// What cannot be read or removed is looked at again after this.
 const ASIDE_MS: i64 = 60_000;
 /// The same, for segments.
@@ -133,11 +130,11 @@ impl Ingest {
         !held.is_stored
     }
 
-    /// Something may be wrong with this one alone.
+    /// Something may be wrong with this one alone; if another was refused just before, it is the store.
     fn refused(&self, name: &BatchName, error: &BlobError) {
         tracing::warn!(file = %name, error = %error, "a batch was not taken by the store and is offered again");
-        let in_a_row = self.refused_in_a_row.fetch_add(1, Ordering::SeqCst) + 1;
-        if in_a_row >= REFUSED_IN_A_ROW_MAX || self.health.is_down() {
+        let before = self.last_refused().replace(name.clone());
+        if before.is_some_and(|before| before != *name) || self.health.is_down() {
             self.give_up_for_now(error);
         }
     }
@@ -180,7 +177,6 @@ impl Ingest {
         match stored {
             Ok(events) => {
                 metric::stored(events);
-                self.refused_in_a_row.store(0, Ordering::SeqCst);
                 Outcome::Stored
             }
             Err(error) => Outcome::NotNow(error),

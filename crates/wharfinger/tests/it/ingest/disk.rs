@@ -1,11 +1,26 @@
 //! Disks that are full or may not be written, and clocks that are set back.
 
+use harness::proxy::Proxy;
 use reqwest::StatusCode;
 use wharfinger::clock::Clock;
 use wharfinger::worker::Supervisor;
 
 use super::{Mount, Wharf, below, of_ids, run};
 use crate::test_app::{Database, Ground, START};
+
+/// Twenty thousand events while the store is away and the spool's disk is small.
+async fn send_more_than_fits(wharf: &mut Wharf, proxy: &Proxy) -> Mount {
+    let spool = wharf.place.path().join("small");
+    let mount = Mount::tmpfs(&spool, "64k");
+    wharf.set("DLQ_DIR", spool.display());
+    proxy.cut();
+    wharf.start();
+    let sender = wharf.sender();
+    for id in (0..20_000).step_by(1_000) {
+        sender.ids(id..id + 1_000).await;
+    }
+    mount
+}
 
 /// The spool's disk is full: what was acknowledged stays where it is, on the other disk.
 #[tokio::test(flavor = "multi_thread")]
@@ -14,15 +29,7 @@ async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
         return;
     }
     let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
-    let spool = wharf.place.path().join("small");
-    let _mount = Mount::tmpfs(&spool, "64k");
-    wharf.set("DLQ_DIR", spool.display());
-    proxy.cut();
-    wharf.start();
-    let sender = wharf.sender();
-    for id in (0..20_000).step_by(1_000) {
-        sender.ids(id..id + 1_000).await;
-    }
+    let _mount = send_more_than_fits(&mut wharf, &proxy).await;
     while !wharf.place.log().contains("waits in its segment") {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
@@ -41,15 +48,7 @@ async fn what_can_be_stored_nowhere_is_counted_as_lost() {
     }
     let (mut wharf, proxy) =
         Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000"), ("INGEST_ACK", "memory")]).await;
-    let spool = wharf.place.path().join("small");
-    let _mount = Mount::tmpfs(&spool, "64k");
-    wharf.set("DLQ_DIR", spool.display());
-    proxy.cut();
-    wharf.start();
-    let sender = wharf.sender();
-    for id in (0..20_000).step_by(1_000) {
-        sender.ids(id..id + 1_000).await;
-    }
+    let _mount = send_more_than_fits(&mut wharf, &proxy).await;
     wharf.until("dlq_events_dropped_total", |events| events > 0.0).await;
     wharf.until("ingest_memory_bytes_free", |free| free == f64::from(256 << 20)).await;
     let dropped = wharf.metric("dlq_events_dropped_total").await as usize;

@@ -146,6 +146,38 @@ async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
     assert_eq!(ids[..400], up_to(400));
 }
 
+/// A folder stands where one batch is to go: the store takes all but that one.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_batch_that_the_store_never_takes_holds_up_no_other() {
+    let mut wharf = Wharf::new(&[("DLQ_MAX_AGE", "3650d")]);
+    std::fs::create_dir_all(wharf.spool()).expect("the spool");
+    for number in 0..3 {
+        let line = format!("{{\"body\":{{\"id\":{number}}}}}\n");
+        let path = wharf.spool().join(format!("170000000{number}_web_1.jsonl.gz"));
+        std::fs::write(path, super::gzip(line.as_bytes())).expect("a batch");
+    }
+    let taken = wharf.place.data().join("blobs/RAW/2023/11/14/22/1700000000_web_1.jsonl.gz/occupied");
+    std::fs::create_dir_all(&taken).expect("a folder in its place");
+    wharf.start();
+    let refusals = || wharf.place.log().matches("was not taken by the store").count();
+    wharf.until("dlq_files_current", |files| files == 1.0).await;
+    let sender = wharf.sender();
+    for id in 3.. {
+        sender.ids(id..id + 1).await;
+        wharf.until("s3_events_stored_total", |stored| stored == id as f64).await;
+        if refusals() >= 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    assert!(!wharf.place.log().contains("the store does not take events"), "it takes all others");
+    assert_eq!(wharf.metric("dlq_events_enqueued_total").await, 0.0);
+    std::fs::remove_dir_all(taken.parent().expect("the folder")).expect("removed");
+    wharf.until("dlq_files_current", |files| files == 0.0).await;
+    assert_eq!(wharf.ids().await[..3], [0, 1, 2]);
+    wharf.terminate();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_the_store_is_told_when_it_is_away() {
     let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_ACK", "stored")]).await;
