@@ -149,6 +149,13 @@ pub fn redrive(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal>
     Ok(change)
 }
 
+/// Nobody will send it through again: it stays failed, and names no stage to begin at.
+pub fn discard(file: &File, now: UnixMs) -> Change {
+    let mut change = Change::of(file, now);
+    change.after.stage = None;
+    change
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

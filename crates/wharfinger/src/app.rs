@@ -11,10 +11,10 @@ use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
 use wharfinger_backends::broker::{Rabbit, RabbitOptions};
 use wharfinger_backends::catalog::{
-    Catalog, CatalogError, CatalogOptions, Destination, SCHEMA_VERSION, Tells,
+    Catalog, CatalogError, CatalogOptions, Destination, Dialect, SCHEMA_VERSION, Tells,
 };
 use wharfinger_backends::faults::Faults;
-use wharfinger_backends::quota::{QuotaError, RedisQuota};
+use wharfinger_backends::quota::{QuotaError, RedisCache, RedisQuota};
 use wharfinger_backends::webhooks::EndpointError;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
@@ -23,6 +23,8 @@ use wharfinger_lifecycle::processing::Plan;
 
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
+use crate::dashboard::Dashboard;
+use crate::dashboard::cache::Cache;
 use crate::http::auth::TokenKeys;
 use crate::ingest::Ingest;
 use crate::notify::{self, Notifier};
@@ -57,6 +59,8 @@ pub struct App {
     pub notifier: Notifier,
     /// Takes events, once it was started.
     pub ingest: OnceLock<Arc<Ingest>>,
+    /// What is shown of how things stand.
+    pub dashboard: Dashboard,
     pub tokens: TokenKeys,
     pub public_url: String,
     /// Rung when there are new bytes to delete.
@@ -257,6 +261,7 @@ impl App {
             stuck_retries_max: settings.sweeps.stuck_retries_max,
             failures: settings.sweeps.failures,
         };
+        let dashboard = Dashboard::new(open_cache(&settings, &catalog, &faults).await?);
         let app = App {
             settings,
             roles: Roles::all(),
@@ -272,6 +277,7 @@ impl App {
             broker,
             notifier,
             ingest: OnceLock::new(),
+            dashboard,
             tokens,
             public_url,
             cleanup_bell: Notify::new(),
@@ -321,6 +327,16 @@ pub async fn open_redis(
         Err(error) => return Err(OpenError::Quota(format!("{}: {error}", gate.redis.address()))),
     }
     Ok(Some(gate))
+}
+
+/// One process on SQLite sees all that its users write; many see it where Redis keeps the answers.
+async fn open_cache(settings: &Settings, catalog: &Catalog, faults: &Faults) -> Result<Cache, OpenError> {
+    let Some(url) = &settings.quota_redis else {
+        return Ok(Cache::here(settings.dashboard_cache_ms, catalog.dialect() == Dialect::Postgres));
+    };
+    let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
+    let cache = RedisCache::new(url, catalog_id, faults.clone());
+    Ok(Cache::redis(settings.dashboard_cache_ms, cache.map_err(|error| OpenError::Quota(error.to_string()))?))
 }
 
 pub fn rabbit_options(settings: &Settings, faults: &Faults) -> Option<RabbitOptions> {

@@ -9,6 +9,7 @@ pub mod batches;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod dashboard;
 pub mod http;
 pub mod ingest;
 pub mod notify;

@@ -26,7 +26,7 @@ const REQUEST_BUCKETS_S: [f64; 12] =
 pub fn prometheus() -> &'static PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| {
-        let buckets = Matcher::Full("http_request_duration_seconds".into());
+        let buckets = Matcher::Suffix("_request_duration_seconds".into());
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(buckets, &REQUEST_BUCKETS_S)
             .expect("the buckets are not empty")
@@ -52,6 +52,7 @@ pub mod metric {
     use wharfinger_backends::catalog::{CatalogError, Destination, Ended, Scope};
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
+    use wharfinger_lifecycle::stage::Stage;
     use wharfinger_lifecycle::state::Status;
 
     use crate::app::App;
@@ -122,6 +123,14 @@ pub mod metric {
             "Uploads that the last net found and reclaimed: their own check and the window's sweep had not"
         );
         describe_gauge!("cleanup_execution_duration_seconds", "How long the last orphan cleanup took");
+        describe_histogram!(
+            "dashboard_request_duration_seconds",
+            "Time to answer the dashboard's calls, by endpoint"
+        );
+        describe_gauge!("pipeline_queue_depth", "Files that wait for a stage, by queue");
+        describe_gauge!("dead_letters", "Files that no stage will try again unless somebody says so");
+        describe_gauge!("active_batches", "Batches that have not ended");
+        describe_gauge!("sweep_next_run_timestamp_seconds", "When each sweep is due next");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
     }
 
@@ -245,6 +254,19 @@ pub mod metric {
         .record(took.as_secs_f64());
     }
 
+    pub fn dashboard_request(route: &str, took: Duration) {
+        let endpoint = match route {
+            "/api/v2/uploads/dashboard" => "dashboard",
+            "/api/v2/uploads/trend" => "trend",
+            "/api/v2/uploads/stuck" => "stuck",
+            "/api/v2/uploads/orphans" => "orphans",
+            "/api/v2/uploads/stuck/{fileId}/retry" => "retry",
+            "/api/v2/uploads/stuck/retry-all" => "retry-all",
+            _ => return,
+        };
+        histogram!("dashboard_request_duration_seconds", "endpoint" => endpoint).record(took.as_secs_f64());
+    }
+
     /// A number that took long to count is good for some time.
     async fn count_findings(app: &App) -> Result<(), CatalogError> {
         let count_at = || app.pipeline.count_stuck_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -270,11 +292,15 @@ pub mod metric {
         if let Some(ingest) = app.ingest.get() {
             super::events::refresh_gauges(ingest, app.clock.now());
         }
-        let counts = app.catalog.count_by_status().await?;
+        let counts = app.catalog.status_counts(&Scope::All).await?;
         for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
-            let files = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, files)| *files);
-            gauge!("file_pipeline_status", "status" => status.as_str()).set(files as f64);
+            gauge!("file_pipeline_status", "status" => status.as_str()).set(counts.of(status) as f64);
         }
+        for stage in Stage::ALL {
+            gauge!("pipeline_queue_depth", "queue" => stage.queue()).set(counts.waiting_for(stage) as f64);
+        }
+        gauge!("dead_letters").set(counts.dead_letters as f64);
+        gauge!("active_batches").set(app.catalog.count_active_batches(&Scope::All).await? as f64);
         count_findings(app).await?;
         for destination in Destination::ALL {
             let (waiting, _) = app.catalog.outbox_depth(destination).await?;
@@ -286,8 +312,12 @@ pub mod metric {
         }
         // Another process may have been the one to run it.
         for sweep in app.catalog.sweeps().await? {
-            if let (Some(known), Some(at)) = (Sweep::named(&sweep.name), sweep.last_success_at) {
+            let Some(known) = Sweep::named(&sweep.name) else { continue };
+            if let Some(at) = sweep.last_success_at {
                 sweep_succeeded(known.name(), at);
+            }
+            if let Some(at) = sweep.next_run_at {
+                gauge!("sweep_next_run_timestamp_seconds", "sweep" => known.name()).set(at as f64 / 1_000.0);
             }
         }
         let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;

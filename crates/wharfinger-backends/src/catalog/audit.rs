@@ -6,7 +6,7 @@ use super::error::CatalogError;
 use super::sql::args;
 
 /// A rule and a query for the rows that break it, each with a text column `what`.
-const RULES: [(&str, &str); 16] = [
+const RULES: [(&str, &str); 18] = [
     (
         "a tenant is charged for what its files are charged (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
@@ -21,11 +21,13 @@ const RULES: [(&str, &str); 16] = [
     (
         "the counters agree with the files",
         "SELECT COALESCE(c.tenant_id, f.tenant_id) AS what FROM \
-         (SELECT tenant_id, user_id, status, files, charged_bytes FROM file_counts \
+         (SELECT tenant_id, user_id, status, stage, files, charged_bytes FROM file_counts \
          WHERE files <> 0 OR charged_bytes <> 0) c \
-         FULL JOIN (SELECT tenant_id, user_id, pipeline_status AS status, COUNT(*) AS files, \
-         SUM(charged_bytes) AS charged_bytes FROM files GROUP BY tenant_id, user_id, pipeline_status) f \
+         FULL JOIN (SELECT tenant_id, user_id, pipeline_status AS status, \
+         CASE WHEN pipeline_status IN ('queued', 'failed') THEN COALESCE(stage, '') ELSE '' END AS counted_stage, \
+         COUNT(*) AS files, SUM(charged_bytes) AS charged_bytes FROM files GROUP BY 1, 2, 3, 4) f \
          ON f.tenant_id = c.tenant_id AND f.user_id = c.user_id AND f.status = c.status \
+         AND f.counted_stage = c.stage \
          WHERE c.tenant_id IS NULL OR f.tenant_id IS NULL \
          OR c.files <> f.files OR c.charged_bytes <> f.charged_bytes",
     ),
@@ -86,6 +88,24 @@ const RULES: [(&str, &str); 16] = [
         "a completed batch waits for nothing",
         "SELECT f.id AS what FROM files f JOIN upload_batches b ON b.id = f.batch_id \
          WHERE b.status = 'completed' AND f.pipeline_status = 'registered'",
+    ),
+    (
+        "a failed file names the stage that its dead letter stands for",
+        "SELECT f.id AS what FROM files f WHERE f.pipeline_status = 'failed' AND (f.stage IS NULL) <> (NOT EXISTS \
+         (SELECT 1 FROM jobs j WHERE j.file_id = f.id AND j.state = 'dead' AND j.queue LIKE 'file-%'))",
+    ),
+    (
+        "what files came to is counted when they came to it",
+        "SELECT COALESCE(c.tenant_id, f.tenant_id) AS what FROM \
+         (SELECT tenant_id, user_id, outcome, at, files FROM file_outcomes WHERE files <> 0 \
+         AND at > (SELECT MAX(updated_at) FROM files) - 86400000) c \
+         FULL JOIN (SELECT tenant_id, user_id, pipeline_status, ended_at / 900000 * 900000 AS span, COUNT(*) AS files FROM \
+         (SELECT tenant_id, user_id, pipeline_status, CASE pipeline_status WHEN 'ready' THEN COALESCE(ready_at, updated_at) \
+         WHEN 'failed' THEN COALESCE(failed_at, updated_at) ELSE updated_at END AS ended_at FROM files \
+         WHERE pipeline_status IN ('ready', 'failed', 'quarantined')) AS ended GROUP BY 1, 2, 3, 4 \
+         HAVING ended_at / 900000 * 900000 > (SELECT MAX(updated_at) FROM files) - 86400000) f \
+         ON f.tenant_id = c.tenant_id AND f.user_id = c.user_id AND f.pipeline_status = c.outcome AND f.span = c.at \
+         WHERE c.tenant_id IS NULL OR f.tenant_id IS NULL OR c.files <> f.files",
     ),
     (
         "a failed file knows when it failed",

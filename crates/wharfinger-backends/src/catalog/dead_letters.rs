@@ -73,16 +73,28 @@ impl Write for Redrive {
     }
 }
 
+/// The letter goes, and its file no longer says where it would begin again.
 struct Discard {
-    job: JobId,
+    letter: DeadLetter,
+    actor: String,
+    tells: Tells,
+    now: UnixMs,
 }
 
 impl Write for Discard {
     type Answer = bool;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        let files = stage_changes::lock_files(tx, &[self.letter.file]).await?;
         let sql = "DELETE FROM jobs WHERE id = $1 AND state = 'dead'";
-        Ok(Verdict::Commit(tx.run(sql, args![self.job.to_string()]).await? == 1))
+        if tx.run(sql, args![self.letter.job.to_string()]).await? == 0 {
+            return Ok(Verdict::Rollback(false));
+        }
+        for file in files.into_values().filter(|file| file.status == Status::Failed) {
+            stage_changes::write(tx, &[processing::discard(&file, self.now)], &self.actor, self.tells)
+                .await?;
+        }
+        Ok(Verdict::Commit(true))
     }
 }
 
@@ -144,7 +156,7 @@ impl Catalog {
     }
 
     /// The letter goes; the file stays failed.
-    pub async fn discard(&self, job: JobId) -> Result<bool, CatalogError> {
-        self.write(Discard { job }).await
+    pub async fn discard(&self, letter: DeadLetter, actor: &str, now: UnixMs) -> Result<bool, CatalogError> {
+        self.write(Discard { letter, actor: actor.to_owned(), tells: self.tells, now }).await
     }
 }

@@ -14,7 +14,7 @@ use super::files::signed;
 use super::gate::{self, Gate};
 use super::sql::{Tx, args, places, typed_rows};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Tells, batches, cleanups, fresh_id, quotas, stage_changes};
+use super::{Catalog, Tells, batches, cleanups, counters, fresh_id, quotas, stage_changes};
 
 struct EndMany {
     /// In the order of their ids.
@@ -74,7 +74,7 @@ impl Write for EndMany {
         }
         stage_changes::remember_all(tx, &changes, &self.actor, self.tells).await?;
         stage_changes::tell(tx, &changes, self.tells).await?;
-        stage_changes::count(tx, &changes).await?;
+        counters::changed(tx, &changes).await?;
         let mut refunds: BTreeMap<&TenantId, u64> = BTreeMap::new();
         for change in &changes {
             *refunds.entry(&change.after.tenant).or_default() += change.refunded_bytes();
@@ -189,7 +189,7 @@ impl Write for ForgetMany {
         if gone.is_empty() {
             return Ok(Verdict::Rollback(Vec::new()));
         }
-        stage_changes::count_gone(tx, &gone).await?;
+        counters::gone(tx, &gone).await?;
         for batch in gone.iter().filter_map(|file| file.batch).collect::<BTreeSet<_>>() {
             batches::forget_if_empty(tx, batch).await?;
         }

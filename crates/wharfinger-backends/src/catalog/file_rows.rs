@@ -234,24 +234,4 @@ impl Catalog {
             .await?;
         rows.iter().map(|row| Ok((row.int("failed_at")?, row.parsed("id")?))).collect()
     }
-
-    /// How many files are in each status, over everybody; the dead are not counted.
-    pub async fn count_by_status(&self) -> Result<Vec<(Status, u64)>, CatalogError> {
-        let mut reader = self.reader().await?;
-        let rows = reader
-            .tx(&self.faults)
-            .rows(
-                "SELECT status, CAST(SUM(files) AS BIGINT) AS files FROM file_counts \
-                 WHERE status <> 'deleted' GROUP BY status",
-                args![],
-            )
-            .await?;
-        let mut counts = Vec::new();
-        for row in &rows {
-            if let Some(status) = Status::parse(&row.text("status")?) {
-                counts.push((status, row.bytes("files")?));
-            }
-        }
-        Ok(counts)
-    }
 }

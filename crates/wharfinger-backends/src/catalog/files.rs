@@ -1,7 +1,7 @@
 //! Changing files: committing decided changes, and forgetting tombstones.
 
 use wharfinger_lifecycle::file::{Change, File};
-use wharfinger_lifecycle::id::{CleanupId, JobId, TenantId, UserId};
+use wharfinger_lifecycle::id::{CleanupId, JobId};
 use wharfinger_lifecycle::stage::{Stage, show_list};
 use wharfinger_lifecycle::state::Status;
 
@@ -11,7 +11,7 @@ use super::jobs::{self, NewJob};
 use super::notices::{self, NewNotice};
 use super::sql::{Tx, args};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Tells, archive, batches, cleanups, derived, fresh_id, quotas};
+use super::{Catalog, Tells, archive, batches, cleanups, counters, derived, fresh_id, quotas};
 
 /// A decided change with the name of who made it.
 pub(super) struct Commit {
@@ -74,20 +74,7 @@ impl Write for Commit {
 impl Commit {
     async fn settle_accounts(&self, tx: &mut Tx<'_>, held: Option<Gate>) -> Result<(), CatalogError> {
         let (before, after) = (&self.change.before, &self.change.after);
-        if before.status == after.status {
-            if before.charged_bytes != after.charged_bytes {
-                let delta = signed(after.charged_bytes) - signed(before.charged_bytes);
-                count(tx, (&after.tenant, &after.user), after.status, 0, delta).await?;
-            }
-        } else {
-            let mut moves = [
-                (before.status, -1, -signed(before.charged_bytes)),
-                (after.status, 1, signed(after.charged_bytes)),
-            ];
-            // In one order everywhere, or two commits of one user could wait for each other.
-            moves.sort_by_key(|(status, ..)| status.as_str());
-            count_move(tx, after, moves).await?;
-        }
+        counters::changed(tx, std::slice::from_ref(&self.change)).await?;
         if after.charged_bytes > before.charged_bytes {
             return Err(CatalogError::Corrupt(format!("file {} would be charged anew", after.id)));
         }
@@ -142,7 +129,7 @@ impl Write for Forget {
         ] {
             tx.run(sql, args![id.as_str()]).await?;
         }
-        count(tx, (&self.file.tenant, &self.file.user), Status::Deleted, -1, 0).await?;
+        counters::gone(tx, std::slice::from_ref(&self.file)).await?;
         if let Some(batch) = self.file.batch {
             batches::forget_if_empty(tx, batch).await?;
         }
@@ -201,52 +188,6 @@ async fn remember_steps(tx: &mut Tx<'_>, change: &Change, actor: &str) -> Result
         rows.join(", ")
     );
     tx.run_built(sql, args).await?;
-    Ok(())
-}
-
-pub(super) async fn count(
-    tx: &mut Tx<'_>,
-    (tenant, user): (&TenantId, &UserId),
-    status: Status,
-    files: i64,
-    bytes: i64,
-) -> Result<(), CatalogError> {
-    tx.run(
-        "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
-         VALUES ($1, $2, $3, $4, $5) \
-         ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET \
-         files = file_counts.files + excluded.files, \
-         charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-        args![tenant.as_str(), user.as_str(), status.as_str(), files, bytes],
-    )
-    .await?;
-    Ok(())
-}
-
-/// A file goes from one status to another: both counters in one statement.
-async fn count_move(
-    tx: &mut Tx<'_>,
-    owner: &File,
-    [(one, one_files, one_bytes), (other, other_files, other_bytes)]: [(Status, i64, i64); 2],
-) -> Result<(), CatalogError> {
-    tx.run(
-        "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
-         VALUES ($1, $2, $3, $4, $5), ($1, $2, $6, $7, $8) \
-         ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET \
-         files = file_counts.files + excluded.files, \
-         charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-        args![
-            owner.tenant.as_str(),
-            owner.user.as_str(),
-            one.as_str(),
-            one_files,
-            one_bytes,
-            other.as_str(),
-            other_files,
-            other_bytes,
-        ],
-    )
-    .await?;
     Ok(())
 }
 

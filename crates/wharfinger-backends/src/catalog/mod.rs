@@ -7,11 +7,13 @@ mod batches;
 mod chunks;
 mod cleanups;
 mod connect;
+mod counters;
 mod dead_letters;
 mod derived;
 mod endings;
 mod error;
 mod facts;
+mod figures;
 mod file_rows;
 mod files;
 mod gate;
@@ -58,9 +60,11 @@ pub use chunks::{ChunkRow, Embedded};
 pub use cleanups::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
+pub use counters::OUTCOME_SPAN_MS;
 pub use dead_letters::DeadLetter;
 pub use derived::TextPart;
 pub use error::CatalogError;
+pub use figures::{Figures, Outcomes, RecentError, STUCK_COUNTED_MAX, StatusCounts};
 pub use file_rows::{Abandoned, HistoryLine};
 pub use gate::{Gate, GateKeeper, MoveGate, Moved};
 pub use idempotency::KeyUse;
@@ -87,12 +91,12 @@ pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepState, SweepTurn};
 
 use crate::faults::Faults;
 use connect::Elsewhere;
-use sql::{Link, Tx};
+use sql::{Arg, Link, Tx, args};
 use sweeps::Fenced;
 use writer::{Verdict, Write, Writer};
 
 /// Whose rows a caller may see.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     User(TenantId, UserId),
     Tenant(TenantId),
@@ -105,6 +109,22 @@ impl Scope {
             Scope::User(own_tenant, own_user) => own_tenant == tenant && own_user == user,
             Scope::Tenant(own_tenant) => own_tenant == tenant,
             Scope::All => true,
+        }
+    }
+
+    /// A condition for rows with `tenant_id` and `user_id`, to follow another one; its values are added.
+    fn condition(&self, args: &mut Vec<Arg>) -> String {
+        let at = args.len();
+        match self {
+            Scope::All => String::new(),
+            Scope::Tenant(tenant) => {
+                args.extend(args![tenant.as_str()]);
+                format!("AND tenant_id = ${}", at + 1)
+            }
+            Scope::User(tenant, user) => {
+                args.extend(args![tenant.as_str(), user.as_str()]);
+                format!("AND tenant_id = ${} AND user_id = ${}", at + 1, at + 2)
+            }
         }
     }
 }

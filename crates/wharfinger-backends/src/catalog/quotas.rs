@@ -130,13 +130,22 @@ pub(super) async fn give_back(
 }
 
 /// What Redis counts has its truth in the files, of which `file_counts` keeps the sums.
-const SHOW: &str = "SELECT COALESCE(limit_bytes, $2) AS limit_bytes, \
-    CASE WHEN gate = 'database' THEN used_bytes ELSE \
-    (SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) FROM file_counts WHERE tenant_id = $1) \
-    END AS used_bytes, \
-    (SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) FROM file_counts WHERE tenant_id = $1 \
-    AND status IN ('registered', 'deleted')) AS reserved_bytes \
-    FROM quotas WHERE tenant_id = $1";
+macro_rules! select_quotas {
+    ($rest:literal) => {
+        concat!(
+            "SELECT tenant_id, COALESCE(limit_bytes, $2) AS limit_bytes, \
+             CASE WHEN gate = 'database' THEN used_bytes ELSE (SELECT CAST(COALESCE(SUM(c.charged_bytes), 0) AS BIGINT) \
+             FROM file_counts c WHERE c.tenant_id = quotas.tenant_id) END AS used_bytes, \
+             (SELECT CAST(COALESCE(SUM(c.charged_bytes), 0) AS BIGINT) FROM file_counts c \
+             WHERE c.tenant_id = quotas.tenant_id AND c.status IN ('registered', 'deleted')) AS reserved_bytes \
+             FROM quotas ",
+            $rest
+        )
+    };
+}
+
+const SHOW: &str = select_quotas!("WHERE tenant_id = $1");
+const SHOW_ALL: &str = select_quotas!("WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $3");
 
 fn decode(row: &Row) -> Result<Quota, CatalogError> {
     Ok(Quota {
@@ -223,6 +232,19 @@ impl Catalog {
         let row =
             reader.tx(&self.faults).row(SHOW, args![tenant.as_str(), signed(default_limit_bytes)]).await?;
         row.as_ref().map_or(Ok(unused(default_limit_bytes)), decode)
+    }
+
+    /// Those of all tenants behind one, by name.
+    pub async fn quotas(
+        &self,
+        after: &str,
+        limit: usize,
+        default_limit_bytes: u64,
+    ) -> Result<Vec<(TenantId, Quota)>, CatalogError> {
+        let args = args![after, signed(default_limit_bytes), limit as i64];
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows(SHOW_ALL, args).await?;
+        rows.iter().map(|row| Ok((tenant_of(row)?, decode(row)?))).collect()
     }
 
     pub async fn set_limit(&self, tenant: &TenantId, limit_bytes: u64) -> Result<(), CatalogError> {

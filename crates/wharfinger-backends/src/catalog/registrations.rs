@@ -6,16 +6,15 @@ use wharfinger_lifecycle::batch::{Batch, Refusal};
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::{BatchId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::quota::percent_of;
-use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
-use super::files::{count, signed};
+use super::files::signed;
 use super::gate::{self, Gate, GateKeeper};
 use super::idempotency::{self, KeyUse};
 use super::jobs::{self, NewJob};
 use super::sql::{Tx, args, tuples};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Tells, archive, batches, outbox, quotas};
+use super::{Catalog, Tells, archive, batches, counters, outbox, quotas};
 
 /// What is registered together, with all that its transaction holds.
 #[derive(Clone, Debug)]
@@ -183,7 +182,7 @@ impl Registration {
     async fn charge(&self, tx: &mut Tx<'_>) -> Result<Verdict<Registered>, CatalogError> {
         let bytes = self.bytes();
         let owner = (&self.tenant, &self.user);
-        count(tx, owner, Status::Registered, self.files.len() as i64, signed(bytes)).await?;
+        counters::added(tx, self.files.iter().map(|new| &new.file)).await?;
         let limit_bytes = match self.admission {
             Admission::Redis { limit_bytes, .. } => limit_bytes,
             Admission::Database => {

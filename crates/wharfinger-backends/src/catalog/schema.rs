@@ -14,6 +14,7 @@ const STEPS: &[(i64, &str)] = &[
     (6, include_str!("migrations/0006_sweeps.sql")),
     (7, include_str!("migrations/0007_orphan_blobs.sql")),
     (8, include_str!("migrations/0008_archive.sql")),
+    (9, include_str!("migrations/0009_figures.sql")),
 ];
 
 /// The number of the newest step this program knows.
@@ -55,6 +56,10 @@ impl Write for Migrate {
                 .replace(
                     "{outbox alone}",
                     tx.dialect().pick("", "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;"),
+                )
+                .replace(
+                    "{files alone}",
+                    tx.dialect().pick("", "LOCK TABLE files, file_counts IN ACCESS EXCLUSIVE MODE;"),
                 );
             for statement in statements(&text) {
                 tx.run_built(statement, args![]).await?;

@@ -11,7 +11,7 @@ use super::error::CatalogError;
 use super::file_rows::{decode, select_files};
 use super::notices::{self, NewNotice};
 use super::sql::{Tx, args, places, typed_rows};
-use super::{Tells, archive, fresh_id};
+use super::{Tells, archive, counters, fresh_id};
 
 /// Reads these files and keeps others from changing them until the end of the transaction. In one order everywhere.
 pub(super) async fn lock_files(
@@ -43,7 +43,7 @@ pub(super) async fn write(
         remember(tx, some, actor, tells).await?;
     }
     tell(tx, changes, tells).await?;
-    count(tx, changes).await
+    counters::changed(tx, changes).await
 }
 
 /// Tells the owners what these changes have them told.
@@ -139,43 +139,4 @@ async fn remember(
     );
     tx.run_built(sql, args).await?;
     archive::changed(tx, changes, actor, tells).await
-}
-
-/// Each counter once, in one order everywhere: two transactions of one user do not wait for each other in a ring.
-pub(super) async fn count(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
-    let both = changes.iter().flat_map(|change| [(&change.before, -1), (&change.after, 1)]);
-    move_counters(tx, both).await
-}
-
-/// These rows are there no more.
-pub(super) async fn count_gone(tx: &mut Tx<'_>, files: &[File]) -> Result<(), CatalogError> {
-    move_counters(tx, files.iter().map(|file| (file, -1))).await
-}
-
-async fn move_counters(
-    tx: &mut Tx<'_>,
-    files: impl Iterator<Item = (&File, i64)>,
-) -> Result<(), CatalogError> {
-    let mut moved: BTreeMap<(&str, &str, &str), (i64, i64)> = BTreeMap::new();
-    for (file, sign) in files {
-        let owner = (file.tenant.as_str(), file.user.as_str(), file.status.as_str());
-        let (files, bytes) = moved.entry(owner).or_default();
-        *files += sign;
-        *bytes += sign * super::files::signed(file.charged_bytes);
-    }
-    moved.retain(|_, change| *change != (0, 0));
-    let moved: Vec<_> = moved.into_iter().collect();
-    for some in moved.chunks(tx.dialect().rows_max()) {
-        let sql = format!(
-            "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES {} \
-             ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
-             charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-            typed_rows(1, &["TEXT", "TEXT", "TEXT", "BIGINT", "BIGINT"], some.len())
-        );
-        let rows = some.iter().flat_map(|((tenant, user, status), (files, bytes))| {
-            args![*tenant, *user, *status, *files, *bytes]
-        });
-        tx.run_built(sql, rows.collect()).await?;
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
-use super::sql::{Arg, Row, args};
+use super::sql::{Row, args};
 use super::{Catalog, Scope};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,21 +84,9 @@ fn working() -> impl Iterator<Item = Status> {
     Status::ALL.into_iter().filter(|status| status.is_working())
 }
 
-/// A condition for rows of a scope; its values are added.
-fn owned(scope: &Scope, args: &mut Vec<Arg>) -> String {
-    let at = args.len();
-    match scope {
-        Scope::All => String::new(),
-        Scope::Tenant(tenant) => {
-            args.extend(args![tenant.as_str()]);
-            format!("AND tenant_id = ${}", at + 1)
-        }
-        Scope::User(tenant, user) => {
-            args.extend(args![tenant.as_str(), user.as_str()]);
-            format!("AND tenant_id = ${} AND user_id = ${}", at + 1, at + 2)
-        }
-    }
-}
+/// The statuses of files in work, as a list in SQL.
+pub(super) static WORKING: LazyLock<String> =
+    LazyLock::new(|| working().map(|status| format!("'{status}'")).collect::<Vec<_>>().join(", "));
 
 fn decode(row: &Row) -> Result<StuckFile, CatalogError> {
     let status = row.text("pipeline_status")?;
@@ -127,7 +115,7 @@ impl Catalog {
         let (at, id) =
             after.map_or((i64::MIN, String::new()), |place| (place.look_at, place.file.to_string()));
         let mut args = args![now, at, id, limit as i64, overdue_at];
-        let owned = owned(scope, &mut args);
+        let owned = scope.condition(&mut args);
         // Each status in the order of its index: of all at once they would have to be sorted.
         let overdue: Vec<String> = working()
             .map(|status| {
@@ -153,11 +141,10 @@ impl Catalog {
     /// How many files of a scope have not got on for too long, those that only wait among them.
     pub async fn count_stuck(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
         let mut args = args![now];
-        let owned = owned(scope, &mut args);
-        let statuses: Vec<String> = working().map(|status| format!("'{status}'")).collect();
+        let owned = scope.condition(&mut args);
         let sql = format!(
             "SELECT COUNT(*) AS files FROM files WHERE pipeline_status IN ({}) AND next_look_at <= $1 {owned}",
-            statuses.join(", ")
+            *WORKING
         );
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_built(sql, args).await?;

@@ -1,6 +1,7 @@
 //! Quotas on Redis: a fast gate in front of the catalog, whose counters can always be loaded anew. Every change is a
 //! script, so that none happens by halves; each can be sent twice without harm, and none guesses what is missing.
 
+mod cache;
 mod connect;
 
 use redis::{FromRedisValue, Script};
@@ -9,6 +10,8 @@ use wharfinger_lifecycle::id::TenantId;
 
 use crate::faults::{Faults, Injected};
 use connect::Connector;
+
+pub use cache::{Kept, RedisCache};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {

@@ -76,6 +76,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("FAILED_FILE_WARNING_DAYS"),
     plain("FAILED_FILE_WARNING_MS"),
     plain("QUOTA_SYNC_SCHEDULE"),
+    plain("DASHBOARD_CACHE_TTL"),
     list("PIPELINE_STAGES"),
     list("PIPELINE_BUILTIN_STAGES"),
     plain("PIPELINE_CONCURRENCY"),

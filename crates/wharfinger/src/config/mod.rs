@@ -77,6 +77,8 @@ pub struct Settings {
     pub upload_min_rate_bytes: u64,
     pub window_policy: WindowPolicy,
     pub idempotency_ttl_ms: i64,
+    /// How long the dashboard's answers are kept; 0: not at all.
+    pub dashboard_cache_ms: i64,
     pub batch_timeout_ms: i64,
     pub tombstone_ms: i64,
     pub cleanup_max_attempts: u32,
@@ -134,6 +136,7 @@ impl Settings {
             upload_grace_ms: values.whole("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
             upload_min_rate_bytes: values.size("UPLOAD_MIN_RATE_BYTES", 1, u64::MAX)?,
             window_policy: window_policy(&values.text("UPLOAD_WINDOW_POLICY")?)?,
+            dashboard_cache_ms: 1_000 * values.whole("DASHBOARD_CACHE_TTL", 0, 86_400)? as i64,
             idempotency_ttl_ms: values.whole("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
             batch_timeout_ms: values.whole("BATCH_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
             tombstone_ms: values.whole("TOMBSTONE_RETENTION_DAYS", 1, 3_650)? as i64 * 86_400_000,

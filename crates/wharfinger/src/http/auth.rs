@@ -1,7 +1,7 @@
 //! Bearer tokens: HS256 with the server's secret, RS256 and ES256 with the keys of a JWKS. The algorithm
 //! belongs to the key, never to the token.
 
-use std::sync::RwLock;
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
@@ -87,7 +87,7 @@ impl TokenKeys {
         encode(&Header::new(Algorithm::HS256), &claims, signing).ok()
     }
 
-    pub async fn verify(&self, token: &str, now: UnixMs) -> Result<Caller, &'static str> {
+    pub async fn verify(&self, token: &str, now: UnixMs) -> Result<Session, &'static str> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err("the token is too long");
         }
@@ -110,7 +110,7 @@ impl TokenKeys {
             }
             _ => return Err("the token's algorithm is not accepted"),
         };
-        caller(claims, now)
+        session(claims, now)
     }
 
     fn decode(&self, token: &str, key: &DecodingKey, algorithm: Algorithm) -> Result<Claims, &'static str> {
@@ -206,10 +206,11 @@ fn parse_jwks(text: &[u8]) -> Result<Vec<VerifyingKey>, String> {
     if keys.is_empty() { Err("it holds no RS256 or ES256 key".into()) } else { Ok(keys) }
 }
 
-fn caller(claims: Claims, now: UnixMs) -> Result<Caller, &'static str> {
+fn session(claims: Claims, now: UnixMs) -> Result<Session, &'static str> {
     let seconds = |number: &serde_json::Number| number.as_f64().filter(|s| s.is_finite());
     let now_seconds = now as f64 / 1_000.0;
-    if seconds(&claims.exp).ok_or("the token's `exp` is no time")? <= now_seconds {
+    let expires = seconds(&claims.exp).ok_or("the token's `exp` is no time")?;
+    if expires <= now_seconds {
         return Err("the token has expired");
     }
     if let Some(nbf) = &claims.nbf
@@ -221,21 +222,54 @@ fn caller(claims: Claims, now: UnixMs) -> Result<Caller, &'static str> {
         None => Role::User,
         Some(word) => Role::parse(word).ok_or("the token's `role` is not known")?,
     };
-    Ok(Caller {
+    let caller = Caller {
         tenant: TenantId::new(&claims.tenant).map_err(|_| "the token's `tenant` is not a usable name")?,
         user: UserId::new(&claims.sub).map_err(|_| "the token's `sub` is not a usable name")?,
         role,
-    })
+    };
+    Ok(Session { caller, expires_at: (expires * 1_000.0) as UnixMs })
 }
 
-async fn authenticate(parts: &Parts, app: &Shared) -> Result<Caller, Problem> {
+/// A caller, for as long as their token holds.
+pub struct Session {
+    pub caller: Caller,
+    pub expires_at: UnixMs,
+}
+
+impl FromRequestParts<Shared> for Session {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
+        let session = authenticate(parts, app).await?;
+        if session.caller.role == Role::Worker {
+            return Err(Problem::forbidden("a worker's token is for the worker calls only"));
+        }
+        Ok(session)
+    }
+}
+
+/// Where a request says who made it, once that is known.
+#[derive(Clone, Default)]
+pub struct Signature(Arc<OnceLock<Caller>>);
+
+impl Signature {
+    pub fn caller(&self) -> Option<&Caller> {
+        self.0.get()
+    }
+}
+
+async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session, Problem> {
     let header = parts.headers.get(axum::http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
         .ok_or_else(|| Problem::unauthorized("send `Authorization: Bearer <token>`"))?;
-    app.tokens.verify(token, app.clock.now()).await.map_err(Problem::unauthorized)
+    let session = app.tokens.verify(token, app.clock.now()).await.map_err(Problem::unauthorized)?;
+    if let Some(signature) = parts.extensions.get::<Signature>() {
+        let _ = signature.0.set(session.caller.clone());
+    }
+    Ok(session)
 }
 
 /// A caller who works on files: of all tenants, and by leases only.
@@ -245,7 +279,7 @@ impl FromRequestParts<Shared> for Hand {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
-        let caller = authenticate(parts, app).await?;
+        let Session { caller, .. } = authenticate(parts, app).await?;
         match caller.role {
             Role::Worker | Role::Operator => Ok(Hand(caller)),
             Role::User | Role::Admin => Err(Problem::forbidden("this call is for workers and operators")),
@@ -260,11 +294,7 @@ impl FromRequestParts<Shared> for Person {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
-        let caller = authenticate(parts, app).await?;
-        if caller.role == Role::Worker {
-            return Err(Problem::forbidden("a worker's token is for the worker calls only"));
-        }
-        Ok(Person(caller))
+        Session::from_request_parts(parts, app).await.map(|session| Person(session.caller))
     }
 }
 

@@ -6,10 +6,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
+use wharfinger_backends::catalog::Scope;
+use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX};
 
 use super::Shared;
 use super::problem::Problem;
+use crate::uploads::{Caller, Role};
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +33,59 @@ impl PageQuery {
 
     pub fn limit(&self) -> Result<usize, Problem> {
         page_limit(self.limit)
+    }
+}
+
+/// Whose figures an operator asks for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct TenantQuery {
+    /// For operators: of this tenant only.
+    #[param(example = "default")]
+    tenant: Option<String>,
+}
+
+impl TenantQuery {
+    pub fn scope(&self, caller: &Caller) -> Result<Scope, Problem> {
+        scope_within(caller, self.tenant.as_deref())
+    }
+}
+
+/// A page of what an operator asks for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct TenantPageQuery {
+    /// `nextCursor` of the page before.
+    #[param(example = "1767268800000.0198c5a1-7b7e-7c3a-9d53-0e6f0a2b1c4d")]
+    cursor: Option<String>,
+    /// 1 to 1000, 50 if left out.
+    #[param(example = 50)]
+    limit: Option<usize>,
+    /// For operators: of this tenant only.
+    #[param(example = "default")]
+    tenant: Option<String>,
+}
+
+impl TenantPageQuery {
+    pub fn scope(&self, caller: &Caller) -> Result<Scope, Problem> {
+        scope_within(caller, self.tenant.as_deref())
+    }
+
+    pub fn page(self) -> PageQuery {
+        PageQuery { cursor: self.cursor, limit: self.limit }
+    }
+}
+
+/// A caller's scope, or the part of it that lies in one tenant.
+fn scope_within(caller: &Caller, tenant: Option<&str>) -> Result<Scope, Problem> {
+    let Some(tenant) = tenant else { return Ok(caller.scope()) };
+    let tenant = TenantId::new(tenant).map_err(|bad| Problem::invalid("tenant", bad))?;
+    match caller.role {
+        Role::Operator => Ok(Scope::Tenant(tenant)),
+        Role::User | Role::Admin | Role::Worker if tenant == caller.tenant => Ok(caller.scope()),
+        Role::User | Role::Admin | Role::Worker => {
+            Err(Problem::forbidden("only operators see other tenants than their own"))
+        }
     }
 }
 

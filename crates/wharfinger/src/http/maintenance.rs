@@ -2,12 +2,16 @@
 
 use axum::Json;
 use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+use wharfinger_backends::catalog::Scope;
 
 use super::Shared;
-use super::auth::{Keeper, Person};
+use super::auth::{Keeper, Operator, Person};
 use super::extract::{Asked, PageQuery, cut_page};
 use super::problem::Problem;
 use super::wire::{CleanupStatusView, CleanupView, CleanupsView, NotificationView, NotificationsView};
+use crate::app::App;
 use crate::clock::rfc3339;
 use crate::sweeps::pending_cleanups::{self, Outcome};
 use crate::sweeps::run_cleanups_of;
@@ -39,14 +43,76 @@ pub(super) async fn status(
     State(app): State<Shared>,
     Keeper(caller): Keeper,
 ) -> Result<Json<CleanupStatusView>, Problem> {
-    let counts = app.catalog.cleanup_counts(&caller.scope()).await.map_err(VerbError::from)?;
-    let last_run = app.catalog.sweep_ended_at(pending_cleanups::NAME).await.map_err(VerbError::from)?;
-    Ok(Json(CleanupStatusView {
+    Ok(Json(cleanup_status(&app, &caller.scope()).await?))
+}
+
+pub(super) async fn cleanup_status(app: &App, scope: &Scope) -> Result<CleanupStatusView, VerbError> {
+    let counts = app.catalog.cleanup_counts(scope).await?;
+    let last_run = app.catalog.sweep_ended_at(pending_cleanups::NAME).await?;
+    Ok(CleanupStatusView {
         pending: counts.pending,
         exhausted: counts.exhausted,
         oldest_age: counts.oldest_created_at.map(|at| app.clock.now().saturating_sub(at).max(0)),
         last_run: last_run.map(rfc3339),
-    }))
+    })
+}
+
+/// Events on disk that wait for the store.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SpoolView {
+    /// The process that answered: each has its own.
+    #[schema(example = "wharf-1")]
+    instance: String,
+    /// Null: this process takes no events.
+    spool: Option<SpoolStateView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SpoolStateView {
+    /// Batches.
+    #[schema(example = 3)]
+    files: u64,
+    #[schema(example = 48_213)]
+    bytes: u64,
+    /// Beyond it the oldest are dropped.
+    #[schema(example = 10_737_418_240_u64)]
+    max_bytes: u64,
+    /// Milliseconds; null when nothing waits.
+    #[schema(example = 61_000)]
+    oldest_age: Option<i64>,
+    /// False while the store does not take events.
+    is_store_up: bool,
+}
+
+/// Show what events wait on disk
+#[utoipa::path(
+    get, path = "/api/v2/maintenance/spool", tag = "maintenance", operation_id = "spool",
+    responses(
+        (status = 200, body = SpoolView, description = "Of the process that answers"),
+        (status = 403, body = Problem, description = "For operators"),
+    ),
+)]
+pub(super) async fn spool(
+    State(app): State<Shared>,
+    Operator(_caller): Operator,
+) -> Result<Json<SpoolView>, Problem> {
+    Ok(Json(spool_state(&app)))
+}
+
+pub(super) fn spool_state(app: &App) -> SpoolView {
+    let now = app.clock.now();
+    let spool = app.ingest.get().map(|ingest| {
+        let status = ingest.spool_status();
+        SpoolStateView {
+            files: status.files as u64,
+            bytes: status.bytes,
+            max_bytes: ingest.spool_bytes_max(),
+            oldest_age: status.oldest_unix.map(|unix| now.saturating_sub(unix.saturating_mul(1_000)).max(0)),
+            is_store_up: ingest.store_is_up(),
+        }
+    });
+    SpoolView { instance: app.settings.instance_id.clone(), spool }
 }
 
 /// List pending deletes

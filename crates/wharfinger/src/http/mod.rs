@@ -4,6 +4,7 @@
 pub mod auth;
 mod batches;
 mod blobs;
+mod dashboard;
 mod dlq;
 mod events;
 mod extract;
@@ -14,6 +15,7 @@ mod orphans;
 mod problem;
 mod quota;
 mod server;
+mod stream;
 mod stuck;
 mod sweeps;
 mod wire;
@@ -41,7 +43,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::app::App;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
-use auth::{Hand, Person};
+use auth::{Hand, Person, Signature};
 use problem::Problem;
 pub use server::serve;
 
@@ -77,6 +79,7 @@ const SWEEP_RUNS: [&str; 2] =
         (name = "quota", description = "What a tenant may hold and does hold"),
         (name = "notifications", description = "What happened to one's files without oneself"),
         (name = "workers", description = "Stages worked on by others: lease → work → complete or fail. Role `worker` or `operator`"),
+        (name = "dashboard", description = "How uploads stand, and changes as they happen"),
         (name = "recovery", description = "Files on their way that do not get on"),
         (name = "dead letters", description = "Files that no stage will try again unless somebody says so"),
         (name = "events", description = "Events to object storage, as gzip JSONL"),
@@ -116,6 +119,8 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::complete))
         .routes(routes!(workers::fail))
         .routes(routes!(workers::input))
+        .routes(routes!(dashboard::get))
+        .routes(routes!(dashboard::get_trend))
         .routes(routes!(stuck::list))
         .routes(routes!(stuck::retry))
         .routes(routes!(stuck::retry_all))
@@ -128,11 +133,14 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(batches::cancel))
         .routes(routes!(quota::get))
         .routes(routes!(quota::set))
+        .routes(routes!(quota::list))
         .routes(routes!(orphans::get))
         .routes(routes!(maintenance::trigger))
         .routes(routes!(maintenance::status))
         .routes(routes!(maintenance::pending))
         .routes(routes!(maintenance::notifications))
+        .routes(routes!(maintenance::spool))
+        .routes(routes!(stream::get))
         .routes(routes!(sweeps::list))
         .routes(routes!(sweeps::run))
         .routes(routes!(health::healthz))
@@ -221,10 +229,18 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
             return Problem::interrupted().into_response();
         }
     };
+    let signature = Signature::default();
+    let is_write = parts.method != Method::GET;
+    parts.extensions.insert(signature.clone());
     let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let timeout = if SWEEP_RUNS.contains(&route) { SWEEP_TIMEOUT } else { VERB_TIMEOUT };
     let verb = app.verbs.spawn(next.run(Request::from_parts(parts, Body::from(bytes))));
-    match tokio::time::timeout(timeout, verb).await {
+    let outcome = tokio::time::timeout(timeout, verb).await;
+    // Before the answer: whoever has it and asks for the figures sees what they did.
+    if let Some(caller) = signature.caller().filter(|_| is_write) {
+        app.dashboard.cache.touch(caller).await;
+    }
+    match outcome {
         Ok(Ok(response)) => response,
         Ok(Err(panicked)) => {
             tracing::error!(error = %panicked, "a handler panicked");
@@ -270,6 +286,8 @@ async fn observe(request: Request, next: Next) -> Response {
     let method = request.method().clone();
     let started = Instant::now();
     let response = next.run(request).await;
-    metric::request(&route, &method, response.status(), started.elapsed());
+    let took = started.elapsed();
+    metric::request(&route, &method, response.status(), took);
+    metric::dashboard_request(&route, took);
     response
 }

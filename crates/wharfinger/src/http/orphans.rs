@@ -8,6 +8,7 @@ use wharfinger_backends::catalog::{MissingBlob, OrphanBlob, Scope};
 
 use super::Shared;
 use super::auth::Person;
+use super::extract::{Asked, TenantQuery};
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
@@ -85,13 +86,19 @@ impl From<MissingBlob> for MissingBlobView {
 /// Show orphans
 #[utoipa::path(
     get, path = "/api/v2/uploads/orphans", tag = "maintenance", operation_id = "orphans",
-    responses((status = 200, body = OrphansView, description = "What the last scan found in the caller's scope and is still so")),
+    params(TenantQuery),
+    responses(
+        (status = 200, body = OrphansView,
+            description = "What the last scan found in the caller's scope and is still so"),
+        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+    ),
 )]
 pub(super) async fn get(
     State(app): State<Shared>,
     Person(caller): Person,
+    Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<OrphansView>, Problem> {
-    Ok(Json(seen_by(&app, &caller.scope()).await?))
+    Ok(Json(seen_by(&app, &query.scope(&caller)?).await?))
 }
 
 async fn seen_by(app: &App, scope: &Scope) -> Result<OrphansView, VerbError> {

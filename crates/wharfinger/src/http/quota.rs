@@ -7,9 +7,9 @@ use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 
 use super::Shared;
 use super::auth::{Operator, Person};
-use super::extract::Body;
+use super::extract::{Asked, Body, PageQuery, cut_page};
 use super::problem::Problem;
-use super::wire::{QuotaView, SetQuotaRequest};
+use super::wire::{QuotaView, SetQuotaRequest, TenantsView};
 use crate::uploads::VerbError;
 
 /// Show the tenant's quota
@@ -47,6 +47,28 @@ pub(super) async fn set(
     app.catalog.set_limit(&tenant, request.limit).await.map_err(VerbError::from)?;
     tracing::info!(tenant = %tenant, action = "quota-set", limit = request.limit, by = %caller.user);
     show(&app, &tenant).await
+}
+
+/// List tenants
+#[utoipa::path(
+    get, path = "/api/v2/tenants", tag = "quota", operation_id = "listTenants",
+    params(PageQuery),
+    responses(
+        (status = 200, body = TenantsView, description = "Every tenant that has files or a limit of its own, by name"),
+        (status = 403, body = Problem, description = "For operators"),
+    ),
+)]
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Operator(_caller): Operator,
+    Asked(page): Asked<PageQuery>,
+) -> Result<Json<TenantsView>, Problem> {
+    let (limit, after) = (page.limit()?, page.cursor::<String>()?.unwrap_or_default());
+    let quotas = app.catalog.quotas(&after, limit + 1, app.settings.default_quota_bytes).await;
+    let mut quotas = quotas.map_err(VerbError::from)?;
+    let next_cursor = cut_page(&mut quotas, limit, |(tenant, _)| tenant.to_string());
+    let tenants = quotas.into_iter().map(|(tenant, quota)| QuotaView::new(tenant.as_str(), quota)).collect();
+    Ok(Json(TenantsView { tenants, next_cursor }))
 }
 
 async fn show(app: &Shared, tenant: &TenantId) -> Result<Json<QuotaView>, Problem> {

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
 use super::auth::Person;
-use super::extract::{Asked, Id, PageQuery, cut_page};
+use super::extract::{Asked, Id, TenantPageQuery, TenantQuery, cut_page};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::recovery::{self, RetriedAll};
@@ -109,17 +109,21 @@ impl From<RetriedAll> for RetriedAllView {
 /// List stuck files
 #[utoipa::path(
     get, path = "/api/v2/uploads/stuck", tag = "recovery", operation_id = "listStuckFiles",
-    params(PageQuery),
-    responses((status = 200, body = StuckFilesView,
-        description = "Files of the caller's scope that have not got on for STUCK_FILE_THRESHOLD_MS, the longest first")),
+    params(TenantPageQuery),
+    responses(
+        (status = 200, body = StuckFilesView,
+            description = "Files of the caller's scope that have not got on for STUCK_FILE_THRESHOLD_MS, the longest first"),
+        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+    ),
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
     Person(caller): Person,
-    Asked(page): Asked<PageQuery>,
+    Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<StuckFilesView>, Problem> {
+    let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
-    let (mut files, total) = recovery::list(&app, &caller, page.cursor()?, limit + 1).await?;
+    let (mut files, total) = recovery::list(&app, &scope, page.cursor()?, limit + 1).await?;
     let next_cursor = cut_page(&mut files, limit, |file| file.place.to_string());
     let now = app.clock.now();
     let files = files.into_iter().map(|file| StuckFileView::new(file, now)).collect();
@@ -155,12 +159,18 @@ pub(super) async fn retry(
 /// Send all stuck files on
 #[utoipa::path(
     post, path = "/api/v2/uploads/stuck/retry-all", tag = "recovery", operation_id = "retryAllStuckFiles",
-    responses((status = 200, body = RetriedAllView,
-        description = "All of the caller's scope whose job is not sound; those that only wait are skipped")),
+    params(TenantQuery),
+    responses(
+        (status = 200, body = RetriedAllView,
+            description = "All of the caller's scope whose job is not sound; those that only wait are skipped"),
+        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+    ),
 )]
 pub(super) async fn retry_all(
     State(app): State<Shared>,
     Person(caller): Person,
+    Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<RetriedAllView>, Problem> {
-    Ok(Json(recovery::retry_all(&app, &caller).await?.into()))
+    let scope = query.scope(&caller)?;
+    Ok(Json(recovery::retry_all(&app, &scope, &caller.actor()).await?.into()))
 }

@@ -72,12 +72,16 @@ pub(super) async fn list(
     State(app): State<Shared>,
     Operator(_caller): Operator,
 ) -> Result<Json<SweepsView>, Problem> {
-    let states = app.catalog.sweeps().await.map_err(VerbError::from)?;
+    Ok(Json(all(&app).await?))
+}
+
+pub(super) async fn all(app: &App) -> Result<SweepsView, VerbError> {
+    let states = app.catalog.sweeps().await?;
     let view = |sweep: Sweep| {
         let state = states.iter().find(|state| state.name == sweep.name());
-        SweepView::new(&app, sweep, state.unwrap_or(&SweepState::default()))
+        SweepView::new(app, sweep, state.unwrap_or(&SweepState::default()))
     };
-    Ok(Json(SweepsView { sweeps: Sweep::ALL.into_iter().map(view).collect() }))
+    Ok(SweepsView { sweeps: Sweep::ALL.into_iter().map(view).collect() })
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

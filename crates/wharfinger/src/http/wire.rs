@@ -413,6 +413,13 @@ impl QuotaView {
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+pub struct TenantsView {
+    pub tenants: Vec<QuotaView>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct CleanupStatusView {
     pub pending: u64,
     pub exhausted: u64,

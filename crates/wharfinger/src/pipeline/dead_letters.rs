@@ -34,7 +34,7 @@ pub async fn redrive(app: &App, caller: &Caller, job: JobId) -> Result<DeadLette
 /// The letter goes; its file stays failed, and its reason with it.
 pub async fn discard(app: &App, caller: &Caller, job: JobId) -> Result<(), VerbError> {
     let letter = app.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
-    match app.catalog.discard(job).await? {
+    match app.catalog.discard(letter.clone(), &caller.actor(), app.clock.now()).await? {
         true => {
             tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "discarded",
                 "a dead letter is discarded");

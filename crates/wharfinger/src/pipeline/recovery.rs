@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use wharfinger_backends::catalog::{Catalog, Recoverable, Recovered, Recovery, StuckFile, StuckPlace};
+use wharfinger_backends::catalog::{Catalog, Recoverable, Recovered, Recovery, Scope, StuckFile, StuckPlace};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
@@ -21,16 +21,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What went wrong is told of so many files.
 const ERRORS_MAX: usize = 1_000;
 
-/// A page of the files in the caller's scope that have not got on for too long, the longest first, and how many there are.
+/// A page of the files in a scope that have not got on for too long, the longest first, and how many there are.
 pub async fn list(
     app: &App,
-    caller: &Caller,
+    scope: &Scope,
     after: Option<StuckPlace>,
     limit: usize,
 ) -> Result<(Vec<StuckFile>, u64), VerbError> {
-    let (scope, now) = (caller.scope(), app.clock.now());
-    let files = app.catalog.stuck_files(&scope, (now, now), after, limit).await?;
-    Ok((files, app.catalog.count_stuck(&scope, now).await?))
+    let now = app.clock.now();
+    let files = app.catalog.stuck_files(scope, (now, now), after, limit).await?;
+    Ok((files, app.catalog.count_stuck(scope, now).await?))
 }
 
 /// What became of each of these, and of which that is not known.
@@ -138,9 +138,8 @@ pub struct RetriedAll {
     pub is_broken_off: bool,
 }
 
-/// Sends on all that is stuck in the caller's scope and does not merely wait.
-pub async fn retry_all(app: &App, caller: &Caller) -> Result<RetriedAll, VerbError> {
-    let (scope, actor) = (caller.scope(), caller.actor());
+/// Sends on all that is stuck in a scope and does not merely wait.
+pub async fn retry_all(app: &App, scope: &Scope, actor: &str) -> Result<RetriedAll, VerbError> {
     let overdue_at = app.clock.now();
     let started = Instant::now();
     let mut all = RetriedAll::default();
@@ -150,7 +149,7 @@ pub async fn retry_all(app: &App, caller: &Caller) -> Result<RetriedAll, VerbErr
             all.is_broken_off = true;
             return Ok(all);
         }
-        let page = app.catalog.stuck_files(&scope, (overdue_at, app.clock.now()), after, PAGE_FILES).await?;
+        let page = app.catalog.stuck_files(scope, (overdue_at, app.clock.now()), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(all) };
         after = Some(last.place);
         let unsound: Vec<FileId> = unsound(&page).collect();
@@ -160,7 +159,7 @@ pub async fn retry_all(app: &App, caller: &Caller) -> Result<RetriedAll, VerbErr
                 all.is_broken_off = true;
                 return Ok(all);
             }
-            let outcomes = recover(app, &app.catalog, some.to_vec(), Recoverable::Named, &actor).await?;
+            let outcomes = recover(app, &app.catalog, some.to_vec(), Recoverable::Named, actor).await?;
             let is_retried =
                 |(_, recovered): &&(FileId, Recovered)| matches!(recovered, Recovered::Queued { .. });
             let retried = outcomes.done.iter().filter(is_retried).count();

@@ -39,6 +39,7 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     let outcome = look_at_all_due(app, turn).await?;
     forget_keys(app, turn).await;
     forget_notices(app, turn).await;
+    forget_outcomes(app, turn).await;
     Ok(outcome)
 }
 
@@ -86,6 +87,12 @@ async fn forget_keys(app: &App, turn: &Turn) {
                 return;
             }
         }
+    }
+}
+
+async fn forget_outcomes(app: &App, turn: &Turn) {
+    if let Err(error) = turn.catalog.forget_outcomes(app.clock.now()).await {
+        tracing::warn!(job = NAME, error = %error, "old outcomes could not be forgotten");
     }
 }
 

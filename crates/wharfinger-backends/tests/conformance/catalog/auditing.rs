@@ -33,6 +33,7 @@ async fn mend(site: &Site, repair: &str) {
 const CHARGED: &str = "a tenant is charged for what its files are charged (I2)";
 const QUOTA_ROW: &str = "every charged file has a quota row (I2)";
 const COUNTERS: &str = "the counters agree with the files";
+const OUTCOMES: &str = "what files came to is counted when they came to it";
 const OBJECTS: &str = "every file has its object row, and every object row its file";
 const HISTORY: &str = "a file's history ends in its status (I16)";
 const DEAD: &str = "nothing comes back from the dead (I16)";
@@ -78,14 +79,17 @@ pub(super) async fn the_audit_finds_wrong_counters(site: &Site) {
         finds(site, &set("+ 1"), &[COUNTERS], "harbour").await;
         mend(site, &set("- 1")).await;
     }
-    let unknown = "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
-                   VALUES ('nobody', 'x', 'ready', 1, 0)";
+    let unknown = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
+                   VALUES ('nobody', 'x', 'ready', '', 1, 0)";
     finds(site, unknown, &[COUNTERS], "nobody").await;
     mend(site, "DELETE FROM file_counts WHERE tenant_id = 'nobody'").await;
     finds(site, "DELETE FROM file_counts WHERE tenant_id = 'wharf'", &[COUNTERS], "wharf").await;
-    let again = "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
-                 VALUES ('wharf', 'ben', 'registered', 1, 40)";
+    let again = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
+                 VALUES ('wharf', 'ben', 'registered', '', 1, 40)";
     mend(site, again).await;
+    let set = |by: &str| format!("UPDATE file_outcomes SET files = files {by} WHERE outcome = 'ready'");
+    finds(site, &set("+ 1"), &[OUTCOMES], "harbour").await;
+    mend(site, &set("- 1")).await;
 }
 
 pub(super) async fn the_audit_finds_lost_objects_and_files(site: &Site) {

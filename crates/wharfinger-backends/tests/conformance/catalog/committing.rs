@@ -58,7 +58,7 @@ pub(super) async fn confirming_is_one_transaction(site: &Site) {
     assert_eq!((last.at, last.actor.as_str()), (NOW + SECOND, "clerk"));
     assert_eq!(jobs_left(site).await, None, "its delayed check has nothing left to do");
     assert_eq!(quota(site).await, (100, 0), "charged as before, reserved no more");
-    let counts = site.catalog.count_by_status().await.expect("read");
+    let counts = site.catalog.status_counts(&Scope::All).await.expect("read").by_status;
     let alive: Vec<_> = counts.into_iter().filter(|(_, files)| *files > 0).collect();
     assert_eq!(alive, [(Status::Ready, 1)]);
     assert_eq!(site.catalog.next_cleanup_at().await.expect("read"), None);

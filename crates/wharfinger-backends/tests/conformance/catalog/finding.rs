@@ -26,7 +26,7 @@ pub(super) async fn what_is_not_there_is_not_found(site: &Site) {
     assert_eq!(site.catalog.history(nobody).await.expect("read"), []);
     assert_eq!(site.catalog.files(&Scope::All, None, 10).await.expect("read"), []);
     assert_eq!(site.catalog.files_to_look_at(Status::Registered, i64::MAX, None, 10).await.expect("read"), []);
-    assert_eq!(site.catalog.count_by_status().await.expect("read"), []);
+    assert_eq!(site.catalog.status_counts(&Scope::All).await.expect("read").by_status, []);
 }
 
 /// I11: nobody sees another's file, and nobody sees the dead.
@@ -127,7 +127,7 @@ pub(super) async fn files_are_counted_by_status(site: &Site) {
     let file = confirmed(&site.catalog, BEN, 8).await;
     committed(&site.catalog, file::quarantine(&file, "changed", NOW + SECOND).expect("quarantinable")).await;
     deleted(&site.catalog, BEN, 16, &POLICY).await;
-    let mut counts = site.catalog.count_by_status().await.expect("read");
+    let mut counts = site.catalog.status_counts(&Scope::All).await.expect("read").by_status;
     counts.retain(|(_, files)| *files > 0);
     counts.sort();
     assert_eq!(counts, [(Status::Registered, 2), (Status::Ready, 1), (Status::Quarantined, 1)]);

@@ -123,6 +123,16 @@ cases! {
         what_is_due_is_looked_at_oldest_first
         files_are_counted_by_status
         names_are_sorted_by_their_bytes;
+    figures:
+        figures_are_those_of_the_scope
+        what_waits_is_counted_by_stage
+        dead_letters_are_counted_until_they_are_none
+        outcomes_are_counted_where_they_came_about
+        an_old_file_that_ends_moves_no_counter
+        the_last_hundred_are_averaged
+        errors_and_stuck_files_and_batches
+        every_change_of_a_status_is_noticed
+        quotas_are_listed_by_tenant;
     forgetting:
         the_living_are_not_forgotten
         a_pending_cleanup_keeps_its_tombstone

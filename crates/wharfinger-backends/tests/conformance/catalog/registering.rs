@@ -1,6 +1,6 @@
 //! Registering: the file with all that hangs on it, or nothing, and never a byte beyond the limit.
 
-use wharfinger_backends::catalog::{CatalogError, HistoryLine, Registered, Registration};
+use wharfinger_backends::catalog::{CatalogError, HistoryLine, Registered, Registration, Scope};
 use wharfinger_lifecycle::file::{self, Announcement, Pin};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::processing::Plan;
@@ -45,7 +45,7 @@ pub(super) async fn a_registration_is_whole(site: &Site) {
         [format!("uploads/harbour/ada/{0} original {0}", file.id)]
     );
     assert_eq!(another.next_job_at(&[CHECKS]).await.expect("read"), Some(SILENT));
-    assert_eq!(another.count_by_status().await.expect("read"), [(Status::Registered, 1)]);
+    assert_eq!(another.status_counts(&Scope::All).await.expect("read").by_status, [(Status::Registered, 1)]);
     assert_eq!(
         another.quota(&tenant("harbour"), LIMIT).await.expect("read"),
         Quota { limit_bytes: LIMIT, used_bytes: 1_234, reserved_bytes: 1_234 }

@@ -226,12 +226,12 @@ pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(site: &Site) {
 
     assert!(site.catalog.redrive(letter.clone(), "ada", &plan(), LATER).await.expect("answered"));
     assert!(!site.catalog.redrive(letter.clone(), "ada", &plan(), LATER).await.expect("answered"));
-    assert!(!site.catalog.discard(letter.job).await.expect("answered"), "it lives again");
+    assert!(!site.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"), "it lives again");
     let held = claimed(site, Stage::Scan, LATER).await;
     assert_eq!((held.file.id, held.job.attempt), (file.id, 1));
     assert_eq!(ended(site, &held, Ending::Failed { why: "encrypted".into() }, LATER).await, Ended::Failed);
-    assert!(site.catalog.discard(letter.job).await.expect("answered"));
-    assert!(!site.catalog.discard(letter.job).await.expect("answered"));
+    assert!(site.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
+    assert!(!site.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
     assert_eq!(status(site, file.id).await, Status::Failed);
 }
 
@@ -411,5 +411,5 @@ pub(super) async fn workers_that_race_never_share_a_file(site: &Site) {
     let worked: Vec<(FileId, Stage)> = all_at_once(workers).await.into_iter().flatten().collect();
     assert_eq!(worked.len(), 120);
     assert_eq!(worked.iter().copied().collect::<BTreeSet<_>>().len(), 120);
-    assert_eq!(site.catalog.count_by_status().await.expect("read").iter().find(|(s, _)| *s == Status::Ready), Some(&(Status::Ready, 60)));
+    assert_eq!(site.catalog.status_counts(&Scope::All).await.expect("read").of(Status::Ready), 60);
 }

@@ -62,6 +62,7 @@ fn an_impossible_value_is_named_by_its_key() {
         ("UPLOAD_WINDOW_POLICY", "Rescue"),
         ("UPLOAD_WINDOW_SCHEDULE", "now and then"),
         ("IDEMPOTENCY_TTL_MS", "0"),
+        ("DASHBOARD_CACHE_TTL", "-1"),
         ("TOMBSTONE_RETENTION_DAYS", "0.5"),
         ("CLEANUP_MAX_ATTEMPTS", "0"),
         ("CLEANUP_SWEEP_SCHEDULE", "* * *"),

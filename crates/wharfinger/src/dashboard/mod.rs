@@ -1,0 +1,84 @@
+//! What a scope looks like now: figures for the dashboard, kept for a while for those who ask, and looked at again and again
+//! for those who watch.
+
+pub mod cache;
+pub mod live;
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use wharfinger_backends::catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Scope};
+use wharfinger_lifecycle::UnixMs;
+
+use crate::app::App;
+use crate::uploads::VerbError;
+use cache::Cache;
+use live::Live;
+
+/// How far back outcomes are shown.
+const SHOWN_MS: i64 = 86_400_000;
+/// Who watches holds a connection.
+const STREAMS_MAX: usize = 1_000;
+
+pub struct Dashboard {
+    pub cache: Cache,
+    pub live: Live,
+    /// Places for those who watch.
+    pub streams: Arc<Semaphore>,
+}
+
+impl Dashboard {
+    pub fn new(cache: Cache) -> Dashboard {
+        Dashboard { cache, live: Live::default(), streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
+    }
+}
+
+/// The start of the oldest span of time that is shown. A day is over when the span it began in is.
+fn first_span(now: UnixMs) -> UnixMs {
+    let this_span = now.div_euclid(OUTCOME_SPAN_MS) * OUTCOME_SPAN_MS;
+    this_span - SHOWN_MS + OUTCOME_SPAN_MS
+}
+
+pub async fn figures(app: &App, scope: &Scope) -> Result<Figures, VerbError> {
+    let now = app.clock.now();
+    Ok(app.catalog.figures(scope, now, first_span(now) - 1).await?)
+}
+
+/// What files came to in each span of the last day, the oldest first, and none left out.
+pub async fn trend(app: &App, scope: &Scope) -> Result<Vec<(UnixMs, Outcomes)>, VerbError> {
+    let first = first_span(app.clock.now());
+    let counted = app.catalog.trend(scope, first - 1).await?;
+    let spans = (0..SHOWN_MS / OUTCOME_SPAN_MS).map(|n| first + n * OUTCOME_SPAN_MS);
+    let outcomes =
+        |at| counted.iter().find(|(counted, _)| *counted == at).map_or_else(Outcomes::default, |c| c.1);
+    Ok(spans.map(|at| (at, outcomes(at))).collect())
+}
+
+/// Files that failed, of those that came to an end, in percent with two decimals. What is quarantined was stopped on purpose.
+pub fn failure_rate(outcomes: &Outcomes) -> f64 {
+    let ended = outcomes.ready + outcomes.failed;
+    if ended == 0 {
+        return 0.0;
+    }
+    (outcomes.failed as f64 * 10_000.0 / ended as f64).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_two_decimals() {
+        let rate = |ready, failed| failure_rate(&Outcomes { ready, failed, quarantined: 7 });
+        assert_eq!((rate(0, 0), rate(0, 3), rate(3, 0)), (0.0, 100.0, 0.0));
+        assert_eq!((rate(2, 1), rate(1, 2), rate(9_999, 1)), (33.33, 66.67, 0.01));
+    }
+
+    #[test]
+    fn a_day_has_its_last_span_and_not_the_one_before_its_first() {
+        let day = 20_000 * SHOWN_MS;
+        assert_eq!(first_span(day), day - SHOWN_MS + OUTCOME_SPAN_MS);
+        assert_eq!(first_span(day + OUTCOME_SPAN_MS - 1), first_span(day));
+        assert_eq!(first_span(day + OUTCOME_SPAN_MS), first_span(day) + OUTCOME_SPAN_MS);
+    }
+}
