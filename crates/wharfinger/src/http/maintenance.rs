@@ -105,7 +105,7 @@ pub(super) fn spool_state(app: &App) -> SpoolView {
     let spool = app.ingest.get().map(|ingest| {
         let status = ingest.spool_status();
         SpoolStateView {
-            files: status.files as u64,
+            files: status.files,
             bytes: status.bytes,
             max_bytes: ingest.spool_bytes_max(),
             oldest_age: status.oldest_unix.map(|unix| now.saturating_sub(unix.saturating_mul(1_000)).max(0)),
