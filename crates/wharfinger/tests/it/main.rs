@@ -3,6 +3,7 @@
 mod batches;
 mod cli;
 mod crash;
+mod dashboard;
 mod deploy;
 mod engines;
 mod hangup;

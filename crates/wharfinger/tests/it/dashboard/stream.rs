@@ -1,0 +1,152 @@
+//! Changes as server-sent events: whose, which, and until when.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use reqwest::{Method, Response};
+use serde_json::Value;
+use wharfinger::uploads::Role;
+
+use crate::test_app::{Client, Database, Ground, caller, on_each_database};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Watching {
+    answer: Response,
+    text: String,
+}
+
+impl Watching {
+    async fn begin(client: &Client<'_>, query: &str) -> Watching {
+        let request = client.request(Method::GET, &format!("/api/v2/stream{query}"));
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        Watching { answer, text: String::new() }
+    }
+
+    /// The next event; none: it has ended.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let field =
+                    |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+                let named = field("event:").map(str::to_owned);
+                let data = field("data:").and_then(|data| serde_json::from_str(data).ok());
+                self.text = rest.to_owned();
+                if let (Some(name), Some(data)) = (named, data) {
+                    return Some((name, data));
+                }
+                continue;
+            }
+            let piece = tokio::time::timeout(PATIENCE, self.answer.chunk()).await.expect("in time");
+            self.text.push_str(std::str::from_utf8(&piece.expect("readable")?).expect("text"));
+        }
+    }
+
+    async fn next_named(&mut self, name: &str) -> Value {
+        loop {
+            let (named, data) = self.next().await.expect("it goes on");
+            if named == name {
+                return data;
+            }
+        }
+    }
+
+    async fn until(&mut self, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let data = self.next_named(name).await;
+            if holds(&data) {
+                return data;
+            }
+        }
+    }
+}
+
+async fn each_role_begins_with_all_it_may_see(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let everybody = ["dashboard", "trend", "quota"];
+    for (role, more) in [
+        (Role::User, &[][..]),
+        (Role::Admin, &["cleanups"]),
+        (Role::Operator, &["cleanups", "sweeps", "spool"]),
+    ] {
+        let mut watching = Watching::begin(&server.as_user("t", "u", role), "").await;
+        let expected: BTreeSet<&str> = everybody.iter().chain(more).copied().collect();
+        let mut seen = BTreeSet::new();
+        for _ in 0..expected.len() {
+            seen.insert(watching.next().await.expect("an event").0);
+        }
+        assert_eq!(seen.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected, "{role:?}");
+    }
+}
+
+async fn changes_are_seen_as_they_happen(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[]);
+    let server = ground.start().await;
+    let (me, other) = (server.me(), server.as_user("t", "other", Role::User));
+    let mut mine = Watching::begin(&me, "").await;
+    let mut all = Watching::begin(&server.operator(), "?tenant=t").await;
+    let mut theirs = Watching::begin(&other, "").await;
+    assert_eq!(mine.next_named("dashboard").await["statusDistribution"]["ready"], 0);
+    assert_eq!(theirs.next_named("dashboard").await["statusDistribution"]["ready"], 0);
+    me.enqueue("a", b"harmless").await;
+    server.settle().await;
+    let is_ready = |shown: &Value| shown["statusDistribution"]["ready"] == 1;
+    mine.until("dashboard", is_ready).await;
+    all.until("dashboard", is_ready).await;
+    mine.until("trend", |trend| trend["buckets"][95]["ready"] == 1).await;
+    me.enqueue("b", b"harmless too").await;
+    server.settle().await;
+    let told = mine.next_named("notification").await;
+    assert_eq!(told["kind"], "file-ready");
+    mine.until("quota", |quota| quota["used"] == 20).await;
+    // What the other sees next is his own doing.
+    other.enqueue("c", b"his").await;
+    let seen = theirs.next_named("dashboard").await;
+    assert_eq!(
+        (&seen["statusDistribution"]["ready"], &seen["queueDepths"]["file-scan"]),
+        (&0.into(), &1.into())
+    );
+}
+
+async fn it_ends_with_its_token(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let until = server.app.clock.now() + 60_000;
+    let token = server.app.tokens.mint(&caller("t", "u", Role::User), until).expect("a token");
+    let client = Client { server: &server, token };
+    let mut watching = Watching::begin(&client, "").await;
+    watching.next_named("dashboard").await;
+    ground.advance(60_000);
+    assert_eq!(watching.next_named("bye").await["reason"], "the token has expired");
+    assert_eq!(watching.next().await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_when_the_process_stops() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let mut watching = Watching::begin(&server.me(), "").await;
+    watching.next_named("dashboard").await;
+    server.app.draining.cancel();
+    assert_eq!(watching.next_named("bye").await["reason"], "the server is stopping");
+    assert_eq!(watching.next().await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_watch_is_told_so() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let bare = reqwest::get(format!("{}/api/v2/stream", server.url)).await.expect("an answer");
+    assert_eq!(bare.status(), 401);
+    server.as_user("t", "w", Role::Worker).get("/api/v2/stream").await.expect_problem(403, "forbidden");
+    server.me().get("/api/v2/stream?tenant=s").await.expect_problem(403, "forbidden");
+}
+
+on_each_database!(
+    each_role_begins_with_all_it_may_see,
+    changes_are_seen_as_they_happen,
+    it_ends_with_its_token
+);
