@@ -31,6 +31,7 @@ use crate::notify::{self, Notifier};
 use crate::pipeline::Pipeline;
 use crate::quota::RedisGate;
 use crate::roles::Roles;
+use crate::telemetry::traces::Traces;
 use crate::uploads::confirm::Examinations;
 use crate::uploads::land::Landings;
 use crate::worker::messages::Broker;
@@ -59,6 +60,8 @@ pub struct App {
     pub notifier: Notifier,
     /// Takes events, once it was started.
     pub ingest: OnceLock<Arc<Ingest>>,
+    /// What is done to files, for whoever collects traces.
+    pub traces: Traces,
     /// What is shown of how things stand.
     pub dashboard: Dashboard,
     pub tokens: TokenKeys,
@@ -99,6 +102,8 @@ pub enum OpenError {
     Quota(String),
     #[error("WHARFINGER_BROKER_URL: {0}")]
     Broker(String),
+    #[error("OTEL_EXPORTER_OTLP_ENDPOINT: {0}")]
+    Traces(String),
     #[error("WEBHOOK_URL: {0}")]
     Notify(#[from] EndpointError),
     #[error(transparent)]
@@ -261,6 +266,12 @@ impl App {
             stuck_retries_max: settings.sweeps.stuck_retries_max,
             failures: settings.sweeps.failures,
         };
+        let traces = match (&settings.otlp_endpoint, opening) {
+            (Some(endpoint), Opening::ToServe) => {
+                Traces::to(endpoint, &settings.instance_id).map_err(OpenError::Traces)?
+            }
+            _ => Traces::default(),
+        };
         let dashboard = Dashboard::new(open_cache(&settings, &catalog, &faults).await?);
         let app = App {
             settings,
@@ -277,6 +288,7 @@ impl App {
             broker,
             notifier,
             ingest: OnceLock::new(),
+            traces,
             dashboard,
             tokens,
             public_url,

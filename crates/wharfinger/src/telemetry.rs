@@ -1,6 +1,7 @@
 //! Logs and metrics. Logs are JSON lines on standard error, and never hold a secret or a signed URL.
 
 pub mod events;
+pub mod traces;
 
 use std::sync::OnceLock;
 

@@ -103,6 +103,8 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     if let Some(broker) = &app.broker {
         broker.rabbit.close().await;
     }
+    let traces = app.clone();
+    let _ = tokio::task::spawn_blocking(move || traces.traces.close()).await;
     if let Ok(app) = Arc::try_unwrap(app) {
         app.catalog.close().await;
     }

@@ -77,6 +77,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("FAILED_FILE_WARNING_MS"),
     plain("QUOTA_SYNC_SCHEDULE"),
     plain("DASHBOARD_CACHE_TTL"),
+    plain("OTEL_EXPORTER_OTLP_ENDPOINT"),
     list("PIPELINE_STAGES"),
     list("PIPELINE_BUILTIN_STAGES"),
     plain("PIPELINE_CONCURRENCY"),

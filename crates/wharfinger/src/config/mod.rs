@@ -77,6 +77,8 @@ pub struct Settings {
     pub upload_min_rate_bytes: u64,
     pub window_policy: WindowPolicy,
     pub idempotency_ttl_ms: i64,
+    /// Who takes traces.
+    pub otlp_endpoint: Option<String>,
     /// How long the dashboard's answers are kept; 0: not at all.
     pub dashboard_cache_ms: i64,
     pub batch_timeout_ms: i64,
@@ -136,6 +138,7 @@ impl Settings {
             upload_grace_ms: values.whole("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
             upload_min_rate_bytes: values.size("UPLOAD_MIN_RATE_BYTES", 1, u64::MAX)?,
             window_policy: window_policy(&values.text("UPLOAD_WINDOW_POLICY")?)?,
+            otlp_endpoint: otlp_endpoint(values)?,
             dashboard_cache_ms: 1_000 * values.whole("DASHBOARD_CACHE_TTL", 0, 86_400)? as i64,
             idempotency_ttl_ms: values.whole("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
             batch_timeout_ms: values.whole("BATCH_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
@@ -248,6 +251,16 @@ fn window_policy(word: &str) -> Result<WindowPolicy, BadSetting> {
     }
 }
 
+fn otlp_endpoint(values: &Values) -> Result<Option<String>, BadSetting> {
+    const NAME: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    let Some(url) = values.maybe(NAME) else { return Ok(None) };
+    let is_url = url.parse::<reqwest::Url>().is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+    match is_url {
+        true => Ok(Some(url)),
+        false => Err(BadSetting::new(NAME, format!("must be an http:// or https:// URL, not `{url}`"))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,6 +313,7 @@ mod tests {
             ("WHARFINGER_JWT_SECRET", "short"),
             ("UPLOAD_WINDOW_POLICY", "maybe"),
             ("WHARFINGER_LISTEN", "8080"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"),
             ("WEBHOOK_URL", "hooks.example.com"),
             ("WEBHOOK_URL", "https://127.0.0.1/hook"),
             ("WEBHOOK_ALLOW_PRIVATE", "yes"),

@@ -43,6 +43,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::app::App;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
+use crate::telemetry::traces::for_caller;
 use auth::{Hand, Person, Signature};
 use problem::Problem;
 pub use server::serve;
@@ -234,7 +235,10 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
     parts.extensions.insert(signature.clone());
     let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let timeout = if SWEEP_RUNS.contains(&route) { SWEEP_TIMEOUT } else { VERB_TIMEOUT };
-    let verb = app.verbs.spawn(next.run(Request::from_parts(parts, Body::from(bytes))));
+    let traceparent =
+        parts.headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let request = Request::from_parts(parts, Body::from(bytes));
+    let verb = app.verbs.spawn(async move { for_caller(traceparent.as_deref(), next.run(request)).await });
     let outcome = tokio::time::timeout(timeout, verb).await;
     // Before the answer: whoever has it and asks for the figures sees what they did.
     if let Some(caller) = signature.caller().filter(|_| is_write) {

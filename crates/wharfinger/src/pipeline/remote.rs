@@ -176,7 +176,11 @@ pub async fn complete(
             return Err(VerbError::Unavailable(format!("{trouble:?}")));
         }
     };
+    let traced = how.clone();
     let ended = end(app, caller, StageEnd { job, token, how }).await;
+    if ended.is_ok() {
+        run::trace(app, &held, &traced);
+    }
     if matches!(ended, Err(VerbError::Unavailable(_))) {
         // The worker may bring it again. If the end was written after all, there is nothing to take back.
         app.catalog.stop_taking_in(job, token).await?;
@@ -197,7 +201,9 @@ pub async fn fail(
     let why = reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
     let how = trouble.ending(app, held.job.attempt).ok_or(VerbError::LeaseLost)?;
-    end(app, caller, StageEnd { job, token, how }).await
+    let ended = end(app, caller, StageEnd { job, token, how: how.clone() }).await?;
+    run::trace(app, &held, &how);
+    Ok(ended)
 }
 
 async fn end(app: &App, caller: &Caller, end: StageEnd) -> Result<Ended, VerbError> {

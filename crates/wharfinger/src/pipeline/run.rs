@@ -18,6 +18,7 @@ use super::apart::all_or_apart;
 use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
 use crate::app::App;
 use crate::telemetry::metric;
+use crate::telemetry::traces::Done;
 use crate::uploads::VerbError;
 
 /// Another process may have written a job that we have not heard of.
@@ -311,7 +312,28 @@ async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
         tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = %why,
             action = "quarantined", "a file is quarantined");
     }
+    trace(app, held, &how);
     Some(StageEnd { job: held.job.id, token: held.job.token, how })
+}
+
+/// One attempt, from when the file was claimed.
+pub(super) fn trace(app: &App, held: &StageJob, how: &Ending) {
+    let error = match how {
+        Ending::Done(_) => None,
+        Ending::Retry { why, .. }
+        | Ending::PutOff { why, .. }
+        | Ending::Failed { why }
+        | Ending::Quarantined { why } => Some(why.clone()),
+        Ending::GivenBack => Some("given back".to_owned()),
+    };
+    app.traces.went_on(&Done {
+        name: held.stage.as_str(),
+        from: held.file.updated_at,
+        to: app.clock.now(),
+        error,
+        file: &held.file,
+        attempt: Some(held.job.attempt),
+    });
 }
 
 async fn run_stage(app: &App, held: &StageJob) -> Result<Ending, Trouble> {

@@ -18,6 +18,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::{Caller, STALE_TRIES_MAX, VerbError, check_batch, commit, find, parts};
 use crate::app::App;
+use crate::telemetry::traces::Done;
 
 pub async fn confirm(
     app: &App,
@@ -28,6 +29,7 @@ pub async fn confirm(
     if checksum_sha256.as_deref().is_some_and(|checksum| !is_sha256(checksum)) {
         return Err(VerbError::invalid("checksumSha256", "must be 64 lower-case hex digits"));
     }
+    let from = app.clock.now();
     for _ in 0..STALE_TRIES_MAX {
         let read = find::find(app, caller, id).await?;
         if read.status != Status::Registered {
@@ -40,9 +42,11 @@ pub async fn confirm(
             continue;
         }
         let change = examine(app, &read, checksum_sha256.clone(), "confirmed").await?;
-        let status = change.after.status;
+        let file = change.after.clone();
         if commit(app, change, &caller.actor()).await? {
-            return Ok(status);
+            let to = app.clock.now();
+            app.traces.went_on(&Done { name: "confirm", from, to, error: None, file: &file, attempt: None });
+            return Ok(file.status);
         }
     }
     Err(VerbError::busy())

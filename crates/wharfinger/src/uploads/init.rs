@@ -17,6 +17,7 @@ use super::announce::{Problems, check_size, fingerprint};
 use super::{Caller, VerbError, commit, parts, reissue};
 use crate::app::App;
 use crate::quota;
+use crate::telemetry::traces::Done;
 
 /// The queue of delayed checks for uploads that nobody confirmed.
 pub const CHECK_QUEUE: &str = "upload-check";
@@ -150,8 +151,20 @@ pub(crate) fn key_use(
 pub(crate) async fn register(app: &App, wanted: Registration) -> Result<Option<Uuid>, VerbError> {
     let requested_bytes = wanted.bytes();
     let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_look_at).min();
+    let (from, traced) = (wanted.now, app.traces.are_kept().then(|| wanted.files.clone()));
     match quota::register(app, wanted).await? {
         Registered::Made => {
+            for new in traced.iter().flatten() {
+                let to = app.clock.now();
+                app.traces.began(&Done {
+                    name: "init",
+                    from,
+                    to,
+                    error: None,
+                    file: &new.file,
+                    attempt: None,
+                });
+            }
             app.archive_bell.notify_one();
             if let Some(at) = first_look_at {
                 app.check_bell.ring_for(at);

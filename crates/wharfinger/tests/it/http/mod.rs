@@ -12,6 +12,7 @@ mod openapi;
 mod routes;
 mod search;
 mod signing_keys;
+mod traces;
 
 use serde_json::{Value, json};
 
