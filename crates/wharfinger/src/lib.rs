@@ -10,6 +10,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod dashboard;
+pub mod demo;
 pub mod http;
 pub mod ingest;
 pub mod notify;

@@ -8,9 +8,10 @@ use std::sync::OnceLock;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
-pub fn log_to_stderr() {
+/// At this level, unless RUST_LOG says otherwise.
+pub fn log_to_stderr(level: &str) {
     // What RabbitMQ's driver logs about a connection, we say ourselves, in one line.
-    let filter = crate::config::log_filter().unwrap_or_else(|| "info,lapin=off".to_owned());
+    let filter = crate::config::log_filter().unwrap_or_else(|| format!("{level},lapin=off"));
     // A second call (tests, embedding programs) keeps the first subscriber.
     let _ = tracing_subscriber::fmt()
         .json()

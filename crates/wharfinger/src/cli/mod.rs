@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand. Exit code 0 done, 1 failed, 2 wrong usage.
 
 mod config;
+mod demo;
 mod doctor;
 mod extract_text;
 mod migrate;
@@ -48,6 +49,8 @@ struct Global {
 enum Command {
     /// Serve the API and do all background work
     Serve(serve::Arguments),
+    /// Two minutes of traffic and faults against a server of its own, to look at
+    Demo(demo::Arguments),
     /// Upload files or folders
     Put(put::Arguments),
     /// Mint a token with the server's key
@@ -123,6 +126,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
     let flags = cli.global.flags();
     match cli.command {
         Command::Serve(arguments) => serve::run(flags, arguments).await,
+        Command::Demo(arguments) => demo::run(flags, arguments).await,
         Command::Put(arguments) => put::run(flags, arguments).await,
         Command::Token(arguments) => token::run(&flags, arguments),
         Command::Quota(arguments) => quota::run(&flags, arguments).await,

@@ -34,11 +34,40 @@ pub(super) struct Arguments {
 const VERBS_TIMEOUT: Duration = Duration::from_secs(30);
 const FIRST_TOKEN_MS: i64 = 12 * 3_600_000;
 
+/// What is said on standard output once it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Greeting {
+    Full,
+    /// Somebody else speaks.
+    None,
+}
+
 pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Failure> {
     let roles = roles(&arguments.role)?;
     flags.overrides.extend(arguments.listen.map(|listen| ("WHARFINGER_LISTEN", listen)));
+    serve(flags, roles, Greeting::Full, CancellationToken::new()).await
+}
+
+/// Everything in one process, until it is told to stop by a signal or by its caller.
+pub(super) async fn run_until(
+    flags: Flags,
+    greeting: Greeting,
+    told: CancellationToken,
+) -> Result<(), Failure> {
+    serve(flags, Roles::all(), greeting, told).await
+}
+
+async fn serve(
+    flags: Flags,
+    roles: Roles,
+    greeting: Greeting,
+    told: CancellationToken,
+) -> Result<(), Failure> {
     let settings = Settings::load(&flags)?;
-    telemetry::log_to_stderr();
+    match greeting {
+        Greeting::Full => telemetry::log_to_stderr("info"),
+        Greeting::None => telemetry::log_to_stderr("off"),
+    }
     telemetry::prometheus();
     let secrets = prepare_secrets(&settings)?;
     let listener = TcpListener::bind(&settings.listen).await.map_err(|error| {
@@ -69,10 +98,15 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     let mut signals = Signals::listen().map_err(failed)?;
     let stop = CancellationToken::new();
     let server = tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
-    greet(&app, secrets.first_start);
+    if greeting == Greeting::Full {
+        greet(&app, secrets.first_start);
+    }
     tracing::info!(instance = %app.settings.instance_id, address = %address, roles = %app.roles, "serving");
 
-    let told = signals.next().await;
+    let told = tokio::select! {
+        told = signals.next() => told,
+        () = told.cancelled() => Told::Interrupt,
+    };
     app.draining.cancel();
     // Whoever says it twice does not want to wait.
     let hurry = CancellationToken::new();
@@ -169,6 +203,7 @@ fn greet(app: &App, first_start: bool) {
         line(format!("  Roles       {}", app.roles));
     }
     if app.roles.has(ProcessRole::Api) {
+        line(format!("  Dashboard   {url}/"));
         line(format!("  API pages   {url}/docs/"));
     }
     match app.settings.blobs.folder() {
@@ -185,7 +220,13 @@ fn greet(app: &App, first_start: bool) {
     }
     let Ok(caller) = token::caller("default", "local", "operator") else { return };
     let Some(token) = app.tokens.mint(&caller, app.clock.now() + FIRST_TOKEN_MS) else { return };
-    line("  Token       tenant `default`, user `local`, role `operator`, 12 hours:");
+    line("  Token       tenant `default`, user `local`, role `operator`, 12 hours");
+    line("");
+    line("Look at it in a browser (the address signs you in; it is as good as a password):");
+    line("");
+    line(format!("  {url}/#token={token}"));
+    line("");
+    line("Or in a terminal:");
     line("");
     line(format!("export WHARFINGER_TOKEN={token}"));
     line("");

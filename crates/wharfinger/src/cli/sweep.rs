@@ -37,7 +37,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     let sweep = Sweep::named(&arguments.name)
         .ok_or_else(|| Failure::Usage(format!("no sweep is called {}", arguments.name)))?;
     let settings = Settings::load(flags)?;
-    telemetry::log_to_stderr();
+    telemetry::log_to_stderr("info");
     let secrets = prepare_secrets(&settings)?;
     let app = App::open_beside(settings, &secrets, Clock::system()).await.map_err(|error| match error {
         OpenError::Setting(bad) => Failure::from(bad),

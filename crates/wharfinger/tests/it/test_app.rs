@@ -295,7 +295,7 @@ impl Ground {
         faults: Faults,
     ) -> TestApp {
         if wharfinger::config::log_filter().is_some() {
-            wharfinger::telemetry::log_to_stderr();
+            wharfinger::telemetry::log_to_stderr("info");
         }
         let flags = Flags { config: None, overrides: settings };
         let values = Values::read(&flags).expect("known settings");

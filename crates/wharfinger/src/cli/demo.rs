@@ -1,0 +1,170 @@
+//! `wharfinger demo`: a server with short windows, and two minutes of traffic and faults against it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tokio_util::sync::CancellationToken;
+
+use super::output::line;
+use super::{Failure, failed, serve, token};
+use crate::clock::Clock;
+use crate::config::{Flags, Settings};
+use crate::demo::{self, Client, Crew, Wharf};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// The address to listen on (WHARFINGER_LISTEN)
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// End with the traffic, instead of serving on until Ctrl-C
+    #[arg(long)]
+    and_stop: bool,
+}
+
+const TOKENS_MS: i64 = 12 * 3_600_000;
+/// How long the server may take to be there.
+const START_TRIES: u32 = 300;
+const START_PAUSE: Duration = Duration::from_millis(100);
+/// What was broken last heals by then.
+const AFTERMATH: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Failure> {
+    let folder = Folder::make(&flags)?;
+    flags.overrides.retain(|(name, _)| *name != "WHARFINGER_DATA_DIR");
+    let events = folder.path.join("events");
+    std::fs::create_dir_all(&events).map_err(failed)?;
+    flags.overrides.extend(demo::SETTINGS.map(|(name, value)| (name, value.to_owned())));
+    flags.overrides.push(("WHARFINGER_DATA_DIR", folder.path.display().to_string()));
+    flags.overrides.push(("INGEST_BLOB_URL", format!("file:{}", events.display())));
+    flags.overrides.extend(arguments.listen.map(|listen| ("WHARFINGER_LISTEN", listen)));
+    let settings = Settings::load(&flags)?;
+    let Some(blobs) = settings.blobs.folder().cloned().filter(|_| settings.is_embedded()) else {
+        let problem = "the demo breaks things on purpose, and so runs on its own folder only: \
+                       unset WHARFINGER_DATABASE_URL and WHARFINGER_BLOB_URL";
+        return Err(Failure::Usage(problem.into()));
+    };
+    if settings.listen.ends_with(":0") {
+        return Err(Failure::Usage("WHARFINGER_LISTEN: the demo needs a port that is known".into()));
+    }
+    let url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", settings.listen));
+    let stop = CancellationToken::new();
+    let wharf = Wharf { url, blobs, events };
+    let serving = serve::run_until(flags, serve::Greeting::None, stop.clone());
+    let playing = play(&settings, wharf, stop, arguments.and_stop);
+    // Whoever ends first: a server that could not start, or one that was told to stop.
+    tokio::select! {
+        served = serving => served,
+        played = playing => played,
+    }
+}
+
+/// The demo's own data, gone when it ends; or where somebody asks for it.
+struct Folder {
+    path: PathBuf,
+    is_ours: bool,
+}
+
+impl Folder {
+    fn make(flags: &Flags) -> Result<Folder, Failure> {
+        let asked = flags.overrides.iter().find(|(name, _)| *name == "WHARFINGER_DATA_DIR");
+        let Some((_, dir)) = asked else {
+            let path = std::env::temp_dir().join(format!("wharfinger-demo-{}", std::process::id()));
+            std::fs::create_dir_all(&path).map_err(failed)?;
+            return Ok(Folder { path, is_ours: true });
+        };
+        let path = PathBuf::from(dir);
+        if path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+            let problem = format!("--data-dir: {dir} is not empty, and the demo breaks what lies there");
+            return Err(Failure::Usage(problem));
+        }
+        std::fs::create_dir_all(&path).map_err(failed)?;
+        Ok(Folder { path: path.canonicalize().map_err(failed)?, is_ours: false })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.is_ours {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+async fn play(
+    settings: &Settings,
+    wharf: Wharf,
+    stop: CancellationToken,
+    and_stop: bool,
+) -> Result<(), Failure> {
+    let nobody = Client::new(&wharf.url, String::new());
+    for _ in 0..START_TRIES {
+        if nobody.is_ready().await {
+            break;
+        }
+        tokio::time::sleep(START_PAUSE).await;
+    }
+    let mint = |tenant, user, role| {
+        let caller = token::caller(tenant, user, role)?;
+        token::mint(settings, &caller, Clock::system().now() + TOKENS_MS)
+    };
+    let as_whom = |tenant, user, role| Ok::<_, Failure>(Client::new(&wharf.url, mint(tenant, user, role)?));
+    let crew = Crew {
+        users: vec![
+            as_whom("acme", "ada", "user")?,
+            as_whom("globex", "grace", "user")?,
+            as_whom("initech", "ivan", "user")?,
+        ],
+        local: as_whom("default", "local", "operator")?,
+        operator: as_whom("ops", "demo", "operator")?,
+        worker: as_whom("ops", "worker", "worker")?,
+    };
+    line("A wharf on a bad day: two minutes of traffic, and everything that goes wrong. Watch it here:");
+    line("");
+    line(format!("  {}/#token={}", wharf.url, mint("default", "local", "operator")?));
+    line("");
+    demo::run(&wharf, &crew, &|second, said| line(format!("{:02}:{:02}  {said}", second / 60, second % 60)))
+        .await;
+    line("02:00  that was the traffic; what is still broken heals now");
+    tokio::time::sleep(AFTERMATH).await;
+    for said in summary(&crew.operator).await {
+        line(format!("       {said}"));
+    }
+    if and_stop {
+        stop.cancel();
+    } else {
+        line("Ctrl-C ends it.");
+    }
+    // The server ends in order, and this with it.
+    std::future::pending().await
+}
+
+/// What the server says it has done, in words.
+async fn summary(operator: &Client) -> Vec<String> {
+    let metrics = operator.metrics().await;
+    let sum = |name: &str| -> f64 {
+        let is_of = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        metrics.lines().filter(is_of).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    };
+    let shown = operator.get("/api/v2/uploads/dashboard").await.unwrap_or_default();
+    vec![
+        format!("{} files are ready", shown["statusDistribution"]["ready"]),
+        format!(
+            "{} uploads that nobody confirmed were reclaimed",
+            sum("resource_orphaned_files_cleaned_total")
+        ),
+        format!("{} orphans were deleted from the store", sum("orphan_blobs_deleted_total")),
+        format!(
+            "{} events are stored, {} of them after they had waited on disk; {} were dropped",
+            sum("s3_events_stored_total"),
+            sum("dlq_events_reuploaded_total"),
+            sum("dlq_events_dropped_total")
+        ),
+        format!(
+            "{} files are stuck, {} deletes wait, and the counters of quotas are {} bytes off",
+            shown["stuckFiles"],
+            sum("pending_cleanups"),
+            sum("quota_drift_bytes")
+        ),
+    ]
+}

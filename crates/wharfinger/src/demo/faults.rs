@@ -1,0 +1,55 @@
+//! What goes wrong: done to the server's own folders, behind its back.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A folder that was taken away; its place is empty, as that of a disk that is not mounted.
+pub struct Away {
+    place: PathBuf,
+    kept: PathBuf,
+}
+
+impl Away {
+    pub fn take(place: &Path) -> io::Result<Away> {
+        let kept = place.with_extension("away");
+        fs::rename(place, &kept)?;
+        // Nothing can be written where a file stands in the way.
+        fs::write(place, b"")?;
+        Ok(Away { place: place.to_owned(), kept })
+    }
+
+    pub fn bring_back(self) -> io::Result<()> {
+        fs::remove_file(&self.place)?;
+        fs::rename(&self.kept, &self.place)
+    }
+}
+
+/// An object that no row answers for.
+pub fn leave_orphan(blobs: &Path, name: &str) -> io::Result<()> {
+    let folder = blobs.join("uploads/globex/nobody");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join(name), vec![b'?'; 40_000])
+}
+
+fn object(blobs: &Path, (tenant, user): (&str, &str), file: &str) -> PathBuf {
+    blobs.join("uploads").join(tenant).join(user).join(file)
+}
+
+/// A live file loses its object.
+pub fn lose_object(blobs: &Path, owner: (&str, &str), file: &str) -> io::Result<()> {
+    fs::remove_file(object(blobs, owner, file))
+}
+
+/// An object that cannot be deleted: a folder with something in it.
+pub fn make_undeletable(blobs: &Path, owner: (&str, &str), file: &str) -> io::Result<PathBuf> {
+    let path = object(blobs, owner, file);
+    fs::remove_file(&path)?;
+    fs::create_dir(&path)?;
+    fs::write(path.join("in the way"), b"")?;
+    Ok(path)
+}
+
+pub fn make_deletable(path: &Path) -> io::Result<()> {
+    fs::remove_dir_all(path)
+}

@@ -1,0 +1,203 @@
+//! The two minutes, second by second: what users do all the time, and what goes wrong at its hour.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rand::Rng as _;
+use rand::seq::IndexedRandom as _;
+use serde_json::json;
+
+use super::client::{Client, Crew};
+use super::faults::{self, Away};
+use super::worker::{self, Shift};
+use super::{TRAFFIC, Wharf, cargo};
+
+const EVENTS_A_SECOND: usize = 200;
+const TICK: Duration = Duration::from_secs(1);
+
+/// What is broken at the moment.
+#[derive(Default)]
+struct Broken {
+    events: Option<Away>,
+    blobs: Option<Away>,
+    undeletable: Option<PathBuf>,
+}
+
+/// Plays it all once, and tells each turn of events to `say`.
+pub async fn run(wharf: &Wharf, crew: &Crew, say: &(dyn Fn(u64, &str) + Sync)) {
+    let shift = Shift::default();
+    let play = async {
+        let mut broken = Broken::default();
+        for second in 0..TRAFFIC.as_secs() {
+            let began = tokio::time::Instant::now();
+            turn(second, wharf, crew, (&shift, &mut broken), say).await;
+            let busy = users(second, wharf, crew, &broken);
+            let _ = tokio::time::timeout(TICK, busy).await;
+            tokio::time::sleep_until(began + TICK).await;
+        }
+        mend(&mut broken);
+    };
+    tokio::select! {
+        () = play => {}
+        () = worker::work(&crew.worker, &shift) => {}
+    }
+}
+
+fn pick(users: &[Client]) -> &Client {
+    users.choose(&mut rand::rng()).unwrap_or(&users[0])
+}
+
+/// What happens every second, and what happens in some.
+async fn users(second: u64, wharf: &Wharf, crew: &Crew, broken: &Broken) {
+    let every = |seconds: u64| second.is_multiple_of(seconds);
+    let lines: String = (0..EVENTS_A_SECOND)
+        .map(|n| format!("{}\n", json!({ "what": cargo::words(1), "second": second, "number": n })))
+        .collect();
+    crew.users[0].events(lines).await;
+    for _ in 0..rand::rng().random_range(1..4) {
+        pick(&crew.users).upload(&cargo::document()).await;
+    }
+    if every(5) {
+        crew.local.upload(&cargo::document()).await;
+    }
+    if every(3) {
+        let user = pick(&crew.users);
+        let document = cargo::document();
+        // Nobody comes back for either.
+        if let Some(grant) = user.init(&document).await
+            && every(2)
+        {
+            user.put(&grant, &document).await;
+        }
+    }
+    if every(7) {
+        pick(&crew.users).upload(&cargo::torn()).await;
+    }
+    if second % 20 == 8 {
+        crew.local.upload(&cargo::infected()).await;
+    }
+    if every(4) {
+        let user = pick(&crew.users);
+        if let Some(file) = user.files("ready").await.choose(&mut rand::rng()) {
+            user.delete(file["fileId"].as_str().unwrap_or_default()).await;
+        }
+    }
+    if second % 10 == 3 {
+        let cargo: Vec<_> = (0..4).map(|_| cargo::document()).collect();
+        let uploaded = if every(2) { 4 } else { 3 };
+        pick(&crew.users).batch(&cargo, uploaded).await;
+    }
+    if second % 9 == 2 && broken.blobs.is_none() {
+        let _ = faults::leave_orphan(&wharf.blobs, &format!("left-{second}"));
+    }
+}
+
+/// What goes wrong at this second, or comes right again.
+async fn turn(
+    second: u64,
+    wharf: &Wharf,
+    crew: &Crew,
+    (shift, broken): (&Shift, &mut Broken),
+    say: &(dyn Fn(u64, &str) + Sync),
+) {
+    let said = match second {
+        2 => {
+            for (tenant, limit) in [("acme", 64 << 20), ("globex", 2 << 20), ("initech", 1 << 20)] {
+                let path = format!("/api/v2/tenants/{tenant}/quota");
+                crew.operator.call(reqwest::Method::PUT, &path, Some(json!({ "limit": limit }))).await;
+            }
+            "three tenants upload; some uploads are never confirmed, and are reclaimed after 15 seconds"
+        }
+        12 | 40 | 96 => {
+            shift.vanishes.store(true, Ordering::Relaxed);
+            "a worker takes files and vanishes: they get stuck, and are sent on when its lease is over"
+        }
+        20 => {
+            broken.events = Away::take(&wharf.events).ok();
+            "the events' store goes away: events are acknowledged all the same, and wait on disk"
+        }
+        38 => {
+            broken.events.take().map(Away::bring_back);
+            "the events' store is back: what waited is recovered, oldest first"
+        }
+        45 => {
+            broken.blobs = Away::take(&wharf.blobs).ok();
+            "the files' store goes away: uploads are refused, deletes are accepted and wait"
+        }
+        53 => {
+            broken.blobs.take().map(Away::bring_back);
+            "the files' store is back: the deletes are carried out"
+        }
+        58 => {
+            broken.undeletable = break_a_delete(wharf, crew).await;
+            "an object refuses to be deleted: its cleanup is tried until it is exhausted"
+        }
+        60 | 63 | 66 => {
+            crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
+            return;
+        }
+        64 => {
+            lose_an_object(wharf, crew).await;
+            "a live file loses its object: the next scan reports it as missing"
+        }
+        70 => {
+            shift.is_off.store(true, Ordering::Relaxed);
+            "the workers stay away: the queue for `embed` grows, and nobody's file fails for that"
+        }
+        84 => {
+            shift.is_off.store(false, Ordering::Relaxed);
+            "the workers are back, and the queue drains"
+        }
+        88 => {
+            redrive(crew).await;
+            "an operator redrives two dead letters"
+        }
+        92 => {
+            for _ in 0..20 {
+                crew.users[2].upload(&cargo::bulky(100_000)).await;
+            }
+            "initech has used its quota up: uploads are refused until something is deleted"
+        }
+        100 => {
+            if let Some(path) = broken.undeletable.take() {
+                let _ = faults::make_deletable(&path);
+            }
+            crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
+            "what stood in the way of a delete is gone, and so are the bytes"
+        }
+        _ => return,
+    };
+    say(second, said);
+}
+
+/// A file of whoever looks at the page, as its owner's folder is known.
+async fn break_a_delete(wharf: &Wharf, crew: &Crew) -> Option<PathBuf> {
+    let file = crew.local.files("ready").await.first()?["fileId"].as_str()?.to_owned();
+    let path = faults::make_undeletable(&wharf.blobs, ("default", "local"), &file).ok()?;
+    crew.local.delete(&file).await;
+    Some(path)
+}
+
+async fn lose_an_object(wharf: &Wharf, crew: &Crew) -> Option<()> {
+    let file = crew.local.files("ready").await.last()?["fileId"].as_str()?.to_owned();
+    faults::lose_object(&wharf.blobs, ("default", "local"), &file).ok()
+}
+
+async fn redrive(crew: &Crew) -> Option<()> {
+    let letters = crew.operator.get("/api/v2/dlq?limit=2").await?;
+    for letter in letters["jobs"].as_array()? {
+        crew.operator.post(&format!("/api/v2/dlq/{}/redrive", letter["jobId"].as_str()?), json!({})).await;
+    }
+    Some(())
+}
+
+/// Nothing stays broken.
+fn mend(broken: &mut Broken) {
+    for away in [broken.events.take(), broken.blobs.take()].into_iter().flatten() {
+        let _ = away.bring_back();
+    }
+    if let Some(path) = broken.undeletable.take() {
+        let _ = faults::make_deletable(&path);
+    }
+}
