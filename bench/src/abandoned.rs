@@ -31,8 +31,8 @@ const SEED: [&str; 6] = [
     "INSERT INTO objects (key, file_id, kind, created_at) SELECT blob_path, id, 'original', 1 FROM files",
     "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
      SELECT id, 1, 1, 'registered', 'announced', 'bench' FROM files",
-    "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
-     SELECT tenant_id, user_id, pipeline_status, COUNT(*), COUNT(*) FROM files GROUP BY tenant_id, user_id, pipeline_status",
+    "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
+     SELECT tenant_id, user_id, pipeline_status, '', COUNT(*), COUNT(*) FROM files GROUP BY tenant_id, user_id, pipeline_status",
     "INSERT INTO quotas (tenant_id, used_bytes) SELECT tenant_id, COUNT(*) FROM files GROUP BY tenant_id",
 ];
 

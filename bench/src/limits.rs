@@ -22,8 +22,8 @@ const INIT: [&str; 6] = [
      VALUES ($1, 1, 1, 'registered', 'registered', 'user:u')",
     "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, \
      created_at, updated_at) VALUES ($1, 'upload-check', 't', $1, 'waiting', 3, 0, 5, 0, 1, 1)",
-    "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'registered', 1, 4) \
-     ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
+    "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) VALUES ('t', 'u', 'registered', '', 1, 4) \
+     ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
     "UPDATE quotas SET used_bytes = used_bytes + 4 \
      WHERE tenant_id = 't' AND used_bytes + 4 <= COALESCE(limit_bytes, 1000000000000)",
@@ -37,11 +37,11 @@ const CONFIRM: [&str; 7] = [
     "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
      VALUES ($1, 3, 2, 'uploaded', 'ready', 'no stages', 'user:u')",
     "DELETE FROM jobs WHERE file_id = $1",
-    "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'ready', 1, 4) \
-     ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
+    "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) VALUES ('t', 'u', 'ready', '', 1, 4) \
+     ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-    "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'registered', -1, -4) \
-     ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
+    "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) VALUES ('t', 'u', 'registered', '', -1, -4) \
+     ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
 ];
 const DELETE: [&str; 8] = [
@@ -55,10 +55,10 @@ const DELETE: [&str; 8] = [
      max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
      VALUES ($1, $1, 'disk', 'deleted', 't', $1, 4, 0, 5, 3, 3, 3, 0, 0, 0)",
     "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'deleted', 1, 0) \
-     ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
+     ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
     "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'ready', -1, -4) \
-     ON CONFLICT (tenant_id, user_id, status) DO UPDATE SET files = file_counts.files + excluded.files, \
+     ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
     "UPDATE quotas SET used_bytes = used_bytes - 4 WHERE tenant_id = 't'",
 ];

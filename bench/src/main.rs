@@ -1,8 +1,9 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans|stuck|abandoned|events|spool|outage>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans|stuck|abandoned|events|spool|outage|dashboard>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod abandoned;
 mod catalog;
+mod dashboard;
 mod engines;
 mod events;
 mod idle;
@@ -33,6 +34,7 @@ async fn main() -> std::process::ExitCode {
         Some("stages") => stages::run().await,
         Some("stuck") => stuck::run().await,
         Some("abandoned") => abandoned::run().await,
+        Some("dashboard") => dashboard::run().await,
         Some("events") => events::run().await,
         Some("spool") => events::spool::run(),
         Some("outage") => events::outage::run().await,
@@ -41,7 +43,7 @@ async fn main() -> std::process::ExitCode {
         Some("put") => s3::put::run().await,
         _ => {
             eprintln!(
-                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans | stuck | abandoned | events | spool | outage"
+                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans | stuck | abandoned | events | spool | outage | dashboard"
             );
             return std::process::ExitCode::from(2);
         }

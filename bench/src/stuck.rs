@@ -28,8 +28,8 @@ const SEED: [&str; 3] = [
      {now} - 86400000, 1, 'scan', 'scan' FROM seed",
     "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
      updated_at) SELECT id, 'file-scan', tenant_id, id, 'waiting', 1, 0, 5, 0, 1, 1 FROM files",
-    "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) \
-     SELECT tenant_id, user_id, pipeline_status, COUNT(*), COUNT(*) FROM files GROUP BY tenant_id, user_id, pipeline_status",
+    "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
+     SELECT tenant_id, user_id, pipeline_status, 'scan', COUNT(*), COUNT(*) FROM files GROUP BY tenant_id, user_id, pipeline_status",
 ];
 
 /// One statement: how many overdue files have a job that waits.

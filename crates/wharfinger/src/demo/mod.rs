@@ -41,7 +41,7 @@ pub const SETTINGS: [(&str, &str); 28] = [
     ("PIPELINE_STAGES", "scan,extract,chunk,embed"),
     ("PIPELINE_BUILTIN_STAGES", "scan,extract,chunk"),
     ("JOB_LEASE_MS", "5000"),
-    ("STAGE_TIMEOUT_MS", "60000"),
+    ("STAGE_TIMEOUT_MS", "20000"),
     ("JOB_MAX_ATTEMPTS", "3"),
     ("INGEST_BATCH_AGE_MS", "500"),
     ("AUDIT_TO_INGEST", "true"),
