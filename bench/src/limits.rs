@@ -54,10 +54,10 @@ const DELETE: [&str; 8] = [
     "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, attempts, \
      max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
      VALUES ($1, $1, 'disk', 'deleted', 't', $1, 4, 0, 5, 3, 3, 3, 0, 0, 0)",
-    "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'deleted', 1, 0) \
+    "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) VALUES ('t', 'u', 'deleted', '', 1, 0) \
      ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
-    "INSERT INTO file_counts (tenant_id, user_id, status, files, charged_bytes) VALUES ('t', 'u', 'ready', -1, -4) \
+    "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) VALUES ('t', 'u', 'ready', '', -1, -4) \
      ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET files = file_counts.files + excluded.files, \
      charged_bytes = file_counts.charged_bytes + excluded.charged_bytes",
     "UPDATE quotas SET used_bytes = used_bytes - 4 WHERE tenant_id = 't'",

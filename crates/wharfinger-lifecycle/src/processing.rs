@@ -152,6 +152,7 @@ pub fn redrive(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal>
 /// Nobody will send it through again: it stays failed, and names no stage to begin at.
 pub fn discard(file: &File, now: UnixMs) -> Change {
     let mut change = Change::of(file, now);
+    change.remark("its dead letter was discarded");
     change.after.stage = None;
     change
 }

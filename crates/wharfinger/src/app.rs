@@ -11,7 +11,7 @@ use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
 use wharfinger_backends::broker::{Rabbit, RabbitOptions};
 use wharfinger_backends::catalog::{
-    Catalog, CatalogError, CatalogOptions, Destination, Dialect, SCHEMA_VERSION, Tells,
+    Catalog, CatalogError, CatalogOptions, Destination, SCHEMA_VERSION, Tells,
 };
 use wharfinger_backends::faults::Faults;
 use wharfinger_backends::quota::{QuotaError, RedisCache, RedisQuota};
@@ -341,10 +341,9 @@ pub async fn open_redis(
     Ok(Some(gate))
 }
 
-/// One process on SQLite sees all that its users write; many see it where Redis keeps the answers.
 async fn open_cache(settings: &Settings, catalog: &Catalog, faults: &Faults) -> Result<Cache, OpenError> {
     let Some(url) = &settings.quota_redis else {
-        return Ok(Cache::here(settings.dashboard_cache_ms, catalog.dialect() == Dialect::Postgres));
+        return Ok(Cache::here(settings.dashboard_cache_ms));
     };
     let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
     let cache = RedisCache::new(url, catalog_id, faults.clone());

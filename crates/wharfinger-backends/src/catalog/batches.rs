@@ -13,7 +13,7 @@ use super::notices::{self, NewNotice};
 use super::quotas::tenant_of;
 use super::sql::{Row, Tx, args, tuples};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Tells, archive, fresh_id, jobs};
+use super::{Catalog, Tells, archive, counters, fresh_id, jobs};
 
 /// How a batch is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +180,7 @@ impl Write for EndBatch {
             notices::insert(tx, &[told], self.tells).await?;
         }
         archive::batch_turned(tx, &batch, &self.actor, self.now, self.tells).await?;
+        counters::noticed(tx, &batch.tenant, &batch.user).await?;
         Ok(Verdict::Commit(BatchEnd::Ended { batch, called_off }))
     }
 }

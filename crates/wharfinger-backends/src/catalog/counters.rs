@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{Change, File};
+use wharfinger_lifecycle::id::{TenantId, UserId};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
@@ -50,6 +51,18 @@ pub(super) async fn changed(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), C
 /// These rows are new.
 pub(super) async fn added(tx: &mut Tx<'_>, files: impl Iterator<Item = &File>) -> Result<(), CatalogError> {
     count_statuses(tx, files.map(|file| (file, 1))).await
+}
+
+/// Something else than a file of this user has changed that is shown beside them.
+pub(super) async fn noticed(tx: &mut Tx<'_>, tenant: &TenantId, user: &UserId) -> Result<(), CatalogError> {
+    tx.run(
+        "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
+         VALUES ($1, $2, 'registered', '', 0, 0) \
+         ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET changes = file_counts.changes + 1",
+        args![tenant.as_str(), user.as_str()],
+    )
+    .await?;
+    Ok(())
 }
 
 /// These rows are there no more.

@@ -151,10 +151,11 @@ impl Registration {
                 outbox::insert_checks(tx, &checks, self.now).await?;
             }
         }
-        match self.needs_room() {
-            true => self.charge(tx).await,
-            false => Ok(Verdict::Commit(Registered::Made)),
+        if self.needs_room() {
+            return self.charge(tx).await;
         }
+        counters::noticed(tx, &self.tenant, &self.user).await?;
+        Ok(Verdict::Commit(Registered::Made))
     }
 
     /// Whoever ends the batch waits until this has committed, or is waited for here.

@@ -53,13 +53,15 @@ impl Write for Migrate {
             let text = text
                 .replace("{bytes}", tx.dialect().pick("COLLATE BINARY", "COLLATE \"C\""))
                 .replace("{blob}", tx.dialect().pick("BLOB", "BYTEA"))
+                .replace("{now}", &self.now.to_string())
                 .replace(
                     "{outbox alone}",
                     tx.dialect().pick("", "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;"),
                 )
                 .replace(
                     "{files alone}",
-                    tx.dialect().pick("", "LOCK TABLE files, file_counts IN ACCESS EXCLUSIVE MODE;"),
+                    tx.dialect()
+                        .pick("", "LOCK TABLE upload_batches, files, file_counts IN ACCESS EXCLUSIVE MODE;"),
                 );
             for statement in statements(&text) {
                 tx.run_built(statement, args![]).await?;

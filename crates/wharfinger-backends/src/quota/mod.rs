@@ -11,7 +11,7 @@ use wharfinger_lifecycle::id::TenantId;
 use crate::faults::{Faults, Injected};
 use connect::Connector;
 
-pub use cache::{Kept, RedisCache};
+pub use cache::RedisCache;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {

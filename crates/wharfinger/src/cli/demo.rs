@@ -1,6 +1,7 @@
 //! `wharfinger demo`: a server with short windows, and two minutes of traffic and faults against it.
 
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -9,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::output::line;
 use super::{Failure, failed, serve, token};
 use crate::clock::Clock;
-use crate::config::{Flags, Settings};
+use crate::config::{Flags, Settings, Values};
 use crate::demo::{self, Client, Crew, Wharf};
 
 #[derive(Args)]
@@ -29,28 +30,23 @@ const START_PAUSE: Duration = Duration::from_millis(100);
 /// What was broken last heals by then.
 const AFTERMATH: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Failure> {
-    let folder = Folder::make(&flags)?;
-    flags.overrides.retain(|(name, _)| *name != "WHARFINGER_DATA_DIR");
-    let events = folder.path.join("events");
+pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failure> {
+    let asked = flags.overrides.iter().find(|(name, _)| *name == "WHARFINGER_DATA_DIR");
+    let folder = Folder::make(asked.map(|(_, dir)| Path::new(dir)))?;
+    let (blobs, events) = (folder.path.join("blobs"), folder.path.join("events"));
     std::fs::create_dir_all(&events).map_err(failed)?;
-    flags.overrides.extend(demo::SETTINGS.map(|(name, value)| (name, value.to_owned())));
-    flags.overrides.push(("WHARFINGER_DATA_DIR", folder.path.display().to_string()));
-    flags.overrides.push(("INGEST_BLOB_URL", format!("file:{}", events.display())));
-    flags.overrides.extend(arguments.listen.map(|listen| ("WHARFINGER_LISTEN", listen)));
-    let settings = Settings::load(&flags)?;
-    let Some(blobs) = settings.blobs.folder().cloned().filter(|_| settings.is_embedded()) else {
-        let problem = "the demo breaks things on purpose, and so runs on its own folder only: \
-                       unset WHARFINGER_DATABASE_URL and WHARFINGER_BLOB_URL";
-        return Err(Failure::Usage(problem.into()));
-    };
+    let mut overrides: Vec<_> = demo::SETTINGS.map(|(name, value)| (name, value.to_owned())).into();
+    overrides.push(("WHARFINGER_DATA_DIR", folder.path.display().to_string()));
+    overrides.push(("INGEST_BLOB_URL", format!("file:{}", events.display())));
+    overrides.extend(arguments.listen.map(|listen| ("WHARFINGER_LISTEN", listen)));
+    // It breaks things on purpose, and must not find anybody else's.
+    let settings = Settings::from_values(&Values::read_alone(&overrides)?)?;
     if settings.listen.ends_with(":0") {
-        return Err(Failure::Usage("WHARFINGER_LISTEN: the demo needs a port that is known".into()));
+        return Err(Failure::Usage("--listen: the demo needs a port that is known".into()));
     }
-    let url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", settings.listen));
+    let wharf = Wharf { url: format!("http://{}", settings.listen), blobs, events };
     let stop = CancellationToken::new();
-    let wharf = Wharf { url, blobs, events };
-    let serving = serve::run_until(flags, serve::Greeting::None, stop.clone());
+    let serving = serve::run_until(settings.clone(), stop.clone());
     let playing = play(&settings, wharf, stop, arguments.and_stop);
     // Whoever ends first: a server that could not start, or one that was told to stop.
     tokio::select! {
@@ -66,19 +62,19 @@ struct Folder {
 }
 
 impl Folder {
-    fn make(flags: &Flags) -> Result<Folder, Failure> {
-        let asked = flags.overrides.iter().find(|(name, _)| *name == "WHARFINGER_DATA_DIR");
-        let Some((_, dir)) = asked else {
-            let path = std::env::temp_dir().join(format!("wharfinger-demo-{}", std::process::id()));
-            std::fs::create_dir_all(&path).map_err(failed)?;
+    fn make(asked: Option<&Path>) -> Result<Folder, Failure> {
+        let Some(path) = asked else {
+            let name = format!("wharfinger-demo-{:016x}", rand::random::<u64>());
+            let path = std::env::temp_dir().join(name);
+            std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
             return Ok(Folder { path, is_ours: true });
         };
-        let path = PathBuf::from(dir);
-        if path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-            let problem = format!("--data-dir: {dir} is not empty, and the demo breaks what lies there");
+        std::fs::create_dir_all(path).map_err(failed)?;
+        if path.read_dir().map_err(failed)?.next().is_some() {
+            let problem =
+                format!("--data-dir: {} is not empty, and the demo breaks what lies there", path.display());
             return Err(Failure::Usage(problem));
         }
-        std::fs::create_dir_all(&path).map_err(failed)?;
         Ok(Folder { path: path.canonicalize().map_err(failed)?, is_ours: false })
     }
 }

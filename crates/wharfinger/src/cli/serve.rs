@@ -36,7 +36,7 @@ const FIRST_TOKEN_MS: i64 = 12 * 3_600_000;
 
 /// What is said on standard output once it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Greeting {
+enum Greeting {
     Full,
     /// Somebody else speaks.
     None,
@@ -45,25 +45,20 @@ pub(super) enum Greeting {
 pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Failure> {
     let roles = roles(&arguments.role)?;
     flags.overrides.extend(arguments.listen.map(|listen| ("WHARFINGER_LISTEN", listen)));
-    serve(flags, roles, Greeting::Full, CancellationToken::new()).await
+    serve(Settings::load(&flags)?, roles, Greeting::Full, CancellationToken::new()).await
 }
 
 /// Everything in one process, until it is told to stop by a signal or by its caller.
-pub(super) async fn run_until(
-    flags: Flags,
-    greeting: Greeting,
-    told: CancellationToken,
-) -> Result<(), Failure> {
-    serve(flags, Roles::all(), greeting, told).await
+pub(super) async fn run_until(settings: Settings, told: CancellationToken) -> Result<(), Failure> {
+    serve(settings, Roles::all(), Greeting::None, told).await
 }
 
 async fn serve(
-    flags: Flags,
+    settings: Settings,
     roles: Roles,
     greeting: Greeting,
     told: CancellationToken,
 ) -> Result<(), Failure> {
-    let settings = Settings::load(&flags)?;
     match greeting {
         Greeting::Full => telemetry::log_to_stderr("info"),
         Greeting::None => telemetry::log_to_stderr("off"),

@@ -77,7 +77,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("FAILED_FILE_WARNING_MS"),
     plain("QUOTA_SYNC_SCHEDULE"),
     plain("DASHBOARD_CACHE_TTL"),
-    plain("OTEL_EXPORTER_OTLP_ENDPOINT"),
+    secret("OTEL_EXPORTER_OTLP_ENDPOINT"),
     list("PIPELINE_STAGES"),
     list("PIPELINE_BUILTIN_STAGES"),
     plain("PIPELINE_CONCURRENCY"),
@@ -160,13 +160,25 @@ impl Values {
             },
         }
         values.add_environment(std::env::vars_os())?;
-        for (name, value) in &flags.overrides {
+        values.add_flags(&flags.overrides);
+        Ok(values)
+    }
+
+    /// The defaults and these, and nothing that somebody set for another server.
+    pub fn read_alone(overrides: &[(&'static str, String)]) -> Result<Values, BadSetting> {
+        let mut values = Values::default();
+        values.add_file("the defaults", DEFAULT_FILE)?;
+        values.add_flags(overrides);
+        Ok(values)
+    }
+
+    fn add_flags(&mut self, overrides: &[(&'static str, String)]) {
+        for (name, value) in overrides {
             match SETTINGS.iter().any(|setting| setting.env == *name) {
-                true => drop(values.settings.insert(name, (value.clone(), "a flag".into()))),
-                false => drop(values.store.insert((*name).to_owned(), value.clone())),
+                true => drop(self.settings.insert(name, (value.clone(), "a flag".into()))),
+                false => drop(self.store.insert((*name).to_owned(), value.clone())),
             }
         }
-        Ok(values)
     }
 
     #[cfg(test)]

@@ -254,10 +254,13 @@ fn window_policy(word: &str) -> Result<WindowPolicy, BadSetting> {
 fn otlp_endpoint(values: &Values) -> Result<Option<String>, BadSetting> {
     const NAME: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
     let Some(url) = values.maybe(NAME) else { return Ok(None) };
-    let is_url = url.parse::<reqwest::Url>().is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
-    match is_url {
-        true => Ok(Some(url)),
-        false => Err(BadSetting::new(NAME, format!("must be an http:// or https:// URL, not `{url}`"))),
+    let parsed = url.parse::<reqwest::Url>().ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    match parsed {
+        Some(parsed) if parsed.username().is_empty() && parsed.password().is_none() => Ok(Some(url)),
+        Some(_) => {
+            Err(BadSetting::new(NAME, "must not hold a password: set OTEL_EXPORTER_OTLP_HEADERS for that"))
+        }
+        None => Err(BadSetting::new(NAME, "must be an http:// or https:// URL")),
     }
 }
 
@@ -314,6 +317,7 @@ mod tests {
             ("UPLOAD_WINDOW_POLICY", "maybe"),
             ("WHARFINGER_LISTEN", "8080"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:hush@collector.example"),
             ("WEBHOOK_URL", "hooks.example.com"),
             ("WEBHOOK_URL", "https://127.0.0.1/hook"),
             ("WEBHOOK_ALLOW_PRIVATE", "yes"),

@@ -1,6 +1,6 @@
 //! Answers that are kept for DASHBOARD_CACHE_TTL, one per scope: by Redis for all processes where there is one, here
-//! otherwise. Whoever writes sees what they wrote: an answer holds under the marks of its scope that it was worked out
-//! under, and a write raises the marks of its writer.
+//! otherwise. Each says how far its scope had changed when it was worked out, and holds only while that is so: whoever
+//! writes sees what they wrote, whichever process took it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,14 +11,10 @@ use wharfinger_backends::catalog::Scope;
 use wharfinger_backends::quota::{QuotaError, RedisCache};
 use wharfinger_lifecycle::UnixMs;
 
-use crate::uploads::{Caller, Role};
-
 /// More scopes than this are not kept here.
 const ENTRIES_MAX: usize = 10_000;
 /// A Redis that did not answer is not asked again for so long: what is not kept is worked out.
 const AWAY_PAUSE: Duration = Duration::from_secs(5);
-/// The longest an answer may wait for a cache.
-const PATIENCE: Duration = Duration::from_millis(250);
 
 pub struct Cache {
     ttl_ms: i64,
@@ -27,180 +23,91 @@ pub struct Cache {
 
 enum Keeper {
     Nobody,
-    Here {
-        kept: Mutex<Here>,
-        /// Others may write for the same users where we do not see it: what concerns one user is not kept.
-        has_others: bool,
-    },
-    Redis {
-        cache: Box<RedisCache>,
-        away_until: Mutex<Option<Instant>>,
-    },
-}
-
-#[derive(Default)]
-struct Here {
-    entries: HashMap<String, Entry>,
-    marks: HashMap<String, u64>,
-    /// Counts every mark that was ever raised: one that was forgotten never comes back as it was.
-    raised: u64,
+    Here(Mutex<HashMap<String, Entry>>),
+    Redis { cache: Box<RedisCache>, away_until: Mutex<Option<Instant>> },
 }
 
 #[derive(Clone, Serialize, Deserialize)]
 struct Entry {
     kept_at: UnixMs,
-    marks: Vec<String>,
+    /// What [`changes`](wharfinger_backends::catalog::Catalog::changes) said before it was worked out.
+    changes: i64,
     answer: String,
 }
 
-/// What an answer that is worked out now will hold under.
-pub struct Place {
-    entry: String,
-    marks: Vec<String>,
-}
-
-pub enum Found {
-    Answer(String),
-    /// Nothing that holds: work it out, and keep it here.
-    Nothing(Option<Place>),
-}
-
-/// The marks a scope's answer holds under: writes by its user, by admins of its tenant, by operators.
-fn marks(scope: &Scope) -> Vec<String> {
-    let mut marks = vec!["all".to_owned()];
+/// No name of a user or a tenant holds a control character.
+fn name(scope: &Scope) -> String {
     match scope {
-        Scope::All => {}
-        Scope::Tenant(tenant) => marks.push(format!("tenant:{tenant}")),
-        Scope::User(tenant, user) => {
-            marks.push(format!("tenant:{tenant}"));
-            marks.push(format!("user:{tenant}\u{0}{user}"));
-        }
+        Scope::All => "all".to_owned(),
+        Scope::Tenant(tenant) => format!("tenant:{tenant}"),
+        Scope::User(tenant, user) => format!("user:{tenant}\u{0}{user}"),
     }
-    marks
-}
-
-/// The name of a scope's answer is the narrowest of its marks.
-fn entry_of(marks: &[String]) -> String {
-    marks.last().cloned().unwrap_or_default()
 }
 
 impl Cache {
-    pub fn none() -> Cache {
-        Cache { ttl_ms: 0, keeper: Keeper::Nobody }
-    }
-
-    pub fn here(ttl_ms: i64, has_others: bool) -> Cache {
-        match ttl_ms {
-            0 => Cache::none(),
-            _ => Cache { ttl_ms, keeper: Keeper::Here { kept: Mutex::default(), has_others } },
-        }
+    pub fn here(ttl_ms: i64) -> Cache {
+        Cache { ttl_ms, keeper: if ttl_ms == 0 { Keeper::Nobody } else { Keeper::Here(Mutex::default()) } }
     }
 
     pub fn redis(ttl_ms: i64, cache: RedisCache) -> Cache {
         match ttl_ms {
-            0 => Cache::none(),
+            0 => Cache::here(0),
             _ => Cache {
                 ttl_ms,
-                keeper: Keeper::Redis { cache: Box::new(cache), away_until: Mutex::new(None) },
+                keeper: Keeper::Redis { cache: Box::new(cache), away_until: Mutex::default() },
             },
         }
     }
 
-    pub async fn find(&self, scope: &Scope, now: UnixMs) -> Found {
-        let marks = marks(scope);
-        let entry = entry_of(&marks);
-        let holds = |kept: &Entry, marks: &[String]| {
-            kept.marks == marks && (0..self.ttl_ms).contains(&(now - kept.kept_at))
-        };
-        match &self.keeper {
-            Keeper::Nobody => Found::Nothing(None),
-            Keeper::Here { has_others: true, .. } if matches!(scope, Scope::User(..)) => Found::Nothing(None),
-            Keeper::Here { kept, .. } => {
-                let here = lock(kept);
-                let marks: Vec<String> =
-                    marks.iter().map(|mark| here.marks.get(mark).copied().unwrap_or(0).to_string()).collect();
-                match here.entries.get(&entry).filter(|kept| holds(kept, &marks)) {
-                    Some(kept) => Found::Answer(kept.answer.clone()),
-                    None => Found::Nothing(Some(Place { entry, marks })),
-                }
-            }
-            Keeper::Redis { cache, .. } => {
-                let Some(kept) = self.asked(cache.read(&entry, &marks)).await else {
-                    return Found::Nothing(None);
-                };
-                let found: Option<Entry> = kept.entry.and_then(|text| serde_json::from_str(&text).ok());
-                match found.filter(|found| holds(found, &kept.marks)) {
-                    Some(found) => Found::Answer(found.answer),
-                    None => Found::Nothing(Some(Place { entry, marks: kept.marks })),
-                }
-            }
-        }
+    pub fn keeps(&self) -> bool {
+        !matches!(self.keeper, Keeper::Nobody)
     }
 
-    pub async fn keep(&self, place: Place, answer: String, now: UnixMs) {
-        let entry = Entry { kept_at: now, marks: place.marks, answer };
+    /// What was worked out under the same `changes`, and not too long ago.
+    pub async fn find(&self, scope: &Scope, changes: i64, now: UnixMs) -> Option<String> {
+        let found = match &self.keeper {
+            Keeper::Nobody => None,
+            Keeper::Here(kept) => lock(kept).get(&name(scope)).cloned(),
+            Keeper::Redis { cache, .. } => {
+                let text = self.asked(cache.read(&name(scope))).await.flatten()?;
+                serde_json::from_str::<Entry>(&text).ok()
+            }
+        };
+        let holds =
+            |kept: &Entry| kept.changes == changes && (0..self.ttl_ms).contains(&(now - kept.kept_at));
+        found.filter(holds).map(|kept| kept.answer)
+    }
+
+    pub async fn keep(&self, scope: &Scope, changes: i64, answer: String, now: UnixMs) {
+        let entry = Entry { kept_at: now, changes, answer };
         match &self.keeper {
             Keeper::Nobody => {}
-            Keeper::Here { kept, .. } => {
-                let mut here = lock(kept);
-                if here.entries.len() >= ENTRIES_MAX {
-                    here.entries.retain(|_, kept| now - kept.kept_at < self.ttl_ms);
+            Keeper::Here(kept) => {
+                let mut kept = lock(kept);
+                if kept.len() >= ENTRIES_MAX {
+                    kept.retain(|_, kept| now - kept.kept_at < self.ttl_ms);
                 }
-                if here.entries.len() < ENTRIES_MAX {
-                    here.entries.insert(place.entry, entry);
+                if kept.len() < ENTRIES_MAX {
+                    kept.insert(name(scope), entry);
                 }
             }
             Keeper::Redis { cache, .. } => {
                 if let Ok(text) = serde_json::to_string(&entry) {
-                    let _ = self.asked(cache.keep(&place.entry, &text, self.ttl_ms)).await;
+                    self.asked(cache.keep(&name(scope), &text, self.ttl_ms)).await;
                 }
             }
         }
     }
 
-    /// The caller has written, or may have.
-    pub async fn touch(&self, caller: &Caller) {
-        let own = marks(&caller.own_scope());
-        let mark = match caller.role {
-            Role::User | Role::Worker => own.last(),
-            Role::Admin => own.get(1),
-            Role::Operator => own.first(),
-        };
-        let Some(mark) = mark.cloned() else { return };
-        match &self.keeper {
-            Keeper::Nobody => {}
-            Keeper::Here { kept, .. } => {
-                let mut here = lock(kept);
-                if here.marks.len() >= ENTRIES_MAX {
-                    // What is kept under a mark goes with it.
-                    *here = Here { raised: here.raised, ..Here::default() };
-                }
-                here.raised += 1;
-                let raised = here.raised;
-                here.marks.insert(mark, raised);
-            }
-            Keeper::Redis { cache, .. } => {
-                let _ = self.asked(cache.touch(&[mark], 2 * self.ttl_ms + 60_000)).await;
-            }
-        }
-    }
-
-    /// What Redis answers, unless it takes long or did not answer a moment ago.
+    /// What Redis answers, unless it did not answer a moment ago.
     async fn asked<T>(&self, question: impl Future<Output = Result<T, QuotaError>>) -> Option<T> {
         let Keeper::Redis { away_until, .. } = &self.keeper else { return None };
         if lock(away_until).is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        match tokio::time::timeout(PATIENCE, question).await {
-            Ok(Ok(answer)) => {
-                *lock(away_until) = None;
-                Some(answer)
-            }
-            Ok(Err(_)) | Err(_) => {
-                *lock(away_until) = Some(Instant::now() + AWAY_PAUSE);
-                None
-            }
-        }
+        let answered = question.await;
+        *lock(away_until) = answered.is_err().then(|| Instant::now() + AWAY_PAUSE);
+        answered.ok()
     }
 }
 
@@ -214,62 +121,30 @@ mod tests {
 
     use super::*;
 
-    fn caller(user: &str, role: Role) -> Caller {
-        let tenant = TenantId::new("t").expect("a fixed name");
-        Caller { tenant, user: UserId::new(user).expect("a fixed name"), role }
-    }
-
-    async fn kept(cache: &Cache, scope: &Scope, now: UnixMs) -> Option<String> {
-        match cache.find(scope, now).await {
-            Found::Answer(answer) => Some(answer),
-            Found::Nothing(_) => None,
-        }
-    }
-
-    async fn keep(cache: &Cache, scope: &Scope, answer: &str, now: UnixMs) {
-        match cache.find(scope, now).await {
-            Found::Nothing(Some(place)) => cache.keep(place, answer.to_owned(), now).await,
-            _ => panic!("there was a place for it"),
-        }
+    fn of(tenant: &str, user: &str) -> Scope {
+        Scope::User(TenantId::new(tenant).expect("a name"), UserId::new(user).expect("a name"))
     }
 
     #[tokio::test]
-    async fn an_answer_holds_for_its_time_and_until_its_user_writes() {
-        let cache = Cache::here(1_000, false);
-        let (ann, ben) = (caller("ann", Role::User), caller("ben", Role::User));
-        keep(&cache, &ann.scope(), "one", 10).await;
-        assert_eq!(kept(&cache, &ann.scope(), 1_009).await.as_deref(), Some("one"));
-        assert_eq!(kept(&cache, &ann.scope(), 1_010).await, None, "its time is over");
-        assert_eq!(kept(&cache, &ann.scope(), 9).await, None, "the clock was set back");
-        cache.touch(&ben).await;
-        assert_eq!(kept(&cache, &ann.scope(), 11).await.as_deref(), Some("one"), "another user's write");
-        cache.touch(&ann).await;
-        assert_eq!(kept(&cache, &ann.scope(), 11).await, None);
-        for above in [caller("eve", Role::Admin), caller("op", Role::Operator)] {
-            keep(&cache, &ann.scope(), "two", 20).await;
-            cache.touch(&above).await;
-            assert_eq!(kept(&cache, &ann.scope(), 21).await, None, "they write to her files");
+    async fn an_answer_holds_for_its_time_and_until_its_scope_changes() {
+        let cache = Cache::here(1_000);
+        let ann = of("t", "ann");
+        cache.keep(&ann, 7, "one".into(), 10).await;
+        assert_eq!(cache.find(&ann, 7, 1_009).await.as_deref(), Some("one"));
+        assert_eq!(cache.find(&ann, 8, 11).await, None, "something has changed");
+        assert_eq!(cache.find(&ann, 7, 1_010).await, None, "its time is over");
+        assert_eq!(cache.find(&ann, 7, 9).await, None, "the clock was set back");
+        let others =
+            [of("t", "ben"), of("s", "ann"), Scope::Tenant(TenantId::new("t").expect("a name")), Scope::All];
+        for other in others {
+            assert_eq!(cache.find(&other, 7, 11).await, None, "{other:?}");
         }
     }
 
     #[tokio::test]
-    async fn what_is_worked_out_while_somebody_writes_does_not_hold() {
-        let cache = Cache::here(1_000, false);
-        let ann = caller("ann", Role::User);
-        let Found::Nothing(Some(place)) = cache.find(&ann.scope(), 10).await else {
-            panic!("nothing is kept")
-        };
-        cache.touch(&ann).await;
-        cache.keep(place, "old".into(), 11).await;
-        assert_eq!(kept(&cache, &ann.scope(), 12).await, None);
-    }
-
-    #[tokio::test]
-    async fn beside_other_processes_a_users_answer_is_not_kept_here() {
-        let cache = Cache::here(1_000, true);
-        let ann = caller("ann", Role::User);
-        assert!(matches!(cache.find(&ann.scope(), 10).await, Found::Nothing(None)));
-        keep(&cache, &Scope::All, "all", 10).await;
-        assert_eq!(kept(&cache, &Scope::All, 11).await.as_deref(), Some("all"));
+    async fn nothing_is_kept_for_no_time() {
+        let cache = Cache::here(0);
+        cache.keep(&Scope::All, 7, "one".into(), 10).await;
+        assert!(!cache.keeps() && cache.find(&Scope::All, 7, 10).await.is_none());
     }
 }

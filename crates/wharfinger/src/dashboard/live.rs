@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Semaphore;
 use wharfinger_backends::catalog::{Figures, Outcomes, Scope};
 use wharfinger_lifecycle::UnixMs;
 
@@ -12,6 +13,8 @@ use super::{figures, trend};
 use crate::app::App;
 use crate::uploads::VerbError;
 
+const LOOKS_AT_ONCE: usize = 4;
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_millis(800);
 /// Looking costs no more than one part in so many of the time.
 const COST_SHARE: u32 = 20;
@@ -26,14 +29,17 @@ pub struct Seen {
 
 type Slots = Arc<Mutex<HashMap<Scope, Arc<tokio::sync::Mutex<Slot>>>>>;
 
-#[derive(Default)]
 pub struct Live {
     slots: Slots,
+    /// However many scopes are watched, so many are looked at at once.
+    looks: Arc<Semaphore>,
 }
 
 #[derive(Default)]
 struct Slot {
     last: Option<Looked>,
+    /// When looking failed, and why: all who watch are told by one.
+    failed: Option<(Instant, VerbError)>,
 }
 
 struct Looked {
@@ -47,23 +53,45 @@ struct Looked {
 /// One who watches; the slot goes with the last of them.
 pub struct Watch {
     scope: Scope,
-    slot: Arc<tokio::sync::Mutex<Slot>>,
+    /// Some until it ends.
+    slot: Option<Arc<tokio::sync::Mutex<Slot>>>,
     slots: Slots,
+    looks: Arc<Semaphore>,
+}
+
+impl Default for Live {
+    fn default() -> Live {
+        Live { slots: Slots::default(), looks: Arc::new(Semaphore::new(LOOKS_AT_ONCE)) }
+    }
 }
 
 impl Live {
     pub fn watch(&self, scope: Scope) -> Watch {
         let slot = lock(&self.slots).entry(scope.clone()).or_default().clone();
-        Watch { scope, slot, slots: self.slots.clone() }
+        Watch { scope, slot: Some(slot), slots: self.slots.clone(), looks: self.looks.clone() }
     }
 }
 
 impl Watch {
     pub async fn look(&self, app: &App) -> Result<Arc<Seen>, VerbError> {
-        let mut slot = self.slot.lock().await;
+        let Some(slot) = &self.slot else { return Err(VerbError::busy()) };
+        let mut slot = slot.lock().await;
         if let Some(last) = slot.last.as_ref().filter(|last| last.at.elapsed() < last.pause) {
             return Ok(last.seen.clone());
         }
+        if let Some((_, error)) = slot.failed.as_ref().filter(|(at, _)| at.elapsed() < LOOK_PAUSE) {
+            return Err(error.clone());
+        }
+        let looked = match tokio::time::timeout(LOOK_TIMEOUT, self.look_again(app, &mut slot)).await {
+            Ok(looked) => looked,
+            Err(_) => Err(VerbError::Unavailable("the catalog takes too long to answer".into())),
+        };
+        slot.failed = looked.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        looked
+    }
+
+    async fn look_again(&self, app: &App, slot: &mut Slot) -> Result<Arc<Seen>, VerbError> {
+        let _place = self.looks.acquire().await.map_err(|_| VerbError::busy())?;
         let started = Instant::now();
         let changes = app.catalog.changes(&self.scope).await?;
         let still = slot
@@ -87,8 +115,8 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut slots = lock(&self.slots);
-        // Ours and the map's.
-        if Arc::strong_count(&self.slot) == 2 {
+        self.slot = None;
+        if slots.get(&self.scope).is_some_and(|slot| Arc::strong_count(slot) == 1) {
             slots.remove(&self.scope);
         }
     }

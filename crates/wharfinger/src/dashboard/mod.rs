@@ -4,32 +4,77 @@
 pub mod cache;
 pub mod live;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wharfinger_backends::catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Scope};
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::{TenantId, UserId};
 
 use crate::app::App;
-use crate::uploads::VerbError;
+use crate::uploads::{Caller, Role, VerbError};
 use cache::Cache;
 use live::Live;
 
 /// How far back outcomes are shown.
 const SHOWN_MS: i64 = 86_400_000;
-/// Who watches holds a connection.
+/// Who watches holds a connection. Operators have places of their own: they come when something is wrong.
 const STREAMS_MAX: usize = 1_000;
+const OPERATORS_STREAMS_MAX: usize = 100;
+/// Of one user.
+const OWN_STREAMS_MAX: usize = 16;
 
 pub struct Dashboard {
     pub cache: Cache,
     pub live: Live,
-    /// Places for those who watch.
-    pub streams: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    operators_streams: Arc<Semaphore>,
+    own_streams: OwnStreams,
+}
+
+type OwnStreams = Arc<Mutex<HashMap<(TenantId, UserId), usize>>>;
+
+/// A place of one who watches, until it is dropped.
+pub struct StreamPlace {
+    _permit: OwnedSemaphorePermit,
+    whose: (TenantId, UserId),
+    own_streams: OwnStreams,
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let mut own = self.own_streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match own.get_mut(&self.whose) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(own.remove(&self.whose)),
+        }
+    }
 }
 
 impl Dashboard {
     pub fn new(cache: Cache) -> Dashboard {
-        Dashboard { cache, live: Live::default(), streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
+        Dashboard {
+            cache,
+            live: Live::default(),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            operators_streams: Arc::new(Semaphore::new(OPERATORS_STREAMS_MAX)),
+            own_streams: OwnStreams::default(),
+        }
+    }
+
+    /// None: there is no place left, for anybody or for this user.
+    pub fn stream_place(&self, caller: &Caller) -> Option<StreamPlace> {
+        let places = if caller.role == Role::Operator { &self.operators_streams } else { &self.streams };
+        let permit = places.clone().try_acquire_owned().ok()?;
+        let whose = (caller.tenant.clone(), caller.user.clone());
+        let mut own = self.own_streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let count = own.entry(whose.clone()).or_default();
+        if *count >= OWN_STREAMS_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(StreamPlace { _permit: permit, whose, own_streams: self.own_streams.clone() })
     }
 }
 

@@ -14,14 +14,18 @@ impl Away {
     pub fn take(place: &Path) -> io::Result<Away> {
         let kept = place.with_extension("away");
         fs::rename(place, &kept)?;
+        let away = Away { place: place.to_owned(), kept };
         // Nothing can be written where a file stands in the way.
         fs::write(place, b"")?;
-        Ok(Away { place: place.to_owned(), kept })
+        Ok(away)
     }
+}
 
-    pub fn bring_back(self) -> io::Result<()> {
-        fs::remove_file(&self.place)?;
-        fs::rename(&self.kept, &self.place)
+/// It comes back in any case.
+impl Drop for Away {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.place);
+        let _ = fs::rename(&self.kept, &self.place);
     }
 }
 

@@ -16,7 +16,7 @@ use super::{TRAFFIC, Wharf, cargo};
 const EVENTS_A_SECOND: usize = 200;
 const TICK: Duration = Duration::from_secs(1);
 
-/// What is broken at the moment.
+/// What is broken at the moment. Nothing stays so.
 #[derive(Default)]
 struct Broken {
     events: Option<Away>,
@@ -36,7 +36,6 @@ pub async fn run(wharf: &Wharf, crew: &Crew, say: &(dyn Fn(u64, &str) + Sync)) {
             let _ = tokio::time::timeout(TICK, busy).await;
             tokio::time::sleep_until(began + TICK).await;
         }
-        mend(&mut broken);
     };
     tokio::select! {
         () = play => {}
@@ -118,7 +117,7 @@ async fn turn(
             "the events' store goes away: events are acknowledged all the same, and wait on disk"
         }
         38 => {
-            broken.events.take().map(Away::bring_back);
+            drop(broken.events.take());
             "the events' store is back: what waited is recovered, oldest first"
         }
         45 => {
@@ -126,7 +125,7 @@ async fn turn(
             "the files' store goes away: uploads are refused, deletes are accepted and wait"
         }
         53 => {
-            broken.blobs.take().map(Away::bring_back);
+            drop(broken.blobs.take());
             "the files' store is back: the deletes are carried out"
         }
         58 => {
@@ -192,12 +191,10 @@ async fn redrive(crew: &Crew) -> Option<()> {
     Some(())
 }
 
-/// Nothing stays broken.
-fn mend(broken: &mut Broken) {
-    for away in [broken.events.take(), broken.blobs.take()].into_iter().flatten() {
-        let _ = away.bring_back();
-    }
-    if let Some(path) = broken.undeletable.take() {
-        let _ = faults::make_deletable(&path);
+impl Drop for Broken {
+    fn drop(&mut self) {
+        if let Some(path) = self.undeletable.take() {
+            let _ = faults::make_deletable(&path);
+        }
     }
 }

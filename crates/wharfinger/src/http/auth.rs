@@ -1,7 +1,7 @@
 //! Bearer tokens: HS256 with the server's secret, RS256 and ES256 with the keys of a JWKS. The algorithm
 //! belongs to the key, never to the token.
 
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::RwLock;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
@@ -248,16 +248,6 @@ impl FromRequestParts<Shared> for Session {
     }
 }
 
-/// Where a request says who made it, once that is known.
-#[derive(Clone, Default)]
-pub struct Signature(Arc<OnceLock<Caller>>);
-
-impl Signature {
-    pub fn caller(&self) -> Option<&Caller> {
-        self.0.get()
-    }
-}
-
 async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session, Problem> {
     let header = parts.headers.get(axum::http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header
@@ -265,11 +255,7 @@ async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session, Problem> {
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
         .ok_or_else(|| Problem::unauthorized("send `Authorization: Bearer <token>`"))?;
-    let session = app.tokens.verify(token, app.clock.now()).await.map_err(Problem::unauthorized)?;
-    if let Some(signature) = parts.extensions.get::<Signature>() {
-        let _ = signature.0.set(session.caller.clone());
-    }
-    Ok(session)
+    app.tokens.verify(token, app.clock.now()).await.map_err(Problem::unauthorized)
 }
 
 /// A caller who works on files: of all tenants, and by leases only.

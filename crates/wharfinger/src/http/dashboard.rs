@@ -6,7 +6,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, RecentError};
+use wharfinger_backends::catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, RecentError, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
@@ -15,9 +15,10 @@ use super::Shared;
 use super::auth::Person;
 use super::extract::{Asked, TenantQuery};
 use super::problem::Problem;
+use crate::app::App;
 use crate::clock::rfc3339;
-use crate::dashboard::cache::Found;
 use crate::dashboard::{failure_rate, figures, trend};
+use crate::uploads::VerbError;
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -189,7 +190,7 @@ impl From<&[(UnixMs, Outcomes)]> for TrendView {
     params(TenantQuery),
     responses(
         (status = 200, body = DashboardView,
-            description = "The figures of the caller's scope, kept for DASHBOARD_CACHE_TTL; what the caller changes shows at once"),
+            description = "The figures of the caller's scope, kept for DASHBOARD_CACHE_TTL as long as no file of the scope changes its status"),
         (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
     ),
 )]
@@ -200,18 +201,22 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let scope = query.scope(&caller)?;
     let cache = &app.dashboard.cache;
-    let place = match cache.find(&scope, app.clock.now()).await {
-        Found::Answer(answer) => return Ok(json(answer)),
-        Found::Nothing(place) => place,
-    };
-    // The age of an answer is that of what was read for it.
-    let read_at = app.clock.now();
-    let view = DashboardView::from(figures(&app, &scope).await?);
-    let answer = serde_json::to_string(&view).map_err(|_| Problem::internal())?;
-    if let Some(place) = place {
-        cache.keep(place, answer.clone(), read_at).await;
+    if !cache.keeps() {
+        return Ok(json(worked_out(&app, &scope).await?));
     }
+    // Before anything is read: what changes meanwhile makes the answer one that does not hold.
+    let (changes, read_at) = (app.catalog.changes(&scope).await.map_err(VerbError::from)?, app.clock.now());
+    if let Some(answer) = cache.find(&scope, changes, read_at).await {
+        return Ok(json(answer));
+    }
+    let answer = worked_out(&app, &scope).await?;
+    cache.keep(&scope, changes, answer.clone(), read_at).await;
     Ok(json(answer))
+}
+
+async fn worked_out(app: &App, scope: &Scope) -> Result<String, Problem> {
+    let view = DashboardView::from(figures(app, scope).await?);
+    serde_json::to_string(&view).map_err(|_| Problem::internal())
 }
 
 fn json(text: String) -> Response {

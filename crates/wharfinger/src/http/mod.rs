@@ -44,7 +44,7 @@ use crate::app::App;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
 use crate::telemetry::traces::for_caller;
-use auth::{Hand, Person, Signature};
+use auth::{Hand, Person};
 use problem::Problem;
 pub use server::serve;
 
@@ -230,21 +230,13 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
             return Problem::interrupted().into_response();
         }
     };
-    let signature = Signature::default();
-    let is_write = parts.method != Method::GET;
-    parts.extensions.insert(signature.clone());
     let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let timeout = if SWEEP_RUNS.contains(&route) { SWEEP_TIMEOUT } else { VERB_TIMEOUT };
     let traceparent =
         parts.headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request = Request::from_parts(parts, Body::from(bytes));
     let verb = app.verbs.spawn(async move { for_caller(traceparent.as_deref(), next.run(request)).await });
-    let outcome = tokio::time::timeout(timeout, verb).await;
-    // Before the answer: whoever has it and asks for the figures sees what they did.
-    if let Some(caller) = signature.caller().filter(|_| is_write) {
-        app.dashboard.cache.touch(caller).await;
-    }
-    match outcome {
+    match tokio::time::timeout(timeout, verb).await {
         Ok(Ok(response)) => response,
         Ok(Err(panicked)) => {
             tracing::error!(error = %panicked, "a handler panicked");

@@ -1,7 +1,7 @@
 //! Changes as server-sent events: each part of what its caller may see, once at the beginning and then whenever it is not
 //! what it was. It ends with its token, and when the process is about to stop.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -10,9 +10,8 @@ use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
-use wharfinger_backends::catalog::Notification;
+use wharfinger_backends::catalog::{Notification, Scope};
 use wharfinger_lifecycle::UnixMs;
 
 use super::auth::Session;
@@ -22,6 +21,7 @@ use super::problem::Problem;
 use super::wire::{NotificationView, QuotaView};
 use super::{Shared, maintenance, sweeps};
 use crate::app::App;
+use crate::dashboard::StreamPlace;
 use crate::dashboard::live::Watch;
 use crate::uploads::{Caller, Role, VerbError};
 
@@ -30,7 +30,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// What does not change by the second is looked at every so many ticks.
 const SLOW_TICKS: u64 = 3;
 /// Of more notifications at once than this, the oldest are only found in the list.
-const NOTIFICATIONS_MAX: usize = 50;
+const NOTIFICATIONS_MAX: usize = 20;
 
 /// Watch changes
 #[utoipa::path(
@@ -51,17 +51,18 @@ pub(super) async fn get(
     Asked(query): Asked<TenantQuery>,
 ) -> Result<impl IntoResponse, Problem> {
     let scope = query.scope(&session.caller)?;
-    let Ok(place) = app.dashboard.streams.clone().try_acquire_owned() else {
+    let Some(place) = app.dashboard.stream_place(&session.caller) else {
         return Err(Problem::unavailable_because("as many watch already as may"));
     };
     let watcher = Watcher {
-        watch: app.dashboard.live.watch(scope),
+        watch: app.dashboard.live.watch(scope.clone()),
+        scope,
         app,
         caller: session.caller,
         expires_at: session.expires_at,
         ticks: 0,
         sent: BTreeMap::new(),
-        newest_told: None,
+        told: None,
         ready: VecDeque::new(),
         is_over: false,
         _place: place,
@@ -79,15 +80,17 @@ struct Watcher {
     app: Shared,
     caller: Caller,
     expires_at: UnixMs,
+    scope: Scope,
     watch: Watch,
     ticks: u64,
     /// What was sent last of each part, without its ages.
     sent: BTreeMap<&'static str, Value>,
-    /// The newest notification that was there; none before the first look.
-    newest_told: Option<Option<Uuid>>,
+    /// The last notifications that were there; none before the first look. Not the newest alone: the order of ids is not
+    /// that of commits.
+    told: Option<BTreeSet<Uuid>>,
     ready: VecDeque<Event>,
     is_over: bool,
-    _place: OwnedSemaphorePermit,
+    _place: StreamPlace,
 }
 
 impl Watcher {
@@ -104,10 +107,14 @@ impl Watcher {
                 self.end("the server is stopping");
             } else if app.clock.now() >= self.expires_at {
                 self.end("the token has expired");
-            } else if let Err(error) = self.look(&app).await {
-                self.offer("trouble", json!({ "detail": Problem::from(error).brief().1 }));
             } else {
-                self.sent.remove("trouble");
+                match app.draining.run_until_cancelled(self.look(&app)).await {
+                    Some(Ok(())) => drop(self.sent.remove("trouble")),
+                    Some(Err(error)) => {
+                        self.offer("trouble", json!({ "detail": Problem::from(error).brief().1 }));
+                    }
+                    None => self.end("the server is stopping"),
+                }
             }
             self.ticks += 1;
         }
@@ -137,11 +144,14 @@ impl Watcher {
         if !self.ticks.is_multiple_of(SLOW_TICKS) {
             return Ok(());
         }
-        let tenant = self.caller.tenant.clone();
+        let tenant = match &self.scope {
+            Scope::All => self.caller.tenant.clone(),
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => tenant.clone(),
+        };
         let quota = app.catalog.quota(&tenant, app.settings.default_quota_bytes).await?;
         self.offer("quota", QuotaView::new(tenant.as_str(), quota));
         if matches!(self.caller.role, Role::Admin | Role::Operator) {
-            let cleanups = maintenance::cleanup_status(app, &self.caller.scope()).await?;
+            let cleanups = maintenance::cleanup_status(app, &self.scope).await?;
             self.offer("cleanups", cleanups);
         }
         if self.caller.role == Role::Operator {
@@ -155,9 +165,9 @@ impl Watcher {
     async fn tell(&mut self, app: &App) -> Result<(), VerbError> {
         let (tenant, user) = (&self.caller.tenant, &self.caller.user);
         let newest = app.catalog.notifications(tenant, user, None, NOTIFICATIONS_MAX).await?;
-        let seen_until = self.newest_told.replace(newest.first().map(|told| told.id));
-        let Some(seen_until) = seen_until else { return Ok(()) };
-        let is_new = |told: &Notification| seen_until.is_none_or(|seen| told.id > seen);
+        let told = self.told.replace(newest.iter().map(|told| told.id).collect());
+        let Some(before) = told else { return Ok(()) };
+        let is_new = |told: &Notification| !before.contains(&told.id);
         for told in newest.into_iter().filter(is_new).rev() {
             let Ok(event) = Event::default().event("notification").json_data(NotificationView::from(told))
             else {

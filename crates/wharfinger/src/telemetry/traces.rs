@@ -107,7 +107,7 @@ impl Traces {
             KeyValue::new("wharfinger.file.status", file.status.as_str()),
         ];
         attributes.extend(done.attempt.map(|n| KeyValue::new("wharfinger.attempt", i64::from(n))));
-        builder.with_kind(SpanKind::Server).with_start_time(moment(done.from)).with_attributes(attributes)
+        builder.with_kind(SpanKind::Internal).with_start_time(moment(done.from)).with_attributes(attributes)
     }
 
     /// Sends what is left. Blocks until that is done, but not for long.
@@ -233,6 +233,7 @@ impl HttpClient for Sender {
         let (status, body) = match sent.await? {
             Ok(answer) => answer,
             Err(error) => {
+                let error = error.without_url();
                 self.note(Some(error.to_string()));
                 return Err(error.into());
             }

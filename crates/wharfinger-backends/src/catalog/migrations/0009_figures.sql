@@ -42,12 +42,11 @@ INSERT INTO file_outcomes (tenant_id, user_id, at, outcome, files)
     (SELECT tenant_id, user_id, pipeline_status, CASE pipeline_status WHEN 'ready' THEN COALESCE(ready_at, updated_at)
     WHEN 'failed' THEN COALESCE(failed_at, updated_at) ELSE updated_at END AS ended_at
     FROM files WHERE pipeline_status IN ('ready', 'failed', 'quarantined')) AS ended
-    WHERE ended_at > (SELECT MAX(updated_at) FROM files) - 172800000 GROUP BY 1, 2, 3, 4;
+    WHERE ended_at > {now} - 172800000 GROUP BY 1, 2, 3, 4;
 
--- Whose the overdue are is told by the index.
-DROP INDEX files_to_look_at;
-CREATE INDEX files_to_look_at ON files (pipeline_status, next_look_at, id, tenant_id, user_id)
-    WHERE next_look_at IS NOT NULL;
+-- What is overdue of a tenant: another tenant's backlog is not read for it.
+CREATE INDEX files_overdue_of_tenant ON files (tenant_id, next_look_at, user_id)
+    WHERE pipeline_status IN ('uploaded', 'queued', 'scanning', 'extracting', 'chunking', 'embedding');
 
 -- The last that went well and the last that went wrong: of a user, of a tenant, of all.
 CREATE INDEX files_ready_of_user ON files (tenant_id, user_id, ready_at, confirmed_at) WHERE pipeline_status = 'ready';
