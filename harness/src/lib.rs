@@ -13,6 +13,7 @@ mod node_packages;
 pub mod packages;
 mod percent;
 pub mod postgres;
+pub mod promtool;
 pub mod proxy;
 mod python_packages;
 pub mod rabbitmq;

@@ -37,6 +37,7 @@ pub fn prometheus() -> &'static PrometheusHandle {
         // Fails only if the embedding program has its own recorder; then ours stays empty and theirs counts.
         let _ = metrics::set_global_recorder(recorder);
         metric::describe();
+        metric::begin();
         events::describe();
         handle
     })
@@ -51,13 +52,15 @@ pub mod metric {
 
     use axum::http::{Method, StatusCode};
     use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-    use wharfinger_backends::catalog::{CatalogError, Destination, Ended, Scope};
+    use serde_json::Value;
+    use wharfinger_backends::catalog::{CatalogError, Destination, Ended, Scope, SweepState};
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
     use wharfinger_lifecycle::stage::Stage;
     use wharfinger_lifecycle::state::Status;
 
     use crate::app::App;
+    use crate::quota::count::Why;
     use crate::sweeps::Sweep;
 
     const TENANT_LABELS_MAX: usize = 200;
@@ -120,6 +123,8 @@ pub mod metric {
         );
         describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
         describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
+        describe_gauge!("sweep_running", "1 while somebody runs this sweep");
+        describe_gauge!("sweep_last_run_failed", "1 if the last run of this sweep met errors");
         describe_counter!(
             "abandoned_uploads_deleted_total",
             "Uploads that the last net found and reclaimed: their own check and the window's sweep had not"
@@ -134,6 +139,37 @@ pub mod metric {
         describe_gauge!("active_batches", "Batches that have not ended");
         describe_gauge!("sweep_next_run_timestamp_seconds", "When each sweep is due next");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
+    }
+
+    const RECOVERIES: [&str; 2] = ["reEnqueued", "permanentlyFailed"];
+    const CLEANUP_ERRORS: [&str; 2] = ["unavailable", "refused"];
+    const STAGE_OUTCOMES: [&str; 5] = ["done", "retried", "failed", "quarantined", "lease_lost"];
+
+    /// What has not happened yet is 0, not absent: rules compare it with what comes. Tenants are not known beforehand.
+    pub(super) fn begin() {
+        for name in ["orphan_blobs_deleted_total", "abandoned_uploads_deleted_total"] {
+            counter!(name).increment(0);
+        }
+        for action in RECOVERIES {
+            counter!("stuck_file_recovery_total", "action" => action).increment(0);
+        }
+        for error_type in CLEANUP_ERRORS {
+            counter!("resource_cleanup_failures_total", "error_type" => error_type).increment(0);
+        }
+        for outcome in STAGE_OUTCOMES {
+            counter!("pipeline_stages_ended_total", "outcome" => outcome).increment(0);
+        }
+        for why in Why::ALL {
+            counter!("quota_counted_anew_total", "reason" => why.as_str()).increment(0);
+        }
+        for destination in [Destination::Webhook, Destination::Slack] {
+            for outcome in Delivery::ALL {
+                deliveries(destination, outcome, 0);
+            }
+        }
+        stuck_detection_took(0);
+        cleanup_took(0);
+        quota_drift(0);
     }
 
     /// The first tenants get labels of their own, the rest share one: a scrape stays bounded.
@@ -210,14 +246,22 @@ pub mod metric {
         Dropped,
     }
 
+    impl Delivery {
+        const ALL: [Delivery; 4] =
+            [Delivery::Delivered, Delivery::Failed, Delivery::GivenUp, Delivery::Dropped];
+
+        fn as_str(self) -> &'static str {
+            match self {
+                Delivery::Delivered => "delivered",
+                Delivery::Failed => "failed",
+                Delivery::GivenUp => "given_up",
+                Delivery::Dropped => "dropped",
+            }
+        }
+    }
+
     pub fn deliveries(destination: Destination, outcome: Delivery, count: u64) {
-        let outcome = match outcome {
-            Delivery::Delivered => "delivered",
-            Delivery::Failed => "failed",
-            Delivery::GivenUp => "given_up",
-            Delivery::Dropped => "dropped",
-        };
-        let labels = [("destination", destination.as_str()), ("outcome", outcome)];
+        let labels = [("destination", destination.as_str()), ("outcome", outcome.as_str())];
         counter!("notification_deliveries_total", &labels).increment(count);
     }
 
@@ -227,6 +271,31 @@ pub mod metric {
 
     pub fn sweep_succeeded(sweep: &'static str, at: UnixMs) {
         gauge!("sweep_last_success_timestamp_seconds", "sweep" => sweep).set(at as f64 / 1_000.0);
+    }
+
+    fn sweep_stands(sweep: &'static str, is_running: bool, has_failed: bool) {
+        gauge!("sweep_running", "sweep" => sweep).set(f64::from(u8::from(is_running)));
+        gauge!("sweep_last_run_failed", "sweep" => sweep).set(f64::from(u8::from(has_failed)));
+    }
+
+    /// What the last run said of itself, whichever process it was in.
+    fn tell_last_run(sweep: Sweep, state: &SweepState) {
+        let result = state.last_result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let said = |field: &str| result.as_ref().and_then(|result| result[field].as_u64());
+        match sweep {
+            Sweep::QuotaSync => said("driftBytes").into_iter().for_each(quota_drift),
+            Sweep::OrphanCleanup => {
+                said("executionTime")
+                    .and_then(|ms| i64::try_from(ms).ok())
+                    .into_iter()
+                    .for_each(cleanup_took);
+            }
+            Sweep::StuckFiles => {
+                let took = state.last_end_at.zip(state.last_start_at).map(|(end, start)| end - start);
+                took.into_iter().for_each(stuck_detection_took);
+            }
+            Sweep::BatchTimeout | Sweep::PendingCleanups | Sweep::UploadWindow => {}
+        }
     }
 
     pub fn abandoned_upload_deleted() {
@@ -321,6 +390,8 @@ pub mod metric {
             if let Some(at) = sweep.next_run_at {
                 gauge!("sweep_next_run_timestamp_seconds", "sweep" => known.name()).set(at as f64 / 1_000.0);
             }
+            sweep_stands(known.name(), sweep.lease_until > app.clock.now(), sweep.last_error.is_some());
+            tell_last_run(known, &sweep);
         }
         let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
         gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);

@@ -27,7 +27,9 @@ pub enum Why {
 }
 
 impl Why {
-    fn as_str(self) -> &'static str {
+    pub const ALL: [Why; 6] = [Why::Lost, Why::Moved, Why::Back, Why::Doubt, Why::Full, Why::Sync];
+
+    pub fn as_str(self) -> &'static str {
         match self {
             Why::Lost => "lost",
             Why::Moved => "moved",

@@ -1,0 +1,86 @@
+//! What an expression of Prometheus names: metrics, with the labels it picks them by, and labels it groups by.
+
+/// A metric, and the labels it is picked by: name, and the values that are meant, if they are said one by one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Picked {
+    pub metric: String,
+    pub labels: Vec<(String, Vec<String>)>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    pub metrics: Vec<Picked>,
+    pub groupings: Vec<String>,
+}
+
+const GROUPINGS: [&str; 4] = ["by", "on", "without", "ignoring"];
+const OPERATORS: [&str; 4] = ["unless", "and", "or", "offset"];
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == ':'
+}
+
+/// `[5m]` and the like name nothing.
+fn without_ranges(expression: &str) -> String {
+    let parts = expression.split('[').enumerate();
+    parts
+        .map(|(at, part)| if at == 0 { part } else { part.split_once(']').expect("a closed range").1 })
+        .collect()
+}
+
+/// `state="a"`, `outcome=~"a|b"`; of other patterns the values are not said.
+fn label(matcher: &str) -> (String, Vec<String>) {
+    let (name, rest) = matcher.split_once(['=', '!']).unwrap_or_else(|| panic!("{matcher} picks nothing"));
+    let value = rest.trim_start_matches(['=', '~']).trim_matches('"');
+    let values = if rest.contains("..") { Vec::new() } else { value.split('|').map(str::to_owned).collect() };
+    (name.trim().to_owned(), values)
+}
+
+pub fn named(expression: &str) -> Named {
+    let text = without_ranges(expression);
+    let (mut found, mut rest) = (Named::default(), text.as_str());
+    while let Some(start) = rest.find(is_word) {
+        let word = &rest[start..][..rest[start..].find(|c| !is_word(c)).unwrap_or(rest.len() - start)];
+        let after = rest[start + word.len()..].trim_start();
+        rest = after;
+        if GROUPINGS.contains(&word) {
+            let (list, behind) = after[1..].split_once(')').expect("a closed list");
+            found
+                .groupings
+                .extend(list.split(',').map(|name| name.trim().to_owned()).filter(|n| !n.is_empty()));
+            rest = behind;
+        } else if let Some(behind) = after.strip_prefix('{') {
+            let (list, behind) = behind.split_once('}').expect("closed labels");
+            let labels = list.split(", ").map(label).collect();
+            found.metrics.push(Picked { metric: word.to_owned(), labels });
+            rest = behind;
+        } else if !(after.starts_with('(')
+            || OPERATORS.contains(&word)
+            || word.starts_with(|c: char| c.is_ascii_digit()))
+        {
+            found.metrics.push(Picked { metric: word.to_owned(), labels: Vec::new() });
+        }
+    }
+    found
+}
+
+#[test]
+fn expressions_are_read() {
+    let read = named(
+        "sum by (le, route) (rate(a_bucket{route!~\"/x|/y\", status=~\"5..\"}[5m])) > 10 \
+         unless on () max(b offset 1h) or c{d=\"e\"}",
+    );
+    let picked = |metric: &str, labels: &[(&str, &[&str])]| Picked {
+        metric: metric.to_owned(),
+        labels: labels
+            .iter()
+            .map(|(name, values)| ((*name).to_owned(), values.iter().map(|v| (*v).to_owned()).collect()))
+            .collect(),
+    };
+    let metrics = vec![
+        picked("a_bucket", &[("route", &["/x", "/y"]), ("status", &[])]),
+        picked("b", &[]),
+        picked("c", &[("d", &["e"])]),
+    ];
+    assert_eq!(read, Named { metrics, groupings: vec!["le".into(), "route".into()] });
+}

@@ -1,0 +1,40 @@
+//! Prometheus's own judge of rules: the one installed, unpacked before, or unpacked now.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, command, installation};
+
+const PACKAGES: [&str; 1] = ["prometheus"];
+
+pub struct Promtool {
+    program: PathBuf,
+    library_path: Option<OsString>,
+}
+
+impl Promtool {
+    pub fn find_or_unpack() -> Result<Self, Error> {
+        installation::find_or_unpack("promtool", &PACKAGES, Self::under)
+    }
+
+    fn under(root: &Path) -> Option<Self> {
+        let program = root.join("usr/bin/promtool");
+        let library_path = installation::library_path(root);
+        program.is_file().then_some(Self { program, library_path })
+    }
+
+    /// Whether these rules are such as Prometheus loads; the answer says how many there are.
+    pub fn check_rules(&self, rules: &Path) -> Result<String, Error> {
+        self.run("check", rules)
+    }
+
+    /// Whether alerts fire as their unit tests say.
+    pub fn test_rules(&self, tests: &Path) -> Result<String, Error> {
+        self.run("test", tests)
+    }
+
+    fn run(&self, verb: &str, file: &Path) -> Result<String, Error> {
+        let mut promtool = installation::command(&self.program, self.library_path.as_deref(), &[]);
+        command::run(promtool.args([verb, "rules"]).arg(file))
+    }
+}
