@@ -36,6 +36,15 @@ fn label(matcher: &str) -> (String, Vec<String>) {
     (name.trim().to_owned(), values)
 }
 
+/// A function, an aggregation (`sum(`, `sum by (`), an operator or a number.
+fn is_operation(word: &str, after: &str) -> bool {
+    let next = after.split(|c| !is_word(c)).next().unwrap_or_default();
+    after.starts_with('(')
+        || ["by", "without"].contains(&next)
+        || OPERATORS.contains(&word)
+        || word.starts_with(|c: char| c.is_ascii_digit())
+}
+
 pub fn named(expression: &str) -> Named {
     let text = without_ranges(expression);
     let (mut found, mut rest) = (Named::default(), text.as_str());
@@ -54,10 +63,7 @@ pub fn named(expression: &str) -> Named {
             let labels = list.split(", ").map(label).collect();
             found.metrics.push(Picked { metric: word.to_owned(), labels });
             rest = behind;
-        } else if !(after.starts_with('(')
-            || OPERATORS.contains(&word)
-            || word.starts_with(|c: char| c.is_ascii_digit()))
-        {
+        } else if !is_operation(word, after) {
             found.metrics.push(Picked { metric: word.to_owned(), labels: Vec::new() });
         }
     }
