@@ -5,6 +5,7 @@ mod cli;
 mod crash;
 mod dashboard;
 mod deploy;
+mod docs;
 mod engines;
 mod hangup;
 mod http;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use harness::promtool::Promtool;
 
 use super::{deploy, read};
+use crate::docs::anchors;
 
 /// Alerts with their expressions, as the file has them.
 pub fn expressions(rules: &str) -> Vec<(String, String)> {
@@ -58,12 +59,6 @@ fn every_alert_is_seen_to_fire_and_seen_not_to() {
     }
 }
 
-/// As the pages of a forge make them of headings.
-fn anchor(heading: &str) -> String {
-    let kept = heading.to_lowercase().replace(' ', "-");
-    kept.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect()
-}
-
 #[test]
 fn every_alert_says_what_it_is_how_bad_it_is_and_what_to_do() {
     let rules = read(&deploy("prometheus/rules.yml"));
@@ -81,9 +76,7 @@ fn every_alert_says_what_it_is_how_bad_it_is_and_what_to_do() {
     for (alert, runbook) in alerts.iter().zip(fields(&rules, "runbook: ")) {
         let (page, place) = runbook.split_once('#').unwrap_or_else(|| panic!("{alert}: {runbook}"));
         let page = read(&deploy("..").join(page));
-        let headings = page.lines().filter(|line| line.starts_with('#'));
-        let mut anchors = headings.map(|line| anchor(line.trim_start_matches('#').trim()));
-        assert!(anchors.any(|anchor| anchor == place), "{alert}: no heading for {runbook}");
+        assert!(anchors(&page).iter().any(|anchor| anchor == place), "{alert}: no heading for {runbook}");
         assert_eq!(place, alert.to_lowercase(), "the runbook is its own");
     }
 }
