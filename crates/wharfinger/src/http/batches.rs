@@ -16,7 +16,7 @@ use crate::batches::{cancel, complete, find, open};
 #[utoipa::path(
     post, path = "/api/v2/batches", tag = "batches", operation_id = "openBatch",
     request_body = BatchRequest,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and body make one batch")),
+    params(("Idempotency-Key" = Option<String>, Header, example = "order-4711", description = "The same key and body make one batch")),
     responses(
         (status = 201, body = BatchView, description = "All files charged and registered, in the order of the request"),
         (status = 400, body = Problem, description = "`invalid_request`, naming fields as `files[17].size`"),
@@ -40,7 +40,7 @@ pub(super) async fn open(
 /// Get a batch
 #[utoipa::path(
     get, path = "/api/v2/batches/{id}", tag = "batches", operation_id = "getBatch",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")),
     responses(
         (status = 200, body = BatchView, description = "Every file with its status; a URL for each that waits"),
         (status = 404, body = Problem),
@@ -57,7 +57,7 @@ pub(super) async fn get(
 /// Complete a batch
 #[utoipa::path(
     post, path = "/api/v2/batches/{id}/complete", tag = "batches", operation_id = "completeBatch",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")),
     responses(
         (status = 200, body = CompletionView, description = "All files are confirmed, now or before"),
         (status = 404, body = Problem),
@@ -77,7 +77,7 @@ pub(super) async fn complete(
 /// Cancel a batch
 #[utoipa::path(
     post, path = "/api/v2/batches/{id}/cancel", tag = "batches", operation_id = "cancelBatch",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")),
     responses(
         (status = 200, body = BatchView, description = "Confirmed files stay, the others go in the background"),
         (status = 404, body = Problem),

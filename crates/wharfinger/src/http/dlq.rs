@@ -19,19 +19,28 @@ use crate::pipeline::dead_letters;
 #[serde(rename_all = "camelCase")]
 pub struct DeadLettersView {
     jobs: Vec<DeadLetterView>,
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetterView {
+    #[schema(example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")]
     job_id: String,
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
+    #[schema(example = "report.pdf")]
     file_name: String,
+    #[schema(example = "scan")]
     stage: &'static str,
+    #[schema(example = "attempts used up")]
     reason: String,
+    #[schema(example = 5)]
     attempts: u32,
+    #[schema(example = "clamd did not answer")]
     last_error: Option<String>,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     died_at: String,
 }
 
@@ -53,7 +62,9 @@ impl From<DeadLetter> for DeadLetterView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RedrivenView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
+    #[schema(example = "queued")]
     status: &'static str,
 }
 
@@ -77,7 +88,7 @@ pub(super) async fn list(
 /// Send a failed file through again
 #[utoipa::path(
     post, path = "/api/v2/dlq/{id}/redrive", tag = "dead letters", operation_id = "redriveDeadLetter",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")),
     responses(
         (status = 200, body = RedrivenView, description = "It waits for the stage that stopped it"),
         (status = 404, body = Problem),
@@ -95,7 +106,7 @@ pub(super) async fn redrive(
 /// Discard a dead letter
 #[utoipa::path(
     delete, path = "/api/v2/dlq/{id}", tag = "dead letters", operation_id = "discardDeadLetter",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")),
     responses((status = 204, description = "Its file stays failed"), (status = 404, body = Problem)),
 )]
 pub(super) async fn discard(

@@ -36,7 +36,10 @@ const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// where `INGEST_ACK` promises them to be.
 #[utoipa::path(
     post, path = "/api/v2/events", tag = "events", operation_id = "takeEvents",
-    request_body(content((Object = "application/json"), (String = "application/x-ndjson")),
+    request_body(content(
+            (Object = "application/json", example = json!({"what": "page viewed", "path": "/pricing"})),
+            (String = "application/x-ndjson", example = "{\"n\":1}\n{\"n\":2}\n"),
+        ),
         description = "Up to INGEST_MAX_INFLATED_BYTES when inflated; an event up to 1 MiB and 64 levels deep"),
     responses(
         (status = 202, body = Accepted, description = "All of them are accepted"),

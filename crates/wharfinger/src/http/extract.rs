@@ -18,8 +18,10 @@ use crate::uploads::{Caller, Role};
 #[serde(deny_unknown_fields)]
 pub struct PageQuery {
     /// `nextCursor` of the page before.
+    #[param(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     cursor: Option<String>,
     /// 1 to 1000, 50 if left out.
+    #[param(example = 50)]
     limit: Option<usize>,
 }
 

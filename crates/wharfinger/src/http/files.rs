@@ -21,7 +21,7 @@ use crate::uploads::{confirm, delete, download, find, init, reissue};
 #[utoipa::path(
     post, path = "/api/v2/files/init", tag = "uploads", operation_id = "initFile",
     request_body = InitRequest,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and body make one file")),
+    params(("Idempotency-Key" = Option<String>, Header, example = "order-4711", description = "The same key and body make one file")),
     responses(
         (status = 201, body = GrantView, description = "Charged and registered: upload to `uploadUrl`, then confirm"),
         (status = 400, body = Problem, description = "`invalid_request`"),
@@ -46,7 +46,7 @@ pub(super) async fn init(
 /// Get a fresh upload URL
 #[utoipa::path(
     post, path = "/api/v2/files/{id}/url", tag = "uploads", operation_id = "reissueUrl",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
         (status = 200, body = GrantView, description = "A fresh URL while the file is still registered"),
         (status = 404, body = Problem),
@@ -65,7 +65,7 @@ pub(super) async fn reissue(
 /// Confirm an upload
 #[utoipa::path(
     post, path = "/api/v2/files/{id}/confirm", tag = "uploads", operation_id = "confirmFile",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     request_body(content = Option<ConfirmRequest>),
     responses(
         (status = 200, body = StatusView, description = "Confirmed now or before"),
@@ -105,7 +105,7 @@ pub(super) async fn list(
 /// Get a file
 #[utoipa::path(
     get, path = "/api/v2/files/{id}", tag = "uploads", operation_id = "getFile",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
         (status = 200, body = FileView),
         (status = 404, body = Problem, description = "`not_found`: another's, deleted by its owner, or never was"),
@@ -123,7 +123,7 @@ pub(super) async fn get(
 /// Read a file's history
 #[utoipa::path(
     get, path = "/api/v2/files/{id}/history", tag = "uploads", operation_id = "getHistory",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses((status = 200, body = HistoryView), (status = 404, body = Problem)),
 )]
 pub(super) async fn history(
@@ -138,7 +138,7 @@ pub(super) async fn history(
 /// Read the chunks of a file's text
 #[utoipa::path(
     get, path = "/api/v2/files/{id}/chunks", tag = "uploads", operation_id = "getChunks",
-    params(("id" = String, Path), PageQuery),
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368"), PageQuery),
     responses(
         (status = 200, body = ChunksView, description = "The chunks of the file's text; none before a stage made them"),
         (status = 404, body = Problem),
@@ -178,7 +178,7 @@ pub(super) async fn search(
 /// Download a file
 #[utoipa::path(
     get, path = "/api/v2/files/{id}/download", tag = "uploads", operation_id = "downloadFile",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
         (status = 302, description = "To a short-lived URL"),
         (status = 404, body = Problem),
@@ -198,7 +198,7 @@ pub(super) async fn download(
 /// Delete a file
 #[utoipa::path(
     delete, path = "/api/v2/files/{id}", tag = "uploads", operation_id = "deleteFile",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
         (status = 204, description = "Deleted; the bytes go in the background"),
         (status = 404, body = Problem),

@@ -16,7 +16,9 @@ use crate::telemetry::{self, metric};
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Health {
+    #[schema(example = "ok")]
     status: &'static str,
+    #[schema(example = "0.1.0")]
     version: &'static str,
 }
 
@@ -31,6 +33,7 @@ pub(super) async fn healthz() -> Json<Health> {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Readiness {
+    #[schema(example = "ready")]
     status: &'static str,
     /// What this process is there for.
     #[schema(example = json!(["api", "worker"]))]

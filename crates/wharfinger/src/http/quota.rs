@@ -27,7 +27,7 @@ pub(super) async fn get(
 /// Set a tenant's limit
 #[utoipa::path(
     put, path = "/api/v2/tenants/{tenant}/quota", tag = "quota", operation_id = "setQuota",
-    params(("tenant" = String, Path)),
+    params(("tenant" = String, Path, example = "acme")),
     request_body = SetQuotaRequest,
     responses(
         (status = 200, body = QuotaView, description = "A limit below what is used refuses new uploads only"),

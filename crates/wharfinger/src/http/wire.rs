@@ -1,12 +1,18 @@
 //! What goes over the wire: camelCase JSON, times as RFC 3339.
 
+mod cleanups;
+mod notifications;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{ChunkRow, HistoryLine, Notification, PendingCleanup};
+use wharfinger_backends::catalog::{ChunkRow, HistoryLine};
 use wharfinger_lifecycle::file::{Announcement, File};
 use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::quota::Quota;
+
+pub use cleanups::{CleanupStatusView, CleanupView, CleanupsView};
+pub use notifications::{NotificationView, NotificationsView};
 
 use super::extract::page_limit;
 use super::problem::Problem;
@@ -29,11 +35,13 @@ pub struct InitRequest {
     #[schema(example = "application/pdf")]
     content_type: Option<String>,
     /// Lower-case hex.
+    #[schema(example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     checksum_sha256: Option<String>,
     /// Adds the file to a batch that is active.
+    #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: Option<String>,
     /// An object of the client's own, at most 16 KiB.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Object>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
 }
 
@@ -62,9 +70,11 @@ pub struct BatchFileRequest {
     file_name: String,
     #[schema(example = 12_345, minimum = 0)]
     size: u64,
+    #[schema(example = "application/pdf")]
     content_type: Option<String>,
+    #[schema(example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     checksum_sha256: Option<String>,
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Object>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
 }
 
@@ -84,6 +94,7 @@ impl From<BatchFileRequest> for Announcement {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfirmRequest {
     /// Lower-case hex; the object is read and compared where the store has not done so.
+    #[schema(example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     pub checksum_sha256: Option<String>,
 }
 
@@ -98,25 +109,29 @@ pub struct SetQuotaRequest {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
     #[schema(example = "registered")]
     status: &'static str,
     /// Where it is part of one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "https://files.example.com/blobs/uploads/acme/ada/01a1ddbc?expires=…&signature=…")]
     upload_url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "PUT")]
     method: Option<&'static str>,
     /// Send these with the upload.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Object>, example = json!({"content-type": "application/pdf"}))]
     headers: Option<serde_json::Map<String, serde_json::Value>>,
     /// For large files, instead of `uploadUrl`.
     #[serde(skip_serializing_if = "Option::is_none")]
     multipart: Option<MultipartView>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "2026-11-15T06:44:37.622Z")]
     expires_at: Option<String>,
 }
 
@@ -135,7 +150,9 @@ pub struct MultipartView {
 pub struct PartView {
     #[schema(example = 1)]
     number: u32,
+    #[schema(example = "https://objects.example.com/uploads/acme/ada/01a1ddbc?partNumber=1&signature=…")]
     url: String,
+    #[schema(example = 16_777_216)]
     size: u64,
     /// The store has this part already: it need not be sent again.
     uploaded: bool,
@@ -180,10 +197,12 @@ impl From<Grant> for GrantView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BatchView {
+    #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: String,
     #[schema(example = "active")]
     status: &'static str,
     /// When what is not confirmed is removed.
+    #[schema(example = "2026-11-15T06:44:37.622Z")]
     expires_at: String,
     files: Vec<GrantView>,
 }
@@ -202,9 +221,11 @@ impl From<BatchGrant> for BatchView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CompletionView {
+    #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: String,
     #[schema(example = "completed")]
     status: &'static str,
+    #[schema(example = "2026-11-15T06:44:37.622Z")]
     expires_at: String,
     files: Vec<OutcomeView>,
 }
@@ -224,6 +245,7 @@ impl From<Completion> for CompletionView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutcomeView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
     #[schema(example = "ready")]
     status: &'static str,
@@ -231,6 +253,7 @@ pub struct OutcomeView {
     #[schema(example = "object_missing")]
     code: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "the object is not in the store")]
     detail: Option<String>,
 }
 
@@ -244,6 +267,7 @@ impl From<FileOutcome> for OutcomeView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     pub file_id: String,
     #[schema(example = "ready")]
     pub status: &'static str,
@@ -252,21 +276,33 @@ pub struct StatusView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
+    #[schema(example = "report.pdf")]
     file_name: String,
+    #[schema(example = 52_417)]
     size: u64,
+    #[schema(example = "application/pdf")]
     content_type: Option<String>,
+    #[schema(example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     checksum_sha256: Option<String>,
     #[schema(example = "ready")]
     status: &'static str,
+    #[schema(example = 1)]
     retry_count: u32,
+    #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: Option<String>,
+    #[schema(example = "the file is encrypted")]
     error: Option<String>,
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Object>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     created_at: String,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     updated_at: String,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     confirmed_at: Option<String>,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     ready_at: Option<String>,
 }
 
@@ -295,6 +331,7 @@ impl From<File> for FileView {
 #[serde(rename_all = "camelCase")]
 pub struct FilesView {
     pub files: Vec<FileView>,
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     pub next_cursor: Option<String>,
 }
 
@@ -305,10 +342,15 @@ pub struct HistoryView {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct HistoryLineView {
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     at: String,
+    #[schema(example = "uploaded")]
     from: Option<&'static str>,
+    #[schema(example = "queued")]
     to: &'static str,
+    #[schema(example = "confirmed")]
     reason: String,
+    #[schema(example = "user:ada")]
     actor: String,
 }
 
@@ -328,22 +370,29 @@ impl From<HistoryLine> for HistoryLineView {
 #[serde(rename_all = "camelCase")]
 pub struct ChunksView {
     pub chunks: Vec<ChunkView>,
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     pub next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ChunkView {
+    #[schema(example = 12)]
     pub ordinal: u64,
+    #[schema(example = "The lighthouse keeper signed for forty crates of coffee.")]
     pub text: String,
+    #[schema(example = 1_024)]
     pub start: u64,
+    #[schema(example = 1_081)]
     pub end: u64,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {
+    #[schema(example = "who signed for the coffee")]
     query: String,
     /// 1 to 1000, 50 if left out.
+    #[schema(example = 5)]
     limit: Option<usize>,
 }
 
@@ -383,20 +432,29 @@ pub struct HitsView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HitView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     pub file_id: String,
+    #[schema(example = "report.pdf")]
     pub file_name: String,
+    #[schema(example = 12)]
     pub ordinal: u64,
+    #[schema(example = "The lighthouse keeper signed for forty crates of coffee.")]
     pub text: String,
+    #[schema(example = 0.71)]
     pub score: f64,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct QuotaView {
+    #[schema(example = "acme")]
     tenant: String,
     /// All that is charged, in bytes.
+    #[schema(example = 52_417)]
     used: u64,
+    #[schema(example = 10_737_418_240_u64)]
     limit: u64,
     /// The unconfirmed part of `used`.
+    #[schema(example = 0)]
     reserved: u64,
 }
 
@@ -415,91 +473,6 @@ impl QuotaView {
 #[serde(rename_all = "camelCase")]
 pub struct TenantsView {
     pub tenants: Vec<QuotaView>,
+    #[schema(example = "acme")]
     pub next_cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct CleanupStatusView {
-    pub pending: u64,
-    pub exhausted: u64,
-    /// Milliseconds; null when nothing waits.
-    pub oldest_age: Option<i64>,
-    pub last_run: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct CleanupsView {
-    pub cleanups: Vec<CleanupView>,
-    pub next_cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct CleanupView {
-    id: String,
-    file_path: String,
-    reason: String,
-    attempts: i64,
-    max_attempts: i64,
-    last_error: Option<String>,
-    created_at: String,
-    last_attempt_at: Option<String>,
-    document_id: String,
-}
-
-impl From<PendingCleanup> for CleanupView {
-    fn from(cleanup: PendingCleanup) -> Self {
-        CleanupView {
-            id: cleanup.id.to_string(),
-            file_path: cleanup.file_path,
-            reason: cleanup.reason,
-            attempts: cleanup.attempts,
-            max_attempts: cleanup.max_attempts,
-            last_error: cleanup.last_error,
-            created_at: rfc3339(cleanup.created_at),
-            last_attempt_at: cleanup.last_attempt_at.map(rfc3339),
-            document_id: cleanup.document_id,
-        }
-    }
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NotificationsView {
-    pub notifications: Vec<NotificationView>,
-    pub next_cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NotificationView {
-    id: String,
-    /// `file-ready`, `file-failed`, `file-quarantined`, `file-deletion-warning`, `batch-expired` or `file-cleaned-up`.
-    #[schema(example = "file-cleaned-up")]
-    kind: String,
-    file_id: Option<String>,
-    file_name: Option<String>,
-    batch_id: Option<String>,
-    message: String,
-    /// `reason`, `deletionDate`, `sizeReclaimed` and what else there is to say of this kind.
-    #[schema(value_type = Object)]
-    data: Option<Box<RawValue>>,
-    created_at: String,
-}
-
-impl From<Notification> for NotificationView {
-    fn from(notification: Notification) -> Self {
-        NotificationView {
-            id: notification.id.to_string(),
-            kind: notification.kind,
-            file_id: notification.file_id,
-            file_name: notification.file_name,
-            batch_id: notification.batch_id,
-            message: notification.message,
-            data: RawValue::from_string(notification.data).ok(),
-            created_at: rfc3339(notification.created_at),
-        }
-    }
 }

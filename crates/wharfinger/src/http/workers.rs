@@ -25,10 +25,13 @@ use crate::pipeline::remote::{self, LEASE_JOBS_MAX, Leased};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseRequest {
     /// `scan`, `extract`, `chunk`, `embed`: the first is looked for first.
+    #[schema(example = json!(["scan"]))]
     stages: Vec<String>,
     /// 1 to 100, 1 if left out.
+    #[schema(example = 4)]
     max: Option<usize>,
     /// How long the lease lasts without a heartbeat; JOB_LEASE_MS if left out.
+    #[schema(example = 60_000)]
     lease_ms: Option<i64>,
 }
 
@@ -40,40 +43,55 @@ pub struct LeasesView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseView {
+    #[schema(example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")]
     job_id: String,
+    #[schema(example = 3)]
     lease_token: i64,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     lease_until: String,
+    #[schema(example = "scan")]
     stage: &'static str,
+    #[schema(example = 1)]
     attempt: u32,
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
+    #[schema(example = "report.pdf")]
     file_name: String,
+    #[schema(example = "application/pdf")]
     content_type: Option<String>,
+    #[schema(example = 52_417)]
     size: u64,
     /// The very bytes that were confirmed.
+    #[schema(example = "https://objects.example.com/uploads/acme/ada/01a1ddbc?signature=…")]
     download_url: String,
     /// The output of the stage before: `{text}`, `{chunks}`, `{verdict}`; a large one as `{url}` that answers the same.
+    #[schema(example = json!({"text": "The lighthouse keeper signed for forty crates of coffee."}))]
     input: Value,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenRequest {
+    #[schema(example = 3)]
     lease_token: i64,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompleteRequest {
+    #[schema(example = 3)]
     lease_token: i64,
     /// scan `{verdict,signature?}`, extract `{text}`, chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Object, example = json!({"verdict": "clean"}))]
     output: Box<RawValue>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FailRequest {
+    #[schema(example = 3)]
     lease_token: i64,
+    #[schema(example = "the scanner did not answer")]
     error: String,
     /// False: trying again would not help (not supported, corrupted, encrypted).
     #[serde(default = "yes")]
@@ -87,12 +105,14 @@ fn yes() -> bool {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeartbeatView {
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     lease_until: String,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct EndedView {
     /// What the file is now.
+    #[schema(example = "queued")]
     status: &'static str,
 }
 
@@ -169,7 +189,7 @@ pub(super) async fn lease(
 /// Keep a lease
 #[utoipa::path(
     post, path = "/api/v2/workers/jobs/{jobId}/heartbeat", tag = "workers", operation_id = "heartbeatJob",
-    params(("jobId" = String, Path)), request_body = TokenRequest,
+    params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")), request_body = TokenRequest,
     responses((status = 200, body = HeartbeatView), (status = 409, body = Problem, description = "`lease_lost`")),
 )]
 pub(super) async fn heartbeat(
@@ -185,7 +205,7 @@ pub(super) async fn heartbeat(
 /// End a stage well
 #[utoipa::path(
     post, path = "/api/v2/workers/jobs/{jobId}/complete", tag = "workers", operation_id = "completeJob",
-    params(("jobId" = String, Path)), request_body = CompleteRequest,
+    params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")), request_body = CompleteRequest,
     responses(
         (status = 200, body = EndedView, description = "Kept, and the file has moved on"),
         (status = 400, body = Problem, description = "`invalid_request`: not what the stage has to give"),
@@ -204,7 +224,7 @@ pub(super) async fn complete(
 /// End an attempt that failed
 #[utoipa::path(
     post, path = "/api/v2/workers/jobs/{jobId}/fail", tag = "workers", operation_id = "failJob",
-    params(("jobId" = String, Path)), request_body = FailRequest,
+    params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")), request_body = FailRequest,
     responses((status = 200, body = EndedView), (status = 409, body = Problem, description = "`lease_lost`")),
 )]
 pub(super) async fn fail(
@@ -224,14 +244,16 @@ pub(super) async fn fail(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InputQuery {
+    #[param(example = 3)]
     lease_token: i64,
+    #[param(example = "5f2d…")]
     signature: String,
 }
 
 /// Read a large input
 #[utoipa::path(
     get, path = "/api/v2/workers/jobs/{jobId}/input", tag = "workers", operation_id = "jobInput",
-    params(("jobId" = String, Path), InputQuery),
+    params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71"), InputQuery),
     responses(
         (status = 200, description = "The same JSON that a small input is, while the lease lasts"),
         (status = 404, body = Problem), (status = 409, body = Problem, description = "`lease_lost`"),

@@ -15,10 +15,14 @@ use crate::uploads::VerbError;
 use crate::uploads::look::{Looked, Over};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = AbandonedUploadsResult)]
 pub struct Outcome {
+    #[schema(example = 7)]
     pub total: u64,
+    #[schema(example = 7)]
     pub deleted: u64,
     /// Files that could not be looked at.
+    #[schema(example = 0)]
     pub errors: u64,
 }
 

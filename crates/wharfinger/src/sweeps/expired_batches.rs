@@ -21,13 +21,18 @@ const PAGE_FILES: usize = 500;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = BatchTimeoutResult)]
 pub struct Outcome {
+    #[schema(example = 2)]
     pub expired_batches: u64,
     /// Files of these batches that were not confirmed and are gone.
+    #[schema(example = 5)]
     pub deleted_files: u64,
     /// Milliseconds, from opening to here.
+    #[schema(example = 90_000_000)]
     pub average_batch_age: i64,
     /// Batches and files that could not be looked at.
+    #[schema(example = 0)]
     pub errors: u64,
 }
 

@@ -16,10 +16,14 @@ use crate::uploads::{STALE_TRIES_MAX, VerbError, commit_in};
 const PAGE_FILES: usize = 200;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = OldFailuresResult)]
 pub struct Outcome {
+    #[schema(example = 0)]
     pub warnings: u64,
+    #[schema(example = 7)]
     pub deleted: u64,
     /// Files that could not be looked at.
+    #[schema(example = 0)]
     pub errors: u64,
 }
 

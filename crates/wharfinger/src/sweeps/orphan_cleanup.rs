@@ -13,14 +13,17 @@ pub const NAME: &str = "orphan-cleanup";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = OrphanCleanupResult)]
 pub struct Outcome {
     pub orphan_blobs: orphan_blobs::Outcome,
     pub abandoned_uploads: abandoned_uploads::Outcome,
     pub old_failures: old_failures::Outcome,
     /// Milliseconds.
+    #[schema(example = 4_112)]
     pub execution_time: i64,
     /// What kept a scope from being looked at to its end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(example = json!(["the store does not answer"]))]
     pub errors: Vec<String>,
 }
 

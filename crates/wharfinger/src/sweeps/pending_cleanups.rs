@@ -24,11 +24,16 @@ const REFUSED: Backoff = Backoff { base_ms: 30_000, cap_ms: 3_600_000 };
 const STORE_DOWN: Backoff = Backoff { base_ms: 10_000, cap_ms: 10_000 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = PendingCleanupsResult)]
 pub struct Outcome {
     /// Of a dry run: how many would be.
+    #[schema(example = 7)]
     pub attempted: u64,
+    #[schema(example = 7)]
     pub done: u64,
+    #[schema(example = 0)]
     pub failed: u64,
+    #[schema(example = 0)]
     pub exhausted: u64,
 }
 

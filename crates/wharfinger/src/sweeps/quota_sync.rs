@@ -15,12 +15,17 @@ pub const NAME: &str = "quota-sync";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = QuotaSyncResult)]
 pub struct Outcome {
+    #[schema(example = 12)]
     pub tenants: u64,
+    #[schema(example = 0)]
     pub drift_bytes: u64,
     /// Tenants that Redis counted anew; of a dry run: would count anew, whose drift shows only then.
+    #[schema(example = 0)]
     pub rebuilt: u64,
     /// Tenants that could not be looked at.
+    #[schema(example = 0)]
     pub failed: u64,
 }
 

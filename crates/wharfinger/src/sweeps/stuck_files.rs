@@ -19,19 +19,28 @@ pub const NAME: &str = "stuck-file-recovery";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = StuckFileRecoveryResult)]
 pub struct Outcome {
     /// All that had not got on for too long, also those that only wait.
+    #[schema(example = 9)]
     pub total_stuck: u64,
+    #[schema(example = 2)]
     pub re_enqueued: u64,
+    #[schema(example = 1)]
     pub permanently_failed: u64,
     /// No worker came back from these, too often.
+    #[schema(example = 0)]
     pub quarantined: u64,
     /// Left alone: the job is sound, and waits or is worked on.
+    #[schema(example = 6)]
     pub waiting: u64,
     /// Not mended, each for a reason in the log; tried again by the next run.
+    #[schema(example = 0)]
     pub errors: u64,
     /// Milliseconds without progress, over all that are stuck.
+    #[schema(example = 2_712_000)]
     pub average_stuck_duration: i64,
+    #[schema(example = json!({"queued": 6, "scanning": 3}))]
     pub by_status: BTreeMap<&'static str, u64>,
 }
 

@@ -20,11 +20,16 @@ const NOTICES_PER_STEP: usize = 1_000;
 const NOTICES_KEPT_MS: i64 = 90 * 86_400_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = UploadWindowResult)]
 pub struct Outcome {
+    #[schema(example = 7)]
     pub checked: u64,
+    #[schema(example = 0)]
     pub reclaimed: u64,
+    #[schema(example = 0)]
     pub rescued: u64,
     /// Files that could not be looked at.
+    #[schema(example = 0)]
     pub errors: u64,
 }
 

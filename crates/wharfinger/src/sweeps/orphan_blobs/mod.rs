@@ -50,19 +50,25 @@ impl Default for Pace {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = OrphanBlobsResult)]
 pub struct Outcome {
     /// Objects, and uploads in parts, that nothing in the catalog answers for.
+    #[schema(example = 7)]
     pub total: u64,
     /// Those of them that the store had deleted when the run ended.
+    #[schema(example = 7)]
     pub deleted: u64,
     /// Those that it did not delete when asked to, or that cannot be deleted, and parts of the store that could not be
     /// compared. What another process is deleting at that moment is in neither.
+    #[schema(example = 0)]
     pub errors: u64,
     /// Why nothing was deleted although something was found.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "812 of 1000 objects seem to be orphans, more than 10 %")]
     pub stopped: Option<String>,
     /// Of a dry run: some of what would be deleted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(example = json!(["uploads/acme/ada/01a1ddbc-73f6-7ed5-96bc-09d1851af368"]))]
     pub samples: Vec<String>,
     #[serde(skip)]
     pub listed: u64,
