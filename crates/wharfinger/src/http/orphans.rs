@@ -21,6 +21,7 @@ const SAMPLES_MAX: usize = 20;
 #[serde(rename_all = "camelCase")]
 pub struct OrphansView {
     /// When the store was last compared with the catalog; null: never yet.
+    #[schema(example = "2026-11-15T03:00:09.112Z")]
     last_scan_time: Option<String>,
     orphan_blobs: OrphanBlobsView,
     abandoned_uploads: AbandonedUploadsView,
@@ -31,8 +32,10 @@ pub struct OrphansView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrphanBlobsView {
+    #[schema(example = 2)]
     count: u64,
     /// Bytes.
+    #[schema(example = 1_048_583)]
     total_size: u64,
     /// The first of them, in the order of their names.
     samples: Vec<OrphanBlobView>,
@@ -41,8 +44,11 @@ pub struct OrphanBlobsView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrphanBlobView {
+    #[schema(example = "uploads/acme/ada/01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_path: String,
+    #[schema(example = 52_417)]
     size: u64,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     last_modified: String,
 }
 
@@ -50,8 +56,10 @@ pub struct OrphanBlobView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AbandonedUploadsView {
+    #[schema(example = 1)]
     count: u64,
     /// Milliseconds since the oldest began; null: there is none.
+    #[schema(example = 93_600_000)]
     oldest_age: Option<i64>,
 }
 
@@ -59,6 +67,7 @@ pub struct AbandonedUploadsView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MissingBlobsView {
+    #[schema(example = 1)]
     count: u64,
     samples: Vec<MissingBlobView>,
 }
@@ -66,8 +75,11 @@ pub struct MissingBlobsView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MissingBlobView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
+    #[schema(example = "report.pdf")]
     file_name: String,
+    #[schema(example = "uploads/acme/ada/01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_path: String,
 }
 

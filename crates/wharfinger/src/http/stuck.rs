@@ -20,21 +20,29 @@ use crate::pipeline::recovery::{self, RetriedAll};
 pub struct StuckFilesView {
     files: Vec<StuckFileView>,
     /// Of the whole list, not of this page.
+    #[schema(example = 1)]
     total: u64,
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StuckFileView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     id: String,
+    #[schema(example = "report.pdf")]
     file_name: String,
     #[schema(example = "scanning")]
     status: &'static str,
     /// Milliseconds without progress.
+    #[schema(example = 2_712_000)]
     stuck_duration: i64,
+    #[schema(example = 1)]
     retry_count: u32,
+    #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: Option<String>,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     updated_at: String,
     /// Why nobody will work on it; null: somebody will, it only waits.
     #[schema(example = "its worker did not come back")]
@@ -60,12 +68,14 @@ impl StuckFileView {
 #[serde(rename_all = "camelCase")]
 pub struct RetriedView {
     success: bool,
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
     #[schema(example = "scanning")]
     previous_status: &'static str,
     #[schema(example = "queued")]
     new_status: &'static str,
     /// As before where it only waited.
+    #[schema(example = 1)]
     retry_count: u32,
 }
 
@@ -74,8 +84,10 @@ pub struct RetriedView {
 pub struct RetriedAllView {
     /// Nothing went wrong and nothing is left.
     success: bool,
+    #[schema(example = 7)]
     retried_count: u64,
     /// These only wait, or are being worked on.
+    #[schema(example = 2)]
     skipped_count: u64,
     /// At most 1,000.
     errors: Vec<RetryErrorView>,
@@ -86,7 +98,9 @@ pub struct RetriedAllView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryErrorView {
+    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
+    #[schema(example = "somebody was faster")]
     error: String,
 }
 
@@ -133,7 +147,7 @@ pub(super) async fn list(
 /// Send a stuck file on
 #[utoipa::path(
     post, path = "/api/v2/uploads/stuck/{fileId}/retry", tag = "recovery", operation_id = "retryStuckFile",
-    params(("fileId" = String, Path)),
+    params(("fileId" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
         (status = 200, body = RetriedView, description = "It waits for the stage that stopped, and is due"),
         (status = 400, body = Problem, description = "`terminal_state`, or `not_in_pipeline`: not confirmed"),

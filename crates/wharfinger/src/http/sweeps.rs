@@ -26,19 +26,28 @@ pub struct SweepsView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SweepView {
+    #[schema(example = "pending-cleanups")]
     name: &'static str,
     /// Cron, UTC.
+    #[schema(example = "* * * * *")]
     schedule: String,
+    #[schema(example = "2026-11-16T03:00:00.000Z")]
     next_run: String,
     /// When it last began; null before its first run.
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     last_run: Option<String>,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     last_success: Option<String>,
     /// Milliseconds.
+    #[schema(example = 4_112)]
     duration: Option<i64>,
     /// What the last run found and did.
+    #[schema(example = json!({"attempted": 3, "done": 3, "failed": 0, "exhausted": 0}))]
     result: Option<Value>,
+    #[schema(example = "3 stuck files could not be looked at, the log says why")]
     error: Option<String>,
     /// Who is at it just now, if anybody.
+    #[schema(example = "host-1 4711")]
     running_on: Option<String>,
 }
 
@@ -95,20 +104,24 @@ pub struct RunSweepRequest {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SweepRunView {
+    #[schema(example = "orphan-cleanup")]
     name: &'static str,
     dry_run: bool,
+    #[schema(example = "2026-11-15T05:44:37.622Z")]
     started_at: String,
     /// Milliseconds.
+    #[schema(example = 4_112)]
     duration: i64,
     result: Report,
     /// What a part of it could not do, while the rest went on.
+    #[schema(example = "3 stuck files could not be looked at, the log says why")]
     error: Option<String>,
 }
 
 /// Run a sweep now
 #[utoipa::path(
     post, path = "/api/v2/maintenance/sweeps/{name}/run", tag = "maintenance", operation_id = "runSweep",
-    params(("name" = String, Path)),
+    params(("name" = String, Path, example = "orphan-cleanup")),
     request_body = RunSweepRequest,
     responses(
         (status = 200, body = SweepRunView, description = "It ran to its end, also if its client has gone"),

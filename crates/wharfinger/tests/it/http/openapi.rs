@@ -184,3 +184,84 @@ async fn the_page_loads_nothing_from_elsewhere() {
         }
     }
 }
+
+/// Fields, of this schema and below it, that no example shows. A reference shows what its own schema does; what is one
+/// of few words or yes or no needs none.
+fn without_example(schema: &Value, path: &str, found: &mut Vec<String>) {
+    let is = |kind: &str| match &schema["type"] {
+        Value::String(only) => only == kind,
+        Value::Array(any) => any.iter().any(|one| one == kind),
+        _ => false,
+    };
+    if ["$ref", "example", "examples", "enum", "const"].iter().any(|key| schema.get(key).is_some())
+        || is("boolean")
+    {
+        return;
+    }
+    if let Some(choices) = ["oneOf", "anyOf", "allOf"].iter().find_map(|key| schema[key].as_array()) {
+        let real = choices.iter().filter(|choice| choice["type"] != "null");
+        real.for_each(|choice| without_example(choice, path, found));
+    } else if let Some(properties) = schema["properties"].as_object() {
+        properties.iter().for_each(|(name, field)| without_example(field, &format!("{path}.{name}"), found));
+    } else if is("array") {
+        without_example(&schema["items"], path, found);
+    } else {
+        found.push(path.to_owned());
+    }
+}
+
+#[tokio::test]
+async fn every_field_and_every_parameter_has_an_example() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let document = document(&server).await;
+    let mut bare = Vec::new();
+    for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
+        without_example(schema, name, &mut bare);
+    }
+    for (method, path, operation) in operations(&document) {
+        for parameter in operation["parameters"].as_array().into_iter().flatten() {
+            if parameter.get("example").is_none() {
+                without_example(
+                    &parameter["schema"],
+                    &format!("{method} {path}: {}", parameter["name"]),
+                    &mut bare,
+                );
+            }
+        }
+        let answers = operation["responses"].as_object().expect("responses").values();
+        for body in answers.chain(operation.get("requestBody")) {
+            for (kind, content) in body["content"].as_object().into_iter().flatten() {
+                if content.get("example").is_none() {
+                    without_example(&content["schema"], &format!("{method} {path}: {kind}"), &mut bare);
+                }
+            }
+        }
+    }
+    assert!(bare.is_empty(), "{} have no example: {bare:#?}", bare.len());
+}
+
+/// Two schemas of one name are one in the document, and it is wrong of the other.
+#[tokio::test]
+async fn what_each_sweep_answers_has_a_name_of_its_own() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let document = document(&server).await;
+    let mut named = Vec::new();
+    references(&document["components"]["schemas"]["Report"], &mut named);
+    assert_eq!(named.iter().collect::<BTreeSet<_>>().len(), 6, "{named:?}");
+    for (schema, field) in [
+        ("StuckFileRecoveryResult", "reEnqueued"),
+        ("OrphanCleanupResult", "executionTime"),
+        ("BatchTimeoutResult", "expiredBatches"),
+        ("PendingCleanupsResult", "exhausted"),
+        ("QuotaSyncResult", "driftBytes"),
+        ("UploadWindowResult", "rescued"),
+        ("OrphanBlobsResult", "total"),
+        ("AbandonedUploadsResult", "deleted"),
+        ("OldFailuresResult", "warnings"),
+    ] {
+        let described = &document["components"]["schemas"][schema]["properties"];
+        assert!(described.get(field).is_some(), "{schema}.{field} in {described}");
+    }
+}
