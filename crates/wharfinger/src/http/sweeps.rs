@@ -42,7 +42,7 @@ pub struct SweepView {
     #[schema(example = 4_112)]
     duration: Option<i64>,
     /// What the last run found and did.
-    #[schema(example = json!({"attempted": 3, "done": 3, "failed": 0, "exhausted": 0}))]
+    #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"attempted": 3, "done": 3, "failed": 0, "exhausted": 0}))]
     result: Option<Value>,
     #[schema(example = "3 stuck files could not be looked at, the log says why")]
     error: Option<String>,

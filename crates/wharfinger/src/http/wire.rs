@@ -41,7 +41,7 @@ pub struct InitRequest {
     #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: Option<String>,
     /// An object of the client's own, at most 16 KiB.
-    #[schema(value_type = Option<Object>, example = json!({"order": 4711}))]
+    #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
 }
 
@@ -74,7 +74,7 @@ pub struct BatchFileRequest {
     content_type: Option<String>,
     #[schema(example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     checksum_sha256: Option<String>,
-    #[schema(value_type = Option<Object>, example = json!({"order": 4711}))]
+    #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
 }
 
@@ -125,7 +125,7 @@ pub struct GrantView {
     method: Option<&'static str>,
     /// Send these with the upload.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>, example = json!({"content-type": "application/pdf"}))]
+    #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"content-type": "application/pdf"}))]
     headers: Option<serde_json::Map<String, serde_json::Value>>,
     /// For large files, instead of `uploadUrl`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -294,7 +294,7 @@ pub struct FileView {
     batch_id: Option<String>,
     #[schema(example = "the file is encrypted")]
     error: Option<String>,
-    #[schema(value_type = Option<Object>, example = json!({"order": 4711}))]
+    #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     created_at: String,

@@ -65,7 +65,7 @@ pub struct LeaseView {
     #[schema(example = "https://objects.example.com/uploads/acme/ada/01a1ddbc?signature=…")]
     download_url: String,
     /// The output of the stage before: `{text}`, `{chunks}`, `{verdict}`; a large one as `{url}` that answers the same.
-    #[schema(example = json!({"text": "The lighthouse keeper signed for forty crates of coffee."}))]
+    #[schema(value_type = BTreeMap<String, Value>, example = json!({"text": "The lighthouse keeper signed for forty crates of coffee."}))]
     input: Value,
 }
 
@@ -82,7 +82,7 @@ pub struct CompleteRequest {
     #[schema(example = 3)]
     lease_token: i64,
     /// scan `{verdict,signature?}`, extract `{text}`, chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
-    #[schema(value_type = Object, example = json!({"verdict": "clean"}))]
+    #[schema(value_type = BTreeMap<String, Value>, example = json!({"verdict": "clean"}))]
     output: Box<RawValue>,
 }
 

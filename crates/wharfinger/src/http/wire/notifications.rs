@@ -32,7 +32,7 @@ pub struct NotificationView {
     #[schema(example = "The upload of report.pdf was not confirmed in time and has been removed")]
     message: String,
     /// `reason`, `deletionDate`, `sizeReclaimed` and what else there is to say of this kind.
-    #[schema(value_type = Object, example = json!({"reason": "not confirmed in time", "sizeReclaimed": 52417}))]
+    #[schema(value_type = BTreeMap<String, Value>, example = json!({"reason": "not confirmed in time", "sizeReclaimed": 52417}))]
     data: Option<Box<RawValue>>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     created_at: String,
