@@ -1,0 +1,156 @@
+// What the page knows of the world: what the stream tells, and the lists that are asked for again when it tells of a
+// change that concerns them. Views read it and are drawn again when it changes.
+
+import { get, now } from "./api.js";
+import { isKeeper, isOperator, current } from "./session.js";
+import { listen } from "./stream.js";
+
+const REFETCH_MS_MIN = 1_000;
+const LOOK_AGAIN_MS = 30_000;
+const NOTICES_MAX = 50;
+
+const empty = () => ({
+  line: "connecting", tenant: "", dashboard: null, trend: null, quota: null, cleanups: null, sweeps: null, spool: null,
+  stuck: null, letters: null, orphans: null, pendingCleanups: null, notices: null, tenants: null, readiness: null, errors: {},
+});
+
+export const live = empty();
+
+const watchers = new Set();
+const noticed = new Set();
+let close = () => {};
+let timer = 0;
+
+export function watch(changed) {
+  watchers.add(changed);
+  return () => watchers.delete(changed);
+}
+
+/** Hears of each notification as it comes. */
+export function onNotice(heard) {
+  noticed.add(heard);
+  return () => noticed.delete(heard);
+}
+
+export const tell = () => watchers.forEach((changed) => changed());
+
+/** A list that is fetched at most once a second, however often its figure changes. */
+function list(name, path, read = (answer) => answer, mayAsk = () => true) {
+  let lastAt = 0;
+  let waiting = null;
+  const fetchNow = async () => {
+    waiting = null;
+    lastAt = Date.now();
+    const asker = current();
+    if (!asker || !mayAsk()) return;
+    try {
+      const answer = await get(path);
+      if (current() !== asker) return;
+      live[name] = read(answer);
+      delete live.errors[name];
+    } catch (error) {
+      live.errors[name] = error.message;
+    }
+    tell();
+  };
+  return () => {
+    waiting ??= new Promise((resolve) => {
+      setTimeout(() => resolve(fetchNow()), Math.max(0, lastAt + REFETCH_MS_MIN - Date.now()));
+    });
+    return waiting;
+  };
+}
+
+export const refetch = {
+  stuck: list("stuck", "/api/v2/uploads/stuck?limit=100"),
+  letters: list("letters", "/api/v2/dlq?limit=100"),
+  orphans: list("orphans", "/api/v2/uploads/orphans"),
+  pendingCleanups: list("pendingCleanups", "/api/v1/maintenance/cleanup/pending?limit=100", undefined, isKeeper),
+  notices: list("notices", `/api/v2/notifications?limit=${NOTICES_MAX}`, (answer) => answer.notifications),
+  tenants: list("tenants", "/api/v2/tenants?limit=200", undefined, isOperator),
+  sweeps: list("sweeps", "/api/v2/maintenance/sweeps", undefined, isOperator),
+};
+
+async function lookAtReadiness() {
+  try {
+    live.readiness = await get("/readyz", { isPublic: true });
+  } catch (error) {
+    if (error.problem?.backends) live.readiness = error.problem;
+  }
+  tell();
+}
+
+const hears = {
+  dashboard(fresh) {
+    const old = live.dashboard;
+    live.dashboard = fresh;
+    if (fresh.stuckFiles !== old?.stuckFiles || fresh.stuckFiles > 0) refetch.stuck();
+    if (fresh.dlqDepth !== old?.dlqDepth) refetch.letters();
+  },
+  trend: (fresh) => (live.trend = fresh),
+  quota(fresh) {
+    live.quota = fresh;
+    refetch.tenants();
+  },
+  cleanups(fresh) {
+    live.cleanups = fresh;
+    refetch.pendingCleanups();
+  },
+  sweeps(fresh) {
+    live.sweeps = fresh;
+    refetch.orphans();
+  },
+  spool: (fresh) => (live.spool = fresh),
+  notification(notice) {
+    live.notices = [notice, ...(live.notices ?? []).filter((old) => old.id !== notice.id)].slice(0, NOTICES_MAX);
+    noticed.forEach((heard) => heard(notice));
+  },
+};
+
+function connect() {
+  const asked = live.tenant ? `?tenant=${encodeURIComponent(live.tenant)}` : "";
+  close = listen(
+    `/api/v2/stream${asked}`,
+    (name, data) => {
+      hears[name]?.(data);
+      tell();
+    },
+    (line) => {
+      const wasAway = live.line === "away";
+      live.line = line;
+      // Notices that came while nobody listened are not sent again.
+      if (line === "live" && wasAway) refetch.notices();
+      tell();
+    },
+  );
+}
+
+export function begin() {
+  Object.assign(live, empty());
+  connect();
+  const look = () => {
+    refetch.orphans();
+    if (live.dashboard?.stuckFiles) refetch.stuck();
+    if (isOperator()) refetch.tenants();
+    lookAtReadiness();
+  };
+  refetch.notices();
+  look();
+  timer = setInterval(look, LOOK_AGAIN_MS);
+}
+
+export function end() {
+  close();
+  clearInterval(timer);
+  Object.assign(live, empty());
+}
+
+/** An operator looks at one tenant, or at all of them ("") again. */
+export function lookAt(tenant) {
+  close();
+  Object.assign(live, { tenant, dashboard: null, trend: null });
+  connect();
+  tell();
+}
+
+export const ageOf = (text) => now() - Date.parse(text);

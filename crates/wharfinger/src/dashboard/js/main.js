@@ -1,0 +1,155 @@
+// The frame of the page: who is here, where they are, and drawing again when something has changed.
+
+import { expire, now, whenSignedOut } from "./api.js";
+import { h, show } from "./dom.js";
+import { filePage } from "./file.js";
+import { files } from "./files.js";
+import * as liveness from "./live.js";
+import { notices } from "./notices.js";
+import { overview } from "./overview.js";
+import { problems } from "./problems.js";
+import { recovery } from "./recovery.js";
+import { current, isOperator, resume, signOut } from "./session.js";
+import { signInPage } from "./signin.js";
+import { sweeps } from "./sweeps.js";
+import { applyTheme, themeSwitch } from "./theme.js";
+import { upload } from "./upload.js";
+import { upkeep } from "./upkeep.js";
+import * as uploads from "./uploads.js";
+import { number, time } from "./words.js";
+
+const { live } = liveness;
+const DRAW_MS_MIN = 80;
+const TICK_MS = 10_000;
+
+const PAGES = { "": overview, files, upload, recovery, upkeep, sweeps, notifications: notices };
+
+let page = null;
+let argument = "";
+let drawing = 0;
+let drawnAt = 0;
+
+function route() {
+  const [name = "", wanted = ""] = location.hash.replace(/^#\/?/, "").split("/");
+  if (name === "files" && wanted) return [filePage, decodeURIComponent(wanted)];
+  const found = PAGES[name] ?? overview;
+  return [found === sweeps && !isOperator() ? overview : found, ""];
+}
+
+function navigate() {
+  // The skip link's target is a place on the page and no page of its own.
+  if (location.hash === "#main") return history.replaceState(null, "", `#/`);
+  const [next, wanted] = route();
+  if (next === page && wanted === argument) return draw();
+  const isFirst = page === null;
+  page?.leave?.();
+  [page, argument] = [next, wanted];
+  page.enter?.(wanted);
+  drawNow();
+  scrollTo(0, 0);
+  if (!isFirst) document.getElementById("main")?.focus({ preventScroll: true });
+  return undefined;
+}
+
+function links() {
+  const list = [["", "Overview"], ["files", "Files"], ["upload", "Upload"], ["recovery", "Recovery"], ["upkeep", "Upkeep"], isOperator() && ["sweeps", "Sweeps"], ["notifications", "Notifications"]];
+  const here = page === filePage ? files : page;
+  const trouble = (live.dashboard?.stuckFiles ?? 0) + (live.dashboard?.dlqDepth ?? 0);
+  const sending = uploads.items.filter((item) => ["waiting", "sending", "confirming"].includes(item.state)).length;
+  const counts = { recovery: trouble, upload: sending };
+  return h("nav", { "aria-label": "Pages" }, h("ul", {}, list.filter(Boolean).map(([name, label]) => h("li", {},
+    h("a", { href: `#/${name}`, "aria-current": PAGES[name] === here ? "page" : null }, label,
+      counts[name] ? h("span", { class: name === "recovery" ? "pip bad" : "pip" }, number(counts[name])) : null)))));
+}
+
+const LINES = { live: ["ok", "Live"], connecting: ["wait", "Connecting"], away: ["bad", "Not connected"] };
+
+function tenantPicker() {
+  if (!isOperator() || !live.tenants?.tenants.length) return null;
+  const names = live.tenants.tenants.map((tenant) => tenant.tenant);
+  return h("label", { class: "picker", "data-key": "tenant" }, h("span", {}, "Tenant"),
+    h("select", { id: "tenant", onchange: (event) => liveness.lookAt(event.target.value) },
+      h("option", { value: "" }, "All"), names.map((name) => h("option", { value: name, "data-key": name, selected: name === live.tenant }, name))));
+}
+
+function header() {
+  const { user, tenant, role, expiresAt } = current();
+  const [kind, word] = LINES[live.line];
+  const leave = () => {
+    signOut();
+    leavePage();
+  };
+  return h("header", { class: "top", "data-key": "top" },
+    h("div", { class: "top-row" },
+      h("a", { class: "brand", href: "#/" }, h("img", { src: "/dashboard/icon.svg", alt: "", width: 28, height: 28 }), "Wharfinger"),
+      h("span", { class: `line ${kind}`, id: "line", title: "Whether this page hears of changes as they happen" }, h("span", { class: "lamp" }), word),
+      tenantPicker(),
+      h("div", { class: "who" },
+        h("span", { id: "who" }, h("strong", {}, user), h("span", { class: "muted" }, `${tenant} · ${role}`)),
+        h("span", { class: "muted ends" }, "token ends ", time(new Date(expiresAt).toISOString()))),
+      themeSwitch(),
+      h("button", { type: "button", class: "quiet", id: "sign-out", onclick: leave }, "Sign out")),
+    links());
+}
+
+function drawNow() {
+  clearTimeout(drawing);
+  drawing = 0;
+  drawnAt = Date.now();
+  const app = document.getElementById("app");
+  if (!current()) return show(app, [signInPage(enter)]);
+  const content = page.render(argument).flat(Infinity).filter((node) => node instanceof Node);
+  const name = page === filePage ? content.find((node) => node.classList?.contains("file-head"))?.querySelector("h1")?.textContent ?? "File" : page.title;
+  const trouble = live.dashboard ? problems().length : 0;
+  document.title = `${trouble ? `(${trouble}) ` : ""}${name} · Wharfinger`;
+  const main = h("main", { id: "main", tabindex: "-1", "data-key": `page-${page.title}-${argument}` }, content);
+  return show(app, [header(), main]);
+}
+
+/** Soon, and not more often than eyes can follow. */
+function draw() {
+  drawing ||= setTimeout(drawNow, Math.max(0, drawnAt + DRAW_MS_MIN - Date.now()));
+}
+
+function enter() {
+  liveness.begin();
+  page = null;
+  navigate();
+  uploads.takeUp();
+}
+
+function leavePage() {
+  uploads.forget();
+  liveness.end();
+  page?.leave?.();
+  page = null;
+  document.getElementById("app").replaceChildren();
+  drawNow();
+  document.getElementById("token")?.focus();
+}
+
+function tick() {
+  if (!current()) return;
+  if (current().expiresAt <= now()) expire("it is over");
+  else draw();
+}
+
+applyTheme();
+whenSignedOut(leavePage);
+liveness.watch(draw);
+addEventListener("hashchange", () => {
+  // An address with a token that is opened in a tab that is here already.
+  if (location.hash.includes("token=")) {
+    leavePage();
+    if (resume()) return enter();
+    return drawNow();
+  }
+  return current() && navigate();
+});
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+});
+setInterval(tick, TICK_MS);
+if (resume()) enter();
+else drawNow();

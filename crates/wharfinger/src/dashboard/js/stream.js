@@ -1,0 +1,86 @@
+// The server's events, read with fetch because EventSource cannot send a token; reconnects by itself.
+
+import { expire, request, now } from "./api.js";
+import { current } from "./session.js";
+
+const QUIET_MS = 45_000;
+const PAUSE_MS_MAX = 30_000;
+
+/** Takes text as it comes and calls `heard(name, data)` for each whole event. */
+export function parser(heard) {
+  let rest = "";
+  return (text) => {
+    rest += text;
+    const blocks = rest.split(/\r?\n\r?\n/);
+    rest = blocks.pop();
+    for (const block of blocks) {
+      let name = "message";
+      const data = [];
+      for (const line of block.split(/\r?\n/)) {
+        if (line.startsWith("event:")) name = line.slice(6).trim();
+        else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+      }
+      if (data.length) heard(name, JSON.parse(data.join("\n")));
+    }
+  };
+}
+
+/** Listens until closed. `heard(name, data)` for events, `changed("live" | "connecting" | "away")` for the line. */
+export function listen(path, heard, changed) {
+  let isClosed = false;
+  let controller = null;
+  let pauseMs = 1_000;
+  let wake = () => {};
+  const pause = (ms) => new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    wake = () => (clearTimeout(timer), resolve());
+  });
+
+  async function once() {
+    controller = new AbortController();
+    let quiet = setTimeout(() => controller.abort(), QUIET_MS);
+    try {
+      const response = await request("GET", path, { signal: controller.signal, headers: { accept: "text/event-stream" } });
+      changed("live");
+      const take = parser((name, data) => {
+        pauseMs = 1_000;
+        heard(name, data);
+      });
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return;
+        clearTimeout(quiet);
+        quiet = setTimeout(() => controller.abort(), QUIET_MS);
+        take(value);
+      }
+    } finally {
+      clearTimeout(quiet);
+    }
+  }
+
+  (async () => {
+    while (!isClosed && current()) {
+      try {
+        changed("connecting");
+        await once();
+      } catch {
+        // The line says so; what matters is that it is tried again.
+      }
+      if (isClosed || !current()) return;
+      if (current().expiresAt <= now()) return expire("it is over");
+      changed("away");
+      await pause(pauseMs * (0.75 + Math.random() / 2));
+      pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
+    }
+  })();
+
+  const hurry = () => wake();
+  addEventListener("online", hurry);
+  return () => {
+    isClosed = true;
+    removeEventListener("online", hurry);
+    controller?.abort();
+    wake();
+  };
+}

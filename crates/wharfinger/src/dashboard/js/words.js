@@ -1,0 +1,91 @@
+// Sizes, times and counts as people read them, and the words for what the server names.
+
+import { h } from "./dom.js";
+import { now } from "./api.js";
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function bytes(count) {
+  let value = Number(count);
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  const digits = unit === 0 || value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  return `${value.toFixed(digits)} ${UNITS[unit]}`;
+}
+
+/** "10 GiB", "1.5 TiB" or plain bytes, as typed; null where it is neither. */
+export function parseBytes(text) {
+  const found = /^\s*([\d.]+)\s*([kmgtp]?)(i?b)?\s*$/i.exec(text);
+  if (!found) return null;
+  const power = ["", "k", "m", "g", "t", "p"].indexOf(found[2].toLowerCase());
+  const value = Math.round(Number(found[1]) * 1024 ** power);
+  return Number.isSafeInteger(value) ? value : null;
+}
+
+export const number = (count) => Number(count).toLocaleString("en");
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+export const percent = (value) => `${Number(value).toLocaleString("en", { maximumFractionDigits: 2 })} %`;
+
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  const of = (value, unit) => `${value < 10 ? Number(value.toFixed(1)) : Math.round(value)} ${unit}`;
+  if (ms < 1_000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return of(ms / 1_000, "s");
+  if (ms < 3_600_000) return of(ms / 60_000, "min");
+  if (ms < 48 * 3_600_000) return of(ms / 3_600_000, "h");
+  return of(ms / 86_400_000, "days");
+}
+
+function relative(at) {
+  const ms = at - now();
+  const words = duration(Math.abs(ms));
+  if (Math.abs(ms) < 5_000) return "just now";
+  return ms < 0 ? `${words} ago` : `in ${words}`;
+}
+
+const absolute = (at) => new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+
+/** "3 min ago", with the moment itself for who points at it or asks for it. */
+export function time(text, absent = "never") {
+  if (!text) return h("span", { class: "muted" }, absent);
+  const at = Date.parse(text);
+  return h("time", { datetime: text, title: absolute(at) }, relative(at));
+}
+
+export const clockTime = (text) => new Date(text).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+export const exactTime = (text) => new Date(text).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
+export const day = (text) => new Date(text).toLocaleDateString(undefined, { dateStyle: "medium" });
+
+export const STATUSES = ["registered", "uploaded", "queued", "scanning", "extracting", "chunking", "embedding", "ready", "failed", "quarantined"];
+export const isEnd = (status) => ["ready", "failed", "quarantined", "deleted"].includes(status);
+
+const KINDS = { ready: "ok", failed: "bad", quarantined: "bad", registered: "wait", uploaded: "wait", queued: "wait", deleted: "wait" };
+export const kindOf = (status) => KINDS[status] ?? "work";
+
+const MEANINGS = {
+  registered: "Announced and charged to the quota; the bytes have not been confirmed.",
+  uploaded: "The bytes are there and confirmed.",
+  queued: "Waits for the next stage.",
+  scanning: "Is being checked for malware.",
+  extracting: "Its text is being read.",
+  chunking: "Its text is being cut into passages.",
+  embedding: "Its passages become vectors for search.",
+  ready: "Through all its stages: can be downloaded and found.",
+  failed: "A stage gave up on it; its reason is kept.",
+  quarantined: "Infected, or dangerous to its workers: kept apart.",
+  deleted: "Gone; only its tombstone is kept.",
+};
+export const meaningOf = (status) => MEANINGS[status] ?? "";
+
+const SWEEPS = {
+  "stuck-file-recovery": "Finds files that nobody works on any more and begins them anew.",
+  "orphan-cleanup": "Compares the store with the catalog; removes orphans, abandoned uploads and old failures.",
+  "batch-timeout": "Ends batches that were open for too long.",
+  "pending-cleanups": "Tries failed deletes again.",
+  "quota-sync": "Compares each quota's counter with the files themselves.",
+  "upload-window": "Takes back what was announced and never confirmed.",
+};
+export const sweepMeaning = (name) => SWEEPS[name] ?? "";
