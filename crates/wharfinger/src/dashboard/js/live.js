@@ -11,7 +11,7 @@ const NOTICES_MAX = 50;
 
 const empty = () => ({
   line: "connecting", tenant: "", dashboard: null, trend: null, quota: null, cleanups: null, sweeps: null, spool: null,
-  stuck: null, letters: null, orphans: null, pendingCleanups: null, notices: null, tenants: null, readiness: null, errors: {},
+  trouble: "", stuck: null, letters: null, orphans: null, pendingCleanups: null, notices: null, tenants: null, readiness: null, errors: {},
 });
 
 export const live = empty();
@@ -34,6 +34,9 @@ export function onNotice(heard) {
 
 export const tell = () => watchers.forEach((changed) => changed());
 
+/** What narrows a call to the tenant an operator looks at. */
+export const ofTenant = (before) => (live.tenant ? `${before}tenant=${encodeURIComponent(live.tenant)}` : "");
+
 /** A list that is fetched at most once a second, however often its figure changes. */
 function list(name, path, read = (answer) => answer, mayAsk = () => true) {
   let lastAt = 0;
@@ -44,7 +47,7 @@ function list(name, path, read = (answer) => answer, mayAsk = () => true) {
     const asker = current();
     if (!asker || !mayAsk()) return;
     try {
-      const answer = await get(path);
+      const answer = await get(typeof path === "function" ? path() : path);
       if (current() !== asker) return;
       live[name] = read(answer);
       delete live.errors[name];
@@ -62,9 +65,9 @@ function list(name, path, read = (answer) => answer, mayAsk = () => true) {
 }
 
 export const refetch = {
-  stuck: list("stuck", "/api/v2/uploads/stuck?limit=100"),
+  stuck: list("stuck", () => `/api/v2/uploads/stuck?limit=100${ofTenant("&")}`),
   letters: list("letters", "/api/v2/dlq?limit=100"),
-  orphans: list("orphans", "/api/v2/uploads/orphans"),
+  orphans: list("orphans", () => `/api/v2/uploads/orphans${ofTenant("?")}`),
   pendingCleanups: list("pendingCleanups", "/api/v1/maintenance/cleanup/pending?limit=100", undefined, isKeeper),
   notices: list("notices", `/api/v2/notifications?limit=${NOTICES_MAX}`, (answer) => answer.notifications),
   tenants: list("tenants", "/api/v2/tenants?limit=200", undefined, isOperator),
@@ -83,6 +86,7 @@ async function lookAtReadiness() {
 const hears = {
   dashboard(fresh) {
     const old = live.dashboard;
+    live.trouble = "";
     live.dashboard = fresh;
     if (fresh.stuckFiles !== old?.stuckFiles || fresh.stuckFiles > 0) refetch.stuck();
     if (fresh.dlqDepth !== old?.dlqDepth) refetch.letters();
@@ -101,6 +105,7 @@ const hears = {
     refetch.orphans();
   },
   spool: (fresh) => (live.spool = fresh),
+  trouble: ({ detail }) => (live.trouble = detail),
   notification(notice) {
     live.notices = [notice, ...(live.notices ?? []).filter((old) => old.id !== notice.id)].slice(0, NOTICES_MAX);
     noticed.forEach((heard) => heard(notice));
@@ -108,9 +113,8 @@ const hears = {
 };
 
 function connect() {
-  const asked = live.tenant ? `?tenant=${encodeURIComponent(live.tenant)}` : "";
   close = listen(
-    `/api/v2/stream${asked}`,
+    `/api/v2/stream${ofTenant("?")}`,
     (name, data) => {
       hears[name]?.(data);
       tell();
@@ -148,8 +152,9 @@ export function end() {
 /** An operator looks at one tenant, or at all of them ("") again. */
 export function lookAt(tenant) {
   close();
-  Object.assign(live, { tenant, dashboard: null, trend: null });
+  Object.assign(live, { tenant, dashboard: null, trend: null, stuck: null, orphans: null });
   connect();
+  refetch.orphans();
   tell();
 }
 

@@ -2,7 +2,7 @@
 
 import { actionButton } from "./actions.js";
 import { call, post } from "./api.js";
-import { refetch, tell } from "./live.js";
+import { ofTenant, refetch, tell } from "./live.js";
 import { bytes, duration, number, parseBytes, plural } from "./words.js";
 
 const id = encodeURIComponent;
@@ -31,7 +31,7 @@ export const retryAllStuck = (count, kind = "primary") => actionButton({
     verb: "Retry all",
   },
   async run() {
-    const answer = await post("/api/v2/uploads/stuck/retry-all");
+    const answer = await post(`/api/v2/uploads/stuck/retry-all${ofTenant("?")}`);
     await refetch.stuck();
     const detail = [
       answer.skippedCount ? `${number(answer.skippedCount)} left alone.` : "",
@@ -54,6 +54,23 @@ export const redrive = (letter, kind = "") => actionButton({
     const answer = await post(`/api/v2/dlq/${id(letter.jobId)}/redrive`);
     await refetch.letters();
     return { text: `“${letter.fileName}” is ${answer.status} again.` };
+  },
+});
+
+export const redriveAll = (letters, kind = "primary") => actionButton({
+  key: "redrive-all", label: "Redrive all", describe: "Redrive all dead letters shown", kind,
+  confirm: {
+    title: `Redrive ${plural(letters.length, "dead letter")}?`,
+    says: ["Each of these files will wait again for the stage that gave up on it.", "Those whose trouble is still there will come back here."],
+    verb: "Redrive all",
+  },
+  async run() {
+    const failed = [];
+    for (const letter of letters) {
+      await post(`/api/v2/dlq/${id(letter.jobId)}/redrive`).catch((error) => failed.push(`${letter.fileName}: ${error.message}`));
+    }
+    await refetch.letters();
+    return { text: `${plural(letters.length - failed.length, "file")} queued again.`, detail: failed[0] ?? "", isBad: failed.length > 0 };
   },
 });
 

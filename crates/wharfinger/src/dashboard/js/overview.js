@@ -38,7 +38,7 @@ function tiles({ metrics, activeBatches, stuckFiles, dlqDepth }) {
   return h("dl", { class: "tiles", "data-key": "tiles" },
     tile("Ready in 24 h", number(metrics.throughput24h), "files"),
     tile("Failure rate", percent(metrics.failureRate24h), "of 24 h", metrics.failureRate24h > 5 ? "bad" : ""),
-    tile("Time to ready", duration(metrics.averageProcessingTime), "on average"),
+    tile("Time to ready", duration(metrics.averageProcessingTime || null), "on average"),
     tile("Stuck", number(stuckFiles), "files", stuckFiles ? "warn" : ""),
     tile("Dead letters", number(dlqDepth), "to redrive", dlqDepth ? "bad" : ""),
     tile("Open batches", number(activeBatches), "being uploaded"));

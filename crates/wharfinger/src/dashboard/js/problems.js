@@ -2,7 +2,7 @@
 
 import { now } from "./api.js";
 import { live } from "./live.js";
-import { redrive, retryAllStuck, retryStuck, runNow, setLimit, triggerCleanup } from "./mending.js";
+import { redrive, redriveAll, retryAllStuck, retryStuck, runNow, setLimit, triggerCleanup } from "./mending.js";
 import { bytes, duration, number, percent, plural, sweepMeaning } from "./words.js";
 import { isOperator } from "./session.js";
 
@@ -13,7 +13,9 @@ const SPOOL_OLD_MS = 60_000;
 const areOnly = (count, one) => `${plural(count, one)} ${count === 1 ? "is" : "are"}`;
 
 function ofBackends() {
-  const down = (live.readiness?.backends ?? []).filter((backend) => !backend.ok);
+  // Of the events' store more is known where the spool is told of.
+  const isTold = (backend) => backend.name === "events" && live.spool?.spool && !live.spool.spool.isStoreUp && live.spool.spool.files > 0;
+  const down = (live.readiness?.backends ?? []).filter((backend) => !backend.ok && !isTold(backend));
   return down.map((backend) => ({
     key: `backend-${backend.name}`, kind: backend.needed ? "bad" : "warn", href: "#/upkeep",
     title: backend.name === "blobs" ? "The object store does not answer" : `The ${backend.name} backend (${backend.kind}) does not answer`,
@@ -44,7 +46,7 @@ function ofLetters() {
     key: "letters", kind: "bad", href: "#/recovery",
     title: depth === 1 ? "1 dead letter" : `${number(depth)} dead letters`,
     detail: letter ? `“${letter.fileName}” failed at ${letter.stage}: ${letter.lastError ?? letter.reason}.` : "No stage will try these files again by itself.",
-    mend: depth === 1 && letter ? redrive(letter, "primary") : null,
+    mend: !letter ? null : live.letters.jobs.length === 1 ? redrive(letter, "primary") : redriveAll(live.letters.jobs),
   }];
 }
 
@@ -112,7 +114,8 @@ function ofQuota() {
 }
 
 function ofLine() {
-  if (live.line !== "away") return [];
+  const unread = { key: "trouble", kind: "bad", href: "#/upkeep", title: "The server cannot read its own figures", detail: `${live.trouble}. What you see is what it last said.` };
+  if (live.line !== "away") return live.trouble ? [unread] : [];
   return [{ key: "line", kind: "bad", href: "#/", title: "The server does not answer", detail: "What you see is what it last said. This page tries again by itself." }];
 }
 

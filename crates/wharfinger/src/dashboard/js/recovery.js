@@ -4,7 +4,7 @@ import { now } from "./api.js";
 import { h } from "./dom.js";
 import { badge } from "./icons.js";
 import { live } from "./live.js";
-import { discard, redrive, retryAllStuck, retryStuck } from "./mending.js";
+import { discard, redrive, redriveAll, retryAllStuck, retryStuck } from "./mending.js";
 import { sick } from "./problems.js";
 import { loading, nothing, section, table } from "./tables.js";
 import { duration, number, time } from "./words.js";
@@ -29,13 +29,14 @@ function stuckTable(most) {
     { name: "For", isNumber: true, cell: (file) => duration(Math.max(0, now() - Date.parse(file.updatedAt))) },
     { name: "Begun anew", isNumber: true, cell: (file) => `${number(file.retryCount)} ×` },
     { name: "Why", cell: (file) => file.problem ?? h("span", { class: "muted" }, "Only waits: it goes on by itself") },
-    { name: "Action", cell: (file) => retryStuck(file, file.problem ? "primary" : "quiet") },
+    { name: "Action", cell: (file) => retryStuck(file, file.problem ? "" : "quiet") },
   ], live.stuck.files.slice(0, most), (file) => file.id);
 }
 
 export function lettersSection(most = 100) {
   return section("letters", "Dead letters", lettersTable(most), {
-    wide: true, count: live.dashboard ? number(live.dashboard.dlqDepth) : null, hint: "A stage gave up on these. Mend what stopped them, then redrive.",
+    wide: true, count: live.dashboard ? number(live.dashboard.dlqDepth) : null, tools: live.letters?.jobs.length > 1 ? redriveAll(live.letters.jobs) : null,
+    hint: `A stage gave up on these${live.tenant ? " (of all tenants)" : ""}. Mend what stopped them, then redrive.`,
   });
 }
 
@@ -49,7 +50,7 @@ function lettersTable(most) {
     { name: "Reason", cell: (letter) => h("div", {}, letter.reason, letter.lastError && letter.lastError !== letter.reason ? h("p", { class: "muted" }, letter.lastError) : null) },
     { name: "Attempts", isNumber: true, cell: (letter) => number(letter.attempts) },
     { name: "Died", cell: (letter) => time(letter.diedAt) },
-    { name: "Action", cell: (letter) => h("div", { class: "buttons" }, redrive(letter, "primary"), discard(letter)) },
+    { name: "Action", cell: (letter) => h("div", { class: "buttons" }, redrive(letter), discard(letter)) },
   ], live.letters.jobs.slice(0, most), (letter) => letter.jobId);
 }
 

@@ -18,9 +18,9 @@ function sweepsTable() {
   if (!live.sweeps) return loading();
   return table("Sweeps", [
     { name: "Sweep", isHead: true, cell: (sweep) => h("div", {}, h("span", { class: "name" }, sweep.name), h("p", { class: "muted small" }, sweepMeaning(sweep.name))) },
-    { name: "Last run", cell: (sweep) => h("div", {}, time(sweep.lastRun), sweep.duration === null ? null : h("p", { class: "muted" }, `took ${duration(sweep.duration)}`)) },
+    { name: "Last run", cell: (sweep) => h("div", {}, time(sweep.lastRun), sweep.duration === null ? null : h("p", { class: "muted nowrap" }, `took ${duration(sweep.duration)}`)) },
     { name: "Outcome", cell: outcome },
-    { name: "Next run", cell: (sweep) => h("div", {}, time(sweep.nextRun), h("p", { class: "muted" }, h("code", {}, sweep.schedule), " UTC")) },
+    { name: "Next run", cell: (sweep) => h("div", {}, time(sweep.nextRun), h("p", { class: "muted nowrap" }, h("code", {}, sweep.schedule), " UTC")) },
     { name: "Action", cell: (sweep) => {
       const told = { ...sweep, meaning: sweepMeaning(sweep.name) };
       return h("div", { class: "buttons" }, runNow(told), dryRun(told));

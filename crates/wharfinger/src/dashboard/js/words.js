@@ -29,9 +29,9 @@ export const number = (count) => Number(count).toLocaleString("en");
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 export const percent = (value) => `${Number(value).toLocaleString("en", { maximumFractionDigits: 2 })} %`;
 
-export function duration(ms) {
+export function duration(ms, isRough = false) {
   if (ms === null || ms === undefined) return "–";
-  const of = (value, unit) => `${value < 10 ? Number(value.toFixed(1)) : Math.round(value)} ${unit}`;
+  const of = (value, unit) => `${value < 10 && !isRough ? Number(value.toFixed(1)) : Math.round(value)} ${unit}`;
   if (ms < 1_000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return of(ms / 1_000, "s");
   if (ms < 3_600_000) return of(ms / 60_000, "min");
@@ -41,7 +41,7 @@ export function duration(ms) {
 
 function relative(at) {
   const ms = at - now();
-  const words = duration(Math.abs(ms));
+  const words = duration(Math.abs(ms), true);
   if (Math.abs(ms) < 5_000) return "just now";
   return ms < 0 ? `${words} ago` : `in ${words}`;
 }
