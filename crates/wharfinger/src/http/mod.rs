@@ -12,6 +12,7 @@ mod files;
 mod health;
 mod maintenance;
 mod orphans;
+mod page;
 mod problem;
 mod quota;
 mod server;
@@ -30,7 +31,7 @@ use axum::extract::{DefaultBodyLimit, FromRequestParts as _, MatchedPath, Reques
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tower_http::cors::{AllowOrigin, CorsLayer};
@@ -167,7 +168,8 @@ pub fn router(app: Shared) -> Router {
     let blobs = Router::new().route("/blobs/{*key}", put(blobs::put).get(blobs::get));
     let plain = Router::new()
         .route("/metrics", get(health::metrics))
-        .route("/", get(async || Redirect::temporary("/docs/")));
+        .route("/", get(page::page))
+        .route("/dashboard/{*name}", get(page::asset));
     api.merge(events.layer(DefaultBodyLimit::disable()))
         .merge(blobs)
         .merge(plain)

@@ -75,10 +75,27 @@ async fn a_method_that_a_path_does_not_take_is_refused() {
 }
 
 #[tokio::test]
-async fn the_front_door_leads_to_the_pages() {
+async fn the_front_door_is_the_page() {
     let ground = Ground::new(Database::Sqlite);
     let server = ground.start().await;
-    let door = server.http.get(&server.url).send().await.expect("an answer");
-    assert!(door.status().is_redirection());
-    assert_eq!(door.headers()["location"], "/docs/");
+    let get = |path: &str| server.http.get(format!("{}{path}", server.url));
+    let door = get("/").send().await.expect("an answer");
+    assert_eq!(
+        (door.status().as_u16(), &door.headers()["content-type"]),
+        (200, &"text/html; charset=utf-8".parse().expect("a value"))
+    );
+    let policy = door.headers()["content-security-policy"].to_str().expect("text").to_owned();
+    assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"), "{policy}");
+    assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+    let script = get("/dashboard/js/main.js").send().await.expect("an answer");
+    assert_eq!(
+        (script.status().as_u16(), &script.headers()["content-type"]),
+        (200, &"text/javascript; charset=utf-8".parse().expect("a value"))
+    );
+    let etag = script.headers()["etag"].clone();
+    let again = get("/dashboard/js/main.js").header("if-none-match", etag).send().await.expect("an answer");
+    assert_eq!(again.status(), 304);
+    for nothing in ["/dashboard/js/none.js", "/dashboard/mod.rs", "/dashboard/js/../mod.rs", "/dashboard/"] {
+        assert_eq!(get(nothing).send().await.expect("an answer").status(), 404, "{nothing}");
+    }
 }
