@@ -3,6 +3,7 @@
 
 mod account;
 pub mod azurite;
+pub mod browser;
 pub mod clamd;
 mod command;
 pub mod documents;

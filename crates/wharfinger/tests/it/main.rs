@@ -14,6 +14,7 @@ mod kill;
 mod many;
 mod notify;
 mod oracle;
+mod page;
 mod pipeline;
 mod races;
 mod store_mark;

@@ -79,7 +79,8 @@ function timeline() {
     const before = at ? Date.parse(events[at - 1].at) : start;
     const isNewDay = at === 0 || day(event.at) !== day(events[at - 1].at);
     return h("li", { class: kindOf(event.to), "data-key": `${at}-${event.at}`, "data-to": event.to },
-      h("div", { class: "when" }, h("time", { datetime: event.at, title: new Date(event.at).toLocaleString() }, isNewDay ? `${day(event.at)}, ${exactTime(event.at)}` : exactTime(event.at)),
+      h("div", { class: "when" }, isNewDay && h("span", {}, day(event.at)),
+        h("time", { datetime: event.at, title: new Date(event.at).toLocaleString() }, exactTime(event.at)),
         at ? h("span", { class: "muted" }, `+${duration(Date.parse(event.at) - before)}`) : null),
       h("span", { class: "knot" }),
       h("div", { class: "what" }, badge(event.to), h("p", {}, event.reason), h("p", { class: "muted" }, `by ${event.actor}`)));

@@ -140,9 +140,9 @@ liveness.watch(draw);
 addEventListener("hashchange", () => {
   // An address with a token that is opened in a tab that is here already.
   if (location.hash.includes("token=")) {
+    signOut();
     leavePage();
-    if (resume()) return enter();
-    return drawNow();
+    return resume() ? enter() : drawNow();
   }
   return current() && navigate();
 });

@@ -3,7 +3,7 @@
 import { now } from "./api.js";
 import { live } from "./live.js";
 import { redrive, redriveAll, retryAllStuck, retryStuck, runNow, setLimit, triggerCleanup } from "./mending.js";
-import { bytes, duration, number, percent, plural, sweepMeaning } from "./words.js";
+import { bytes, duration, number, plural, share, sweepMeaning } from "./words.js";
 import { isOperator } from "./session.js";
 
 const QUOTA_NEAR_PERCENT = 90;
@@ -108,7 +108,7 @@ function ofQuota() {
   return near.slice(0, 3).map((quota) => ({
     key: `quota-${quota.tenant}`, kind: "warn", href: "#/upkeep",
     title: quota.used >= quota.limit ? `${quota.tenant} has used all its quota` : `${quota.tenant} is near its quota`,
-    detail: `${bytes(quota.used)} of ${bytes(quota.limit)} (${percent(Math.round((quota.used / quota.limit) * 1000) / 10)}). Uploads beyond it are refused.`,
+    detail: `${bytes(quota.used)} of ${bytes(quota.limit)} (${share(quota.used, quota.limit)}). Uploads beyond it are refused.`,
     mend: isOperator() ? setLimit(quota) : null,
   }));
 }

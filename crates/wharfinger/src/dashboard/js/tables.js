@@ -31,5 +31,5 @@ export const loading = () => h("p", { class: "nothing" }, "Loading…");
 export function meter(label, value, max, kind = "") {
   const share = max > 0 ? Math.min(100, (value / max) * 100) : value > 0 ? 100 : 0;
   return h("div", { class: `meter ${kind}`, role: "meter", "aria-label": label, "aria-valuenow": Math.round(share), "aria-valuemin": 0, "aria-valuemax": 100 },
-    h("span", { style: { width: `${share}%` } }));
+    value > 0 && h("span", { style: { width: `${share}%` } }));
 }

@@ -6,16 +6,16 @@ import { live } from "./live.js";
 import { runNow, setLimit, triggerCleanup } from "./mending.js";
 import { isKeeper, isOperator } from "./session.js";
 import { loading, meter, nothing, section, table } from "./tables.js";
-import { bytes, duration, number, percent, plural, sweepMeaning, time } from "./words.js";
+import { bytes, duration, number, plural, share, sweepMeaning, time } from "./words.js";
 
-const share = (quota) => (quota.limit > 0 ? (quota.used / quota.limit) * 100 : 100);
-const level = (quota) => (share(quota) >= 100 ? "bad" : share(quota) >= 90 ? "warn" : "");
+const fullness = (quota) => (quota.limit > 0 ? (quota.used / quota.limit) * 100 : 100);
+const level = (quota) => (fullness(quota) >= 100 ? "bad" : fullness(quota) >= 90 ? "warn" : "");
 
 export function quotaLine(quota, tools = null) {
   return h("li", { class: "quota", "data-key": quota.tenant, "data-tenant": quota.tenant },
     h("div", { class: "quota-head" },
       h("span", { class: "name" }, quota.tenant),
-      h("span", {}, `${bytes(quota.used)} of ${bytes(quota.limit)}`, h("span", { class: "muted" }, ` · ${percent(Math.round(share(quota) * 10) / 10)}`)),
+      h("span", {}, `${bytes(quota.used)} of ${bytes(quota.limit)}`, h("span", { class: "muted" }, ` · ${share(quota.used, quota.limit)}`)),
       tools),
     meter(`Quota of ${quota.tenant}`, quota.used, quota.limit, level(quota)),
     quota.reserved ? h("p", { class: "muted" }, `${bytes(quota.reserved)} of it reserved for uploads that are not confirmed`) : null);
@@ -25,7 +25,7 @@ export function quotaSection() {
   const list = isOperator() ? live.tenants?.tenants : live.quota && [live.quota];
   const content = !list ? loading()
     : !list.length ? nothing("No tenant has a file yet.")
-      : h("ul", { class: "quotas" }, [...list].sort((a, b) => share(b) - share(a)).map((quota) => quotaLine(quota, isOperator() && setLimit(quota, "quiet"))));
+      : h("ul", { class: "quotas" }, [...list].sort((a, b) => fullness(b) - fullness(a)).map((quota) => quotaLine(quota, isOperator() && setLimit(quota, "quiet"))));
   return section("quotas", isOperator() ? "Quotas by tenant" : "Quota", content, { hint: "Charged when an upload is announced, given back when it goes." });
 }
 

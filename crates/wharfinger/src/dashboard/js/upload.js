@@ -85,7 +85,7 @@ const WORDS = {
 function stateOf(item) {
   if (item.state === "sending") return `${bytes(item.sent)} of ${bytes(item.size)}`;
   if (item.state === "failed") return h("span", { class: "wrong" }, item.error);
-  if (item.state === "following" || item.state === "done") return badge(item.status || "queued");
+  if (item.state === "following" || item.state === "done") return [badge(item.status || "queued"), item.why ? h("span", { class: "muted" }, ` ${item.why}`) : null];
   return [WORDS[item.state], item.error ? h("span", { class: "wrong" }, ` ${item.error}`) : null];
 }
 

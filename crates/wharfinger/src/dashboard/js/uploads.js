@@ -235,10 +235,10 @@ export function forget() {
   items.length = 0;
 }
 
-function learn(fileId, status) {
+function learn(fileId, status, why = "") {
   const item = items.find((other) => other.fileId === fileId && other.state === "following");
   if (!item || item.status === status) return;
-  set(item, { status, state: isEnd(status) ? "done" : "following" });
+  set(item, { status, why, state: isEnd(status) ? "done" : "following" });
 }
 
 let followedAt = 0;
@@ -254,7 +254,10 @@ async function follow() {
   const alone = followed.filter((item) => !item.batchId).slice(0, 20);
   const asked = [
     ...[...batches].map(async (id) => (await get(`/api/v2/batches/${id}`)).files.forEach((file) => learn(file.fileId, file.status))),
-    ...alone.map(async (item) => learn(item.fileId, (await get(`/api/v2/files/${item.fileId}`)).status)),
+    ...alone.map(async (item) => {
+      const file = await get(`/api/v2/files/${item.fileId}`);
+      learn(item.fileId, file.status, file.error ?? "");
+    }),
   ];
   await Promise.allSettled(asked);
   plan();
@@ -268,5 +271,5 @@ function plan() {
 watch(plan);
 onNotice((notice) => {
   const status = { "file-ready": "ready", "file-failed": "failed", "file-quarantined": "quarantined" }[notice.kind];
-  if (status) learn(notice.fileId, status);
+  if (status) learn(notice.fileId, status, status === "ready" ? "" : notice.message);
 });

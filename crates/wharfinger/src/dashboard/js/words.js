@@ -27,6 +27,11 @@ export function parseBytes(text) {
 
 export const number = (count) => Number(count).toLocaleString("en");
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+/** A share of a whole, where the least is still more than nothing. */
+export const share = (part, whole) => {
+  const value = whole > 0 ? (part / whole) * 100 : 100;
+  return value > 0 && value < 0.1 ? "< 0.1 %" : percent(Math.round(value * 10) / 10);
+};
 export const percent = (value) => `${Number(value).toLocaleString("en", { maximumFractionDigits: 2 })} %`;
 
 export function duration(ms, isRough = false) {
@@ -56,7 +61,7 @@ export function time(text, absent = "never") {
 }
 
 export const clockTime = (text) => new Date(text).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
-export const exactTime = (text) => new Date(text).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
+export const exactTime = (text) => new Date(text).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false });
 export const day = (text) => new Date(text).toLocaleDateString(undefined, { dateStyle: "medium" });
 
 export const STATUSES = ["registered", "uploaded", "queued", "scanning", "extracting", "chunking", "embedding", "ready", "failed", "quarantined"];

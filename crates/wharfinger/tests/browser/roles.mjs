@@ -1,0 +1,42 @@
+// Each role sees what it may call and calls nothing else.
+
+import { check, put, ends, same, scenario, tokens } from "./stage.mjs";
+
+const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/upkeep", "#/sweeps", "#/notifications"];
+const OPERATORS = /\/maintenance\/(sweeps|spool)|\/api\/v2\/tenants/;
+const KEEPERS = /\/maintenance\/cleanup/;
+
+await scenario(async ({ open }) => {
+  await ends(tokens.user, await put(tokens.user, "mine.txt", "mine"), "ready");
+  await ends(tokens.operator, await put(tokens.operator, "theirs.txt", "theirs"), "ready");
+  const called = {};
+  for (const role of ["user", "admin", "operator"]) {
+    const window = await open();
+    await window.signIn(tokens[role]);
+    for (const hash of PAGES) {
+      await window.go(hash);
+      if (hash === "#/files") await window.page.locator("a.name").first().waitFor();
+      await window.page.waitForLoadState();
+    }
+    const links = await window.page.locator("nav a").allInnerTexts();
+    same(links.includes("Sweeps"), role === "operator", `${role}: sweeps in the menu`);
+    called[role] = window.requests.map((request) => new URL(request.url()).pathname);
+    await window.go("#/files");
+    await window.page.locator("a.name", { hasText: "mine.txt" }).waitFor();
+    same(await window.page.locator("a.name", { hasText: "theirs.txt" }).count(), role === "operator" ? 1 : 0, `${role}: another's file`);
+    window.isSound();
+  }
+  check(!called.user.some((path) => OPERATORS.test(path) || KEEPERS.test(path)), `a user called ${called.user}`);
+  check(!called.admin.some((path) => OPERATORS.test(path)) && called.admin.some((path) => KEEPERS.test(path)), `an admin called ${called.admin}`);
+  check(called.operator.some((path) => OPERATORS.test(path)), `an operator called ${called.operator}`);
+
+  // One tenant at a time.
+  const window = await open();
+  await window.signIn(tokens.operator);
+  const ready = window.page.locator('[data-status="ready"] .step-count');
+  await ready.filter({ hasText: "2" }).waitFor();
+  await window.page.selectOption("#tenant", "acme");
+  await ready.filter({ hasText: "1" }).waitFor();
+  await window.page.selectOption("#tenant", "");
+  await ready.filter({ hasText: "2" }).waitFor();
+});

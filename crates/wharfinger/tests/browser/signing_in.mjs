@@ -1,0 +1,54 @@
+// The way in and out: by the form, by the address, with wrong tokens, and with one that ends.
+
+import { base, check, mint, same, scenario, tokens } from "./stage.mjs";
+
+await scenario(async ({ open }) => {
+  const window = await open();
+  const { page } = window;
+  await page.goto(base);
+  await window.isOpenToAll("the sign-in page");
+  const complaint = page.locator("#sign-in-wrong");
+
+  await page.fill("#token", "not a token");
+  await page.keyboard.press("Enter");
+  check((await complaint.innerText()).includes("three parts"), "a word that is no token is told");
+
+  // Made by somebody else: it reads well, and the server knows better.
+  const [head, claims] = tokens.operator.split(".");
+  window.allow(/^401 /, /console: Failed to load resource.*401/);
+  await page.fill("#token", `${head}.${claims}.AAAA`);
+  await page.keyboard.press("Enter");
+  await complaint.filter({ hasText: "does not accept your token" }).waitFor();
+
+  await page.fill("#token", `  ${tokens.operator}\n`);
+  await page.keyboard.press("Enter");
+  await page.locator("#verdict").waitFor();
+  same(await page.locator("#who strong").innerText(), "olga", "who it is");
+  check((await page.locator("#who").innerText()).includes("harbour · operator"), "whose and what");
+  check((await page.locator("header .ends").innerText()).includes("in 12 h"), "when the token ends");
+  check(!page.url().includes("token"), "no token in the address");
+
+  await page.reload();
+  await page.locator("#verdict").waitFor();
+  await page.click("#sign-out");
+  await page.locator("#token").waitFor();
+  same(await page.evaluate(() => [sessionStorage.length, document.cookie, Object.keys(localStorage)]), [0, "", []], "what is left behind");
+  await page.reload();
+  await page.locator("#token").waitFor();
+
+  await window.signIn(tokens.user);
+  same(new URL(page.url()).hash, "#/", "the token is out of the address at once");
+  same(await page.locator("#who strong").innerText(), "ada", "the other one");
+  // An address with another token, opened in the same tab.
+  await page.evaluate((token) => (location.hash = `#token=${token}`), tokens.operator);
+  await page.locator("#who strong", { hasText: "olga" }).waitFor();
+
+  // A token that ends while the page is open.
+  const brief = mint("acme", "brief", "user", "5s");
+  await page.evaluate((token) => (location.hash = `#token=${token}`), brief);
+  await page.locator("#who strong", { hasText: "brief" }).waitFor();
+  await complaint.filter({ hasText: "Your token is over" }).waitFor();
+  await page.fill("#token", brief);
+  await page.keyboard.press("Enter");
+  check((await complaint.innerText()).includes("over"), "nor is it let in again");
+});

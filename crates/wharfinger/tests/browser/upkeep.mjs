@@ -1,0 +1,47 @@
+// An operator's chores from the page: a sweep dry and in earnest, a limit, deletes that wait; and the line that breaks.
+
+import { check, ends, expect, put, same, scenario, tokens, until } from "./stage.mjs";
+
+await scenario(async ({ open }) => {
+  const window = await open();
+  const { page } = window;
+  await ends(tokens.user, await put(tokens.user, "held.txt", "x".repeat(2000)), "ready");
+  await window.signIn(tokens.operator, "#/sweeps");
+  const lastRun = async () => (await expect(tokens.operator, "GET", "/api/v2/maintenance/sweeps")).sweeps.find((sweep) => sweep.name === "orphan-cleanup").lastRun;
+  const before = await lastRun();
+  const dry = await window.act("dry-run-orphan-cleanup");
+  check(dry.said.includes("changes nothing") && dry.outcome.includes("nothing was changed"), dry.outcome);
+  const earnest = await window.act("run-orphan-cleanup");
+  check(earnest.outcome.includes("orphan-cleanup ran in"), earnest.outcome);
+  check((await lastRun()) !== before, "it has run");
+
+  await window.go("#/upkeep");
+  await page.locator('[data-tenant="acme"]').waitFor();
+  await page.locator('[data-action="limit-acme"]').click();
+  await page.fill("#dialog-field", "a lot");
+  await page.keyboard.press("Enter");
+  await page.locator("#dialog-wrong", { hasText: "A size is a number" }).waitFor();
+  await page.fill("#dialog-field", "2 KiB");
+  await page.keyboard.press("Enter");
+  await page.locator(".toast", { hasText: "acme may now hold 2.00 KiB" }).waitFor();
+  same((await expect(tokens.admin, "GET", "/api/v2/quota")).limit, 2048, "by the API");
+  await page.locator('[data-tenant="acme"] .meter.warn').waitFor();
+  await window.go("#/");
+  await page.locator('[data-problem="quota-acme"]', { hasText: "near its quota" }).waitFor();
+  await expect(tokens.operator, "PUT", "/api/v2/tenants/acme/quota", { limit: 1_000_000 });
+
+  // The line breaks and comes back: the page says both, and is up to date again by itself.
+  window.allow(/ERR_INTERNET_DISCONNECTED/, /net::ERR_/);
+  await page.context().setOffline(true);
+  await page.evaluate(() => null);
+  const line = page.locator("#line");
+  // Chromium lets a stream that is open go on: another look at it is what breaks.
+  await page.selectOption("#tenant", "acme");
+  await line.filter({ hasText: "Not connected" }).waitFor();
+  await page.locator('[data-problem="line"], .verdict').first().waitFor();
+  const id = await put(tokens.user, "meanwhile.txt", "m");
+  await ends(tokens.user, id, "ready");
+  await page.context().setOffline(false);
+  await line.filter({ hasText: "Live" }).waitFor();
+  await until(async () => (await page.locator('[data-status="ready"] .step-count').innerText()) === "2", "it has caught up");
+});

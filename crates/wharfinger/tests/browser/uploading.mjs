@@ -1,0 +1,104 @@
+// From a file on the disk to a file that is ready, without a reload; its own page; and its end.
+
+import { readFileSync } from "node:fs";
+import { api, check, ends, expect, fileOf, findFile, same, scenario, throttle, tokens, until } from "./stage.mjs";
+
+const HOSTILE = "<img src=x onerror=alert(1)> & \"quotes\" 'n' $(true).txt";
+
+await scenario(async ({ open }) => {
+  const window = await open();
+  const { page } = window;
+  await window.signIn(tokens.user);
+  const ready = page.locator('[data-status="ready"] .step-count');
+  same(await ready.innerText(), "0", "nothing is there yet");
+  const loadedOnce = await page.evaluate(() => (globalThis.isSamePage = true));
+  check(loadedOnce, "marked");
+
+  await window.go("#/upload");
+  const text = "The wharfinger keeps the quay. Ada signed for the coffee.\n".repeat(30_000);
+  const release = await throttle(page, 600_000);
+  await window.drop("#drop", [fileOf("ledger.txt", text)]);
+  const row = page.locator('.upload[data-name="ledger.txt"]');
+  const bar = row.locator("progress");
+  await bar.waitFor();
+  const seen = new Set();
+  await until(async () => {
+    const value = await bar.evaluate((progress) => progress.value).catch(() => 100);
+    if (value > 0 && value < 100) seen.add(value);
+    return seen.size >= 3;
+  }, "the bar moves");
+  check((await row.locator(".upload-state").innerText()).includes("of 1.66 MiB"), "how much of how much");
+  check(await bar.isVisible(), "the bar is seen");
+  await window.isOpenToAll("an upload under way");
+  await window.shoot("upload-one");
+  await release();
+  await row.locator(".badge.ok", { hasText: "ready" }).waitFor();
+  const ledger = await findFile(tokens.user, "ledger.txt");
+  same([ledger.status, ledger.size, ledger.contentType], ["ready", text.length, "text/plain"], "what the server has");
+  same((await expect(tokens.user, "GET", "/api/v2/quota")).reserved, 0, "nothing is left reserved");
+
+  // Several at once are one batch, and names are only ever text.
+  await window.drop("#drop", [fileOf(HOSTILE, "a name"), fileOf("bill.md", "# Bill\nTen sacks."), fileOf("empty.txt", "")]);
+  for (const name of [HOSTILE, "bill.md", "empty.txt"]) await page.locator(".upload .name", { hasText: name }).waitFor();
+  await until(async () => (await page.locator('.upload[data-state="done"]').count()) === 4, "all are through");
+  const hostile = await findFile(tokens.user, HOSTILE);
+  check(hostile.batchId, "of a batch");
+  const batch = await until(async () => {
+    const found = await expect(tokens.user, "GET", `/api/v2/batches/${hostile.batchId}`);
+    return found.status === "completed" && found;
+  }, "the batch is completed");
+  same(batch.files.length, 3, "files of the batch");
+  same(await page.locator("main img").count(), 0, "pictures that a name has made");
+
+  await window.go("#/");
+  await ready.filter({ hasText: "4" }).waitFor();
+  await page.locator(".verdict.ok", { hasText: "All is well" }).waitFor();
+  await page.locator(".notice", { hasText: HOSTILE }).first().waitFor();
+  same(await page.evaluate(() => globalThis.isSamePage), true, "without a reload");
+
+  // Its own page.
+  await window.go("#/files");
+  await page.locator("a.name", { hasText: "ledger.txt" }).click();
+  await page.locator('.timeline li[data-to="ready"]').waitFor();
+  const way = await page.locator(".timeline li").evaluateAll((lines) => lines.map((line) => line.dataset.to));
+  const history = await expect(tokens.user, "GET", `/api/v2/files/${ledger.fileId}/history`);
+  same(way, history.events.map((event) => event.to), "the history");
+  await page.locator("#h-text ~ *, .hits", { hasText: "Ada signed for the coffee" }).first().waitFor();
+  await window.isOpenToAll("a file's page");
+  const downloading = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Download" }).click();
+  const download = await downloading;
+  same(download.suggestedFilename(), "ledger.txt", "its name");
+  check(readFileSync(await download.path(), "utf8") === text, "the very bytes");
+
+  // No is no; yes is yes.
+  await page.locator(`[data-action="delete-${ledger.fileId}"]`).click();
+  check((await page.locator("#dialog-says").innerText()).includes("ledger.txt"), "it says which");
+  await page.keyboard.press("Escape");
+  await page.locator("dialog").waitFor({ state: "detached" });
+  same((await api(tokens.user, "GET", `/api/v2/files/${ledger.fileId}`)).status, 200, "still there");
+  same(await page.evaluate(() => document.activeElement.dataset.action), `delete-${ledger.fileId}`, "the focus is back");
+  const { outcome } = await window.act(`delete-${ledger.fileId}`);
+  check(outcome.includes("is deleted"), outcome);
+  await page.waitForURL(/#\/files$/);
+  await page.locator("a.name", { hasText: "bill.md" }).waitFor();
+  same(await page.locator("a.name", { hasText: "ledger.txt" }).count(), 0, "gone from the list");
+  same((await api(tokens.user, "GET", `/api/v2/files/${ledger.fileId}`)).status, 404, "gone");
+
+  // The search finds what is left.
+  await page.fill("#query", "ten sacks");
+  await page.keyboard.press("Enter");
+  await page.locator(".hits .name", { hasText: "bill.md" }).waitFor();
+
+  // Words of a refusal are words.
+  await expect(tokens.operator, "PUT", "/api/v2/tenants/acme/quota", { limit: 1000 });
+  await window.go("#/upload");
+  window.allow(/^403 POST .*\/files\/init/, /console: Failed to load resource.*403/);
+  await window.drop("#drop", [fileOf("large.txt", "x".repeat(5000))]);
+  const large = page.locator('.upload[data-name="large.txt"]');
+  await large.locator(".wrong").filter({ hasText: "not enough room: 4.88 KiB were asked for" }).waitFor();
+  await expect(tokens.operator, "PUT", "/api/v2/tenants/acme/quota", { limit: 1_000_000 });
+  await large.getByRole("button", { name: "Try large.txt again" }).click();
+  await large.locator(".badge.ok").waitFor();
+  await ends(tokens.user, (await findFile(tokens.user, "large.txt")).fileId, "ready");
+});
