@@ -98,7 +98,7 @@ await scenario(async ({ open }) => {
   const large = page.locator('.upload[data-name="large.txt"]');
   await large.locator(".wrong").filter({ hasText: "not enough room: 4.88 KiB were asked for" }).waitFor();
   await expect(tokens.operator, "PUT", "/api/v2/tenants/acme/quota", { limit: 1_000_000 });
-  await large.getByRole("button", { name: "Try large.txt again" }).click();
+  await large.getByRole("button", { name: "Try again: large.txt" }).click();
   await large.locator(".badge.ok").waitFor();
   await ends(tokens.user, (await findFile(tokens.user, "large.txt")).fileId, "ready");
 });

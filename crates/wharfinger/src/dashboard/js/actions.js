@@ -64,7 +64,7 @@ export function actionButton({ key, label, describe, kind = "", confirm, run }) 
     }
   };
   return h("button", {
-    type: "button", class: kind, "data-action": key, "data-key": `do-${key}`, onclick: start, "aria-label": describe,
+    type: "button", class: kind, "data-action": key, "data-key": `do-${key}`, onclick: start, "aria-label": isBusy ? `Working… ${describe}` : describe,
     "aria-busy": isBusy ? "true" : null, "aria-disabled": isBusy ? "true" : null,
   }, isBusy ? [h("span", { class: "spinner", "aria-hidden": "true" }), "Working…"] : label);
 }

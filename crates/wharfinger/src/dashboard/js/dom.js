@@ -31,7 +31,10 @@ const isAlike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName
 
 function morphAttributes(old, fresh) {
   for (const { name, value } of [...fresh.attributes]) {
-    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (old.getAttribute(name) === value) continue;
+    // The policy stops what comes as an attribute, and lets pass what is set as a property.
+    if (name === "style") old.style.cssText = fresh.style.cssText;
+    else old.setAttribute(name, value);
   }
   for (const { name } of [...old.attributes]) {
     // What its reader has opened stays open.

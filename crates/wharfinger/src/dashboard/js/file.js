@@ -25,6 +25,8 @@ async function look() {
   timer = 0;
   lookedAt = Date.now();
   const asked = id;
+  // One has gone elsewhere meanwhile, or the file has.
+  if (!asked || isGone) return;
   const path = `/api/v2/files/${encodeURIComponent(asked)}`;
   try {
     const [fresh, history] = await Promise.all([get(path), get(`${path}/history`)]);

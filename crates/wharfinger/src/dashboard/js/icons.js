@@ -18,6 +18,12 @@ export const icon = (name) =>
   s("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true", focusable: "false" },
     PATHS[name].map((d) => s("path", { d })));
 
+/** Drawn and not fetched: the page is drawn often, and must also stand when the line is down. */
+export const brandMark = (size) =>
+  s("svg", { class: "mark", viewBox: "0 0 32 32", width: size, height: size, "aria-hidden": "true", focusable: "false" },
+    s("rect", { width: 32, height: 32, rx: 8 }), s("circle", { cx: 16, cy: 8.4, r: 2.6 }),
+    s("path", { d: "M16 11v14.2M11.4 15h9.2M6.6 18.4c.5 4.4 4.4 7.4 9.4 7.4s8.9-3 9.4-7.4M6.6 18.4L5 21.2M6.6 18.4l2.9 1.8M25.4 18.4l1.600 2.800M25.400 18.400l-2.900 1.800" }));
+
 const SHAPES = { ok: "check", bad: "cross", wait: "clock", work: "gear" };
 
 export function badge(status) {

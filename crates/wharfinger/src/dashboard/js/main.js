@@ -5,6 +5,7 @@ import { h, show } from "./dom.js";
 import { filePage } from "./file.js";
 import { files } from "./files.js";
 import * as liveness from "./live.js";
+import { brandMark } from "./icons.js";
 import { notices } from "./notices.js";
 import { overview } from "./overview.js";
 import { problems } from "./problems.js";
@@ -81,7 +82,7 @@ function header() {
   };
   return h("header", { class: "top", "data-key": "top" },
     h("div", { class: "top-row" },
-      h("a", { class: "brand", href: "#/" }, h("img", { src: "/dashboard/icon.svg", alt: "", width: 28, height: 28 }), "Wharfinger"),
+      h("a", { class: "brand", href: "#/" }, brandMark(28), "Wharfinger"),
       h("span", { class: `line ${kind}`, id: "line", title: "Whether this page hears of changes as they happen" }, h("span", { class: "lamp" }), word),
       tenantPicker(),
       h("div", { class: "who" },

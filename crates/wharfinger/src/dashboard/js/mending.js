@@ -104,7 +104,7 @@ export const deleteFile = (file, after = () => {}, kind = "quiet") => actionButt
 });
 
 export const triggerCleanup = (count, kind = "primary") => actionButton({
-  key: "cleanup", label: "Try deletes now", describe: "Try all pending deletes now", kind,
+  key: "cleanup", label: "Try deletes now", describe: "Try deletes now, all that are pending", kind,
   confirm: {
     title: "Try the pending deletes now?",
     says: [`${plural(count, "object")} of deleted files will be deleted from the store, those that were given up among them.`,
@@ -148,7 +148,7 @@ export const runNow = (sweep, kind = "") => runSweep(sweep, false, kind);
 export const dryRun = (sweep) => runSweep(sweep, true, "quiet");
 
 export const setLimit = (quota, kind = "") => actionButton({
-  key: `limit-${quota.tenant}`, label: "Set limit", describe: `Set the limit of ${quota.tenant}`, kind,
+  key: `limit-${quota.tenant}`, label: "Set limit", describe: `Set limit of ${quota.tenant}`, kind,
   confirm: {
     title: `Set the limit of ${quota.tenant}`,
     says: [`${bytes(quota.used)} of ${bytes(quota.limit)} are in use. A limit below what is used deletes nothing: it refuses new uploads.`],

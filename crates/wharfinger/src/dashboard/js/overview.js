@@ -22,7 +22,7 @@ export function verdict() {
   if (!found.length) {
     return h("section", { class: "verdict ok", id: "verdict", "data-key": "verdict" },
       h("h2", {}, icon("check"), "All is well"),
-      h("p", {}, "Nothing is stuck, nothing was given up, and every file has its bytes."));
+      h("p", {}, "Every file gets on, nothing was given up, and nothing is missing."));
   }
   const worst = found[0].kind;
   return h("section", { class: `verdict ${worst}`, id: "verdict", "data-key": "verdict" },

@@ -38,6 +38,19 @@ function ofStuck() {
   }];
 }
 
+/** Nothing is broken, and yet nothing happens. */
+function ofWaiting() {
+  const waiting = live.stuck?.files.filter((file) => !file.problem && file.status === "queued") ?? [];
+  if (!waiting.length) return [];
+  const [longest] = waiting;
+  const more = live.stuck.nextCursor ? " or more" : "";
+  return [{
+    key: "waiting", kind: "warn", href: "#/recovery",
+    title: `${number(waiting.length)}${more} ${waiting.length === 1 ? "file has" : "files have"} waited for too long`,
+    detail: `“${longest.fileName}” for ${duration(now() - Date.parse(longest.updatedAt))}. It goes on when a worker takes it: is one running for its stage?`,
+  }];
+}
+
 function ofLetters() {
   const depth = live.dashboard?.dlqDepth ?? 0;
   if (!depth) return [];
@@ -120,7 +133,7 @@ function ofLine() {
 }
 
 export function problems() {
-  const found = [ofLine, ofBackends, ofStuck, ofLetters, ofCleanups, ofStore, ofSpool, ofQuota, ofSweeps].flatMap((look) => look());
+  const found = [ofLine, ofBackends, ofStuck, ofWaiting, ofLetters, ofCleanups, ofStore, ofSpool, ofQuota, ofSweeps].flatMap((look) => look());
   const rank = { bad: 0, warn: 1 };
   return found.sort((a, b) => rank[a.kind] - rank[b.kind]);
 }

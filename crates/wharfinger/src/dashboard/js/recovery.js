@@ -28,7 +28,7 @@ function stuckTable(most) {
     { name: "Stands at", cell: (file) => badge(file.status) },
     { name: "For", isNumber: true, cell: (file) => duration(Math.max(0, now() - Date.parse(file.updatedAt))) },
     { name: "Begun anew", isNumber: true, cell: (file) => `${number(file.retryCount)} ×` },
-    { name: "Why", cell: (file) => file.problem ?? h("span", { class: "muted" }, "Only waits: it goes on by itself") },
+    { name: "Why", cell: (file) => file.problem ?? h("span", { class: "muted" }, file.status === "queued" ? "Waits for a worker" : "A worker is at it") },
     { name: "Action", cell: (file) => retryStuck(file, file.problem ? "" : "quiet") },
   ], live.stuck.files.slice(0, most), (file) => file.id);
 }

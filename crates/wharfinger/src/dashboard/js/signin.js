@@ -1,6 +1,7 @@
 // The way in: a token, and what this place is.
 
 import { h } from "./dom.js";
+import { brandMark } from "./icons.js";
 import { reasonSignedOut, signIn } from "./session.js";
 
 export function signInPage(done) {
@@ -19,7 +20,7 @@ export function signInPage(done) {
   };
   return h("main", { class: "sign-in", id: "main", "data-key": "sign-in", tabindex: "-1" },
     h("form", { class: "card", onsubmit: submit },
-      h("div", { class: "brand" }, h("img", { src: "/dashboard/icon.svg", alt: "", width: 40, height: 40 }), h("h1", {}, "Wharfinger")),
+      h("div", { class: "brand" }, brandMark(40), h("h1", {}, "Wharfinger")),
       h("p", { class: "hint" }, "Answers for every uploaded byte: quota-guarded uploads that are confirmed, processed and searchable, or cleaned up."),
       h("label", { for: "token" }, "Token"),
       h("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, autofocus: true, "aria-describedby": "sign-in-wrong sign-in-hint" }),

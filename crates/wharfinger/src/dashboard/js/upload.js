@@ -103,7 +103,7 @@ function row(item) {
     h("div", { class: "upload-state" }, stateOf(item)),
     isUnderWay && h("progress", { max: 100, value: share, "aria-label": `Upload of ${item.name}` }),
     h("div", { class: "buttons" },
-      item.state === "failed" && h("button", { type: "button", onclick: () => uploads.retry(item), "aria-label": `Try ${item.name} again` }, "Try again"),
+      item.state === "failed" && h("button", { type: "button", onclick: () => uploads.retry(item), "aria-label": `Try again: ${item.name}` }, "Try again"),
       item.state === "needs-file" && h("label", { class: "button" }, "Choose it again",
         h("input", { type: "file", class: "visually-hidden", onchange: (event) => event.target.files[0] && uploads.giveFile(item, event.target.files[0]) })),
       canCancel && h("button", { type: "button", class: "quiet", onclick: () => cancelling(item), "aria-label": `Cancel the upload of ${item.name}` }, "Cancel")));
