@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use harness::browser;
+use harness::{browser, radosgw};
 use serde_json::json;
 
 use crate::cli::program::Place;
@@ -99,4 +99,29 @@ fn an_operator_keeps_the_place_in_order() {
 fn it_looks_well_to_everybody() {
     let soon = ("STUCK_FILE_THRESHOLD_MS", "6000");
     play_with(WITHOUT_WORKERS, "looks", &[NEVER, SHORT_LEASE, soon]);
+}
+
+/// What the operator of a bucket allows to pages of the program's origin.
+const CORS: &str = "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin><AllowedMethod>PUT</AllowedMethod>\
+    <AllowedMethod>GET</AllowedMethod><AllowedHeader>*</AllowedHeader><ExposeHeader>ETag</ExposeHeader>\
+    </CORSRule></CORSConfiguration>";
+
+#[test]
+fn bytes_go_straight_to_a_store_of_another_origin() {
+    let gateway = radosgw::shared();
+    let bucket = gateway.create_bucket();
+    let allowed = gateway.request("PUT", &format!("/{bucket}?cors="), CORS.as_bytes()).expect("an answer");
+    assert_eq!(allowed.status, 200, "{}", String::from_utf8_lossy(&allowed.body));
+    let (url, endpoint) = (format!("s3://{bucket}/wharf"), gateway.endpoint());
+    let settings = [
+        ("PIPELINE_STAGES", ""),
+        ("MULTIPART_THRESHOLD_BYTES", "20MiB"),
+        ("WHARFINGER_BLOB_URL", url.as_str()),
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_ACCESS_KEY_ID", gateway.access_key()),
+        ("AWS_SECRET_ACCESS_KEY", gateway.secret_key()),
+        ("AWS_REGION", gateway.region()),
+        ("STORE", endpoint.as_str()),
+    ];
+    play("store_apart", &settings);
 }
