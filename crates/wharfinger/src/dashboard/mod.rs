@@ -7,7 +7,7 @@ pub mod live;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use wharfinger_backends::catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
@@ -28,6 +28,8 @@ const OWN_STREAMS_MAX: usize = 16;
 pub struct Dashboard {
     pub cache: Cache,
     pub live: Live,
+    /// Where the page's uploads go, once it is known: to sign a URL may cost a call.
+    pub store_origin: OnceCell<String>,
     streams: Arc<Semaphore>,
     operators_streams: Arc<Semaphore>,
     own_streams: OwnStreams,
@@ -57,6 +59,7 @@ impl Dashboard {
         Dashboard {
             cache,
             live: Live::default(),
+            store_origin: OnceCell::new(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             operators_streams: Arc::new(Semaphore::new(OPERATORS_STREAMS_MAX)),
             own_streams: OwnStreams::default(),

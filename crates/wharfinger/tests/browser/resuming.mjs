@@ -61,6 +61,32 @@ await scenario(async ({ open, context }) => {
   await until(async () => (await expect(tokens.user, "GET", `/api/v2/batches/${batchId}`)).status === "completed", "the batch is completed");
   same(inits(second), 1, "one batch");
 
+  // The browser has lost the bytes: the same file is asked for, and no other will do.
+  await throttle(second.page, SLOW);
+  const lost = randomBytes(2_000_000);
+  await second.drop("#drop", [fileOf("lost.bin", lost)]);
+  await moving(second, "lost.bin");
+  await second.page.evaluate(() => new Promise((resolve) => {
+    const asked = indexedDB.open("wharfinger-uploads");
+    asked.onsuccess = () => {
+      const items = asked.result.transaction("items", "readwrite").objectStore("items");
+      items.openCursor().onsuccess = ({ target: { result: cursor } }) => {
+        if (!cursor) return asked.result.close(), resolve();
+        cursor.update({ ...cursor.value, file: null });
+        cursor.continue();
+      };
+    };
+  }));
+  await second.page.reload();
+  await row(second, "lost.bin").filter({ hasText: "choose the same file again" }).waitFor();
+  await second.isOpenToAll("an upload without its bytes");
+  const input = row(second, "lost.bin").locator("input[type=file]");
+  await input.setInputFiles(fileOf("other.bin", "other"));
+  await row(second, "lost.bin").filter({ hasText: "not the same file" }).waitFor();
+  await input.setInputFiles(fileOf("lost.bin", lost));
+  await row(second, "lost.bin").locator(".badge.ok").waitFor();
+  same((await findFile(tokens.user, "lost.bin")).status, "ready", "lost.bin");
+
   // Cancelled on its way.
   await throttle(second.page, SLOW);
   const used = (await expect(tokens.user, "GET", "/api/v2/quota")).used;

@@ -1,6 +1,8 @@
 // An operator's chores from the page: a sweep dry and in earnest, a limit, deletes that wait; and the line that breaks.
 
-import { check, ends, expect, put, same, scenario, tokens, until } from "./stage.mjs";
+import { existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { check, ends, expect, place, put, same, scenario, tokens, until } from "./stage.mjs";
 
 await scenario(async ({ open }) => {
   const window = await open();
@@ -29,6 +31,34 @@ await scenario(async ({ open }) => {
   await window.go("#/");
   await page.locator('[data-problem="quota-acme"]', { hasText: "near its quota" }).waitFor();
   await expect(tokens.operator, "PUT", "/api/v2/tenants/acme/quota", { limit: 1_000_000 });
+
+  // A delete that the store does not do: told, and done when what hindered it is gone.
+  const doomed = await put(tokens.user, "doomed.txt", "d");
+  await ends(tokens.user, doomed, "ready");
+  const object = join(place, "wharfinger-data/blobs/uploads/acme/ada", doomed);
+  renameSync(object, `${object}.aside`);
+  mkdirSync(join(object, "in-the-way"), { recursive: true });
+  await expect(tokens.user, "DELETE", `/api/v2/files/${doomed}`);
+  const given = page.locator('[data-problem="cleanups"]', { hasText: "1 delete is given up" });
+  await given.waitFor();
+  await window.isOpenToAll("an overview with a delete that was given up");
+  const failed = await window.act("cleanup", "#verdict");
+  check(failed.isBad && failed.outcome.includes("0 of 1 delete done"), failed.outcome);
+  rmSync(object, { recursive: true });
+  renameSync(`${object}.aside`, object);
+  const done = await window.act("cleanup", "#verdict");
+  check(!done.isBad && done.outcome.includes("1 of 1 delete done"), done.outcome);
+  await given.waitFor({ state: "detached" });
+  check(!existsSync(object), "the bytes are gone");
+
+  // The events' store goes away: they wait on disk, and the page says so.
+  renameSync(join(place, "archive"), join(place, "archive.aside"));
+  writeFileSync(join(place, "archive"), "");
+  await expect(tokens.user, "POST", "/api/v2/events", [{ what: "arrived" }]);
+  await page.locator('[data-problem="spool"]', { hasText: "their store is away" }).waitFor();
+  rmSync(join(place, "archive"));
+  renameSync(join(place, "archive.aside"), join(place, "archive"));
+  await page.locator('[data-problem="spool"]').waitFor({ state: "detached" });
 
   // The line breaks and comes back: the page says both, and is up to date again by itself.
   window.allow(/ERR_INTERNET_DISCONNECTED/, /net::ERR_/);

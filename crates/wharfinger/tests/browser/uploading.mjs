@@ -1,7 +1,8 @@
 // From a file on the disk to a file that is ready, without a reload; its own page; and its end.
 
-import { readFileSync } from "node:fs";
-import { api, check, ends, expect, fileOf, findFile, same, scenario, throttle, tokens, until } from "./stage.mjs";
+import { mkdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { api, check, ends, expect, fileOf, findFile, place, same, scenario, throttle, tokens, until } from "./stage.mjs";
 
 const HOSTILE = "<img src=x onerror=alert(1)> & \"quotes\" 'n' $(true).txt";
 
@@ -49,6 +50,13 @@ await scenario(async ({ open }) => {
   }, "the batch is completed");
   same(batch.files.length, 3, "files of the batch");
   same(await page.locator("main img").count(), 0, "pictures that a name has made");
+
+  // A folder with one inside: each file has its name, and its path beside it.
+  mkdirSync(join(place, "trip/day-1"), { recursive: true });
+  await window.drop("#drop", [(fileOf("trip/log.txt", "Cast off."), fileOf("trip/day-1/notes.txt", "Fog."), join(place, "trip"))]);
+  await page.locator('.upload[data-name="notes.txt"] .badge.ok').waitFor();
+  same((await findFile(tokens.user, "notes.txt")).metadata, { path: "trip/day-1/notes.txt" }, "where it was");
+  for (const name of ["log.txt", "notes.txt"]) await expect(tokens.user, "DELETE", `/api/v2/files/${(await findFile(tokens.user, name)).fileId}`);
 
   await window.go("#/");
   await ready.filter({ hasText: "4" }).waitFor();

@@ -92,7 +92,9 @@ fn nobody_calls_what_is_for_others() {
 
 #[test]
 fn an_operator_keeps_the_place_in_order() {
-    play("upkeep", &[]);
+    let one_attempt = ("CLEANUP_MAX_ATTEMPTS", "1");
+    let hardly_ever = ("CLEANUP_SWEEP_SCHEDULE", "0 0 1 1 *");
+    play("upkeep", &[one_attempt, hardly_ever, ("INGEST_BLOB_URL", "file:./archive")]);
 }
 
 #[test]

@@ -6,7 +6,8 @@ import { onNotice, tell, watch } from "./live.js";
 import { current } from "./session.js";
 import * as shelf from "./shelf.js";
 import { Cancelled, transfer } from "./transfer.js";
-import { bytes, isEnd } from "./words.js";
+import { say } from "./toasts.js";
+import { bytes, isEnd, plural } from "./words.js";
 
 const FOLLOW_MS = 1_500;
 const BATCH_FILES_MAX = 5_000;
@@ -239,6 +240,15 @@ function learn(fileId, status, why = "") {
   const item = items.find((other) => other.fileId === fileId && other.state === "following");
   if (!item || item.status === status) return;
   set(item, { status, why, state: isEnd(status) ? "done" : "following" });
+  sayWhenAllAreDone();
+}
+
+/** Aloud once, and not for each of a thousand. */
+function sayWhenAllAreDone() {
+  if (items.some((item) => ["waiting", "sending", "confirming", "following"].includes(item.state))) return;
+  const ready = items.filter((item) => item.status === "ready").length;
+  const others = items.filter((item) => ["failed", "quarantined"].includes(item.status) || item.state === "failed").length;
+  say(`All uploads are done: ${plural(ready, "file")} ready${others ? `, ${plural(others, "file")} not` : ""}.`);
 }
 
 let followedAt = 0;
