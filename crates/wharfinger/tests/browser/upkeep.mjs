@@ -2,7 +2,7 @@
 
 import { existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { check, ends, expect, place, put, same, scenario, tokens, until } from "./stage.mjs";
+import { base, check, ends, expect, place, put, same, scenario, tokens, until } from "./stage.mjs";
 
 await scenario(async ({ open }) => {
   const window = await open();
@@ -59,6 +59,15 @@ await scenario(async ({ open }) => {
   rmSync(join(place, "archive"));
   renameSync(join(place, "archive.aside"), join(place, "archive"));
   await page.locator('[data-problem="spool"]').waitFor({ state: "detached" });
+
+  // A proxy lets no stream through: the page says so, and shows what is so all the same.
+  const cut = await open();
+  cut.allow(/\/api\/v2\/stream/);
+  await cut.page.route("**/api/v2/stream*", (route) => route.abort());
+  await cut.page.goto(`${base}/#token=${tokens.operator}`);
+  await cut.page.locator("#line", { hasText: "Not connected" }).waitFor();
+  await cut.page.locator('[data-status="ready"] .step-count', { hasText: "1" }).waitFor();
+  await cut.page.locator('[data-problem="line"]').waitFor();
 
   // The line breaks and comes back: the page says both, and is up to date again by itself.
   window.allow(/ERR_INTERNET_DISCONNECTED/, /net::ERR_/);

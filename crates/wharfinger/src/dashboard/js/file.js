@@ -7,7 +7,7 @@ import { live, onNotice, tell } from "./live.js";
 import { deleteFile, redrive, retryStuck } from "./mending.js";
 import { loading, nothing, section } from "./tables.js";
 import { toast } from "./toasts.js";
-import { bytes, day, duration, exactTime, isEnd, kindOf, meaningOf, number, time } from "./words.js";
+import { absolute, bytes, day, duration, exactTime, isEnd, kindOf, meaningOf, number, time } from "./words.js";
 
 const LOOK_MS_MIN = 800;
 
@@ -82,7 +82,7 @@ function timeline() {
     const isNewDay = at === 0 || day(event.at) !== day(events[at - 1].at);
     return h("li", { class: kindOf(event.to), "data-key": `${at}-${event.at}`, "data-to": event.to },
       h("div", { class: "when" }, isNewDay && h("span", {}, day(event.at)),
-        h("time", { datetime: event.at, title: new Date(event.at).toLocaleString() }, exactTime(event.at)),
+        h("time", { datetime: event.at, title: absolute(event.at) }, exactTime(event.at)),
         at ? h("span", { class: "muted" }, `+${duration(Date.parse(event.at) - before)}`) : null),
       h("span", { class: "knot" }),
       h("div", { class: "what" }, badge(event.to), h("p", {}, event.reason), h("p", { class: "muted" }, `by ${event.actor}`)));

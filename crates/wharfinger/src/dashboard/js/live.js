@@ -6,6 +6,8 @@ import { isKeeper, isOperator, current } from "./session.js";
 import { listen } from "./stream.js";
 
 const REFETCH_MS_MIN = 1_000;
+/** All of a large place's tenants are much to ask for. */
+const TENANTS_MS_MIN = 5_000;
 const LOOK_AGAIN_MS = 30_000;
 const NOTICES_MAX = 50;
 
@@ -37,8 +39,8 @@ export const tell = () => watchers.forEach((changed) => changed());
 /** What narrows a call to the tenant an operator looks at. */
 export const ofTenant = (before) => (live.tenant ? `${before}tenant=${encodeURIComponent(live.tenant)}` : "");
 
-/** A list that is fetched at most once a second, however often its figure changes. */
-function list(name, path, read = (answer) => answer, mayAsk = () => true) {
+/** Something that is fetched at most once a second, or once in `pauseMs`, however often it is asked for. */
+function list(name, path, { read = (answer) => answer, mayAsk = () => true, pauseMs = REFETCH_MS_MIN } = {}) {
   let lastAt = 0;
   let waiting = null;
   const fetchNow = async () => {
@@ -58,7 +60,7 @@ function list(name, path, read = (answer) => answer, mayAsk = () => true) {
   };
   return () => {
     waiting ??= new Promise((resolve) => {
-      setTimeout(() => resolve(fetchNow()), Math.max(0, lastAt + REFETCH_MS_MIN - Date.now()));
+      setTimeout(() => resolve(fetchNow()), Math.max(0, lastAt + pauseMs - Date.now()));
     });
     return waiting;
   };
@@ -68,11 +70,29 @@ export const refetch = {
   stuck: list("stuck", () => `/api/v2/uploads/stuck?limit=100${ofTenant("&")}`),
   letters: list("letters", "/api/v2/dlq?limit=100"),
   orphans: list("orphans", () => `/api/v2/uploads/orphans${ofTenant("?")}`),
-  pendingCleanups: list("pendingCleanups", "/api/v1/maintenance/cleanup/pending?limit=100", undefined, isKeeper),
-  notices: list("notices", `/api/v2/notifications?limit=${NOTICES_MAX}`, (answer) => answer.notifications),
-  tenants: list("tenants", "/api/v2/tenants?limit=200", undefined, isOperator),
-  sweeps: list("sweeps", "/api/v2/maintenance/sweeps", undefined, isOperator),
+  pendingCleanups: list("pendingCleanups", "/api/v1/maintenance/cleanup/pending?limit=100", { mayAsk: isKeeper }),
+  notices: list("notices", `/api/v2/notifications?limit=${NOTICES_MAX}`, { read: (answer) => answer.notifications }),
+  tenants: list("tenants", "/api/v2/tenants?limit=1000", { mayAsk: isOperator, pauseMs: TENANTS_MS_MIN }),
+  sweeps: list("sweeps", "/api/v2/maintenance/sweeps", { mayAsk: isOperator }),
+  dashboard: list("dashboard", () => `/api/v2/uploads/dashboard${ofTenant("?")}`),
+  trend: list("trend", () => `/api/v2/uploads/trend${ofTenant("?")}`),
+  quota: list("quota", "/api/v2/quota"),
 };
+
+/** What is known of one tenant's quota already need not be asked for. */
+export function setQuota(fresh) {
+  if (!live.tenants) return;
+  live.tenants.tenants = live.tenants.tenants.map((old) => (old.tenant === fresh.tenant ? fresh : old));
+}
+
+/** Where no stream comes through (a proxy may hold it back) the figures are asked for now and then. */
+function askWithoutStream() {
+  refetch.dashboard();
+  refetch.trend();
+  refetch.quota();
+  refetch.letters();
+  refetch.sweeps();
+}
 
 async function lookAtReadiness() {
   try {
@@ -90,11 +110,12 @@ const hears = {
     live.dashboard = fresh;
     if (fresh.stuckFiles !== old?.stuckFiles || fresh.stuckFiles > 0) refetch.stuck();
     if (fresh.dlqDepth !== old?.dlqDepth) refetch.letters();
+    if (isOperator()) refetch.tenants();
   },
   trend: (fresh) => (live.trend = fresh),
   quota(fresh) {
     live.quota = fresh;
-    refetch.tenants();
+    setQuota(fresh);
   },
   cleanups(fresh) {
     live.cleanups = fresh;
@@ -124,6 +145,7 @@ function connect() {
       live.line = line;
       // Notices that came while nobody listened are not sent again.
       if (line === "live" && wasAway) refetch.notices();
+      if (line === "away") askWithoutStream();
       tell();
     },
   );

@@ -2,7 +2,7 @@
 
 import { actionButton } from "./actions.js";
 import { call, post } from "./api.js";
-import { ofTenant, refetch, tell } from "./live.js";
+import { ofTenant, refetch, setQuota } from "./live.js";
 import { bytes, duration, number, parseBytes, plural } from "./words.js";
 
 const id = encodeURIComponent;
@@ -157,8 +157,7 @@ export const setLimit = (quota, kind = "") => actionButton({
   },
   async run(text) {
     const set = await call("PUT", `/api/v2/tenants/${id(quota.tenant)}/quota`, { body: { limit: parseBytes(text) } });
-    await refetch.tenants();
-    tell();
+    setQuota(set);
     return { text: `${set.tenant} may now hold ${bytes(set.limit)}.` };
   },
 });

@@ -129,7 +129,7 @@ function ofQuota() {
 function ofLine() {
   const unread = { key: "trouble", kind: "bad", href: "#/upkeep", title: "The server cannot read its own figures", detail: `${live.trouble}. What you see is what it last said.` };
   if (live.line !== "away") return live.trouble ? [unread] : [];
-  return [{ key: "line", kind: "bad", href: "#/", title: "The server does not answer", detail: "What you see is what it last said. This page tries again by itself." }];
+  return [{ key: "line", kind: "bad", href: "#/", title: "Changes do not come through", detail: "The server does not answer, or something between holds its stream back. This page tries again by itself, and looks now and then." }];
 }
 
 export function problems() {

@@ -11,6 +11,8 @@ import { bytes, duration, number, plural, share, sweepMeaning, time } from "./wo
 const fullness = (quota) => (quota.limit > 0 ? (quota.used / quota.limit) * 100 : 100);
 const level = (quota) => (fullness(quota) >= 100 ? "bad" : fullness(quota) >= 90 ? "warn" : "");
 
+const TENANTS_MAX = 30;
+
 export function quotaLine(quota, tools = null) {
   return h("li", { class: "quota", "data-key": quota.tenant, "data-tenant": quota.tenant },
     h("div", { class: "quota-head" },
@@ -25,8 +27,8 @@ export function quotaSection() {
   const list = isOperator() ? live.tenants?.tenants : live.quota && [live.quota];
   const content = !list ? loading()
     : !list.length ? nothing("No tenant has a file yet.")
-      : h("ul", { class: "quotas" }, [...list].sort((a, b) => fullness(b) - fullness(a)).map((quota) => quotaLine(quota, isOperator() && setLimit(quota, "quiet"))));
-  return section("quotas", isOperator() ? "Quotas by tenant" : "Quota", content, { hint: "Charged when an upload is announced, given back when it goes." });
+      : h("ul", { class: "quotas" }, [...list].sort((a, b) => fullness(b) - fullness(a)).slice(0, TENANTS_MAX).map((quota) => quotaLine(quota, isOperator() && setLimit(quota, "quiet"))));
+  return section("quotas", isOperator() ? "Quotas by tenant" : "Quota", content, { hint: `Charged when an upload is announced, given back when it goes.${list?.length > TENANTS_MAX ? ` The ${TENANTS_MAX} fullest of ${number(list.length)}.` : ""}` });
 }
 
 const figure = (label, value, note, kind = "") => h("div", { class: `figure ${kind}` }, h("dt", {}, label), h("dd", {}, value, note ? h("span", { class: "muted" }, note) : null));

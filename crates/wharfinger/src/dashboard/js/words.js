@@ -25,14 +25,22 @@ export function parseBytes(text) {
   return Number.isSafeInteger(value) ? value : null;
 }
 
-export const number = (count) => Number(count).toLocaleString("en");
+// Made once: making one costs more than using it a hundred times.
+const counts = new Intl.NumberFormat("en");
+const shares = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+const clocks = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const exactClocks = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false });
+const days = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+
+export const number = (count) => counts.format(Number(count));
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 /** A share of a whole, where the least is still more than nothing. */
 export const share = (part, whole) => {
   const value = whole > 0 ? (part / whole) * 100 : 100;
   return value > 0 && value < 0.1 ? "< 0.1 %" : percent(Math.round(value * 10) / 10);
 };
-export const percent = (value) => `${Number(value).toLocaleString("en", { maximumFractionDigits: 2 })} %`;
+export const percent = (value) => `${shares.format(Number(value))} %`;
 
 export function duration(ms, isRough = false) {
   if (ms === null || ms === undefined) return "–";
@@ -51,7 +59,7 @@ function relative(at) {
   return ms < 0 ? `${words} ago` : `in ${words}`;
 }
 
-const absolute = (at) => new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+export const absolute = (text) => moments.format(new Date(text));
 
 /** "3 min ago", with the moment itself for who points at it or asks for it. */
 export function time(text, absent = "never") {
@@ -60,9 +68,9 @@ export function time(text, absent = "never") {
   return h("time", { datetime: text, title: absolute(at) }, relative(at));
 }
 
-export const clockTime = (text) => new Date(text).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
-export const exactTime = (text) => new Date(text).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false });
-export const day = (text) => new Date(text).toLocaleDateString(undefined, { dateStyle: "medium" });
+export const clockTime = (text) => clocks.format(new Date(text));
+export const exactTime = (text) => exactClocks.format(new Date(text));
+export const day = (text) => days.format(new Date(text));
 
 export const STATUSES = ["registered", "uploaded", "queued", "scanning", "extracting", "chunking", "embedding", "ready", "failed", "quarantined"];
 export const isEnd = (status) => ["ready", "failed", "quarantined", "deleted"].includes(status);
