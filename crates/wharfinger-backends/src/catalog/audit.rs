@@ -103,7 +103,8 @@ const RULES: [(&str, &str); 18] = [
          (SELECT tenant_id, user_id, pipeline_status, CASE pipeline_status WHEN 'ready' THEN COALESCE(ready_at, updated_at) \
          WHEN 'failed' THEN COALESCE(failed_at, updated_at) ELSE updated_at END AS ended_at FROM files \
          WHERE pipeline_status IN ('ready', 'failed', 'quarantined')) AS ended GROUP BY 1, 2, 3, 4 \
-         HAVING ended_at / 900000 * 900000 > (SELECT MAX(updated_at) FROM files) - 86400000) f \
+         HAVING ended_at / 900000 * 900000 > (SELECT MAX(updated_at) FROM files) - 86400000 \
+         AND ended_at / 900000 * 900000 >= (SELECT MIN(at) FROM file_outcomes)) f \
          ON f.tenant_id = c.tenant_id AND f.user_id = c.user_id AND f.pipeline_status = c.outcome AND f.span = c.at \
          WHERE c.tenant_id IS NULL OR f.tenant_id IS NULL OR c.files <> f.files",
     ),
