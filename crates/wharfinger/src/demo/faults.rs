@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+const ORPHANS: usize = 400;
+
 /// A folder that was taken away; its place is empty, as that of a disk that is not mounted.
 pub struct Away {
     place: PathBuf,
@@ -36,6 +38,16 @@ pub fn leave_orphan(blobs: &Path, name: &str) -> io::Result<()> {
     fs::write(folder.join(name), vec![b'?'; 40_000])
 }
 
+/// So many that deleting them would look like a mistake.
+pub fn leave_many_orphans(blobs: &Path) -> io::Result<PathBuf> {
+    let folder = blobs.join("uploads/globex/another-program");
+    fs::create_dir_all(&folder)?;
+    for n in 0..ORPHANS {
+        fs::write(folder.join(format!("copy-{n:03}")), vec![b'?'; 1_000])?;
+    }
+    Ok(folder)
+}
+
 fn object(blobs: &Path, (tenant, user): (&str, &str), file: &str) -> PathBuf {
     blobs.join("uploads").join(tenant).join(user).join(file)
 }
@@ -52,8 +64,4 @@ pub fn make_undeletable(blobs: &Path, owner: (&str, &str), file: &str) -> io::Re
     fs::create_dir(&path)?;
     fs::write(path.join("in the way"), b"")?;
     Ok(path)
-}
-
-pub fn make_deletable(path: &Path) -> io::Result<()> {
-    fs::remove_dir_all(path)
 }

@@ -22,6 +22,7 @@ struct Broken {
     events: Option<Away>,
     blobs: Option<Away>,
     undeletable: Option<PathBuf>,
+    copied: Option<PathBuf>,
 }
 
 /// Plays it all once, and tells each turn of events to `say`.
@@ -136,6 +137,10 @@ async fn turn(
             crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
             return;
         }
+        55 => {
+            broken.copied = faults::leave_many_orphans(&wharf.blobs).ok();
+            "another program copies 400 objects here: too many to delete without a person, so the scan stops and reports"
+        }
         64 => {
             lose_an_object(wharf, crew).await;
             "a live file loses its object: the next scan reports it as missing"
@@ -158,9 +163,15 @@ async fn turn(
             }
             "initech has used its quota up: uploads are refused until something is deleted"
         }
+        98 => {
+            if let Some(folder) = broken.copied.take() {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            "somebody takes the 400 objects back"
+        }
         100 => {
             if let Some(path) = broken.undeletable.take() {
-                let _ = faults::make_deletable(&path);
+                let _ = std::fs::remove_dir_all(path);
             }
             crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
             "what stood in the way of a delete is gone, and so are the bytes"
@@ -193,8 +204,8 @@ async fn redrive(crew: &Crew) -> Option<()> {
 
 impl Drop for Broken {
     fn drop(&mut self) {
-        if let Some(path) = self.undeletable.take() {
-            let _ = faults::make_deletable(&path);
+        for path in [self.undeletable.take(), self.copied.take()].into_iter().flatten() {
+            let _ = std::fs::remove_dir_all(path);
         }
     }
 }

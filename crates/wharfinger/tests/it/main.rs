@@ -4,6 +4,7 @@ mod batches;
 mod cli;
 mod crash;
 mod dashboard;
+mod demo;
 mod deploy;
 mod docs;
 mod engines;

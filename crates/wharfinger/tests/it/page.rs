@@ -55,7 +55,7 @@ fn play_with(roles: &str, scenario: &str, settings: &[(&str, &str)]) {
     );
 }
 
-fn screenshots() -> PathBuf {
+pub fn screenshots() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("screenshots")
 }
 
