@@ -16,7 +16,7 @@ await scenario(async ({ open, context }) => {
   const shared = await context();
   const first = await open({}, shared);
   await first.signIn(tokens.user, "#/upload");
-  const content = randomBytes(4_000_000);
+  const content = randomBytes(8_000_000);
   await throttle(first.page, SLOW);
   await first.drop("#drop", [fileOf("survives.bin", content)]);
   await moving(first, "survives.bin");

@@ -44,7 +44,7 @@ await scenario(async ({ open }) => {
   await page.locator("#who strong", { hasText: "olga" }).waitFor();
 
   // A token that ends while the page is open.
-  const brief = mint("acme", "brief", "user", "5s");
+  const brief = mint("acme", "brief", "user", "12s");
   await page.evaluate((token) => (location.hash = `#token=${token}`), brief);
   await page.locator("#who strong", { hasText: "brief" }).waitFor();
   await complaint.filter({ hasText: "Your token is over" }).waitFor();

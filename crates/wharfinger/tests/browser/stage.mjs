@@ -9,7 +9,7 @@ import { pathToFileURL } from "node:url";
 const { BASE, PLAYWRIGHT, AXE, CHROMIUM, SCREENSHOTS, PLACE, PROGRAM, WORKER } = process.env;
 const { chromium } = await import(pathToFileURL(join(PLAYWRIGHT, "index.mjs")));
 const axeSource = readFileSync(join(AXE, "axe.min.js"), "utf8");
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 120_000;
 
 export const base = BASE;
 export const place = PLACE;

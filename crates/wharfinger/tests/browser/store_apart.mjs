@@ -29,7 +29,7 @@ await scenario(async ({ open }) => {
 
   // In parts, with a reload in between.
   const path = fileOf("large.bin", randomBytes(5 * 16 * MIB - 4711));
-  await throttle(page, 24 * MIB);
+  await throttle(page, 8 * MIB);
   const there = new Set();
   page.on("response", (response) => {
     const url = new URL(response.url());

@@ -17,7 +17,7 @@ await scenario(async ({ open }) => {
 
   await window.go("#/upload");
   const text = "The wharfinger keeps the quay. Ada signed for the coffee.\n".repeat(30_000);
-  const release = await throttle(page, 600_000);
+  const release = await throttle(page, 150_000);
   await window.drop("#drop", [fileOf("ledger.txt", text)]);
   const row = page.locator('.upload[data-name="ledger.txt"]');
   const bar = row.locator("progress");
