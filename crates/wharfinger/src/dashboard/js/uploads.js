@@ -111,10 +111,11 @@ async function carry(item) {
     await confirm(item);
     await settle(item);
   } catch (error) {
-    if (error instanceof Cancelled) return;
+    if (error instanceof Cancelled) return set(item, { state: "cancelled" });
     if (["gone", "not_found"].includes(error.code)) forgetRegistration(item);
     set(item, { state: "failed", error: inWords(error) });
   }
+  return undefined;
 }
 
 /** The next attempt announces it as a new file, by itself. */
