@@ -111,7 +111,7 @@ async fn play(
             as_whom("globex", "grace", "user")?,
             as_whom("initech", "ivan", "user")?,
         ],
-        local: as_whom("default", "local", "operator")?,
+        local: as_whom("default", "local", "user")?,
         operator: as_whom("ops", "demo", "operator")?,
         worker: as_whom("ops", "worker", "worker")?,
     };
