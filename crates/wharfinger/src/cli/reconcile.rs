@@ -107,6 +107,9 @@ pub(super) struct Arguments {
     /// Where sorted keys and progress are kept until the end (default: below the user's cache)
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// How far it has come is written down after so many objects
+    #[arg(long, hide = true, value_name = "N", default_value_t = 50_000)]
+    objects_per_checkpoint: u64,
     /// Begin anew even if the same command was interrupted
     #[arg(long)]
     fresh: bool,
@@ -238,7 +241,7 @@ async fn finish(
     stop: &CancellationToken,
 ) -> Result<(), Failed> {
     refuse_empty(arguments, bucket, state).map_err(Failed::Refused)?;
-    scan::run(bucket, state, progress, stop).await?;
+    scan::run(bucket, state, progress, stop, arguments.objects_per_checkpoint).await?;
     refuse_disjoint(arguments, bucket, state).map_err(Failed::Refused)?;
     look_again::run(bucket, state, progress).await?;
     if let Some(file) = &arguments.orphans_to {

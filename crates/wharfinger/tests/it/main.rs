@@ -14,6 +14,7 @@ mod notify;
 mod oracle;
 mod pipeline;
 mod races;
+mod reconcile;
 mod store_mark;
 mod stores;
 mod sweeps;

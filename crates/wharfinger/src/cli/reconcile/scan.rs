@@ -10,14 +10,12 @@ use super::bucket::Bucket;
 use super::progress::Progress;
 use super::state::State;
 
-/// How far it has come is written down after so many objects.
-const OBJECTS_PER_CHECKPOINT: u64 = 50_000;
-
 pub(super) async fn run(
     bucket: &Bucket,
     state: &mut State,
     progress: &mut Progress,
     stop: &CancellationToken,
+    objects_per_checkpoint: u64,
 ) -> Result<(), Failure> {
     if state.at.is_compared {
         return Ok(());
@@ -41,7 +39,7 @@ pub(super) async fn run(
             state.save()?;
             return Err(Failure::Failed("interrupted: the same command goes on from here".into()));
         }
-        if unsaved >= OBJECTS_PER_CHECKPOINT {
+        if unsaved >= objects_per_checkpoint {
             state.save()?;
             unsaved = 0;
         }
