@@ -50,6 +50,7 @@ pub(super) struct KeyList {
 }
 
 const TELL_EVERY: u64 = 1_000;
+const SAME_CLOCK_MS: i64 = 1_000;
 /// Standard input.
 const STDIN: &str = "-";
 
@@ -139,7 +140,7 @@ pub(super) async fn read(
         Source::File { path, format } => {
             let shown = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
             let file = File::open(path).map_err(shown)?;
-            as_of = as_of.saturating_sub(age_ms(&file));
+            as_of = as_of.min(made_at(&file, as_of).unwrap_or(as_of));
             tokio::task::block_in_place(|| read_list(file, format, &mut sink))
         }
         Source::Query { database, query } => read_query(database, query, &mut sink).await,
@@ -158,12 +159,13 @@ pub(super) async fn read(
     Ok(KeyList { entries, duplicates, outside, skipped: passed.skipped, was_in_order, as_of })
 }
 
-/// How long ago a file was written: the list in it is as old.
-fn age_ms(file: &File) -> i64 {
-    let modified = file.metadata().and_then(|meta| meta.modified()).ok();
-    let modified = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let modified = modified.and_then(|at| i64::try_from(at.as_millis()).ok());
-    modified.map_or(0, |at| Clock::system().machine_now().saturating_sub(at).max(0))
+/// When a file was written, by the store's clock: the list in it is as old.
+fn made_at(file: &File, store_now: UnixMs) -> Option<UnixMs> {
+    let modified = file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let ahead = Clock::system().machine_now().saturating_sub(store_now);
+    // Two clocks that are read one after the other are never quite the same.
+    let ahead = if ahead.abs() < SAME_CLOCK_MS { 0 } else { ahead };
+    Some(i64::try_from(modified.as_millis()).ok()?.saturating_sub(ahead))
 }
 
 /// Reads an inventory from a file or a bucket; answers when it was made.
