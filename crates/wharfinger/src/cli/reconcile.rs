@@ -179,7 +179,8 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     match begun {
         Begun::GoesOn => progress.say(&format!("goes on with what was interrupted ({})", state.position())),
         Begun::Anew => {
-            let prepared = prepare(flags, &arguments, &bucket, &source, &mut state, &mut progress).await;
+            let prepared =
+                prepare(flags, &arguments, &bucket, &source, &mut state, &mut progress, &stop).await;
             if prepared.is_err() {
                 state.remove()?;
             }
@@ -207,9 +208,10 @@ async fn prepare(
     source: &Source,
     state: &mut State,
     progress: &mut Progress,
+    stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let spelling = arguments.spelling(bucket);
-    let list = keys::read(flags, bucket, source, &spelling, state, progress).await?;
+    let list = keys::read(flags, bucket, source, &spelling, state, progress, stop).await?;
     let listing = match &arguments.listing {
         Some(manifest) => Listing::from_inventory(flags, bucket, manifest, state, progress).await?,
         None => Listing::Bucket,

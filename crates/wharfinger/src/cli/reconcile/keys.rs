@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 use wharfinger_backends::key_sources::inventory::Inventory;
 use wharfinger_backends::key_sources::{Column, ListFormat, Passed, SourceError, read_list, read_query};
 use wharfinger_lifecycle::UnixMs;
@@ -76,13 +77,13 @@ impl Source {
     pub(super) fn identity(&self) -> String {
         match self {
             Source::File { path, format } => {
+                if path.as_os_str() == STDIN {
+                    return uuid::Uuid::new_v4().to_string();
+                }
                 let meta = std::fs::metadata(path).ok();
                 let modified = meta.as_ref().and_then(|meta| meta.modified().ok());
                 let path = path.canonicalize().unwrap_or_else(|_| path.clone());
-                match path.as_os_str() == STDIN {
-                    true => uuid::Uuid::new_v4().to_string(),
-                    false => format!("{path:?} {format:?} {modified:?} {:?}", meta.map(|meta| meta.len())),
-                }
+                format!("{path:?} {format:?} {modified:?} {:?}", meta.map(|meta| meta.len()))
             }
             Source::Query { database, query } => format!("{database} {query}"),
             Source::Inventory(manifest) => manifest.clone(),
@@ -99,7 +100,7 @@ impl Spelling {
             false => rest.to_owned(),
         };
         let full = if self.key_prefix.is_empty() { rest } else { format!("{}{rest}", self.key_prefix) };
-        Ok(Some(full).filter(|full| full.starts_with(&self.below) && full.len() > self.below.len()))
+        Ok(Some(full).filter(|full| full.starts_with(&self.below) && !full.is_empty()))
     }
 }
 
@@ -111,15 +112,20 @@ pub(super) async fn read(
     spelling: &Spelling,
     state: &State,
     progress: &mut Progress,
+    stop: &CancellationToken,
 ) -> Result<KeyList, Failure> {
     progress.phase("reading keys", "keys");
     let mut as_of = bucket.store.now();
     let mut sorter = Sorter::new(&state.sorting()).map_err(failed)?;
-    let (mut read, mut outside, mut misspelt) = (0u64, 0u64, None);
+    let (mut read, mut outside, mut problem) = (0u64, 0u64, None);
     let mut sink = |entry: Entry| -> io::Result<()> {
         read += 1;
         if read % TELL_EVERY == 0 {
             progress.at(read, None);
+            if stop.is_cancelled() {
+                problem = Some("interrupted while the keys were read".to_owned());
+                return Err(io::Error::from(io::ErrorKind::InvalidData));
+            }
         }
         match spelling.apply(entry.key) {
             Ok(Some(key)) => sorter.push(Entry { key, size: entry.size, modified_at: None }),
@@ -127,8 +133,8 @@ pub(super) async fn read(
                 outside += 1;
                 Ok(())
             }
-            Err(problem) => {
-                misspelt = Some(problem);
+            Err(misspelt) => {
+                problem = Some(misspelt);
                 Err(io::Error::from(io::ErrorKind::InvalidData))
             }
         }
@@ -150,8 +156,8 @@ pub(super) async fn read(
             passed
         }
     };
-    if let Some(misspelt) = misspelt {
-        return Err(Failure::Failed(misspelt));
+    if let Some(problem) = problem {
+        return Err(Failure::Failed(problem));
     }
     let passed = passed.map_err(failed)?;
     let Sorted { entries, duplicates, was_in_order, .. } =
@@ -176,6 +182,7 @@ pub(super) async fn read_inventory(
     state: &State,
     sink: &mut (dyn FnMut(Entry) -> io::Result<()> + Send),
 ) -> Result<(Option<UnixMs>, Result<Passed, SourceError>), Failure> {
+    let manifest = manifest.strip_prefix("file:").unwrap_or(manifest);
     let place = match manifest.contains("://") {
         true => {
             let (folder, name) = manifest.rsplit_once('/').unwrap_or((manifest, ""));
@@ -212,7 +219,7 @@ mod tests {
         assert_eq!(apply("/a/%C3%BC+%2B"), Ok(Some("images/a/ü++".into())));
         assert_eq!(apply("a/b"), Ok(None));
         assert_eq!(apply("/b/c"), Ok(None));
-        assert_eq!(apply("/a/"), Ok(None));
+        assert_eq!(apply("/a/"), Ok(Some("images/a/".into())));
         assert!(apply("/a/100%").is_err());
     }
 }

@@ -22,6 +22,7 @@ use crate::config::client_env;
 /// An interrupted comparison is gone on with for so long; after that too much may have changed.
 const GOES_ON_MS_MAX: i64 = 86_400_000;
 const CHECKPOINT: &str = "checkpoint.json";
+const LOCK: &str = "wharfinger-reconcile.lock";
 
 /// How far it has come.
 #[derive(Serialize, Deserialize)]
@@ -105,7 +106,10 @@ impl State {
     ) -> Result<(State, Begun), Failure> {
         let shown = |error: io::Error| Failure::Failed(format!("{}: {error}", folder.display()));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(shown)?;
-        let lock = File::create(folder.join("lock")).map_err(shown)?;
+        if !folder.join(LOCK).exists() && fs::read_dir(&folder).map_err(shown)?.next().is_some() {
+            return Err(Failure::Usage(format!("--state: {} holds something else", folder.display())));
+        }
+        let lock = File::create(folder.join(LOCK)).map_err(shown)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -234,7 +238,7 @@ impl State {
         }
     }
 
-    /// Only what is ours: the folder may be one that was there before.
+    /// Only what is ours.
     fn clear(&self) -> Result<(), Failure> {
         let absent_is_fine = |removed: io::Result<()>| match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
@@ -251,7 +255,7 @@ impl State {
     pub(super) fn remove(&self) -> Result<(), Failure> {
         self.clear()?;
         // In a folder that holds something else, that stays.
-        drop(fs::remove_file(self.folder.join("lock")).and_then(|()| fs::remove_dir(&self.folder)));
+        drop(fs::remove_file(self.folder.join(LOCK)).and_then(|()| fs::remove_dir(&self.folder)));
         Ok(())
     }
 }

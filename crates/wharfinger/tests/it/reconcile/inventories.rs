@@ -248,8 +248,9 @@ async fn the_same_answer_whatever_the_list_comes_from() {
     let postgres = harness::postgres::shared().create_database();
     harness::postgres::shared().psql(&postgres, &table).expect("a table");
     let sqlite = format!("sqlite:{}", bucket.place.path().join("theirs.db").display());
-    let mut connection: sqlx::SqliteConnection =
-        sqlx::Connection::connect(&format!("{sqlite}?mode=rwc")).await.expect("a database");
+    let url = format!("{sqlite}?mode=rwc");
+    let mut connection =
+        <sqlx::SqliteConnection as sqlx::Connection>::connect(&url).await.expect("a database");
     sqlx::raw_sql(sqlx::AssertSqlSafe(table)).execute(&mut connection).await.expect("a table");
 
     let rows: Vec<Row> = known.iter().map(|key| row(key.as_str())).collect();

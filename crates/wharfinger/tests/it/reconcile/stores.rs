@@ -33,7 +33,7 @@ impl Bucket {
         let gateway = radosgw::shared();
         let name = gateway.create_bucket();
         let (access_key, secret_key) = (gateway.access_key().to_owned(), gateway.secret_key().to_owned());
-        let store = S3Store::connect(&S3Options {
+        let options = S3Options {
             bucket: name.clone(),
             region: Some("us-east-1".into()),
             endpoint: Some(gateway.endpoint()),
@@ -43,10 +43,10 @@ impl Bucket {
                 session_token: None,
             }),
             ..S3Options::default()
-        });
+        };
         Bucket {
             url: format!("s3://{name}"),
-            store: Arc::new(store.await.expect("a store")),
+            store: Arc::new(S3Store::connect(&options).await.expect("a store")),
             name,
             place,
             environment: vec![
