@@ -89,6 +89,32 @@ fn a_comparison_goes_on_after_a_kill_and_answers_the_same() {
     assert!(read("orphans.jsonl") == orphans && read("missing.jsonl") == missing, "to the last byte");
 }
 
+/// Ctrl-C: what was done is written down before it ends.
+#[test]
+fn an_interrupt_says_how_to_go_on() {
+    let (shelf, list) = filled();
+    shelf.place.write("keys", &list);
+    let state = shelf.place.path().join("state");
+    let mut command = shelf.place.command(&arguments(&shelf, &[]));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    while !checkpoint(&state).is_some_and(|at| at["after"].is_string()) {}
+    let sent = std::process::Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    let ran = super::Ran::from(child.wait_with_output().expect("it ends"));
+    super::refused(ran, &["interrupted: the same command goes on from here"]);
+    let ran = run(&shelf, &[]).expect(0);
+    assert!(ran.stderr.contains("goes on with what was interrupted"), "{ran:?}");
+    assert_eq!(report(&ran)["listed"]["objects"], OBJECTS - OBJECTS / 10);
+}
+
+#[test]
+fn a_folder_that_holds_something_else_is_left_alone() {
+    let shelf = Shelf::with(&["a"]);
+    shelf.place.write("theirs/keys", "precious");
+    shelf.compare("a\n", &["--state", "theirs"]).expect_usage("theirs");
+    assert_eq!(std::fs::read(shelf.place.path().join("theirs/keys")).expect("a file"), b"precious");
+}
+
 #[test]
 fn another_command_or_another_list_begins_anew() {
     let (shelf, list) = filled();

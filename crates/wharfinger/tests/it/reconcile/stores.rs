@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use harness::proxy::Proxy;
 use harness::{azurite, radosgw};
 use serde_json::Value;
 use wharfinger_backends::blobs::azure::{AzureCredentials, AzureOptions, AzureStore};
@@ -18,6 +19,8 @@ use crate::cli::program::{Place, Ran};
 /// Objects cannot be made older than they are: they are waited for.
 pub(super) const GRACE: [&str; 2] = ["--grace", "1s"];
 const OLD_ENOUGH: Duration = Duration::from_millis(2_500);
+/// Longer than the client of S3 tries by itself.
+const OUTAGE: Duration = Duration::from_secs(5);
 
 pub(super) struct Bucket {
     pub(super) place: Place,
@@ -215,6 +218,38 @@ async fn many_pages_on_s3() {
     let found = bucket.found(&keys.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     assert_eq!((&found["listed"]["objects"], &found["orphans"]["objects"]), (&2_345.into(), &24.into()));
     assert_eq!((&found["missing"]["keys"], &found["missing"]["lookedAgain"]), (&30.into(), &30.into()));
+}
+
+/// The store goes away in the middle of the listing and comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_survives_its_store_being_away() {
+    let mut bucket = Bucket::s3().await;
+    bucket.put((0..5_000).map(|n| format!("p/{n:05}"))).await;
+    bucket.age().await;
+    bucket
+        .place
+        .write("keys", (0..5_000).filter(|n| n % 50 != 1).map(|n| format!("p/{n:05}\n")).collect::<String>());
+    let gateway = radosgw::shared().endpoint();
+    let proxy = Arc::new(Proxy::to(gateway.trim_start_matches("http://")).expect("a proxy"));
+    bucket.environment[0].1 = format!("http://{}", proxy.addr());
+    let checkpoint = bucket.place.path().join("state/checkpoint.json");
+    let breaking = {
+        let proxy = proxy.clone();
+        std::thread::spawn(move || {
+            let has_begun =
+                || std::fs::read_to_string(&checkpoint).is_ok_and(|text| text.contains("\"after\":\"p/"));
+            while !has_begun() {
+                std::thread::yield_now();
+            }
+            proxy.cut();
+            std::thread::sleep(OUTAGE);
+            proxy.mend().expect("mended");
+        })
+    };
+    let more = ["--keys", "keys", "--json", "--state", "state", "--objects-per-checkpoint", "1000"];
+    let found = report(&bucket.run(&more).expect(0));
+    breaking.join().expect("it was cut");
+    assert_eq!((&found["listed"]["objects"], &found["orphans"]["objects"]), (&5_000.into(), &100.into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
