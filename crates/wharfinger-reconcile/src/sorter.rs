@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::entry::Entry;
 
 /// Entries that are held while a run is sorted, in bytes.
-pub const MEMORY_MAX: usize = 8 << 20;
+pub const MEMORY_MAX: usize = 2 << 20;
 /// Runs that are merged at once.
 pub const FAN_IN: usize = 64;
 const BUFFER_BYTES: usize = 64 << 10;
