@@ -46,7 +46,7 @@ fn key_in_sql(is_sqlite: bool) -> String {
 }
 
 fn is_known(n: usize) -> bool {
-    n % ONE_ORPHAN_IN != 0
+    !n.is_multiple_of(ONE_ORPHAN_IN)
 }
 
 async fn measure(objects: usize) {

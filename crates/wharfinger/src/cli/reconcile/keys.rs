@@ -120,7 +120,7 @@ pub(super) async fn read(
     let (mut read, mut outside, mut problem) = (0u64, 0u64, None);
     let mut sink = |entry: Entry| -> io::Result<()> {
         read += 1;
-        if read % TELL_EVERY == 0 {
+        if read.is_multiple_of(TELL_EVERY) {
             progress.at(read, None);
             if stop.is_cancelled() {
                 problem = Some("interrupted while the keys were read".to_owned());

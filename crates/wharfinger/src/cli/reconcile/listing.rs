@@ -47,7 +47,7 @@ impl Listing {
         let mut read = 0u64;
         let mut sink = |entry: Entry| {
             read += 1;
-            if read % 1_000 == 0 {
+            if read.is_multiple_of(1_000) {
                 progress.at(read, None);
             }
             if entry.key.starts_with(&bucket.prefix) { sorter.push(entry) } else { Ok(()) }
