@@ -1,4 +1,4 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans|stuck|abandoned|events|spool|outage|dashboard>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans|reconcile|stuck|abandoned|events|spool|outage|dashboard>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod abandoned;
@@ -12,6 +12,7 @@ mod limits;
 mod list;
 mod orphans;
 mod pipeline;
+mod reconcile;
 mod s3;
 mod search;
 mod server;
@@ -30,6 +31,7 @@ async fn main() -> std::process::ExitCode {
         Some("idle") => idle::run().await,
         Some("list") => list::run().await,
         Some("orphans") => orphans::run().await,
+        Some("reconcile") => reconcile::run().await,
         Some("pipeline") => pipeline::run().await,
         Some("stages") => stages::run().await,
         Some("stuck") => stuck::run().await,
@@ -43,7 +45,7 @@ async fn main() -> std::process::ExitCode {
         Some("put") => s3::put::run().await,
         _ => {
             eprintln!(
-                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans | stuck | abandoned | events | spool | outage | dashboard"
+                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans | reconcile | stuck | abandoned | events | spool | outage | dashboard"
             );
             return std::process::ExitCode::from(2);
         }

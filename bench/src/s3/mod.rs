@@ -87,7 +87,7 @@ fn options(gateway: &Radosgw, bucket: &str) -> S3Options {
     }
 }
 
-fn bare_client(gateway: &Radosgw) -> Client {
+pub(crate) fn bare_client(gateway: &Radosgw) -> Client {
     let keys = Credentials::new(gateway.access_key(), gateway.secret_key(), None, None, "bench");
     let config = aws_sdk_s3::Config::builder()
         .behavior_version(aws_config::BehaviorVersion::latest())

@@ -7,6 +7,7 @@ pub mod broker;
 pub mod catalog;
 pub mod embeddings;
 pub mod faults;
+pub mod key_sources;
 pub mod quota;
 pub mod scanner;
 pub mod spool;

@@ -103,6 +103,18 @@ impl ObjectKey {
         }
     }
 
+    /// Takes a name from a bucket that is somebody else's, if every store can be asked for it by that name: parts that
+    /// lead elsewhere are dissolved on the way, and XML does not hold control characters.
+    pub fn foreign(text: &str) -> Result<ObjectKey, BadKey> {
+        let sound = !text.is_empty()
+            && text.len() <= crate::limits::KEY_BYTES_MAX
+            && text.split('/').all(|part| !matches!(part, "." | ".."))
+            && !text
+                .chars()
+                .any(|c| (c.is_control() && !matches!(c, '\t' | '\n')) || c == char::REPLACEMENT_CHARACTER);
+        if sound { Ok(ObjectKey(text.to_owned())) } else { Err(BadKey) }
+    }
+
     /// Whose it is by its name; a name of another form says nothing.
     pub fn owner(&self) -> Option<(TenantId, UserId)> {
         let mut parts = self.0.split('/').skip(1);
@@ -228,6 +240,18 @@ mod tests {
         }
         assert!(ObjectKey::stray(&format!("uploads/{}", "a".repeat(256))).is_err());
         assert!(ObjectKey::stray(&format!("uploads/{}", "a/".repeat(600))).is_err());
+    }
+
+    #[test]
+    fn foreign_names_are_taken_as_they_are() {
+        for sound in ["a", "/a", "a//b", "a/", "..a", "a b", "a\nb", "a\\b", "ü", "%2E%2E", "uploads/x"] {
+            assert_eq!(ObjectKey::foreign(sound).map(|key| key.to_string()).as_deref(), Ok(sound));
+        }
+        for unsound in
+            ["", "..", "../a", "a/../b", "a/.", "./a", "a\0b", "a\rb", "\u{fffd}", &"a".repeat(2_000)]
+        {
+            assert_eq!(ObjectKey::foreign(unsound), Err(BadKey), "{unsound:?}");
+        }
     }
 
     #[test]

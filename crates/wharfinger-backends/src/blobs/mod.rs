@@ -141,6 +141,8 @@ pub struct ObjectMeta {
     pub size: u64,
     pub etag: String,
     pub version_id: Option<String>,
+    /// By the store's own clock, in whole seconds where it tells no more; none where it does not say.
+    pub modified_at: Option<UnixMs>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

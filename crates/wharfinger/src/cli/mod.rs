@@ -8,6 +8,7 @@ mod migrate;
 mod output;
 mod put;
 mod quota;
+mod reconcile;
 mod serve;
 mod sweep;
 mod token;
@@ -59,6 +60,8 @@ enum Command {
     Quota(quota::Arguments),
     /// Run one sweep now and print what it found and did
     Sweep(sweep::Arguments),
+    /// Compare any bucket with any list of keys: what nobody knows of, what is missing
+    Reconcile(Box<reconcile::Arguments>),
     /// Bring the catalog's schema up to date
     Migrate(migrate::Arguments),
     /// Check every backend and say what is wrong and how to mend it
@@ -131,6 +134,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Token(arguments) => token::run(&flags, arguments),
         Command::Quota(arguments) => quota::run(&flags, arguments).await,
         Command::Sweep(arguments) => sweep::run(&flags, arguments).await,
+        Command::Reconcile(arguments) => reconcile::run(&flags, *arguments).await,
         Command::Migrate(arguments) => migrate::run(&flags, arguments).await,
         Command::Doctor(arguments) => doctor::run(&flags, arguments).await,
         Command::Config(arguments) => config::run(&flags, arguments),

@@ -7,7 +7,7 @@ use wharfinger_backends::blobs::azure::AzureOptions;
 use wharfinger_backends::blobs::gcs::GcsOptions;
 use wharfinger_backends::blobs::s3::{S3Credentials, S3Options};
 
-use super::{BadSetting, Values};
+use super::{BadSetting, Flags, Values};
 
 const NAME: &str = "WHARFINGER_BLOB_URL";
 const EVENTS: &str = "INGEST_BLOB_URL";
@@ -29,6 +29,33 @@ pub(super) fn blob_place(values: &Values, data_dir: &Path) -> Result<BlobPlace, 
 pub(super) fn events_place(values: &Values, data_dir: &Path) -> Result<Option<BlobPlace>, BadSetting> {
     let url = values.maybe(EVENTS);
     url.map(|url| place_at(EVENTS, &url, None, values, data_dir)).transpose()
+}
+
+/// A bucket that is none of ours, as a command names it.
+#[derive(Clone, Debug)]
+pub struct ForeignBucket {
+    /// The whole bucket.
+    pub place: BlobPlace,
+    /// What is looked at: empty, or ends in a slash. The names of others hold all sorts of letters.
+    pub prefix: String,
+}
+
+/// Reads the URL of a bucket; how it is reached comes from the usual variables of its store.
+pub fn foreign_bucket(flags: &Flags, name: &'static str, url: &str) -> Result<ForeignBucket, BadSetting> {
+    let values = Values::read(flags)?;
+    if url.strip_prefix("file:").is_some_and(|path| path.trim_matches('/').is_empty()) {
+        return Err(BadSetting::new(name, "names no folder: `file:/path`"));
+    }
+    let (bucket, prefix) = match url.split_once("://") {
+        Some((scheme, rest)) if scheme != "file" => {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            (format!("{scheme}://{bucket}"), prefix)
+        }
+        _ => (url.to_owned(), ""),
+    };
+    let place = place_at(name, &bucket, None, &values, Path::new(""))?;
+    let slash = if prefix.is_empty() || prefix.ends_with('/') { "" } else { "/" };
+    Ok(ForeignBucket { place, prefix: format!("{prefix}{slash}") })
 }
 
 fn place_at(
@@ -161,6 +188,25 @@ mod tests {
                 Some(NAME),
                 "{url}"
             );
+        }
+    }
+
+    #[test]
+    fn the_buckets_of_others() {
+        let bucket = |url| foreign_bucket(&Flags::default(), "--bucket", url);
+        for (url, shown, prefix) in [
+            ("s3://b", "s3://b/", ""),
+            ("s3://b/images", "s3://b/", "images/"),
+            ("s3://b/a b/ü/", "s3://b/", "a b/ü/"),
+            ("s3://b//a", "s3://b/", "/a/"),
+            ("file:/srv/files", "/srv/files", ""),
+            ("gs://b/100%", "gs://b/", "100%/"),
+        ] {
+            let bucket = bucket(url).expect("a bucket");
+            assert_eq!((bucket.place.to_string().as_str(), bucket.prefix.as_str()), (shown, prefix), "{url}");
+        }
+        for url in ["", "b", "file:", "file:///", "s3://", "s3:///x", "http://b/x"] {
+            assert_eq!(bucket(url).map_err(|error| error.name).err().as_deref(), Some("--bucket"), "{url}");
         }
     }
 

@@ -122,7 +122,8 @@ pub const SETTINGS: &[Setting] = &[
 const STORE_ENV: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "IDENTITY_ENDPOINT"];
 
 /// Read by commands that are clients of a server, not by the server.
-const CLIENT_ENV: [&str; 2] = ["WHARFINGER_SERVER", "WHARFINGER_TOKEN"];
+const CLIENT_ENV: [&str; 5] =
+    ["WHARFINGER_SERVER", "WHARFINGER_TOKEN", "WHARFINGER_RECONCILE_DATABASE", "XDG_CACHE_HOME", "HOME"];
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]

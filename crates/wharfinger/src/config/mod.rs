@@ -17,6 +17,7 @@ use wharfinger_backends::blobs::BlobPlace;
 use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 
+pub use blob_url::{ForeignBucket, foreign_bucket};
 pub use duration::parse_duration_ms;
 pub use ingest::{Ack, IngestSettings};
 pub use layers::{Flags, SETTINGS, Setting, Values, client_env, log_filter};

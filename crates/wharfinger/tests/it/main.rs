@@ -18,6 +18,7 @@ mod oracle;
 mod page;
 mod pipeline;
 mod races;
+mod reconcile;
 mod store_mark;
 mod stores;
 mod sweeps;

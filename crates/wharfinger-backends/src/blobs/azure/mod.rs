@@ -24,6 +24,7 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 
 use super::answer::{doing, header};
+use super::skew::from_http_date;
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
     SignedRequest,
@@ -136,7 +137,14 @@ impl BlobStore for AzureStore {
         let size = header(answer.headers(), "content-length").and_then(|size| size.parse().ok());
         match (size, etag(answer.headers())) {
             (Some(size), Some(etag)) => {
-                Ok(ObjectMeta { size, etag, version_id: header(answer.headers(), "x-ms-version-id") })
+                let modified_at =
+                    header(answer.headers(), "last-modified").and_then(|at| from_http_date(&at));
+                Ok(ObjectMeta {
+                    size,
+                    etag,
+                    version_id: header(answer.headers(), "x-ms-version-id"),
+                    modified_at,
+                })
             }
             _ => Err(BlobError::Unavailable("the answer has no ETag: this is not Azure".into())),
         }

@@ -18,7 +18,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::super::{BlobError, ObjectMeta};
-use super::{DiskStore, LANDING_FOLDER, blocking, etag, from_io, sync_folder};
+use super::{DiskStore, LANDING_FOLDER, blocking, from_io, sync_folder, to_meta};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LandingError {
@@ -128,11 +128,7 @@ impl DiskStore {
             Ok(Err(error)) => return Err(LandingError::Store(from_io(error))),
             Err(error) => return Err(LandingError::Store(error)),
         };
-        Ok(Landed {
-            temp,
-            target,
-            meta: ObjectMeta { size: meta.len(), etag: etag(&meta), version_id: None },
-        })
+        Ok(Landed { temp, target, meta: to_meta(&meta) })
     }
 
     /// What crashed uploads left: those that are in place but were not looked at again, and those that have

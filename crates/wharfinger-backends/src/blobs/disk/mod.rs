@@ -34,6 +34,9 @@ const READ_BUFFER_BYTES: usize = 256 * 1024;
 
 pub struct DiskStore {
     root: PathBuf,
+    /// A folder that is there as long as the disk is: one that we made below the root, or the root itself where that is
+    /// not ours to make anything in.
+    mounted: PathBuf,
     public_url: String,
     signing_key: SigningKey,
     faults: Faults,
@@ -49,7 +52,20 @@ impl DiskStore {
     ) -> io::Result<DiskStore> {
         fs::create_dir_all(root.join(LANDING_FOLDER))?;
         let root = root.canonicalize()?;
-        Ok(DiskStore { root, public_url: public_url.to_owned(), signing_key, faults })
+        let mounted = root.join(LANDING_FOLDER);
+        Ok(DiskStore { root, mounted, public_url: public_url.to_owned(), signing_key, faults })
+    }
+
+    /// A folder of somebody else's, with whatever lies there, to be listed and deleted from: nothing is made in it, and
+    /// nothing can be uploaded to it.
+    pub fn open_foreign(root: &Path) -> io::Result<DiskStore> {
+        let root = root.canonicalize()?;
+        if !root.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+        }
+        let signing_key = SigningKey::new(uuid::Uuid::new_v4().as_bytes());
+        let mounted = root.clone();
+        Ok(DiskStore { root, mounted, public_url: String::new(), signing_key, faults: Faults::none() })
     }
 
     /// The mark of a folder: whose objects lie there. None: nobody's yet, or its disk is not mounted.
@@ -100,6 +116,12 @@ fn etag(meta: &fs::Metadata) -> String {
     format!("{modified:x}-{:x}", meta.len())
 }
 
+fn to_meta(meta: &fs::Metadata) -> ObjectMeta {
+    let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let modified_at = modified.and_then(|at| i64::try_from(at.as_millis()).ok());
+    ObjectMeta { size: meta.len(), etag: etag(meta), version_id: None, modified_at }
+}
+
 fn from_io(error: io::Error) -> BlobError {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => BlobError::NotFound,
@@ -111,14 +133,14 @@ fn from_io(error: io::Error) -> BlobError {
 }
 
 /// Whether what is missing is known to be absent. Where a disk is not mounted, everything is missing.
-fn is_mounted(root: &Path) -> bool {
-    root.join(LANDING_FOLDER).is_dir()
+fn is_mounted(mounted: &Path) -> bool {
+    mounted.is_dir()
 }
 
 /// The same as [`from_io`] for an object of a store, which is absent only from a store that is there.
-fn from_io_at(root: &Path, error: io::Error) -> BlobError {
+fn from_io_at(mounted: &Path, error: io::Error) -> BlobError {
     match from_io(error) {
-        BlobError::NotFound if !is_mounted(root) => BlobError::Unavailable(DISK_GONE.into()),
+        BlobError::NotFound if !is_mounted(mounted) => BlobError::Unavailable(DISK_GONE.into()),
         other => other,
     }
 }
@@ -168,13 +190,13 @@ impl BlobStore for DiskStore {
     }
 
     async fn head(&self, key: &ObjectKey, _version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
-        let (path, root) = (self.path(key), self.root.clone());
+        let (path, mounted) = (self.path(key), self.mounted.clone());
         blocking(move || {
-            let meta = fs::metadata(path).map_err(|error| from_io_at(&root, error))?;
+            let meta = fs::metadata(path).map_err(|error| from_io_at(&mounted, error))?;
             if !meta.is_file() {
                 return Err(BlobError::NotFound);
             }
-            Ok(ObjectMeta { size: meta.len(), etag: etag(&meta), version_id: None })
+            Ok(to_meta(&meta))
         })
         .await
     }
@@ -187,7 +209,7 @@ impl BlobStore for DiskStore {
         length: Option<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
         let opened = tokio::fs::File::open(self.path(key)).await;
-        let mut file = opened.map_err(|error| from_io_at(&self.root, error))?;
+        let mut file = opened.map_err(|error| from_io_at(&self.mounted, error))?;
         // Asked of the open file: what is read below is what was compared.
         let meta = file.metadata().await.map_err(from_io)?;
         if !meta.is_file() {
@@ -216,13 +238,18 @@ impl BlobStore for DiskStore {
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
         let paths: Vec<PathBuf> = keys.iter().map(|key| self.path(key)).collect();
         let count = paths.len();
-        let root = self.root.clone();
-        let deleted = tokio::task::spawn_blocking(move || delete_paths(&root, &paths)).await;
+        let (root, mounted) = (self.root.clone(), self.mounted.clone());
+        let deleted = tokio::task::spawn_blocking(move || delete_paths(&root, &mounted, &paths)).await;
         deleted.unwrap_or_else(|error| vec![Err(BlobError::Unavailable(error.to_string())); count])
     }
 
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
-        let listing = walk::start(self.root.clone(), prefix.to_owned(), start_after.map(str::to_owned));
+        let listing = walk::start(
+            self.root.clone(),
+            self.mounted.clone(),
+            prefix.to_owned(),
+            start_after.map(str::to_owned),
+        );
         stream::unfold(listing, |mut listing| async move {
             let chunk = listing.recv().await?;
             Some((chunk, listing))
@@ -241,6 +268,9 @@ impl BlobStore for DiskStore {
     }
 
     async fn check(&self) -> Result<(), BlobError> {
+        if self.mounted == self.root {
+            return fs::read_dir(&self.root).map(drop).map_err(from_io);
+        }
         let probe = self.root.join(LANDING_FOLDER).join(format!("check.{}", uuid::Uuid::new_v4()));
         blocking(move || {
             fs::write(&probe, b"wharfinger").and_then(|()| fs::remove_file(&probe)).map_err(|error| {
@@ -253,7 +283,7 @@ impl BlobStore for DiskStore {
 
 fn place_small(root: &Path, before: &Path, path: &Path, bytes: &[u8], over: Over) -> Result<(), BlobError> {
     let folder = path.parent().unwrap_or(root);
-    fs::write(before, bytes).map_err(|error| from_io_at(root, error))?;
+    fs::write(before, bytes).map_err(|error| from_io_at(&root.join(LANDING_FOLDER), error))?;
     fs::File::open(before).and_then(|file| file.sync_all()).map_err(from_io)?;
     fs::create_dir_all(folder).map_err(from_io)?;
     match over {
@@ -266,10 +296,10 @@ fn place_small(root: &Path, before: &Path, path: &Path, bytes: &[u8], over: Over
     landing::sync_folders_up(root, folder).map_err(from_io)
 }
 
-fn delete_paths(root: &Path, paths: &[PathBuf]) -> Vec<Result<(), BlobError>> {
+fn delete_paths(root: &Path, mounted: &Path, paths: &[PathBuf]) -> Vec<Result<(), BlobError>> {
     let mut outcomes: Vec<Result<(), BlobError>> = paths
         .iter()
-        .map(|path| match fs::remove_file(path).map_err(|error| from_io_at(root, error)) {
+        .map(|path| match fs::remove_file(path).map_err(|error| from_io_at(mounted, error)) {
             Ok(()) | Err(BlobError::NotFound) => Ok(()),
             Err(other) => Err(other),
         })
@@ -278,7 +308,9 @@ fn delete_paths(root: &Path, paths: &[PathBuf]) -> Vec<Result<(), BlobError>> {
     // Only a name whose absence is durable is gone: the caller forgets the order once it hears so. That goes
     // for a name that was missing too, for whoever removed it may have crashed before this.
     for folder in folders {
-        match sync_folder(folder).map_err(|error| from_io_at(root, error)) {
+        match sync_folder(folder).map_err(|error| from_io_at(mounted, error)) {
+            // Folders of somebody else's are left where they are.
+            Ok(()) if mounted == root => {}
             Ok(()) => prune_empty(root, folder),
             Err(BlobError::NotFound) => {}
             Err(error) => {

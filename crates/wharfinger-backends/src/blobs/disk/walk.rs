@@ -19,6 +19,7 @@ type Chunk = Result<Vec<Listed>, BlobError>;
 
 struct Walk {
     root: PathBuf,
+    mounted: PathBuf,
     prefix: String,
     start_after: String,
     chunk: Vec<Listed>,
@@ -45,10 +46,16 @@ impl From<Abandoned> for Stop {
     }
 }
 
-pub(super) fn start(root: PathBuf, prefix: String, start_after: Option<String>) -> mpsc::Receiver<Chunk> {
+pub(super) fn start(
+    root: PathBuf,
+    mounted: PathBuf,
+    prefix: String,
+    start_after: Option<String>,
+) -> mpsc::Receiver<Chunk> {
     let (out, listing) = mpsc::channel(2);
     let mut walk = Walk {
         root,
+        mounted,
         prefix,
         start_after: start_after.unwrap_or_default(),
         chunk: Vec::with_capacity(CHUNK_OBJECTS),
@@ -99,7 +106,7 @@ impl Window {
 impl Walk {
     /// A disk that went away in the middle of a walk must not look like an empty one.
     fn is_mounted(&self) -> Result<(), Stop> {
-        if is_mounted(&self.root) { Ok(()) } else { Err(Stop::Failed(io::Error::other(DISK_GONE))) }
+        if is_mounted(&self.mounted) { Ok(()) } else { Err(Stop::Failed(io::Error::other(DISK_GONE))) }
     }
 
     fn folder(&mut self, path: &Path, key_prefix: &str) -> Result<(), Stop> {
@@ -138,7 +145,8 @@ impl Walk {
         for entry in entries {
             let entry = entry?;
             let Ok(mut name) = entry.file_name().into_string() else { continue };
-            if name.starts_with('.') {
+            // What we keep for ourselves.
+            if name.starts_with('.') && self.mounted != self.root {
                 continue;
             }
             let is_folder = entry.file_type()?.is_dir();

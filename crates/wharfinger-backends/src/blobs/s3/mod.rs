@@ -178,6 +178,7 @@ impl BlobStore for S3Store {
                 size: u64::try_from(size).unwrap_or(0),
                 etag,
                 version_id: answer.version_id().filter(|id| *id != "null").map(str::to_owned),
+                modified_at: answer.last_modified().map(list::to_unix_ms),
             }),
             _ => Err(BlobError::Unavailable(NOT_S3.into())),
         }

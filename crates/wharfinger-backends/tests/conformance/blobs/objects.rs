@@ -1,7 +1,7 @@
 //! One object at a time: measuring, reading, deleting.
 
 use futures::TryStreamExt as _;
-use wharfinger_backends::blobs::{BlobError, BlobStore};
+use wharfinger_backends::blobs::{BlobError, BlobStore, Listed};
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::shelf::{Shelf, key, pin};
@@ -36,6 +36,9 @@ pub(super) async fn an_object_is_measured(shelf: &Shelf) {
     assert_eq!(meta.size, 12);
     assert!(!meta.etag.is_empty());
     assert_eq!(shelf.store.head(&full, None).await.expect("present"), meta, "the same bytes, the same answer");
+    let listed: Vec<Listed> = shelf.store.list("uploads/", None).try_collect().await.expect("listed");
+    let listed = listed.iter().find(|one| one.key == full.as_str()).expect("listed").modified_at;
+    assert_eq!(meta.modified_at.map(|at| at / 1_000), Some(listed / 1_000), "the same time, in seconds");
     assert_eq!(shelf.store.head(&empty, None).await.expect("present").size, 0);
 }
 

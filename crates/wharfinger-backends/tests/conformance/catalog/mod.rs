@@ -81,6 +81,8 @@ cases! {
         candidates_are_ready_and_of_the_scope
         the_best_are_among_the_candidates
         no_page_is_missed;
+    diagnosing:
+        the_core_and_the_catalog_agree;
     opening:
         migrates_once
         two_handles_migrate_at_once

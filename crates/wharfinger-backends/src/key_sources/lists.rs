@@ -1,0 +1,264 @@
+//! Lists of keys in files: one a line, separated by NUL, or a column of CSV; compressed or not. Keys are UTF-8, and a
+//! list that is not is refused: a key that was guessed would make an orphan of a living object.
+
+use std::cell::Cell;
+use std::io::{self, BufRead, BufReader, Read};
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+use wharfinger_reconcile::{Entry, KEY_BYTES_MAX};
+
+use super::{Passed, Sink, SourceError};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListFormat {
+    Lines,
+    /// For keys that hold line breaks.
+    Null,
+    Csv(Column),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// Counted from one; the list has no header.
+    Number(usize),
+    /// As the header calls it.
+    Name(String),
+}
+
+const BUFFER_BYTES: usize = 64 << 10;
+/// A row that does not end for so long has a quote that is never closed.
+const ROW_BYTES_MAX: usize = 1 << 20;
+const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads a whole list.
+pub fn read_list(input: impl Read, format: &ListFormat, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
+    let mut input = BufReader::with_capacity(BUFFER_BYTES, input);
+    let begins = input.fill_buf().map_err(unreadable)?;
+    if begins.starts_with(b"\x1f\x8b") {
+        read_plain(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input)), format, sink)
+    } else {
+        read_plain(input, format, sink)
+    }
+}
+
+fn read_plain(
+    mut input: impl BufRead,
+    format: &ListFormat,
+    sink: &mut Sink<'_>,
+) -> Result<Passed, SourceError> {
+    let begins = input.fill_buf().map_err(unreadable)?;
+    if begins.starts_with(b"\xff\xfe") || begins.starts_with(b"\xfe\xff") {
+        return Err(SourceError::Wrong(
+            "the list is UTF-16: convert it first, as with `iconv -f utf-16 -t utf-8`".into(),
+        ));
+    }
+    if begins.starts_with(UTF8_MARK) {
+        input.consume(UTF8_MARK.len());
+    }
+    match format {
+        ListFormat::Lines => read_separated(input, b'\n', sink),
+        ListFormat::Null => read_separated(input, 0, sink),
+        ListFormat::Csv(column) => read_csv(input, column, sink),
+    }
+}
+
+fn unreadable(error: io::Error) -> SourceError {
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
+            SourceError::Wrong(format!("the list is damaged: {error}"))
+        }
+        _ => SourceError::Unavailable(format!("the list cannot be read: {error}")),
+    }
+}
+
+fn read_separated(
+    mut input: impl BufRead,
+    separator: u8,
+    sink: &mut Sink<'_>,
+) -> Result<Passed, SourceError> {
+    let mut passed = Passed::default();
+    let what = if separator == 0 { "key" } else { "line" };
+    let mut bytes = Vec::with_capacity(KEY_BYTES_MAX);
+    for number in 1u64.. {
+        bytes.clear();
+        let limit = KEY_BYTES_MAX as u64 + 2;
+        let read = (&mut input).take(limit).read_until(separator, &mut bytes).map_err(unreadable)?;
+        if read == 0 {
+            break;
+        }
+        let mut key = bytes.as_slice();
+        key = key.strip_suffix(&[separator]).unwrap_or(key);
+        if separator == b'\n' {
+            key = key.strip_suffix(b"\r").unwrap_or(key);
+        }
+        if key.is_empty() {
+            passed.skipped += 1;
+            continue;
+        }
+        sink(Entry::key(text_of(key, what, number)?)).map_err(SourceError::Full)?;
+    }
+    Ok(passed)
+}
+
+/// A key as text, or what is wrong with it.
+fn text_of(bytes: &[u8], what: &str, number: u64) -> Result<String, SourceError> {
+    if bytes.len() > KEY_BYTES_MAX {
+        return Err(SourceError::Wrong(format!(
+            "{what} {number} is longer than any key ({KEY_BYTES_MAX} bytes): is this a list of keys?"
+        )));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let byte = bytes.get(error.valid_up_to()).copied().unwrap_or_default();
+        SourceError::Wrong(format!(
+            "{what} {number} is not UTF-8 (byte 0x{byte:02X} after {} others): convert the list first, as with \
+             `iconv -f latin1 -t utf-8`",
+            error.valid_up_to()
+        ))
+    })?;
+    if what == "line" && text.contains('\0') {
+        return Err(SourceError::Wrong(format!(
+            "line {number} holds a NUL: if the keys are separated by NUL, say --null"
+        )));
+    }
+    Ok(text.to_owned())
+}
+
+/// Fails where too much was read since the last row.
+struct Bounded<R> {
+    input: R,
+    since_row: Rc<Cell<usize>>,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.since_row.set(self.since_row.get() + read);
+        if self.since_row.get() > ROW_BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a row does not end: is a quote never closed?",
+            ));
+        }
+        Ok(read)
+    }
+}
+
+fn read_csv(input: impl BufRead, column: &Column, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
+    let since_row = Rc::new(Cell::new(0));
+    let bounded = Bounded { input, since_row: since_row.clone() };
+    let mut rows = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bounded);
+    let mut row = csv::ByteRecord::new();
+    let mut passed = Passed::default();
+    let mut at = match column {
+        Column::Number(number) => Some(number.saturating_sub(1)),
+        Column::Name(_) => None,
+    };
+    while rows.read_byte_record(&mut row).map_err(wrong_csv)? {
+        since_row.set(0);
+        let line = row.position().map_or(0, csv::Position::line);
+        let Some(at) = at else {
+            at = Some(named(&row, column)?);
+            continue;
+        };
+        match row.get(at) {
+            None => {
+                return Err(SourceError::Wrong(format!(
+                    "line {line} has {} columns, and no column {}",
+                    row.len(),
+                    at + 1
+                )));
+            }
+            Some(b"") => passed.skipped += 1,
+            // A quoted key may hold anything.
+            Some(key) => {
+                sink(Entry::key(text_of(key, "the row at line", line)?)).map_err(SourceError::Full)?
+            }
+        }
+    }
+    Ok(passed)
+}
+
+/// Where the header has the column.
+fn named(header: &csv::ByteRecord, column: &Column) -> Result<usize, SourceError> {
+    let Column::Name(name) = column else { return Ok(0) };
+    let found = header.iter().position(|title| title == name.as_bytes());
+    found.ok_or_else(|| {
+        let titles: Vec<_> = header.iter().map(String::from_utf8_lossy).collect();
+        SourceError::Wrong(format!("the list has no column `{name}`, but {}", titles.join(", ")))
+    })
+}
+
+pub(super) fn wrong_csv(error: csv::Error) -> SourceError {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => unreadable(error),
+        other => SourceError::Wrong(format!("the list is no CSV: {other:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn read(bytes: &[u8], format: ListFormat) -> Result<(Vec<String>, u64), String> {
+        let mut keys = Vec::new();
+        let passed = read_list(bytes, &format, &mut |entry| {
+            keys.push(entry.key);
+            Ok(())
+        });
+        passed.map(|passed| (keys, passed.skipped)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn lines_as_every_system_writes_them() {
+        let keys = |bytes: &[u8]| read(bytes, ListFormat::Lines).expect("a list").0;
+        assert_eq!(keys(b"a\nb c\n\n d\n"), ["a", "b c", " d"]);
+        assert_eq!(keys(b"a\r\nb\r\n"), ["a", "b"]);
+        assert_eq!(keys("\u{feff}a\nü".as_bytes()), ["a", "ü"]);
+        assert_eq!(keys(b""), Vec::<String>::new());
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(b"a\nb\n").expect("memory");
+        assert_eq!(keys(&gzip.finish().expect("memory")), ["a", "b"]);
+    }
+
+    #[test]
+    fn keys_with_line_breaks_are_separated_by_nul() {
+        assert_eq!(read(b"a\nb\0c\r\0", ListFormat::Null), Ok((vec!["a\nb".into(), "c\r".into()], 0)));
+        assert!(read(b"a\0b\0", ListFormat::Lines).expect_err("NULs").contains("--null"));
+    }
+
+    #[test]
+    fn what_is_no_list_of_keys_is_refused_by_its_line() {
+        assert!(
+            read(b"a\ncaf\xe9\n", ListFormat::Lines).expect_err("Latin-1").contains("line 2 is not UTF-8")
+        );
+        assert!(read(b"\xff\xfea\0", ListFormat::Lines).expect_err("UTF-16").contains("utf-16"));
+        let long = vec![b'x'; 10_000_000];
+        assert!(read(&long, ListFormat::Lines).expect_err("one line").contains("line 1 is longer"));
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&long).expect("memory");
+        let half = gzip.finish().expect("memory");
+        assert!(read(&half[..half.len() / 2], ListFormat::Lines).is_err());
+    }
+
+    #[test]
+    fn columns_by_number_and_by_name() {
+        let text = b"id,key\n1,\"a,b\"\n2,\"c\nd\"\n3,\"e\"\"f\"\n4,\n";
+        let keys = vec!["a,b".to_owned(), "c\nd".into(), "e\"f".into()];
+        assert_eq!(read(text, ListFormat::Csv(Column::Name("key".into()))), Ok((keys.clone(), 1)));
+        let numbered = read(&text[7..], ListFormat::Csv(Column::Number(2)));
+        assert_eq!(numbered, Ok((keys, 1)));
+        let wrong = read(text, ListFormat::Csv(Column::Name("path".into()))).expect_err("no such column");
+        assert!(wrong.contains("id, key"), "{wrong}");
+        assert!(read(b"a\n", ListFormat::Csv(Column::Number(2))).expect_err("one column").contains("line 1"));
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_does_not_swallow_the_list() {
+        let mut text = b"\"a\n".to_vec();
+        text.extend(std::iter::repeat_n(&b"b\n"[..], 1_000_000).flatten());
+        assert!(read(&text, ListFormat::Csv(Column::Number(1))).expect_err("no end").contains("quote"));
+    }
+}

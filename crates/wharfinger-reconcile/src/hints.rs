@@ -1,0 +1,114 @@
+//! Why no key of a list is in the bucket, where it is written in another way there: some objects are looked for in the
+//! list under the names that people write them by.
+
+use std::collections::HashMap;
+
+use unicode_normalization::UnicodeNormalization as _;
+
+/// Objects that are looked for.
+pub const OBJECTS_MAX: usize = 200;
+
+/// Names under which objects would be in the list, and what that would mean.
+pub struct Hints {
+    spellings: HashMap<String, &'static str>,
+}
+
+const SLASH: &str = "the keys in the list begin with a slash: --strip-prefix /";
+const ADDRESS: &str = "the keys in the list are whole addresses: --strip-prefix with what they begin with";
+const RELATIVE: &str = "the keys in the list lack what the bucket's begin with: --key-prefix with it";
+const ENCODED: &str = "the keys in the list are percent-encoded: --percent-encoded";
+const DECODED: &str = "the keys in the bucket are percent-encoded, those in the list are not";
+const COMPOSED: &str = "the keys in the list spell their accents in another way (NFC and NFD)";
+const CASE: &str = "the keys in the list differ in upper and lower case";
+
+impl Hints {
+    /// `addresses` are what stands before a key in the address of an object: `s3://bucket/`.
+    pub fn new<'k>(objects: impl IntoIterator<Item = &'k str>, addresses: &[String]) -> Hints {
+        let mut spellings = HashMap::new();
+        let mut add = |spelling: String, object: &str, hint| {
+            if spelling != object && !spelling.is_empty() {
+                spellings.entry(spelling).or_insert(hint);
+            }
+        };
+        for object in objects.into_iter().take(OBJECTS_MAX) {
+            add(format!("/{object}"), object, SLASH);
+            for address in addresses {
+                add(format!("{address}{object}"), object, ADDRESS);
+            }
+            add(encoded(object, true), object, ENCODED);
+            add(encoded(object, false), object, ENCODED);
+            add(decoded(object).unwrap_or_default(), object, DECODED);
+            add(object.nfc().collect(), object, COMPOSED);
+            add(object.nfd().collect(), object, COMPOSED);
+            add(object.to_lowercase(), object, CASE);
+            add(object.to_uppercase(), object, CASE);
+            for (at, _) in object.match_indices('/').take(4) {
+                add(object[at + 1..].to_owned(), object, RELATIVE);
+                add(object[at..].to_owned(), object, RELATIVE);
+            }
+        }
+        Hints { spellings }
+    }
+
+    /// What it would mean that the list has this key.
+    pub fn of(&self, key: &str) -> Option<&'static str> {
+        self.spellings.get(key).copied()
+    }
+}
+
+/// Every byte but letters, digits and `-_.~`, and the slash where it is asked for.
+fn encoded(key: &str, slash_too: bool) -> String {
+    let mut out = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || (byte == b'/' && !slash_too) {
+            out.push(byte as char);
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// Takes `%41` back to `A`; none where that is not text, or where a percent sign begins no such thing.
+pub fn decoded(key: &str) -> Option<String> {
+    let mut pieces = key.split('%');
+    let mut bytes = pieces.next()?.as_bytes().to_vec();
+    for piece in pieces {
+        bytes.push(u8::from_str_radix(piece.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&piece.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_spelling_is_known_again() {
+        let objects = ["images/a b.jpg", "images/e\u{301}.jpg", "images/c%20d"];
+        let hints = Hints::new(objects, &["s3://bucket/".to_owned()]);
+        for (key, hint) in [
+            ("/images/a b.jpg", SLASH),
+            ("s3://bucket/images/a b.jpg", ADDRESS),
+            ("a b.jpg", RELATIVE),
+            ("images/a%20b.jpg", ENCODED),
+            ("images%2Fa%20b.jpg", ENCODED),
+            ("images/\u{e9}.jpg", COMPOSED),
+            ("images/c d", DECODED),
+            ("IMAGES/A B.JPG", CASE),
+        ] {
+            assert_eq!(hints.of(key), Some(hint), "{key}");
+        }
+        assert_eq!(hints.of("images/a b.jpg"), None);
+        assert_eq!(hints.of("b.jpg"), None);
+    }
+
+    #[test]
+    fn what_is_not_encoded_is_not_decoded() {
+        assert_eq!(decoded("a%2Fb+c").as_deref(), Some("a/b+c"));
+        for other in ["100%", "%zz", "%e9"] {
+            assert_eq!(decoded(other), None, "{other}");
+        }
+    }
+}

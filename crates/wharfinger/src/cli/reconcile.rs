@@ -1,0 +1,327 @@
+//! `wharfinger reconcile`: compares any bucket with any list of keys. For people who have both already, and no other part
+//! of this program: nothing is configured, no catalog is asked, and nothing is changed unless `--delete` says so.
+
+mod bucket;
+mod delete;
+mod export;
+mod keys;
+mod listing;
+mod look_again;
+mod progress;
+mod report;
+mod scan;
+mod state;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, ValueEnum};
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::key_sources::is_database;
+use wharfinger_reconcile::{Tally, Times};
+
+use super::Failure;
+use crate::clock::Clock;
+use crate::config::{Flags, client_env, parse_duration_ms};
+use bucket::Bucket;
+use keys::{Source, Spelling};
+use listing::Listing;
+use progress::Progress;
+use report::Report;
+use state::{Begun, State};
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("source").required(true).args(["keys", "sql", "inventory"]))]
+pub(super) struct Arguments {
+    /// The bucket: s3://bucket/prefix, az://container/prefix, gs://bucket/prefix or file:/folder
+    #[arg(long, value_name = "URL")]
+    bucket: String,
+    /// Keys from a file, one a line, compressed or not; `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// Keys from a query: its first column; a second may say how large each object should be
+    #[arg(long, value_name = "QUERY")]
+    sql: Option<String>,
+    /// Keys from an S3 Inventory: its manifest.json, a file or s3://bucket/…/manifest.json
+    #[arg(long, value_name = "MANIFEST")]
+    inventory: Option<String>,
+    /// What the query is asked of: postgres://… or sqlite:file, never written to (WHARFINGER_RECONCILE_DATABASE)
+    #[arg(long, value_name = "URL", conflicts_with_all = ["keys", "inventory"])]
+    database: Option<String>,
+    /// Take the objects from the bucket's S3 Inventory instead of listing it
+    #[arg(long, value_name = "MANIFEST")]
+    listing: Option<String>,
+    /// The keys in the file are separated by NUL
+    #[arg(short = '0', long, conflicts_with_all = ["sql", "inventory", "column"])]
+    null: bool,
+    /// The file is CSV (as one whose name ends in .csv is): the keys' column, by number or by its title
+    #[arg(long, value_name = "COLUMN", conflicts_with_all = ["sql", "inventory"])]
+    column: Option<String>,
+    /// The keys in the list are percent-encoded
+    #[arg(long)]
+    percent_encoded: bool,
+    /// What the keys in the list begin with and the bucket's do not; keys that do not begin so are left out
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    strip_prefix: String,
+    /// What the bucket's keys begin with and those in the list do not
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    key_prefix: String,
+    /// Objects that were stored so shortly before the list was made, or after it, are no orphans
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration_ms)]
+    grace: i64,
+    /// Delete the orphans, after asking
+    #[arg(long)]
+    delete: bool,
+    /// Do not ask
+    #[arg(long, requires = "delete")]
+    yes: bool,
+    /// Delete nothing if more than this share of the objects would go
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
+    limit_percent: u8,
+    /// Delete nothing if more than so many objects would go
+    #[arg(long, value_name = "N", requires = "delete")]
+    max_deletes: Option<u64>,
+    /// Report even if the list is empty or nothing of it is in the bucket
+    #[arg(long, conflicts_with = "delete")]
+    allow_empty: bool,
+    /// Sum up by so many parts of the keys
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=32))]
+    depth: u8,
+    /// Show so many prefixes, those with the most bytes
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    top: u16,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+    /// Write all orphans to a file: .csv, .txt (only keys), or else a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    orphans_to: Option<PathBuf>,
+    /// Write all missing keys to a file, in the same formats
+    #[arg(long, value_name = "FILE")]
+    missing_to: Option<PathBuf>,
+    /// Where it is written down what was deleted (default: reconcile-deleted-<time>.jsonl, here)
+    #[arg(long, value_name = "FILE", requires = "delete")]
+    deleted_to: Option<PathBuf>,
+    /// Where sorted keys and progress are kept until the end (default: below the user's cache)
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// How far it has come is written down after so many objects
+    #[arg(long, hide = true, value_name = "N", default_value_t = 50_000)]
+    objects_per_checkpoint: u64,
+    /// Begin anew even if the same command was interrupted
+    #[arg(long)]
+    fresh: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Json,
+    Csv,
+}
+
+impl Arguments {
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+
+    fn source(&self) -> Result<Source, Failure> {
+        if let Some(path) = &self.keys {
+            return keys::list_at(path, self.null, self.column.as_deref());
+        }
+        if let Some(manifest) = &self.inventory {
+            return Ok(Source::Inventory(manifest.clone()));
+        }
+        let query = self.sql.clone().unwrap_or_default();
+        let database = self.database.clone().or_else(|| client_env("WHARFINGER_RECONCILE_DATABASE"));
+        match database.filter(|url| is_database(url)) {
+            Some(database) => Ok(Source::Query { database, query }),
+            None => Err(Failure::Usage(
+                "--sql needs --database (or WHARFINGER_RECONCILE_DATABASE): postgres://… or sqlite:file"
+                    .into(),
+            )),
+        }
+    }
+
+    fn spelling(&self, bucket: &Bucket) -> Spelling {
+        Spelling {
+            strip_prefix: self.strip_prefix.clone(),
+            is_percent_encoded: self.percent_encoded,
+            key_prefix: self.key_prefix.clone(),
+            below: bucket.prefix.clone(),
+        }
+    }
+}
+
+pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
+    if arguments.delete && !arguments.yes && !std::io::stdin().is_terminal() {
+        return Err(Failure::Usage(
+            "--delete asks before it deletes: run it on a terminal, or add --yes".into(),
+        ));
+    }
+    let source = arguments.source()?;
+    let bucket = Bucket::reach(flags, "--bucket", &arguments.bucket).await?;
+    let clock = Clock::system();
+    let stop = stopped_by_hand();
+    let mut progress = Progress::start(arguments.format() == Format::Json);
+
+    let spelling = arguments.spelling(&bucket);
+    let identity = state::identity(&[
+        &bucket.shown,
+        &source.identity(),
+        arguments.listing.as_deref().unwrap_or_default(),
+        &format!("{spelling:?} {} {} {}", arguments.grace, arguments.depth, arguments.top),
+    ]);
+    let folder = state::folder(arguments.state.as_deref(), &identity);
+    let (mut state, begun) = State::open(folder, &identity, arguments.fresh, clock.now())?;
+    match begun {
+        Begun::GoesOn => progress.say(&format!("goes on with what was interrupted ({})", state.position())),
+        Begun::Anew => {
+            let prepared =
+                prepare(flags, &arguments, &bucket, &source, &mut state, &mut progress, &stop).await;
+            if prepared.is_err() {
+                state.remove()?;
+            }
+            prepared?;
+        }
+    }
+    let ended = finish(&arguments, &bucket, &mut state, &mut progress, &stop).await;
+    match &ended {
+        // It can go on from here.
+        Err(Failed::Interrupted(_)) => {}
+        // Whoever changes something begins anew, with a new list.
+        Ok(()) | Err(Failed::Refused(_)) => state.remove()?,
+    }
+    ended.map_err(|failed| match failed {
+        Failed::Interrupted(failure) => failure,
+        Failed::Refused(message) => Failure::Failed(message),
+    })
+}
+
+/// All that comes before the comparison, and is done over where it is interrupted.
+async fn prepare(
+    flags: &Flags,
+    arguments: &Arguments,
+    bucket: &Bucket,
+    source: &Source,
+    state: &mut State,
+    progress: &mut Progress,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let spelling = arguments.spelling(bucket);
+    let list = keys::read(flags, bucket, source, &spelling, state, progress, stop).await?;
+    let listing = match &arguments.listing {
+        Some(manifest) => Listing::from_inventory(flags, bucket, manifest, state, progress).await?,
+        None => Listing::Bucket,
+    };
+    let times = Times { as_of: list.as_of, grace_ms: arguments.grace };
+    let tally = Tally::new(times, usize::from(arguments.depth), usize::from(arguments.top));
+    state.begin(list, listing, tally)
+}
+
+/// Why a comparison did not come to its end.
+enum Failed {
+    /// By something that may be over when the same command is run again.
+    Interrupted(Failure),
+    /// By what was found.
+    Refused(String),
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Failed {
+        Failed::Interrupted(failure)
+    }
+}
+
+async fn finish(
+    arguments: &Arguments,
+    bucket: &Bucket,
+    state: &mut State,
+    progress: &mut Progress,
+    stop: &CancellationToken,
+) -> Result<(), Failed> {
+    refuse_empty(arguments, bucket, state).map_err(Failed::Refused)?;
+    scan::run(bucket, state, progress, stop, arguments.objects_per_checkpoint).await?;
+    refuse_disjoint(arguments, bucket, state).map_err(Failed::Refused)?;
+    look_again::run(bucket, state, progress).await?;
+    if let Some(file) = &arguments.orphans_to {
+        export::write(file, &state.orphans(), progress)?;
+    }
+    if let Some(file) = &arguments.missing_to {
+        export::write(file, &state.missing(), progress)?;
+    }
+    let refused = match arguments.delete {
+        true => delete::refusal(arguments, bucket, state).await?,
+        false => None,
+    };
+    let is_agreed = arguments.delete && refused.is_none() && state.at.tally.orphans.objects > 0 && {
+        progress.pause();
+        arguments.yes || delete::ask(bucket, state)?
+    };
+    if is_agreed {
+        delete::run(arguments, bucket, state, progress, stop).await?;
+    }
+    progress.end();
+    let report = Report::of(bucket, state, arguments.delete, refused.clone());
+    report.show(arguments.format());
+    let deletion = state.at.deletion.as_ref();
+    match (refused, deletion.map_or(0, |deletion| deletion.failed)) {
+        (Some(refused), _) => Err(Failed::Refused(refused)),
+        (None, 0) if arguments.delete && !is_agreed && state.at.tally.orphans.objects > 0 => {
+            Err(Failed::Refused("nothing was deleted".into()))
+        }
+        (None, 0) => Ok(()),
+        (None, failed) => Err(Failed::Refused(format!("{failed} objects could not be deleted"))),
+    }
+}
+
+/// With no keys at all everything would be an orphan, and most likely the list is wrong.
+fn refuse_empty(arguments: &Arguments, bucket: &Bucket, state: &State) -> Result<(), String> {
+    let list = &state.at.list;
+    if list.entries > 0 || arguments.allow_empty {
+        return Ok(());
+    }
+    Err(match list.outside {
+        0 => "the list of keys is empty: everything would be an orphan. If that is so, see it with --allow-empty".into(),
+        outside => format!(
+            "none of the {outside} keys in the list lies below `{}`: are they relative to it (--key-prefix {}), or do \
+             they begin with something else (--strip-prefix)? If all is well, see it with --allow-empty",
+            bucket.prefix, bucket.prefix
+        ),
+    })
+}
+
+/// The same where not one key is in the bucket: they are written in another way there, or of another bucket.
+fn refuse_disjoint(arguments: &Arguments, bucket: &Bucket, state: &State) -> Result<(), String> {
+    let tally = &state.at.tally;
+    if tally.kept.objects > 0 || tally.listed.objects == 0 || arguments.allow_empty {
+        return Ok(());
+    }
+    let hint = state.hint(&bucket.addresses());
+    let hint = hint.map_or_else(|| "is it the right bucket?".to_owned(), |hint| format!("{hint}?"));
+    let key = state.first_key().unwrap_or_default();
+    let object = state.at.strangers.first().cloned().unwrap_or_default();
+    Err(format!(
+        "not one of {} keys is among the {} objects (the first key is {key:?}, the first object {object:?}): {hint} If \
+         all is well, see it with --allow-empty",
+        state.at.list.entries, tally.listed.objects
+    ))
+}
+
+/// Cancelled by Ctrl-C: what was done is written down first.
+fn stopped_by_hand() -> CancellationToken {
+    let stop = CancellationToken::new();
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            asked.cancel();
+        }
+        // Whoever asks twice does not want to wait.
+        if tokio::signal::ctrl_c().await.is_ok() {
+            std::process::exit(1);
+        }
+    });
+    stop
+}

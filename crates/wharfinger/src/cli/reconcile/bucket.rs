@@ -1,0 +1,89 @@
+//! A bucket of somebody else's: reached by its URL, asked for keys of any spelling, and looked at for marks of ours.
+
+use std::sync::Arc;
+
+use wharfinger_backends::blobs::disk::DiskStore;
+use wharfinger_backends::blobs::{BlobError, BlobPlace, BlobStore};
+use wharfinger_lifecycle::key::ObjectKey;
+
+use super::super::{Failure, failed};
+use crate::config::{Flags, ForeignBucket, foreign_bucket};
+
+pub(super) struct Bucket {
+    /// Of the whole bucket: keys are full names.
+    pub(super) store: Arc<dyn BlobStore>,
+    /// What is looked at: empty, or ends in a slash, so that `images` does not mean `images2/` too.
+    pub(super) prefix: String,
+    pub(super) shown: String,
+    place: BlobPlace,
+}
+
+impl Bucket {
+    pub(super) async fn reach(flags: &Flags, name: &'static str, url: &str) -> Result<Bucket, Failure> {
+        let ForeignBucket { place, prefix } = foreign_bucket(flags, name, url)?;
+        let connected = place.connect().await.map_err(failed)?;
+        let store: Arc<dyn BlobStore> = match (connected, place.folder()) {
+            (Some(store), _) => store,
+            (None, Some(folder)) => Arc::new(
+                DiskStore::open_foreign(folder)
+                    .map_err(|error| Failure::Failed(format!("{}: {error}", folder.display())))?,
+            ),
+            (None, None) => return Err(Failure::Usage(format!("{name}: no store is known for {url}"))),
+        };
+        let shown = format!("{place}{prefix}");
+        // Also tells the store's time.
+        store.check().await.map_err(|error| Failure::Failed(format!("{shown}: {error}")))?;
+        Ok(Bucket { store, prefix, shown, place })
+    }
+
+    /// A name that the store can be asked for. In a folder there are fewer than in a bucket.
+    pub(super) fn key(&self, text: &str) -> Option<ObjectKey> {
+        let is_path = self.place.folder().is_none() || text.split('/').all(|part| !part.is_empty());
+        ObjectKey::foreign(text).ok().filter(|_| is_path)
+    }
+
+    /// The bucket's own name, where it has one.
+    pub(super) fn name(&self) -> Option<&str> {
+        match &self.place {
+            BlobPlace::S3(options) => Some(&options.bucket),
+            BlobPlace::Gcs(options) => Some(&options.bucket),
+            BlobPlace::Azure(options) => Some(&options.container),
+            BlobPlace::Disk(_) => None,
+        }
+    }
+
+    /// What stands before a key where people write whole addresses.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        match self.name() {
+            Some(name) => vec![
+                self.place.to_string(),
+                format!("{name}/"),
+                format!("/{name}/"),
+                format!("https://{name}.s3.amazonaws.com/"),
+                format!("https://storage.googleapis.com/{name}/"),
+            ],
+            None => vec![format!("{}/", self.place), format!("file:{}/", self.place)],
+        }
+    }
+
+    /// Whether a key is the mark of a store that a Wharfinger keeps.
+    pub(super) fn is_mark(key: &str) -> bool {
+        key.strip_suffix(ObjectKey::mark().as_str())
+            .is_some_and(|before| before.is_empty() || before.ends_with('/'))
+    }
+
+    /// A mark in a folder above what is looked at: what is below is that Wharfinger's.
+    pub(super) async fn mark_above(&self) -> Result<Option<String>, BlobError> {
+        let folders = self.prefix.match_indices('/').map(|(at, _)| &self.prefix[..=at]);
+        for folder in std::iter::once("").chain(folders) {
+            let mark = format!("{folder}{}", ObjectKey::mark());
+            let Some(key) = self.key(&mark) else { continue };
+            match self.store.head(&key, None).await {
+                Ok(_) => return Ok(Some(mark)),
+                Err(BlobError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}

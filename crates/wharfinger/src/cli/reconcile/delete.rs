@@ -1,0 +1,242 @@
+//! Deleting orphans: only after everything was compared, within limits, when somebody has agreed, and each only if it is
+//! still what was listed. What becomes of each is written down.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
+use std::path::PathBuf;
+
+use futures::{StreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::blobs::BlobError;
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_reconcile::{Count, Entry, Times};
+
+use super::super::{Failure, failed};
+use super::Arguments;
+use super::bucket::Bucket;
+use super::progress::Progress;
+use super::state::State;
+use crate::clock::{Clock, rfc3339};
+use crate::config::format_size;
+
+const HEADS_AT_ONCE: usize = 32;
+const BATCH_MAX: usize = 1_000;
+const SAMPLES_SHOWN: usize = 10;
+
+/// How far it has come.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Deletion {
+    /// In the list of orphans.
+    offset: u64,
+    pub(super) log: PathBuf,
+    pub(super) deleted: Count,
+    /// Somebody else had deleted them.
+    pub(super) gone: u64,
+    /// They were written again since they were listed.
+    pub(super) changed: u64,
+    /// The store cannot be asked for them by their names.
+    pub(super) unnamable: u64,
+    pub(super) failed: u64,
+}
+
+/// Why nothing is deleted.
+pub(super) async fn refusal(
+    arguments: &Arguments,
+    bucket: &Bucket,
+    state: &State,
+) -> Result<Option<String>, Failure> {
+    let tally = &state.at.tally;
+    let above = bucket.mark_above().await.map_err(failed)?;
+    if let Some(mark) = state.at.mark.clone().or(above) {
+        return Ok(Some(format!(
+            "nothing was deleted: {mark} says that a Wharfinger keeps its files here, and this list is not its catalog. \
+             Its orphans are deleted by `wharfinger sweep orphan-cleanup`"
+        )));
+    }
+    let (orphans, listed) = (tally.orphans.objects, tally.listed.objects);
+    let limit = u128::from(listed) * u128::from(arguments.limit_percent);
+    if u128::from(orphans) * 100 > limit {
+        return Ok(Some(format!(
+            "nothing was deleted: {orphans} of {listed} objects would go, more than {} %. If the list is right, raise \
+             --limit-percent",
+            arguments.limit_percent
+        )));
+    }
+    Ok(arguments
+        .max_deletes
+        .filter(|max| orphans > *max)
+        .map(|max| format!("nothing was deleted: {orphans} objects would go, more than --max-deletes {max}")))
+}
+
+/// Asks on the terminal.
+pub(super) fn ask(bucket: &Bucket, state: &State) -> Result<bool, Failure> {
+    let tally = &state.at.tally;
+    let count = tally.orphans.objects;
+    eprintln!("{count} objects of {} are to be deleted, {}:", bucket.shown, format_size(tally.orphans.bytes));
+    for orphan in tally.orphan_samples.iter().take(SAMPLES_SHOWN) {
+        eprintln!("  {:?}  {}", orphan.key, format_size(orphan.size.unwrap_or(0)));
+    }
+    if count > SAMPLES_SHOWN as u64 {
+        eprintln!("  … and {} others; --orphans-to FILE writes all", count - SAMPLES_SHOWN as u64);
+    }
+    eprint!("Where the store keeps versions, all of them go. To delete, type `delete {count}`: ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(failed)?;
+    Ok(answer.trim() == format!("delete {count}"))
+}
+
+pub(super) async fn run(
+    arguments: &Arguments,
+    bucket: &Bucket,
+    state: &mut State,
+    progress: &mut Progress,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    progress.phase("deleting", "objects");
+    let mut at = match state.at.deletion.take() {
+        Some(at) => at,
+        None => Deletion {
+            offset: 0,
+            log: arguments.deleted_to.clone().unwrap_or_else(default_log),
+            deleted: Count::default(),
+            gone: 0,
+            changed: 0,
+            unnamable: 0,
+            failed: 0,
+        },
+    };
+    let mut log = File::options()
+        .create(true)
+        .append(true)
+        .open(&at.log)
+        .map_err(|error| Failure::Failed(format!("{}: {error}", at.log.display())))?;
+    let mut orphans = File::open(state.orphans()).map_err(failed)?;
+    orphans.seek(io::SeekFrom::Start(at.offset)).map_err(failed)?;
+    let mut orphans = BufReader::new(orphans);
+    let batch_max = bucket.store.caps().delete_batch_max.clamp(1, BATCH_MAX);
+    let all = state.at.tally.orphans.objects.max(1);
+    let mut done = at.deleted.objects + at.gone + at.changed + at.unnamable + at.failed;
+    loop {
+        let batch = next(&mut orphans, batch_max, &mut at.offset).map_err(failed)?;
+        if batch.is_empty() {
+            break;
+        }
+        done += batch.len() as u64;
+        for (orphan, outcome) in delete(bucket, batch, state.at.tally.times()).await {
+            at.count(&orphan, &outcome);
+            let line = json!({
+                "key": orphan.key, "size": orphan.size, "modifiedAt": orphan.modified_at.map(rfc3339),
+                "outcome": outcome.word(), "error": outcome.error(),
+            });
+            writeln!(log, "{line}").map_err(failed)?;
+        }
+        // The log is true before the place in the list is.
+        log.sync_data().map_err(failed)?;
+        state.at.deletion = Some(at.clone());
+        state.save()?;
+        progress.at(done, Some(done as f64 / all as f64));
+        if stop.is_cancelled() {
+            return Err(Failure::Failed("interrupted: the same command goes on from here".into()));
+        }
+    }
+    state.at.deletion = Some(at);
+    Ok(())
+}
+
+fn default_log() -> PathBuf {
+    let now = rfc3339(Clock::system().now()).replace([':', '.'], "-");
+    PathBuf::from(format!("reconcile-deleted-{now}.jsonl"))
+}
+
+fn next(orphans: &mut BufReader<File>, max: usize, offset: &mut u64) -> io::Result<Vec<Entry>> {
+    let mut batch = Vec::with_capacity(max);
+    while batch.len() < max
+        && let Some(entry) = Entry::read_from(&mut orphans.by_ref())?
+    {
+        *offset += entry.write_to(&mut io::sink())?;
+        batch.push(entry);
+    }
+    Ok(batch)
+}
+
+enum Outcome {
+    Deleted,
+    Gone,
+    Changed,
+    Unnamable,
+    Failed(String),
+}
+
+impl Outcome {
+    fn word(&self) -> &'static str {
+        match self {
+            Outcome::Deleted => "deleted",
+            Outcome::Gone => "gone",
+            Outcome::Changed => "changed",
+            Outcome::Unnamable => "unnamable",
+            Outcome::Failed(_) => "failed",
+        }
+    }
+
+    fn error(&self) -> Option<&str> {
+        if let Outcome::Failed(error) = self { Some(error) } else { None }
+    }
+}
+
+impl Deletion {
+    fn count(&mut self, orphan: &Entry, outcome: &Outcome) {
+        match outcome {
+            Outcome::Deleted => self.deleted.add(orphan),
+            Outcome::Gone => self.gone += 1,
+            Outcome::Changed => self.changed += 1,
+            Outcome::Unnamable => self.unnamable += 1,
+            Outcome::Failed(_) => self.failed += 1,
+        }
+    }
+}
+
+/// Looks at each once more, and deletes those that are as they were.
+async fn delete(bucket: &Bucket, batch: Vec<Entry>, times: Times) -> Vec<(Entry, Outcome)> {
+    let looked: Vec<(Entry, Result<ObjectKey, Outcome>)> = stream::iter(batch)
+        .map(async |orphan| {
+            let looked = look(bucket, &orphan, times).await;
+            (orphan, looked)
+        })
+        .buffered(HEADS_AT_ONCE)
+        .collect()
+        .await;
+    let keys: Vec<ObjectKey> =
+        looked.iter().filter_map(|(_, looked)| looked.as_ref().ok().cloned()).collect();
+    let mut answers = bucket.store.delete_many(&keys).await.into_iter();
+    let outcomes = looked.into_iter().map(|(orphan, looked)| {
+        let outcome = match looked {
+            Err(outcome) => outcome,
+            Ok(_) => match answers.next() {
+                Some(Ok(())) => Outcome::Deleted,
+                Some(Err(error)) => Outcome::Failed(error.to_string()),
+                None => Outcome::Failed("the store did not answer for it".into()),
+            },
+        };
+        (orphan, outcome)
+    });
+    outcomes.collect()
+}
+
+/// The key of an object that may be deleted: as large and as old as it was listed, and that is old enough.
+async fn look(bucket: &Bucket, orphan: &Entry, times: Times) -> Result<ObjectKey, Outcome> {
+    let key = bucket.key(&orphan.key).ok_or(Outcome::Unnamable)?;
+    let meta = match bucket.store.head(&key, None).await {
+        Ok(meta) => meta,
+        Err(BlobError::NotFound) => return Err(Outcome::Gone),
+        Err(error) => return Err(Outcome::Failed(error.to_string())),
+    };
+    // Heads tell whole seconds.
+    let seconds = |at: Option<i64>| at.map(|at| at.div_euclid(1_000));
+    let is_same = Some(meta.size) == orphan.size
+        && meta.modified_at.is_some_and(|at| at <= times.cutoff())
+        && seconds(meta.modified_at) == seconds(orphan.modified_at);
+    if is_same { Ok(key) } else { Err(Outcome::Changed) }
+}

@@ -1,0 +1,225 @@
+//! The list of keys: from a file, a query or an inventory, into the spelling and the order of the bucket.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::key_sources::inventory::Inventory;
+use wharfinger_backends::key_sources::{Column, ListFormat, Passed, SourceError, read_list, read_query};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_reconcile::{Entry, Sorted, Sorter, percent_decoded};
+
+use super::super::{Failure, failed};
+use super::bucket::Bucket;
+use super::progress::Progress;
+use super::state::State;
+use crate::clock::Clock;
+use crate::config::Flags;
+
+pub(super) enum Source {
+    File { path: PathBuf, format: ListFormat },
+    Query { database: String, query: String },
+    Inventory(String),
+}
+
+/// How a key of the list is written in the bucket.
+#[derive(Debug)]
+pub(super) struct Spelling {
+    pub(super) strip_prefix: String,
+    pub(super) is_percent_encoded: bool,
+    pub(super) key_prefix: String,
+    /// Keys elsewhere are none of ours.
+    pub(super) below: String,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct KeyList {
+    pub(super) entries: u64,
+    pub(super) duplicates: u64,
+    /// Keys that do not lie below the prefix, or do not begin with what was to be stripped.
+    pub(super) outside: u64,
+    /// Rows without a key.
+    pub(super) skipped: u64,
+    pub(super) was_in_order: bool,
+    /// When it was made, by the store's clock.
+    pub(super) as_of: UnixMs,
+}
+
+const TELL_EVERY: u64 = 1_000;
+const SAME_CLOCK_MS: i64 = 1_000;
+/// Standard input.
+const STDIN: &str = "-";
+
+pub(super) fn list_at(path: &Path, is_null: bool, column: Option<&str>) -> Result<Source, Failure> {
+    let name = path.to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let is_csv = column.is_some() || name.to_ascii_lowercase().ends_with(".csv");
+    let format = match (is_null, is_csv) {
+        (true, _) => ListFormat::Null,
+        (false, false) => ListFormat::Lines,
+        (false, true) => ListFormat::Csv(match column.map(|column| (column, column.parse::<usize>())) {
+            None => Column::Number(1),
+            Some((_, Ok(0))) => return Err(Failure::Usage("--column counts from 1".into())),
+            Some((_, Ok(number))) => Column::Number(number),
+            Some((name, Err(_))) => Column::Name(name.to_owned()),
+        }),
+    };
+    Ok(Source::File { path: path.to_owned(), format })
+}
+
+impl Source {
+    /// What makes two lists the same: an interrupted comparison goes on only with the same. Standard input never is.
+    pub(super) fn identity(&self) -> String {
+        match self {
+            Source::File { path, format } => {
+                if path.as_os_str() == STDIN {
+                    return uuid::Uuid::new_v4().to_string();
+                }
+                let meta = std::fs::metadata(path).ok();
+                let modified = meta.as_ref().and_then(|meta| meta.modified().ok());
+                let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+                format!("{path:?} {format:?} {modified:?} {:?}", meta.map(|meta| meta.len()))
+            }
+            Source::Query { database, query } => format!("{database} {query}"),
+            Source::Inventory(manifest) => manifest.clone(),
+        }
+    }
+}
+
+impl Spelling {
+    /// None for a key that lies elsewhere.
+    fn apply(&self, key: String) -> Result<Option<String>, String> {
+        let Some(rest) = key.strip_prefix(&self.strip_prefix) else { return Ok(None) };
+        let rest = match self.is_percent_encoded {
+            true => percent_decoded(rest).ok_or_else(|| format!("{key:?} is not percent-encoded text"))?,
+            false => rest.to_owned(),
+        };
+        let full = if self.key_prefix.is_empty() { rest } else { format!("{}{rest}", self.key_prefix) };
+        Ok(Some(full).filter(|full| full.starts_with(&self.below) && !full.is_empty()))
+    }
+}
+
+/// Reads the list, and sorts it. What is stored while it is read is younger than the list.
+pub(super) async fn read(
+    flags: &Flags,
+    bucket: &Bucket,
+    source: &Source,
+    spelling: &Spelling,
+    state: &State,
+    progress: &mut Progress,
+    stop: &CancellationToken,
+) -> Result<KeyList, Failure> {
+    progress.phase("reading keys", "keys");
+    let mut as_of = bucket.store.now();
+    let mut sorter = Sorter::new(&state.sorting()).map_err(failed)?;
+    let (mut read, mut outside, mut problem) = (0u64, 0u64, None);
+    let mut sink = |entry: Entry| -> io::Result<()> {
+        read += 1;
+        if read.is_multiple_of(TELL_EVERY) {
+            progress.at(read, None);
+            if stop.is_cancelled() {
+                problem = Some("interrupted while the keys were read".to_owned());
+                return Err(io::Error::from(io::ErrorKind::InvalidData));
+            }
+        }
+        match spelling.apply(entry.key) {
+            Ok(Some(key)) => sorter.push(Entry { key, size: entry.size, modified_at: None }),
+            Ok(None) => {
+                outside += 1;
+                Ok(())
+            }
+            Err(misspelt) => {
+                problem = Some(misspelt);
+                Err(io::Error::from(io::ErrorKind::InvalidData))
+            }
+        }
+    };
+    let passed: Result<Passed, SourceError> = match source {
+        Source::File { path, format } if path.as_os_str() == STDIN => {
+            tokio::task::block_in_place(|| read_list(io::stdin().lock(), format, &mut sink))
+        }
+        Source::File { path, format } => {
+            let shown = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+            let file = File::open(path).map_err(shown)?;
+            as_of = as_of.min(made_at(&file, as_of).unwrap_or(as_of));
+            tokio::task::block_in_place(|| read_list(file, format, &mut sink))
+        }
+        Source::Query { database, query } => read_query(database, query, &mut sink).await,
+        Source::Inventory(manifest) => {
+            let (created_at, passed) = read_inventory(flags, manifest, None, state, &mut sink).await?;
+            as_of = created_at.map_or(as_of, |created_at| as_of.min(created_at));
+            passed
+        }
+    };
+    if let Some(problem) = problem {
+        return Err(Failure::Failed(problem));
+    }
+    let passed = passed.map_err(failed)?;
+    let Sorted { entries, duplicates, was_in_order, .. } =
+        tokio::task::block_in_place(|| sorter.finish(&state.keys())).map_err(failed)?;
+    Ok(KeyList { entries, duplicates, outside, skipped: passed.skipped, was_in_order, as_of })
+}
+
+/// When a file was written, by the store's clock: the list in it is as old.
+fn made_at(file: &File, store_now: UnixMs) -> Option<UnixMs> {
+    let modified = file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let ahead = Clock::system().machine_now().saturating_sub(store_now);
+    // Two clocks that are read one after the other are never quite the same.
+    let ahead = if ahead.abs() < SAME_CLOCK_MS { 0 } else { ahead };
+    Some(i64::try_from(modified.as_millis()).ok()?.saturating_sub(ahead))
+}
+
+/// Reads an inventory from a file or a bucket; answers when it was made.
+pub(super) async fn read_inventory(
+    flags: &Flags,
+    manifest: &str,
+    of_bucket: Option<&str>,
+    state: &State,
+    sink: &mut (dyn FnMut(Entry) -> io::Result<()> + Send),
+) -> Result<(Option<UnixMs>, Result<Passed, SourceError>), Failure> {
+    let manifest = manifest.strip_prefix("file:").unwrap_or(manifest);
+    let place = match manifest.contains("://") {
+        true => {
+            let (folder, name) = manifest.rsplit_once('/').unwrap_or((manifest, ""));
+            let bucket = Bucket::reach(flags, "manifest", folder).await?;
+            Some((format!("{}{name}", bucket.prefix), bucket))
+        }
+        false => None,
+    };
+    let inventory = match &place {
+        Some((key, bucket)) => Inventory::in_store(&*bucket.store, key).await,
+        None => Inventory::on_disk(Path::new(manifest)),
+    };
+    let inventory = inventory.map_err(failed)?;
+    let listed = &inventory.manifest.source_bucket;
+    if let Some(wanted) = of_bucket.filter(|wanted| wanted != listed) {
+        return Err(Failure::Failed(format!("the inventory is of the bucket {listed}, not of {wanted}")));
+    }
+    Ok((inventory.manifest.created_at, inventory.read(&state.sorting(), sink).await))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_spelt_as_the_bucket_spells_them() {
+        let spelling = Spelling {
+            strip_prefix: "/".into(),
+            is_percent_encoded: true,
+            key_prefix: "images/".into(),
+            below: "images/a/".into(),
+        };
+        let apply = |key: &str| spelling.apply(key.into());
+        assert_eq!(apply("/a/%C3%BC+%2B"), Ok(Some("images/a/ü++".into())));
+        assert_eq!(apply("a/b"), Ok(None));
+        assert_eq!(apply("/b/c"), Ok(None));
+        assert_eq!(apply("/a/"), Ok(Some("images/a/".into())));
+        assert!(apply("/a/100%").is_err());
+    }
+}

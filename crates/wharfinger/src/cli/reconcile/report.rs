@@ -1,0 +1,219 @@
+//! What was found, for people and for machines.
+
+use serde_json::{Value, json};
+use wharfinger_reconcile::{Count, Entry};
+
+use super::super::output::line;
+use super::Format;
+use super::bucket::Bucket;
+use super::export::quoted;
+use super::look_again::KEYS_MAX;
+use super::state::State;
+use crate::clock::rfc3339;
+use crate::config::format_size;
+
+pub(super) struct Report<'s> {
+    bucket: &'s Bucket,
+    state: &'s State,
+    is_delete: bool,
+    refused: Option<String>,
+}
+
+impl<'s> Report<'s> {
+    pub(super) fn of(
+        bucket: &'s Bucket,
+        state: &'s State,
+        is_delete: bool,
+        refused: Option<String>,
+    ) -> Report<'s> {
+        Report { bucket, state, is_delete, refused }
+    }
+
+    pub(super) fn show(&self, format: Format) {
+        match format {
+            Format::Json => line(self.json().to_string()),
+            Format::Csv => self.csv(),
+            Format::Table => self.table(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let at = &self.state.at;
+        let tally = &at.tally;
+        let (prefixes, others) = tally.by_prefix();
+        let ages: Vec<Value> = tally
+            .by_age()
+            .map(|(age, count)| json!({ "age": age, "objects": count.objects, "bytes": count.bytes }))
+            .collect();
+        let looked = at.looked_again.unwrap_or_default();
+        json!({
+            "bucket": self.bucket.shown,
+            "keys": {
+                "count": at.list.entries,
+                "duplicates": at.list.duplicates,
+                "outside": at.list.outside,
+                "skipped": at.list.skipped,
+                "asOf": rfc3339(at.list.as_of),
+            },
+            "graceMs": tally.times().grace_ms,
+            "listed": tally.listed,
+            "kept": tally.kept,
+            "orphans": {
+                "objects": tally.orphans.objects,
+                "bytes": tally.orphans.bytes,
+                "byAge": ages,
+                "byPrefix": prefixes,
+                "otherPrefixes": others,
+                "samples": tally.orphan_samples.iter().map(sample).collect::<Vec<Value>>(),
+            },
+            "young": tally.young,
+            "folders": tally.folders,
+            "resized": { "objects": tally.resized.objects, "samples": tally.resized_samples },
+            "missing": {
+                "keys": tally.missing,
+                "lookedAgain": looked.asked,
+                "foundThen": looked.found,
+                "unknown": looked.unknown,
+                "samples": tally.missing_samples,
+            },
+            "dryRun": !self.is_delete,
+            "deletion": at.deletion.as_ref().map(|deletion| json!({
+                "objects": deletion.deleted.objects,
+                "bytes": deletion.deleted.bytes,
+                "gone": deletion.gone,
+                "changed": deletion.changed,
+                "unnamable": deletion.unnamable,
+                "failed": deletion.failed,
+                "log": deletion.log.display().to_string(),
+            })),
+            "refused": self.refused,
+        })
+    }
+
+    /// `part,name,objects,bytes`: one shape for all, so that it can be read as one table.
+    fn csv(&self) {
+        let tally = &self.state.at.tally;
+        let row = |part: &str, name: &str, count: Count| {
+            line(format!("{part},{},{},{}", quoted(name), count.objects, count.bytes));
+        };
+        line("part,name,objects,bytes");
+        row("total", "listed", tally.listed);
+        row("total", "kept", tally.kept);
+        row("total", "orphans", tally.orphans);
+        row("total", "young", tally.young);
+        row("total", "missing", Count { objects: tally.missing, bytes: 0 });
+        for (age, count) in tally.by_age() {
+            row("age", age, count);
+        }
+        let (prefixes, others) = tally.by_prefix();
+        for total in &prefixes {
+            row("prefix", &total.prefix, total.count);
+        }
+        row("prefix", "(others)", others);
+        if let Some(deletion) = &self.state.at.deletion {
+            row("deletion", "deleted", deletion.deleted);
+        }
+    }
+
+    fn table(&self) {
+        let at = &self.state.at;
+        let tally = &at.tally;
+        let row = |name: &str, count: Count, note: &str| {
+            line(
+                format!("  {name:<10} {:>12}  {:>10}  {note}", count.objects, format_size(count.bytes))
+                    .trim_end(),
+            );
+        };
+        line(format!("{} and {} keys as of {}", self.bucket.shown, at.list.entries, rfc3339(at.list.as_of)));
+        line(format!("  {:<10} {:>12}  {:>10}", "", "objects", "bytes"));
+        row("listed", tally.listed, "");
+        row("kept", tally.kept, "");
+        row("orphans", tally.orphans, "no key answers for them");
+        row("young", tally.young, "no key yet, and younger than the grace: left alone");
+        line(
+            format!("  {:<10} {:>12}  {:>10}  {}", "missing", tally.missing, "", self.missing_note())
+                .trim_end(),
+        );
+        self.notes();
+        if tally.orphans.objects > 0 {
+            self.wasted();
+        }
+        if !tally.missing_samples.is_empty() {
+            line("missing, for example:");
+            for key in tally.missing_samples.iter().take(10) {
+                line(format!("  {key:?}"));
+            }
+        }
+        self.ending();
+    }
+
+    fn missing_note(&self) -> String {
+        match self.state.at.looked_again {
+            Some(looked) if self.state.at.tally.missing > KEYS_MAX as u64 => {
+                format!("keys without an object; {} of them were looked for once more", looked.asked)
+            }
+            _ => "keys without an object".into(),
+        }
+    }
+
+    fn notes(&self) {
+        let (list, tally) = (&self.state.at.list, &self.state.at.tally);
+        let note = |count: u64, what: &str| {
+            if count > 0 {
+                line(format!("  {count} {what}"));
+            }
+        };
+        note(list.duplicates, "keys were in the list more than once");
+        note(list.outside, "keys of the list lie outside and were left out");
+        note(list.skipped, "rows of the list were without a key");
+        note(tally.folders, "empty objects stand for folders and were left alone");
+        note(tally.resized.objects, "objects have another size than the list says");
+        let unknown = self.state.at.looked_again.map_or(0, |looked| looked.unknown);
+        note(unknown, "missing keys could not be looked for once more: the store did not answer");
+    }
+
+    fn wasted(&self) {
+        let tally = &self.state.at.tally;
+        let row = |count: Count, name: &str| {
+            line(format!("  {:>12}  {:>10}  {name}", count.objects, format_size(count.bytes)));
+        };
+        line("orphans by age:");
+        for (age, count) in tally.by_age().filter(|(_, count)| count.objects > 0) {
+            row(count, age);
+        }
+        line("orphans by prefix:");
+        let (prefixes, others) = tally.by_prefix();
+        for total in &prefixes {
+            row(total.count, if total.prefix.is_empty() { "(top)" } else { &total.prefix });
+        }
+        if others.objects > 0 {
+            row(others, "(others)");
+        }
+        line("for example:");
+        for orphan in tally.orphan_samples.iter().take(10) {
+            let at = orphan.modified_at.map(rfc3339).unwrap_or_default();
+            line(format!("  {at}  {:>10}  {:?}", format_size(orphan.size.unwrap_or(0)), orphan.key));
+        }
+    }
+
+    fn ending(&self) {
+        match &self.state.at.deletion {
+            Some(deletion) => line(format!(
+                "deleted {} objects, {}; {} were gone already, {} had changed, {} cannot be named, {} failed: see {}",
+                deletion.deleted.objects,
+                format_size(deletion.deleted.bytes),
+                deletion.gone,
+                deletion.changed,
+                deletion.unnamable,
+                deletion.failed,
+                deletion.log.display()
+            )),
+            None if !self.is_delete => line("nothing was changed"),
+            None => {}
+        }
+    }
+}
+
+fn sample(orphan: &Entry) -> Value {
+    json!({ "key": orphan.key, "size": orphan.size, "modifiedAt": orphan.modified_at.map(rfc3339) })
+}

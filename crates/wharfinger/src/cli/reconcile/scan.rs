@@ -1,0 +1,75 @@
+//! The comparison itself: page by page, with what is found written down on the way.
+
+use std::io;
+
+use tokio_util::sync::CancellationToken;
+use wharfinger_reconcile::{Comparison, Entries, Entry, Finding, Verdict};
+
+use super::super::{Failure, failed};
+use super::bucket::Bucket;
+use super::progress::Progress;
+use super::state::State;
+
+pub(super) async fn run(
+    bucket: &Bucket,
+    state: &mut State,
+    progress: &mut Progress,
+    stop: &CancellationToken,
+    objects_per_checkpoint: u64,
+) -> Result<(), Failure> {
+    if state.at.is_compared {
+        return Ok(());
+    }
+    progress.phase("comparing", "objects");
+    let keys = Entries::open(&state.keys()).map_err(failed)?;
+    let mut comparison = Comparison::after(keys, state.at.after.as_deref()).map_err(failed)?;
+    let mut pages = state.at.listing.pages(bucket, state, state.at.after.clone());
+    let keys_max = state.at.list.entries.max(1) as f64;
+    let mut unsaved = 0;
+    while let Some(page) = pages.recv().await {
+        let page = page?;
+        unsaved += page.len() as u64;
+        let last = page.last().map(|object| object.key.clone());
+        for object in page {
+            compare(&mut comparison, object, state)?;
+        }
+        state.at.after = last.or(state.at.after.take());
+        progress.at(state.at.tally.listed.objects, Some(comparison.keys_done() as f64 / keys_max));
+        if stop.is_cancelled() {
+            state.save()?;
+            return Err(Failure::Failed("interrupted: the same command goes on from here".into()));
+        }
+        if unsaved >= objects_per_checkpoint {
+            state.save()?;
+            unsaved = 0;
+        }
+    }
+    let mut written = Ok(());
+    comparison.finish(|finding| note(state, finding, &mut written)).map_err(failed)?;
+    written.map_err(failed)?;
+    state.at.is_compared = true;
+    state.save()
+}
+
+fn compare(comparison: &mut Comparison<Entries>, object: Entry, state: &mut State) -> Result<(), Failure> {
+    if Bucket::is_mark(&object.key) {
+        state.at.mark.get_or_insert_with(|| object.key.clone());
+    }
+    let mut written = Ok(());
+    comparison.object(object, |finding| note(state, finding, &mut written)).map_err(failed)?;
+    written.map_err(failed)
+}
+
+fn note(state: &mut State, finding: Finding, written: &mut io::Result<()>) {
+    if let Finding::Orphan(object) = &finding {
+        state.remember_stranger(&object.key);
+    }
+    let noted = match state.at.tally.take(finding) {
+        Verdict::Fine => Ok(()),
+        Verdict::Orphan(orphan) => state.add_orphan(&orphan),
+        Verdict::Missing(key) => state.add_missing(&key),
+    };
+    if written.is_ok() {
+        *written = noted;
+    }
+}

@@ -1,0 +1,135 @@
+//! `--delete`: never without grace, limit and agreement, and never what is somebody's.
+
+use super::{Shelf, refused, report};
+
+fn ten(shelf: &Shelf) -> String {
+    let keys: Vec<String> = (0..19).map(|n| format!("kept-{n}")).collect();
+    for key in &keys {
+        shelf.put(key, 3);
+    }
+    keys.join("\n")
+}
+
+#[test]
+fn orphans_go_and_nothing_else() {
+    let shelf = Shelf::with(&["folder/orphan"]);
+    let list = ten(&shelf);
+    shelf.put("young", 0);
+    let arguments = ["--delete", "--yes", "--deleted-to", "log.jsonl"];
+    let found = shelf.found(&list, &arguments);
+    let deletion = &found["deletion"];
+    assert_eq!(
+        (&deletion["objects"], &deletion["failed"], &found["dryRun"]),
+        (&1.into(), &0.into(), &false.into())
+    );
+    assert!(!shelf.has("folder/orphan") && shelf.has("young") && shelf.has("kept-0"));
+    assert!(shelf.has("folder"), "folders of others stay");
+    let log = std::fs::read_to_string(shelf.place.path().join("log.jsonl")).expect("a log");
+    assert!(
+        log.contains("\"folder/orphan\"") && log.contains("\"deleted\"") && log.lines().count() == 1,
+        "{log}"
+    );
+    let again = shelf.found(&list, &arguments);
+    assert_eq!(again["orphans"]["objects"], 0);
+}
+
+#[test]
+fn limits_hold() {
+    let shelf = Shelf::with(&["orphan-1", "orphan-2", "orphan-3"]);
+    let list = ten(&shelf);
+    let ran = shelf.compare(&list, &["--delete", "--yes", "--json"]);
+    assert_eq!(report(&ran)["refused"].as_str().map(|said| said.contains("3 of 22 objects")), Some(true));
+    refused(ran, &["more than 10 %", "--limit-percent"]);
+    let wide = ["--delete", "--yes", "--limit-percent", "14"];
+    refused(shelf.compare(&list, &[&wide[..], &["--max-deletes", "2"]].concat()), &["--max-deletes 2"]);
+    assert!(shelf.has("orphan-1") && shelf.has("orphan-3"));
+    shelf.compare(&list, &[&wide[..], &["--max-deletes", "3"]].concat()).expect(0);
+    assert!(!shelf.has("orphan-1") && !shelf.has("orphan-3") && shelf.has("kept-18"));
+}
+
+#[test]
+fn a_store_that_a_wharfinger_keeps_is_left_to_it() {
+    for mark in [".wharfinger/store", "app/.wharfinger/store"] {
+        let shelf = Shelf::with(&["orphan"]);
+        let list = ten(&shelf);
+        shelf.put(mark, 0);
+        refused(
+            shelf.compare(&list, &["--delete", "--yes"]),
+            &[mark, "wharfinger sweep orphan-cleanup", "nothing was deleted"],
+        );
+        assert!(shelf.has("orphan"));
+        assert_eq!(shelf.found(&list, &[])["orphans"]["objects"], 1, "it may be looked at");
+    }
+}
+
+/// What is found after the question was asked is looked at once more.
+#[test]
+fn on_a_terminal_it_asks_and_looks_again_at_what_changed_meanwhile() {
+    let shelf = Shelf::with(&["changed", "gone", "orphan"]);
+    let list = ten(&shelf);
+    shelf.place.write("keys", &list);
+    let mut refusing = Terminal::start(&shelf);
+    refusing.read_until("type `delete 3`:");
+    refusing.answer("yes");
+    assert!(refusing.end().1.contains("nothing was deleted"));
+    assert!(shelf.has("orphan"));
+
+    let mut agreeing = Terminal::start(&shelf);
+    agreeing.read_until("type `delete 3`:");
+    shelf.put("changed", 2);
+    std::fs::remove_file(shelf.folder.join("gone")).expect("removed");
+    agreeing.answer("delete 3");
+    let (code, said) = agreeing.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("deleted 1 objects") && said.contains("1 were gone already, 1 had changed"),
+        "{said}"
+    );
+    assert!(shelf.has("changed") && !shelf.has("orphan") && shelf.has("kept-0"));
+}
+
+/// The program with a terminal of its own, which `script` makes.
+struct Terminal {
+    child: std::process::Child,
+    seen: String,
+}
+
+impl Terminal {
+    fn start(shelf: &Shelf) -> Terminal {
+        let program = env!("CARGO_BIN_EXE_wharfinger");
+        let command =
+            format!("{program} reconcile --bucket {} --keys keys --delete --limit-percent 20", shelf.url());
+        let child = std::process::Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .current_dir(shelf.place.path())
+            .env("HOME", shelf.place.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("`script` runs");
+        Terminal { child, seen: String::new() }
+    }
+
+    fn read_until(&mut self, word: &str) {
+        let out = self.child.stdout.as_mut().expect("a pipe");
+        let mut byte = [0];
+        let mut bytes = Vec::new();
+        while !String::from_utf8_lossy(&bytes).contains(word) {
+            let read = std::io::Read::read(out, &mut byte).expect("it speaks");
+            assert!(read > 0, "{word:?} in {}", String::from_utf8_lossy(&bytes));
+            bytes.push(byte[0]);
+        }
+        self.seen.push_str(&String::from_utf8_lossy(&bytes));
+    }
+
+    fn answer(&mut self, text: &str) {
+        let input = self.child.stdin.as_mut().expect("a pipe");
+        std::io::Write::write_all(input, format!("{text}\n").as_bytes()).expect("written");
+    }
+
+    fn end(mut self) -> (Option<i32>, String) {
+        let rest = std::io::read_to_string(self.child.stdout.take().expect("a pipe")).expect("text");
+        let status = self.child.wait().expect("it ends");
+        (status.code(), format!("{}{rest}", self.seen))
+    }
+}

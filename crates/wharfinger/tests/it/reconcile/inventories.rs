@@ -1,0 +1,305 @@
+//! S3 inventories: as the list of keys and in place of the listing, in CSV and in Parquet, from a file and from a bucket.
+//! Whatever the list comes from, the answer is the same.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use md5::{Digest as _, Md5};
+use parquet::basic::Compression as Packing;
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int64Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use serde_json::{Value, json};
+
+use super::stores::Bucket;
+use super::{Shelf, refused, report, samples};
+
+/// A row of an inventory.
+struct Row {
+    key: String,
+    size: u64,
+    is_latest: bool,
+    is_delete_marker: bool,
+}
+
+fn row(key: impl Into<String>) -> Row {
+    let key: String = key.into();
+    Row { size: key.len() as u64, key, is_latest: true, is_delete_marker: false }
+}
+
+const DAYS_AGO: &str = "2020-01-02T03:04:05.000Z";
+const SCHEMA: &str = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate";
+
+/// As a form encodes.
+fn form(key: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.*/".contains(&byte);
+    key.bytes()
+        .map(|byte| match byte {
+            b' ' => "+".to_owned(),
+            byte if plain(byte) => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+fn csv(rows: &[Row]) -> Vec<u8> {
+    let mut out = GzEncoder::new(Vec::new(), Compression::fast());
+    for row in rows {
+        let Row { key, size, is_latest, is_delete_marker } = row;
+        let key = form(key);
+        writeln!(
+            out,
+            "\"source\",\"{key}\",\"v\",\"{is_latest}\",\"{is_delete_marker}\",\"{size}\",\"{DAYS_AGO}\""
+        )
+        .expect("memory");
+    }
+    out.finish().expect("memory")
+}
+
+fn packed(rows: &[Row]) -> Vec<u8> {
+    let schema = parse_message_type(
+        "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); \
+         optional boolean is_latest; optional boolean is_delete_marker; optional int64 size; \
+         optional int64 last_modified_date (TIMESTAMP_MILLIS); }",
+    );
+    let properties = WriterProperties::builder().set_compression(Packing::SNAPPY).build();
+    let mut file =
+        SerializedFileWriter::new(Vec::new(), Arc::new(schema.expect("a schema")), Arc::new(properties))
+            .expect("a file");
+    // More than one row group.
+    for rows in rows.chunks(rows.len().div_ceil(2).max(1)) {
+        let mut group = file.next_row_group().expect("a group");
+        let present = vec![1i16; rows.len()];
+        let mut column = 0;
+        while let Some(mut writer) = group.next_column().expect("a column") {
+            let texts = |text: &dyn Fn(&Row) -> Vec<u8>| -> Vec<ByteArray> {
+                rows.iter().map(|row| ByteArray::from(text(row))).collect()
+            };
+            let written = match column {
+                0 => writer.typed::<ByteArrayType>().write_batch(&texts(&|_| b"source".to_vec()), None, None),
+                1 => writer.typed::<ByteArrayType>().write_batch(
+                    &texts(&|row| row.key.clone().into_bytes()),
+                    None,
+                    None,
+                ),
+                2 | 3 => {
+                    let flags: Vec<bool> = rows
+                        .iter()
+                        .map(|row| if column == 2 { row.is_latest } else { row.is_delete_marker })
+                        .collect();
+                    writer.typed::<BoolType>().write_batch(&flags, Some(&present), None)
+                }
+                _ => {
+                    let numbers: Vec<i64> = rows
+                        .iter()
+                        .map(|row| if column == 4 { row.size as i64 } else { 1_577_934_245_000 })
+                        .collect();
+                    writer.typed::<Int64Type>().write_batch(&numbers, Some(&present), None)
+                }
+            };
+            written.expect("written");
+            writer.close().expect("closed");
+            column += 1;
+        }
+        group.close().expect("closed");
+    }
+    file.into_inner().expect("a file")
+}
+
+/// A manifest of these files, each under a key of its own.
+fn manifest(bucket: &str, format: &str, files: &[(&str, &[u8])]) -> Vec<u8> {
+    let files: Vec<Value> = files
+        .iter()
+        .map(|(key, bytes)| {
+            let sum: String = Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ "key": key, "size": bytes.len(), "MD5checksum": sum })
+        })
+        .collect();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_millis();
+    let schema = if format == "CSV" { SCHEMA } else { "message s3.inventory { … }" };
+    let whole = json!({
+        "sourceBucket": bucket, "destinationBucket": "arn:aws:s3:::inventories", "version": "2016-11-30",
+        "creationTimestamp": now.to_string(), "fileFormat": format, "fileSchema": schema, "files": files,
+    });
+    serde_json::to_vec(&whole).expect("JSON")
+}
+
+/// As it lies in a folder that was copied from the bucket.
+fn write_inventory(folder: &Path, format: &str, bucket: &str, halves: &[&[Row]]) -> String {
+    let ending = if format == "CSV" { "csv.gz" } else { "parquet" };
+    let files: Vec<(String, Vec<u8>)> = halves
+        .iter()
+        .enumerate()
+        .map(|(n, rows)| {
+            let bytes = if format == "CSV" { csv(rows) } else { packed(rows) };
+            (format!("inventory/source/daily/data/{n}.{ending}"), bytes)
+        })
+        .collect();
+    let dated = folder.join("inventory/source/daily/2026-01-01T00-00Z");
+    std::fs::create_dir_all(&dated).expect("a folder");
+    std::fs::create_dir_all(folder.join("inventory/source/daily/data")).expect("a folder");
+    for (key, bytes) in &files {
+        std::fs::write(folder.join(key), bytes).expect("a file");
+    }
+    let named: Vec<(&str, &[u8])> =
+        files.iter().map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+    std::fs::write(dated.join("manifest.json"), manifest(bucket, format, &named)).expect("a manifest");
+    dated.join("manifest.json").display().to_string()
+}
+
+const ODD: [&str; 5] = ["a b+c", "x,\"y\"", "ünï/%41", "z\nz", "plain"];
+
+#[test]
+fn an_inventory_is_a_list_of_keys() {
+    for format in ["CSV", "Parquet"] {
+        let shelf = Shelf::with(&ODD);
+        shelf.put("deleted", 3);
+        shelf.put("older", 3);
+        let mut rows: Vec<Row> = ODD.iter().map(|key| row(*key)).collect();
+        rows.push(Row { is_delete_marker: true, ..row("deleted") });
+        rows.push(Row { is_latest: false, ..row("older") });
+        let inventories = shelf.place.path().join("inventories");
+        let path = write_inventory(&inventories, format, "another-bucket", &[&rows[3..], &rows[..3]]);
+        let found = report(&shelf.run(&["--inventory", &path, "--json"]).expect(0));
+        assert_eq!(samples(&found["orphans"]), ["deleted", "older"], "{format}: {found}");
+        assert_eq!((&found["keys"]["count"], &found["keys"]["skipped"]), (&5.into(), &2.into()), "{format}");
+        assert_eq!(
+            (&found["missing"]["keys"], &found["resized"]["objects"]),
+            (&0.into(), &0.into()),
+            "{format}"
+        );
+
+        let data = inventories.join("inventory/source/daily/data");
+        let one = std::fs::read_dir(&data).expect("files").next().expect("a file").expect("a file").path();
+        let whole = std::fs::read(&one).expect("a file");
+        std::fs::write(&one, &whole[..whole.len() - 1]).expect("cut off");
+        refused(shelf.run(&["--inventory", &path, "--delete", "--yes"]), &["the manifest says otherwise"]);
+        let mut damaged = whole.clone();
+        damaged[whole.len() / 2] ^= 1;
+        std::fs::write(&one, damaged).expect("damaged");
+        refused(shelf.run(&["--inventory", &path]), &["MD5"]);
+        std::fs::remove_file(&one).expect("removed");
+        refused(shelf.run(&["--inventory", &path]), &["is neither beside it nor in the folders above"]);
+    }
+}
+
+#[test]
+fn other_formats_are_refused() {
+    let shelf = Shelf::with(&["a"]);
+    let orc = shelf.place.write("manifest.json", manifest("b", "ORC", &[]));
+    refused(shelf.run(&["--inventory", &orc.display().to_string()]), &["ORC", "Parquet"]);
+    let none = shelf.place.write("none.json", "{}");
+    refused(shelf.run(&["--inventory", &none.display().to_string()]), &["no manifest"]);
+    let empty = shelf.place.write("empty.json", manifest("b", "CSV", &[]));
+    refused(shelf.run(&["--inventory", &empty.display().to_string()]), &["empty"]);
+}
+
+/// In place of the listing: what is in the inventory and not in the bucket any more is found gone, what came since is not
+/// missing, and only what is as the inventory says may be deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inventory_stands_for_the_listing() {
+    let bucket = Bucket::s3().await;
+    bucket.put(["kept", "changed", "orphan", "since"]).await;
+    bucket.age().await;
+    let rows: Vec<Row> = ["orphan", "kept", "gone", "changed"].map(row).into_iter().collect();
+    let folder = bucket.place.path().join("inventories");
+    let path = write_inventory(&folder, "CSV", &bucket.name, &[&rows]);
+    bucket.place.write("keys", "kept\nsince\n");
+    let more = ["--keys", "keys", "--listing", &path, "--json"];
+    let found = report(&bucket.run(&more).expect(0));
+    assert_eq!(samples(&found["orphans"]), ["changed", "gone", "orphan"]);
+    assert_eq!((&found["listed"]["objects"], &found["missing"]["keys"]), (&4.into(), &0.into()), "{found}");
+    // Nothing is as old as the inventory says, so that nothing may go.
+    let delete = ["--delete", "--yes", "--limit-percent", "90"];
+    let found = report(&bucket.run(&[&more[..], &delete].concat()).expect(0));
+    let deletion = &found["deletion"];
+    assert_eq!(
+        (&deletion["objects"], &deletion["gone"], &deletion["changed"]),
+        (&0.into(), &1.into(), &2.into())
+    );
+    assert_eq!(bucket.keys().await, ["changed", "kept", "orphan", "since"]);
+
+    let other = write_inventory(&folder, "CSV", "another", &[&rows]);
+    refused(
+        bucket.run(&["--keys", "keys", "--listing", &other]),
+        &["the inventory is of the bucket another"],
+    );
+}
+
+/// The four kinds of lists, and both formats of inventories, from a file and from a bucket.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_answer_whatever_the_list_comes_from() {
+    let bucket = Bucket::s3().await;
+    let keys: Vec<String> = (0..1_500).map(|n| format!("d{}/ü {n:04}", n % 3)).collect();
+    bucket.put(keys.iter().filter(|key| !key.ends_with('9')).cloned()).await;
+    bucket.age().await;
+    // Not in order, and one in ten missing: of the keys that end in 5 nobody knows.
+    let known: Vec<&String> = keys.iter().rev().filter(|key| !key.ends_with('5')).collect();
+    let orphans = keys.iter().filter(|key| key.ends_with('5')).count();
+    let missing = keys.iter().filter(|key| key.ends_with('9')).count();
+
+    bucket.place.write("keys", known.iter().map(|key| format!("{key}\n")).collect::<String>());
+    let values: Vec<String> = known.iter().map(|key| format!("('{key}')")).collect();
+    let table = format!("CREATE TABLE files (path TEXT); INSERT INTO files VALUES {};", values.join(","));
+    let postgres = harness::postgres::shared().create_database();
+    harness::postgres::shared().psql(&postgres, &table).expect("a table");
+    let sqlite = format!("sqlite:{}", bucket.place.path().join("theirs.db").display());
+    let url = format!("{sqlite}?mode=rwc");
+    let mut connection =
+        <sqlx::SqliteConnection as sqlx::Connection>::connect(&url).await.expect("a database");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(table)).execute(&mut connection).await.expect("a table");
+
+    let rows: Vec<Row> = known.iter().map(|key| row(key.as_str())).collect();
+    let (first, second) = rows.split_at(700);
+    let folder = bucket.place.path().join("inventories");
+    let csv_path = write_inventory(&folder.join("csv"), "CSV", &bucket.name, &[first, second]);
+    let parquet_path = write_inventory(&folder.join("parquet"), "Parquet", &bucket.name, &[first, second]);
+    // The same in a bucket, where inventories come from.
+    let inventories = Bucket::s3().await;
+    let base = folder.join("parquet");
+    for path in [
+        "inventory/source/daily/data/0.parquet",
+        "inventory/source/daily/data/1.parquet",
+        "inventory/source/daily/2026-01-01T00-00Z/manifest.json",
+    ] {
+        let bytes = std::fs::read(base.join(path)).expect("a file");
+        let key = wharfinger_lifecycle::key::ObjectKey::foreign(path).expect("a key");
+        let over = wharfinger_backends::blobs::Over::Anything;
+        inventories.store.put(&key, bytes.into(), over).await.expect("put");
+    }
+    let stored = format!("{}/inventory/source/daily/2026-01-01T00-00Z/manifest.json", inventories.url);
+
+    let query = "SELECT path FROM files";
+    let sources: [&[&str]; 6] = [
+        &["--keys", "keys"],
+        &["--sql", query, "--database", &postgres],
+        &["--sql", query, "--database", &sqlite],
+        &["--inventory", &csv_path],
+        &["--inventory", &parquet_path],
+        &["--inventory", &stored],
+    ];
+    let mut answers = Vec::new();
+    for source in sources {
+        let lists = ["--json", "--orphans-to", "orphans.jsonl", "--missing-to", "missing.jsonl"];
+        let found = report(&bucket.run(&[source, &lists].concat()).expect(0));
+        assert_eq!(
+            (&found["orphans"]["objects"], &found["missing"]["keys"]),
+            (&orphans.into(), &missing.into()),
+            "{source:?}"
+        );
+        let read = |name: &str| std::fs::read_to_string(bucket.place.path().join(name)).expect("a list");
+        answers.push((
+            found["orphans"].clone(),
+            read("orphans.jsonl"),
+            read("missing.jsonl").replace(char::is_numeric, ""),
+        ));
+    }
+    for answer in &answers[1..] {
+        assert_eq!((&answer.0, &answer.1), (&answers[0].0, &answers[0].1));
+        assert_eq!(answer.2.lines().count(), missing);
+    }
+}

@@ -1,0 +1,99 @@
+//! Keys from somebody's database: read in any order, never written, refused where they are no keys.
+
+use std::str::FromStr as _;
+
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _};
+
+use super::{Shelf, refused, report, samples};
+
+/// A table of files that collations would sort in another way than bytes do.
+const TABLE: &str = "CREATE TABLE files (id INTEGER, path TEXT, size BIGINT);
+    INSERT INTO files VALUES (1, 'b/Z', 3), (2, 'b/a', 3), (3, 'ä', 2), (4, 'a-1', 3), (5, 'a/1', 999),
+    (6, NULL, 1), (7, '', 1), (8, 'b/a', 3), (9, 'absent', 1);";
+const KEPT: [&str; 5] = ["a-1", "a/1", "b/Z", "b/a", "ä"];
+
+async fn sqlite(shelf: &Shelf) -> String {
+    let path = shelf.place.path().join("theirs.db");
+    let options = SqliteConnectOptions::from_str(&format!("sqlite:{}", path.display())).expect("a URL");
+    let mut connection = options.create_if_missing(true).connect().await.expect("a database");
+    sqlx::raw_sql(AssertSqlSafe(TABLE)).execute(&mut connection).await.expect("a table");
+    format!("sqlite:{}", path.display())
+}
+
+fn postgres() -> String {
+    let server = harness::postgres::shared();
+    let url = server.create_database();
+    server.psql(&url, TABLE).expect("a table");
+    url
+}
+
+async fn databases(shelf: &Shelf) -> [String; 2] {
+    [sqlite(shelf).await, postgres()]
+}
+
+fn shelf() -> Shelf {
+    let shelf = Shelf::with(&KEPT);
+    shelf.put("orphan", 3);
+    shelf
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_sizes_from_a_query() {
+    let shelf = shelf();
+    for url in databases(&shelf).await {
+        let query = "SELECT path, size FROM files ORDER BY path DESC";
+        let found = report(&shelf.run(&["--sql", query, "--database", &url, "--json"]).expect(0));
+        assert_eq!(samples(&found["orphans"]), ["orphan"], "{url}");
+        assert_eq!(samples(&found["missing"]), ["absent"]);
+        let keys = &found["keys"];
+        assert_eq!(
+            (&keys["count"], &keys["duplicates"], &keys["skipped"]),
+            (&6.into(), &1.into(), &2.into())
+        );
+        assert_eq!(samples(&found["resized"]), ["a/1"], "of another size than the table says");
+        // Without the passwords of others on the command line.
+        let environment = [("WHARFINGER_RECONCILE_DATABASE", url.as_str())];
+        let bucket = shelf.url();
+        let arguments = ["reconcile", "--bucket", &bucket, "--sql", "SELECT path FROM files", "--json"];
+        let again = report(&shelf.place.run_with(&environment, &arguments).expect(0));
+        assert_eq!((&again["orphans"], &again["resized"]["objects"]), (&found["orphans"], &0.into()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_to_the_database() {
+    let shelf = shelf();
+    for url in databases(&shelf).await {
+        for statement in [
+            "DELETE FROM files RETURNING path",
+            "INSERT INTO files (path) VALUES ('x') RETURNING path",
+            "DROP TABLE files",
+            "SELECT path FROM files; DELETE FROM files",
+        ] {
+            refused(shelf.run(&["--sql", statement, "--database", &url]), &["wharfinger: "]);
+        }
+        let count =
+            report(&shelf.run(&["--sql", "SELECT path FROM files", "--database", &url, "--json"]).expect(0));
+        assert_eq!(count["keys"]["count"], 6, "{url}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_list_of_keys_is_refused() {
+    let shelf = shelf();
+    let said = |url: &str, query: &str, word: &str| {
+        refused(shelf.run(&["--sql", query, "--database", url, "--delete", "--yes"]), &[word]);
+    };
+    for url in databases(&shelf).await {
+        said(&url, "SELECT path FROM files WHERE 1 = 0", "the list of keys is empty");
+        said(&url, "SELECT NULL FROM files WHERE path IS NULL", "");
+        said(&url, "SELECT id, path FROM files", "a key is text");
+        said(&url, "SELECT path, path FROM files WHERE path = 'a-1'", "a size is a whole number");
+        said(&url, "SELECT nothing FROM files", "refuses the query");
+    }
+    said("sqlite:not-there.db", "SELECT 1", "not-there.db");
+    assert!(!shelf.place.path().join("not-there.db").exists(), "no database is made");
+    said("postgres://nobody@127.0.0.1:1/none", "SELECT 1", "cannot be reached");
+    assert!(shelf.has("orphan"));
+}

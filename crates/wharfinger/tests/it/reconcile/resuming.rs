@@ -1,0 +1,177 @@
+//! Killed at any moment, the same command goes on where it was, and comes to the same answer.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Shelf, report};
+
+const OBJECTS: usize = 30_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One in three has no key, one key in ten no object.
+fn filled() -> (Shelf, String) {
+    let shelf = Shelf::new();
+    let mut list = String::new();
+    for n in 0..OBJECTS {
+        let key = format!("f{:02}/{n:06}", n % 50);
+        if n % 10 != 9 {
+            shelf.put(&key, 3);
+        }
+        if !n.is_multiple_of(3) {
+            list.push_str(&key);
+            list.push('\n');
+        }
+    }
+    (shelf, list)
+}
+
+fn arguments(shelf: &Shelf, more: &[&str]) -> Vec<String> {
+    let url = shelf.url();
+    let fixed = ["reconcile", "--bucket", &url, "--keys", "keys", "--json", "--state", "state"];
+    let fast = ["--objects-per-checkpoint", "1000"];
+    [&fixed[..], &fast[..], more].concat().into_iter().map(str::to_owned).collect()
+}
+
+fn checkpoint(state: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(state.join("checkpoint.json")).ok()?).ok()
+}
+
+/// Starts it, and kills it as soon as its checkpoint says this. False if it was faster.
+fn killed_when(shelf: &Shelf, more: &[&str], is_there: impl Fn(&Value) -> bool) -> bool {
+    let mut command = shelf.place.command(&arguments(shelf, more));
+    let mut child: Child =
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts");
+    let state = shelf.place.path().join("state");
+    let started = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        assert!(started.elapsed() < PATIENCE, "it does not come on");
+        if checkpoint(&state).is_some_and(|at| is_there(&at)) {
+            child.kill().expect("killed");
+            child.wait().expect("dead");
+            return true;
+        }
+    }
+    false
+}
+
+fn run(shelf: &Shelf, more: &[&str]) -> super::Ran {
+    let all = arguments(shelf, more);
+    shelf.place.run(&all.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_comparison_goes_on_after_a_kill_and_answers_the_same() {
+    let (shelf, list) = filled();
+    shelf.place.write("keys", &list);
+    let lists = ["--orphans-to", "orphans.jsonl", "--missing-to", "missing.jsonl"];
+    let whole = report(&run(&shelf, &lists).expect(0));
+    let read = |name: &str| std::fs::read(shelf.place.path().join(name)).expect("a list");
+    let (orphans, missing) = (read("orphans.jsonl"), read("missing.jsonl"));
+    assert_eq!(whole["orphans"]["objects"].as_u64().map(|n| n > 5_000), Some(true));
+    assert!(!shelf.place.path().join("state").exists(), "what has ended leaves nothing");
+
+    let state = shelf.place.path().join("state");
+    let mut kills = 0;
+    // Each run is killed a little further on.
+    for share in 1..6 {
+        let after = format!("f{:02}/", share * 8);
+        kills +=
+            u32::from(killed_when(&shelf, &[], |at| at["after"].as_str().is_some_and(|at| *at >= *after)));
+    }
+    assert!(kills >= 2, "it was interrupted {kills} times");
+    assert!(checkpoint(&state).is_some());
+    let ran = run(&shelf, &lists).expect(0);
+    assert!(ran.stderr.contains("goes on with what was interrupted"), "{ran:?}");
+    assert_eq!(report(&ran), whole);
+    assert!(read("orphans.jsonl") == orphans && read("missing.jsonl") == missing, "to the last byte");
+}
+
+/// Ctrl-C: what was done is written down before it ends.
+#[test]
+fn an_interrupt_says_how_to_go_on() {
+    let (shelf, list) = filled();
+    shelf.place.write("keys", &list);
+    let state = shelf.place.path().join("state");
+    let mut command = shelf.place.command(&arguments(&shelf, &[]));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    while !checkpoint(&state).is_some_and(|at| at["after"].is_string()) {}
+    let sent = std::process::Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    let ran = super::Ran::from(child.wait_with_output().expect("it ends"));
+    super::refused(ran, &["interrupted: the same command goes on from here"]);
+    let ran = run(&shelf, &[]).expect(0);
+    assert!(ran.stderr.contains("goes on with what was interrupted"), "{ran:?}");
+    assert_eq!(report(&ran)["listed"]["objects"], OBJECTS - OBJECTS / 10);
+}
+
+#[test]
+fn a_folder_that_holds_something_else_is_left_alone() {
+    let shelf = Shelf::with(&["a"]);
+    shelf.place.write("theirs/keys", "precious");
+    shelf.compare("a\n", &["--state", "theirs"]).expect_usage("theirs");
+    assert_eq!(std::fs::read(shelf.place.path().join("theirs/keys")).expect("a file"), b"precious");
+}
+
+#[test]
+fn another_command_or_another_list_begins_anew() {
+    let (shelf, list) = filled();
+    shelf.place.write("keys", &list);
+    let is_begun = |at: &Value| at["after"].is_string();
+    assert!(killed_when(&shelf, &[], is_begun));
+    let other = run(&shelf, &["--grace", "2h"]).expect(0);
+    assert!(!other.stderr.contains("goes on"), "{other:?}");
+    assert!(killed_when(&shelf, &[], is_begun));
+    let fresh = run(&shelf, &["--fresh"]).expect(0);
+    assert!(!fresh.stderr.contains("goes on"), "{fresh:?}");
+    assert!(killed_when(&shelf, &[], is_begun));
+    shelf.place.write("keys", format!("{list}f00/one-more\n"));
+    let changed = run(&shelf, &[]).expect(0);
+    assert!(!changed.stderr.contains("goes on"), "{changed:?}");
+    assert_eq!(
+        report(&changed)["missing"]["keys"].as_u64(),
+        report(&fresh)["missing"]["keys"].as_u64().map(|n| n + 1)
+    );
+}
+
+#[test]
+fn two_at_once_are_one_too_many() {
+    let (shelf, list) = filled();
+    shelf.place.write("keys", &list);
+    let mut first =
+        shelf.place.command(&arguments(&shelf, &[])).stdout(Stdio::null()).spawn().expect("it starts");
+    let state = shelf.place.path().join("state");
+    while checkpoint(&state).is_none() {
+        assert!(first.try_wait().expect("a child").is_none(), "it is still at it");
+    }
+    let stopped = std::process::Command::new("kill").args(["-s", "STOP", &first.id().to_string()]).status();
+    assert!(stopped.expect("kill runs").success());
+    super::refused(run(&shelf, &[]), &["is running"]);
+    first.kill().expect("killed");
+    first.wait().expect("dead");
+    run(&shelf, &[]).expect(0);
+}
+
+#[test]
+fn a_deletion_goes_on_after_a_kill() {
+    let (shelf, list) = filled();
+    shelf.place.write("keys", &list);
+    let delete = ["--delete", "--yes", "--limit-percent", "50", "--deleted-to", "log"];
+    let orphans = (0..OBJECTS).filter(|n| n % 10 != 9 && n.is_multiple_of(3)).count() as u64;
+    assert!(killed_when(&shelf, &delete, |at| at["deletion"]["deleted"]["objects"].as_u64() > Some(1_000)));
+    let ran = run(&shelf, &delete).expect(0);
+    assert!(ran.stderr.contains("goes on"), "{ran:?}");
+    let deletion = report(&ran)["deletion"].clone();
+    let count = |name: &str| deletion[name].as_u64().expect("a number");
+    // What was deleted before the kill, and not written down, is found gone.
+    assert_eq!(count("objects") + count("gone"), orphans, "{deletion}");
+    for n in 0..OBJECTS {
+        let key = format!("f{:02}/{n:06}", n % 50);
+        assert_eq!(shelf.has(&key), n % 10 != 9 && !n.is_multiple_of(3), "{key}");
+    }
+    let log = std::fs::read_to_string(shelf.place.path().join("log")).expect("a log");
+    let told: std::collections::BTreeSet<&str> = log.lines().collect();
+    assert!(told.len() as u64 >= orphans, "{} of {orphans}", told.len());
+}
