@@ -74,15 +74,36 @@ pub fn decoded(key: &str) -> Option<String> {
     let mut pieces = key.split('%');
     let mut bytes = pieces.next()?.as_bytes().to_vec();
     for piece in pieces {
-        bytes.push(u8::from_str_radix(piece.get(..2)?, 16).ok()?);
+        let digits = piece.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
         bytes.extend_from_slice(&piece.as_bytes()[2..]);
     }
     String::from_utf8(bytes).ok()
 }
 
+/// What is left of a key without case, accents' spelling, percent signs and leading slashes: two keys that are the same by
+/// it are most likely one, written in two ways.
+pub fn bare(key: &str) -> String {
+    let decoded = decoded(key);
+    let key = decoded.as_deref().unwrap_or(key);
+    key.trim_start_matches('/').nfc().flat_map(char::to_lowercase).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_differs_only_in_spelling_is_the_same() {
+        for (one, other) in [
+            ("images/\u{e9}.jpg", "images/e\u{301}.jpg"),
+            ("images/a b", "/images/a%20b"),
+            ("Images/A", "images/a"),
+        ] {
+            assert_eq!(bare(one), bare(other), "{one} {other}");
+        }
+        assert_ne!(bare("a/b"), bare("a/c"));
+    }
 
     #[test]
     fn another_spelling_is_known_again() {

@@ -43,7 +43,7 @@ mod tally;
 
 pub use compare::{CompareError, Comparison, Finding, compare};
 pub use entry::{Entry, KEY_BYTES_MAX};
-pub use hints::{Hints, OBJECTS_MAX as HINT_OBJECTS_MAX, decoded as percent_decoded};
+pub use hints::{Hints, OBJECTS_MAX as HINT_OBJECTS_MAX, bare, decoded as percent_decoded};
 pub use prefixes::PrefixTotal;
 pub use sorter::{Entries, FAN_IN, MEMORY_MAX, Sorted, Sorter};
 pub use tally::{AGES, Count, SAMPLES_MAX, Tally, Times, Verdict};

@@ -147,7 +147,7 @@ impl<R: Read> Read for Bounded<R> {
 fn read_csv(input: impl BufRead, column: &Column, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
     let since_row = Rc::new(Cell::new(0));
     let bounded = Bounded { input, since_row: since_row.clone() };
-    let mut rows = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bounded);
+    let mut rows = csv::ReaderBuilder::new().has_headers(false).flexible(false).from_reader(bounded);
     let mut row = csv::ByteRecord::new();
     let mut passed = Passed::default();
     let mut at = match column {

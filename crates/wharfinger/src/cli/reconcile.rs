@@ -3,6 +3,7 @@
 
 mod bucket;
 mod delete;
+mod disguise;
 mod export;
 mod keys;
 mod listing;
@@ -162,6 +163,12 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         ));
     }
     let source = arguments.source()?;
+    if arguments.delete && !source.is_whole() {
+        return Err(Failure::Usage(
+            "--delete needs a list that is whole: what comes by a pipe may have been cut off. Save it to a file first"
+                .into(),
+        ));
+    }
     let bucket = Bucket::reach(flags, "--bucket", &arguments.bucket).await?;
     let clock = Clock::system();
     let stop = stopped_by_hand();
@@ -169,7 +176,9 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
 
     let spelling = arguments.spelling(&bucket);
     let identity = state::identity(&[
-        &bucket.shown,
+        &bucket.identity(),
+        // What was found without it was found by an older list.
+        if arguments.delete { "delete" } else { "look" },
         &source.identity(),
         arguments.listing.as_deref().unwrap_or_default(),
         &format!("{spelling:?} {} {} {}", arguments.grace, arguments.depth, arguments.top),
@@ -245,13 +254,22 @@ async fn finish(
     refuse_empty(arguments, bucket, state).map_err(Failed::Refused)?;
     scan::run(bucket, state, progress, stop, arguments.objects_per_checkpoint).await?;
     refuse_disjoint(arguments, bucket, state).map_err(Failed::Refused)?;
+    let seen = state.at.tally.kept.objects + state.at.tally.missing;
+    if state.at.looked_again.is_none() && seen != state.at.list.entries {
+        let all = state.at.list.entries;
+        let problem =
+            format!("only {seen} of {all} keys were compared: what is kept on disk is damaged; add --fresh");
+        return Err(Failed::Refused(problem));
+    }
     look_again::run(bucket, state, progress).await?;
+    not_stopped(stop)?;
     if let Some(file) = &arguments.orphans_to {
         export::write(file, &state.orphans(), progress)?;
     }
     if let Some(file) = &arguments.missing_to {
         export::write(file, &state.missing(), progress)?;
     }
+    not_stopped(stop)?;
     let refused = match arguments.delete {
         true => delete::refusal(arguments, bucket, state).await?,
         false => None,
@@ -260,6 +278,7 @@ async fn finish(
         progress.pause();
         arguments.yes || delete::ask(bucket, state)?
     };
+    not_stopped(stop)?;
     if is_agreed {
         delete::run(arguments, bucket, state, progress, stop).await?;
     }
@@ -308,6 +327,13 @@ fn refuse_disjoint(arguments: &Arguments, bucket: &Bucket, state: &State) -> Res
          all is well, see it with --allow-empty",
         state.at.list.entries, tally.listed.objects
     ))
+}
+
+fn not_stopped(stop: &CancellationToken) -> Result<(), Failure> {
+    match stop.is_cancelled() {
+        true => Err(Failure::Failed("interrupted: the same command goes on from here".into())),
+        false => Ok(()),
+    }
 }
 
 /// Cancelled by Ctrl-C: what was done is written down first.

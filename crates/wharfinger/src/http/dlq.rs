@@ -10,7 +10,7 @@ use wharfinger_lifecycle::id::JobId;
 
 use super::Shared;
 use super::auth::Person;
-use super::extract::{Asked, Id, PageQuery, cut_page};
+use super::extract::{Asked, Id, TenantPageQuery, cut_page};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::dead_letters;
@@ -71,16 +71,20 @@ pub struct RedrivenView {
 /// List dead letters
 #[utoipa::path(
     get, path = "/api/v2/dlq", tag = "dead letters", operation_id = "listDeadLetters",
-    params(PageQuery),
-    responses((status = 200, body = DeadLettersView, description = "Of the caller's scope, newest first")),
+    params(TenantPageQuery),
+    responses(
+        (status = 200, body = DeadLettersView, description = "Of the caller's scope, newest first"),
+        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+    ),
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
     Person(caller): Person,
-    Asked(page): Asked<PageQuery>,
+    Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<DeadLettersView>, Problem> {
+    let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
-    let mut letters = dead_letters::list(&app, &caller, page.cursor()?, limit + 1).await?;
+    let mut letters = dead_letters::list(&app, &scope, page.cursor()?, limit + 1).await?;
     let next_cursor = cut_page(&mut letters, limit, |letter| letter.job.to_string());
     Ok(Json(DeadLettersView { jobs: letters.into_iter().map(DeadLetterView::from).collect(), next_cursor }))
 }

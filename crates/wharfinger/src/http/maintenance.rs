@@ -8,7 +8,7 @@ use wharfinger_backends::catalog::Scope;
 
 use super::Shared;
 use super::auth::{Keeper, Operator, Person};
-use super::extract::{Asked, PageQuery, cut_page};
+use super::extract::{Asked, PageQuery, TenantPageQuery, TenantQuery, cut_page};
 use super::problem::Problem;
 use super::wire::{CleanupStatusView, CleanupView, CleanupsView, NotificationView, NotificationsView};
 use crate::app::App;
@@ -20,6 +20,7 @@ use crate::uploads::VerbError;
 /// Retry failed deletes now
 #[utoipa::path(
     post, path = "/api/v1/maintenance/cleanup/trigger", tag = "maintenance", operation_id = "triggerCleanup",
+    params(TenantQuery),
     responses(
         (status = 200, body = Outcome, description = "All failed deletes of the caller's scope were tried again"),
         (status = 403, body = Problem),
@@ -28,22 +29,25 @@ use crate::uploads::VerbError;
 pub(super) async fn trigger(
     State(app): State<Shared>,
     Keeper(caller): Keeper,
+    Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<Outcome>, Problem> {
-    let now = app.clock.now();
-    app.catalog.retry_cleanups_now(&caller.scope(), now).await.map_err(VerbError::from)?;
-    Ok(Json(run_cleanups_of(&app, &caller.scope()).await?))
+    let (scope, now) = (query.scope(&caller)?, app.clock.now());
+    app.catalog.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
+    Ok(Json(run_cleanups_of(&app, &scope).await?))
 }
 
 /// Count pending deletes
 #[utoipa::path(
     get, path = "/api/v1/maintenance/cleanup/status", tag = "maintenance", operation_id = "cleanupStatus",
+    params(TenantQuery),
     responses((status = 200, body = CleanupStatusView), (status = 403, body = Problem)),
 )]
 pub(super) async fn status(
     State(app): State<Shared>,
     Keeper(caller): Keeper,
+    Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<CleanupStatusView>, Problem> {
-    Ok(Json(cleanup_status(&app, &caller.scope()).await?))
+    Ok(Json(cleanup_status(&app, &query.scope(&caller)?).await?))
 }
 
 pub(super) async fn cleanup_status(app: &App, scope: &Scope) -> Result<CleanupStatusView, VerbError> {
@@ -118,20 +122,18 @@ pub(super) fn spool_state(app: &App) -> SpoolView {
 /// List pending deletes
 #[utoipa::path(
     get, path = "/api/v1/maintenance/cleanup/pending", tag = "maintenance", operation_id = "pendingCleanups",
-    params(PageQuery),
+    params(TenantPageQuery),
     responses((status = 200, body = CleanupsView, description = "Oldest first"), (status = 403, body = Problem)),
 )]
 pub(super) async fn pending(
     State(app): State<Shared>,
     Keeper(caller): Keeper,
-    Asked(page): Asked<PageQuery>,
+    Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<CleanupsView>, Problem> {
+    let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
-    let mut cleanups = app
-        .catalog
-        .pending_cleanups(&caller.scope(), page.cursor()?, limit + 1)
-        .await
-        .map_err(VerbError::from)?;
+    let mut cleanups =
+        app.catalog.pending_cleanups(&scope, page.cursor()?, limit + 1).await.map_err(VerbError::from)?;
     let next_cursor = cut_page(&mut cleanups, limit, |cleanup| cleanup.id.to_string());
     Ok(Json(CleanupsView { cleanups: cleanups.into_iter().map(CleanupView::from).collect(), next_cursor }))
 }

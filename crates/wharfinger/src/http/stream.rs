@@ -111,6 +111,8 @@ impl Watcher {
                 match app.draining.run_until_cancelled(self.look(&app)).await {
                     Some(Ok(())) => drop(self.sent.remove("trouble")),
                     Some(Err(error)) => {
+                        // Whoever was told of trouble is told when it is over, also if nothing else has changed.
+                        self.sent.remove("dashboard");
                         self.offer("trouble", json!({ "detail": Problem::from(error).brief().1 }));
                     }
                     None => self.end("the server is stopping"),

@@ -1,6 +1,6 @@
 //! Dead letters: what will not be tried again unless a person says so.
 
-use wharfinger_backends::catalog::DeadLetter;
+use wharfinger_backends::catalog::{DeadLetter, Scope};
 use wharfinger_lifecycle::id::JobId;
 
 use crate::app::App;
@@ -11,11 +11,11 @@ pub const NAME: &str = "file-processing-dlq";
 
 pub async fn list(
     app: &App,
-    caller: &Caller,
+    scope: &Scope,
     before: Option<JobId>,
     limit: usize,
 ) -> Result<Vec<DeadLetter>, VerbError> {
-    Ok(app.catalog.dead_letters(&caller.scope(), before, limit).await?)
+    Ok(app.catalog.dead_letters(scope, before, limit).await?)
 }
 
 /// Sends a failed file through again, from the stage that stopped it.

@@ -2,6 +2,7 @@
 // without need, and what is cancelled leaves nothing.
 
 import { randomBytes } from "node:crypto";
+import { utimesSync } from "node:fs";
 import { api, check, ends, expect, fileOf, findFile, same, scenario, throttle, tokens, until } from "./stage.mjs";
 
 const SLOW = 400_000;
@@ -62,11 +63,7 @@ await scenario(async ({ open, context }) => {
   same(inits(second), 1, "one batch");
 
   // The browser has lost the bytes: the same file is asked for, and no other will do.
-  await throttle(second.page, SLOW);
-  const lost = randomBytes(2_000_000);
-  await second.drop("#drop", [fileOf("lost.bin", lost)]);
-  await moving(second, "lost.bin");
-  await second.page.evaluate(() => new Promise((resolve) => {
+  const loseBytes = () => second.page.evaluate(() => new Promise((resolve) => {
     const asked = indexedDB.open("wharfinger-uploads");
     asked.onsuccess = () => {
       const items = asked.result.transaction("items", "readwrite").objectStore("items");
@@ -77,23 +74,51 @@ await scenario(async ({ open, context }) => {
       };
     };
   }));
+  const writtenAt = (path, seconds) => (utimesSync(path, seconds, seconds), path);
+  await throttle(second.page, SLOW);
+  const lost = randomBytes(2_000_000);
+  await second.drop("#drop", [writtenAt(fileOf("lost.bin", lost), 1_700_000_000)]);
+  await moving(second, "lost.bin");
+  const { fileId: announced } = await findFile(tokens.user, "lost.bin");
+  await loseBytes();
   await second.page.reload();
   await row(second, "lost.bin").filter({ hasText: "choose the same file again" }).waitFor();
   await second.isOpenToAll("an upload without its bytes");
   const input = row(second, "lost.bin").locator("input[type=file]");
   await input.setInputFiles(fileOf("other.bin", "other"));
   await row(second, "lost.bin").filter({ hasText: "not the same file" }).waitFor();
-  await input.setInputFiles(fileOf("lost.bin", lost));
+  await input.setInputFiles(writtenAt(fileOf("lost.bin", lost), 1_700_000_000));
   await row(second, "lost.bin").locator(".badge.ok").waitFor();
-  same((await findFile(tokens.user, "lost.bin")).status, "ready", "lost.bin");
+  const { fileId: arrived, status } = await findFile(tokens.user, "lost.bin");
+  same([arrived, status], [announced, "ready"], "lost.bin, as it was announced");
+
+  // Of that name and size, but changed since: it is another file, and begun anew.
+  await throttle(second.page, SLOW);
+  await second.drop("#drop", [writtenAt(fileOf("changed.bin", randomBytes(2_000_000)), 1_700_000_000)]);
+  await moving(second, "changed.bin");
+  const { fileId: early } = await findFile(tokens.user, "changed.bin");
+  await loseBytes();
+  await second.page.reload();
+  await row(second, "changed.bin").filter({ hasText: "choose the same file again" }).waitFor();
+  await row(second, "changed.bin").locator("input[type=file]").setInputFiles(writtenAt(fileOf("changed.bin", randomBytes(2_000_000)), 1_700_000_060));
+  await row(second, "changed.bin").locator(".badge.ok").waitFor();
+  check((await findFile(tokens.user, "changed.bin")).fileId !== early, "changed.bin is announced anew");
+  same((await api(tokens.user, "GET", `/api/v2/files/${early}`)).status, 404, "and the earlier one is given up");
 
   // Cancelled on its way.
   await throttle(second.page, SLOW);
   const used = (await expect(tokens.user, "GET", "/api/v2/quota")).used;
-  await second.drop("#drop", [fileOf("never.bin", randomBytes(3_000_000))]);
+  await second.drop("#drop", [fileOf("never.bin", randomBytes(8_000_000))]);
   await moving(second, "never.bin");
   const { fileId } = await findFile(tokens.user, "never.bin");
+  // No is no, and it goes on meanwhile.
   await row(second, "never.bin").getByRole("button", { name: "Cancel" }).click();
+  await second.page.locator("dialog button", { hasText: "Go on" }).click();
+  await second.page.locator("dialog").waitFor({ state: "detached" });
+  same(await row(second, "never.bin").getAttribute("data-state"), "sending", "never.bin");
+  await row(second, "never.bin").getByRole("button", { name: "Cancel" }).click();
+  await second.page.locator("dialog button[type=submit]", { hasText: "Cancel the upload" }).click();
+  await second.page.locator(".toast", { hasText: "is cancelled" }).waitFor();
   await row(second, "never.bin").filter({ hasText: "Cancelled" }).waitFor();
   await until(async () => (await api(tokens.user, "GET", `/api/v2/files/${fileId}`)).status === 404, "it is deleted");
   same((await expect(tokens.user, "GET", "/api/v2/quota")).used, used, "its room is free again");

@@ -1,6 +1,6 @@
 // Each role sees what it may call and calls nothing else.
 
-import { check, put, ends, same, scenario, tokens } from "./stage.mjs";
+import { check, put, ends, same, scenario, tokens, until } from "./stage.mjs";
 
 const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/upkeep", "#/sweeps", "#/notifications"];
 const OPERATORS = /\/maintenance\/(sweeps|spool)|\/api\/v2\/tenants/;
@@ -37,6 +37,8 @@ await scenario(async ({ open }) => {
   await ready.filter({ hasText: "2" }).waitFor();
   await window.page.selectOption("#tenant", "acme");
   await ready.filter({ hasText: "1" }).waitFor();
+  const isAskedFor = (path) => window.requests.some((request) => request.url().includes(path) && request.url().includes("tenant=acme"));
+  for (const path of ["/api/v2/dlq?", "/maintenance/cleanup/pending?", "/uploads/orphans?"]) await until(() => isAskedFor(path), `${path} of acme alone`);
   await window.page.selectOption("#tenant", "");
   await ready.filter({ hasText: "2" }).waitFor();
 });

@@ -11,7 +11,7 @@ await scenario(async ({ open }) => {
 
   await page.fill("#token", "not a token");
   await page.keyboard.press("Enter");
-  check((await complaint.innerText()).includes("three parts"), "a word that is no token is told");
+  await complaint.filter({ hasText: "three parts" }).waitFor();
 
   // Made by somebody else: it reads well, and the server knows better.
   const [head, claims] = tokens.operator.split(".");
@@ -39,16 +39,38 @@ await scenario(async ({ open }) => {
   await window.signIn(tokens.user);
   same(new URL(page.url()).hash, "#/", "the token is out of the address at once");
   same(await page.locator("#who strong").innerText(), "ada", "the other one");
-  // An address with another token, opened in the same tab.
-  await page.evaluate((token) => (location.hash = `#token=${token}`), tokens.operator);
+  // An address with another token, opened in the same tab: anybody can make one, so it is asked. No is no.
+  const arrive = (token) => page.evaluate((given) => (location.hash = `#token=${given}`), token);
+  await arrive(tokens.operator);
+  await page.locator("#dialog-says", { hasText: "You are ada (acme · user)" }).waitFor();
+  check(!page.url().includes("token"), "nor is that token left in the address");
+  await page.keyboard.press("Escape");
+  await page.locator("dialog").waitFor({ state: "detached" });
+  same(await page.locator("#who strong").innerText(), "ada", "still the same");
+  await arrive(tokens.operator);
+  await page.locator("dialog button[type=submit]", { hasText: "Sign in as olga" }).click();
   await page.locator("#who strong", { hasText: "olga" }).waitFor();
+
+  // Addresses that cannot be read: the page stands, and says so.
+  await arrive("%E0%A4%A");
+  await page.locator(".toast.bad", { hasText: "The token in the address is not taken" }).waitFor();
+  same(await page.locator("#who strong").innerText(), "olga", "and nobody else");
+  window.allow(/^4\d\d GET .*\/api\/v2\/files\//, /console: Failed to load resource.*\/api\/v2\/files\//);
+  await page.evaluate(() => (location.hash = "#/files/%E0%A4%A"));
+  await page.locator("main h1", { hasText: "File" }).waitFor();
+  await page.reload();
+  await page.locator("main h1", { hasText: "File" }).waitFor();
 
   // A token that ends while the page is open.
   const brief = mint("acme", "brief", "user", "12s");
-  await page.evaluate((token) => (location.hash = `#token=${token}`), brief);
+  await arrive(brief);
+  await page.locator("dialog button[type=submit]").click();
   await page.locator("#who strong", { hasText: "brief" }).waitFor();
   await complaint.filter({ hasText: "Your token is over" }).waitFor();
   await page.fill("#token", brief);
   await page.keyboard.press("Enter");
-  check((await complaint.innerText()).includes("over"), "nor is it let in again");
+  await complaint.filter({ hasText: "This token is over. Ask for a new one." }).waitFor();
+  await page.fill("#token", "nor this");
+  await page.keyboard.press("Enter");
+  await complaint.filter({ hasText: "three parts" }).waitFor();
 });

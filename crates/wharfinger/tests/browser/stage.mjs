@@ -141,10 +141,11 @@ export class Window {
     await dialog.waitFor();
     const said = await dialog.locator("#dialog-says").innerText();
     check(said.length > 20, `the dialog says what will happen: ${said}`);
-    const before = await page.locator(".toast").count();
+    const numbers = () => page.locator(".toast").evaluateAll((toasts) => toasts.map((toast) => Number(toast.dataset.number)));
+    const before = Math.max(0, ...(await numbers()));
     await dialog.locator("button[type=submit]").click();
-    await page.locator(".toast").nth(before).waitFor();
-    const toast = page.locator(".toast").nth(before);
+    const number = await until(async () => (await numbers()).find((fresh) => fresh > before), "the outcome is told");
+    const toast = page.locator(`.toast[data-number="${number}"]`);
     return { said, outcome: await toast.innerText(), isBad: (await toast.getAttribute("class")).includes("bad") };
   }
 

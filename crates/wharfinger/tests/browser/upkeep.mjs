@@ -63,11 +63,26 @@ await scenario(async ({ open }) => {
   // A proxy lets no stream through: the page says so, and shows what is so all the same.
   const cut = await open();
   cut.allow(/\/api\/v2\/stream/);
-  await cut.page.route("**/api/v2/stream*", (route) => route.abort());
+  let isHeldBack = false;
+  await cut.page.route("**/api/v2/stream*", (route) => (isHeldBack ? undefined : route.abort()));
   await cut.page.goto(`${base}/#token=${tokens.operator}`);
   await cut.page.locator("#line", { hasText: "Not connected" }).waitFor();
   await cut.page.locator('[data-status="ready"] .step-count', { hasText: "1" }).waitFor();
   await cut.page.locator('[data-problem="line"]').waitFor();
+  // Nor does it say that all is well while it tries again and nothing comes: it asks without the stream.
+  await cut.page.evaluate(() => {
+    globalThis.wasGreen = false;
+    const look = () => (globalThis.wasGreen ||= document.querySelector(".verdict.ok, #line.ok") !== null);
+    new MutationObserver(look).observe(document.getElementById("app"), { subtree: true, childList: true, attributes: true });
+  });
+  isHeldBack = true;
+  const count = (path) => cut.requests.filter((request) => request.url().includes(path)).length;
+  const tried = count("/api/v2/stream");
+  await until(() => count("/api/v2/stream") > tried, "the stream is tried again");
+  const asked = count("/uploads/dashboard");
+  await until(() => count("/uploads/dashboard") > asked, "the figures are asked for");
+  await cut.page.locator('[data-problem="line"]').waitFor();
+  same(await cut.page.evaluate(() => globalThis.wasGreen), false, "whether it was green in between");
 
   // The line breaks and comes back: the page says both, and is up to date again by itself.
   window.allow(/ERR_INTERNET_DISCONNECTED/, /net::ERR_/);
@@ -77,7 +92,7 @@ await scenario(async ({ open }) => {
   // Chromium lets a stream that is open go on: another look at it is what breaks.
   await page.selectOption("#tenant", "acme");
   await line.filter({ hasText: "Not connected" }).waitFor();
-  await page.locator('[data-problem="line"], .verdict').first().waitFor();
+  await page.locator('[data-problem="line"]').waitFor();
   const id = await put(tokens.user, "meanwhile.txt", "m");
   await ends(tokens.user, id, "ready");
   await page.context().setOffline(false);

@@ -38,10 +38,24 @@ await scenario(async ({ open }) => {
   same([ledger.status, ledger.size, ledger.contentType], ["ready", text.length, "text/plain"], "what the server has");
   same((await expect(tokens.user, "GET", "/api/v2/quota")).reserved, 0, "nothing is left reserved");
 
+  // Beside the box: the page stays.
+  const isStopped = await page.evaluate(() => {
+    const dataTransfer = new DataTransfer();
+    dataTransfer.items.add(new File(["x"], "beside.txt"));
+    const event = new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer });
+    document.querySelector("h1").dispatchEvent(event);
+    return event.defaultPrevented;
+  });
+  check(isStopped, "a file that is dropped beside the box is not opened in place of the page");
+
   // Several at once are one batch, and names are only ever text.
+  window.requests.length = 0;
   await window.drop("#drop", [fileOf(HOSTILE, "a name"), fileOf("bill.md", "# Bill\nTen sacks."), fileOf("empty.txt", "")]);
   for (const name of [HOSTILE, "bill.md", "empty.txt"]) await page.locator(".upload .name", { hasText: name }).waitFor();
   await until(async () => (await page.locator('.upload[data-state="done"]').count()) === 4, "all are through");
+  const calls = window.requests.map((request) => `${request.method()} ${new URL(request.url()).pathname}`);
+  const lastConfirm = calls.findLastIndex((call) => call.endsWith("/confirm"));
+  check(!calls.slice(0, lastConfirm).some((call) => call.startsWith("GET /api/v2/batches/")), "the batch is not asked for while something of it is left to send");
   const hostile = await findFile(tokens.user, HOSTILE);
   check(hostile.batchId, "of a batch");
   const batch = await until(async () => {
@@ -54,7 +68,7 @@ await scenario(async ({ open }) => {
   // A folder with one inside: each file has its name, and its path beside it.
   mkdirSync(join(place, "trip/day-1"), { recursive: true });
   await window.drop("#drop", [(fileOf("trip/log.txt", "Cast off."), fileOf("trip/day-1/notes.txt", "Fog."), join(place, "trip"))]);
-  await page.locator('.upload[data-name="notes.txt"] .badge.ok').waitFor();
+  for (const name of ["log.txt", "notes.txt"]) await page.locator(`.upload[data-name="${name}"] .badge.ok`).waitFor();
   same((await findFile(tokens.user, "notes.txt")).metadata, { path: "trip/day-1/notes.txt" }, "where it was");
   for (const name of ["log.txt", "notes.txt"]) await expect(tokens.user, "DELETE", `/api/v2/files/${(await findFile(tokens.user, name)).fileId}`);
 
@@ -98,6 +112,14 @@ await scenario(async ({ open }) => {
   await page.keyboard.press("Enter");
   await page.locator(".hits .name", { hasText: "bill.md" }).waitFor();
 
+  // A server that is busy for a moment, and a line that breaks: it is tried again.
+  window.allow(/^503 POST .*\/files\/init/, /console: Failed to load resource.*503/, /(failed: POST|console:).*\/confirm/);
+  await page.route("**/api/v2/files/init", (route) => route.fulfill({ status: 503, headers: { "retry-after": "1" }, contentType: "application/problem+json", body: JSON.stringify({ code: "unavailable", detail: "busy" }) }), { times: 1 });
+  await page.route("**/confirm", (route) => route.abort("connectionreset"), { times: 1 });
+  await window.go("#/upload");
+  await window.drop("#drop", [fileOf("patient.txt", "Waits.")]);
+  await page.locator('.upload[data-name="patient.txt"] .badge.ok').waitFor();
+
   // Words of a refusal are words.
   await expect(tokens.operator, "PUT", "/api/v2/tenants/acme/quota", { limit: 1000 });
   await window.go("#/upload");
@@ -105,6 +127,11 @@ await scenario(async ({ open }) => {
   await window.drop("#drop", [fileOf("large.txt", "x".repeat(5000))]);
   const large = page.locator('.upload[data-name="large.txt"]');
   await large.locator(".wrong").filter({ hasText: "not enough room: 4.88 KiB were asked for" }).waitFor();
+  // It is there after a reload, and not begun again unasked.
+  window.requests.length = 0;
+  await page.reload();
+  await large.locator(".wrong").filter({ hasText: "not enough room" }).waitFor();
+  same(window.requests.filter((request) => request.url().endsWith("/files/init")).length, 0, "announced by the reload");
   await expect(tokens.operator, "PUT", "/api/v2/tenants/acme/quota", { limit: 1_000_000 });
   await large.getByRole("button", { name: "Try again: large.txt" }).click();
   await large.locator(".badge.ok").waitFor();

@@ -36,6 +36,19 @@ impl Bucket {
         Ok(Bucket { store, prefix, shown, place })
     }
 
+    /// What tells it from all others, of other accounts and machines too.
+    pub(super) fn identity(&self) -> String {
+        let place = match &self.place {
+            BlobPlace::S3(options) => format!("{:?} {:?}", options.endpoint, options.region),
+            BlobPlace::Azure(options) => format!("{} {:?}", options.account, options.endpoint),
+            BlobPlace::Gcs(_) => String::new(),
+            BlobPlace::Disk(folder) => {
+                format!("{:?}", folder.canonicalize().unwrap_or_else(|_| folder.clone()))
+            }
+        };
+        format!("{} {place}", self.shown)
+    }
+
     /// A name that the store can be asked for. In a folder there are fewer than in a bucket.
     pub(super) fn key(&self, text: &str) -> Option<ObjectKey> {
         let is_path = self.place.folder().is_none() || text.split('/').all(|part| !part.is_empty());
@@ -74,6 +87,15 @@ impl Bucket {
 
     /// A mark in a folder above what is looked at: what is below is that Wharfinger's.
     pub(super) async fn mark_above(&self) -> Result<Option<String>, BlobError> {
+        // A folder may lie within a store, at any depth.
+        if let Some(root) = self.place.folder() {
+            let root = root.canonicalize().unwrap_or_else(|_| root.clone());
+            for folder in root.ancestors() {
+                if DiskStore::mark(folder)?.is_some() {
+                    return Ok(Some(folder.join(ObjectKey::mark().as_str()).display().to_string()));
+                }
+            }
+        }
         let folders = self.prefix.match_indices('/').map(|(at, _)| &self.prefix[..=at]);
         for folder in std::iter::once("").chain(folders) {
             let mark = format!("{folder}{}", ObjectKey::mark());

@@ -16,13 +16,15 @@ use wharfinger_reconcile::{Count, Entry, Times};
 use super::super::{Failure, failed};
 use super::Arguments;
 use super::bucket::Bucket;
+use super::disguise;
 use super::progress::Progress;
 use super::state::State;
 use crate::clock::{Clock, rfc3339};
 use crate::config::format_size;
 
 const HEADS_AT_ONCE: usize = 32;
-const BATCH_MAX: usize = 1_000;
+/// Few, so that not much time goes by between the last look and the end.
+const BATCH_MAX: usize = 100;
 const SAMPLES_SHOWN: usize = 10;
 
 /// How far it has come.
@@ -54,6 +56,18 @@ pub(super) async fn refusal(
         return Ok(Some(format!(
             "nothing was deleted: {mark} says that a Wharfinger keeps its files here, and this list is not its catalog. \
              Its orphans are deleted by `wharfinger sweep orphan-cleanup`"
+        )));
+    }
+    if state.at.list.unstripped > 0 {
+        return Ok(Some(format!(
+            "nothing was deleted: {} keys of the list do not begin with --strip-prefix, and their objects would go",
+            state.at.list.unstripped
+        )));
+    }
+    if let Some((orphan, missing)) = disguise::find(state).map_err(failed)? {
+        return Ok(Some(format!(
+            "nothing was deleted: the object {orphan:?}, which no key answers for, and the key {missing:?}, which has no \
+             object, differ only in how they are written. Write the list as the bucket does, or leave that key out"
         )));
     }
     let (orphans, listed) = (tally.orphans.objects, tally.listed.objects);
@@ -120,12 +134,23 @@ pub(super) async fn run(
     let all = state.at.tally.orphans.objects.max(1);
     let mut done = at.deleted.objects + at.gone + at.changed + at.unnamable + at.failed;
     loop {
-        let batch = next(&mut orphans, batch_max, &mut at.offset).map_err(failed)?;
+        let mut offset = at.offset;
+        let batch = next(&mut orphans, batch_max, &mut offset).map_err(failed)?;
         if batch.is_empty() {
             break;
         }
-        done += batch.len() as u64;
-        for (orphan, outcome) in delete(bucket, batch, state.at.tally.times()).await {
+        let outcomes = delete(bucket, batch, state.at.tally.times()).await;
+        // A store that is away spends nothing: the same batch is tried again by the same command.
+        if let Some(away) = outcomes.iter().find_map(|(_, outcome)| outcome.away())
+            && !outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Deleted))
+        {
+            return Err(Failure::Failed(format!(
+                "the store does not answer ({away}): the same command goes on from here"
+            )));
+        }
+        at.offset = offset;
+        done += outcomes.len() as u64;
+        for (orphan, outcome) in outcomes {
             at.count(&orphan, &outcome);
             let line = json!({
                 "key": orphan.key, "size": orphan.size, "modifiedAt": orphan.modified_at.map(rfc3339),
@@ -168,21 +193,34 @@ enum Outcome {
     Changed,
     Unnamable,
     Failed(String),
+    /// The store did not answer for it.
+    Away(String),
 }
 
 impl Outcome {
+    fn away(&self) -> Option<&str> {
+        if let Outcome::Away(error) = self { Some(error) } else { None }
+    }
+
+    fn of_error(error: &BlobError) -> Outcome {
+        match error.is_retryable() {
+            true => Outcome::Away(error.to_string()),
+            false => Outcome::Failed(error.to_string()),
+        }
+    }
+
     fn word(&self) -> &'static str {
         match self {
             Outcome::Deleted => "deleted",
             Outcome::Gone => "gone",
             Outcome::Changed => "changed",
             Outcome::Unnamable => "unnamable",
-            Outcome::Failed(_) => "failed",
+            Outcome::Failed(_) | Outcome::Away(_) => "failed",
         }
     }
 
     fn error(&self) -> Option<&str> {
-        if let Outcome::Failed(error) = self { Some(error) } else { None }
+        if let Outcome::Failed(error) | Outcome::Away(error) = self { Some(error) } else { None }
     }
 }
 
@@ -193,7 +231,7 @@ impl Deletion {
             Outcome::Gone => self.gone += 1,
             Outcome::Changed => self.changed += 1,
             Outcome::Unnamable => self.unnamable += 1,
-            Outcome::Failed(_) => self.failed += 1,
+            Outcome::Failed(_) | Outcome::Away(_) => self.failed += 1,
         }
     }
 }
@@ -216,7 +254,7 @@ async fn delete(bucket: &Bucket, batch: Vec<Entry>, times: Times) -> Vec<(Entry,
             Err(outcome) => outcome,
             Ok(_) => match answers.next() {
                 Some(Ok(())) => Outcome::Deleted,
-                Some(Err(error)) => Outcome::Failed(error.to_string()),
+                Some(Err(error)) => Outcome::of_error(&error),
                 None => Outcome::Failed("the store did not answer for it".into()),
             },
         };
@@ -231,7 +269,7 @@ async fn look(bucket: &Bucket, orphan: &Entry, times: Times) -> Result<ObjectKey
     let meta = match bucket.store.head(&key, None).await {
         Ok(meta) => meta,
         Err(BlobError::NotFound) => return Err(Outcome::Gone),
-        Err(error) => return Err(Outcome::Failed(error.to_string())),
+        Err(error) => return Err(Outcome::of_error(&error)),
     };
     // Heads tell whole seconds.
     let seconds = |at: Option<i64>| at.map(|at| at.div_euclid(1_000));

@@ -41,8 +41,10 @@ pub(super) struct Spelling {
 pub(super) struct KeyList {
     pub(super) entries: u64,
     pub(super) duplicates: u64,
-    /// Keys that do not lie below the prefix, or do not begin with what was to be stripped.
+    /// Keys that do not lie below the prefix: their objects are not looked at either.
     pub(super) outside: u64,
+    /// Keys that do not begin with what was to be stripped: whose they are is not known, and their objects may well be here.
+    pub(super) unstripped: u64,
     /// Rows without a key.
     pub(super) skipped: u64,
     pub(super) was_in_order: bool,
@@ -73,6 +75,11 @@ pub(super) fn list_at(path: &Path, is_null: bool, column: Option<&str>) -> Resul
 }
 
 impl Source {
+    /// Whether all of it can be told from a part of it: what comes by a pipe may have been cut off.
+    pub(super) fn is_whole(&self) -> bool {
+        !matches!(self, Source::File { path, .. } if path.as_os_str() == STDIN)
+    }
+
     /// What makes two lists the same: an interrupted comparison goes on only with the same. Standard input never is.
     pub(super) fn identity(&self) -> String {
         match self {
@@ -91,16 +98,24 @@ impl Source {
     }
 }
 
+/// What a key of the list is in the bucket.
+#[derive(Debug, PartialEq, Eq)]
+enum Spelt {
+    Key(String),
+    Outside,
+    Unstripped,
+}
+
 impl Spelling {
-    /// None for a key that lies elsewhere.
-    fn apply(&self, key: String) -> Result<Option<String>, String> {
-        let Some(rest) = key.strip_prefix(&self.strip_prefix) else { return Ok(None) };
+    fn apply(&self, key: String) -> Result<Spelt, String> {
+        let Some(rest) = key.strip_prefix(&self.strip_prefix) else { return Ok(Spelt::Unstripped) };
         let rest = match self.is_percent_encoded {
             true => percent_decoded(rest).ok_or_else(|| format!("{key:?} is not percent-encoded text"))?,
             false => rest.to_owned(),
         };
         let full = if self.key_prefix.is_empty() { rest } else { format!("{}{rest}", self.key_prefix) };
-        Ok(Some(full).filter(|full| full.starts_with(&self.below) && !full.is_empty()))
+        let is_below = full.starts_with(&self.below) && !full.is_empty();
+        Ok(if is_below { Spelt::Key(full) } else { Spelt::Outside })
     }
 }
 
@@ -117,7 +132,7 @@ pub(super) async fn read(
     progress.phase("reading keys", "keys");
     let mut as_of = bucket.store.now();
     let mut sorter = Sorter::new(&state.sorting()).map_err(failed)?;
-    let (mut read, mut outside, mut problem) = (0u64, 0u64, None);
+    let (mut read, mut outside, mut unstripped, mut problem) = (0u64, 0u64, 0u64, None);
     let mut sink = |entry: Entry| -> io::Result<()> {
         read += 1;
         if read.is_multiple_of(TELL_EVERY) {
@@ -128,9 +143,13 @@ pub(super) async fn read(
             }
         }
         match spelling.apply(entry.key) {
-            Ok(Some(key)) => sorter.push(Entry { key, size: entry.size, modified_at: None }),
-            Ok(None) => {
+            Ok(Spelt::Key(key)) => sorter.push(Entry { key, size: entry.size, modified_at: None }),
+            Ok(Spelt::Outside) => {
                 outside += 1;
+                Ok(())
+            }
+            Ok(Spelt::Unstripped) => {
+                unstripped += 1;
                 Ok(())
             }
             Err(misspelt) => {
@@ -147,12 +166,23 @@ pub(super) async fn read(
             let shown = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
             let file = File::open(path).map_err(shown)?;
             as_of = as_of.min(made_at(&file, as_of).unwrap_or(as_of));
-            tokio::task::block_in_place(|| read_list(file, format, &mut sink))
+            let stamp = || file.metadata().and_then(|meta| Ok((meta.len(), meta.modified()?)));
+            let before = stamp().map_err(shown)?;
+            let passed = tokio::task::block_in_place(|| read_list(&file, format, &mut sink));
+            if stamp().map_err(shown)? != before {
+                let problem = "is being written: a list must be whole before it is read";
+                return Err(Failure::Failed(format!("{} {problem}", path.display())));
+            }
+            passed
         }
         Source::Query { database, query } => read_query(database, query, &mut sink).await,
         Source::Inventory(manifest) => {
             let (created_at, passed) = read_inventory(flags, manifest, None, state, &mut sink).await?;
-            as_of = created_at.map_or(as_of, |created_at| as_of.min(created_at));
+            let Some(created_at) = created_at else {
+                let problem = "does not say when it was made (creationTimestamp)";
+                return Err(Failure::Failed(format!("{manifest} {problem}")));
+            };
+            as_of = as_of.min(created_at);
             passed
         }
     };
@@ -162,7 +192,7 @@ pub(super) async fn read(
     let passed = passed.map_err(failed)?;
     let Sorted { entries, duplicates, was_in_order, .. } =
         tokio::task::block_in_place(|| sorter.finish(&state.keys())).map_err(failed)?;
-    Ok(KeyList { entries, duplicates, outside, skipped: passed.skipped, was_in_order, as_of })
+    Ok(KeyList { entries, duplicates, outside, unstripped, skipped: passed.skipped, was_in_order, as_of })
 }
 
 /// When a file was written, by the store's clock: the list in it is as old.
@@ -216,10 +246,10 @@ mod tests {
             below: "images/a/".into(),
         };
         let apply = |key: &str| spelling.apply(key.into());
-        assert_eq!(apply("/a/%C3%BC+%2B"), Ok(Some("images/a/ü++".into())));
-        assert_eq!(apply("a/b"), Ok(None));
-        assert_eq!(apply("/b/c"), Ok(None));
-        assert_eq!(apply("/a/"), Ok(Some("images/a/".into())));
+        assert_eq!(apply("/a/%C3%BC+%2B"), Ok(Spelt::Key("images/a/ü++".into())));
+        assert_eq!(apply("a/b"), Ok(Spelt::Unstripped));
+        assert_eq!(apply("/b/c"), Ok(Spelt::Outside));
+        assert_eq!(apply("/a/"), Ok(Spelt::Key("images/a/".into())));
         assert!(apply("/a/100%").is_err());
     }
 }

@@ -48,6 +48,8 @@ impl Progress {
         (self.phase, self.noun, self.first) = (phase, noun, None);
         (self.started, self.told) = (Instant::now(), Instant::now());
         if let How::Bar(bar) = &self.how {
+            // It may have made room for a question.
+            bar.reset();
             bar.set_prefix(phase);
             bar.set_position(0);
             bar.set_message("");

@@ -52,6 +52,7 @@ impl<'s> Report<'s> {
                 "count": at.list.entries,
                 "duplicates": at.list.duplicates,
                 "outside": at.list.outside,
+                "unstripped": at.list.unstripped,
                 "skipped": at.list.skipped,
                 "asOf": rfc3339(at.list.as_of),
             },
@@ -165,6 +166,7 @@ impl<'s> Report<'s> {
         };
         note(list.duplicates, "keys were in the list more than once");
         note(list.outside, "keys of the list lie outside and were left out");
+        note(list.unstripped, "keys of the list do not begin with --strip-prefix and were left out");
         note(list.skipped, "rows of the list were without a key");
         note(tally.folders, "empty objects stand for folders and were left alone");
         note(tally.resized.objects, "objects have another size than the list says");

@@ -157,6 +157,11 @@ impl State {
         Ok(())
     }
 
+    /// Orphans and missing keys by their bare names.
+    pub(super) fn bare(&self) -> [PathBuf; 2] {
+        ["bare-orphans", "bare-missing"].map(|name| self.folder.join(name))
+    }
+
     pub(super) fn sorting(&self) -> PathBuf {
         self.folder.join("sorting")
     }
@@ -246,7 +251,16 @@ impl State {
         };
         // First, for without it nothing else means anything.
         absent_is_fine(fs::remove_file(self.folder.join(CHECKPOINT)))?;
-        for name in ["checkpoint.next", "keys", "objects", "orphans", "missing", "still-missing"] {
+        for name in [
+            "checkpoint.next",
+            "keys",
+            "objects",
+            "orphans",
+            "missing",
+            "still-missing",
+            "bare-orphans",
+            "bare-missing",
+        ] {
             absent_is_fine(fs::remove_file(self.folder.join(name)))?;
         }
         absent_is_fine(fs::remove_dir_all(self.sorting()))
@@ -266,6 +280,7 @@ impl Checkpoint {
             entries: 0,
             duplicates: 0,
             outside: 0,
+            unstripped: 0,
             skipped: 0,
             was_in_order: true,
             as_of: begun_at,

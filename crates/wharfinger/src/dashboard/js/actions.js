@@ -7,7 +7,7 @@ import { toast } from "./toasts.js";
 const underWay = new Set();
 
 /** Asks in a dialog; answers what was typed (or true), or null for "no". */
-function ask({ title, says, verb, isDanger = false, field = null }) {
+export function ask({ title, says, verb, no = "Cancel", isDanger = false, field = null }) {
   return new Promise((resolve) => {
     const input = field && h("input", { id: "dialog-field", name: "field", value: field.value, required: true, autocomplete: "off", "aria-describedby": "dialog-wrong" });
     const wrong = h("p", { id: "dialog-wrong", class: "wrong", role: "alert" });
@@ -32,7 +32,7 @@ function ask({ title, says, verb, isDanger = false, field = null }) {
         input,
         field && wrong,
         h("div", { class: "buttons" },
-          h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
+          h("button", { type: "button", onclick: () => dialog.close() }, no),
           h("button", { type: "submit", class: isDanger ? "danger" : "primary", autofocus: !isDanger && !field }, verb))));
     dialog.addEventListener("close", () => {
       dialog.remove();

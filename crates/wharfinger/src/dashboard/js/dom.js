@@ -30,16 +30,16 @@ const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute
 const isAlike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
 
 function morphAttributes(old, fresh) {
+  // What its reader has opened stays open, and what was closed stays closed.
+  const isTheirs = (name) => name === "open" && old.nodeName === "DETAILS";
   for (const { name, value } of [...fresh.attributes]) {
-    if (old.getAttribute(name) === value) continue;
+    if (old.getAttribute(name) === value || isTheirs(name)) continue;
     // The policy stops what comes as an attribute, and lets pass what is set as a property.
     if (name === "style") old.style.cssText = fresh.style.cssText;
     else old.setAttribute(name, value);
   }
   for (const { name } of [...old.attributes]) {
-    // What its reader has opened stays open.
-    const isTheirs = name === "open" && old.nodeName === "DETAILS";
-    if (!fresh.hasAttribute(name) && !isTheirs) old.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && !isTheirs(name)) old.removeAttribute(name);
   }
   for (const handler of HANDLERS) if (old[handler] !== fresh[handler]) old[handler] = fresh[handler];
 }
@@ -57,7 +57,14 @@ function morph(old, fresh) {
 /** Makes the children of `parent` like the fresh ones, keeping every node that stands for the same thing. */
 export function morphChildren(parent, fresh) {
   const keyed = new Map();
-  for (const child of parent.childNodes) if (keyOf(child)) keyed.set(keyOf(child), child);
+  const wanted = new Set(fresh.map(keyOf));
+  for (const child of [...parent.childNodes]) {
+    const key = keyOf(child);
+    if (!key) continue;
+    // What goes away goes first: then what stays need not be moved past it, and a moved node loses the focus.
+    if (wanted.has(key)) keyed.set(key, child);
+    else child.remove();
+  }
   let here = parent.firstChild;
   for (const node of fresh) {
     const key = keyOf(node);
@@ -83,13 +90,18 @@ export function morphChildren(parent, fresh) {
   }
 }
 
-/** As `morphChildren`; where the focused thing goes away, its section's heading gets the focus and not nobody. */
+/** As `morphChildren`; what was moved keeps the focus, and where the focused thing goes away, its section's heading gets
+ *  it and not nobody. */
 export function show(parent, fresh) {
   const active = parent.contains(document.activeElement) ? document.activeElement : null;
   const chain = [];
   for (let node = active?.parentElement; node; node = node.parentElement) chain.push(node);
   morphChildren(parent, fresh.flat(Infinity).filter((node) => node instanceof Node));
-  if (!active || active.isConnected) return;
+  if (!active) return;
+  if (active.isConnected) {
+    if (document.activeElement === document.body) active.focus({ preventScroll: true });
+    return;
+  }
   const home = chain.filter((node) => node.isConnected).map((node) => node.querySelector("h1, h2, h3")).find(Boolean);
   if (!home) return;
   home.setAttribute("tabindex", "-1");

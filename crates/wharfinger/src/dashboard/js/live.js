@@ -12,7 +12,7 @@ const LOOK_AGAIN_MS = 30_000;
 const NOTICES_MAX = 50;
 
 const empty = () => ({
-  line: "connecting", tenant: "", dashboard: null, trend: null, quota: null, cleanups: null, sweeps: null, spool: null,
+  line: "connecting", isCut: false, tenant: "", dashboard: null, trend: null, quota: null, cleanups: null, sweeps: null, spool: null,
   trouble: "", stuck: null, letters: null, orphans: null, pendingCleanups: null, notices: null, tenants: null, readiness: null, errors: {},
 });
 
@@ -48,12 +48,16 @@ function list(name, path, { read = (answer) => answer, mayAsk = () => true, paus
     lastAt = Date.now();
     const asker = current();
     if (!asker || !mayAsk()) return;
+    // Where the path names a tenant, an answer that comes after another was chosen is about the wrong one.
+    const { tenant } = live;
+    const isStale = () => current() !== asker || (typeof path === "function" && live.tenant !== tenant);
     try {
       const answer = await get(typeof path === "function" ? path() : path);
-      if (current() !== asker) return;
+      if (isStale()) return;
       live[name] = read(answer);
       delete live.errors[name];
     } catch (error) {
+      if (isStale()) return;
       live.errors[name] = error.message;
     }
     tell();
@@ -68,12 +72,14 @@ function list(name, path, { read = (answer) => answer, mayAsk = () => true, paus
 
 export const refetch = {
   stuck: list("stuck", () => `/api/v2/uploads/stuck?limit=100${ofTenant("&")}`),
-  letters: list("letters", "/api/v2/dlq?limit=100"),
+  letters: list("letters", () => `/api/v2/dlq?limit=100${ofTenant("&")}`),
   orphans: list("orphans", () => `/api/v2/uploads/orphans${ofTenant("?")}`),
-  pendingCleanups: list("pendingCleanups", "/api/v1/maintenance/cleanup/pending?limit=100", { mayAsk: isKeeper }),
+  cleanups: list("cleanups", () => `/api/v1/maintenance/cleanup/status${ofTenant("?")}`, { mayAsk: isKeeper }),
+  pendingCleanups: list("pendingCleanups", () => `/api/v1/maintenance/cleanup/pending?limit=100${ofTenant("&")}`, { mayAsk: isKeeper }),
   notices: list("notices", `/api/v2/notifications?limit=${NOTICES_MAX}`, { read: (answer) => answer.notifications }),
   tenants: list("tenants", "/api/v2/tenants?limit=1000", { mayAsk: isOperator, pauseMs: TENANTS_MS_MIN }),
   sweeps: list("sweeps", "/api/v2/maintenance/sweeps", { mayAsk: isOperator }),
+  spool: list("spool", "/api/v2/maintenance/spool", { mayAsk: isOperator }),
   dashboard: list("dashboard", () => `/api/v2/uploads/dashboard${ofTenant("?")}`),
   trend: list("trend", () => `/api/v2/uploads/trend${ofTenant("?")}`),
   quota: list("quota", "/api/v2/quota"),
@@ -87,11 +93,19 @@ export function setQuota(fresh) {
 
 /** Where no stream comes through (a proxy may hold it back) the figures are asked for now and then. */
 function askWithoutStream() {
-  refetch.dashboard();
+  refetch.dashboard().then(() => live.dashboard?.stuckFiles && refetch.stuck());
   refetch.trend();
   refetch.quota();
   refetch.letters();
+  refetch.cleanups();
+  refetch.pendingCleanups();
   refetch.sweeps();
+  refetch.spool();
+}
+
+/** What could not be had the last time. */
+function askAgain() {
+  for (const name of Object.keys(live.errors)) refetch[name]?.();
 }
 
 async function lookAtReadiness() {
@@ -137,24 +151,38 @@ function connect() {
   close = listen(
     `/api/v2/stream${ofTenant("?")}`,
     (name, data) => {
+      delete live.errors[name];
       hears[name]?.(data);
       tell();
     },
     (line) => {
-      const wasAway = live.line === "away";
+      if (line === "live" && live.isCut) {
+        // Notices that came while nobody listened are not sent again.
+        refetch.notices();
+        askAgain();
+      }
       live.line = line;
-      // Notices that came while nobody listened are not sent again.
-      if (line === "live" && wasAway) refetch.notices();
-      if (line === "away") askWithoutStream();
+      if (line === "live") live.isCut = false;
+      if (line === "away") doWithout();
       tell();
     },
+    doWithout,
   );
+}
+
+/** The line is lost until an event comes through, however often it is tried meanwhile. */
+function doWithout() {
+  live.isCut = true;
+  askWithoutStream();
+  tell();
 }
 
 export function begin() {
   Object.assign(live, empty());
   connect();
   const look = () => {
+    if (live.isCut) askWithoutStream();
+    askAgain();
     refetch.orphans();
     if (live.dashboard?.stuckFiles) refetch.stuck();
     if (isOperator()) refetch.tenants();
@@ -174,7 +202,9 @@ export function end() {
 /** An operator looks at one tenant, or at all of them ("") again. */
 export function lookAt(tenant) {
   close();
-  Object.assign(live, { tenant, dashboard: null, trend: null, stuck: null, orphans: null });
+  const unknown = { dashboard: null, trend: null, quota: null, stuck: null, letters: null, orphans: null, cleanups: null, pendingCleanups: null };
+  Object.assign(live, { tenant, ...unknown });
+  for (const name of Object.keys(unknown)) delete live.errors[name];
   connect();
   refetch.orphans();
   tell();

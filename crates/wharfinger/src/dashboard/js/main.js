@@ -1,5 +1,6 @@
 // The frame of the page: who is here, where they are, and drawing again when something has changed.
 
+import { ask } from "./actions.js";
 import { expire, now, whenSignedOut } from "./api.js";
 import { h, show } from "./dom.js";
 import { filePage } from "./file.js";
@@ -10,10 +11,11 @@ import { notices } from "./notices.js";
 import { overview } from "./overview.js";
 import { problems } from "./problems.js";
 import { recovery } from "./recovery.js";
-import { current, isOperator, resume, signOut } from "./session.js";
+import { current, fromAddress, isOperator, read, resume, signIn, signOut } from "./session.js";
 import { signInPage } from "./signin.js";
 import { sweeps } from "./sweeps.js";
 import { applyTheme, themeSwitch } from "./theme.js";
+import { toast } from "./toasts.js";
 import { upload } from "./upload.js";
 import { upkeep } from "./upkeep.js";
 import * as uploads from "./uploads.js";
@@ -30,9 +32,18 @@ let argument = "";
 let drawing = 0;
 let drawnAt = 0;
 
+/** An address is whatever somebody typed. */
+function plain(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function route() {
   const [name = "", wanted = ""] = location.hash.replace(/^#\/?/, "").split("/");
-  if (name === "files" && wanted) return [filePage, decodeURIComponent(wanted)];
+  if (name === "files" && wanted) return [filePage, plain(wanted)];
   const found = PAGES[name] ?? overview;
   return [found === sweeps && !isOperator() ? overview : found, ""];
 }
@@ -75,7 +86,7 @@ function tenantPicker() {
 
 function header() {
   const { user, tenant, role, expiresAt } = current();
-  const [kind, word] = LINES[live.line];
+  const [kind, word] = LINES[live.isCut ? "away" : live.line];
   const leave = () => {
     signOut();
     leavePage();
@@ -101,7 +112,7 @@ function drawNow() {
   if (!current()) return show(app, [signInPage(enter)]);
   const content = page.render(argument).flat(Infinity).filter((node) => node instanceof Node);
   const name = page === filePage ? content.find((node) => node.classList?.contains("file-head"))?.querySelector("h1")?.textContent ?? "File" : page.title;
-  const trouble = live.dashboard ? problems().length : 0;
+  const trouble = live.dashboard || live.isCut ? problems().length : 0;
   document.title = `${trouble ? `(${trouble}) ` : ""}${name} · Wharfinger`;
   const main = h("main", { id: "main", tabindex: "-1", "data-key": `page-${page.title}-${argument}` }, content);
   return show(app, [header(), main]);
@@ -129,6 +140,33 @@ function leavePage() {
   document.getElementById("token")?.focus();
 }
 
+/** A token that came by the address. Who is here already is asked: anybody can make a link. */
+async function consider(token) {
+  const before = current();
+  try {
+    const next = read(token);
+    if (next.token === before?.token) return;
+    const isSame = before && ["user", "tenant", "role"].every((part) => before[part] === next[part]);
+    const isMeant = !before || isSame || await ask({
+      title: `Sign in as ${next.user}?`,
+      says: [`The address you opened has a token for ${next.user} (${next.tenant} · ${next.role}). You are ${before.user} (${before.tenant} · ${before.role}).`,
+        `Uploads of ${before.user} that are under way here wait until ${before.user} signs in again.`],
+      verb: `Sign in as ${next.user}`, no: `Stay ${before.user}`, isDanger: true,
+    });
+    if (!isMeant) return;
+    if (current()) {
+      signOut();
+      leavePage();
+    }
+    signIn(token);
+    enter();
+  } catch (error) {
+    if (current()) return toast("bad", "The token in the address is not taken.", error.message);
+    signOut(error.message);
+    drawNow();
+  }
+}
+
 function tick() {
   if (!current()) return;
   if (current().expiresAt <= now()) expire("it is over");
@@ -140,17 +178,16 @@ whenSignedOut(leavePage);
 liveness.watch(draw);
 addEventListener("hashchange", () => {
   // An address with a token that is opened in a tab that is here already.
-  if (location.hash.includes("token=")) {
-    signOut();
-    leavePage();
-    return resume() ? enter() : drawNow();
-  }
-  return current() && navigate();
+  const token = fromAddress();
+  if (current()) navigate();
+  if (token) consider(token);
 });
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("main")?.focus();
 });
 setInterval(tick, TICK_MS);
+const offered = fromAddress();
 if (resume()) enter();
-else drawNow();
+else if (!offered) drawNow();
+if (offered) consider(offered);

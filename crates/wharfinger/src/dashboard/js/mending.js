@@ -22,11 +22,12 @@ export const retryStuck = (file, kind = "") => actionButton({
   },
 });
 
-export const retryAllStuck = (count, kind = "primary") => actionButton({
-  key: "retry-all", label: "Retry all", describe: "Retry all stuck files", kind,
+/** `more` is " or more" where the list was cut. */
+export const retryAllStuck = (count, more = "") => actionButton({
+  key: "retry-all", label: "Retry all", describe: "Retry all stuck files", kind: "primary",
   confirm: {
     title: "Retry all stuck files?",
-    says: [`${plural(count, "file")} that nobody works on will wait again for the stage that stopped, and be due at once.`,
+    says: [`${more ? `${number(count)}${more} files` : plural(count, "file")} that nobody works on will wait again for the stage that stopped, and be due at once.`,
       "Files that only wait their turn, or that a worker is at, are left alone."],
     verb: "Retry all",
   },
@@ -112,7 +113,7 @@ export const triggerCleanup = (count, kind = "primary") => actionButton({
     verb: "Try now",
   },
   async run() {
-    const done = await post("/api/v1/maintenance/cleanup/trigger");
+    const done = await post(`/api/v1/maintenance/cleanup/trigger${ofTenant("?")}`);
     await refetch.pendingCleanups();
     const text = done.attempted ? `${number(done.done)} of ${plural(done.attempted, "delete")} done.` : "There was nothing to delete any more.";
     return { text, detail: done.failed ? `${number(done.failed)} failed again and stay on the list with the reason.` : "", isBad: done.failed > 0 };

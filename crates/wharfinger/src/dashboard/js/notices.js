@@ -19,7 +19,7 @@ function line(notice) {
 }
 
 export function noticeList(most) {
-  if (!live.notices) return loading();
+  if (!live.notices) return loading("notices");
   if (!live.notices.length) return nothing("Nobody has told you anything yet: when a file of yours is ready, fails or is cleaned up, it stands here.");
   return h("ol", { class: "notices" }, live.notices.slice(0, most).map(line));
 }

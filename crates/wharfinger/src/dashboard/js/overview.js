@@ -15,10 +15,20 @@ import { duration, number, percent, plural, time } from "./words.js";
 
 const SHORT = 5;
 
-export function verdict() {
-  if (!live.dashboard) return h("section", { class: "verdict wait", "data-key": "verdict" }, h("h2", {}, icon("clock"), "Looking…"));
-  const found = problems();
+let told = "";
+
+/** Aloud when something has come or gone, and not for each digit that has changed. */
+function sayWhenNew(found) {
+  const keys = found.map((problem) => problem.key).sort().join(" ") || "none";
+  if (keys === told) return;
+  told = keys;
   say(found.length ? `${plural(found.length, "problem")}: ${found.map((problem) => problem.title).join("; ")}` : "All is well");
+}
+
+export function verdict() {
+  if (!live.dashboard && !live.isCut && !live.trouble) return h("section", { class: "verdict wait", "data-key": "verdict" }, h("h2", {}, icon("clock"), "Looking…"));
+  const found = problems();
+  sayWhenNew(found);
   if (!found.length) {
     return h("section", { class: "verdict ok", id: "verdict", "data-key": "verdict" },
       h("h2", {}, icon("check"), "All is well"),
@@ -51,7 +61,7 @@ function errors(list) {
 }
 
 function sweepsBrief() {
-  if (!live.sweeps) return loading();
+  if (!live.sweeps) return loading("sweeps");
   return h("ul", { class: "brief" }, live.sweeps.sweeps.map((sweep) => h("li", { "data-key": sweep.name },
     h("span", { class: `dot ${sweep.error ? "bad" : sweep.runningOn ? "work" : sweep.lastRun ? "ok" : "wait"}` }, icon(sweep.error ? "cross" : sweep.runningOn ? "gear" : sweep.lastRun ? "check" : "clock")),
     h("span", { class: "name" }, sweep.name),
@@ -74,12 +84,12 @@ export const overview = {
       h("h1", { class: "visually-hidden" }, "Overview"),
       verdict(),
       told ? tiles(told) : null,
-      section("pipeline", "Files by status", told ? pipelineStrip(told) : loading(), { wide: true }),
+      section("pipeline", "Files by status", told ? pipelineStrip(told) : loading("dashboard"), { wide: true }),
       hasTrouble && trouble,
-      section("trend", "The last 24 hours", live.trend ? trendChart(live.trend) : loading(), { wide: true }),
+      section("trend", "The last 24 hours", live.trend ? trendChart(live.trend) : loading("trend"), { wide: true }),
       h("div", { class: "columns", "data-key": "columns" },
         quotaSection(),
-        section("errors", "Recent errors", told ? errors(told.recentErrors.slice(0, SHORT)) : loading()),
+        section("errors", "Recent errors", told ? errors(told.recentErrors.slice(0, SHORT)) : loading("dashboard")),
         orphansSection(),
         isOperator() && section("sweeps-brief", "Sweeps", sweepsBrief(), { tools: h("a", { href: "#/sweeps" }, "All about them") }),
         isOperator() && spoolSection(),

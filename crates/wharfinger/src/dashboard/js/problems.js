@@ -27,6 +27,13 @@ export const sick = (stuck) => stuck?.files.filter((file) => file.problem) ?? []
 
 function ofStuck() {
   const files = sick(live.stuck);
+  const count = live.dashboard?.stuckFiles ?? 0;
+  if (!files.length && live.errors.stuck && count) {
+    return [{
+      key: "stuck", kind: "bad", href: "#/recovery", title: count === 1 ? "1 file does not get on" : `${number(count)} files do not get on`,
+      detail: `Which, and why, cannot be read: ${live.errors.stuck}`,
+    }];
+  }
   if (!files.length) return [];
   const longest = files[0];
   const more = live.stuck.nextCursor ? " or more" : "";
@@ -34,7 +41,7 @@ function ofStuck() {
     key: "stuck", kind: "bad", href: "#/recovery",
     title: `${number(files.length)}${more} ${files.length === 1 ? "file is" : "files are"} stuck`,
     detail: `“${longest.fileName}” for ${duration(now() - Date.parse(longest.updatedAt))}: ${longest.problem}.`,
-    mend: files.length === 1 ? retryStuck(longest, "primary") : retryAllStuck(files.length),
+    mend: files.length === 1 ? retryStuck(longest, "primary") : retryAllStuck(files.length, more),
   }];
 }
 
@@ -128,7 +135,7 @@ function ofQuota() {
 
 function ofLine() {
   const unread = { key: "trouble", kind: "bad", href: "#/upkeep", title: "The server cannot read its own figures", detail: `${live.trouble}. What you see is what it last said.` };
-  if (live.line !== "away") return live.trouble ? [unread] : [];
+  if (!live.isCut) return live.trouble ? [unread] : [];
   return [{ key: "line", kind: "bad", href: "#/", title: "Changes do not come through", detail: "The server does not answer, or something between holds its stream back. This page tries again by itself, and looks now and then." }];
 }
 

@@ -5,7 +5,9 @@ const KEY = "wharfinger.token";
 let session = null;
 let whyOut = "";
 
-function read(token) {
+/** Whom a token is for, as far as it says itself; throws where it says nothing. */
+export function read(given) {
+  const token = given.trim().replace(/^Bearer\s+/i, "");
   const parts = token.split(".");
   if (parts.length !== 3) throw new Error("A token has three parts with dots between them; this is not one.");
   let claims;
@@ -23,34 +25,47 @@ function read(token) {
   return { token, user: sub, tenant, role, expiresAt: exp * 1000 };
 }
 
+/** Where a browser keeps nothing for pages, the session ends with the page. */
+function stored(use) {
+  try {
+    return use(sessionStorage);
+  } catch {
+    return null;
+  }
+}
+
 export const current = () => session;
 export const reasonSignedOut = () => whyOut;
 export const isOperator = () => session?.role === "operator";
 export const isKeeper = () => isOperator() || session?.role === "admin";
 
 export function signIn(token) {
-  session = read(token.trim().replace(/^Bearer\s+/i, ""));
+  session = read(token);
   whyOut = "";
-  sessionStorage.setItem(KEY, session.token);
+  stored((storage) => storage.setItem(KEY, session.token));
 }
 
 export function signOut(why = "") {
   session = null;
   whyOut = why;
-  sessionStorage.removeItem(KEY);
+  stored((storage) => storage.removeItem(KEY));
 }
 
 /** Takes the token out of the address at once: addresses are shown, copied and kept. */
-function fromAddress() {
+export function fromAddress() {
   const found = /[#&]token=([^&]+)/.exec(location.hash);
   if (!found) return null;
   history.replaceState(null, "", `${location.pathname}#/`);
-  return decodeURIComponent(found[1]);
+  try {
+    return decodeURIComponent(found[1]);
+  } catch {
+    return found[1];
+  }
 }
 
-/** From the address, or from before a reload. */
+/** From before a reload. */
 export function resume() {
-  const token = fromAddress() ?? sessionStorage.getItem(KEY);
+  const token = stored((storage) => storage.getItem(KEY));
   if (!token) return false;
   try {
     signIn(token);

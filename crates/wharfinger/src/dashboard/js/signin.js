@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { brandMark } from "./icons.js";
-import { reasonSignedOut, signIn } from "./session.js";
+import { reasonSignedOut, signIn, signOut } from "./session.js";
 
 export function signInPage(done) {
   const wrong = h("p", { class: "wrong", id: "sign-in-wrong", role: "alert" }, reasonSignedOut());
@@ -13,7 +13,9 @@ export function signInPage(done) {
       signIn(field.value);
       done();
     } catch (error) {
-      wrong.textContent = error.message;
+      // The form may have been drawn again meanwhile, and will be: what is wrong is kept, and told where it stands now.
+      signOut(error.message);
+      document.getElementById("sign-in-wrong").textContent = error.message;
       field.setAttribute("aria-invalid", "true");
       field.focus();
     }

@@ -5,6 +5,8 @@ import { current } from "./session.js";
 
 const QUIET_MS = 45_000;
 const PAUSE_MS_MAX = 30_000;
+/** The first event comes at once; where it does not, something between may hold the stream back. */
+const FIRST_EVENT_MS = 3_000;
 
 /** Takes text as it comes and calls `heard(name, data)` for each whole event. */
 export function parser(heard) {
@@ -25,8 +27,9 @@ export function parser(heard) {
   };
 }
 
-/** Listens until closed. `heard(name, data)` for events, `changed("live" | "connecting" | "away")` for the line. */
-export function listen(path, heard, changed) {
+/** Listens until closed. `heard(name, data)` for events, `changed("live" | "connecting" | "away")` for the line, which
+ *  is live when something has come through it; `isLate()` when nothing has for a while. */
+export function listen(path, heard, changed, isLate) {
   let isClosed = false;
   let controller = null;
   let pauseMs = 1_000;
@@ -39,11 +42,16 @@ export function listen(path, heard, changed) {
   async function once() {
     controller = new AbortController();
     let quiet = setTimeout(() => controller.abort(), QUIET_MS);
+    let isLive = false;
+    const late = setTimeout(isLate, FIRST_EVENT_MS);
     try {
       const response = await request("GET", path, { signal: controller.signal, headers: { accept: "text/event-stream" } });
-      changed("live");
       const take = parser((name, data) => {
+        if (isClosed) return;
         pauseMs = 1_000;
+        clearTimeout(late);
+        if (!isLive) changed("live");
+        isLive = true;
         heard(name, data);
       });
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -56,6 +64,7 @@ export function listen(path, heard, changed) {
       }
     } finally {
       clearTimeout(quiet);
+      clearTimeout(late);
     }
   }
 

@@ -15,7 +15,7 @@ function outcome(sweep) {
 }
 
 function sweepsTable() {
-  if (!live.sweeps) return loading();
+  if (!live.sweeps) return loading("sweeps");
   return table("Sweeps", [
     { name: "Sweep", isHead: true, cell: (sweep) => h("div", {}, h("span", { class: "name" }, sweep.name), h("p", { class: "muted small" }, sweepMeaning(sweep.name))) },
     { name: "Last run", cell: (sweep) => h("div", {}, time(sweep.lastRun), sweep.duration === null ? null : h("p", { class: "muted nowrap" }, `took ${duration(sweep.duration)}`)) },

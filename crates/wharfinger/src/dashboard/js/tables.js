@@ -1,6 +1,7 @@
 // A table that becomes a list of cards on a phone and stays a table for screen readers: hence the roles.
 
 import { h } from "./dom.js";
+import { live } from "./live.js";
 
 /** `columns`: [{ name, cell(row), isNumber?, isHead? }]; `keyOf(row)` tells rows apart. */
 export function table(caption, columns, rows, keyOf) {
@@ -25,7 +26,8 @@ export function section(key, title, content, { tools = null, hint = "", count = 
 }
 
 export const nothing = (text) => h("p", { class: "nothing" }, text);
-export const loading = () => h("p", { class: "nothing" }, "Loading…");
+/** In place of what is not there yet, or cannot be had: `name` as the lists are called. */
+export const loading = (name) => (live.errors[name] ? h("p", { class: "wrong" }, live.errors[name]) : h("p", { class: "nothing" }, "Loading…"));
 
 /** A bar for a share, with the share in words beside it. */
 export function meter(label, value, max, kind = "") {

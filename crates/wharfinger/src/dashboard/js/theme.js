@@ -6,7 +6,17 @@ import { tell } from "./live.js";
 const KEY = "wharfinger.theme";
 const CHOICES = ["auto", "light", "dark"];
 
-const chosen = () => (CHOICES.includes(localStorage.getItem(KEY)) ? localStorage.getItem(KEY) : "auto");
+let wished = "";
+
+/** Where a browser keeps nothing for pages, the choice lasts as long as the page. */
+function chosen() {
+  try {
+    wished ||= localStorage.getItem(KEY);
+  } catch {
+    // It is then as the system says.
+  }
+  return CHOICES.includes(wished) ? wished : "auto";
+}
 
 export function applyTheme() {
   document.documentElement.dataset.theme = chosen();
@@ -14,7 +24,12 @@ export function applyTheme() {
 
 export function themeSwitch() {
   const choose = (event) => {
-    localStorage.setItem(KEY, event.target.value);
+    wished = event.target.value;
+    try {
+      localStorage.setItem(KEY, wished);
+    } catch {
+      // It lasts as long as the page.
+    }
     applyTheme();
     tell();
   };

@@ -1,18 +1,24 @@
 // The bytes of one upload on their way: whole or in parts side by side, tried again when the line breaks. XHR and not
 // fetch, because only XHR tells how much has gone out.
 
-import { post } from "./api.js";
+import { Cancelled, insist, mayPass, pause, post } from "./api.js";
 
 const SIDE_BY_SIDE = 3;
 const ATTEMPTS_MAX = 5;
+const URL_MS = 120_000;
 /** Headers a browser sets by itself and forbids to set. */
 const OWN_HEADERS = ["content-length", "host"];
 
-export class Cancelled extends Error {}
+/** A browser says of a broken line and of a store that does not allow this page the same: nothing. */
+function whyBroken(url) {
+  const { origin } = new URL(url, location.href);
+  if (origin === location.origin) return "The connection broke.";
+  return `The store at ${origin} cannot be reached, or does not take uploads from this page: the bucket's CORS rules must allow PUT from ${location.origin}.`;
+}
 
 export class NotSent extends Error {
   constructor(status, code, detail) {
-    super(detail || (status ? `The store answered ${status}.` : "The connection broke."));
+    super(detail || `The store answered ${status}.`);
     this.status = status;
     this.code = code;
   }
@@ -22,13 +28,31 @@ const waiting = [];
 let running = 0;
 
 /** At most three requests carry bytes at once, over all files. */
-async function slot() {
-  if (running >= SIDE_BY_SIDE) await new Promise((go) => waiting.push(go));
-  running += 1;
+async function slot(signal) {
+  if (signal.aborted) throw new Cancelled();
+  if (running < SIDE_BY_SIDE) running += 1;
+  else await turn(signal);
   return () => {
-    running -= 1;
-    waiting.shift()?.();
+    const next = waiting.shift();
+    if (next) next();
+    else running -= 1;
   };
+}
+
+/** Until somebody hands a slot over; who is cancelled leaves the queue. */
+function turn(signal) {
+  return new Promise((resolve, reject) => {
+    const go = () => {
+      signal.removeEventListener("abort", leave);
+      resolve();
+    };
+    const leave = () => {
+      waiting.splice(waiting.indexOf(go), 1);
+      reject(new Cancelled());
+    };
+    waiting.push(go);
+    signal.addEventListener("abort", leave, { once: true });
+  });
 }
 
 function codeOf(text) {
@@ -54,7 +78,7 @@ function send(url, headers, blob, signal, sent) {
       if (xhr.status >= 200 && xhr.status < 300) return sent(blob.size), resolve();
       reject(new NotSent(xhr.status, ...codeOf(xhr.responseText)));
     };
-    xhr.onerror = xhr.ontimeout = () => reject(new NotSent(0, "", ""));
+    xhr.onerror = xhr.ontimeout = () => reject(new NotSent(0, "", whyBroken(url)));
     xhr.onabort = () => reject(new Cancelled());
     xhr.onloadend = () => signal.removeEventListener("abort", abort);
     if (signal.aborted) return reject(new Cancelled());
@@ -63,18 +87,9 @@ function send(url, headers, blob, signal, sent) {
   });
 }
 
-const mayPass = (error) => error instanceof NotSent && (error.status === 0 || error.status === 408 || error.status === 429 || error.status >= 500);
-
-function pause(ms, signal) {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => (clearTimeout(timer), reject(new Cancelled())), { once: true });
-  });
-}
-
 async function sendStubbornly(url, headers, blob, signal, sent) {
   for (let attempt = 1; ; attempt += 1) {
-    const free = await slot();
+    const free = await slot(signal);
     try {
       return await send(url, headers, blob, signal, sent);
     } catch (error) {
@@ -87,33 +102,69 @@ async function sendStubbornly(url, headers, blob, signal, sent) {
   }
 }
 
-/** Sends everything the grant asks for. `progress(bytes)` hears how many are there in all. */
-async function deliver(grant, file, signal, progress) {
+/** Sends everything the grant asks for. `progress(bytes)` hears how many are there in all, `arrived()` of each part. */
+async function deliver(grant, file, signal, progress, arrived) {
   if (grant.uploadUrl) {
     return sendStubbornly(grant.uploadUrl, grant.headers, file.slice(0, file.size), signal, progress);
   }
+  if (!grant.multipart) return undefined;
   const { partSize, parts } = grant.multipart;
   const there = new Map(parts.map((part) => [part.number, part.uploaded ? part.size : 0]));
   const tell = () => progress([...there.values()].reduce((all, size) => all + size, 0));
   tell();
+  // Where one part fails the others are called back, and nothing of them is on its way when this ends.
+  const stop = new AbortController();
+  const relay = () => stop.abort();
+  signal.addEventListener("abort", relay);
+  if (signal.aborted) relay();
+  let failed = null;
   await Promise.all(parts.filter((part) => !part.uploaded).map((part) => {
     const from = (part.number - 1) * partSize;
-    return sendStubbornly(part.url, {}, file.slice(from, from + part.size), signal, (size) => {
+    const sent = (size) => {
       there.set(part.number, size);
       tell();
+    };
+    return sendStubbornly(part.url, {}, file.slice(from, from + part.size), stop.signal, sent).then(arrived, (error) => {
+      failed ??= error;
+      stop.abort();
     });
   }));
+  signal.removeEventListener("abort", relay);
+  if (signal.aborted) throw new Cancelled();
+  if (failed) throw failed;
+  return undefined;
 }
 
 /** As `deliver`; a URL that has died meanwhile is replaced, and bytes that are there already count as sent. */
 export async function transfer(grant, fileId, file, signal, progress) {
-  for (let isFresh = false; ; isFresh = true) {
+  let mayRenew = true;
+  let overtaken = 0;
+  while (grant) {
     try {
-      return await deliver(grant, file, signal, progress);
+      return await deliver(grant, file, signal, progress, () => (mayRenew = true));
     } catch (error) {
-      if (["object_exists", "superseded"].includes(error.code) || error.status === 412) return;
-      if (isFresh || error.status !== 403) throw error;
-      grant = await post(`/api/v2/files/${fileId}/url`);
+      if (error.code === "object_exists" || error.status === 412) return undefined;
+      if (error.code === "superseded" && overtaken < ATTEMPTS_MAX) {
+        // Another sending of the same file came between: whether that one arrives is not known yet.
+        overtaken += 1;
+        await pause(500 * 2 ** overtaken, signal);
+      } else if (error.status === 403 && mayRenew) {
+        mayRenew = false;
+      } else {
+        throw error;
+      }
     }
+    grant = await freshGrant(fileId, signal);
+  }
+  return undefined;
+}
+
+/** A grant for what is announced already; null where the server has the file. */
+export async function freshGrant(fileId, signal, waits) {
+  try {
+    return await insist(() => post(`/api/v2/files/${fileId}/url`), { forMs: URL_MS, signal, waits });
+  } catch (error) {
+    if (error.code === "already_confirmed") return null;
+    throw error;
   }
 }

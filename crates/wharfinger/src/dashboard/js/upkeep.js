@@ -25,7 +25,7 @@ export function quotaLine(quota, tools = null) {
 
 export function quotaSection() {
   const list = isOperator() ? live.tenants?.tenants : live.quota && [live.quota];
-  const content = !list ? loading()
+  const content = !list ? loading(isOperator() ? "tenants" : "quota")
     : !list.length ? nothing("No tenant has a file yet.")
       : h("ul", { class: "quotas" }, [...list].sort((a, b) => fullness(b) - fullness(a)).slice(0, TENANTS_MAX).map((quota) => quotaLine(quota, isOperator() && setLimit(quota, "quiet"))));
   return section("quotas", isOperator() ? "Quotas by tenant" : "Quota", content, { hint: `Charged when an upload is announced, given back when it goes.${list?.length > TENANTS_MAX ? ` The ${TENANTS_MAX} fullest of ${number(list.length)}.` : ""}` });
@@ -35,7 +35,7 @@ const figure = (label, value, note, kind = "") => h("div", { class: `figure ${ki
 
 export function orphansSection() {
   const report = live.orphans;
-  if (!report) return section("orphans", "Orphans", loading());
+  if (!report) return section("orphans", "Orphans", loading("orphans"));
   const { orphanBlobs, abandonedUploads, missingBlobs } = report;
   const sweep = isOperator() && runNow({ name: "orphan-cleanup", meaning: sweepMeaning("orphan-cleanup") }, "");
   return section("orphans", "Orphans", [
@@ -52,7 +52,7 @@ export function orphansSection() {
 
 export function cleanupsSection(most = 100) {
   const status = live.cleanups;
-  if (!status) return section("cleanups", "Pending deletes", loading());
+  if (!status) return section("cleanups", "Pending deletes", loading("cleanups"));
   const waiting = status.pending + status.exhausted;
   const list = live.pendingCleanups?.cleanups ?? [];
   return section("cleanups", "Pending deletes", [
@@ -66,13 +66,14 @@ export function cleanupsSection(most = 100) {
       { name: "Attempts", isNumber: true, cell: (cleanup) => h("span", { class: cleanup.attempts >= cleanup.maxAttempts ? "wrong" : null }, `${number(cleanup.attempts)} of ${number(cleanup.maxAttempts)}${cleanup.attempts >= cleanup.maxAttempts ? ", given up" : ""}`) },
       { name: "Last error", cell: (cleanup) => cleanup.lastError ?? h("span", { class: "muted" }, "none") },
       { name: "Since", cell: (cleanup) => time(cleanup.createdAt) },
-    ], list.slice(0, most), (cleanup) => cleanup.id) : nothing("Nothing waits to be deleted."),
+    ], list.slice(0, most), (cleanup) => cleanup.id) : live.errors.pendingCleanups || !live.pendingCleanups ? loading("pendingCleanups") : nothing("Nothing waits to be deleted."),
+    list.length && live.pendingCleanups.nextCursor && most >= list.length ? nothing(`${number(list.length)} or more: these are the first.`) : null,
   ], { tools: waiting > 0 && triggerCleanup(waiting), wide: true, hint: "Bytes of deleted files that the store has not let go yet." });
 }
 
 export function spoolSection() {
   const told = live.spool;
-  if (!told) return section("spool", "Events on disk", loading());
+  if (!told) return section("spool", "Events on disk", loading("spool"));
   const spool = told.spool;
   if (!spool) return section("spool", "Events on disk", nothing(`${told.instance} takes no events.`));
   const state = spool.isStoreUp ? h("span", { class: "badge ok" }, icon("check"), "store takes them") : h("span", { class: "badge bad" }, icon("cross"), "store is away");

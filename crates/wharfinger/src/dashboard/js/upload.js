@@ -1,5 +1,6 @@
 // The upload page: where files are dropped or chosen, and a row for each with its progress.
 
+import { actionButton } from "./actions.js";
 import { h } from "./dom.js";
 import { icon, badge } from "./icons.js";
 import { toast } from "./toasts.js";
@@ -35,13 +36,16 @@ async function dropped(transfer) {
   return found;
 }
 
-async function begin(chosen) {
-  if (!chosen.length) return toast("bad", "There was no file in that.");
+/** `reading` may still be going through a folder. */
+async function begin(reading) {
   try {
+    const chosen = await reading;
+    if (!chosen.length) return toast("bad", "There was no file in that.");
     await uploads.add(chosen);
   } catch (error) {
     toast("bad", "The upload could not begin.", error.message);
   }
+  return undefined;
 }
 
 const fromInput = (event) => {
@@ -57,11 +61,11 @@ const dragging = (change) => (event) => {
 };
 
 function dropZone() {
-  const drop = async (event) => {
+  const drop = (event) => {
     event.preventDefault();
     dragDepth = 0;
     tell();
-    begin(await dropped(event.dataTransfer));
+    begin(dropped(event.dataTransfer));
   };
   return h("div", {
     class: dragDepth ? "drop over" : "drop", id: "drop", ondragenter: dragging(1), ondragleave: dragging(-1), ondragover: (event) => event.preventDefault(), ondrop: drop,
@@ -73,6 +77,14 @@ function dropZone() {
       h("label", { class: "button primary" }, "Choose files", h("input", { type: "file", multiple: true, class: "visually-hidden", id: "choose-files", onchange: fromInput })),
       h("label", { class: "button" }, "Choose a folder", h("input", { type: "file", multiple: true, webkitdirectory: true, class: "visually-hidden", id: "choose-folder", onchange: fromInput }))));
 }
+
+/** A file that is dropped beside the box would be opened in place of this page. */
+function refuseBeside(event) {
+  if (!event.dataTransfer?.types.includes("Files") || event.target.closest?.("#drop, input[type=file]")) return;
+  event.preventDefault();
+  event.dataTransfer.dropEffect = "none";
+}
+for (const kind of ["dragover", "drop"]) document.addEventListener(kind, refuseBeside);
 
 const WORDS = {
   elsewhere: "Being sent in another tab",
@@ -89,13 +101,29 @@ function stateOf(item) {
   return [WORDS[item.state], item.error ? h("span", { class: "wrong" }, ` ${item.error}`) : null];
 }
 
-const cancelling = (item) => uploads.cancel(item).then(
-  () => toast("ok", `The upload of “${item.name}” is cancelled.`, "Its room in the quota is free again."),
-  (error) => toast("bad", `The upload of “${item.name}” is stopped, but the server could not be told.`, error.message));
+const cancelButton = (item) => actionButton({
+  key: `cancel-${item.key}`, label: "Cancel", describe: `Cancel the upload of ${item.name}`, kind: "quiet",
+  confirm: {
+    title: "Cancel this upload?",
+    says: [`The upload of “${item.name}” (${bytes(item.size)}) stops, and what has been sent of it is thrown away.`, "Its room in the quota is free at once."],
+    verb: "Cancel the upload", no: "Go on", isDanger: true,
+  },
+  async run() {
+    if (!uploads.canCancel(item)) return { text: `“${item.name}” is not cancelled.`, detail: "All its bytes have arrived meanwhile: delete the file instead.", isBad: true };
+    item.isCancelling = true;
+    try {
+      await uploads.cancel(item);
+      return { text: `The upload of “${item.name}” is cancelled.`, detail: "Its room in the quota is free again." };
+    } catch (error) {
+      return { text: `The upload of “${item.name}” is stopped, but the server could not be told.`, detail: error.message, isBad: true };
+    } finally {
+      item.isCancelling = false;
+    }
+  },
+});
 
 function row(item) {
   const isUnderWay = ["waiting", "sending", "confirming"].includes(item.state);
-  const canCancel = ["waiting", "sending", "failed", "needs-file"].includes(item.state);
   const share = item.size ? Math.round((item.sent / item.size) * 100) : item.state === "sending" ? 100 : 0;
   const name = item.fileId && ["following", "done"].includes(item.state) ? h("a", { href: `#/files/${item.fileId}` }, item.name) : item.name;
   return h("li", { class: `upload ${item.state}`, "data-key": item.key, "data-name": item.name, "data-state": item.state },
@@ -106,7 +134,7 @@ function row(item) {
       item.state === "failed" && h("button", { type: "button", onclick: () => uploads.retry(item), "aria-label": `Try again: ${item.name}` }, "Try again"),
       item.state === "needs-file" && h("label", { class: "button" }, "Choose it again",
         h("input", { type: "file", class: "visually-hidden", onchange: (event) => event.target.files[0] && uploads.giveFile(item, event.target.files[0]) })),
-      canCancel && h("button", { type: "button", class: "quiet", onclick: () => cancelling(item), "aria-label": `Cancel the upload of ${item.name}` }, "Cancel")));
+      (uploads.canCancel(item) || item.isCancelling) && cancelButton(item)));
 }
 
 function summary(items) {

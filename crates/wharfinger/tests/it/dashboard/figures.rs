@@ -144,6 +144,10 @@ async fn nobody_sees_anothers_figures(database: Database) {
         let hand = of("t", "w", Role::Worker);
         hand.get(&format!("/api/v2/uploads/{path}")).await.expect_problem(403, "forbidden");
     }
+    for path in ["/api/v2/dlq", "/api/v1/maintenance/cleanup/status", "/api/v1/maintenance/cleanup/pending"] {
+        of("t", "ann", Role::Admin).get(&format!("{path}?tenant=s")).await.expect_problem(403, "forbidden");
+        server.operator().get(&format!("{path}?tenant=s")).await.expect(200);
+    }
     let all = of("t", "ann", Role::User);
     all.post("/api/v2/uploads/stuck/retry-all?tenant=s", json!({})).await.expect_problem(403, "forbidden");
     server.operator().get("/api/v2/uploads/dashboard?tenant=").await.expect_problem(400, "invalid_request");

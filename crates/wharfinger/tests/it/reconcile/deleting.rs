@@ -62,6 +62,47 @@ fn a_store_that_a_wharfinger_keeps_is_left_to_it() {
     }
 }
 
+/// Some keys are written in another way than the bucket writes them: their objects are somebody's.
+#[test]
+fn what_only_looks_like_an_orphan_stays() {
+    for (object, key) in [
+        ("photos/e\u{301}te.jpg", "photos/\u{e9}te.jpg"),
+        ("photos/a b.jpg", "photos/a%20b.jpg"),
+        ("photos/c.jpg", "/photos/c.jpg"),
+        ("photos/D.JPG", "photos/d.jpg"),
+    ] {
+        let shelf = Shelf::with(&[object, "orphan"]);
+        let list = format!("{}\n{key}", ten(&shelf));
+        let wide = ["--delete", "--yes", "--limit-percent", "100"];
+        refused(shelf.compare(&list, &wide), &["differ only in how they are written", "nothing was deleted"]);
+        assert!(shelf.has(object) && shelf.has("orphan"), "{object}");
+    }
+}
+
+#[test]
+fn a_list_that_may_have_been_cut_off_deletes_nothing() {
+    let shelf = Shelf::with(&["orphan"]);
+    let arguments = ["reconcile", "--bucket", &shelf.url(), "--keys", "-", "--delete", "--yes"];
+    shelf.place.run(&arguments).expect_usage("--delete");
+    assert!(shelf.has("orphan"));
+}
+
+/// A folder within a store is that store's.
+#[test]
+fn a_mark_above_a_folder_is_seen() {
+    let shelf = Shelf::with(&["uploads/orphan"]);
+    shelf.put(".wharfinger/store", 0);
+    for n in 0..19 {
+        shelf.put(&format!("uploads/kept-{n}"), 3);
+    }
+    let list: Vec<String> = (0..19).map(|n| format!("kept-{n}")).collect();
+    shelf.place.write("keys", list.join("\n"));
+    let below = format!("{}/uploads", shelf.url());
+    let ran = shelf.place.run(&["reconcile", "--bucket", &below, "--keys", "keys", "--delete", "--yes"]);
+    refused(ran, &["wharfinger sweep orphan-cleanup"]);
+    assert!(shelf.has("uploads/orphan"));
+}
+
 /// What is found after the question was asked is looked at once more.
 #[test]
 fn on_a_terminal_it_asks_and_looks_again_at_what_changed_meanwhile() {

@@ -62,7 +62,12 @@ fn keys_are_brought_into_the_buckets_spelling() {
         "https://cdn.example/a%20b%2Bc.jpg\nhttps://cdn.example/d.jpg\nhttps://elsewhere.example/x.jpg";
     let found = shelf.found(list, &cdn);
     assert_eq!(samples(&found["orphans"]), ["images/orphan.jpg"]);
-    assert_eq!(found["keys"]["outside"], 1);
+    assert_eq!(found["keys"]["unstripped"], 1);
+    refused(
+        shelf.compare(list, &[&cdn[..], &["--delete", "--yes", "--limit-percent", "100"]].concat()),
+        &["1 keys of the list do not begin with --strip-prefix"],
+    );
+    assert!(shelf.has("images/orphan.jpg"));
     refused(shelf.compare("images/100%", &["--percent-encoded"]), &["not percent-encoded"]);
 }
 
@@ -89,6 +94,9 @@ fn csv_nul_and_standard_input() {
     let ran = shelf.run(&["--keys", "keys.csv", "--json"]).expect(0);
     assert_eq!(samples(&super::report(&ran)["orphans"]), ["orphan"]);
     refused(shelf.compare(list, &["--column", "path"]), &["no column `path`", "id, key"]);
+    // Keys with commas that nobody quoted: each would be cut short.
+    shelf.place.write("keys.csv", "orphan\na,b\n");
+    refused(shelf.run(&["--keys", "keys.csv", "--json"]), &["2"]);
 
     let mut command =
         shelf.place.command(&["reconcile", "--bucket", &shelf.url(), "--keys", "-", "-0", "--json"]);
