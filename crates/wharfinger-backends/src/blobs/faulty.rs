@@ -68,7 +68,19 @@ impl BlobStore for FaultyBlobs {
         for key in keys {
             let delete = async {
                 let mut outcome = self.inner.delete_many(std::slice::from_ref(key)).await;
-                outcome.pop().unwrap_or_else(|| Err(BlobError::Unavailable("no outcome".into())))
+                outcome.pop().unwrap_or_else(no_outcome)
+            };
+            outcomes.push(self.faults.around("delete", delete).await);
+        }
+        outcomes
+    }
+
+    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
+        let mut outcomes = Vec::with_capacity(seen.len());
+        for one in seen {
+            let delete = async {
+                let mut outcome = self.inner.delete_seen(std::slice::from_ref(one)).await;
+                outcome.pop().unwrap_or_else(no_outcome)
             };
             outcomes.push(self.faults.around("delete", delete).await);
         }
@@ -111,6 +123,10 @@ impl BlobStore for FaultyBlobs {
     async fn probe(&self) -> Result<Probed, BlobError> {
         self.inner.probe().await
     }
+}
+
+fn no_outcome() -> Result<(), BlobError> {
+    Err(BlobError::Unavailable("no outcome".into()))
 }
 
 impl FaultyBlobs {

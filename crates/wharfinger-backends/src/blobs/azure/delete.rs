@@ -3,7 +3,7 @@
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::super::BlobError;
+use super::super::{BlobError, ObjectMeta};
 use super::AzureStore;
 use super::call::Call;
 use super::list::Listing;
@@ -26,6 +26,18 @@ impl AzureStore {
             self.delete_versions(&blob).await?;
         }
         Ok(())
+    }
+
+    /// One with snapshots is refused: they would go with it.
+    pub(super) async fn delete_as_seen(
+        &self,
+        seen: &[(ObjectKey, ObjectMeta)],
+    ) -> Vec<Result<(), BlobError>> {
+        let blobs = seen.iter().map(|(key, meta)| (self.full(key), format!("\"{}\"", meta.etag)));
+        let delete = async |(blob, etag): (String, String)| {
+            absent_is_gone(self.client.send(Call::delete(&blob).header("if-match", etag)).await)
+        };
+        stream::iter(blobs.collect::<Vec<_>>()).map(delete).buffered(AT_ONCE).collect().await
     }
 
     async fn delete_versions(&self, blob: &str) -> Result<(), BlobError> {

@@ -200,6 +200,10 @@ impl BlobStore for AzureStore {
         self.delete_keys(keys).await
     }
 
+    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
+        self.delete_as_seen(seen).await
+    }
+
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
         list::objects(self, prefix, start_after)
     }

@@ -200,6 +200,18 @@ impl BlobStore for GcsStore {
         stream::iter(keys.to_vec()).map(|key| self.delete(key)).buffered(DELETES_AT_ONCE).collect().await
     }
 
+    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
+        let delete = async |(key, meta): (ObjectKey, ObjectMeta)| {
+            let object = self.full(&key);
+            let mut delete = Call::of(Method::DELETE, &object);
+            if let Some(generation) = meta.version_id {
+                delete = delete.header("x-goog-if-generation-match", generation);
+            }
+            absent_is_gone(self.client.send(delete).await)
+        };
+        stream::iter(seen.to_vec()).map(delete).buffered(DELETES_AT_ONCE).collect().await
+    }
+
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
         list::objects(self, prefix, start_after)
     }

@@ -26,9 +26,7 @@ impl S3Store {
     pub(super) async fn delete_keys(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
         let full: Vec<String> = keys.iter().map(|key| self.full(key)).collect();
         if !self.learned().versioned {
-            let targets: Vec<Target> =
-                full.iter().cloned().map(|key| Target { key, version_id: None }).collect();
-            let outcomes = self.delete_targets(&targets).await;
+            let outcomes = self.delete_newest(full.iter().cloned()).await;
             if !self.learned().versioned {
                 return outcomes;
             }
@@ -43,6 +41,15 @@ impl S3Store {
         }
         let gone = |target: &Target| answers.get(target).cloned().unwrap_or(Ok(()));
         found.into_iter().map(|versions| versions?.iter().try_for_each(gone)).collect()
+    }
+
+    /// On a bucket that keeps versions this only hides them.
+    pub(super) async fn delete_newest(
+        &self,
+        keys: impl Iterator<Item = String>,
+    ) -> Vec<Result<(), BlobError>> {
+        let targets: Vec<Target> = keys.map(|key| Target { key, version_id: None }).collect();
+        self.delete_targets(&targets).await
     }
 
     /// Every version and delete marker of one key.

@@ -240,6 +240,11 @@ impl BlobStore for S3Store {
         self.delete_keys(keys).await
     }
 
+    /// Compatible stores pass over a condition that they do not know: none is sent.
+    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
+        self.delete_newest(seen.iter().map(|(key, _)| self.full(key))).await
+    }
+
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
         list::objects(self, prefix, start_after)
     }

@@ -59,6 +59,7 @@ cases! {
             an_object_that_changed_is_not_read
             every_key_is_taken_as_it_is
             every_key_of_a_delete_is_answered
+            what_was_seen_is_deleted
             a_full_batch_is_deleted
             a_store_that_works_says_so;
         listing:

@@ -108,6 +108,31 @@ pub(super) async fn every_key_of_a_delete_is_answered(shelf: &Shelf) {
     assert!(shelf.store.delete_many(&[]).await.is_empty());
 }
 
+/// Where the store takes a condition, another object under the same name stays.
+pub(super) async fn what_was_seen_is_deleted(shelf: &Shelf) {
+    let one = shelf.put("uploads/t/u/one", b"1").await;
+    let two = shelf.put("uploads/t/u/two", b"2").await;
+    let kept = shelf.put("uploads/t/u/one-more", b"3").await;
+    let mut seen = Vec::new();
+    for key in [&one, &two] {
+        seen.push((key.clone(), shelf.store.head(key, None).await.expect("present")));
+    }
+    assert!(matches!(shelf.store.delete_many(std::slice::from_ref(&two)).await[..], [Ok(())]));
+    shelf.put("uploads/t/u/two", b"another").await;
+    let outcomes = shelf.store.delete_seen(&seen).await;
+    match (shelf.store.kind(), &outcomes[..]) {
+        ("azure", [Ok(()), Err(BlobError::Changed)]) => {
+            assert_eq!(shelf.store.head(&two, None).await.expect("another").size, 7);
+        }
+        ("s3" | "disk", [Ok(()), Ok(())]) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(shelf.store.head(&one, None).await, Err(BlobError::NotFound)));
+    assert_eq!(shelf.store.head(&kept, None).await.expect("kept").size, 1);
+    let again = shelf.store.delete_seen(&seen[..1]).await;
+    assert!(matches!(again[..], [Ok(())]), "absent is as good as deleted: {again:?}");
+}
+
 pub(super) async fn a_full_batch_is_deleted(shelf: &Shelf) {
     let present = shelf.put("uploads/t/u/f7", b"x").await;
     let keys: Vec<ObjectKey> =

@@ -38,6 +38,19 @@ fn kept(options: &S3Options, key: &str) -> usize {
 }
 
 #[tokio::test]
+async fn what_was_seen_is_only_hidden() {
+    let (options, store) = versioned().await;
+    let this = key("uploads/t/u/f");
+    put(&store, &this, "one").await;
+    put(&store, &this, "two").await;
+    let seen = store.head(&this, None).await.expect("present");
+    let outcomes = store.delete_seen(&[(this.clone(), seen)]).await;
+    assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
+    assert!(matches!(store.head(&this, None).await, Err(BlobError::NotFound)));
+    assert_eq!(kept(&options, "uploads/t/u/f"), 3, "two versions and a marker");
+}
+
+#[tokio::test]
 async fn every_version_of_what_is_deleted_goes() {
     let (options, store) = versioned().await;
     let (this, longer) = (key("uploads/t/u/f"), key("uploads/t/u/f2"));
