@@ -140,8 +140,9 @@ fn inventory(folder: &Path, bucket: &str, known: impl Iterator<Item = String>) -
     let sum = Command::new("md5sum").arg(&packed).output().expect("md5sum runs").stdout;
     let sum = String::from_utf8_lossy(&sum).split(' ').next().unwrap_or_default().to_owned();
     let size = std::fs::metadata(&packed).expect("a file").len();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time");
     let manifest = json!({
-        "sourceBucket": bucket, "fileFormat": "CSV", "fileSchema": "Bucket, Key, Size",
+        "sourceBucket": bucket, "creationTimestamp": now.as_millis().to_string(), "fileFormat": "CSV", "fileSchema": "Bucket, Key, Size",
         "files": [{ "key": "data.csv.gz", "size": size, "MD5checksum": sum }],
     });
     std::fs::write(folder.join("manifest.json"), manifest.to_string()).expect("a manifest");

@@ -71,6 +71,9 @@ pub struct Tally {
     /// Of another size than the list says; these are kept too.
     pub resized: Count,
     pub missing: u64,
+    /// When the youngest of those that are kept was stored. A list that knows nothing younger may be as old as that.
+    pub newest_kept: Option<i64>,
+    pub newest_orphan: Option<i64>,
     by_age: [Count; AGES.len()],
     prefixes: Prefixes,
     pub orphan_samples: Vec<Entry>,
@@ -90,6 +93,8 @@ impl Tally {
             folders: 0,
             resized: Count::default(),
             missing: 0,
+            newest_kept: None,
+            newest_orphan: None,
             by_age: [Count::default(); AGES.len()],
             prefixes: Prefixes::new(depth, prefixes_max),
             orphan_samples: Vec::new(),
@@ -106,13 +111,11 @@ impl Tally {
     pub fn take(&mut self, finding: Finding) -> Verdict {
         match finding {
             Finding::Kept(object) => {
-                self.listed.add(&object);
-                self.kept.add(&object);
+                self.keep(&object);
                 Verdict::Fine
             }
             Finding::Resized { object, .. } => {
-                self.listed.add(&object);
-                self.kept.add(&object);
+                self.keep(&object);
                 self.resized.add(&object);
                 sample(&mut self.resized_samples, object.key);
                 Verdict::Fine
@@ -129,6 +132,12 @@ impl Tally {
         }
     }
 
+    fn keep(&mut self, object: &Entry) {
+        self.listed.add(object);
+        self.kept.add(object);
+        self.newest_kept = self.newest_kept.max(object.modified_at);
+    }
+
     fn orphan(&mut self, object: Entry) -> Verdict {
         if object.key.ends_with('/') && object.size == Some(0) {
             self.folders += 1;
@@ -139,6 +148,7 @@ impl Tally {
             return Verdict::Fine;
         };
         self.orphans.add(&object);
+        self.newest_orphan = self.newest_orphan.max(object.modified_at);
         let days = age_ms / DAY_MS;
         let at = AGES.iter().position(|(limit, _)| days < *limit).unwrap_or(AGES.len() - 1);
         self.by_age[at].add(&object);

@@ -88,6 +88,7 @@ fn read_separated(
             break;
         }
         let mut key = bytes.as_slice();
+        passed.is_open = key.last() != Some(&separator);
         key = key.strip_suffix(&[separator]).unwrap_or(key);
         if separator == b'\n' {
             key = key.strip_suffix(b"\r").unwrap_or(key);
@@ -128,12 +129,16 @@ fn text_of(bytes: &[u8], what: &str, number: u64) -> Result<String, SourceError>
 struct Bounded<R> {
     input: R,
     since_row: Rc<Cell<usize>>,
+    last: Rc<Cell<u8>>,
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.since_row.set(self.since_row.get() + read);
+        if let Some(last) = buffer[..read].last() {
+            self.last.set(*last);
+        }
         if self.since_row.get() > ROW_BYTES_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -146,7 +151,8 @@ impl<R: Read> Read for Bounded<R> {
 
 fn read_csv(input: impl BufRead, column: &Column, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
     let since_row = Rc::new(Cell::new(0));
-    let bounded = Bounded { input, since_row: since_row.clone() };
+    let last = Rc::new(Cell::new(b'\n'));
+    let bounded = Bounded { input, since_row: since_row.clone(), last: last.clone() };
     let mut rows = csv::ReaderBuilder::new().has_headers(false).flexible(false).from_reader(bounded);
     let mut row = csv::ByteRecord::new();
     let mut passed = Passed::default();
@@ -176,6 +182,7 @@ fn read_csv(input: impl BufRead, column: &Column, sink: &mut Sink<'_>) -> Result
             }
         }
     }
+    passed.is_open = !b"\r\n".contains(&last.get());
     Ok(passed)
 }
 
@@ -209,6 +216,23 @@ mod tests {
             Ok(())
         });
         passed.map(|passed| (keys, passed.skipped)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_last_line_that_does_not_end_is_told() {
+        let is_open = |bytes: &[u8], format: ListFormat| {
+            read_list(bytes, &format, &mut |_| Ok(())).expect("a list").is_open
+        };
+        let csv = || ListFormat::Csv(Column::Number(1));
+        for (whole, cut, format) in [
+            (&b"a\nb\n"[..], &b"a\nb"[..], ListFormat::Lines),
+            (b"a\r\nb\r\n", b"a\r\nb\r", ListFormat::Lines),
+            (b"a\0b\0", b"a\0b", ListFormat::Null),
+            (b"a\n\"b\"\n", b"a\n\"b\"", csv()),
+        ] {
+            assert!(!is_open(whole, format.clone()) && is_open(cut, format), "{cut:?}");
+        }
+        assert!(!is_open(b"", ListFormat::Lines) && !is_open(b"", csv()));
     }
 
     #[test]

@@ -33,4 +33,6 @@ pub type Sink<'s> = dyn FnMut(Entry) -> io::Result<()> + Send + 's;
 pub struct Passed {
     /// Rows whose key is NULL, empty, or of an object's older version or delete marker.
     pub skipped: u64,
+    /// The last line of a file has no end: more may have come after it.
+    pub is_open: bool,
 }

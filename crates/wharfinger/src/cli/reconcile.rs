@@ -17,11 +17,13 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use wharfinger_backends::key_sources::is_database;
 use wharfinger_reconcile::{Tally, Times};
 
 use super::Failure;
+use super::output::line;
 use crate::clock::Clock;
 use crate::config::{Flags, client_env, parse_duration_ms};
 use bucket::Bucket;
@@ -67,6 +69,9 @@ pub(super) struct Arguments {
     /// What the bucket's keys begin with and those in the list do not
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     key_prefix: String,
+    /// When the list was made, as 2026-01-31T12:00:00Z (default: when its file was last written)
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["sql", "inventory"], value_parser = parse_time)]
+    as_of: Option<i64>,
     /// Objects that were stored so shortly before the list was made, or after it, are no orphans
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration_ms)]
     grace: i64,
@@ -82,6 +87,9 @@ pub(super) struct Arguments {
     /// Delete nothing if more than so many objects would go
     #[arg(long, value_name = "N", requires = "delete")]
     max_deletes: Option<u64>,
+    /// Where S3 keeps older versions, or Azure snapshots, of what is deleted: delete those too
+    #[arg(long, requires = "delete")]
+    all_versions: bool,
     /// Report even if the list is empty or nothing of it is in the bucket
     #[arg(long, conflicts_with = "delete")]
     allow_empty: bool,
@@ -130,7 +138,7 @@ impl Arguments {
 
     fn source(&self) -> Result<Source, Failure> {
         if let Some(path) = &self.keys {
-            return keys::list_at(path, self.null, self.column.as_deref());
+            return keys::list_at(path, self.null, self.column.as_deref(), self.as_of);
         }
         if let Some(manifest) = &self.inventory {
             return Ok(Source::Inventory(manifest.clone()));
@@ -178,7 +186,11 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     let identity = state::identity(&[
         &bucket.identity(),
         // What was found without it was found by an older list.
-        if arguments.delete { "delete" } else { "look" },
+        match (arguments.delete, arguments.all_versions) {
+            (false, _) => "look",
+            (true, false) => "delete",
+            (true, true) => "delete all versions",
+        },
         &source.identity(),
         arguments.listing.as_deref().unwrap_or_default(),
         &format!("{spelling:?} {} {} {}", arguments.grace, arguments.depth, arguments.top),
@@ -201,11 +213,17 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         // It can go on from here.
         Err(Failed::Interrupted(_)) => {}
         // Whoever changes something begins anew, with a new list.
-        Ok(()) | Err(Failed::Refused(_)) => state.remove()?,
+        Ok(()) | Err(Failed::Refused(_) | Failed::Told(_)) => state.remove()?,
     }
     ended.map_err(|failed| match failed {
         Failed::Interrupted(failure) => failure,
-        Failed::Refused(message) => Failure::Failed(message),
+        Failed::Refused(message) => {
+            if arguments.format() == Format::Json {
+                line(json!({ "bucket": bucket.shown, "refused": message }).to_string());
+            }
+            Failure::Failed(message)
+        }
+        Failed::Told(message) => Failure::Failed(message),
     })
 }
 
@@ -222,7 +240,7 @@ async fn prepare(
     let spelling = arguments.spelling(bucket);
     let list = keys::read(flags, bucket, source, &spelling, state, progress, stop).await?;
     let listing = match &arguments.listing {
-        Some(manifest) => Listing::from_inventory(flags, bucket, manifest, state, progress).await?,
+        Some(manifest) => Listing::from_inventory(flags, bucket, manifest, state, progress, stop).await?,
         None => Listing::Bucket,
     };
     let times = Times { as_of: list.as_of, grace_ms: arguments.grace };
@@ -236,6 +254,8 @@ enum Failed {
     Interrupted(Failure),
     /// By what was found.
     Refused(String),
+    /// The same, and the report has said it.
+    Told(String),
 }
 
 impl From<Failure> for Failed {
@@ -276,7 +296,7 @@ async fn finish(
     };
     let is_agreed = arguments.delete && refused.is_none() && state.at.tally.orphans.objects > 0 && {
         progress.pause();
-        arguments.yes || delete::ask(bucket, state)?
+        arguments.yes || delete::ask(arguments, bucket, state)?
     };
     not_stopped(stop)?;
     if is_agreed {
@@ -285,14 +305,14 @@ async fn finish(
     progress.end();
     let report = Report::of(bucket, state, arguments.delete, refused.clone());
     report.show(arguments.format());
-    let deletion = state.at.deletion.as_ref();
-    match (refused, deletion.map_or(0, |deletion| deletion.failed)) {
-        (Some(refused), _) => Err(Failed::Refused(refused)),
-        (None, 0) if arguments.delete && !is_agreed && state.at.tally.orphans.objects > 0 => {
-            Err(Failed::Refused("nothing was deleted".into()))
+    let failures = state.at.deletion.as_ref().map_or(0, |deletion| deletion.failed);
+    match refused {
+        Some(refused) => Err(Failed::Told(refused)),
+        None if arguments.delete && !is_agreed && state.at.tally.orphans.objects > 0 => {
+            Err(Failed::Told(delete::so_far(state)))
         }
-        (None, 0) => Ok(()),
-        (None, failed) => Err(Failed::Refused(format!("{failed} objects could not be deleted"))),
+        None if failures > 0 => Err(Failed::Told(format!("{failures} objects could not be deleted"))),
+        None => Ok(()),
     }
 }
 
@@ -327,6 +347,12 @@ fn refuse_disjoint(arguments: &Arguments, bucket: &Bucket, state: &State) -> Res
          all is well, see it with --allow-empty",
         state.at.list.entries, tally.listed.objects
     ))
+}
+
+/// A moment, as RFC 3339 writes it.
+fn parse_time(text: &str) -> Result<i64, String> {
+    let parsed = chrono::DateTime::parse_from_rfc3339(text);
+    parsed.map(|at| at.timestamp_millis()).map_err(|_| "not a time like 2026-01-31T12:00:00Z".to_owned())
 }
 
 fn not_stopped(stop: &CancellationToken) -> Result<(), Failure> {

@@ -86,12 +86,12 @@ impl Bucket {
     }
 
     /// A mark in a folder above what is looked at: what is below is that Wharfinger's.
-    pub(super) async fn mark_above(&self) -> Result<Option<String>, BlobError> {
+    pub(super) async fn mark_above(&self) -> Result<Option<String>, Failure> {
         // A folder may lie within a store, at any depth.
         if let Some(root) = self.place.folder() {
             let root = root.canonicalize().unwrap_or_else(|_| root.clone());
             for folder in root.ancestors() {
-                if DiskStore::mark(folder)?.is_some() {
+                if DiskStore::mark(folder).map_err(failed)?.is_some() {
                     return Ok(Some(folder.join(ObjectKey::mark().as_str()).display().to_string()));
                 }
             }
@@ -103,7 +103,13 @@ impl Bucket {
             match self.store.head(&key, None).await {
                 Ok(_) => return Ok(Some(mark)),
                 Err(BlobError::NotFound) => {}
-                Err(error) => return Err(error),
+                Err(error) if error.is_retryable() => return Err(failed(error)),
+                Err(error) => {
+                    return Err(Failure::Failed(format!(
+                        "whether a Wharfinger keeps this bucket cannot be seen: {mark}: {error}. Before anything is \
+                         deleted, the right to read that name is needed, and to list the bucket"
+                    )));
+                }
             }
         }
         Ok(None)

@@ -9,7 +9,7 @@ use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::blobs::BlobError;
+use wharfinger_backends::blobs::{BlobError, ObjectMeta};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_reconcile::{Count, Entry, Times};
 
@@ -42,6 +42,16 @@ pub(super) struct Deletion {
     /// The store cannot be asked for them by their names.
     pub(super) unnamable: u64,
     pub(super) failed: u64,
+    /// The bucket keeps older versions, and they were left there with their bytes.
+    pub(super) keeps_versions: bool,
+}
+
+/// Whether anything was deleted by an interrupted run of the same command.
+pub(super) fn so_far(state: &State) -> String {
+    match state.at.deletion.as_ref().map_or(0, |deletion| deletion.deleted.objects) {
+        0 => "nothing was deleted".into(),
+        deleted => format!("nothing more was deleted than {deleted} objects before"),
+    }
 }
 
 /// Why nothing is deleted.
@@ -50,53 +60,83 @@ pub(super) async fn refusal(
     bucket: &Bucket,
     state: &State,
 ) -> Result<Option<String>, Failure> {
-    let tally = &state.at.tally;
-    let above = bucket.mark_above().await.map_err(failed)?;
-    if let Some(mark) = state.at.mark.clone().or(above) {
-        return Ok(Some(format!(
-            "nothing was deleted: {mark} says that a Wharfinger keeps its files here, and this list is not its catalog. \
-             Its orphans are deleted by `wharfinger sweep orphan-cleanup`"
-        )));
+    let above = bucket.mark_above().await?;
+    let mark = state.at.mark.clone().or(above);
+    let reason = match reason(arguments, state, mark) {
+        Some(reason) => Some(reason),
+        None => disguised(state)?,
+    };
+    Ok(reason.map(|reason| format!("{}: {reason}", so_far(state))))
+}
+
+fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<String> {
+    let (list, tally) = (&state.at.list, &state.at.tally);
+    if let Some(mark) = mark {
+        return Some(format!(
+            "{mark} says that a Wharfinger keeps its files here, and this list is not its catalog. Its orphans are \
+             deleted by `wharfinger sweep orphan-cleanup`"
+        ));
     }
-    if state.at.list.unstripped > 0 {
-        return Ok(Some(format!(
-            "nothing was deleted: {} keys of the list do not begin with --strip-prefix, and their objects would go",
-            state.at.list.unstripped
-        )));
+    if list.unstripped > 0 {
+        let count = list.unstripped;
+        return Some(format!(
+            "{count} keys of the list do not begin with --strip-prefix, and their objects would go"
+        ));
     }
-    if let Some((orphan, missing)) = disguise::find(state).map_err(failed)? {
-        return Ok(Some(format!(
-            "nothing was deleted: the object {orphan:?}, which no key answers for, and the key {missing:?}, which has no \
-             object, differ only in how they are written. Write the list as the bucket does, or leave that key out"
-        )));
+    if list.is_open {
+        return Some(
+            "the list's last line does not end: it may have been cut off. If it is whole, end it".into(),
+        );
+    }
+    if let (false, Some(kept), Some(orphan)) = (list.is_dated, tally.newest_kept, tally.newest_orphan)
+        && kept < orphan
+    {
+        return Some(format!(
+            "the list knows of nothing that was stored after {}, and an orphan was stored at {}: the list may be older \
+             than its file. Say when it was made, with --as-of",
+            rfc3339(kept),
+            rfc3339(orphan)
+        ));
     }
     let (orphans, listed) = (tally.orphans.objects, tally.listed.objects);
     let limit = u128::from(listed) * u128::from(arguments.limit_percent);
     if u128::from(orphans) * 100 > limit {
-        return Ok(Some(format!(
-            "nothing was deleted: {orphans} of {listed} objects would go, more than {} %. If the list is right, raise \
-             --limit-percent",
+        return Some(format!(
+            "{orphans} of {listed} objects would go, more than {} %. If the list is right, raise --limit-percent",
             arguments.limit_percent
-        )));
+        ));
     }
-    Ok(arguments
-        .max_deletes
-        .filter(|max| orphans > *max)
-        .map(|max| format!("nothing was deleted: {orphans} objects would go, more than --max-deletes {max}")))
+    let max = arguments.max_deletes.filter(|max| orphans > *max)?;
+    Some(format!("{orphans} objects would go, more than --max-deletes {max}"))
+}
+
+fn disguised(state: &State) -> Result<Option<String>, Failure> {
+    Ok(disguise::find(state).map_err(failed)?.map(|(orphan, missing)| {
+        format!(
+            "the object {orphan:?}, which no key answers for, and the key {missing:?}, which has no object, differ only in \
+             how they are written. Write the list as the bucket does, or leave that key out"
+        )
+    }))
 }
 
 /// Asks on the terminal.
-pub(super) fn ask(bucket: &Bucket, state: &State) -> Result<bool, Failure> {
+pub(super) fn ask(arguments: &Arguments, bucket: &Bucket, state: &State) -> Result<bool, Failure> {
     let tally = &state.at.tally;
     let count = tally.orphans.objects;
     eprintln!("{count} objects of {} are to be deleted, {}:", bucket.shown, format_size(tally.orphans.bytes));
+    if let Some(done) = state.at.deletion.as_ref().map(Deletion::done) {
+        eprintln!("  {done} of them were dealt with before this was interrupted");
+    }
     for orphan in tally.orphan_samples.iter().take(SAMPLES_SHOWN) {
         eprintln!("  {:?}  {}", orphan.key, format_size(orphan.size.unwrap_or(0)));
     }
     if count > SAMPLES_SHOWN as u64 {
         eprintln!("  … and {} others; --orphans-to FILE writes all", count - SAMPLES_SHOWN as u64);
     }
-    eprint!("Where the store keeps versions, all of them go. To delete, type `delete {count}`: ");
+    if arguments.all_versions {
+        eprintln!("Older versions and snapshots go too.");
+    }
+    eprint!("To delete, type `delete {count}`: ");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(failed)?;
     Ok(answer.trim() == format!("delete {count}"))
@@ -114,12 +154,13 @@ pub(super) async fn run(
         Some(at) => at,
         None => Deletion {
             offset: 0,
-            log: arguments.deleted_to.clone().unwrap_or_else(default_log),
+            log: log_path(arguments)?,
             deleted: Count::default(),
             gone: 0,
             changed: 0,
             unnamable: 0,
             failed: 0,
+            keeps_versions: false,
         },
     };
     let mut log = File::options()
@@ -132,14 +173,14 @@ pub(super) async fn run(
     let mut orphans = BufReader::new(orphans);
     let batch_max = bucket.store.caps().delete_batch_max.clamp(1, BATCH_MAX);
     let all = state.at.tally.orphans.objects.max(1);
-    let mut done = at.deleted.objects + at.gone + at.changed + at.unnamable + at.failed;
+    let mut done = at.done();
     loop {
         let mut offset = at.offset;
         let batch = next(&mut orphans, batch_max, &mut offset).map_err(failed)?;
         if batch.is_empty() {
             break;
         }
-        let outcomes = delete(bucket, batch, state.at.tally.times()).await;
+        let outcomes = delete(bucket, batch, state.at.tally.times(), arguments.all_versions).await;
         // A store that is away spends nothing: the same batch is tried again by the same command.
         if let Some(away) = outcomes.iter().find_map(|(_, outcome)| outcome.away())
             && !outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Deleted))
@@ -149,6 +190,7 @@ pub(super) async fn run(
             )));
         }
         at.offset = offset;
+        at.keeps_versions = !arguments.all_versions && bucket.store.caps().versioned;
         done += outcomes.len() as u64;
         for (orphan, outcome) in outcomes {
             at.count(&orphan, &outcome);
@@ -171,9 +213,13 @@ pub(super) async fn run(
     Ok(())
 }
 
-fn default_log() -> PathBuf {
-    let now = rfc3339(Clock::system().now()).replace([':', '.'], "-");
-    PathBuf::from(format!("reconcile-deleted-{now}.jsonl"))
+/// Whole, for whoever goes on from another folder.
+fn log_path(arguments: &Arguments) -> Result<PathBuf, Failure> {
+    let asked = arguments.deleted_to.clone().unwrap_or_else(|| {
+        let now = rfc3339(Clock::system().now()).replace([':', '.'], "-");
+        PathBuf::from(format!("reconcile-deleted-{now}.jsonl"))
+    });
+    std::path::absolute(asked).map_err(failed)
 }
 
 fn next(orphans: &mut BufReader<File>, max: usize, offset: &mut u64) -> io::Result<Vec<Entry>> {
@@ -225,6 +271,10 @@ impl Outcome {
 }
 
 impl Deletion {
+    fn done(&self) -> u64 {
+        self.deleted.objects + self.gone + self.changed + self.unnamable + self.failed
+    }
+
     fn count(&mut self, orphan: &Entry, outcome: &Outcome) {
         match outcome {
             Outcome::Deleted => self.deleted.add(orphan),
@@ -237,8 +287,13 @@ impl Deletion {
 }
 
 /// Looks at each once more, and deletes those that are as they were.
-async fn delete(bucket: &Bucket, batch: Vec<Entry>, times: Times) -> Vec<(Entry, Outcome)> {
-    let looked: Vec<(Entry, Result<ObjectKey, Outcome>)> = stream::iter(batch)
+async fn delete(
+    bucket: &Bucket,
+    batch: Vec<Entry>,
+    times: Times,
+    all_versions: bool,
+) -> Vec<(Entry, Outcome)> {
+    let looked: Vec<(Entry, Result<Seen, Outcome>)> = stream::iter(batch)
         .map(async |orphan| {
             let looked = look(bucket, &orphan, times).await;
             (orphan, looked)
@@ -246,14 +301,20 @@ async fn delete(bucket: &Bucket, batch: Vec<Entry>, times: Times) -> Vec<(Entry,
         .buffered(HEADS_AT_ONCE)
         .collect()
         .await;
-    let keys: Vec<ObjectKey> =
-        looked.iter().filter_map(|(_, looked)| looked.as_ref().ok().cloned()).collect();
-    let mut answers = bucket.store.delete_many(&keys).await.into_iter();
+    let seen: Vec<Seen> = looked.iter().filter_map(|(_, looked)| looked.as_ref().ok().cloned()).collect();
+    let answers = if all_versions {
+        let keys: Vec<ObjectKey> = seen.into_iter().map(|(key, _)| key).collect();
+        bucket.store.delete_many(&keys).await
+    } else {
+        bucket.store.delete_seen(&seen).await
+    };
+    let mut answers = answers.into_iter();
     let outcomes = looked.into_iter().map(|(orphan, looked)| {
         let outcome = match looked {
             Err(outcome) => outcome,
             Ok(_) => match answers.next() {
                 Some(Ok(())) => Outcome::Deleted,
+                Some(Err(BlobError::Changed)) => Outcome::Changed,
                 Some(Err(error)) => Outcome::of_error(&error),
                 None => Outcome::Failed("the store did not answer for it".into()),
             },
@@ -263,8 +324,10 @@ async fn delete(bucket: &Bucket, batch: Vec<Entry>, times: Times) -> Vec<(Entry,
     outcomes.collect()
 }
 
-/// The key of an object that may be deleted: as large and as old as it was listed, and that is old enough.
-async fn look(bucket: &Bucket, orphan: &Entry, times: Times) -> Result<ObjectKey, Outcome> {
+type Seen = (ObjectKey, ObjectMeta);
+
+/// An object that may be deleted: as large and as old as it was listed, and that is old enough.
+async fn look(bucket: &Bucket, orphan: &Entry, times: Times) -> Result<Seen, Outcome> {
     let key = bucket.key(&orphan.key).ok_or(Outcome::Unnamable)?;
     let meta = match bucket.store.head(&key, None).await {
         Ok(meta) => meta,
@@ -276,5 +339,5 @@ async fn look(bucket: &Bucket, orphan: &Entry, times: Times) -> Result<ObjectKey
     let is_same = Some(meta.size) == orphan.size
         && meta.modified_at.is_some_and(|at| at <= times.cutoff())
         && seconds(meta.modified_at) == seconds(orphan.modified_at);
-    if is_same { Ok(key) } else { Err(Outcome::Changed) }
+    if is_same { Ok((key, meta)) } else { Err(Outcome::Changed) }
 }

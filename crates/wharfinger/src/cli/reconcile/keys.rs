@@ -1,7 +1,7 @@
 //! The list of keys: from a file, a query or an inventory, into the spelling and the order of the bucket.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::config::Flags;
 
 pub(super) enum Source {
-    File { path: PathBuf, format: ListFormat },
+    File { path: PathBuf, format: ListFormat, as_of: Option<UnixMs> },
     Query { database: String, query: String },
     Inventory(String),
 }
@@ -47,7 +47,11 @@ pub(super) struct KeyList {
     pub(super) unstripped: u64,
     /// Rows without a key.
     pub(super) skipped: u64,
+    /// The last line has no end.
+    pub(super) is_open: bool,
     pub(super) was_in_order: bool,
+    /// Whether more than a file's own time says when it was made.
+    pub(super) is_dated: bool,
     /// When it was made, by the store's clock.
     pub(super) as_of: UnixMs,
 }
@@ -57,7 +61,12 @@ const SAME_CLOCK_MS: i64 = 1_000;
 /// Standard input.
 const STDIN: &str = "-";
 
-pub(super) fn list_at(path: &Path, is_null: bool, column: Option<&str>) -> Result<Source, Failure> {
+pub(super) fn list_at(
+    path: &Path,
+    is_null: bool,
+    column: Option<&str>,
+    as_of: Option<UnixMs>,
+) -> Result<Source, Failure> {
     let name = path.to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     let is_csv = column.is_some() || name.to_ascii_lowercase().ends_with(".csv");
@@ -71,7 +80,7 @@ pub(super) fn list_at(path: &Path, is_null: bool, column: Option<&str>) -> Resul
             Some((name, Err(_))) => Column::Name(name.to_owned()),
         }),
     };
-    Ok(Source::File { path: path.to_owned(), format })
+    Ok(Source::File { path: path.to_owned(), format, as_of })
 }
 
 impl Source {
@@ -83,14 +92,14 @@ impl Source {
     /// What makes two lists the same: an interrupted comparison goes on only with the same. Standard input never is.
     pub(super) fn identity(&self) -> String {
         match self {
-            Source::File { path, format } => {
+            Source::File { path, format, as_of } => {
                 if path.as_os_str() == STDIN {
                     return uuid::Uuid::new_v4().to_string();
                 }
                 let meta = std::fs::metadata(path).ok();
                 let modified = meta.as_ref().and_then(|meta| meta.modified().ok());
                 let path = path.canonicalize().unwrap_or_else(|_| path.clone());
-                format!("{path:?} {format:?} {modified:?} {:?}", meta.map(|meta| meta.len()))
+                format!("{path:?} {format:?} {as_of:?} {modified:?} {:?}", meta.map(|meta| meta.len()))
             }
             Source::Query { database, query } => format!("{database} {query}"),
             Source::Inventory(manifest) => manifest.clone(),
@@ -131,12 +140,18 @@ pub(super) async fn read(
 ) -> Result<KeyList, Failure> {
     progress.phase("reading keys", "keys");
     let mut as_of = bucket.store.now();
+    let mut is_dated = true;
+    let file = match source {
+        Source::File { path, .. } if path.as_os_str() != STDIN => Some((path, open(path)?)),
+        _ => None,
+    };
+    let file = file.as_ref();
     let mut sorter = Sorter::new(&state.sorting()).map_err(failed)?;
     let (mut read, mut outside, mut unstripped, mut problem) = (0u64, 0u64, 0u64, None);
     let mut sink = |entry: Entry| -> io::Result<()> {
         read += 1;
         if read.is_multiple_of(TELL_EVERY) {
-            progress.at(read, None);
+            progress.at(read, file.and_then(|(_, file)| share_read(file)));
             if stop.is_cancelled() {
                 problem = Some("interrupted while the keys were read".to_owned());
                 return Err(io::Error::from(io::ErrorKind::InvalidData));
@@ -159,21 +174,14 @@ pub(super) async fn read(
         }
     };
     let passed: Result<Passed, SourceError> = match source {
-        Source::File { path, format } if path.as_os_str() == STDIN => {
-            tokio::task::block_in_place(|| read_list(io::stdin().lock(), format, &mut sink))
-        }
-        Source::File { path, format } => {
-            let shown = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
-            let file = File::open(path).map_err(shown)?;
-            as_of = as_of.min(made_at(&file, as_of).unwrap_or(as_of));
-            let stamp = || file.metadata().and_then(|meta| Ok((meta.len(), meta.modified()?)));
-            let before = stamp().map_err(shown)?;
-            let passed = tokio::task::block_in_place(|| read_list(&file, format, &mut sink));
-            if stamp().map_err(shown)? != before {
-                let problem = "is being written: a list must be whole before it is read";
-                return Err(Failure::Failed(format!("{} {problem}", path.display())));
+        Source::File { format, as_of: given, .. } => {
+            let made_at = given.or_else(|| file.and_then(|(_, file)| made_at(file, as_of)));
+            is_dated = given.is_some();
+            as_of = as_of.min(made_at.unwrap_or(as_of));
+            match file {
+                Some((path, file)) => read_file(path, file, format, &mut sink)?,
+                None => tokio::task::block_in_place(|| read_list(io::stdin().lock(), format, &mut sink)),
             }
-            passed
         }
         Source::Query { database, query } => read_query(database, query, &mut sink).await,
         Source::Inventory(manifest) => {
@@ -192,7 +200,38 @@ pub(super) async fn read(
     let passed = passed.map_err(failed)?;
     let Sorted { entries, duplicates, was_in_order, .. } =
         tokio::task::block_in_place(|| sorter.finish(&state.keys())).map_err(failed)?;
-    Ok(KeyList { entries, duplicates, outside, unstripped, skipped: passed.skipped, was_in_order, as_of })
+    let Passed { skipped, is_open } = passed;
+    Ok(KeyList { entries, duplicates, outside, unstripped, skipped, is_open, was_in_order, is_dated, as_of })
+}
+
+fn open(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+}
+
+/// How much of a file was read.
+fn share_read(mut file: &File) -> Option<f64> {
+    let size = file.metadata().ok()?.len();
+    Some(file.stream_position().ok()? as f64 / size.max(1) as f64)
+}
+
+/// Reads a list that nobody writes to meanwhile.
+fn read_file(
+    path: &Path,
+    file: &File,
+    format: &ListFormat,
+    sink: &mut (dyn FnMut(Entry) -> io::Result<()> + Send),
+) -> Result<Result<Passed, SourceError>, Failure> {
+    let stamp = || {
+        let stamp = file.metadata().and_then(|meta| Ok((meta.len(), meta.modified()?)));
+        stamp.map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+    };
+    let before = stamp()?;
+    let passed = tokio::task::block_in_place(|| read_list(file, format, sink));
+    if stamp()? != before {
+        let problem = "is being written: a list must be whole before it is read";
+        return Err(Failure::Failed(format!("{} {problem}", path.display())));
+    }
+    Ok(passed)
 }
 
 /// When a file was written, by the store's clock: the list in it is as old.

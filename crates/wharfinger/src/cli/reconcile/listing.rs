@@ -1,19 +1,23 @@
 //! The objects, in the order of their keys: from the bucket, some pages ahead of whoever compares them, or from an
 //! inventory that was sorted before.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use wharfinger_backends::blobs::{BlobError, BlobStore};
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_reconcile::{Entries, Entry, Sorter};
 
 use super::super::{Failure, failed};
 use super::bucket::Bucket;
 use super::keys::read_inventory;
+use super::not_stopped;
 use super::progress::Progress;
 use super::state::State;
 use crate::config::Flags;
@@ -22,7 +26,7 @@ use crate::config::Flags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Listing {
     Bucket,
-    Inventory,
+    Inventory { made_at: Option<UnixMs> },
 }
 
 pub(super) type Page = Result<Vec<Entry>, Failure>;
@@ -41,21 +45,38 @@ impl Listing {
         manifest: &str,
         state: &State,
         progress: &mut Progress,
+        stop: &CancellationToken,
     ) -> Result<Listing, Failure> {
         progress.phase("reading the inventory", "objects");
         let mut sorter = Sorter::new(&state.sorting()).map_err(failed)?;
-        let mut read = 0u64;
+        let (mut read, mut is_told_whole) = (0u64, true);
         let mut sink = |entry: Entry| {
             read += 1;
             if read.is_multiple_of(1_000) {
                 progress.at(read, None);
             }
+            is_told_whole &= entry.size.is_some() && entry.modified_at.is_some();
+            if stop.is_cancelled() || !is_told_whole {
+                return Err(io::Error::from(io::ErrorKind::Interrupted));
+            }
             if entry.key.starts_with(&bucket.prefix) { sorter.push(entry) } else { Ok(()) }
         };
-        let (_, passed) = read_inventory(flags, manifest, bucket.name(), state, &mut sink).await?;
+        let (made_at, passed) = read_inventory(flags, manifest, bucket.name(), state, &mut sink).await?;
+        if !is_told_whole {
+            return Err(Failure::Failed(format!(
+                "{manifest} does not say of every object how large it is and when it was stored: --listing needs an \
+                 inventory with Size and LastModifiedDate"
+            )));
+        }
+        not_stopped(stop)?;
         passed.map_err(failed)?;
         tokio::task::block_in_place(|| sorter.finish(&state.objects())).map_err(failed)?;
-        Ok(Listing::Inventory)
+        Ok(Listing::Inventory { made_at })
+    }
+
+    /// When it was made, if it is an inventory that says so.
+    pub(super) fn made_at(self) -> Option<UnixMs> {
+        if let Listing::Inventory { made_at } = self { made_at } else { None }
     }
 
     /// All objects behind a key.
@@ -66,7 +87,7 @@ impl Listing {
                 let (store, prefix) = (bucket.store.clone(), bucket.prefix.clone());
                 tokio::spawn(async move { list(store, &prefix, after, out).await });
             }
-            Listing::Inventory => {
+            Listing::Inventory { .. } => {
                 let path = state.objects();
                 tokio::task::spawn_blocking(move || read(&path, after.as_deref(), &out));
             }
@@ -129,7 +150,7 @@ fn read(path: &std::path::Path, after: Option<&str>, out: &mpsc::Sender<Page>) {
     let is_done = |entry: &Entry| after.is_some_and(|after| entry.key.as_str() <= after);
     let mut entries = entries.skip_while(|entry| entry.as_ref().is_ok_and(is_done)).peekable();
     while entries.peek().is_some() {
-        let page: std::io::Result<Vec<Entry>> = entries.by_ref().take(PAGE_OBJECTS).collect();
+        let page: io::Result<Vec<Entry>> = entries.by_ref().take(PAGE_OBJECTS).collect();
         if out.blocking_send(page.map_err(failed)).is_err() {
             return;
         }

@@ -56,6 +56,7 @@ impl<'s> Report<'s> {
                 "skipped": at.list.skipped,
                 "asOf": rfc3339(at.list.as_of),
             },
+            "inventoryOf": at.listing.made_at().map(rfc3339),
             "graceMs": tally.times().grace_ms,
             "listed": tally.listed,
             "kept": tally.kept,
@@ -85,6 +86,7 @@ impl<'s> Report<'s> {
                 "changed": deletion.changed,
                 "unnamable": deletion.unnamable,
                 "failed": deletion.failed,
+                "olderVersionsStay": deletion.keeps_versions,
                 "log": deletion.log.display().to_string(),
             })),
             "refused": self.refused,
@@ -170,6 +172,11 @@ impl<'s> Report<'s> {
         note(list.skipped, "rows of the list were without a key");
         note(tally.folders, "empty objects stand for folders and were left alone");
         note(tally.resized.objects, "objects have another size than the list says");
+        if tally.missing > 0
+            && let Some(at) = self.state.at.listing.made_at()
+        {
+            line(format!("  the objects are those of {}: what was stored since is missing too", rfc3339(at)));
+        }
         let unknown = self.state.at.looked_again.map_or(0, |looked| looked.unknown);
         note(unknown, "missing keys could not be looked for once more: the store did not answer");
     }
@@ -186,7 +193,7 @@ impl<'s> Report<'s> {
         line("orphans by prefix:");
         let (prefixes, others) = tally.by_prefix();
         for total in &prefixes {
-            row(total.count, if total.prefix.is_empty() { "(top)" } else { &total.prefix });
+            row(total.count, &shown(&total.prefix));
         }
         if others.objects > 0 {
             row(others, "(others)");
@@ -213,6 +220,20 @@ impl<'s> Report<'s> {
             None if !self.is_delete => line("nothing was changed"),
             None => {}
         }
+        if self.state.at.deletion.as_ref().is_some_and(|deletion| deletion.keeps_versions) {
+            line(
+                "the bucket keeps older versions, and they stay with their bytes: --all-versions deletes them too",
+            );
+        }
+    }
+}
+
+/// A prefix as a terminal can show it.
+fn shown(prefix: &str) -> String {
+    match prefix {
+        "" => "(top)".into(),
+        odd if odd.contains(char::is_control) => format!("{odd:?}"),
+        plain => plain.into(),
     }
 }
 

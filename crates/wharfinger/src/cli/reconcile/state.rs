@@ -198,7 +198,8 @@ impl State {
         let written = File::create(&next).and_then(|mut file| {
             file.write_all(&text)?;
             file.sync_all()?;
-            fs::rename(&next, &place)
+            fs::rename(&next, &place)?;
+            File::open(&self.folder)?.sync_all()
         });
         written.map_err(failed)
     }
@@ -282,7 +283,9 @@ impl Checkpoint {
             outside: 0,
             unstripped: 0,
             skipped: 0,
+            is_open: false,
             was_in_order: true,
+            is_dated: false,
             as_of: begun_at,
         };
         Checkpoint {

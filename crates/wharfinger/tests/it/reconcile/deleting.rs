@@ -7,7 +7,7 @@ fn ten(shelf: &Shelf) -> String {
     for key in &keys {
         shelf.put(key, 3);
     }
-    keys.join("\n")
+    keys.iter().map(|key| format!("{key}\n")).collect()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn what_only_looks_like_an_orphan_stays() {
         ("photos/D.JPG", "photos/d.jpg"),
     ] {
         let shelf = Shelf::with(&[object, "orphan"]);
-        let list = format!("{}\n{key}", ten(&shelf));
+        let list = format!("{}{key}\n", ten(&shelf));
         let wide = ["--delete", "--yes", "--limit-percent", "100"];
         refused(shelf.compare(&list, &wide), &["differ only in how they are written", "nothing was deleted"]);
         assert!(shelf.has(object) && shelf.has("orphan"), "{object}");
@@ -82,9 +82,36 @@ fn what_only_looks_like_an_orphan_stays() {
 #[test]
 fn a_list_that_may_have_been_cut_off_deletes_nothing() {
     let shelf = Shelf::with(&["orphan"]);
+    let cut = ten(&shelf);
+    refused(shelf.compare(cut.trim_end(), &["--delete", "--yes"]), &["cut off", "nothing was deleted"]);
     let arguments = ["reconcile", "--bucket", &shelf.url(), "--keys", "-", "--delete", "--yes"];
     shelf.place.run(&arguments).expect_usage("--delete");
     assert!(shelf.has("orphan"));
+}
+
+/// A list that was copied looks as young as its copy, but it knows nothing of what was stored since it was made.
+#[test]
+fn a_list_that_may_be_older_than_its_file_deletes_nothing() {
+    let shelf = Shelf::new();
+    let mut list = String::new();
+    for n in 0..19 {
+        shelf.put(&format!("kept-{n}"), 10);
+        list.push_str(&format!("kept-{n}\n"));
+    }
+    shelf.put("stored-since", 3);
+    let delete = ["--delete", "--yes"];
+    refused(shelf.compare(&list, &delete), &["older than its file", "--as-of", "nothing was deleted"]);
+    let days_ago = |days: u64| {
+        let at = std::time::SystemTime::now() - std::time::Duration::from_secs(days * 86_400);
+        let at = at.duration_since(std::time::UNIX_EPOCH).expect("a time").as_millis() as i64;
+        chrono::DateTime::from_timestamp_millis(at).expect("a time").to_rfc3339()
+    };
+    let found = shelf.found(&list, &[&delete[..], &["--as-of", &days_ago(5)]].concat());
+    assert_eq!((&found["orphans"]["objects"], &found["young"]["objects"]), (&0.into(), &1.into()));
+    assert!(shelf.has("stored-since"));
+    let found = shelf.found(&list, &[&delete[..], &["--as-of", &days_ago(0)]].concat());
+    assert_eq!(found["deletion"]["objects"], 1);
+    assert!(!shelf.has("stored-since") && shelf.has("kept-0"));
 }
 
 /// A folder within a store is that store's.

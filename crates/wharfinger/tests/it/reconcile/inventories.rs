@@ -223,6 +223,11 @@ async fn an_inventory_stands_for_the_listing() {
     );
     assert_eq!(bucket.keys().await, ["changed", "kept", "orphan", "since"]);
 
+    assert!(found["inventoryOf"].is_string(), "{found}");
+    let manifest = std::fs::read_to_string(&path).expect("a manifest");
+    std::fs::write(&path, manifest.replace("LastModifiedDate", "ETag")).expect("written");
+    refused(bucket.run(&more), &["--listing needs an inventory with Size and LastModifiedDate"]);
+
     let other = write_inventory(&folder, "CSV", "another", &[&rows]);
     refused(
         bucket.run(&["--keys", "keys", "--listing", &other]),

@@ -23,6 +23,11 @@ fn an_empty_list_makes_no_orphans() {
         refused(shelf.compare(list, &[]), &["the list of keys is empty"]);
         refused(shelf.compare(list, &["--delete", "--yes", "--limit-percent", "100"]), &["empty"]);
     }
+    let said = super::report(&shelf.compare("", &["--json"]).expect(1));
+    assert!(
+        said["refused"].as_str().is_some_and(|why| why.contains("empty")),
+        "machines are told too: {said}"
+    );
     let found = shelf.found("", &["--allow-empty"]);
     assert_eq!(found["orphans"]["objects"], 2, "whoever wants to see it can");
     assert!(shelf.has("a") && shelf.has("b"));

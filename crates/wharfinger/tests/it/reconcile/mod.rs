@@ -193,6 +193,8 @@ fn wrong_usage_is_said_before_anything_is_done() {
     usage(&with(&["--keys", "keys", "--delete", "--yes", "--grace", "0s"]), "duration");
     usage(&with(&["--keys", "keys", "--delete", "--yes", "--limit-percent", "0"]), "--limit-percent");
     usage(&with(&["--keys", "keys", "--null", "--column", "2"]), "--column");
+    usage(&with(&["--keys", "keys", "--as-of", "yesterday"]), "2026-01-31T12:00:00Z");
+    usage(&with(&["--keys", "keys", "--all-versions"]), "--delete");
     usage(&["--bucket", "bucket", "--keys", "keys"], "--bucket");
     refused(
         shelf.place.run(&["reconcile", "--bucket", "file:/not/there", "--keys", "keys"]),

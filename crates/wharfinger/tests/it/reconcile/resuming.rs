@@ -154,6 +154,21 @@ fn two_at_once_are_one_too_many() {
     run(&shelf, &[]).expect(0);
 }
 
+/// What was deleted before is not denied by a run that deletes nothing more.
+#[test]
+fn a_deletion_that_goes_on_and_is_refused_says_what_was_deleted() {
+    let (shelf, list) = filled();
+    shelf.place.write("keys", &list);
+    let delete = ["--delete", "--yes", "--limit-percent", "50", "--deleted-to", "log"];
+    assert!(killed_when(&shelf, &delete, |at| at["deletion"]["deleted"]["objects"].as_u64() > Some(1_000)));
+    shelf.put(".wharfinger/store", 0);
+    let ran = run(&shelf, &delete);
+    let found = report(&ran);
+    let deleted = found["deletion"]["objects"].as_u64().expect("a number");
+    assert!(deleted > 1_000, "{found}");
+    super::refused(ran, &[&format!("nothing more was deleted than {deleted} objects before")]);
+}
+
 #[test]
 fn a_deletion_goes_on_after_a_kill() {
     let (shelf, list) = filled();
