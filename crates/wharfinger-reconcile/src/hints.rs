@@ -81,12 +81,20 @@ pub fn decoded(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What is left of a key without case, accents' spelling, percent signs and leading slashes: two keys that are the same by
-/// it are most likely one, written in two ways.
+/// What is left of a key without case, accents' spelling, percent signs, blanks written as plus signs, leading and doubled
+/// slashes: two keys that are the same by it are most likely one, written in two ways.
 pub fn bare(key: &str) -> String {
     let decoded = decoded(key);
     let key = decoded.as_deref().unwrap_or(key);
-    key.trim_start_matches('/').nfc().flat_map(char::to_lowercase).collect()
+    let mut bare = String::with_capacity(key.len());
+    for letter in key.nfc().flat_map(char::to_lowercase) {
+        match letter {
+            '/' if bare.is_empty() || bare.ends_with('/') => {}
+            '+' => bare.push(' '),
+            other => bare.push(other),
+        }
+    }
+    bare
 }
 
 #[cfg(test)]
@@ -99,6 +107,8 @@ mod tests {
             ("images/\u{e9}.jpg", "images/e\u{301}.jpg"),
             ("images/a b", "/images/a%20b"),
             ("Images/A", "images/a"),
+            ("images/a b+c", "images/a+b%2Bc"),
+            ("images/a", "//images///a"),
         ] {
             assert_eq!(bare(one), bare(other), "{one} {other}");
         }

@@ -75,11 +75,15 @@ impl BlobStore for FaultyBlobs {
         outcomes
     }
 
-    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
+    async fn delete_seen(
+        &self,
+        seen: &[(ObjectKey, ObjectMeta)],
+        with_older: bool,
+    ) -> Vec<Result<(), BlobError>> {
         let mut outcomes = Vec::with_capacity(seen.len());
         for one in seen {
             let delete = async {
-                let mut outcome = self.inner.delete_seen(std::slice::from_ref(one)).await;
+                let mut outcome = self.inner.delete_seen(std::slice::from_ref(one), with_older).await;
                 outcome.pop().unwrap_or_else(no_outcome)
             };
             outcomes.push(self.faults.around("delete", delete).await);

@@ -211,9 +211,14 @@ pub trait BlobStore: Send + Sync {
     /// Deletes each key with all its versions and answers for each, in order. An absent object counts as deleted.
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>>;
 
-    /// Deletes objects that were seen, as any client does: older versions and what else the store keeps of them stay.
-    /// Where the store takes a condition, only what is still as it was seen goes: `Changed` says that it is not.
-    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>>;
+    /// Deletes objects that were seen, as any client does: older versions and what else the store keeps of them stay, or
+    /// go too (S3's versions, Azure's snapshots). Where the store takes a condition, only what is still as it was seen
+    /// goes: `Changed` says that it is not.
+    async fn delete_seen(
+        &self,
+        seen: &[(ObjectKey, ObjectMeta)],
+        with_older: bool,
+    ) -> Vec<Result<(), BlobError>>;
 
     /// All objects under a prefix, in the order of their keys' bytes, after a key.
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>>;

@@ -163,6 +163,7 @@ fn read_csv(input: impl BufRead, column: &Column, sink: &mut Sink<'_>) -> Result
     while rows.read_byte_record(&mut row).map_err(wrong_csv)? {
         since_row.set(0);
         let line = row.position().map_or(0, csv::Position::line);
+        passed.over_lines += u64::from(row.iter().any(|field| field.contains(&b'\n')));
         let Some(at) = at else {
             at = Some(named(&row, column)?);
             continue;

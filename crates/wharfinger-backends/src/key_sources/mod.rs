@@ -35,4 +35,6 @@ pub struct Passed {
     pub skipped: u64,
     /// The last line of a file has no end: more may have come after it.
     pub is_open: bool,
+    /// Rows of CSV that hold line breaks.
+    pub over_lines: u64,
 }

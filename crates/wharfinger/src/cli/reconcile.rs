@@ -69,8 +69,8 @@ pub(super) struct Arguments {
     /// What the bucket's keys begin with and those in the list do not
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     key_prefix: String,
-    /// When the list was made, as 2026-01-31T12:00:00Z (default: when its file was last written)
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["sql", "inventory"], value_parser = parse_time)]
+    /// When the list, or the copy of the database, was made: 2026-01-31T12:00:00Z (default: when the file was written, or now)
+    #[arg(long, value_name = "TIME", conflicts_with = "inventory", value_parser = parse_time)]
     as_of: Option<i64>,
     /// Objects that were stored so shortly before the list was made, or after it, are no orphans
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration_ms)]
@@ -138,7 +138,7 @@ impl Arguments {
 
     fn source(&self) -> Result<Source, Failure> {
         if let Some(path) = &self.keys {
-            return keys::list_at(path, self.null, self.column.as_deref(), self.as_of);
+            return keys::list_at(path, self.null, self.column.as_deref());
         }
         if let Some(manifest) = &self.inventory {
             return Ok(Source::Inventory(manifest.clone()));
@@ -160,6 +160,7 @@ impl Arguments {
             is_percent_encoded: self.percent_encoded,
             key_prefix: self.key_prefix.clone(),
             below: bucket.prefix.clone(),
+            addresses: bucket.addresses(),
         }
     }
 }
@@ -192,8 +193,11 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             (true, true) => "delete all versions",
         },
         &source.identity(),
-        arguments.listing.as_deref().unwrap_or_default(),
-        &format!("{spelling:?} {} {} {}", arguments.grace, arguments.depth, arguments.top),
+        &arguments.listing.as_deref().map(keys::manifest_identity).unwrap_or_default(),
+        &format!(
+            "{spelling:?} {:?} {} {} {}",
+            arguments.as_of, arguments.grace, arguments.depth, arguments.top
+        ),
     ]);
     let folder = state::folder(arguments.state.as_deref(), &identity);
     let (mut state, begun) = State::open(folder, &identity, arguments.fresh, clock.now())?;
@@ -210,12 +214,16 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     }
     let ended = finish(&arguments, &bucket, &mut state, &mut progress, &stop).await;
     match &ended {
-        // It can go on from here.
-        Err(Failed::Interrupted(_)) => {}
+        // It can go on from here, if the list can be told to be the same.
+        Err(Failed::Interrupted(_)) if source.is_whole() => {}
         // Whoever changes something begins anew, with a new list.
-        Ok(()) | Err(Failed::Refused(_) | Failed::Told(_)) => state.remove()?,
+        Ok(()) | Err(_) => state.remove()?,
     }
     ended.map_err(|failed| match failed {
+        Failed::Interrupted(Failure::Failed(why)) => Failure::Failed(match source.is_whole() {
+            true => format!("{why}: the same command goes on from here"),
+            false => format!("{why}: what came by a pipe has to be given again"),
+        }),
         Failed::Interrupted(failure) => failure,
         Failed::Refused(message) => {
             if arguments.format() == Format::Json {
@@ -238,7 +246,8 @@ async fn prepare(
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let spelling = arguments.spelling(bucket);
-    let list = keys::read(flags, bucket, source, &spelling, state, progress, stop).await?;
+    let reading = keys::Reading { flags, bucket, source, spelling: &spelling, as_of: arguments.as_of };
+    let list = reading.run(state, progress, stop).await?;
     let listing = match &arguments.listing {
         Some(manifest) => Listing::from_inventory(flags, bucket, manifest, state, progress, stop).await?,
         None => Listing::Bucket,
@@ -357,7 +366,7 @@ fn parse_time(text: &str) -> Result<i64, String> {
 
 fn not_stopped(stop: &CancellationToken) -> Result<(), Failure> {
     match stop.is_cancelled() {
-        true => Err(Failure::Failed("interrupted: the same command goes on from here".into())),
+        true => Err(Failure::Failed("interrupted".into())),
         false => Ok(()),
     }
 }

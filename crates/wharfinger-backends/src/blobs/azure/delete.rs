@@ -28,14 +28,19 @@ impl AzureStore {
         Ok(())
     }
 
-    /// One with snapshots is refused: they would go with it.
+    /// One with snapshots is refused, unless they may go with it.
     pub(super) async fn delete_as_seen(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
+        with_snapshots: bool,
     ) -> Vec<Result<(), BlobError>> {
         let blobs = seen.iter().map(|(key, meta)| (self.full(key), format!("\"{}\"", meta.etag)));
         let delete = async |(blob, etag): (String, String)| {
-            absent_is_gone(self.client.send(Call::delete(&blob).header("if-match", etag)).await)
+            let mut delete = Call::delete(&blob).header("if-match", etag);
+            if with_snapshots {
+                delete = delete.header("x-ms-delete-snapshots", "include");
+            }
+            absent_is_gone(self.client.send(delete).await)
         };
         stream::iter(blobs.collect::<Vec<_>>()).map(delete).buffered(AT_ONCE).collect().await
     }

@@ -200,8 +200,12 @@ impl BlobStore for AzureStore {
         self.delete_keys(keys).await
     }
 
-    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
-        self.delete_as_seen(seen).await
+    async fn delete_seen(
+        &self,
+        seen: &[(ObjectKey, ObjectMeta)],
+        with_older: bool,
+    ) -> Vec<Result<(), BlobError>> {
+        self.delete_as_seen(seen, with_older).await
     }
 
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {

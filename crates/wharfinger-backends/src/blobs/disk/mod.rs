@@ -243,7 +243,11 @@ impl BlobStore for DiskStore {
         deleted.unwrap_or_else(|error| vec![Err(BlobError::Unavailable(error.to_string())); count])
     }
 
-    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
+    async fn delete_seen(
+        &self,
+        seen: &[(ObjectKey, ObjectMeta)],
+        _with_older: bool,
+    ) -> Vec<Result<(), BlobError>> {
         let keys: Vec<ObjectKey> = seen.iter().map(|(key, _)| key.clone()).collect();
         self.delete_many(&keys).await
     }

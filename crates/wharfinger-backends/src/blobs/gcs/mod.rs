@@ -200,7 +200,11 @@ impl BlobStore for GcsStore {
         stream::iter(keys.to_vec()).map(|key| self.delete(key)).buffered(DELETES_AT_ONCE).collect().await
     }
 
-    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
+    async fn delete_seen(
+        &self,
+        seen: &[(ObjectKey, ObjectMeta)],
+        _with_older: bool,
+    ) -> Vec<Result<(), BlobError>> {
         let delete = async |(key, meta): (ObjectKey, ObjectMeta)| {
             let object = self.full(&key);
             let mut delete = Call::of(Method::DELETE, &object);

@@ -173,11 +173,15 @@ impl BlobStore for S3Store {
             Err(error) => return Err(from_sdk(&error)),
         };
         let etag = answer.e_tag().map(unquoted).filter(|etag| !etag.is_empty());
+        let version_id = answer.version_id().filter(|id| *id != "null").map(str::to_owned);
+        if version_id.is_some() && !self.learned().versioned {
+            self.learn(|learned| learned.versioned = true);
+        }
         match (answer.content_length(), etag) {
             (Some(size), Some(etag)) => Ok(ObjectMeta {
                 size: u64::try_from(size).unwrap_or(0),
                 etag,
-                version_id: answer.version_id().filter(|id| *id != "null").map(str::to_owned),
+                version_id,
                 modified_at: answer.last_modified().map(list::to_unix_ms),
             }),
             _ => Err(BlobError::Unavailable(NOT_S3.into())),
@@ -241,7 +245,15 @@ impl BlobStore for S3Store {
     }
 
     /// Compatible stores pass over a condition that they do not know: none is sent.
-    async fn delete_seen(&self, seen: &[(ObjectKey, ObjectMeta)]) -> Vec<Result<(), BlobError>> {
+    async fn delete_seen(
+        &self,
+        seen: &[(ObjectKey, ObjectMeta)],
+        with_older: bool,
+    ) -> Vec<Result<(), BlobError>> {
+        if with_older {
+            let keys: Vec<ObjectKey> = seen.iter().map(|(key, _)| key.clone()).collect();
+            return self.delete_keys(&keys).await;
+        }
         self.delete_newest(seen.iter().map(|(key, _)| self.full(key))).await
     }
 

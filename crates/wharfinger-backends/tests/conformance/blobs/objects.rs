@@ -119,7 +119,7 @@ pub(super) async fn what_was_seen_is_deleted(shelf: &Shelf) {
     }
     assert!(matches!(shelf.store.delete_many(std::slice::from_ref(&two)).await[..], [Ok(())]));
     shelf.put("uploads/t/u/two", b"another").await;
-    let outcomes = shelf.store.delete_seen(&seen).await;
+    let outcomes = shelf.store.delete_seen(&seen, false).await;
     match (shelf.store.kind(), &outcomes[..]) {
         ("azure", [Ok(()), Err(BlobError::Changed)]) => {
             assert_eq!(shelf.store.head(&two, None).await.expect("another").size, 7);
@@ -129,7 +129,7 @@ pub(super) async fn what_was_seen_is_deleted(shelf: &Shelf) {
     }
     assert!(matches!(shelf.store.head(&one, None).await, Err(BlobError::NotFound)));
     assert_eq!(shelf.store.head(&kept, None).await.expect("kept").size, 1);
-    let again = shelf.store.delete_seen(&seen[..1]).await;
+    let again = shelf.store.delete_seen(&seen[..1], true).await;
     assert!(matches!(again[..], [Ok(())]), "absent is as good as deleted: {again:?}");
 }
 

@@ -44,7 +44,7 @@ async fn what_was_seen_is_only_hidden() {
     put(&store, &this, "one").await;
     put(&store, &this, "two").await;
     let seen = store.head(&this, None).await.expect("present");
-    let outcomes = store.delete_seen(&[(this.clone(), seen)]).await;
+    let outcomes = store.delete_seen(&[(this.clone(), seen)], false).await;
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     assert!(matches!(store.head(&this, None).await, Err(BlobError::NotFound)));
     assert_eq!(kept(&options, "uploads/t/u/f"), 3, "two versions and a marker");

@@ -115,3 +115,8 @@ impl Bucket {
         Ok(None)
     }
 }
+
+/// A key that is written as an address, without what stands before it there.
+pub(super) fn without_address<'k>(key: &'k str, addresses: &[String]) -> &'k str {
+    addresses.iter().find_map(|address| key.strip_prefix(address.as_str())).unwrap_or(key)
+}

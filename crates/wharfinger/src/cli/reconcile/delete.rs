@@ -17,6 +17,7 @@ use super::super::{Failure, failed};
 use super::Arguments;
 use super::bucket::Bucket;
 use super::disguise;
+use super::not_stopped;
 use super::progress::Progress;
 use super::state::State;
 use crate::clock::{Clock, rfc3339};
@@ -33,6 +34,8 @@ const SAMPLES_SHOWN: usize = 10;
 pub(super) struct Deletion {
     /// In the list of orphans.
     offset: u64,
+    /// Up to here deletes may have been sent.
+    begun: u64,
     pub(super) log: PathBuf,
     pub(super) deleted: Count,
     /// Somebody else had deleted them.
@@ -64,7 +67,7 @@ pub(super) async fn refusal(
     let mark = state.at.mark.clone().or(above);
     let reason = match reason(arguments, state, mark) {
         Some(reason) => Some(reason),
-        None => disguised(state)?,
+        None => disguised(bucket, state)?,
     };
     Ok(reason.map(|reason| format!("{}: {reason}", so_far(state))))
 }
@@ -84,16 +87,25 @@ fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<
         ));
     }
     if list.is_open {
-        return Some(
-            "the list's last line does not end: it may have been cut off. If it is whole, end it".into(),
-        );
+        return Some(format!(
+            "the list's last line does not end: it may have been cut off. If it is whole, end it, and say when it was \
+             made: --as-of {}",
+            rfc3339(list.as_of)
+        ));
+    }
+    if list.over_lines > 0 {
+        return Some(format!(
+            "{} rows of the list go over several lines: if a quote is missing there, keys were lost. Make a list of keys \
+             alone, separated by NUL (--null)",
+            list.over_lines
+        ));
     }
     if let (false, Some(kept), Some(orphan)) = (list.is_dated, tally.newest_kept, tally.newest_orphan)
         && kept < orphan
     {
         return Some(format!(
             "the list knows of nothing that was stored after {}, and an orphan was stored at {}: the list may be older \
-             than its file. Say when it was made, with --as-of",
+             than it seems. Say when it was made, with --as-of",
             rfc3339(kept),
             rfc3339(orphan)
         ));
@@ -110,8 +122,8 @@ fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<
     Some(format!("{orphans} objects would go, more than --max-deletes {max}"))
 }
 
-fn disguised(state: &State) -> Result<Option<String>, Failure> {
-    Ok(disguise::find(state).map_err(failed)?.map(|(orphan, missing)| {
+fn disguised(bucket: &Bucket, state: &State) -> Result<Option<String>, Failure> {
+    Ok(disguise::find(state, &bucket.addresses()).map_err(failed)?.map(|(orphan, missing)| {
         format!(
             "the object {orphan:?}, which no key answers for, and the key {missing:?}, which has no object, differ only in \
              how they are written. Write the list as the bucket does, or leave that key out"
@@ -154,6 +166,7 @@ pub(super) async fn run(
         Some(at) => at,
         None => Deletion {
             offset: 0,
+            begun: 0,
             log: log_path(arguments)?,
             deleted: Count::default(),
             gone: 0,
@@ -174,23 +187,29 @@ pub(super) async fn run(
     let batch_max = bucket.store.caps().delete_batch_max.clamp(1, BATCH_MAX);
     let all = state.at.tally.orphans.objects.max(1);
     let mut done = at.done();
+    let begun_before = at.begun;
     loop {
+        let is_begun = at.offset < begun_before;
         let mut offset = at.offset;
         let batch = next(&mut orphans, batch_max, &mut offset).map_err(failed)?;
         if batch.is_empty() {
             break;
         }
-        let outcomes = delete(bucket, batch, state.at.tally.times(), arguments.all_versions).await;
+        // Written down first, so that what an interrupted run has deleted is known to be its doing.
+        at.begun = offset;
+        state.at.deletion = Some(at.clone());
+        state.save()?;
+        let deleting =
+            Deleting { bucket, times: state.at.tally.times(), with_older: arguments.all_versions, is_begun };
+        let outcomes = deleting.run(batch).await;
         // A store that is away spends nothing: the same batch is tried again by the same command.
         if let Some(away) = outcomes.iter().find_map(|(_, outcome)| outcome.away())
             && !outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Deleted))
         {
-            return Err(Failure::Failed(format!(
-                "the store does not answer ({away}): the same command goes on from here"
-            )));
+            return Err(Failure::Failed(format!("the store does not answer ({away})")));
         }
         at.offset = offset;
-        at.keeps_versions = !arguments.all_versions && bucket.store.caps().versioned;
+        at.keeps_versions |= !arguments.all_versions && bucket.store.caps().versioned;
         done += outcomes.len() as u64;
         for (orphan, outcome) in outcomes {
             at.count(&orphan, &outcome);
@@ -205,9 +224,7 @@ pub(super) async fn run(
         state.at.deletion = Some(at.clone());
         state.save()?;
         progress.at(done, Some(done as f64 / all as f64));
-        if stop.is_cancelled() {
-            return Err(Failure::Failed("interrupted: the same command goes on from here".into()));
-        }
+        not_stopped(stop)?;
     }
     state.at.deletion = Some(at);
     Ok(())
@@ -286,58 +303,58 @@ impl Deletion {
     }
 }
 
-/// Looks at each once more, and deletes those that are as they were.
-async fn delete(
-    bucket: &Bucket,
-    batch: Vec<Entry>,
-    times: Times,
-    all_versions: bool,
-) -> Vec<(Entry, Outcome)> {
-    let looked: Vec<(Entry, Result<Seen, Outcome>)> = stream::iter(batch)
-        .map(async |orphan| {
-            let looked = look(bucket, &orphan, times).await;
-            (orphan, looked)
-        })
-        .buffered(HEADS_AT_ONCE)
-        .collect()
-        .await;
-    let seen: Vec<Seen> = looked.iter().filter_map(|(_, looked)| looked.as_ref().ok().cloned()).collect();
-    let answers = if all_versions {
-        let keys: Vec<ObjectKey> = seen.into_iter().map(|(key, _)| key).collect();
-        bucket.store.delete_many(&keys).await
-    } else {
-        bucket.store.delete_seen(&seen).await
-    };
-    let mut answers = answers.into_iter();
-    let outcomes = looked.into_iter().map(|(orphan, looked)| {
-        let outcome = match looked {
-            Err(outcome) => outcome,
-            Ok(_) => match answers.next() {
-                Some(Ok(())) => Outcome::Deleted,
-                Some(Err(BlobError::Changed)) => Outcome::Changed,
-                Some(Err(error)) => Outcome::of_error(&error),
-                None => Outcome::Failed("the store did not answer for it".into()),
-            },
-        };
-        (orphan, outcome)
-    });
-    outcomes.collect()
-}
-
 type Seen = (ObjectKey, ObjectMeta);
 
-/// An object that may be deleted: as large and as old as it was listed, and that is old enough.
-async fn look(bucket: &Bucket, orphan: &Entry, times: Times) -> Result<Seen, Outcome> {
-    let key = bucket.key(&orphan.key).ok_or(Outcome::Unnamable)?;
-    let meta = match bucket.store.head(&key, None).await {
-        Ok(meta) => meta,
-        Err(BlobError::NotFound) => return Err(Outcome::Gone),
-        Err(error) => return Err(Outcome::of_error(&error)),
-    };
-    // Heads tell whole seconds.
-    let seconds = |at: Option<i64>| at.map(|at| at.div_euclid(1_000));
-    let is_same = Some(meta.size) == orphan.size
-        && meta.modified_at.is_some_and(|at| at <= times.cutoff())
-        && seconds(meta.modified_at) == seconds(orphan.modified_at);
-    if is_same { Ok((key, meta)) } else { Err(Outcome::Changed) }
+struct Deleting<'b> {
+    bucket: &'b Bucket,
+    times: Times,
+    with_older: bool,
+    /// An interrupted run may have deleted some of it.
+    is_begun: bool,
+}
+
+impl Deleting<'_> {
+    /// Looks at each once more, and deletes those that are as they were.
+    async fn run(&self, batch: Vec<Entry>) -> Vec<(Entry, Outcome)> {
+        let looked: Vec<(Entry, Result<Seen, Outcome>)> = stream::iter(batch)
+            .map(async |orphan| {
+                let looked = self.look(&orphan).await;
+                (orphan, looked)
+            })
+            .buffered(HEADS_AT_ONCE)
+            .collect()
+            .await;
+        let seen: Vec<Seen> = looked.iter().filter_map(|(_, looked)| looked.as_ref().ok().cloned()).collect();
+        let mut answers = self.bucket.store.delete_seen(&seen, self.with_older).await.into_iter();
+        let outcomes = looked.into_iter().map(|(orphan, looked)| {
+            let outcome = match looked {
+                Err(outcome) => outcome,
+                Ok(_) => match answers.next() {
+                    Some(Ok(())) => Outcome::Deleted,
+                    Some(Err(BlobError::Changed)) => Outcome::Changed,
+                    Some(Err(error)) => Outcome::of_error(&error),
+                    None => Outcome::Failed("the store did not answer for it".into()),
+                },
+            };
+            (orphan, outcome)
+        });
+        outcomes.collect()
+    }
+
+    /// An object that may be deleted: as large and as old as it was listed, and that is old enough.
+    async fn look(&self, orphan: &Entry) -> Result<Seen, Outcome> {
+        let key = self.bucket.key(&orphan.key).ok_or(Outcome::Unnamable)?;
+        let meta = match self.bucket.store.head(&key, None).await {
+            Ok(meta) => meta,
+            Err(BlobError::NotFound) if self.is_begun => return Err(Outcome::Deleted),
+            Err(BlobError::NotFound) => return Err(Outcome::Gone),
+            Err(error) => return Err(Outcome::of_error(&error)),
+        };
+        // Heads tell whole seconds.
+        let seconds = |at: Option<i64>| at.map(|at| at.div_euclid(1_000));
+        let is_same = Some(meta.size) == orphan.size
+            && meta.modified_at.is_some_and(|at| at <= self.times.cutoff())
+            && seconds(meta.modified_at) == seconds(orphan.modified_at);
+        if is_same { Ok((key, meta)) } else { Err(Outcome::Changed) }
+    }
 }

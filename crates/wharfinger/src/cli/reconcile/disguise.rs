@@ -7,16 +7,20 @@ use std::path::Path;
 
 use wharfinger_reconcile::{Entries, Entry, Sorter, bare};
 
+use super::bucket::without_address;
 use super::state::State;
 
 /// An orphan and a missing key that differ only in how they are written.
-pub(super) fn find(state: &State) -> io::Result<Option<(String, String)>> {
-    if state.at.tally.orphans.objects == 0 || state.at.tally.missing == 0 {
+///
+/// Keys that were found when they were looked for again are among them: a folder that does not tell `A` from `a` finds both.
+pub(super) fn find(state: &State, addresses: &[String]) -> io::Result<Option<(String, String)>> {
+    let Some(listed_missing) = state.missing_at_first().filter(|_| state.at.tally.orphans.objects > 0) else {
         return Ok(None);
-    }
+    };
+    let bare = |key: &str| bare(without_address(key, addresses));
     let [orphans, missing] = state.bare();
-    bare_all(&state.orphans(), &orphans, &state.sorting())?;
-    bare_all(&state.missing(), &missing, &state.sorting())?;
+    bare_all(&state.orphans(), &orphans, &state.sorting(), bare)?;
+    bare_all(&listed_missing, &missing, &state.sorting(), bare)?;
     let Some(common) = first_common(&orphans, &missing)? else { return Ok(None) };
     let named = |path: &Path| -> io::Result<String> {
         for entry in Entries::open(path)? {
@@ -27,10 +31,10 @@ pub(super) fn find(state: &State) -> io::Result<Option<(String, String)>> {
         }
         Ok(common.clone())
     };
-    Ok(Some((named(&state.orphans())?, named(&state.missing())?)))
+    Ok(Some((named(&state.orphans())?, named(&listed_missing)?)))
 }
 
-fn bare_all(from: &Path, to: &Path, folder: &Path) -> io::Result<()> {
+fn bare_all(from: &Path, to: &Path, folder: &Path, bare: impl Fn(&str) -> String) -> io::Result<()> {
     let mut sorter = Sorter::new(folder)?;
     for entry in Entries::open(from)? {
         sorter.push(Entry::key(bare(&entry?.key)))?;

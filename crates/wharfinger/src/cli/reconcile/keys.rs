@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_backends::key_sources::inventory::Inventory;
 use wharfinger_backends::key_sources::{Column, ListFormat, Passed, SourceError, read_list, read_query};
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_reconcile::{Entry, Sorted, Sorter, percent_decoded};
+use wharfinger_reconcile::{Entry, Sorted, Sorter, bare, percent_decoded};
 
 use super::super::{Failure, failed};
-use super::bucket::Bucket;
+use super::bucket::{Bucket, without_address};
 use super::progress::Progress;
 use super::state::State;
 use crate::clock::Clock;
 use crate::config::Flags;
 
 pub(super) enum Source {
-    File { path: PathBuf, format: ListFormat, as_of: Option<UnixMs> },
+    File { path: PathBuf, format: ListFormat },
     Query { database: String, query: String },
     Inventory(String),
 }
@@ -33,6 +33,8 @@ pub(super) struct Spelling {
     pub(super) key_prefix: String,
     /// Keys elsewhere are none of ours.
     pub(super) below: String,
+    /// What people write before a key.
+    pub(super) addresses: Vec<String>,
 }
 
 /// What was read.
@@ -49,8 +51,9 @@ pub(super) struct KeyList {
     pub(super) skipped: u64,
     /// The last line has no end.
     pub(super) is_open: bool,
-    pub(super) was_in_order: bool,
-    /// Whether more than a file's own time says when it was made.
+    /// Rows of CSV that go over several lines: because of their quotes, or because of one that is missing.
+    pub(super) over_lines: u64,
+    /// Whether somebody has said when it was made.
     pub(super) is_dated: bool,
     /// When it was made, by the store's clock.
     pub(super) as_of: UnixMs,
@@ -61,12 +64,7 @@ const SAME_CLOCK_MS: i64 = 1_000;
 /// Standard input.
 const STDIN: &str = "-";
 
-pub(super) fn list_at(
-    path: &Path,
-    is_null: bool,
-    column: Option<&str>,
-    as_of: Option<UnixMs>,
-) -> Result<Source, Failure> {
+pub(super) fn list_at(path: &Path, is_null: bool, column: Option<&str>) -> Result<Source, Failure> {
     let name = path.to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     let is_csv = column.is_some() || name.to_ascii_lowercase().ends_with(".csv");
@@ -80,31 +78,54 @@ pub(super) fn list_at(
             Some((name, Err(_))) => Column::Name(name.to_owned()),
         }),
     };
-    Ok(Source::File { path: path.to_owned(), format, as_of })
+    Ok(Source::File { path: path.to_owned(), format })
 }
 
 impl Source {
-    /// Whether all of it can be told from a part of it: what comes by a pipe may have been cut off.
+    /// Whether all of it can be told from a part of it, and it can be read again: neither holds for what comes by a pipe.
     pub(super) fn is_whole(&self) -> bool {
-        !matches!(self, Source::File { path, .. } if path.as_os_str() == STDIN)
-    }
-
-    /// What makes two lists the same: an interrupted comparison goes on only with the same. Standard input never is.
-    pub(super) fn identity(&self) -> String {
         match self {
-            Source::File { path, format, as_of } => {
-                if path.as_os_str() == STDIN {
-                    return uuid::Uuid::new_v4().to_string();
-                }
-                let meta = std::fs::metadata(path).ok();
-                let modified = meta.as_ref().and_then(|meta| meta.modified().ok());
-                let path = path.canonicalize().unwrap_or_else(|_| path.clone());
-                format!("{path:?} {format:?} {as_of:?} {modified:?} {:?}", meta.map(|meta| meta.len()))
-            }
-            Source::Query { database, query } => format!("{database} {query}"),
-            Source::Inventory(manifest) => manifest.clone(),
+            Source::File { path, .. } if path.as_os_str() == STDIN => false,
+            Source::File { path, .. } => std::fs::metadata(path).map_or(true, |meta| meta.is_file()),
+            Source::Query { .. } | Source::Inventory(_) => true,
         }
     }
+
+    /// What makes two lists the same: an interrupted comparison goes on only with the same. A pipe never is.
+    pub(super) fn identity(&self) -> String {
+        match self {
+            _ if !self.is_whole() => uuid::Uuid::new_v4().to_string(),
+            Source::File { path, format } => format!("{} {format:?}", file_identity(path)),
+            Source::Query { database, query } => match database.strip_prefix("sqlite:") {
+                Some(path) => format!("{:?} {query}", whole(Path::new(path))),
+                None => format!("{database} {query}"),
+            },
+            Source::Inventory(manifest) => manifest_identity(manifest),
+        }
+    }
+}
+
+fn whole(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+fn file_identity(path: &Path) -> String {
+    let meta = std::fs::metadata(path).ok();
+    let modified = meta.as_ref().and_then(|meta| meta.modified().ok());
+    format!("{:?} {modified:?} {:?}", whole(path), meta.map(|meta| meta.len()))
+}
+
+pub(super) fn manifest_identity(manifest: &str) -> String {
+    match local_manifest(manifest) {
+        Some(path) => file_identity(path),
+        None => manifest.to_owned(),
+    }
+}
+
+/// Where a manifest is a file.
+fn local_manifest(manifest: &str) -> Option<&Path> {
+    let path = manifest.strip_prefix("file:").unwrap_or(manifest);
+    (!path.contains("://")).then(|| Path::new(path))
 }
 
 /// What a key of the list is in the bucket.
@@ -123,85 +144,107 @@ impl Spelling {
             false => rest.to_owned(),
         };
         let full = if self.key_prefix.is_empty() { rest } else { format!("{}{rest}", self.key_prefix) };
-        let is_below = full.starts_with(&self.below) && !full.is_empty();
-        Ok(if is_below { Spelt::Key(full) } else { Spelt::Outside })
+        // What would lie below if it were written otherwise is most likely an object's that is looked at: it is missing.
+        let is_below = full.starts_with(&self.below)
+            || bare(without_address(&full, &self.addresses)).starts_with(&bare(&self.below));
+        Ok(if is_below && !full.is_empty() { Spelt::Key(full) } else { Spelt::Outside })
     }
 }
 
-/// Reads the list, and sorts it. What is stored while it is read is younger than the list.
-pub(super) async fn read(
-    flags: &Flags,
-    bucket: &Bucket,
-    source: &Source,
-    spelling: &Spelling,
-    state: &State,
-    progress: &mut Progress,
-    stop: &CancellationToken,
-) -> Result<KeyList, Failure> {
-    progress.phase("reading keys", "keys");
-    let mut as_of = bucket.store.now();
-    let mut is_dated = true;
-    let file = match source {
-        Source::File { path, .. } if path.as_os_str() != STDIN => Some((path, open(path)?)),
-        _ => None,
-    };
-    let file = file.as_ref();
-    let mut sorter = Sorter::new(&state.sorting()).map_err(failed)?;
-    let (mut read, mut outside, mut unstripped, mut problem) = (0u64, 0u64, 0u64, None);
-    let mut sink = |entry: Entry| -> io::Result<()> {
-        read += 1;
-        if read.is_multiple_of(TELL_EVERY) {
-            progress.at(read, file.and_then(|(_, file)| share_read(file)));
-            if stop.is_cancelled() {
-                problem = Some("interrupted while the keys were read".to_owned());
-                return Err(io::Error::from(io::ErrorKind::InvalidData));
+/// A list that is to be read.
+pub(super) struct Reading<'a> {
+    pub(super) flags: &'a Flags,
+    pub(super) bucket: &'a Bucket,
+    pub(super) source: &'a Source,
+    pub(super) spelling: &'a Spelling,
+    /// When it was made, if somebody says so.
+    pub(super) as_of: Option<UnixMs>,
+}
+
+impl Reading<'_> {
+    /// Reads the list, and sorts it. What is stored while it is read is younger than the list.
+    pub(super) async fn run(
+        &self,
+        state: &State,
+        progress: &mut Progress,
+        stop: &CancellationToken,
+    ) -> Result<KeyList, Failure> {
+        let Reading { flags, bucket, source, spelling, as_of: given } = self;
+        progress.phase("reading keys", "keys");
+        let mut as_of = bucket.store.now();
+        as_of = as_of.min(given.unwrap_or(as_of));
+        let mut is_dated = given.is_some();
+        let file = match source {
+            Source::File { path, .. } if path.as_os_str() != STDIN => Some((path, open(path)?)),
+            _ => None,
+        };
+        let file = file.as_ref();
+        let mut sorter = Sorter::new(&state.sorting()).map_err(failed)?;
+        let (mut read, mut outside, mut unstripped, mut problem) = (0u64, 0u64, 0u64, None);
+        let mut sink = |entry: Entry| -> io::Result<()> {
+            read += 1;
+            if read.is_multiple_of(TELL_EVERY) {
+                progress.at(read, file.and_then(|(_, file)| share_read(file)));
+                if stop.is_cancelled() {
+                    problem = Some("interrupted while the keys were read".to_owned());
+                    return Err(io::Error::from(io::ErrorKind::InvalidData));
+                }
             }
-        }
-        match spelling.apply(entry.key) {
-            Ok(Spelt::Key(key)) => sorter.push(Entry { key, size: entry.size, modified_at: None }),
-            Ok(Spelt::Outside) => {
-                outside += 1;
-                Ok(())
+            match spelling.apply(entry.key) {
+                Ok(Spelt::Key(key)) => sorter.push(Entry { key, size: entry.size, modified_at: None }),
+                Ok(Spelt::Outside) => {
+                    outside += 1;
+                    Ok(())
+                }
+                Ok(Spelt::Unstripped) => {
+                    unstripped += 1;
+                    Ok(())
+                }
+                Err(misspelt) => {
+                    problem = Some(misspelt);
+                    Err(io::Error::from(io::ErrorKind::InvalidData))
+                }
             }
-            Ok(Spelt::Unstripped) => {
-                unstripped += 1;
-                Ok(())
-            }
-            Err(misspelt) => {
-                problem = Some(misspelt);
-                Err(io::Error::from(io::ErrorKind::InvalidData))
-            }
-        }
-    };
-    let passed: Result<Passed, SourceError> = match source {
-        Source::File { format, as_of: given, .. } => {
-            let made_at = given.or_else(|| file.and_then(|(_, file)| made_at(file, as_of)));
-            is_dated = given.is_some();
-            as_of = as_of.min(made_at.unwrap_or(as_of));
-            match file {
-                Some((path, file)) => read_file(path, file, format, &mut sink)?,
+        };
+        let passed: Result<Passed, SourceError> = match source {
+            Source::File { format, .. } => match file {
+                Some((path, file)) => {
+                    as_of = as_of.min(made_at(file, bucket.store.now()).unwrap_or(as_of));
+                    read_file(path, file, format, &mut sink)?
+                }
                 None => tokio::task::block_in_place(|| read_list(io::stdin().lock(), format, &mut sink)),
+            },
+            Source::Query { database, query } => read_query(database, query, &mut sink).await,
+            Source::Inventory(manifest) => {
+                let (created_at, passed) = read_inventory(flags, manifest, None, state, &mut sink).await?;
+                let Some(created_at) = created_at else {
+                    let problem = "does not say when it was made (creationTimestamp)";
+                    return Err(Failure::Failed(format!("{manifest} {problem}")));
+                };
+                as_of = as_of.min(created_at);
+                is_dated = true;
+                passed
             }
+        };
+        if let Some(problem) = problem {
+            return Err(Failure::Failed(problem));
         }
-        Source::Query { database, query } => read_query(database, query, &mut sink).await,
-        Source::Inventory(manifest) => {
-            let (created_at, passed) = read_inventory(flags, manifest, None, state, &mut sink).await?;
-            let Some(created_at) = created_at else {
-                let problem = "does not say when it was made (creationTimestamp)";
-                return Err(Failure::Failed(format!("{manifest} {problem}")));
-            };
-            as_of = as_of.min(created_at);
-            passed
-        }
-    };
-    if let Some(problem) = problem {
-        return Err(Failure::Failed(problem));
+        let passed = passed.map_err(failed)?;
+        let Sorted { entries, duplicates, .. } =
+            tokio::task::block_in_place(|| sorter.finish(&state.keys())).map_err(failed)?;
+        let Passed { skipped, is_open, over_lines } = passed;
+        Ok(KeyList {
+            entries,
+            duplicates,
+            outside,
+            unstripped,
+            skipped,
+            is_open,
+            over_lines,
+            is_dated,
+            as_of,
+        })
     }
-    let passed = passed.map_err(failed)?;
-    let Sorted { entries, duplicates, was_in_order, .. } =
-        tokio::task::block_in_place(|| sorter.finish(&state.keys())).map_err(failed)?;
-    let Passed { skipped, is_open } = passed;
-    Ok(KeyList { entries, duplicates, outside, unstripped, skipped, is_open, was_in_order, is_dated, as_of })
 }
 
 fn open(path: &Path) -> Result<File, Failure> {
@@ -251,8 +294,8 @@ pub(super) async fn read_inventory(
     state: &State,
     sink: &mut (dyn FnMut(Entry) -> io::Result<()> + Send),
 ) -> Result<(Option<UnixMs>, Result<Passed, SourceError>), Failure> {
-    let manifest = manifest.strip_prefix("file:").unwrap_or(manifest);
-    let place = match manifest.contains("://") {
+    let file = local_manifest(manifest);
+    let place = match file.is_none() {
         true => {
             let (folder, name) = manifest.rsplit_once('/').unwrap_or((manifest, ""));
             let bucket = Bucket::reach(flags, "manifest", folder).await?;
@@ -262,7 +305,7 @@ pub(super) async fn read_inventory(
     };
     let inventory = match &place {
         Some((key, bucket)) => Inventory::in_store(&*bucket.store, key).await,
-        None => Inventory::on_disk(Path::new(manifest)),
+        None => Inventory::on_disk(file.unwrap_or(Path::new(manifest))),
     };
     let inventory = inventory.map_err(failed)?;
     let listed = &inventory.manifest.source_bucket;
@@ -283,6 +326,7 @@ mod tests {
             is_percent_encoded: true,
             key_prefix: "images/".into(),
             below: "images/a/".into(),
+            addresses: vec!["s3://bucket/".into()],
         };
         let apply = |key: &str| spelling.apply(key.into());
         assert_eq!(apply("/a/%C3%BC+%2B"), Ok(Spelt::Key("images/a/ü++".into())));
@@ -290,5 +334,9 @@ mod tests {
         assert_eq!(apply("/b/c"), Ok(Spelt::Outside));
         assert_eq!(apply("/a/"), Ok(Spelt::Key("images/a/".into())));
         assert!(apply("/a/100%").is_err());
+        let bare = Spelling { strip_prefix: String::new(), key_prefix: String::new(), ..spelling };
+        for disguised in ["/images/a/b", "Images/A/b", "images//a/b", "s3://bucket/images/a/b"] {
+            assert_eq!(bare.apply(disguised.into()), Ok(Spelt::Key(disguised.into())));
+        }
     }
 }

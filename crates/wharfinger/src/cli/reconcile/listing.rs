@@ -17,7 +17,6 @@ use wharfinger_reconcile::{Entries, Entry, Sorter};
 use super::super::{Failure, failed};
 use super::bucket::Bucket;
 use super::keys::read_inventory;
-use super::not_stopped;
 use super::progress::Progress;
 use super::state::State;
 use crate::config::Flags;
@@ -68,7 +67,9 @@ impl Listing {
                  inventory with Size and LastModifiedDate"
             )));
         }
-        not_stopped(stop)?;
+        if stop.is_cancelled() {
+            return Err(Failure::Failed("interrupted while the inventory was read".into()));
+        }
         passed.map_err(failed)?;
         tokio::task::block_in_place(|| sorter.finish(&state.objects())).map_err(failed)?;
         Ok(Listing::Inventory { made_at })

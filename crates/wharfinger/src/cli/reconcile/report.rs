@@ -170,6 +170,7 @@ impl<'s> Report<'s> {
         note(list.outside, "keys of the list lie outside and were left out");
         note(list.unstripped, "keys of the list do not begin with --strip-prefix and were left out");
         note(list.skipped, "rows of the list were without a key");
+        note(list.over_lines, "rows of the list go over several lines: is a quote missing?");
         note(tally.folders, "empty objects stand for folders and were left alone");
         note(tally.resized.objects, "objects have another size than the list says");
         if tally.missing > 0

@@ -7,6 +7,7 @@ use wharfinger_reconcile::{Comparison, Entries, Entry, Finding, Verdict};
 
 use super::super::{Failure, failed};
 use super::bucket::Bucket;
+use super::not_stopped;
 use super::progress::Progress;
 use super::state::State;
 
@@ -37,7 +38,7 @@ pub(super) async fn run(
         progress.at(state.at.tally.listed.objects, Some(comparison.keys_done() as f64 / keys_max));
         if stop.is_cancelled() {
             state.save()?;
-            return Err(Failure::Failed("interrupted: the same command goes on from here".into()));
+            return not_stopped(stop);
         }
         if unsaved >= objects_per_checkpoint {
             state.save()?;

@@ -216,6 +216,11 @@ impl State {
         }
     }
 
+    /// As it was before it was looked for again; none if nothing was missing.
+    pub(super) fn missing_at_first(&self) -> Option<PathBuf> {
+        (self.at.missing_bytes > 0).then(|| self.folder.join("missing"))
+    }
+
     pub(super) fn position(&self) -> String {
         match (&self.at.deletion, self.at.is_compared, &self.at.after) {
             (Some(deletion), ..) => format!("{} deleted", deletion.deleted.objects),
@@ -284,7 +289,7 @@ impl Checkpoint {
             unstripped: 0,
             skipped: 0,
             is_open: false,
-            was_in_order: true,
+            over_lines: 0,
             is_dated: false,
             as_of: begun_at,
         };

@@ -70,6 +70,8 @@ fn what_only_looks_like_an_orphan_stays() {
         ("photos/a b.jpg", "photos/a%20b.jpg"),
         ("photos/c.jpg", "/photos/c.jpg"),
         ("photos/D.JPG", "photos/d.jpg"),
+        ("photos/e f.jpg", "photos/e+f.jpg"),
+        ("photos/g.jpg", "photos//g.jpg"),
     ] {
         let shelf = Shelf::with(&[object, "orphan"]);
         let list = format!("{}{key}\n", ten(&shelf));
@@ -86,6 +88,12 @@ fn a_list_that_may_have_been_cut_off_deletes_nothing() {
     refused(shelf.compare(cut.trim_end(), &["--delete", "--yes"]), &["cut off", "nothing was deleted"]);
     let arguments = ["reconcile", "--bucket", &shelf.url(), "--keys", "-", "--delete", "--yes"];
     shelf.place.run(&arguments).expect_usage("--delete");
+    shelf.run(&["--keys", "/dev/stdin", "--delete", "--yes"]).expect_usage("--delete");
+    // A quote that is missing, and rows that are lost by it.
+    let quoted =
+        format!("{}kept-x,\"Best of\norphan,x\nkept-y,\"Other\"\n", ten(&shelf).replace('\n', ",x\n"));
+    let csv = ["--column", "1", "--delete", "--yes"];
+    refused(shelf.compare(quoted, &csv), &["go over several lines", "nothing was deleted"]);
     assert!(shelf.has("orphan"));
 }
 
@@ -100,7 +108,7 @@ fn a_list_that_may_be_older_than_its_file_deletes_nothing() {
     }
     shelf.put("stored-since", 3);
     let delete = ["--delete", "--yes"];
-    refused(shelf.compare(&list, &delete), &["older than its file", "--as-of", "nothing was deleted"]);
+    refused(shelf.compare(&list, &delete), &["older than it seems", "--as-of", "nothing was deleted"]);
     let days_ago = |days: u64| {
         let at = std::time::SystemTime::now() - std::time::Duration::from_secs(days * 86_400);
         let at = at.duration_since(std::time::UNIX_EPOCH).expect("a time").as_millis() as i64;

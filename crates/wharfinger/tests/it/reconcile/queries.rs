@@ -38,6 +38,28 @@ fn shelf() -> Shelf {
     shelf
 }
 
+/// A copy of last week's database knows nothing of what was stored since.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_may_be_an_old_copy_deletes_nothing() {
+    let shelf = Shelf::new();
+    KEPT.iter().for_each(|key| shelf.put(key, 10));
+    shelf.put("stored-since", 3);
+    for url in databases(&shelf).await {
+        let delete = [
+            "--sql",
+            "SELECT path FROM files",
+            "--database",
+            &url,
+            "--delete",
+            "--yes",
+            "--limit-percent",
+            "90",
+        ];
+        refused(shelf.run(&delete), &["older than it seems", "--as-of"]);
+    }
+    assert!(shelf.has("stored-since"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_and_sizes_from_a_query() {
     let shelf = shelf();

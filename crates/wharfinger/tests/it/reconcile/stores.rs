@@ -183,6 +183,24 @@ async fn a_prefix_is_a_folder_with_or_without_its_slash() {
         assert_eq!(samples(&found["orphans"]), ["images/orphan"]);
         assert_eq!(found["missing"]["keys"], 0);
     }
+    // Of a key that would lie below if it were written otherwise, the object is not taken for an orphan.
+    for disguised in ["/images/orphan", "Images/orphan", &format!("{}/images/orphan", bucket.url)] {
+        bucket.place.write("keys", format!("images/kept\n{disguised}\n"));
+        let delete = [
+            "--keys",
+            "keys",
+            "--delete",
+            "--yes",
+            "--limit-percent",
+            "100",
+            "--as-of",
+            "2100-01-01T00:00:00Z",
+        ];
+        refused(
+            bucket.run_at(&format!("{}/images", bucket.url), &delete),
+            &["differ only in how", disguised],
+        );
+    }
     let relative = ["--keys", "keys", "--key-prefix", "images/", "--json"];
     bucket.place.write("keys", "kept\n");
     let found = report(&bucket.run_at(&format!("{}/images", bucket.url), &relative).expect(0));
