@@ -82,7 +82,7 @@ async fn count_statuses(
         *files += sign;
         *bytes += sign * signed(file.charged_bytes);
     }
-    moved.retain(|_, change| *change != (0, 0));
+    // One that comes to nothing stays: a file that waits anew, as it did before, is a change to whoever looks at it.
     let moved: Vec<_> = moved.into_iter().collect();
     for some in moved.chunks(tx.dialect().rows_max()) {
         let sql = format!(

@@ -380,23 +380,14 @@ impl Catalog {
         scope: &Scope,
         by: Abandoned,
     ) -> Result<(u64, Option<UnixMs>), CatalogError> {
-        let (tenant, user) = match scope {
-            Scope::All => (None, None),
-            Scope::Tenant(tenant) => (Some(tenant.as_str()), None),
-            Scope::User(tenant, user) => (Some(tenant.as_str()), Some(user.as_str())),
-        };
+        let mut args = args![by.quiet_since, by.now, by.min_rate_bytes];
+        let owned = scope.condition(&mut args);
+        let sql = format!(
+            "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM files WHERE {} {owned}",
+            is_abandoned!()
+        );
         let mut reader = self.reader().await?;
-        let row = reader
-            .tx(&self.faults)
-            .row(
-                concat!(
-                    "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM files WHERE ",
-                    is_abandoned!(),
-                    " AND ($4 IS NULL OR tenant_id = $4) AND ($5 IS NULL OR user_id = $5)"
-                ),
-                args![by.quiet_since, by.now, by.min_rate_bytes, tenant, user],
-            )
-            .await?;
-        row.map_or(Ok((0, None)), |row| Ok((row.bytes("count")?, row.maybe_int("oldest")?)))
+        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
+        rows.first().map_or(Ok((0, None)), |row| Ok((row.bytes("count")?, row.maybe_int("oldest")?)))
     }
 }

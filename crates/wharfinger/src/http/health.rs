@@ -124,7 +124,14 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
     }
 }
 
+/// What is measured, for Prometheus
+///
 /// Gauges are read from the catalog's own counters at the moment of asking.
+#[utoipa::path(
+    get, path = "/metrics", tag = "operations", operation_id = "metrics",
+    responses((status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus",
+        example = "# TYPE file_pipeline_status gauge\nfile_pipeline_status{status=\"ready\"} 42\n")),
+)]
 pub(super) async fn metrics(State(app): State<Shared>) -> Response {
     if let Err(error) = metric::refresh_gauges(&app).await {
         tracing::warn!(error = %error, "some gauges could not be read");

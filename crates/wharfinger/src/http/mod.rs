@@ -35,6 +35,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tower_http::cors::{AllowOrigin, CorsLayer};
+use utoipa::openapi::path::{HttpMethod, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
@@ -147,6 +148,7 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(sweeps::run))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
         .split_for_parts()
 }
 
@@ -158,6 +160,7 @@ pub fn router(app: Shared) -> Router {
     // Its bodies are taken as they come, within what all of them may hold.
     let (events, of_events) = OpenApiRouter::new().routes(routes!(events::take)).split_for_parts();
     document.merge(of_events);
+    describe_other_names(&mut document);
     let api = api
         .route("/files/init", post(files::init))
         .route("/files/{id}/confirm", post(files::confirm))
@@ -166,10 +169,7 @@ pub fn router(app: Shared) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(app.clone(), to_the_end));
     let blobs = Router::new().route("/blobs/{*key}", put(blobs::put).get(blobs::get));
-    let plain = Router::new()
-        .route("/metrics", get(health::metrics))
-        .route("/", get(page::page))
-        .route("/dashboard/{*name}", get(page::asset));
+    let plain = Router::new().route("/", get(page::page)).route("/dashboard/{*name}", get(page::asset));
     api.merge(events.layer(DefaultBodyLimit::disable()))
         .merge(blobs)
         .merge(plain)
@@ -180,6 +180,21 @@ pub fn router(app: Shared) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), see_off))
         .layer(cors(&app.settings.cors_origins))
         .with_state(app)
+}
+
+/// The same calls under their other names.
+fn describe_other_names(document: &mut utoipa::openapi::OpenApi) {
+    for (method, name, same_as) in [
+        (HttpMethod::Post, "/files/init", "/api/v2/files/init"),
+        (HttpMethod::Post, "/files/{id}/confirm", "/api/v2/files/{id}/confirm"),
+        (HttpMethod::Delete, "/api/v1/documents/{id}", "/api/v2/files/{id}"),
+    ] {
+        let found = document.paths.get_path_operation(same_as, method.clone()).cloned();
+        let Some(mut call) = found else { continue };
+        call.operation_id = call.operation_id.map(|id| format!("{id}ByOtherName"));
+        call.description = Some(format!("The same as `{same_as}`."));
+        document.paths.paths.insert(name.to_owned(), PathItem::new(method, call));
+    }
 }
 
 /// What every process answers, events where it is there for them, and nothing else.

@@ -22,7 +22,7 @@ pub struct StuckFilesView {
     /// Of the whole list, not of this page.
     #[schema(example = 1)]
     total: u64,
-    #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
+    #[schema(example = "1767268800000.0198c5a1-7b7e-7c3a-9d53-0e6f0a2b1c4d")]
     next_cursor: Option<String>,
 }
 

@@ -99,7 +99,8 @@ async fn hand_out(app: &App, caller: &Caller, held: StageJob, lease_ms: i64) -> 
     match ready.await {
         Ok((download_url, input)) => Some(Leased { held, download_url, input }),
         Err(trouble) => {
-            tracing::warn!(fileId = %held.file.id, error = ?trouble, "a file could not be handed to a worker");
+            tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = ?trouble,
+                action = "stopped", "a file could not be handed to a worker");
             if let Some(how) = trouble.ending(app, held.job.attempt) {
                 // Where that is not written either, the lease runs out by itself.
                 let _ = end(app, caller, StageEnd { job: held.job.id, token: held.job.token, how }).await;

@@ -300,17 +300,25 @@ async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
         outcome = run_stage(app, held) => outcome,
         () = keep_lease(app, held) => Err(Trouble::LeaseLost),
     };
+    let duration_ms = app.clock.now().saturating_sub(held.file.updated_at);
     let how = match outcome {
         Ok(ending) => ending,
         Err(trouble) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
-                attempt = held.job.attempt, error = ?trouble, action = "stopped", "a stage did not end well");
+                attempt = held.job.attempt, error = ?trouble, action = "stopped", durationMs = duration_ms,
+                "a stage did not end well");
             trouble.ending(app, held.job.attempt)?
         }
     };
-    if let Ending::Quarantined { why } = &how {
-        tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = %why,
-            action = "quarantined", "a file is quarantined");
+    match &how {
+        Ending::Done(_) => {
+            tracing::info!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
+            action = "done", durationMs = duration_ms, "a stage is done")
+        }
+        Ending::Quarantined { why } => tracing::warn!(job = held.stage.queue(), fileId = %held.file.id,
+            tenant = %held.file.tenant, error = %why, action = "quarantined", durationMs = duration_ms,
+            "a file is quarantined"),
+        _ => {}
     }
     trace(app, held, &how);
     Some(StageEnd { job: held.job.id, token: held.job.token, how })

@@ -214,7 +214,7 @@ async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Chang
         match confirm::examine(app, read, None, "rescued: its client did not come back").await {
             Ok(change) => return Ok((change, Looked::Rescued)),
             Err(VerbError::Unavailable(why)) => {
-                tracing::warn!(fileId = %read.id, error = %why, action = "deferred",
+                tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",
                     "the store could not be asked");
                 let now = app.clock.now();
                 return Ok((file::defer(read, now.saturating_add(DEFER_MS), now), Looked::Deferred));

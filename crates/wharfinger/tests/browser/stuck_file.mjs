@@ -45,7 +45,14 @@ await scenario(async ({ open }) => {
   await window.go("#/recovery");
   await page.locator('#h-stuck .count', { hasText: "2" }).waitFor();
   await page.locator('[data-action="retry-all"]').waitFor();
-  const all = await window.act("retry-all");
+  // Slowly, to see that it is under way.
+  let goOn;
+  const isSeen = new Promise((resolve) => (goOn = resolve));
+  await page.route("**/api/v2/uploads/stuck/retry-all*", async (route) => (await isSeen, await route.continue()));
+  const acted = window.act("retry-all");
+  await page.locator('[data-action="retry-all"][aria-busy="true"]', { hasText: "Working" }).waitFor();
+  goOn();
+  const all = await acted;
   check(all.outcome.includes("2 files queued again"), all.outcome);
   same(await worker([], "", true).ended, 0, "and they go on");
   for (const file of both) await ends(tokens.user, file, "ready");

@@ -97,7 +97,9 @@ impl Source {
             _ if !self.is_whole() => uuid::Uuid::new_v4().to_string(),
             Source::File { path, format } => format!("{} {format:?}", file_identity(path)),
             Source::Query { database, query } => match database.strip_prefix("sqlite:") {
-                Some(path) => format!("{:?} {query}", whole(Path::new(path))),
+                Some(path) => {
+                    format!("{:?} {query}", whole(Path::new(path.strip_prefix("//").unwrap_or(path))))
+                }
                 None => format!("{database} {query}"),
             },
             Source::Inventory(manifest) => manifest_identity(manifest),

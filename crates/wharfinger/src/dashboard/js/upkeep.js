@@ -47,7 +47,7 @@ export function orphansSection() {
       h("ul", { class: "samples" }, missingBlobs.samples.map((blob) => h("li", { "data-key": blob.fileId }, h("a", { href: `#/files/${blob.fileId}` }, blob.fileName), h("code", {}, blob.filePath))))) : null,
     orphanBlobs.samples.length ? h("details", {}, h("summary", {}, `Objects without a file: ${plural(orphanBlobs.samples.length, "sample")}`),
       h("ul", { class: "samples" }, orphanBlobs.samples.map((blob) => h("li", { "data-key": blob.filePath }, h("code", {}, blob.filePath), h("span", { class: "muted" }, `${bytes(blob.size)} · `, time(blob.lastModified)))))) : null,
-  ], { tools: sweep, hint: "What the last scan of the store found and is still so.", count: null });
+  ], { tools: sweep, hint: report.lastScanTime ? ["What the last scan of the store found and is still so: ", time(report.lastScanTime), "."] : "The store was not scanned yet.", count: null });
 }
 
 export function cleanupsSection(most = 100) {

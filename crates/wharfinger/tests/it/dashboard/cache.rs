@@ -4,6 +4,7 @@ use harness::proxy::Proxy;
 use serde_json::json;
 use wharfinger::uploads::Role;
 
+use crate::sweeps::stuck_files::{THRESHOLD_MS, without_job};
 use crate::test_app::{Client, Database, Ground, on_each_database};
 
 const TTL: (&str, &str) = ("DASHBOARD_CACHE_TTL", "300");
@@ -61,6 +62,18 @@ async fn this_process_keeps_them(database: Database) {
     assert_eq!(ready(&other.me()).await, before + 1);
 }
 
+/// A file that waits before and after is none the less sent on.
+async fn a_retry_shows_at_once(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[TTL]);
+    let server = ground.start().await;
+    let me = server.me();
+    let file = without_job(&ground, &me, "lost").await;
+    ground.advance(THRESHOLD_MS);
+    assert_eq!(shown(&me, "/stuckFiles").await, 1);
+    me.post(&format!("/api/v2/uploads/stuck/{file}/retry"), json!({})).await.expect(200);
+    assert_eq!(shown(&me, "/stuckFiles").await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_keeps_them_for_all_processes() {
     let redis = harness::redis::shared().own_database();
@@ -104,4 +117,4 @@ async fn nothing_is_kept_where_that_is_said(database: Database) {
     ground.execute(BEHIND[1]).await;
 }
 
-on_each_database!(this_process_keeps_them, nothing_is_kept_where_that_is_said);
+on_each_database!(this_process_keeps_them, nothing_is_kept_where_that_is_said, a_retry_shows_at_once);

@@ -66,6 +66,10 @@ async fn no_log_line_holds_a_token_or_a_signed_url() {
     let log = place.log();
     let lines: Vec<BTreeMap<String, Value>> =
         log.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    let stage =
+        lines.iter().find(|line| line.get("action") == Some(&json!("done"))).expect("a stage that is done");
+    assert_eq!((&stage["fileId"], &stage["tenant"]), (&json!(file), &json!("t")), "{stage:?}");
+    assert!(stage["job"].is_string() && stage["durationMs"].is_u64(), "{stage:?}");
     let about = |line: &&BTreeMap<String, Value>| line.get("fileId") == Some(&json!(file));
     let told = lines.iter().find(about).expect("a line about the file");
     assert_eq!((&told["action"], &told["tenant"]), (&json!("quarantined"), &json!("t")));

@@ -75,6 +75,14 @@ async fn every_call_of_the_contract_that_exists_is_described() {
         "GET /api/v2/dlq",
         "POST /api/v2/dlq/{id}/redrive",
         "DELETE /api/v2/dlq/{id}",
+        "GET /api/v2/uploads/dashboard",
+        "POST /api/v2/events",
+        "POST /api/v2/workers/jobs/{jobId}/heartbeat",
+        "POST /api/v2/workers/jobs/{jobId}/fail",
+        "POST /files/init",
+        "POST /files/{id}/confirm",
+        "DELETE /api/v1/documents/{id}",
+        "GET /metrics",
         "GET /healthz",
         "GET /readyz",
     ] {
@@ -122,6 +130,8 @@ async fn every_call_that_takes_a_body_describes_it() {
         "POST /api/v2/workers/jobs/{jobId}/fail",
         "POST /api/v2/workers/jobs/{jobId}/heartbeat",
         "POST /api/v2/workers/lease",
+        "POST /files/init",
+        "POST /files/{id}/confirm",
         "PUT /api/v2/tenants/{tenant}/quota",
     ];
     assert_eq!(with_bodies, expected.map(str::to_owned).into());

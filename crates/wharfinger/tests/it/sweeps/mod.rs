@@ -6,7 +6,7 @@ mod old_failures;
 mod orphans;
 mod real_processes;
 mod stuck_calls;
-mod stuck_files;
+pub mod stuck_files;
 
 use serde_json::{Value, json};
 
