@@ -5,15 +5,15 @@
 #
 #   export WHARFINGER_SERVER=http://127.0.0.1:8080
 #   export WHARFINGER_TOKEN=$(wharfinger token --tenant acme --user ann)
-#   export WHARFINGER_OPERATOR_TOKEN=$(wharfinger token --tenant ops --user op --role operator)
-#   export WHARFINGER_WORKER_TOKEN=$(wharfinger token --tenant ops --user scanner --role worker)
+#   export OPERATOR_TOKEN=$(wharfinger token --tenant ops --user op --role operator)
+#   export WORKER_TOKEN=$(wharfinger token --tenant ops --user scanner --role worker)
 #   docs/examples/api.sh
 set -euo pipefail
 
 S=${WHARFINGER_SERVER:?where the server is}
 USER_TOKEN=${WHARFINGER_TOKEN:?the token of a user}
-OPERATOR_TOKEN=${WHARFINGER_OPERATOR_TOKEN:?the token of an operator}
-WORKER_TOKEN=${WHARFINGER_WORKER_TOKEN:?the token of a worker}
+OPERATOR_TOKEN=${OPERATOR_TOKEN:?the token of an operator}
+WORKER_TOKEN=${WORKER_TOKEN:?the token of a worker}
 
 WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
@@ -167,6 +167,13 @@ REFUSAL=batch_incomplete refused 409 POST "/api/v2/batches/$BATCH/complete"
 BODY=$GRANT; put "$WORK/page"
 call 200 POST "/api/v2/batches/$BATCH/complete"; has "$PAGE"
 get "/api/v2/batches/$BATCH"; has '"status":"completed"'
+
+say "The same calls by their short names"
+post 201 /files/init '{"fileName":"short.txt","size":4,"contentType":"text/plain"}'
+SHORT=$(field fileId)
+put "$WORK/page"
+call 200 POST "/files/$SHORT/confirm"
+call 204 DELETE "/api/v2/files/$SHORT"
 
 say "A batch that is called off"
 post 201 /api/v2/batches '{"files":[{"fileName":"a","size":1},{"fileName":"b","size":2}]}'
