@@ -20,6 +20,15 @@ pub fn script(script: &Path) -> Command {
     prepared(script).unwrap_or_else(|error| panic!("no browser: {error}"))
 }
 
+/// Installs what is missing, for tests that have no time for it later.
+///
+/// # Panics
+///
+/// Panics where there is no browser to be had.
+pub fn ready() {
+    drop(script(Path::new("")));
+}
+
 fn prepared(script: &Path) -> Result<Command, Error> {
     packages::require(CHROMIUM, &["chromium"])?;
     let playwright = node_packages::install("playwright-core", PLAYWRIGHT_VERSION)?;

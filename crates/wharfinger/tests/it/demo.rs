@@ -86,6 +86,8 @@ fn lives(answer: &Value, figure: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_panel_lives_and_nothing_stays_broken() {
+    // Before the two minutes begin: to install it may take as long.
+    harness::browser::ready();
     let place = Place::new();
     let demo = Demo::start(&place);
     let until = Instant::now() + PATIENCE;

@@ -66,13 +66,9 @@ async fn no_log_line_holds_a_token_or_a_signed_url() {
     let log = place.log();
     let lines: Vec<BTreeMap<String, Value>> =
         log.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
-    let stage =
-        lines.iter().find(|line| line.get("action") == Some(&json!("done"))).expect("a stage that is done");
-    assert_eq!((&stage["fileId"], &stage["tenant"]), (&json!(file), &json!("t")), "{stage:?}");
-    assert!(stage["job"].is_string() && stage["durationMs"].is_u64(), "{stage:?}");
-    let about = |line: &&BTreeMap<String, Value>| line.get("fileId") == Some(&json!(file));
-    let told = lines.iter().find(about).expect("a line about the file");
-    assert_eq!((&told["action"], &told["tenant"]), (&json!("quarantined"), &json!("t")));
+    let told =
+        lines.iter().find(|line| line.get("action") == Some(&json!("quarantined"))).expect("a quarantine");
+    assert_eq!((&told["fileId"], &told["tenant"]), (&json!(file), &json!("t")));
     let signature = |url: &str| url.rsplit_once("sig=").expect("a signature").1.to_owned();
     let key = |name: &str| std::fs::read_to_string(place.data().join("secrets").join(name)).expect("a key");
     for (what, secret) in [
@@ -86,4 +82,29 @@ async fn no_log_line_holds_a_token_or_a_signed_url() {
     ] {
         assert!(!log.contains(&secret), "{what} is in the log");
     }
+}
+
+/// The fields by which the lines of one file, one tenant or one kind of work are found.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_stage_is_told_with_its_file_and_duration() {
+    let place = Place::new();
+    let served = place.serve(&[("PIPELINE_STAGES", "scan")]);
+    let token = place.token("t", "u", "user");
+    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let caller = Caller { http, server: &served.url, token: &token };
+    let (_, _, grant) = caller.call(Method::POST, "/api/v2/files/init", r#"{"fileName":"a","size":3}"#).await;
+    let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));
+    caller.call(Method::PUT, grant["uploadUrl"].as_str().expect("a URL"), "abc").await;
+    assert_eq!(caller.call(Method::POST, &format!("{path}/confirm"), "").await.0, 200);
+    while caller.call(Method::GET, &path, "").await.2["status"] != "ready" {
+        tokio::task::yield_now().await;
+    }
+    assert!(served.terminate().success());
+    let log = place.log();
+    let lines: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    let done = lines.iter().find(|line| line["action"] == "done").expect("a stage that is done");
+    assert_eq!((&done["job"], &done["tenant"]), (&json!("file-scan"), &json!("t")), "{done}");
+    assert_eq!(done["fileId"], grant["fileId"]);
+    assert!(done["durationMs"].is_u64(), "{done}");
 }

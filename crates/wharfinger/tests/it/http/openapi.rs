@@ -152,7 +152,7 @@ async fn what_is_described_is_there_and_asks_for_a_token() {
         let url = format!("{}{real}", server.url);
         let answer = server.http.request(method.clone(), url).send().await.expect("an answer");
         let expected = match path.as_str() {
-            "/healthz" | "/readyz" => 200,
+            "/healthz" | "/readyz" | "/metrics" => 200,
             // Its URL is signed.
             "/api/v2/workers/jobs/{jobId}/input" => 400,
             _ => 401,
