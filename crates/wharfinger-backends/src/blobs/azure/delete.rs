@@ -3,7 +3,7 @@
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::super::{BlobError, ObjectMeta};
+use super::super::{BlobError, BlobStore as _, ObjectMeta};
 use super::AzureStore;
 use super::call::Call;
 use super::list::Listing;
@@ -34,15 +34,23 @@ impl AzureStore {
         seen: &[(ObjectKey, ObjectMeta)],
         with_snapshots: bool,
     ) -> Vec<Result<(), BlobError>> {
-        let blobs = seen.iter().map(|(key, meta)| (self.full(key), format!("\"{}\"", meta.etag)));
-        let delete = async |(blob, etag): (String, String)| {
-            let mut delete = Call::delete(&blob).header("if-match", etag);
+        let delete = async |(key, meta): (ObjectKey, ObjectMeta)| {
+            let blob = self.full(&key);
+            let mut delete = Call::delete(&blob).header("if-match", format!("\"{}\"", meta.etag));
             if with_snapshots {
                 delete = delete.header("x-ms-delete-snapshots", "include");
             }
-            absent_is_gone(self.client.send(delete).await)
+            match absent_is_gone(self.client.send(delete).await) {
+                // What is absent does not meet the condition either.
+                Err(BlobError::Changed)
+                    if matches!(self.head(&key, None).await, Err(BlobError::NotFound)) =>
+                {
+                    Ok(())
+                }
+                outcome => outcome,
+            }
         };
-        stream::iter(blobs.collect::<Vec<_>>()).map(delete).buffered(AT_ONCE).collect().await
+        stream::iter(seen.to_vec()).map(delete).buffered(AT_ONCE).collect().await
     }
 
     async fn delete_versions(&self, blob: &str) -> Result<(), BlobError> {

@@ -211,7 +211,15 @@ impl BlobStore for GcsStore {
             if let Some(generation) = meta.version_id {
                 delete = delete.header("x-goog-if-generation-match", generation);
             }
-            absent_is_gone(self.client.send(delete).await)
+            match absent_is_gone(self.client.send(delete).await) {
+                // What is absent does not meet the condition either.
+                Err(BlobError::Changed)
+                    if matches!(self.head(&key, None).await, Err(BlobError::NotFound)) =>
+                {
+                    Ok(())
+                }
+                outcome => outcome,
+            }
         };
         stream::iter(seen.to_vec()).map(delete).buffered(DELETES_AT_ONCE).collect().await
     }
