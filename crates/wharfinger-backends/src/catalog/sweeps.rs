@@ -171,10 +171,11 @@ impl Write for Hold {
     }
 }
 
-/// Brings the next run forward, where the schedule has it earlier than the row.
+/// Brings the next run forward, unless it has been set anew since it was read: then somebody has run meanwhile.
 struct Advance {
     name: &'static str,
-    next_run_at: UnixMs,
+    from: UnixMs,
+    to: UnixMs,
 }
 
 impl Write for Advance {
@@ -182,8 +183,8 @@ impl Write for Advance {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         tx.run(
-            "UPDATE sweeps SET next_run_at = $2 WHERE name = $1 AND next_run_at > $2",
-            args![self.name, self.next_run_at],
+            "UPDATE sweeps SET next_run_at = $3 WHERE name = $1 AND next_run_at = $2",
+            args![self.name, self.from, self.to],
         )
         .await?;
         Ok(Verdict::Commit(()))
@@ -220,8 +221,13 @@ impl Catalog {
     }
 
     /// For a schedule that was made denser since the next run was written down.
-    pub async fn advance_sweep(&self, name: &'static str, next_run_at: UnixMs) -> Result<(), CatalogError> {
-        self.write(Advance { name, next_run_at }).await
+    pub async fn advance_sweep(
+        &self,
+        name: &'static str,
+        from: UnixMs,
+        to: UnixMs,
+    ) -> Result<(), CatalogError> {
+        self.write(Advance { name, from, to }).await
     }
 
     /// Those that have ever been looked at, in no order.

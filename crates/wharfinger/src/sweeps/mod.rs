@@ -17,6 +17,6 @@ mod unfinished_uploads;
 pub mod upload_window;
 
 pub use report::Report;
-pub use run::{ByHand, Looked, NotRun, Ran, run, run_cleanups_of, run_now, take_turn};
+pub use run::{ByHand, Looked, NotRun, Ran, follow_schedule, run, run_cleanups_of, run_now, take_turn};
 pub use schedule::Sweep;
 pub use turn::{LEASE_MS, Turn};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{Scope, SweepClaim, SweepRecord, SweepTurn};
+use wharfinger_backends::catalog::{CatalogError, Scope, SweepClaim, SweepRecord, SweepTurn};
 use wharfinger_lifecycle::UnixMs;
 
 use super::turn::LEASE_MS;
@@ -40,6 +40,16 @@ pub async fn take_turn(app: &App, sweep: Sweep, stop: &CancellationToken) -> Loo
             tracing::warn!(job = sweep.name(), error = %error, "whether a sweep is due is not known");
             scheduled(app.clock.now() + ERROR_PAUSE_MS)
         }
+    }
+}
+
+/// The schedule may be denser than it was when the next run was written down.
+pub async fn follow_schedule(app: &App, sweep: Sweep) -> Result<(), CatalogError> {
+    let written = app.catalog.sweeps().await?.into_iter().find(|state| state.name == sweep.name());
+    let next_time = sweep.next_time(app);
+    match written.and_then(|state| state.next_run_at) {
+        Some(at) if at > next_time => app.catalog.advance_sweep(sweep.name(), at, next_time).await,
+        _ => Ok(()),
     }
 }
 

@@ -145,8 +145,9 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
 
 /// Whoever of the sweepers comes first runs it; the others look again when it is due next, or its lease is over.
 pub(super) async fn scheduled(app: Arc<App>, stop: CancellationToken, sweep: Sweep) {
-    // The schedule may be denser than it was when the next run was written down.
-    let _ = app.catalog.advance_sweep(sweep.name(), sweep.next_time(&app)).await;
+    if let Err(error) = sweeps::follow_schedule(&app, sweep).await {
+        tracing::warn!(job = sweep.name(), error = %error, "a denser schedule holds from the next run on");
+    }
     while !stop.is_cancelled() {
         let looked = sweeps::take_turn(&app, sweep, &stop).await;
         stop.run_until_cancelled(app.clock.sleep_until(looked.again_at)).await;

@@ -103,11 +103,11 @@ pub(super) async fn who_only_looks_writes_nothing(site: &Site) {
 }
 
 pub(super) async fn a_denser_schedule_brings_the_next_run_forward(site: &Site) {
-    site.catalog.advance_sweep(NAME, NOW).await.expect("nothing to bring forward");
+    site.catalog.advance_sweep(NAME, NOW + HOUR, NOW).await.expect("nothing to bring forward");
     let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
     catalog.release_sweep(NAME, Some(NOW + 24 * HOUR)).await.expect("its turn");
-    site.catalog.advance_sweep(NAME, NOW + HOUR).await.expect("brought forward");
-    site.catalog.advance_sweep(NAME, NOW + 2 * HOUR).await.expect("left as it is");
+    site.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW + HOUR).await.expect("brought forward");
+    site.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW).await.expect("set anew since: left as it is");
     assert_eq!(claim(site, NOW).await, SweepTurn::NotYet { next_run_at: NOW + HOUR });
 }
 

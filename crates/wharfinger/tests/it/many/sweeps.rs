@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use wharfinger::sweeps::{LEASE_MS, Sweep, Turn, take_turn, upload_window};
+use wharfinger::sweeps::{LEASE_MS, Sweep, Turn, follow_schedule, take_turn, upload_window};
 use wharfinger::uploads::VerbError;
 use wharfinger::worker::Supervisor;
 use wharfinger_backends::catalog::{Fence, SweepClaim, SweepTurn};
@@ -89,6 +89,20 @@ async fn the_loops_of_two_take_turns(database: Database) {
     oracle::all_is_healed(&ground, &api).await;
 }
 
+async fn a_denser_schedule_holds_from_the_start(database: Database) {
+    let ground = Ground::with(database, &HOURLY);
+    let hourly = ground.start().await;
+    assert!(ran(&hourly).await);
+    let denser = ground.start_but("UPLOAD_WINDOW_SCHEDULE", "*/10 * * * *").await;
+    follow_schedule(&denser.app, Sweep::UploadWindow).await.expect("brought forward");
+    assert!(!ran(&denser).await, "not yet");
+    ground.advance(10 * MINUTE_MS);
+    assert!(ran(&denser).await);
+    follow_schedule(&hourly.app, Sweep::UploadWindow).await.expect("nothing to bring forward");
+    ground.advance(10 * MINUTE_MS);
+    assert!(ran(&hourly).await, "whoever is there runs it at the time written down");
+}
+
 async fn runs_that_were_missed_are_made_up_for_once(database: Database) {
     let ground = Ground::with(database, &HOURLY);
     let first = ground.start().await;
@@ -150,6 +164,7 @@ async fn who_lost_its_turn_changes_nothing_more(database: Database) {
 on_each_database!(
     one_of_two_runs_at_the_scheduled_time,
     the_loops_of_two_take_turns,
+    a_denser_schedule_holds_from_the_start,
     runs_that_were_missed_are_made_up_for_once,
     who_dies_in_its_turn_is_followed_by_another,
     who_lost_its_turn_changes_nothing_more,
