@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::io;
+use std::num::NonZero;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -27,6 +28,9 @@ const CHECKS: [&str; 3] = [
     "clippy --workspace --all-targets --locked -- -D warnings",
     "doc --workspace --no-deps --locked",
 ];
+
+/// Heeded by all test binaries.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// What `services` can be asked for.
 const SERVICES: [&str; 7] = ["postgres", "pgvector", "s3", "azure", "redis", "rabbitmq", "clamd"];
@@ -60,8 +64,15 @@ fn test(extra: &[&str]) -> Outcome {
     let status = cargo("test --workspace --locked")
         .args(extra)
         .env(postgres::ADDRESS_VARIABLE, postgres.admin_url())
+        .env(TEST_THREADS, test_threads())
         .status()?;
     Ok(status)
+}
+
+/// Two tests a core, unless somebody said otherwise: most wait for servers and disks half of their time.
+fn test_threads() -> String {
+    let twice = || 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::env::var(TEST_THREADS).unwrap_or_else(|_| twice().to_string())
 }
 
 fn ci() -> Outcome {
