@@ -81,20 +81,35 @@ pub fn decoded(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What is left of a key without case, accents' spelling, percent signs, blanks written as plus signs, leading and doubled
-/// slashes: two keys that are the same by it are most likely one, written in two ways.
+/// What is left of a key without case, accents' spelling, percent signs, blanks and plus signs, quotes, what cannot be seen,
+/// folders that are no step, and with slashes for backslashes: two keys that are the same by it are most likely one,
+/// written in two ways.
 pub fn bare(key: &str) -> String {
     let decoded = decoded(key);
     let key = decoded.as_deref().unwrap_or(key);
     let mut bare = String::with_capacity(key.len());
     for letter in key.nfc().flat_map(char::to_lowercase) {
         match letter {
-            '/' if bare.is_empty() || bare.ends_with('/') => {}
-            '+' => bare.push(' '),
+            '/' | '\\' => end_part(&mut bare),
+            '+' | '"' | '\'' | '`' => {}
+            unseen if unseen.is_whitespace() || unseen.is_control() || UNSEEN.contains(&unseen) => {}
             other => bare.push(other),
         }
     }
     bare
+}
+
+/// Zero-width letters, marks of direction, and the mark at the beginning of a file.
+const UNSEEN: [char; 7] = ['\u{ad}', '\u{200b}', '\u{200c}', '\u{200d}', '\u{200e}', '\u{200f}', '\u{feff}'];
+
+/// Parts that are empty or a single dot lead nowhere.
+fn end_part(bare: &mut String) {
+    if bare == "." || bare.ends_with("/.") {
+        bare.pop();
+    }
+    if !bare.is_empty() && !bare.ends_with('/') {
+        bare.push('/');
+    }
 }
 
 #[cfg(test)]
@@ -109,10 +124,18 @@ mod tests {
             ("Images/A", "images/a"),
             ("images/a b+c", "images/a+b%2Bc"),
             ("images/a", "//images///a"),
+            ("images/a,b", "\"images/a,b\""),
+            ("images/a", "\u{feff}images/a"),
+            ("images/a", "images/a "),
+            ("images/a", "./images/./a"),
+            ("images/a", "images\\a"),
+            ("images/a", "images\\\\a"),
         ] {
             assert_eq!(bare(one), bare(other), "{one} {other}");
         }
-        assert_ne!(bare("a/b"), bare("a/c"));
+        for (one, other) in [("a/b", "a/c"), ("a/b", "ab"), ("a./b", "a/b"), ("a/.b", "a/b"), ("a/", "a")] {
+            assert_ne!(bare(one), bare(other), "{one} {other}");
+        }
     }
 
     #[test]

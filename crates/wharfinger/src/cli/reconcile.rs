@@ -27,7 +27,7 @@ use super::output::line;
 use crate::clock::Clock;
 use crate::config::{Flags, client_env, parse_duration_ms};
 use bucket::Bucket;
-use keys::{Source, Spelling};
+use keys::{Reading, Source, Spelling};
 use listing::Listing;
 use progress::Progress;
 use report::Report;
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     /// The bucket: s3://bucket/prefix, az://container/prefix, gs://bucket/prefix or file:/folder
     #[arg(long, value_name = "URL")]
     bucket: String,
-    /// Keys from a file, one a line, compressed or not; `-` for standard input
+    /// Keys from a file, one a line, gzip or not; `-` for standard input
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
     /// Keys from a query: its first column; a second may say how large each object should be
@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     /// The keys in the file are separated by NUL
     #[arg(short = '0', long, conflicts_with_all = ["sql", "inventory", "column"])]
     null: bool,
-    /// The file is CSV (as one whose name ends in .csv is): the keys' column, by number or by its title
+    /// The file is CSV (as one whose name ends in .csv is): the keys' column, by its title, or by its number if there are no titles
     #[arg(long, value_name = "COLUMN", conflicts_with_all = ["sql", "inventory"])]
     column: Option<String>,
     /// The keys in the list are percent-encoded
@@ -178,12 +178,17 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
                 .into(),
         ));
     }
+    refuse_overwriting(&arguments, &source)?;
     let bucket = Bucket::reach(flags, "--bucket", &arguments.bucket).await?;
+    if arguments.delete {
+        refuse_own_files(&arguments, &bucket, &source)?;
+    }
     let clock = Clock::system();
     let stop = stopped_by_hand();
     let mut progress = Progress::start(arguments.format() == Format::Json);
 
     let spelling = arguments.spelling(&bucket);
+    let source_identity = source.identity();
     let identity = state::identity(&[
         &bucket.identity(),
         // What was found without it was found by an older list.
@@ -192,7 +197,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             (true, false) => "delete",
             (true, true) => "delete all versions",
         },
-        &source.identity(),
+        &source_identity,
         &arguments.listing.as_deref().map(keys::manifest_identity).unwrap_or_default(),
         &format!(
             "{spelling:?} {:?} {} {} {}",
@@ -200,9 +205,23 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         ),
     ]);
     let folder = state::folder(arguments.state.as_deref(), &identity);
-    let (mut state, begun) = State::open(folder, &identity, arguments.fresh, clock.now())?;
+    if arguments.state.is_none() {
+        state::forget_old(&folder);
+    }
+    // What a list lacks that may have changed is not deleted for lacking there: it is read again, before anything is.
+    let is_read_again = arguments.delete && source.may_change();
+    let (mut state, begun) = State::open(folder, &identity, clock.now(), |left| {
+        !arguments.fresh && (left.is_compared || !is_read_again)
+    })?;
     match begun {
-        Begun::GoesOn => progress.say(&format!("goes on with what was interrupted ({})", state.position())),
+        Begun::GoesOn => {
+            progress.say(&format!("goes on with what was interrupted ({})", state.position()));
+            if is_read_again {
+                let as_of = arguments.as_of;
+                let reading = Reading { flags, bucket: &bucket, source: &source, spelling: &spelling, as_of };
+                reading.run(&state, &mut progress, &stop).await?;
+            }
+        }
         Begun::Anew => {
             let prepared =
                 prepare(flags, &arguments, &bucket, &source, &mut state, &mut progress, &stop).await;
@@ -212,7 +231,8 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             prepared?;
         }
     }
-    let ended = finish(&arguments, &bucket, &mut state, &mut progress, &stop).await;
+    let has_changed = || source.identity() != source_identity;
+    let ended = finish(&arguments, &bucket, &has_changed, &mut state, &mut progress, &stop).await;
     match &ended {
         // It can go on from here, if the list can be told to be the same.
         Err(Failed::Interrupted(_)) if source.is_whole() => {}
@@ -246,7 +266,7 @@ async fn prepare(
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let spelling = arguments.spelling(bucket);
-    let reading = keys::Reading { flags, bucket, source, spelling: &spelling, as_of: arguments.as_of };
+    let reading = Reading { flags, bucket, source, spelling: &spelling, as_of: arguments.as_of };
     let list = reading.run(state, progress, stop).await?;
     let listing = match &arguments.listing {
         Some(manifest) => Listing::from_inventory(flags, bucket, manifest, state, progress, stop).await?,
@@ -276,6 +296,7 @@ impl From<Failure> for Failed {
 async fn finish(
     arguments: &Arguments,
     bucket: &Bucket,
+    has_list_changed: &(dyn Fn() -> bool + Sync),
     state: &mut State,
     progress: &mut Progress,
     stop: &CancellationToken,
@@ -299,15 +320,20 @@ async fn finish(
         export::write(file, &state.missing(), progress)?;
     }
     not_stopped(stop)?;
-    let refused = match arguments.delete {
+    let mut refused = match arguments.delete {
         true => delete::refusal(arguments, bucket, state).await?,
         false => None,
     };
-    let is_agreed = arguments.delete && refused.is_none() && state.at.tally.orphans.objects > 0 && {
+    let mut is_agreed = arguments.delete && refused.is_none() && state.at.tally.orphans.objects > 0 && {
         progress.pause();
-        arguments.yes || delete::ask(arguments, bucket, state)?
+        arguments.yes || delete::ask(arguments, bucket, state, stop).await?
     };
     not_stopped(stop)?;
+    if is_agreed && has_list_changed() {
+        let changed = "the list is another than it was when it was read: it must be whole before that";
+        refused = Some(format!("{}: {changed}", delete::so_far(state)));
+        is_agreed = false;
+    }
     if is_agreed {
         delete::run(arguments, bucket, state, progress, stop).await?;
     }
@@ -325,11 +351,41 @@ async fn finish(
     }
 }
 
+/// Nobody wants the list to be written over with what came of it.
+fn refuse_overwriting(arguments: &Arguments, source: &Source) -> Result<(), Failure> {
+    let outputs = [&arguments.orphans_to, &arguments.missing_to, &arguments.deleted_to];
+    let outputs: Vec<PathBuf> = outputs.into_iter().flatten().map(|path| keys::whole(path)).collect();
+    let is_file = |path: &PathBuf| path.metadata().map_or(true, |meta| meta.is_file());
+    let is_twice = |path| is_file(path) && outputs.iter().filter(|other| *other == path).count() > 1;
+    match outputs.iter().find(|path| source.path().as_ref() == Some(path) || is_twice(path)) {
+        Some(path) => Err(Failure::Usage(format!("{} is named twice", path.display()))),
+        None => Ok(()),
+    }
+}
+
+/// In a folder everything is an object: the database that is asked, too.
+fn refuse_own_files(arguments: &Arguments, bucket: &Bucket, source: &Source) -> Result<(), Failure> {
+    let Some(folder) = bucket.folder() else { return Ok(()) };
+    let listing = arguments.listing.as_deref().and_then(keys::local_manifest).map(keys::whole);
+    let state = arguments.state.as_deref().map(keys::whole);
+    match [source.path(), listing, state].into_iter().flatten().find(|path| path.starts_with(&folder)) {
+        Some(path) => Err(Failure::Usage(format!(
+            "--delete: {} lies in the folder that is looked at, and would go as an orphan itself. Keep it elsewhere",
+            path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// With no keys at all everything would be an orphan, and most likely the list is wrong.
 fn refuse_empty(arguments: &Arguments, bucket: &Bucket, state: &State) -> Result<(), String> {
     let list = &state.at.list;
     if list.entries > 0 || arguments.allow_empty {
         return Ok(());
+    }
+    if list.unstripped > 0 {
+        let (count, before) = (list.unstripped, &arguments.strip_prefix);
+        return Err(format!("none of the {count} keys in the list begins with `{before}` (--strip-prefix)"));
     }
     Err(match list.outside {
         0 => "the list of keys is empty: everything would be an orphan. If that is so, see it with --allow-empty".into(),

@@ -40,6 +40,10 @@ impl From<io::Error> for Stop {
     }
 }
 
+fn of_path(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 impl From<Abandoned> for Stop {
     fn from(_: Abandoned) -> Self {
         Stop::Abandoned
@@ -137,7 +141,7 @@ impl Walk {
                 self.is_mounted()?;
                 return Ok((Vec::new(), true));
             }
-            entries => entries?,
+            entries => entries.map_err(|error| of_path(path, &error))?,
         };
         // What the walk asks for, seen from inside this folder.
         let start_after = self.start_after.strip_prefix(key_prefix).unwrap_or_default();
@@ -166,7 +170,11 @@ impl Walk {
     fn object(&mut self, path: &Path, key: String) -> Result<(), Stop> {
         let meta = match fs::metadata(self.root.join(path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.is_mounted(),
-            meta => meta?,
+            // A link that leads nowhere is no object either.
+            Err(_) if fs::symlink_metadata(self.root.join(path)).is_ok_and(|meta| meta.is_symlink()) => {
+                return Ok(());
+            }
+            meta => meta.map_err(|error| of_path(path, &error))?,
         };
         // A link to a folder is no object, whatever it is called: nobody is to take it for one and delete it.
         if !meta.is_file() {

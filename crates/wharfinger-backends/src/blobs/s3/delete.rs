@@ -22,18 +22,33 @@ struct Target {
     version_id: Option<String>,
 }
 
+/// Of one key.
+#[derive(Default)]
+struct Versions {
+    all: Vec<Target>,
+    /// None where it is hidden.
+    newest: Option<String>,
+}
+
 impl S3Store {
     pub(super) async fn delete_keys(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
-        let full: Vec<String> = keys.iter().map(|key| self.full(key)).collect();
+        self.delete_whole(keys.iter().map(|key| (self.full(key), None)).collect()).await
+    }
+
+    /// All versions of keys; where a version is named, only if none is newer.
+    pub(super) async fn delete_whole(
+        &self,
+        keys: Vec<(String, Option<String>)>,
+    ) -> Vec<Result<(), BlobError>> {
         if !self.learned().versioned {
-            let outcomes = self.delete_newest(full.iter().cloned()).await;
+            let outcomes = self.delete_newest(keys.iter().map(|(key, _)| key.clone())).await;
             if !self.learned().versioned {
                 return outcomes;
             }
             // Somebody made the bucket keep versions since: what was deleted is only hidden.
         }
         let found: Vec<Result<Vec<Target>, BlobError>> =
-            stream::iter(full).map(|key| self.versions(key)).buffered(AT_ONCE).collect().await;
+            stream::iter(keys).map(|(key, seen)| self.versions(key, seen)).buffered(AT_ONCE).collect().await;
         let targets: Vec<Target> = found.iter().flatten().flatten().cloned().collect();
         let mut answers: BTreeMap<Target, Result<(), BlobError>> = BTreeMap::new();
         for (target, answer) in targets.iter().cloned().zip(self.delete_targets(&targets).await) {
@@ -52,24 +67,36 @@ impl S3Store {
         self.delete_targets(&targets).await
     }
 
-    /// Every version and delete marker of one key.
-    async fn versions(&self, key: String) -> Result<Vec<Target>, BlobError> {
-        let mut found = Vec::new();
+    /// Every version and delete marker of one key, whose newest must be the one that was seen, if one was.
+    async fn versions(&self, key: String, seen: Option<String>) -> Result<Vec<Target>, BlobError> {
+        let found = self.all_versions(&key).await?;
+        match seen {
+            Some(seen) if found.newest.is_some_and(|newest| newest != seen) => Err(BlobError::Changed),
+            _ => Ok(found.all),
+        }
+    }
+
+    async fn all_versions(&self, key: &str) -> Result<Versions, BlobError> {
+        let mut found = Versions::default();
         let (mut after_key, mut after_version) = (None, None);
         loop {
-            let list = self.client.list_object_versions().bucket(&self.bucket).prefix(&key);
+            let list = self.client.list_object_versions().bucket(&self.bucket).prefix(key);
             let page = list
                 .set_key_marker(after_key)
                 .set_version_id_marker(after_version)
                 .send()
                 .await
                 .map_err(|error| from_sdk(&error))?;
-            let versions = page.versions().iter().map(|version| (version.key(), version.version_id()));
-            let markers = page.delete_markers().iter().map(|marker| (marker.key(), marker.version_id()));
-            for (of, version_id) in versions.chain(markers) {
-                if of == Some(key.as_str()) {
+            let versions = page.versions().iter();
+            let versions = versions.map(|one| (one.key(), one.version_id(), one.is_latest() == Some(true)));
+            let markers = page.delete_markers().iter().map(|one| (one.key(), one.version_id(), false));
+            for (of, version_id, is_latest) in versions.chain(markers) {
+                if of == Some(key) {
                     let version_id = version_id.map(str::to_owned);
-                    found.push(Target { key: key.clone(), version_id });
+                    if is_latest {
+                        found.newest.clone_from(&version_id);
+                    }
+                    found.all.push(Target { key: key.to_owned(), version_id });
                 }
             }
             if page.name().is_none() {
@@ -80,7 +107,7 @@ impl S3Store {
             }
             let next = page.next_key_marker().filter(|next| !next.is_empty()).ok_or_else(broken_off)?;
             // Keys that begin with this one sort behind it.
-            if next > key.as_str() {
+            if next > key {
                 return Ok(found);
             }
             after_key = Some(next.to_owned());

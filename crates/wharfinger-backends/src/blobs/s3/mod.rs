@@ -244,15 +244,16 @@ impl BlobStore for S3Store {
         self.delete_keys(keys).await
     }
 
-    /// Compatible stores pass over a condition that they do not know: none is sent.
+    /// Compatible stores pass over a condition that they do not know: none is sent. Where all versions go, the newest
+    /// must be the one that was seen.
     async fn delete_seen(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
         with_older: bool,
     ) -> Vec<Result<(), BlobError>> {
         if with_older {
-            let keys: Vec<ObjectKey> = seen.iter().map(|(key, _)| key.clone()).collect();
-            return self.delete_keys(&keys).await;
+            let keys = seen.iter().map(|(key, meta)| (self.full(key), meta.version_id.clone()));
+            return self.delete_whole(keys.collect()).await;
         }
         self.delete_newest(seen.iter().map(|(key, _)| self.full(key))).await
     }

@@ -100,6 +100,8 @@ async fn fetch(
 fn beside(manifest: &Path, key: &str) -> Result<PathBuf, SourceError> {
     let inside = !key.split('/').any(|part| part == "..") && !key.starts_with('/');
     let name = key.rsplit('/').next().unwrap_or(key);
+    // One that is named without its folder lies in folders all the same.
+    let manifest = std::path::absolute(manifest).unwrap_or_else(|_| manifest.to_owned());
     let folders = manifest.ancestors().skip(1);
     let places = folders.clone().map(|folder| folder.join(key));
     let near = folders.take(2).flat_map(|folder| [folder.join(name), folder.join("data").join(name)]);

@@ -50,6 +50,23 @@ async fn what_was_seen_is_only_hidden() {
     assert_eq!(kept(&options, "uploads/t/u/f"), 3, "two versions and a marker");
 }
 
+/// Whoever wrote it again since it was seen keeps all of it.
+#[tokio::test]
+async fn what_was_written_again_keeps_its_versions() {
+    let (options, store) = versioned().await;
+    let (this, other) = (key("uploads/t/u/f"), key("uploads/t/u/g"));
+    put(&store, &this, "one").await;
+    put(&store, &other, "one").await;
+    put(&store, &other, "two").await;
+    let seen = store.head(&this, None).await.expect("present");
+    let seen_other = store.head(&other, None).await.expect("present");
+    put(&store, &this, "two").await;
+    let outcomes = store.delete_seen(&[(this.clone(), seen), (other, seen_other)], true).await;
+    assert!(matches!(outcomes[..], [Err(BlobError::Changed), Ok(())]), "{outcomes:?}");
+    assert!(store.head(&this, None).await.is_ok());
+    assert_eq!((kept(&options, "uploads/t/u/f"), kept(&options, "uploads/t/u/g")), (2, 0));
+}
+
 #[tokio::test]
 async fn every_version_of_what_is_deleted_goes() {
     let (options, store) = versioned().await;

@@ -1,5 +1,6 @@
 //! A bucket of somebody else's: reached by its URL, asked for keys of any spelling, and looked at for marks of ours.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use wharfinger_backends::blobs::disk::DiskStore;
@@ -42,9 +43,7 @@ impl Bucket {
             BlobPlace::S3(options) => format!("{:?} {:?}", options.endpoint, options.region),
             BlobPlace::Azure(options) => format!("{} {:?}", options.account, options.endpoint),
             BlobPlace::Gcs(_) => String::new(),
-            BlobPlace::Disk(folder) => {
-                format!("{:?}", folder.canonicalize().unwrap_or_else(|_| folder.clone()))
-            }
+            BlobPlace::Disk(_) => format!("{:?}", self.folder()),
         };
         format!("{} {place}", self.shown)
     }
@@ -75,8 +74,20 @@ impl Bucket {
                 format!("https://{name}.s3.amazonaws.com/"),
                 format!("https://storage.googleapis.com/{name}/"),
             ],
-            None => vec![format!("{}/", self.place), format!("file:{}/", self.place)],
+            None => {
+                let folders = [self.place.folder().cloned(), self.folder()].into_iter().flatten();
+                let folders = folders.map(|folder| folder.display().to_string());
+                let folders = folders.map(|folder| format!("{}/", folder.trim_end_matches('/')));
+                folders
+                    .flat_map(|folder| [format!("file://{folder}"), format!("file:{folder}"), folder])
+                    .collect()
+            }
         }
+    }
+
+    /// Where it really is, if it is a folder.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        self.place.folder().map(|folder| folder.canonicalize().unwrap_or_else(|_| folder.clone()))
     }
 
     /// Whether a key is the mark of a store that a Wharfinger keeps.
@@ -88,8 +99,7 @@ impl Bucket {
     /// A mark in a folder above what is looked at: what is below is that Wharfinger's.
     pub(super) async fn mark_above(&self) -> Result<Option<String>, Failure> {
         // A folder may lie within a store, at any depth.
-        if let Some(root) = self.place.folder() {
-            let root = root.canonicalize().unwrap_or_else(|_| root.clone());
+        if let Some(root) = self.folder() {
             for folder in root.ancestors() {
                 if DiskStore::mark(folder).map_err(failed)?.is_some() {
                     return Ok(Some(folder.join(ObjectKey::mark().as_str()).display().to_string()));
@@ -116,7 +126,30 @@ impl Bucket {
     }
 }
 
-/// A key that is written as an address, without what stands before it there.
+/// A key that is written as an address, without what stands before it there: what is known, or any host.
 pub(super) fn without_address<'k>(key: &'k str, addresses: &[String]) -> &'k str {
-    addresses.iter().find_map(|address| key.strip_prefix(address.as_str())).unwrap_or(key)
+    let known = |key: &'k str| addresses.iter().find_map(|address| key.strip_prefix(address.as_str()));
+    let behind_host = || key.split_once("://").and_then(|(_, address)| address.split_once('/'));
+    known(key).or_else(|| behind_host().map(|(_, path)| known(path).unwrap_or(path))).unwrap_or(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_known_whatever_its_host() {
+        let addresses = ["s3://pics/", "pics/", "/pics/"].map(str::to_owned);
+        for written in [
+            "images/a",
+            "s3://pics/images/a",
+            "pics/images/a",
+            "https://pics.s3.eu-west-1.amazonaws.com/images/a",
+            "https://s3.eu-west-1.amazonaws.com/pics/images/a",
+            "http://127.0.0.1:9000/pics/images/a",
+        ] {
+            assert_eq!(without_address(written, &addresses), "images/a", "{written}");
+        }
+        assert_eq!(without_address("https://pics", &addresses), "https://pics");
+    }
 }

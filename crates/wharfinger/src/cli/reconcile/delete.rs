@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use wharfinger_backends::blobs::{BlobError, ObjectMeta};
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_reconcile::{Count, Entry, Times};
+use wharfinger_reconcile::{Count, Entries, Entry, Times};
 
 use super::super::{Failure, failed};
 use super::Arguments;
@@ -42,6 +42,8 @@ pub(super) struct Deletion {
     pub(super) gone: u64,
     /// They were written again since they were listed.
     pub(super) changed: u64,
+    /// A key answers for them since.
+    pub(super) known: u64,
     /// The store cannot be asked for them by their names.
     pub(super) unnamable: u64,
     pub(super) failed: u64,
@@ -132,7 +134,12 @@ fn disguised(bucket: &Bucket, state: &State) -> Result<Option<String>, Failure> 
 }
 
 /// Asks on the terminal.
-pub(super) fn ask(arguments: &Arguments, bucket: &Bucket, state: &State) -> Result<bool, Failure> {
+pub(super) async fn ask(
+    arguments: &Arguments,
+    bucket: &Bucket,
+    state: &State,
+    stop: &CancellationToken,
+) -> Result<bool, Failure> {
     let tally = &state.at.tally;
     let count = tally.orphans.objects;
     eprintln!("{count} objects of {} are to be deleted, {}:", bucket.shown, format_size(tally.orphans.bytes));
@@ -148,10 +155,29 @@ pub(super) fn ask(arguments: &Arguments, bucket: &Bucket, state: &State) -> Resu
     if arguments.all_versions {
         eprintln!("Older versions and snapshots go too.");
     }
+    let (missing, outside) = (tally.missing, state.at.list.outside);
+    if missing + outside > 0 {
+        eprintln!(
+            "{missing} keys of the list have no object, and {outside} lie outside what is looked at: make sure that \
+             they are not these objects' keys, written in another way."
+        );
+    }
     eprint!("To delete, type `delete {count}`: ");
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(failed)?;
+    let answer = stop.run_until_cancelled(typed()).await.unwrap_or_default();
+    not_stopped(stop)?;
     Ok(answer.trim() == format!("delete {count}"))
+}
+
+/// A line from the terminal. The thread that waits for it is not waited for.
+async fn typed() -> String {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut answer = String::new();
+        let read = io::stdin().read_line(&mut answer);
+        // Whoever asked may have been interrupted.
+        drop(tell.send(read.map_or_else(|_| String::new(), |_| answer)));
+    });
+    told.await.unwrap_or_default()
 }
 
 pub(super) async fn run(
@@ -171,6 +197,7 @@ pub(super) async fn run(
             deleted: Count::default(),
             gone: 0,
             changed: 0,
+            known: 0,
             unnamable: 0,
             failed: 0,
             keeps_versions: false,
@@ -184,6 +211,7 @@ pub(super) async fn run(
     let mut orphans = File::open(state.orphans()).map_err(failed)?;
     orphans.seek(io::SeekFrom::Start(at.offset)).map_err(failed)?;
     let mut orphans = BufReader::new(orphans);
+    let mut keys = Known::open(&state.keys()).map_err(failed)?;
     let batch_max = bucket.store.caps().delete_batch_max.clamp(1, BATCH_MAX);
     let all = state.at.tally.orphans.objects.max(1);
     let mut done = at.done();
@@ -199,8 +227,10 @@ pub(super) async fn run(
         at.begun = offset;
         state.at.deletion = Some(at.clone());
         state.save()?;
+        let known: io::Result<Vec<bool>> = batch.iter().map(|orphan| keys.has(&orphan.key)).collect();
         let deleting =
             Deleting { bucket, times: state.at.tally.times(), with_older: arguments.all_versions, is_begun };
+        let batch: Vec<(Entry, bool)> = batch.into_iter().zip(known.map_err(failed)?).collect();
         let outcomes = deleting.run(batch).await;
         // A store that is away spends nothing: the same batch is tried again by the same command.
         if let Some(away) = outcomes.iter().find_map(|(_, outcome)| outcome.away())
@@ -250,10 +280,33 @@ fn next(orphans: &mut BufReader<File>, max: usize, offset: &mut u64) -> io::Resu
     Ok(batch)
 }
 
+/// The keys of the list, as it was read last: where the comparison goes on after an interruption, some may be new.
+struct Known {
+    keys: Entries,
+    next: Option<Entry>,
+}
+
+impl Known {
+    fn open(path: &Path) -> io::Result<Known> {
+        let mut keys = Entries::open(path)?;
+        let next = keys.next().transpose()?;
+        Ok(Known { keys, next })
+    }
+
+    /// Asked in the order of keys.
+    fn has(&mut self, key: &str) -> io::Result<bool> {
+        while self.next.as_ref().is_some_and(|next| next.key.as_str() < key) {
+            self.next = self.keys.next().transpose()?;
+        }
+        Ok(self.next.as_ref().is_some_and(|next| next.key == key))
+    }
+}
+
 enum Outcome {
     Deleted,
     Gone,
     Changed,
+    Known,
     Unnamable,
     Failed(String),
     /// The store did not answer for it.
@@ -277,6 +330,7 @@ impl Outcome {
             Outcome::Deleted => "deleted",
             Outcome::Gone => "gone",
             Outcome::Changed => "changed",
+            Outcome::Known => "known",
             Outcome::Unnamable => "unnamable",
             Outcome::Failed(_) | Outcome::Away(_) => "failed",
         }
@@ -289,7 +343,7 @@ impl Outcome {
 
 impl Deletion {
     fn done(&self) -> u64 {
-        self.deleted.objects + self.gone + self.changed + self.unnamable + self.failed
+        self.deleted.objects + self.gone + self.changed + self.known + self.unnamable + self.failed
     }
 
     fn count(&mut self, orphan: &Entry, outcome: &Outcome) {
@@ -297,6 +351,7 @@ impl Deletion {
             Outcome::Deleted => self.deleted.add(orphan),
             Outcome::Gone => self.gone += 1,
             Outcome::Changed => self.changed += 1,
+            Outcome::Known => self.known += 1,
             Outcome::Unnamable => self.unnamable += 1,
             Outcome::Failed(_) | Outcome::Away(_) => self.failed += 1,
         }
@@ -314,11 +369,12 @@ struct Deleting<'b> {
 }
 
 impl Deleting<'_> {
-    /// Looks at each once more, and deletes those that are as they were.
-    async fn run(&self, batch: Vec<Entry>) -> Vec<(Entry, Outcome)> {
+    /// Looks at each once more, and deletes those that are as they were and that still no key answers for.
+    async fn run(&self, batch: Vec<(Entry, bool)>) -> Vec<(Entry, Outcome)> {
         let looked: Vec<(Entry, Result<Seen, Outcome>)> = stream::iter(batch)
-            .map(async |orphan| {
+            .map(async |(orphan, is_known)| {
                 let looked = self.look(&orphan).await;
+                let looked = if is_known && looked.is_ok() { Err(Outcome::Known) } else { looked };
                 (orphan, looked)
             })
             .buffered(HEADS_AT_ONCE)

@@ -91,15 +91,27 @@ impl Source {
         }
     }
 
+    /// Whether it may be another the next time it is read, and nobody can tell by looking at it.
+    pub(super) fn may_change(&self) -> bool {
+        matches!(self, Source::Query { .. })
+    }
+
+    /// Where it lies, if that is on this machine.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        match self {
+            Source::File { path, .. } => Some(whole(path)),
+            Source::Query { database, .. } => sqlite_file(database).map(whole),
+            Source::Inventory(manifest) => local_manifest(manifest).map(whole),
+        }
+    }
+
     /// What makes two lists the same: an interrupted comparison goes on only with the same. A pipe never is.
     pub(super) fn identity(&self) -> String {
         match self {
             _ if !self.is_whole() => uuid::Uuid::new_v4().to_string(),
             Source::File { path, format } => format!("{} {format:?}", file_identity(path)),
-            Source::Query { database, query } => match database.strip_prefix("sqlite:") {
-                Some(path) => {
-                    format!("{:?} {query}", whole(Path::new(path.strip_prefix("//").unwrap_or(path))))
-                }
+            Source::Query { database, query } => match sqlite_file(database) {
+                Some(path) => format!("{:?} {query}", whole(path)),
                 None => format!("{database} {query}"),
             },
             Source::Inventory(manifest) => manifest_identity(manifest),
@@ -107,8 +119,21 @@ impl Source {
     }
 }
 
-fn whole(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+fn sqlite_file(database: &str) -> Option<&Path> {
+    let path = database.strip_prefix("sqlite:")?;
+    Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
+}
+
+/// Where a path really leads, or would if there were such a file.
+pub(super) fn whole(path: &Path) -> PathBuf {
+    let absent = |_| {
+        let path = std::path::absolute(path)?;
+        match (path.parent(), path.file_name()) {
+            (Some(folder), Some(name)) => Ok::<_, io::Error>(folder.canonicalize()?.join(name)),
+            _ => Ok(path),
+        }
+    };
+    path.canonicalize().or_else(absent).unwrap_or_else(|_| path.to_owned())
 }
 
 fn file_identity(path: &Path) -> String {
@@ -125,7 +150,7 @@ pub(super) fn manifest_identity(manifest: &str) -> String {
 }
 
 /// Where a manifest is a file.
-fn local_manifest(manifest: &str) -> Option<&Path> {
+pub(super) fn local_manifest(manifest: &str) -> Option<&Path> {
     let path = manifest.strip_prefix("file:").unwrap_or(manifest);
     (!path.contains("://")).then(|| Path::new(path))
 }

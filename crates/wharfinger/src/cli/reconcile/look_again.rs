@@ -14,7 +14,7 @@ use super::bucket::Bucket;
 use super::progress::Progress;
 use super::state::State;
 
-pub(super) const KEYS_MAX: usize = 1_000;
+const KEYS_MAX: usize = 1_000;
 const AT_ONCE: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

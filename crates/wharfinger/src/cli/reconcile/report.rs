@@ -7,7 +7,6 @@ use super::super::output::line;
 use super::Format;
 use super::bucket::Bucket;
 use super::export::quoted;
-use super::look_again::KEYS_MAX;
 use super::state::State;
 use crate::clock::rfc3339;
 use crate::config::format_size;
@@ -84,6 +83,7 @@ impl<'s> Report<'s> {
                 "bytes": deletion.deleted.bytes,
                 "gone": deletion.gone,
                 "changed": deletion.changed,
+                "known": deletion.known,
                 "unnamable": deletion.unnamable,
                 "failed": deletion.failed,
                 "olderVersionsStay": deletion.keeps_versions,
@@ -152,8 +152,8 @@ impl<'s> Report<'s> {
 
     fn missing_note(&self) -> String {
         match self.state.at.looked_again {
-            Some(looked) if self.state.at.tally.missing > KEYS_MAX as u64 => {
-                format!("keys without an object; {} of them were looked for once more", looked.asked)
+            Some(looked) if looked.asked < self.state.at.tally.missing + looked.found => {
+                format!("keys without an object; {} were looked for once more", looked.asked)
             }
             _ => "keys without an object".into(),
         }
@@ -209,11 +209,13 @@ impl<'s> Report<'s> {
     fn ending(&self) {
         match &self.state.at.deletion {
             Some(deletion) => line(format!(
-                "deleted {} objects, {}; {} were gone already, {} had changed, {} cannot be named, {} failed: see {}",
+                "deleted {} objects, {}; {} were gone already, {} had changed, {} have a key by now, {} cannot be named, \
+                 {} failed: see {}",
                 deletion.deleted.objects,
                 format_size(deletion.deleted.bytes),
                 deletion.gone,
                 deletion.changed,
+                deletion.known,
                 deletion.unnamable,
                 deletion.failed,
                 deletion.log.display()

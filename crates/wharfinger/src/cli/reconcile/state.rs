@@ -95,14 +95,28 @@ pub(super) fn folder(asked: Option<&Path>, identity: &str) -> PathBuf {
     ours.join(&identity[..16])
 }
 
+/// Clears away what interrupted runs left beside this one, and nobody went on with in time.
+pub(super) fn forget_old(folder: &Path) {
+    let others = folder.parent().and_then(|ours| fs::read_dir(ours).ok()).into_iter().flatten().flatten();
+    for other in others.map(|entry| entry.path()).filter(|other| other != folder) {
+        let Ok(lock) = File::open(other.join(LOCK)) else { continue };
+        let begun = lock.metadata().and_then(|meta| meta.modified()).ok();
+        let age_ms = begun.and_then(|begun| begun.elapsed().ok()).map_or(0, |age| age.as_millis());
+        // Whoever is still at it holds the lock. What cannot be removed is tried again by the next.
+        if age_ms > GOES_ON_MS_MAX as u128 && lock.try_lock().is_ok() {
+            drop(fs::remove_dir_all(&other));
+        }
+    }
+}
+
 impl State {
     /// Opens the folder, which nobody else may use at the same time, and reads what an interrupted run of the same
     /// command left there.
     pub(super) fn open(
         folder: PathBuf,
         identity: &str,
-        is_fresh: bool,
         now: UnixMs,
+        may_go_on: impl Fn(&Checkpoint) -> bool,
     ) -> Result<(State, Begun), Failure> {
         let shown = |error: io::Error| Failure::Failed(format!("{}: {error}", folder.display()));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(shown)?;
@@ -121,7 +135,7 @@ impl State {
             fs::read(folder.join(CHECKPOINT)).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let left = left.filter(|left| {
             let age = now.saturating_sub(left.begun_at);
-            !is_fresh && left.identity == identity && (0..GOES_ON_MS_MAX).contains(&age)
+            left.identity == identity && (0..GOES_ON_MS_MAX).contains(&age) && may_go_on(left)
         });
         let begun = if left.is_some() { Begun::GoesOn } else { Begun::Anew };
         let at = left.unwrap_or_else(|| Checkpoint::nothing(identity, now));

@@ -72,6 +72,12 @@ fn what_only_looks_like_an_orphan_stays() {
         ("photos/D.JPG", "photos/d.jpg"),
         ("photos/e f.jpg", "photos/e+f.jpg"),
         ("photos/g.jpg", "photos//g.jpg"),
+        ("photos/h,i.jpg", "\"photos/h,i.jpg\""),
+        ("photos/j.jpg", "\u{feff}photos/j.jpg"),
+        ("photos/k.jpg", "photos/k.jpg "),
+        ("photos/l.jpg", "./photos/l.jpg"),
+        ("photos/m.jpg", "photos\\m.jpg"),
+        ("photos/n.jpg", "https://cdn.example/photos/n.jpg"),
     ] {
         let shelf = Shelf::with(&[object, "orphan"]);
         let list = format!("{}{key}\n", ten(&shelf));
@@ -79,6 +85,37 @@ fn what_only_looks_like_an_orphan_stays() {
         refused(shelf.compare(&list, &wide), &["differ only in how they are written", "nothing was deleted"]);
         assert!(shelf.has(object) && shelf.has("orphan"), "{object}");
     }
+}
+
+/// However the folder itself is written.
+#[test]
+fn whole_paths_in_the_list_are_known_for_what_they_are() {
+    let shelf = Shelf::with(&["photos/a.jpg", "orphan"]);
+    let list = format!("{}{}\n", ten(&shelf), shelf.folder.join("photos/a.jpg").display());
+    shelf.place.write("keys", list);
+    let wide = ["--keys", "keys", "--delete", "--yes", "--limit-percent", "100"];
+    for bucket in [shelf.url(), format!("{}/", shelf.url()), "file:bucket".into(), "file:./bucket/".into()] {
+        let ran = shelf.place.run(&[&["reconcile", "--bucket", &bucket][..], &wide].concat());
+        refused(ran, &["differ only in how they are written", "nothing was deleted"]);
+        assert!(shelf.has("photos/a.jpg") && shelf.has("orphan"), "{bucket}");
+    }
+}
+
+/// What lies in the folder and has no key would go: the list as well.
+#[test]
+fn the_list_itself_is_no_orphan() {
+    let shelf = Shelf::with(&["orphan"]);
+    let list = ten(&shelf);
+    std::fs::write(shelf.folder.join("keys"), &list).expect("a list");
+    shelf.run(&["--keys", "bucket/keys", "--delete", "--yes"]).expect_usage("lies in the folder");
+    shelf
+        .run(&["--sql", "SELECT 1", "--database", "sqlite:bucket/orphan", "--delete", "--yes"])
+        .expect_usage("orphan");
+    shelf.compare(&list, &["--delete", "--yes", "--state", "bucket/state"]).expect_usage("state");
+    assert!(shelf.has("orphan") && shelf.has("keys"));
+    shelf.compare(&list, &["--orphans-to", "keys"]).expect_usage("named twice");
+    shelf.compare(&list, &["--orphans-to", "found", "--missing-to", "found"]).expect_usage("named twice");
+    assert_eq!(std::fs::read_to_string(shelf.place.path().join("keys")).expect("a list"), list);
 }
 
 #[test]
@@ -164,6 +201,35 @@ fn on_a_terminal_it_asks_and_looks_again_at_what_changed_meanwhile() {
     assert!(shelf.has("changed") && !shelf.has("orphan") && shelf.has("kept-0"));
 }
 
+/// What is written to the list after it was read is not in the comparison.
+#[test]
+fn a_list_that_was_written_to_since_deletes_nothing() {
+    let shelf = Shelf::with(&["orphan"]);
+    let list = ten(&shelf);
+    shelf.place.write("keys", &list);
+    let mut agreeing = Terminal::start(&shelf);
+    agreeing.read_until("type `delete 1`:");
+    shelf.place.write("keys", format!("{list}orphan\n"));
+    agreeing.answer("delete 1");
+    let (code, said) = agreeing.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the list is another than it was") && shelf.has("orphan"), "{said}");
+}
+
+/// Ctrl-C is heard while it waits for an answer.
+#[test]
+fn who_is_asked_may_leave() {
+    let shelf = Shelf::with(&["orphan"]);
+    let list = ten(&shelf);
+    shelf.place.write("keys", list);
+    let mut leaving = Terminal::start(&shelf);
+    leaving.read_until("type `delete 1`:");
+    leaving.press("\u{3}");
+    let (code, said) = leaving.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("interrupted") && shelf.has("orphan"), "{said}");
+}
+
 /// The program with a terminal of its own, which `script` makes.
 struct Terminal {
     child: std::process::Child,
@@ -199,8 +265,12 @@ impl Terminal {
     }
 
     fn answer(&mut self, text: &str) {
+        self.press(&format!("{text}\n"));
+    }
+
+    fn press(&mut self, keys: &str) {
         let input = self.child.stdin.as_mut().expect("a pipe");
-        std::io::Write::write_all(input, format!("{text}\n").as_bytes()).expect("written");
+        std::io::Write::write_all(input, keys.as_bytes()).expect("written");
     }
 
     fn end(mut self) -> (Option<i32>, String) {

@@ -166,6 +166,17 @@ fn an_inventory_is_a_list_of_keys() {
         let path = write_inventory(&inventories, format, "another-bucket", &[&rows[3..], &rows[..3]]);
         let found = report(&shelf.run(&["--inventory", &path, "--json"]).expect(0));
         assert_eq!(samples(&found["orphans"]), ["deleted", "older"], "{format}: {found}");
+        let mut from_its_folder = shelf.place.command(&[
+            "reconcile",
+            "--bucket",
+            &shelf.url(),
+            "--inventory",
+            "manifest.json",
+            "--json",
+        ]);
+        let its_folder = std::path::Path::new(&path).parent().expect("a folder");
+        let ran = super::Ran::from(from_its_folder.current_dir(its_folder).output().expect("it runs"));
+        assert_eq!(report(&ran.expect(0)), found, "{format}");
         assert_eq!((&found["keys"]["count"], &found["keys"]["skipped"]), (&5.into(), &2.into()), "{format}");
         assert_eq!(
             (&found["missing"]["keys"], &found["resized"]["objects"]),

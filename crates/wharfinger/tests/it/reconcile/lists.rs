@@ -74,6 +74,8 @@ fn keys_are_brought_into_the_buckets_spelling() {
     );
     assert!(shelf.has("images/orphan.jpg"));
     refused(shelf.compare("images/100%", &["--percent-encoded"]), &["not percent-encoded"]);
+    let other = ["--strip-prefix", "https://elsewhere.example/"];
+    refused(shelf.compare("/images/d.jpg", &other), &["none of the 1 keys", "elsewhere.example"]);
 }
 
 #[test]
@@ -115,6 +117,27 @@ fn csv_nul_and_standard_input() {
     drop(stdin);
     let ran = crate::cli::program::Ran::from(child.wait_with_output().expect("it ends")).expect(0);
     assert_eq!(samples(&super::report(&ran)["orphans"]), ["orphan"]);
+}
+
+/// A link that leads in a circle is nobody's object, and keeps nobody from the others.
+#[test]
+fn links_that_lead_nowhere_are_no_objects() {
+    let shelf = Shelf::with(&["kept", "orphan"]);
+    for (to, name) in [("circle", "circle"), ("absent", "dangling"), ("kept/below", "through-a-file")] {
+        std::os::unix::fs::symlink(to, shelf.folder.join(name)).expect("a link");
+    }
+    let found = shelf.found("kept\n", &[]);
+    assert_eq!(found["listed"]["objects"], 2);
+    assert_eq!(samples(&found["orphans"]), ["orphan"]);
+}
+
+/// Of many missing keys some were not looked for again: that is said, whatever the others came to.
+#[test]
+fn what_was_not_looked_for_again_is_said() {
+    let shelf = Shelf::with(&["kept"]);
+    let absent: String = (0..1_500).map(|n| format!("absent-{n}\n")).collect();
+    let ran = shelf.compare(format!("kept\n{absent}"), &[]).expect(0);
+    assert!(ran.stdout.contains("keys without an object; 1000 were looked for once more"), "{ran:?}");
 }
 
 /// A list is as old as its file: what was stored after it was made cannot be in it.

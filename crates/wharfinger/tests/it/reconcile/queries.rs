@@ -38,6 +38,37 @@ fn shelf() -> Shelf {
     shelf
 }
 
+/// Whoever stops a deletion, gives an object its row, and begins again does not lose it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_goes_on_asks_the_database_again() {
+    for n in 0..2 {
+        let shelf = shelf();
+        shelf.put("orphan", 4);
+        shelf.put("orphan-2", 4);
+        let url = databases(&shelf).await[n].clone();
+        let delete = |log: &str| {
+            let asked = ["--sql", "SELECT path FROM files", "--database", &url, "--json"];
+            let wide = ["--delete", "--yes", "--limit-percent", "50", "--deleted-to", log];
+            shelf.run(&[&asked[..], &wide].concat())
+        };
+        refused(delete("no-such-folder/log"), &["no-such-folder", "goes on from here"]);
+        let row = "INSERT INTO files VALUES (10, 'orphan', 6)";
+        match n {
+            0 => {
+                let options = SqliteConnectOptions::from_str(&url).expect("a URL");
+                let mut connection = options.connect().await.expect("a database");
+                sqlx::raw_sql(row).execute(&mut connection).await.expect("a row");
+            }
+            _ => drop(harness::postgres::shared().psql(&url, row).expect("a row")),
+        }
+        let ran = delete("log").expect(0);
+        assert!(ran.stderr.contains("goes on with what was interrupted"), "{ran:?}");
+        let deletion = report(&ran)["deletion"].clone();
+        assert_eq!((&deletion["objects"], &deletion["known"]), (&1.into(), &1.into()), "{deletion}");
+        assert!(shelf.has("orphan") && !shelf.has("orphan-2"));
+    }
+}
+
 /// A copy of last week's database knows nothing of what was stored since.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_may_be_an_old_copy_deletes_nothing() {

@@ -136,6 +136,30 @@ fn another_command_or_another_list_begins_anew() {
     );
 }
 
+/// What was never gone on with does not stay for ever.
+#[test]
+fn what_was_left_long_ago_is_cleared_away() {
+    let shelf = Shelf::with(&["kept"]);
+    let cache = shelf.place.path().join("cache");
+    let left = |name: &str, days_old: u64| {
+        let folder = cache.join("wharfinger/reconcile").join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("keys"), "many").expect("a list");
+        std::fs::write(folder.join("wharfinger-reconcile.lock"), "").expect("a lock");
+        super::age(&folder.join("wharfinger-reconcile.lock"), days_old);
+        folder
+    };
+    let (old, recent) = (left("0123456789abcdef", 2), left("fedcba9876543210", 0));
+    let held = left("0000000000000000", 2);
+    let lock = std::fs::File::open(held.join("wharfinger-reconcile.lock")).expect("a lock");
+    lock.lock().expect("held");
+    shelf.place.write("keys", "kept\n");
+    let mut command = shelf.place.command(&["reconcile", "--bucket", &shelf.url(), "--keys", "keys"]);
+    let ran = super::Ran::from(command.env("XDG_CACHE_HOME", &cache).output().expect("it runs"));
+    ran.expect(0);
+    assert!(!old.exists() && recent.exists() && held.exists());
+}
+
 #[test]
 fn two_at_once_are_one_too_many() {
     let (shelf, list) = filled();
