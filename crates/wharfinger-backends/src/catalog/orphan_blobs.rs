@@ -160,7 +160,8 @@ pub(super) async fn forget_deleted(tx: &mut Tx<'_>, keys: &[&str]) -> Result<u64
     Ok(gone)
 }
 
-/// How the orders of a scan stand.
+/// How the orders of a scan stand: by the orders, since its rows are another's once another scan finds the same. Orders of a
+/// scan beside it count as its own that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrderedOrphans {
     pub queued: u64,
@@ -301,17 +302,16 @@ impl Catalog {
         let row = reader
             .tx(&self.faults)
             .row(
-                "SELECT s.queued, (SELECT COUNT(*) FROM orphan_blobs b WHERE b.scan_id = s.id \
-                 AND b.queued_at IS NOT NULL) AS waiting, (SELECT COUNT(*) FROM orphan_blobs b WHERE b.scan_id = s.id \
-                 AND b.queued_at IS NOT NULL AND EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = b.key \
-                 AND p.last_error IS NOT NULL)) AS failed FROM orphan_scans s WHERE s.id = $1",
-                args![scan],
+                "SELECT s.queued, COUNT(p.id) AS waiting, COUNT(p.last_error) AS failed FROM orphan_scans s \
+                 LEFT JOIN pending_cleanups p ON p.reason = $2 AND p.created_at >= s.started_at \
+                 WHERE s.id = $1 GROUP BY s.id, s.queued",
+                args![scan, ORPHAN],
             )
             .await?;
         row.map_or(Ok(OrderedOrphans::default()), |row| {
             let queued = row.bytes("queued")?;
             let deleted = queued.saturating_sub(row.bytes("waiting")?);
-            Ok(OrderedOrphans { queued, deleted, failed: row.bytes("failed")? })
+            Ok(OrderedOrphans { queued, deleted, failed: row.bytes("failed")?.min(queued) })
         })
     }
 
