@@ -61,13 +61,15 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Removes what has waited for too long.
+/// Removes what has waited for too long, but nothing that the store would take: what was down for a week comes up, and
+/// first of all offers what it has.
 pub async fn limit_age(app: Arc<App>, stop: CancellationToken) {
     let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
     while !stop.is_cancelled() {
         let before = (ingest.clock.now() - ingest.settings.spool_age_ms_max).div_euclid(1_000);
         let spool = ingest.spool.clone();
-        if let Ok(gone) = tokio::task::spawn_blocking(move || spool.expire(before)).await
+        if ingest.may_give_up()
+            && let Ok(gone) = tokio::task::spawn_blocking(move || spool.expire(before)).await
             && gone.files > 0
         {
             metric::expired(gone.files, gone.events);
@@ -90,6 +92,11 @@ enum Outcome {
 }
 
 impl Ingest {
+    /// Whether all that waits was offered, in vain: the store is down, or what is left rests because it was refused.
+    fn may_give_up(&self) -> bool {
+        self.health.is_down() || self.spool.oldest(self.clock.now()).is_none()
+    }
+
     fn has_work(&self) -> bool {
         let now = Instant::now();
         self.parked().iter().any(|parked| parked.rests_until <= now)

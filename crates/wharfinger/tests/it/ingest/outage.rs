@@ -224,6 +224,24 @@ async fn a_full_spool_drops_the_oldest_and_counts_them() {
     assert_eq!(kept.len() as u64, 3_000 - dropped, "what was not dropped is there");
 }
 
+/// A machine that was off for a week comes back: what it holds is old, and the store takes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waited_for_too_long_is_offered_before_it_goes() {
+    let mut wharf = Wharf::new(&[("DLQ_MAX_AGE", "1h")]);
+    std::fs::create_dir_all(wharf.spool()).expect("the spool");
+    for id in 0..30 {
+        let name = format!("{}_web_{id}.jsonl.gz", 1_700_000_000 + id);
+        let text = format!("{{\"body\":{{\"id\":{id}}}}}\n");
+        std::fs::write(wharf.spool().join(&name), super::gzip(text.as_bytes())).expect("a batch");
+        std::fs::write(wharf.spool().join(format!("{name}.meta.json")), "{\"num_events\":1}")
+            .expect("its metadata");
+    }
+    wharf.start();
+    assert_eq!(wharf.ids_once(30).await, up_to(30));
+    assert_eq!(wharf.metric("dlq_files_expired_total").await, 0.0);
+    wharf.terminate();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waited_for_too_long_goes_and_is_counted() {
     let (mut wharf, proxy) = Wharf::in_bucket(&[("DLQ_MAX_AGE", "1h")]).await;
