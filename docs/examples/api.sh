@@ -223,6 +223,7 @@ has '"line":2'
 
 say "For operators: sweeps, the spool, everybody's figures"
 as "$OPERATOR_TOKEN"
+get "/api/v2/files?tenant=$TENANT"; has '"files"'
 get "/api/v2/uploads/dashboard?tenant=$TENANT"; has '"statusDistribution"'
 get /api/v2/maintenance/spool; has '"instance"'
 get /api/v2/maintenance/sweeps

@@ -31,6 +31,11 @@ const START_PAUSE: Duration = Duration::from_millis(100);
 const AFTERMATH: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failure> {
+    if flags.config.is_some() || flags.overrides.iter().any(|(name, _)| *name != "WHARFINGER_DATA_DIR") {
+        return Err(Failure::Usage(
+            "the demo has settings and data of its own: only --data-dir and --listen can be given".into(),
+        ));
+    }
     let asked = flags.overrides.iter().find(|(name, _)| *name == "WHARFINGER_DATA_DIR");
     let folder = Folder::make(asked.map(|(_, dir)| Path::new(dir)))?;
     let (blobs, events) = (folder.path.join("blobs"), folder.path.join("events"));

@@ -8,7 +8,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
 use super::auth::Person;
-use super::extract::{Asked, Body, Id, PageQuery, cut_page, idempotency_key};
+use super::extract::{Asked, Body, Id, PageQuery, TenantPageQuery, cut_page, idempotency_key};
 use super::problem::Problem;
 use super::wire::{
     ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, InitRequest,
@@ -87,15 +87,19 @@ pub(super) async fn confirm(
 /// List files
 #[utoipa::path(
     get, path = "/api/v2/files", tag = "uploads", operation_id = "listFiles",
-    params(PageQuery),
-    responses((status = 200, body = FilesView, description = "Newest first")),
+    params(TenantPageQuery),
+    responses(
+        (status = 200, body = FilesView, description = "Newest first"),
+        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+    ),
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
     Person(caller): Person,
-    Asked(page): Asked<PageQuery>,
+    Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<FilesView>, Problem> {
-    let page = find::list(&app, &caller, page.cursor()?, page.limit()?).await?;
+    let (scope, page) = (query.scope(&caller)?, query.page());
+    let page = find::list(&app, &scope, page.cursor()?, page.limit()?).await?;
     Ok(Json(FilesView {
         files: page.files.into_iter().map(FileView::from).collect(),
         next_cursor: page.next.map(|id| id.to_string()),

@@ -215,10 +215,14 @@ fn without_api(app: Shared) -> Router {
         .with_state(app)
 }
 
+/// Pages of these origins may call. So may our own, opened by another name than the store's URLs have (`localhost` for
+/// `127.0.0.1`): it sends bytes there.
 fn cors(origins: &[String]) -> CorsLayer {
     let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    let is_allowed =
+        move |origin: &HeaderValue, request: &Parts| origins.contains(origin) || is_our_page(origin, request);
     CorsLayer::new()
-        .allow_origin(AllowOrigin::list(origins))
+        .allow_origin(AllowOrigin::predicate(is_allowed))
         .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE])
         .allow_headers([
             header::AUTHORIZATION,
@@ -229,6 +233,19 @@ fn cors(origins: &[String]) -> CorsLayer {
         ])
         .expose_headers([header::ETAG, header::LOCATION, header::RETRY_AFTER])
         .max_age(Duration::from_secs(3_600))
+}
+
+/// Whether both are this very machine and port, by any of its names.
+fn is_our_page(origin: &HeaderValue, request: &Parts) -> bool {
+    fn loopback_port(authority: &str) -> Option<&str> {
+        let names = ["localhost", "127.0.0.1", "[::1]"];
+        let rest = names.iter().find_map(|name| authority.strip_prefix(name))?;
+        if rest.is_empty() { Some("80") } else { rest.strip_prefix(':') }
+    }
+    let from = origin.to_str().ok().and_then(|origin| origin.strip_prefix("http://")).and_then(loopback_port);
+    let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let to = host.or_else(|| request.uri.authority().map(|to| to.as_str())).and_then(loopback_port);
+    request.uri.path().starts_with("/blobs/") && from.is_some() && from == to
 }
 
 /// Takes the whole body, then runs the handler on a task of its own: a client that hangs up before the last

@@ -1,6 +1,6 @@
 //! Finds files that their caller may see. Another's file is absent, not forbidden.
 
-use wharfinger_backends::catalog::{ChunkRow, HistoryLine};
+use wharfinger_backends::catalog::{ChunkRow, HistoryLine, Scope};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::stage::Stage;
@@ -29,13 +29,8 @@ pub struct Page {
     pub next: Option<FileId>,
 }
 
-pub async fn list(
-    app: &App,
-    caller: &Caller,
-    before: Option<FileId>,
-    limit: usize,
-) -> Result<Page, VerbError> {
-    let mut files = app.catalog.files(&caller.scope(), before, limit + 1).await?;
+pub async fn list(app: &App, scope: &Scope, before: Option<FileId>, limit: usize) -> Result<Page, VerbError> {
+    let mut files = app.catalog.files(scope, before, limit + 1).await?;
     let next = (files.len() > limit).then(|| {
         files.truncate(limit);
         files.last().map(|file| file.id)

@@ -39,6 +39,11 @@ await scenario(async ({ open }) => {
   await ready.filter({ hasText: "1" }).waitFor();
   const isAskedFor = (path) => window.requests.some((request) => request.url().includes(path) && request.url().includes("tenant=acme"));
   for (const path of ["/api/v2/dlq?", "/maintenance/cleanup/pending?", "/uploads/orphans?"]) await until(() => isAskedFor(path), `${path} of acme alone`);
+  await window.go("#/files");
+  await window.page.locator("a.name", { hasText: "mine.txt" }).waitFor();
+  same(await window.page.locator("a.name").count(), 1, "files of acme alone");
   await window.page.selectOption("#tenant", "");
+  await window.page.locator("a.name", { hasText: "theirs.txt" }).waitFor();
+  await window.go("#/");
   await ready.filter({ hasText: "2" }).waitFor();
 });

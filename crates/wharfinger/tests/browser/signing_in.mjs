@@ -61,16 +61,33 @@ await scenario(async ({ open }) => {
   await page.reload();
   await page.locator("main h1", { hasText: "File" }).waitFor();
 
+  await page.evaluate(() => (location.hash = "#/constructor"));
+  await page.locator("main h1", { hasText: "Overview" }).waitFor({ state: "attached" });
+
   // A token that ends while the page is open.
   const brief = mint("acme", "brief", "user", "12s");
   await arrive(brief);
   await page.locator("dialog button[type=submit]").click();
   await page.locator("#who strong", { hasText: "brief" }).waitFor();
   await complaint.filter({ hasText: "Your token is over" }).waitFor();
+  const refusal = page.waitForResponse((answer) => answer.status() === 401);
   await page.fill("#token", brief);
   await page.keyboard.press("Enter");
-  await complaint.filter({ hasText: "This token is over. Ask for a new one." }).waitFor();
+  await refusal;
+  await complaint.filter({ hasText: "Your token is over" }).waitFor();
   await page.fill("#token", "nor this");
   await page.keyboard.press("Enter");
   await complaint.filter({ hasText: "three parts" }).waitFor();
+
+  // The clock of this device is two hours ahead: the server's counts.
+  await page.addInitScript(() => {
+    const { now } = Date;
+    Date.now = () => now() + 7_200_000;
+  });
+  await page.reload();
+  await page.fill("#token", mint("acme", "early", "user", "1h"));
+  await page.keyboard.press("Enter");
+  await page.locator("#who strong", { hasText: "early" }).waitFor();
+  await page.reload();
+  await page.locator("#who strong", { hasText: "early" }).waitFor();
 });

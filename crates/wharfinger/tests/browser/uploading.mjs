@@ -120,6 +120,13 @@ await scenario(async ({ open }) => {
   await window.drop("#drop", [fileOf("patient.txt", "Waits.")]);
   await page.locator('.upload[data-name="patient.txt"] .badge.ok').waitFor();
 
+  // So is the end of a batch.
+  window.allow(/^503 POST .*\/complete/);
+  await page.route("**/api/v2/batches/*/complete", (route) => route.fulfill({ status: 503, contentType: "application/problem+json", body: JSON.stringify({ code: "unavailable", detail: "busy" }) }), { times: 1 });
+  await window.drop("#drop", [fileOf("first.txt", "One."), fileOf("second.txt", "Two.")]);
+  for (const name of ["first", "second"]) await page.locator(`.upload[data-name="${name}.txt"] .badge.ok`).waitFor();
+  await until(async () => (await api(tokens.user, "GET", "/api/v2/uploads/dashboard")).body.activeBatches === 0, "the batch is complete");
+
   // Words of a refusal are words.
   await expect(tokens.operator, "PUT", "/api/v2/tenants/acme/quota", { limit: 1000 });
   await window.go("#/upload");

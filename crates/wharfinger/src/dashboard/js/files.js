@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { h } from "./dom.js";
 import { badge } from "./icons.js";
-import { live, tell } from "./live.js";
+import { live, ofTenant, tell } from "./live.js";
 import { deleteFile } from "./mending.js";
 import { loading, nothing, section, table } from "./tables.js";
 import { bytes, number, time } from "./words.js";
@@ -17,16 +17,22 @@ let error = "";
 let isLoadingMore = false;
 let found = null;
 let seen = null;
+let tenant = "";
 let lookedAt = 0;
 let timer = 0;
 
 async function look() {
   timer = 0;
   lookedAt = Date.now();
+  // Another tenant's files are another list.
+  if (tenant !== live.tenant) [tenant, list, next] = [live.tenant, null, null];
+  const isStale = () => tenant !== live.tenant;
   try {
-    const answer = await get(`/api/v2/files?limit=${Math.min(1000, Math.max(PAGE, list?.length ?? 0))}`);
+    const answer = await get(`/api/v2/files?limit=${Math.min(1000, Math.max(PAGE, list?.length ?? 0))}${ofTenant("&")}`);
+    if (isStale()) return;
     [list, next, error] = [answer.files, answer.nextCursor, ""];
   } catch (failed) {
+    if (isStale()) return;
     error = failed.message;
   }
   tell();
@@ -38,10 +44,11 @@ const lookSoon = () => (timer ||= setTimeout(look, Math.max(0, lookedAt + LOOK_M
 async function more() {
   isLoadingMore = true;
   tell();
+  const before = list;
   try {
-    const answer = await get(`/api/v2/files?limit=${PAGE}&cursor=${encodeURIComponent(next)}`);
-    list = [...list, ...answer.files];
-    next = answer.nextCursor;
+    const answer = await get(`/api/v2/files?limit=${PAGE}&cursor=${encodeURIComponent(next)}${ofTenant("&")}`);
+    // Whoever asked for it may be looking at another list by now, which will be as long as it has to be.
+    if (list === before) [list, next] = [[...list, ...answer.files], answer.nextCursor];
   } catch (failed) {
     error = failed.message;
   }
@@ -95,7 +102,7 @@ export const files = {
   },
   render() {
     // Whatever changes a count or a status changes the dashboard too.
-    if (live.dashboard !== seen) {
+    if (live.dashboard !== seen || live.tenant !== tenant) {
       seen = live.dashboard;
       lookSoon();
     }

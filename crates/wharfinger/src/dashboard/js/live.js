@@ -93,7 +93,8 @@ export function setQuota(fresh) {
 
 /** Where no stream comes through (a proxy may hold it back) the figures are asked for now and then. */
 function askWithoutStream() {
-  refetch.dashboard().then(() => live.dashboard?.stuckFiles && refetch.stuck());
+  refetch.dashboard();
+  refetch.stuck();
   refetch.trend();
   refetch.quota();
   refetch.letters();
@@ -123,7 +124,8 @@ const hears = {
     live.trouble = "";
     live.dashboard = fresh;
     if (fresh.stuckFiles !== old?.stuckFiles || fresh.stuckFiles > 0) refetch.stuck();
-    if (fresh.dlqDepth !== old?.dlqDepth) refetch.letters();
+    // One that was redriven may be back before anybody sees it gone: the same depth, and another letter.
+    if (fresh.dlqDepth !== old?.dlqDepth || fresh.dlqDepth > 0) refetch.letters();
     if (isOperator()) refetch.tenants();
   },
   trend: (fresh) => (live.trend = fresh),
@@ -159,6 +161,8 @@ function connect() {
       if (line === "live" && live.isCut) {
         // Notices that came while nobody listened are not sent again.
         refetch.notices();
+        refetch.stuck();
+        refetch.letters();
         askAgain();
       }
       live.line = line;
@@ -184,7 +188,8 @@ export function begin() {
     if (live.isCut) askWithoutStream();
     askAgain();
     refetch.orphans();
-    if (live.dashboard?.stuckFiles) refetch.stuck();
+    refetch.stuck();
+    refetch.letters();
     if (isOperator()) refetch.tenants();
     lookAtReadiness();
   };

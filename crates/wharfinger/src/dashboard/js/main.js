@@ -44,7 +44,7 @@ function plain(part) {
 function route() {
   const [name = "", wanted = ""] = location.hash.replace(/^#\/?/, "").split("/");
   if (name === "files" && wanted) return [filePage, plain(wanted)];
-  const found = PAGES[name] ?? overview;
+  const found = Object.hasOwn(PAGES, name) ? PAGES[name] : overview;
   return [found === sweeps && !isOperator() ? overview : found, ""];
 }
 
@@ -131,6 +131,9 @@ function enter() {
 }
 
 function leavePage() {
+  // Questions and messages may name what whoever comes next is not to read.
+  document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
+  document.getElementById("toasts").replaceChildren();
   uploads.forget();
   liveness.end();
   page?.leave?.();

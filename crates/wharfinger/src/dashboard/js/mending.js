@@ -105,17 +105,17 @@ export const deleteFile = (file, after = () => {}, kind = "quiet") => actionButt
 });
 
 export const triggerCleanup = (count, kind = "primary") => actionButton({
-  key: "cleanup", label: "Try deletes now", describe: "Try deletes now, all that are pending", kind,
+  key: "cleanup", label: "Try deletes now", describe: "Try deletes now, those that are due", kind,
   confirm: {
     title: "Try the pending deletes now?",
-    says: [`${plural(count, "object")} of deleted files will be deleted from the store, those that were given up among them.`,
-      "Only objects whose files are already deleted are touched."],
+    says: [`Of ${plural(count, "object")} of deleted files those that are due, and those that were given up, will be deleted from the store.`,
+      "The others wait for their second delete, until nobody can write to their names any more. Only objects whose files are already deleted are touched."],
     verb: "Try now",
   },
   async run() {
     const done = await post(`/api/v1/maintenance/cleanup/trigger${ofTenant("?")}`);
     await refetch.pendingCleanups();
-    const text = done.attempted ? `${number(done.done)} of ${plural(done.attempted, "delete")} done.` : "There was nothing to delete any more.";
+    const text = done.attempted ? `${number(done.done)} of ${plural(done.attempted, "delete")} done.` : "Nothing was due: what waits is deleted by itself when its time comes.";
     return { text, detail: done.failed ? `${number(done.failed)} failed again and stay on the list with the reason.` : "", isBad: done.failed > 0 };
   },
 });
@@ -154,7 +154,7 @@ export const setLimit = (quota, kind = "") => actionButton({
     title: `Set the limit of ${quota.tenant}`,
     says: [`${bytes(quota.used)} of ${bytes(quota.limit)} are in use. A limit below what is used deletes nothing: it refuses new uploads.`],
     verb: "Set limit",
-    field: { label: "New limit, such as 10 GiB", value: bytes(quota.limit), check: (text) => (parseBytes(text) === null ? "A size is a number with a unit, such as 500 MiB or 2 TiB." : "") },
+    field: { label: "New limit, such as 10 GiB", value: parseBytes(bytes(quota.limit)) === quota.limit ? bytes(quota.limit) : `${quota.limit} B`, check: (text) => (parseBytes(text) === null ? "A size is a number with a unit, such as 500 MiB or 2 TiB." : "") },
   },
   async run(text) {
     const set = await call("PUT", `/api/v2/tenants/${id(quota.tenant)}/quota`, { body: { limit: parseBytes(text) } });

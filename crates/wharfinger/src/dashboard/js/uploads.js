@@ -103,7 +103,12 @@ async function settle(item) {
 async function completeIfOver({ batchKey, batchId }) {
   const rest = inBatch({ batchKey });
   if (!batchId || !rest.length || rest.some((other) => LEFT_TO_SEND.includes(other.state))) return;
-  await post(`/api/v2/batches/${batchId}/complete`).catch(() => undefined);
+  try {
+    await insist(() => post(`/api/v2/batches/${batchId}/complete`), { forMs: CONFIRM_MS });
+  } catch (error) {
+    // What may pass is done by whoever takes these up again; what is final would be refused then, too.
+    if (mayPass(error) || !current()) return;
+  }
   await Promise.all(rest.map((other) => shelf.remove(other.key)));
 }
 

@@ -55,6 +55,30 @@ async fn configured_origins_may_call_and_others_may_not() {
     }
 }
 
+/// Whoever opens the page as `localhost` sends bytes to where the signed URLs lead.
+#[tokio::test]
+async fn the_page_may_upload_by_another_name_of_this_machine() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let grant = server.me().init("a", 3).await.expect(201);
+    let url = grant["uploadUrl"].as_str().expect("a URL");
+    let path = url.strip_prefix(&server.url).expect("this server's");
+    let port = server.url.rsplit_once(':').expect("a port").1;
+    for origin in [format!("http://localhost:{port}"), format!("http://[::1]:{port}")] {
+        for method in [Method::OPTIONS, Method::GET] {
+            assert_eq!(ask(&server, method, path, &origin).await[ALLOW], origin);
+        }
+        let headers = ask(&server, Method::GET, "/api/v2/quota", &origin).await;
+        assert!(!headers.contains_key(ALLOW), "only bytes: {headers:?}");
+    }
+    for origin in
+        ["http://localhost:1", "http://localhost", "http://localhost.evil.example", "http://evil.example"]
+    {
+        let headers = ask(&server, Method::OPTIONS, path, origin).await;
+        assert!(!headers.contains_key(ALLOW), "{origin}: {headers:?}");
+    }
+}
+
 #[tokio::test]
 async fn without_configured_origins_no_page_may_call() {
     let ground = Ground::new(Database::Sqlite);
