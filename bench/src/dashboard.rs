@@ -1,10 +1,12 @@
 //! The dashboard's figures of a user with a thousand, a hundred thousand and a million files: worked out every time and kept,
 //! by HTTP, next to a call that asks nobody anything.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
+use tempfile::TempDir;
 use wharfinger_backends::catalog::CatalogUrl;
 
 use crate::catalog;
@@ -12,7 +14,7 @@ use crate::server::{Server, base, client};
 use crate::timing::{Timing, say};
 
 const SIZES: [usize; 3] = [1_000, 100_000, 1_000_000];
-const CALLS: usize = 1_000;
+const CALLS: usize = 2_000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Of each hundred files 88 are ready, over two days; 4 have failed, 2 are quarantined, 4 wait, and 2 are
@@ -39,26 +41,40 @@ const SEED: [&str; 5] = [
 
 pub(crate) async fn run() {
     let largest = std::env::args().nth(2).and_then(|count| count.parse().ok()).unwrap_or(usize::MAX);
-    for size in SIZES.into_iter().filter(|size| *size <= largest) {
+    let sizes: Vec<usize> = SIZES.into_iter().filter(|size| *size <= largest).collect();
+    let mut on_sqlite = Vec::new();
+    for &files in &sizes {
         let folder = tempfile::tempdir_in(base()).expect("a folder");
         let path = folder.path().join("catalog.db");
-        let sqlite = CatalogUrl::Sqlite(path.clone());
-        fill(&sqlite, size).await;
-        measure("SQLite", &format!("sqlite:{}", path.display()), size, None).await;
-        let url = harness::postgres::shared().create_database();
-        fill(&CatalogUrl::Postgres(url.clone()), size).await;
-        let redis = harness::redis::shared().own_database();
-        measure("PostgreSQL, Redis", &url, size, Some(redis)).await;
+        fill(&CatalogUrl::Sqlite(path.clone()), files).await;
+        on_sqlite.push(Site { files, database: format!("sqlite:{}", path.display()), redis: None, folder });
     }
+    measure("SQLite", &on_sqlite).await;
+    drop(on_sqlite);
+    let mut on_postgres = Vec::new();
+    for &files in &sizes {
+        let folder = tempfile::tempdir_in(base()).expect("a folder");
+        let database = harness::postgres::shared().create_database();
+        fill(&CatalogUrl::Postgres(database.clone()), files).await;
+        let redis = Some(harness::redis::shared().own_database());
+        on_postgres.push(Site { files, database, redis, folder });
+    }
+    measure("PostgreSQL, Redis", &on_postgres).await;
 }
 
-async fn measure(name: &str, database: &str, files: usize, redis: Option<String>) {
-    // A catalog has one store, whichever server comes.
-    let blobs = tempfile::tempdir_in(base()).expect("a folder");
-    for (how, ttl) in [("worked out", "0"), ("kept", "300")] {
+/// A catalog with so many files of one user. It has one store, whichever server comes.
+struct Site {
+    files: usize,
+    database: String,
+    redis: Option<String>,
+    folder: TempDir,
+}
+
+impl Site {
+    async fn start(&self, ttl: &str) -> Server {
         let never = "0 0 1 1 *".to_owned();
         let mut settings = vec![
-            ("WHARFINGER_BLOB_URL", format!("file:{}", blobs.path().join("blobs").display())),
+            ("WHARFINGER_BLOB_URL", format!("file:{}", self.folder.path().join("blobs").display())),
             ("DASHBOARD_CACHE_TTL", ttl.to_owned()),
             ("PIPELINE_STAGES", "scan".to_owned()),
             ("PIPELINE_BUILTIN_STAGES", String::new()),
@@ -66,41 +82,55 @@ async fn measure(name: &str, database: &str, files: usize, redis: Option<String>
             ("ORPHAN_CLEANUP_SCHEDULE", never.clone()),
             ("UPLOAD_WINDOW_SCHEDULE", never),
         ];
-        settings.extend(redis.clone().map(|url| ("WHARFINGER_QUOTA_URL", url)));
-        let server = Server::start_with(Some(database), &settings).await;
-        let user = server.tokens(1, 1).remove(0);
-        say(format!("{name}, {files} files, {how}"));
-        let floor = time(&server, &user, "/healthz", CALLS).await;
-        say(floor.line("healthz"));
-        let own = time(&server, &user, "/api/v2/uploads/dashboard", CALLS).await;
-        say(own.line("user"));
-        let token = server.token.clone();
-        let all = time(&server, &token, "/api/v2/uploads/dashboard", CALLS).await;
-        say(all.line("operator"));
-        if ttl == "0" {
-            let trend = time(&server, &user, "/api/v2/uploads/trend", CALLS / 4).await;
-            say(trend.line("trend"));
+        settings.extend(self.redis.clone().map(|url| ("WHARFINGER_QUOTA_URL", url)));
+        Server::start_with(Some(&self.database), &settings).await
+    }
+}
+
+/// All sizes at once, a call to each in turn: what else the machine does meets all of them.
+async fn measure(name: &str, sites: &[Site]) {
+    for (how, ttl) in [("worked out", "0"), ("kept", "300")] {
+        let mut of_users = Vec::new();
+        let mut of_operators = Vec::new();
+        for site in sites {
+            let server = Arc::new(site.start(ttl).await);
+            let user = server.tokens(1, 1).remove(0);
+            of_operators.push((server.clone(), server.token.clone()));
+            of_users.push((server, user));
+        }
+        say(format!("{name}, {how}"));
+        for (what, callers, path, calls) in [
+            ("healthz", &of_users, "/healthz", CALLS),
+            ("user", &of_users, "/api/v2/uploads/dashboard", CALLS),
+            ("operator", &of_operators, "/api/v2/uploads/dashboard", CALLS),
+            ("trend", &of_users, "/api/v2/uploads/trend", CALLS / 4),
+        ] {
+            for (site, timing) in sites.iter().zip(time(callers, path, calls).await) {
+                say(timing.line(&format!("{what} of {}", site.files)));
+            }
         }
     }
 }
 
-async fn time(server: &Server, token: &str, path: &str, calls: usize) -> Timing {
+async fn time(callers: &[(Arc<Server>, String)], path: &str, calls: usize) -> Vec<Timing> {
     let http = client();
-    let mut timing = Timing::default();
+    let mut timings: Vec<Timing> = callers.iter().map(|_| Timing::default()).collect();
     for call in 0..calls + calls / 10 {
-        let started = Instant::now();
-        let answer =
-            http.get(format!("{}{path}", server.url)).bearer_auth(token).send().await.expect("an answer");
-        assert!(answer.status().is_success(), "{path}: {}", answer.status());
-        let text = answer.text().await.expect("text");
-        assert!(!text.is_empty());
-        // The first are for connections, plans and page caches.
-        if call >= calls / 10 {
-            timing.add(started.elapsed());
+        for ((server, token), timing) in callers.iter().zip(&mut timings) {
+            let started = Instant::now();
+            let request = http.get(format!("{}{path}", server.url)).bearer_auth(token);
+            let answer = request.send().await.expect("an answer");
+            assert!(answer.status().is_success(), "{path}: {}", answer.status());
+            let text = answer.text().await.expect("text");
+            assert!(!text.is_empty());
+            // The first are for connections, plans and page caches.
+            if call >= calls / 10 {
+                timing.add(started.elapsed());
+            }
+            tokio::time::sleep(PAUSE).await;
         }
-        tokio::time::sleep(PAUSE).await;
     }
-    timing
+    timings
 }
 
 fn now() -> u128 {

@@ -20,7 +20,7 @@ impl Timing {
             let index = ((self.0.len() as f64 * share) as usize).min(self.0.len().saturating_sub(1));
             self.0.get(index).copied().unwrap_or_default().as_secs_f64() * 1_000.0
         };
-        format!("  {name:<10} p50 {:>7.2} ms   p99 {:>7.2} ms", at(0.50), at(0.99))
+        format!("  {name:<20} p50 {:>7.2} ms   p99 {:>7.2} ms", at(0.50), at(0.99))
     }
 }
 
