@@ -74,16 +74,17 @@ impl Write for Queue {
     type Answer = QueuedOrphans;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let rows = tx
-            .rows(
-                "SELECT b.key, b.size, CAST(CASE WHEN EXISTS (SELECT 1 FROM objects o LEFT JOIN files f \
-                 ON f.id = o.file_id WHERE o.key = b.key AND f.pipeline_status IS DISTINCT FROM 'deleted') \
-                 OR EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = b.key AND p.storage_type = $4) \
-                 THEN 0 ELSE 1 END AS BIGINT) AS is_orphan FROM orphan_blobs b \
-                 WHERE b.scan_id = $1 AND b.queued_at IS NULL AND b.key > $2 ORDER BY b.key LIMIT $3",
-                args![self.scan.as_str(), self.after.as_str(), self.limit as i64, self.storage_type],
-            )
-            .await?;
+        // Another scan that finds the same waits until these are ordered, and then sees the orders.
+        let lock = tx.dialect().pick("", "FOR UPDATE OF b");
+        let sql = format!(
+            "SELECT b.key, b.size, CAST(CASE WHEN EXISTS (SELECT 1 FROM objects o LEFT JOIN files f \
+             ON f.id = o.file_id WHERE o.key = b.key AND f.pipeline_status IS DISTINCT FROM 'deleted') \
+             OR EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = b.key AND p.storage_type = $4) \
+             THEN 0 ELSE 1 END AS BIGINT) AS is_orphan FROM orphan_blobs b \
+             WHERE b.scan_id = $1 AND b.queued_at IS NULL AND b.key > $2 ORDER BY b.key LIMIT $3 {lock}"
+        );
+        let args = args![self.scan.as_str(), self.after.as_str(), self.limit as i64, self.storage_type];
+        let rows = tx.rows_built(sql, args).await?;
         let Some(last) = rows.last() else { return Ok(Verdict::Rollback(QueuedOrphans::default())) };
         let last = last.text("key")?;
         let (mut orphans, mut kept) = (Vec::new(), Vec::new());
