@@ -69,10 +69,11 @@ fn test(extra: &[&str]) -> Outcome {
     Ok(status)
 }
 
-/// Two tests a core, unless somebody said otherwise: most wait for servers and disks half of their time.
+/// One more test at a time than there are cores, unless somebody said otherwise: most wait for servers and disks for half
+/// of their time.
 fn test_threads() -> String {
-    let twice = || 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
-    std::env::var(TEST_THREADS).unwrap_or_else(|_| twice().to_string())
+    let one_more = || 1 + std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::env::var(TEST_THREADS).unwrap_or_else(|_| one_more().to_string())
 }
 
 fn ci() -> Outcome {

@@ -151,7 +151,8 @@ async fn a_store_that_is_swapped_under_a_scan_keeps_everything(database: Databas
         std::fs::write(ground.blob_dir().join(".wharfinger/store"), "another's mark 1\n").expect("swapped");
     };
     let turn = Turn::by_hand(&server.app);
-    let (swept, ()) = tokio::join!(run_at(&server.app, &turn, SLOW), swap);
+    let both = async { tokio::join!(run_at(&server.app, &turn, SLOW), swap) };
+    let (swept, ()) = tokio::time::timeout(std::time::Duration::from_secs(60), both).await.expect("it ends");
     assert!(in_doubt(swept).contains("the store of another catalog"));
     assert_eq!((stored(&ground).len(), ground.scalar(ORDERS).await), (100, 0));
 }

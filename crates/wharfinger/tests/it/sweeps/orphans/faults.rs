@@ -161,7 +161,11 @@ async fn a_shutdown_stops_at_a_page(database: Database) {
         }
         stop.cancel();
     };
-    let (swept, ()) = tokio::join!(run_at(&server.app, &turn, SLOW), cut_in_the_middle);
+    let mut sweeping = std::pin::pin!(run_at(&server.app, &turn, SLOW));
+    let swept = tokio::select! {
+        swept = &mut sweeping => swept,
+        () = cut_in_the_middle => sweeping.await,
+    };
     swept.expect("it ends well");
     let rest = scan(&server).await;
     // However far it had come.
