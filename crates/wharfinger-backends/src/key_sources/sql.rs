@@ -14,9 +14,6 @@ use wharfinger_reconcile::{Entry, KEY_BYTES_MAX};
 
 use super::{Passed, Sink, SourceError};
 
-/// How many rows SQLite's thread reads ahead. By sqlx's default of 50 a million rows take twice as long.
-const ROWS_AT_ONCE: usize = 1_024;
-
 /// Whether a URL names a database that can be asked.
 pub fn is_database(url: &str) -> bool {
     ["postgres://", "postgresql://", "sqlite:"].iter().any(|scheme| url.starts_with(scheme))
@@ -36,7 +33,6 @@ async fn read_sqlite(path: &str, query: &str, sink: &mut Sink<'_>) -> Result<Pas
         .read_only(true)
         .create_if_missing(false)
         .pragma("query_only", "ON")
-        .row_buffer_size(ROWS_AT_ONCE)
         .log_statements(tracing::log::LevelFilter::Off);
     let mut connection = SqliteConnection::connect_with(&options)
         .await
