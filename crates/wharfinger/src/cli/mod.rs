@@ -4,6 +4,7 @@ mod config;
 mod demo;
 mod doctor;
 mod extract_text;
+mod interrupt;
 mod migrate;
 mod output;
 mod put;

@@ -23,6 +23,7 @@ use wharfinger_backends::key_sources::is_database;
 use wharfinger_reconcile::{Tally, Times};
 
 use super::Failure;
+use super::interrupt::stopped_by_hand;
 use super::output::line;
 use crate::clock::Clock;
 use crate::config::{Flags, client_env, parse_duration_ms};
@@ -184,7 +185,8 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         refuse_own_files(&arguments, &bucket, &source)?;
     }
     let clock = Clock::system();
-    let stop = stopped_by_hand();
+    // What was done by then is written down.
+    let stop = stopped_by_hand()?;
     let mut progress = Progress::start(arguments.format() == Format::Json);
 
     let spelling = arguments.spelling(&bucket);
@@ -425,20 +427,4 @@ fn not_stopped(stop: &CancellationToken) -> Result<(), Failure> {
         true => Err(Failure::Failed("interrupted".into())),
         false => Ok(()),
     }
-}
-
-/// Cancelled by Ctrl-C: what was done is written down first.
-fn stopped_by_hand() -> CancellationToken {
-    let stop = CancellationToken::new();
-    let asked = stop.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            asked.cancel();
-        }
-        // Whoever asks twice does not want to wait.
-        if tokio::signal::ctrl_c().await.is_ok() {
-            std::process::exit(1);
-        }
-    });
-    stop
 }

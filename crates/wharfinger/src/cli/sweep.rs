@@ -9,6 +9,7 @@ use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
+use super::interrupt::stopped_by_hand;
 use super::output::line;
 use super::{Failure, failed};
 use crate::app::{App, OpenError};
@@ -43,14 +44,8 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         OpenError::Setting(bad) => Failure::from(bad),
         other => failed(other),
     })?;
-    let by_hand = ByHand { is_dry_run: arguments.dry_run, ..ByHand::default() };
     // Told to stop, it ends at the next safe point.
-    let stop = by_hand.stop.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            stop.cancel();
-        }
-    });
+    let by_hand = ByHand { is_dry_run: arguments.dry_run, stop: stopped_by_hand()?, ..ByHand::default() };
     let ran = tokio::select! {
         ran = run_now(&app, sweep, &by_hand) => ran,
         () = tell_progress(sweep, &by_hand, arguments.json) => unreachable!("progress is told until the end"),
