@@ -13,8 +13,14 @@ use super::faults::{self, Away};
 use super::worker::{self, Shift};
 use super::{TRAFFIC, Wharf, cargo};
 
+/// Whoever looks at the page, as a tenant and a user: where their objects lie is known.
+const LOCAL: (&str, &str) = ("default", "local");
 const EVENTS_A_SECOND: usize = 200;
 const TICK: Duration = Duration::from_secs(1);
+/// What cannot be deleted stays so for a while after it was given up, for everybody to see.
+const EXHAUSTED_FOR: u64 = 10;
+/// How long a slow machine may take for what is there at the beginning, and for what is left at the end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is broken at the moment. Nothing stays so.
 #[derive(Default)]
@@ -22,6 +28,8 @@ struct Broken {
     events: Option<Away>,
     blobs: Option<Away>,
     undeletable: Option<PathBuf>,
+    /// The second in which the delete of it was given up.
+    exhausted_at: Option<u64>,
     copied: Option<PathBuf>,
 }
 
@@ -30,11 +38,19 @@ pub async fn run(wharf: &Wharf, crew: &Crew, say: &(dyn Fn(u64, &str) + Sync)) {
     let shift = Shift::default();
     let play = async {
         let mut broken = Broken::default();
-        for second in 0..TRAFFIC.as_secs() {
+        let doomed = prepare(crew).await;
+        for second in 0..(TRAFFIC + PATIENCE).as_secs() {
+            let is_over = second >= TRAFFIC.as_secs();
+            if is_over && broken.undeletable.is_none() {
+                break;
+            }
             let began = tokio::time::Instant::now();
-            turn(second, wharf, crew, (&shift, &mut broken), say).await;
-            let busy = users(second, wharf, crew, &broken);
-            let _ = tokio::time::timeout(TICK, busy).await;
+            turn(second, wharf, crew, (&shift, &mut broken, &doomed), say).await;
+            insist_on_the_delete(second, crew, &mut broken, say).await;
+            if !is_over {
+                let busy = users(second, wharf, crew, &broken);
+                let _ = tokio::time::timeout(TICK, busy).await;
+            }
             tokio::time::sleep_until(began + TICK).await;
         }
     };
@@ -93,12 +109,60 @@ async fn users(second: u64, wharf: &Wharf, crew: &Crew, broken: &Broken) {
     }
 }
 
+/// What has to be there before anything goes wrong, however slow the machine: one file that fails, and two files that
+/// are ready, which it answers.
+async fn prepare(crew: &Crew) -> Vec<String> {
+    crew.local.upload(&cargo::torn()).await;
+    let mut doomed = Vec::new();
+    for _ in 0..2 {
+        doomed.extend(crew.local.upload(&cargo::document()).await);
+    }
+    let are_ready = async {
+        loop {
+            let ready = crew.local.files("ready").await;
+            if doomed.iter().all(|id| ready.iter().any(|file| file["fileId"] == **id)) {
+                return;
+            }
+            tokio::time::sleep(TICK / 5).await;
+        }
+    };
+    let _ = tokio::time::timeout(PATIENCE, are_ready).await;
+    doomed
+}
+
+/// Tries the delete that cannot be done until it is given up, and makes way for it when everybody could see that.
+async fn insist_on_the_delete(
+    second: u64,
+    crew: &Crew,
+    broken: &mut Broken,
+    say: &(dyn Fn(u64, &str) + Sync),
+) {
+    if broken.undeletable.is_none() || !second.is_multiple_of(3) {
+        return;
+    }
+    match broken.exhausted_at {
+        None => {
+            let tried = crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
+            let is_exhausted = tried.is_some_and(|tried| tried["exhausted"].as_u64() > Some(0));
+            broken.exhausted_at = is_exhausted.then_some(second);
+        }
+        Some(at) if second >= 100.max(at + EXHAUSTED_FOR) => {
+            if let Some(path) = broken.undeletable.take() {
+                let _ = std::fs::remove_dir_all(path);
+            }
+            crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
+            say(second, "what stood in the way of a delete is gone, and so are the bytes");
+        }
+        Some(_) => {}
+    }
+}
+
 /// What goes wrong at this second, or comes right again.
 async fn turn(
     second: u64,
     wharf: &Wharf,
     crew: &Crew,
-    (shift, broken): (&Shift, &mut Broken),
+    (shift, broken, doomed): (&Shift, &mut Broken, &[String]),
     say: &(dyn Fn(u64, &str) + Sync),
 ) {
     let said = match second {
@@ -130,19 +194,19 @@ async fn turn(
             "the files' store is back: the deletes are carried out"
         }
         58 => {
-            broken.undeletable = break_a_delete(wharf, crew).await;
+            if let Some(file) = doomed.first() {
+                broken.undeletable = break_a_delete(wharf, crew, file).await;
+            }
             "an object refuses to be deleted: its cleanup is tried until it is exhausted"
-        }
-        60 | 63 | 66 => {
-            crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
-            return;
         }
         55 => {
             broken.copied = faults::leave_many_orphans(&wharf.blobs).ok();
             "another program copies 400 objects here: too many to delete without a person, so the scan stops and reports"
         }
         64 => {
-            lose_an_object(wharf, crew).await;
+            if let Some(file) = doomed.last() {
+                let _ = faults::lose_object(&wharf.blobs, LOCAL, file);
+            }
             "a live file loses its object: the next scan reports it as missing"
         }
         70 => {
@@ -169,29 +233,15 @@ async fn turn(
             }
             "somebody takes the 400 objects back"
         }
-        100 => {
-            if let Some(path) = broken.undeletable.take() {
-                let _ = std::fs::remove_dir_all(path);
-            }
-            crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
-            "what stood in the way of a delete is gone, and so are the bytes"
-        }
         _ => return,
     };
     say(second, said);
 }
 
-/// A file of whoever looks at the page, as its owner's folder is known.
-async fn break_a_delete(wharf: &Wharf, crew: &Crew) -> Option<PathBuf> {
-    let file = crew.local.files("ready").await.first()?["fileId"].as_str()?.to_owned();
-    let path = faults::make_undeletable(&wharf.blobs, ("default", "local"), &file).ok()?;
-    crew.local.delete(&file).await;
+async fn break_a_delete(wharf: &Wharf, crew: &Crew, file: &str) -> Option<PathBuf> {
+    let path = faults::make_undeletable(&wharf.blobs, LOCAL, file).ok()?;
+    crew.local.delete(file).await;
     Some(path)
-}
-
-async fn lose_an_object(wharf: &Wharf, crew: &Crew) -> Option<()> {
-    let file = crew.local.files("ready").await.last()?["fileId"].as_str()?.to_owned();
-    faults::lose_object(&wharf.blobs, ("default", "local"), &file).ok()
 }
 
 async fn redrive(crew: &Crew) -> Option<()> {
