@@ -239,8 +239,11 @@ struct Terminal {
 impl Terminal {
     fn start(shelf: &Shelf) -> Terminal {
         let program = env!("CARGO_BIN_EXE_wharfinger");
-        let command =
-            format!("{program} reconcile --bucket {} --keys keys --delete --limit-percent 20", shelf.url());
+        // In the shell's place: some shells would stay, and end of Ctrl-C themselves.
+        let command = format!(
+            "exec {program} reconcile --bucket {} --keys keys --delete --limit-percent 20",
+            shelf.url()
+        );
         let child = std::process::Command::new("script")
             .args(["-qec", &command, "/dev/null"])
             .current_dir(shelf.place.path())
