@@ -14,8 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 /// More wait in the system's own queue.
 const CONNECTIONS_MAX: usize = 10_000;
-/// A client that has not sent its headers by then is not going to.
-const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client that has not said anything by then is not going to.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection is kept for the next request, and how long its headers may take, for hyper has one limit for both.
+/// Longer than proxies and clients keep theirs (Caddy for two minutes, others for less): else they would send requests
+/// into what is just being closed, and never learn whether they were heard.
+const NEXT_REQUEST_TIMEOUT: Duration = Duration::from_secs(180);
 /// What is under way gets this long to finish.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// When no connection can be taken (out of descriptors, say), the next try waits.
@@ -23,7 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(NEXT_REQUEST_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
     let open = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -49,7 +53,7 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
             // The header timeout begins with the first byte; a client that never sends one is gone.
             let mut first = [0];
             let spoke = tokio::select! {
-                spoke = tokio::time::timeout(HEADERS_TIMEOUT, stream.peek(&mut first)) => matches!(spoke, Ok(Ok(1))),
+                spoke = tokio::time::timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut first)) => matches!(spoke, Ok(Ok(1))),
                 () = stop.cancelled() => false,
             };
             if spoke {

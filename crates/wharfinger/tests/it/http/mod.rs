@@ -2,6 +2,7 @@
 
 mod auth;
 mod bad_input;
+mod connections;
 mod cors;
 mod health;
 mod isolation;
