@@ -208,6 +208,10 @@ impl Ingest {
         self.settings.spool_bytes_max
     }
 
+    pub fn spool_age_ms_max(&self) -> i64 {
+        self.settings.spool_age_ms_max
+    }
+
     pub fn free_bytes(&self) -> usize {
         self.room.free_bytes()
     }

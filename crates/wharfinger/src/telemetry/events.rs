@@ -56,6 +56,7 @@ pub(super) fn describe() {
         "dlq_oldest_age_seconds",
         "How long ago the oldest of them was begun; 0 if there is none"
     );
+    describe_gauge!("dlq_oldest_age_seconds_max", "DLQ_MAX_AGE");
     describe_gauge!("ingest_store_up", "0 while the store does not take events");
     describe_gauge!("ingest_memory_bytes_free", "What is left of INGEST_MEMORY_BYTES");
 }
@@ -114,6 +115,7 @@ pub(super) fn refresh_gauges(ingest: &Ingest, now: UnixMs) {
     gauge!("dlq_size_bytes_max").set(ingest.spool_bytes_max() as f64);
     let oldest_age = status.oldest_unix.map_or(0, |unix| (now.div_euclid(1_000) - unix).max(0));
     gauge!("dlq_oldest_age_seconds").set(oldest_age as f64);
+    gauge!("dlq_oldest_age_seconds_max").set(ingest.spool_age_ms_max() as f64 / 1_000.0);
     gauge!("ingest_store_up").set(f64::from(u8::from(ingest.store_is_up())));
     gauge!("ingest_memory_bytes_free").set(ingest.free_bytes() as f64);
 }
