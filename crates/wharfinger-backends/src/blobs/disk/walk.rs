@@ -44,6 +44,18 @@ fn of_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink())
+}
+
+/// Links in a circle, through a file, or to what can be no name. Not those whose target is only out of reach: that may be a
+/// disk that is away for a moment.
+fn leads_nowhere(error: &io::Error) -> bool {
+    const LINKS_IN_A_CIRCLE: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
+    matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename)
+        || error.raw_os_error() == Some(LINKS_IN_A_CIRCLE)
+}
+
 impl From<Abandoned> for Stop {
     fn from(_: Abandoned) -> Self {
         Stop::Abandoned
@@ -171,9 +183,7 @@ impl Walk {
         let meta = match fs::metadata(self.root.join(path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.is_mounted(),
             // A link that leads nowhere is no object either.
-            Err(_) if fs::symlink_metadata(self.root.join(path)).is_ok_and(|meta| meta.is_symlink()) => {
-                return Ok(());
-            }
+            Err(error) if leads_nowhere(&error) && is_link(&self.root.join(path)) => return Ok(()),
             meta => meta.map_err(|error| of_path(path, &error))?,
         };
         // A link to a folder is no object, whatever it is called: nobody is to take it for one and delete it.

@@ -119,11 +119,17 @@ fn csv_nul_and_standard_input() {
     assert_eq!(samples(&super::report(&ran)["orphans"]), ["orphan"]);
 }
 
-/// A link that leads in a circle is nobody's object, and keeps nobody from the others.
+/// A link to what cannot be is nobody's object, and keeps nobody from the others.
 #[test]
 fn links_that_lead_nowhere_are_no_objects() {
     let shelf = Shelf::with(&["kept", "orphan"]);
-    for (to, name) in [("circle", "circle"), ("absent", "dangling"), ("kept/below", "through-a-file")] {
+    let no_name = "n".repeat(300);
+    for (to, name) in [
+        ("circle", "circle"),
+        ("absent", "dangling"),
+        ("kept/below", "through-a-file"),
+        (&no_name, "to-no-name"),
+    ] {
         std::os::unix::fs::symlink(to, shelf.folder.join(name)).expect("a link");
     }
     let found = shelf.found("kept\n", &[]);
