@@ -27,7 +27,7 @@ pub const STREAM_BYTES_MAX: u64 = 1024 * 1024;
 
 const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
 const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
-const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(5);
+const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(20);
 
 /// What a test may want otherwise than usual.
 #[derive(Clone, Copy, Debug)]

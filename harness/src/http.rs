@@ -10,7 +10,7 @@ use crate::packages::require;
 use crate::{Error, command};
 
 const SCRIPT: &str = include_str!("signed_request.py");
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The answer to a request: what the store thought of it, and what it sent along.
 #[derive(Clone, Debug)]

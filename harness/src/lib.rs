@@ -27,3 +27,4 @@ mod store_server;
 
 pub use error::Error;
 pub use http::Answer;
+pub use server::free_address;

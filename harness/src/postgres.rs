@@ -163,7 +163,7 @@ impl Postgres {
         command::run(
             self.binaries
                 .command("psql")
-                .env("PGCONNECT_TIMEOUT", "10")
+                .env("PGCONNECT_TIMEOUT", "60")
                 .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"])
                 .args(["-d", url, "-c", statements]),
         )

@@ -3,15 +3,18 @@
 
 mod connection;
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::connection::Connection;
 use crate::Error;
 use crate::server::free_port;
+
+const PATIENCE_WITH_BINDING: Duration = Duration::from_secs(30);
 
 /// Listens for others until dropped. All verbs act on open connections and new ones alike.
 pub struct Proxy {
@@ -128,8 +131,17 @@ impl Drop for Proxy {
 
 impl Acceptor {
     fn on(address: SocketAddr, shared: &Arc<Shared>) -> Result<Self, Error> {
-        let listener = TcpListener::bind(address)
-            .map_err(Error::while_doing(format!("listening on {address} for the proxy")))?;
+        let deadline = Instant::now() + PATIENCE_WITH_BINDING;
+        let listener = loop {
+            match TcpListener::bind(address) {
+                // A child that some thread is about to start has a copy of the last listener until it runs its program.
+                Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                bound => break bound,
+            }
+        }
+        .map_err(Error::while_doing(format!("listening on {address} for the proxy")))?;
         let ends = Arc::new(AtomicBool::new(false));
         let thread = thread::spawn({
             let (shared, ends) = (Arc::clone(shared), Arc::clone(&ends));

@@ -204,7 +204,7 @@ impl RabbitMq {
 /// Whether the server answers a client's greeting with the first words of the protocol.
 fn speaks_amqp(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let patience = Duration::from_secs(5);
+    let patience = Duration::from_secs(20);
     let answer = TcpStream::connect_timeout(&address, patience).and_then(|mut stream| {
         stream.set_read_timeout(Some(patience))?;
         stream.write_all(GREETING)?;

@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::address::Address;
@@ -20,7 +21,7 @@ use crate::{Error, command, sharing};
 /// Names a running server, as a URL, that [`shared`] attaches to rather than starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_REDIS";
 
-/// So many that two tests hardly ever meet in one.
+/// More than there are tests that share a server.
 const DATABASES: u64 = 4_096;
 
 const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
@@ -121,7 +122,10 @@ impl Redis {
     pub fn own_database(&self) -> String {
         let url = self.address.url();
         let server = url.strip_suffix("/0").unwrap_or(&url);
-        format!("{server}/{}", random() % DATABASES)
+        // One after the other, so that no two tests of a process meet; where it begins is random, for processes share a server too.
+        static NEXT: OnceLock<AtomicU64> = OnceLock::new();
+        let next = NEXT.get_or_init(|| AtomicU64::new(random() >> 1)).fetch_add(1, Ordering::Relaxed);
+        format!("{server}/{}", next % DATABASES)
     }
 
     pub fn port(&self) -> u16 {

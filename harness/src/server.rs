@@ -2,12 +2,13 @@
 //! and ended on drop. Knows nothing about any particular server.
 
 mod listener;
+mod ports;
 mod process_tree;
 mod watchdog;
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,16 +17,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::listener::listens;
+pub use self::ports::free_address;
+pub(crate) use self::ports::{free_port, on_free_ports};
 use self::watchdog::Watchdog;
 use crate::Error;
 use crate::account::Account;
 use crate::command;
 
-const TRIES_FOR_A_PORT: usize = 3;
 const POLL: Duration = Duration::from_millis(10);
 
 /// How long a server may take over its own ending before it is killed.
 const PATIENCE_ON_DROP: Duration = Duration::from_secs(5);
+/// How long the kernel may take to do what a signal asks of it.
+const PATIENCE_WITH_SIGNALS: Duration = Duration::from_secs(60);
 
 /// A server's folder, its process while there is one, and the watchdog that outlives us.
 pub(crate) struct Server {
@@ -185,7 +189,7 @@ impl Server {
             process.wait().map_err(Error::while_doing("waiting for the killed server"))?;
         }
         self.watchdog.watch(None)?;
-        let deadline = Instant::now() + PATIENCE_ON_DROP;
+        let deadline = Instant::now() + PATIENCE_WITH_SIGNALS;
         while descendants.iter().any(|pid| process_tree::alive(*pid)) {
             if Instant::now() > deadline {
                 return Err(Error::new(format!("children of pid {pid} outlive SIGKILL")));
@@ -200,7 +204,18 @@ impl Server {
         let pid = self.running_pid()?;
         // The parent first, so that the list of its children can no longer grow.
         process_tree::signal("STOP", &[pid])?;
-        process_tree::signal_whoever_is_left("STOP", &process_tree::descendants(pid)?)
+        let mut family = process_tree::descendants(pid)?;
+        process_tree::signal_whoever_is_left("STOP", &family)?;
+        // Each thread stops when it next runs, and may do something before.
+        family.push(pid);
+        let deadline = Instant::now() + PATIENCE_WITH_SIGNALS;
+        while family.iter().any(|pid| process_tree::runs(*pid)) {
+            if Instant::now() > deadline {
+                return Err(Error::new(format!("pid {pid} or a child of it does not stop")));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
     }
 
     pub(crate) fn resume(&mut self) -> Result<(), Error> {
@@ -235,40 +250,6 @@ impl Drop for Server {
     }
 }
 
-/// A port of this machine that nobody listens on.
-///
-/// Never one the kernel hands out to outgoing connections: while a killed server is down, a
-/// client that keeps on trying could be given its port, or even be connected to itself.
-pub(crate) fn free_port() -> Result<u16, Error> {
-    const FIRST: u16 = 20_000;
-    const COUNT: u64 = 12_000;
-    (0..200)
-        .filter_map(|_| u16::try_from(random() % COUNT).ok())
-        .map(|offset| FIRST + offset)
-        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .ok_or_else(|| Error::new("no free port on 127.0.0.1 in 200 tries"))
-}
-
-/// Chooses ports and starts a server on them, over again where somebody else took one in between: the
-/// error then has one of the signs in it.
-pub(crate) fn on_free_ports<S>(
-    signs: &[&str],
-    mut choose_and_start: impl FnMut() -> Result<S, Error>,
-) -> Result<S, Error> {
-    let mut tries = 1;
-    loop {
-        match choose_and_start() {
-            Err(error) if tries < TRIES_FOR_A_PORT && tells(&error, signs) => tries += 1,
-            outcome => return outcome,
-        }
-    }
-}
-
-fn tells(error: &Error, signs: &[&str]) -> bool {
-    let error = error.to_string();
-    signs.iter().any(|sign| error.contains(sign))
-}
-
 pub(crate) fn accepts_connections(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
@@ -277,33 +258,4 @@ pub(crate) fn accepts_connections(port: u16) -> bool {
 /// The keys of std's hash maps are the randomness one gets without a dependency.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{TRIES_FOR_A_PORT, on_free_ports};
-    use crate::Error;
-
-    #[test]
-    fn only_a_taken_port_is_a_reason_to_try_again_and_not_for_ever() {
-        for (complaint, expected) in [("bind: in use, it says", TRIES_FOR_A_PORT), ("no memory", 1)] {
-            let mut tries = 0;
-            let outcome = on_free_ports(&["EADDRINUSE", "in use"], || {
-                tries += 1;
-                Err::<(), _>(Error::new(complaint))
-            });
-            assert!(outcome.is_err_and(|error| error.to_string() == complaint));
-            assert_eq!(tries, expected, "{complaint}");
-        }
-    }
-
-    #[test]
-    fn the_first_server_that_starts_is_the_one() {
-        let mut tries = 0;
-        let outcome = on_free_ports(&["in use"], || {
-            tries += 1;
-            if tries == 1 { Err(Error::new("in use")) } else { Ok(tries) }
-        });
-        assert_eq!(outcome.expect("the second"), 2);
-    }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use harness::postgres::{ADDRESS_VARIABLE, Options, Postgres, shared, shared_with_pgvector};
-use watching::{folders_of, is_open, port_of, services, within};
+use watching::{folders_of, in_the_end, is_open, port_of, services};
 
 const CONTENT: &str = "SELECT content FROM note";
 
@@ -118,7 +118,7 @@ fn a_standby_has_what_was_committed_and_takes_the_primarys_place() {
     write(&primary, &url, "first");
     primary.require_standby(true).expect("required");
     let mut standby = Postgres::start_standby_of(&primary).expect("following");
-    let copy = url.replace(&primary.port().to_string(), &standby.port().to_string());
+    let copy = url.replace(&format!(":{}/", primary.port()), &format!(":{}/", standby.port()));
     assert_eq!(read(&standby, &copy), "first");
     assert!(standby.psql(&copy, "DELETE FROM note").is_err(), "a standby was written to");
 
@@ -156,7 +156,7 @@ fn a_server_ends_with_the_process_that_started_it_even_if_killed() {
     process.kill().expect("killed");
     process.wait().expect("reaped");
     let gone = || !is_open(port) && folders_of(process.id()) == 0;
-    assert!(within(Duration::from_secs(15), gone), "the server lives on");
+    assert!(in_the_end(gone), "the server lives on");
 }
 
 #[test]

@@ -17,12 +17,15 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100";
 pub(crate) struct Connection {
     client: TcpStream,
     server: OnceLock<TcpStream>,
+    /// The client has sent as much as it may: it gets no answer to that.
+    is_cut: AtomicBool,
     is_closed: AtomicBool,
 }
 
 impl From<TcpStream> for Connection {
     fn from(client: TcpStream) -> Self {
-        Self { client, server: OnceLock::new(), is_closed: AtomicBool::new(false) }
+        let [is_cut, is_closed] = [false, false].map(AtomicBool::new);
+        Self { client, server: OnceLock::new(), is_cut, is_closed }
     }
 }
 
@@ -64,10 +67,12 @@ impl Connection {
         self.copy(&self.client, server, shared, |bytes| {
             let left = shared.cut_after().saturating_sub(forwarded);
             let count = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
-            server.write_all(&bytes[..count]).ok()?;
             forwarded += count as u64;
             // At the limit already, so that a client that waits for its answer waits in vain.
-            (forwarded < shared.cut_after()).then_some(())
+            let is_cut = forwarded >= shared.cut_after();
+            self.is_cut.store(is_cut, Ordering::SeqCst);
+            server.write_all(&bytes[..count]).ok()?;
+            (!is_cut).then_some(())
         });
     }
 
@@ -75,7 +80,12 @@ impl Connection {
         let mut client = &self.client;
         self.copy(server, &self.client, shared, |bytes| {
             let is_lost = shared.drops_answers() && !bytes.starts_with(CONTINUE);
-            if is_lost { None } else { client.write_all(bytes).ok() }
+            match self.is_cut.load(Ordering::SeqCst) {
+                // Who sends the last bytes closes.
+                true => Some(()),
+                false if is_lost => None,
+                false => client.write_all(bytes).ok(),
+            }
         });
     }
 

@@ -2,6 +2,7 @@
 //! would need a dependency or unsafe code.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use crate::Error;
@@ -53,13 +54,25 @@ pub(crate) fn alive(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| stat.state != "Z" && stat.state != "X")
 }
 
+/// Whether any of its threads has not been stopped. One that has ended does not run.
+pub(crate) fn runs(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| stat_at(&thread.path().join("stat")))
+        .any(|stat| !["T", "t", "Z", "X"].contains(&&*stat.state))
+}
+
 struct Stat {
     state: String,
     parent: u32,
 }
 
 fn stat(pid: u32) -> Option<Stat> {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat_at(Path::new(&format!("/proc/{pid}/stat")))
+}
+
+fn stat_at(path: &Path) -> Option<Stat> {
+    let line = fs::read_to_string(path).ok()?;
     // The name before it stands in brackets and may itself hold brackets and blanks.
     let (_, after_name) = line.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace();

@@ -3,18 +3,22 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// For what has to come in the end, however busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+const SILENCE: Duration = Duration::from_millis(500);
+
 pub fn is_open(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
-pub fn within(patience: Duration, condition: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
+pub fn in_the_end(condition: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + PATIENCE;
     while !condition() {
         if Instant::now() > deadline {
             return false;
@@ -24,13 +28,25 @@ pub fn within(patience: Duration, condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Sends an unsigned request, whose answer is waited for half a second at a time.
+/// Sends an unsigned request.
 pub fn ask(port: u16, path: &str) -> TcpStream {
+    say(port, format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes())
+}
+
+/// Sends this on a connection of its own.
+pub fn say(port: u16, words: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-    stream.set_read_timeout(Some(Duration::from_millis(500))).expect("set");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("sent");
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream.write_all(words).expect("sent");
     stream
+}
+
+/// Whether nothing comes for a while.
+pub fn is_silent(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(SILENCE)).expect("set");
+    let is_silent = stream.read(&mut [0]).is_err();
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    is_silent
 }
 
 /// Whether a test of this binary passes in a process that is told of a server.
