@@ -331,7 +331,8 @@ pub async fn open_redis(
     let Some(url) = &settings.quota_redis else { return Ok(None) };
     let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
     let redis = RedisQuota::new(url, catalog_id, faults.clone())
-        .map_err(|error| OpenError::Quota(error.to_string()))?;
+        .map_err(|error| OpenError::Quota(error.to_string()))?
+        .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
     let gate = RedisGate::new(redis, settings.quota_fails_closed);
     match gate.redis.check().await {
         Ok(_) => {}
@@ -346,8 +347,10 @@ async fn open_cache(settings: &Settings, catalog: &Catalog, faults: &Faults) -> 
         return Ok(Cache::here(settings.dashboard_cache_ms));
     };
     let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
-    let cache = RedisCache::new(url, catalog_id, faults.clone());
-    Ok(Cache::redis(settings.dashboard_cache_ms, cache.map_err(|error| OpenError::Quota(error.to_string()))?))
+    let cache = RedisCache::new(url, catalog_id, faults.clone())
+        .map_err(|error| OpenError::Quota(error.to_string()))?
+        .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
+    Ok(Cache::redis(settings.dashboard_cache_ms, cache))
 }
 
 pub fn rabbit_options(settings: &Settings, faults: &Faults) -> Option<RabbitOptions> {

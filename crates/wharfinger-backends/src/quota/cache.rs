@@ -1,5 +1,7 @@
 //! What was worked out lately, kept by the same Redis for all processes. Whoever reads it judges whether it still holds.
 
+use std::time::Duration;
+
 use redis::Script;
 
 use super::QuotaError;
@@ -24,6 +26,11 @@ impl RedisCache {
             read: Script::new("return redis.call('GET', KEYS[1])"),
             keep: Script::new("redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1"),
         })
+    }
+
+    /// Waits so long for an answer before the server counts as away.
+    pub fn with_patience(self, patience: Duration) -> RedisCache {
+        RedisCache { connector: self.connector.with_patience(patience), ..self }
     }
 
     fn key(&self, name: &str) -> String {

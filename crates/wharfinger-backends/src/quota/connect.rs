@@ -14,8 +14,8 @@ use tokio::sync::Mutex;
 
 use super::QuotaError;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an answer is waited for, unless somebody says otherwise; a connection for twice as long.
+const PATIENCE: Duration = Duration::from_secs(1);
 const TRIES_MAX: u32 = 2;
 /// Before it, a script that had read the server's name could not write.
 const VERSION_MIN: (u32, u32) = (6, 0);
@@ -41,6 +41,7 @@ impl Open {
 pub(super) struct Connector {
     client: Client,
     address: String,
+    patience: Duration,
     /// Made under the lock, so that many who find it missing make one; and where it fails, all of them hear so.
     open: Mutex<Tries>,
     tries: AtomicU64,
@@ -59,7 +60,17 @@ impl Connector {
         let info = url.into_connection_info().map_err(unusable)?;
         let address = info.addr().to_string();
         let client = Client::open(info).map_err(unusable)?;
-        Ok(Connector { client, address, open: Mutex::default(), tries: AtomicU64::new(0) })
+        Ok(Connector {
+            client,
+            address,
+            patience: PATIENCE,
+            open: Mutex::default(),
+            tries: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn with_patience(self, patience: Duration) -> Connector {
+        Connector { patience, ..self }
     }
 
     pub(super) fn address(&self) -> &str {
@@ -79,8 +90,8 @@ impl Connector {
             tries_left -= 1;
             let (link, number, _) = self.link().await?;
             let answered = match link {
-                Link::One(mut one) => bounded(call.invoke_async(&mut one)).await,
-                Link::Cluster(mut cluster) => bounded(call.invoke_async(&mut cluster)).await,
+                Link::One(mut one) => self.bounded(call.invoke_async(&mut one)).await,
+                Link::Cluster(mut cluster) => self.bounded(call.invoke_async(&mut cluster)).await,
             };
             if let Err(Unanswered { error: QuotaError::Away(_), is_broken }) = &answered {
                 self.drop_link(number).await;
@@ -127,23 +138,41 @@ impl Connector {
 
     async fn connect(&self, number: u64) -> Result<Open, QuotaError> {
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(ANSWER_TIMEOUT));
-        let mut one = bounded(self.client.get_multiplexed_async_connection_with_config(&config)).await?;
-        let about = info(&mut one).await?;
+            .set_connection_timeout(Some(self.patience * 2))
+            .set_response_timeout(Some(self.patience));
+        let mut one = self.bounded(self.client.get_multiplexed_async_connection_with_config(&config)).await?;
+        let about = self.info(&mut one).await?;
         let version = about.version()?;
         let link = match about.field("redis_mode") {
             Some("cluster") => {
                 let builder = ClusterClientBuilder::new([self.client.get_connection_info().clone()])
-                    .connection_timeout(CONNECT_TIMEOUT)
-                    .response_timeout(ANSWER_TIMEOUT)
+                    .connection_timeout(self.patience * 2)
+                    .response_timeout(self.patience)
                     .retries(2);
                 let cluster = builder.build().map_err(named)?;
-                Link::Cluster(bounded(cluster.get_async_connection()).await?)
+                Link::Cluster(self.bounded(cluster.get_async_connection()).await?)
             }
             _ => Link::One(one),
         };
         Ok(Open { link, version, number })
+    }
+
+    async fn info(&self, link: &mut (impl ConnectionLike + Send)) -> Result<About, QuotaError> {
+        let text = self.bounded(redis::cmd("INFO").arg("server").query_async::<String>(link)).await?;
+        Ok(About(text))
+    }
+
+    /// Every wait ends, whatever the library thinks.
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Unanswered> {
+        match tokio::time::timeout(self.patience * 3, work).await {
+            Ok(outcome) => outcome.map_err(|error| {
+                let is_broken = error.is_connection_dropped() && !error.is_timeout();
+                Unanswered { error: named(error), is_broken }
+            }),
+            Err(_) => {
+                Err(Unanswered { error: QuotaError::Away("no answer in time".into()), is_broken: false })
+            }
+        }
     }
 }
 
@@ -160,24 +189,8 @@ impl From<Unanswered> for QuotaError {
     }
 }
 
-/// Every wait ends, whatever the library thinks.
-async fn bounded<T>(work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Unanswered> {
-    match tokio::time::timeout(CONNECT_TIMEOUT + ANSWER_TIMEOUT, work).await {
-        Ok(outcome) => outcome.map_err(|error| {
-            let is_broken = error.is_connection_dropped() && !error.is_timeout();
-            Unanswered { error: named(error), is_broken }
-        }),
-        Err(_) => Err(Unanswered { error: QuotaError::Away("no answer in time".into()), is_broken: false }),
-    }
-}
-
 /// What a server says of itself.
 struct About(String);
-
-async fn info(link: &mut (impl ConnectionLike + Send)) -> Result<About, QuotaError> {
-    let text = bounded(redis::cmd("INFO").arg("server").query_async::<String>(link)).await?;
-    Ok(About(text))
-}
 
 impl About {
     fn field(&self, name: &str) -> Option<&str> {

@@ -4,6 +4,8 @@
 mod cache;
 mod connect;
 
+use std::time::Duration;
+
 use redis::{FromRedisValue, Script};
 use uuid::Uuid;
 use wharfinger_lifecycle::id::TenantId;
@@ -133,6 +135,11 @@ impl RedisQuota {
     /// Reads the URL; nothing is connected yet. What another catalog counts on the same server is not taken for ours.
     pub fn new(url: &str, catalog_id: String, faults: Faults) -> Result<RedisQuota, QuotaError> {
         Ok(RedisQuota { connector: Connector::new(url)?, scripts: Scripts::new(), catalog_id, faults })
+    }
+
+    /// Waits so long for an answer before the server counts as away.
+    pub fn with_patience(self, patience: Duration) -> RedisQuota {
+        RedisQuota { connector: self.connector.with_patience(patience), ..self }
     }
 
     /// The server's address, without secrets.

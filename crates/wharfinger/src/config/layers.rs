@@ -45,6 +45,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("WHARFINGER_BLOB_PUBLIC_ENDPOINT"),
     secret("WHARFINGER_QUOTA_URL"),
     plain("QUOTA_WITHOUT_REDIS"),
+    plain("QUOTA_REDIS_TIMEOUT_MS"),
     secret("WHARFINGER_BROKER_URL"),
     plain("AMQP_DELAYED_EXCHANGE"),
     secret("WHARFINGER_JWT_SECRET"),

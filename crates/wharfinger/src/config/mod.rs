@@ -62,6 +62,7 @@ pub struct Settings {
     pub quota_redis: Option<String>,
     /// While Redis is away nothing is let in.
     pub quota_fails_closed: bool,
+    pub quota_redis_timeout_ms: u64,
     /// Where RabbitMQ brings delayed checks; otherwise the database is polled for them.
     pub broker_rabbit: Option<String>,
     pub amqp_delayed_exchange: bool,
@@ -125,6 +126,7 @@ impl Settings {
                     return Err(BadSetting::new("QUOTA_WITHOUT_REDIS", problem));
                 }
             },
+            quota_redis_timeout_ms: values.whole("QUOTA_REDIS_TIMEOUT_MS", 1, 60_000)?,
             broker_rabbit: engine_url("WHARFINGER_BROKER_URL", values, &["amqp://", "amqps://"])?,
             amqp_delayed_exchange: truth("AMQP_DELAYED_EXCHANGE", values)?,
             jwt_secret: values.maybe("WHARFINGER_JWT_SECRET").map(jwt_secret).transpose()?,
@@ -310,6 +312,7 @@ mod tests {
             ("DEFAULT_TENANT_QUOTA_BYTES", "10 parsecs"),
             ("UPLOAD_WINDOW_SCHEDULE", "every day"),
             ("UPLOAD_WINDOW_SCHEDULE", "0 0 31 2 *"),
+            ("QUOTA_REDIS_TIMEOUT_MS", "0"),
             ("BATCH_TIMEOUT_MS", "0"),
             ("BATCH_TIMEOUT_SCHEDULE", "hourly"),
             ("WHARFINGER_DATABASE_URL", "mysql://x"),

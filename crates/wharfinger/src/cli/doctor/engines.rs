@@ -1,5 +1,7 @@
 //! The engines beside the catalog and the store: Redis for quotas, RabbitMQ for delayed checks, clamd and embeddings.
 
+use std::time::Duration;
+
 use wharfinger_backends::broker::Rabbit;
 use wharfinger_backends::catalog::{Catalog, Destination};
 use wharfinger_backends::embeddings::{Embeddings, EmbeddingsOptions};
@@ -32,7 +34,8 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
 async fn check_redis(settings: &Settings, findings: &mut Vec<Finding>) {
     let Some(url) = &settings.quota_redis else { return };
     let checked = async {
-        let redis = RedisQuota::new(url, "doctor".into(), Faults::none())?;
+        let redis = RedisQuota::new(url, "doctor".into(), Faults::none())?
+            .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
         let version = redis.check().await.map_err(|error| match error {
             QuotaError::Away(why) => QuotaError::Away(format!("{} ({why})", redis.address())),
             refused => refused,
