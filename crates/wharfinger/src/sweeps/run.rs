@@ -31,8 +31,10 @@ pub async fn take_turn(app: &App, sweep: Sweep, stop: &CancellationToken) -> Loo
     let scheduled = |at: UnixMs| Looked { ran: false, again_at: at.min(sweep.next_time(app)) };
     match app.catalog.claim_sweep(claim(app, sweep)).await {
         Ok(SweepTurn::Ours(fence)) => {
+            // Not after the end: a time that comes while the end is written down would be slept through.
+            let again_at = sweep.next_time(app);
             let _ = run_in_turn(app, sweep, &Turn::under(app, fence).until(stop)).await;
-            Looked { ran: true, again_at: sweep.next_time(app) }
+            Looked { ran: true, again_at }
         }
         Ok(SweepTurn::NotYet { next_run_at }) => scheduled(next_run_at),
         Ok(SweepTurn::Taken { lease_until, .. }) => scheduled(lease_until),
