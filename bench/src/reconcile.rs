@@ -1,5 +1,5 @@
-//! `wharfinger reconcile` on S3 (a Ceph gateway in memory), with the list from a file, both databases and an inventory:
-//! next to the bare listing and to `rclone lsf | sort | comm`, in turn. One object in a hundred has no key.
+//! `wharfinger reconcile` on S3 (a Ceph gateway in memory), with the list from a file, both databases and an inventory,
+//! and `rclone lsf | sort | comm`, each between two bare listings. One object in a hundred has no key.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -58,27 +58,35 @@ async fn measure(objects: usize) {
     let sources = sources(folder.path(), &bucket, objects).await;
 
     say(format!("{objects} objects and about as many keys, {ROUNDS} rounds:"));
+    let mut before = list(&bare, &bucket, objects).await;
     for _ in 0..ROUNDS {
-        let listing = list(&bare, &bucket, objects).await;
-        let line = |name: &str, took: Duration, peak_kib: Option<u64>| {
-            say(format!(
-                "  {name:<30} {:>8.0} objects/s  {:>7.2} s  {}  {:.2} of the bare listing's time",
-                rate(objects, took),
-                took.as_secs_f64(),
-                peak_kib.map_or_else(|| "       ".to_owned(), |kib| format!("{:>3} MiB", kib / 1024)),
-                took.as_secs_f64() / listing.as_secs_f64(),
-            ));
-        };
-        line("bare listing", listing, None);
         for (name, arguments) in &sources {
             let (took, peak_kib) = reconcile(&gateway, &bucket, folder.path(), arguments, objects);
-            line(&format!("reconcile, {name}"), took, Some(peak_kib));
+            let after = list(&bare, &bucket, objects).await;
+            line(name, objects, took, Some(peak_kib), [before, after]);
+            before = after;
         }
         match rclone(&gateway, &bucket, folder.path(), objects) {
-            Some(took) => line("rclone lsf | sort | comm", took, None),
+            Some(took) => {
+                let after = list(&bare, &bucket, objects).await;
+                line("rclone lsf | sort | comm", objects, took, None, [before, after]);
+                before = after;
+            }
             None => say("  rclone is not installed"),
         }
     }
+}
+
+/// Next to the bare listings just before and just after: the machine is not as fast at all times.
+fn line(name: &str, objects: usize, took: Duration, peak_kib: Option<u64>, bare: [Duration; 2]) {
+    let [before, after] = bare.map(|listing| listing.as_secs_f64());
+    let peak = peak_kib.map_or_else(|| "       ".to_owned(), |kib| format!("{:>3} MiB", kib / 1024));
+    say(format!(
+        "  {name:<28} {:>8.0} objects/s  {:>7.2} s  {peak}  bare {before:>6.2} and {after:>6.2} s: {:.2}",
+        rate(objects, took),
+        took.as_secs_f64(),
+        took.as_secs_f64() / ((before + after) / 2.0),
+    ));
 }
 
 async fn fill(bare: &Client, bucket: &str, objects: usize) {
