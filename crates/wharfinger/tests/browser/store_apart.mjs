@@ -29,7 +29,7 @@ await scenario(async ({ open }) => {
 
   // In parts, with a reload in between.
   const path = fileOf("large.bin", randomBytes(5 * 16 * MIB - 4711));
-  await throttle(page, 8 * MIB);
+  await throttle(page, 4 * MIB);
   const there = new Set();
   page.on("response", (response) => {
     const url = new URL(response.url());
@@ -42,6 +42,7 @@ await scenario(async ({ open }) => {
   const before = [...there];
   window.requests.length = 0;
   await page.reload();
+  await throttle(page, 64 * MIB);
   await page.locator('.upload[data-name="large.bin"] .badge').waitFor();
   await ends(tokens.user, fileId, "ready");
   const again = partsSent(window, origin);

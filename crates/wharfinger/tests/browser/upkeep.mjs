@@ -42,12 +42,14 @@ await scenario(async ({ open }) => {
   const given = page.locator('[data-problem="cleanups"]', { hasText: "1 delete is given up" });
   await given.waitFor();
   await window.isOpenToAll("an overview with a delete that was given up");
-  const failed = await window.act("cleanup", "#verdict");
+  // The server's own round may be first.
+  let failed;
+  do failed = await window.act("cleanup", "#verdict"); while (failed.outcome.includes("Nothing was due"));
   check(failed.isBad && failed.outcome.includes("0 of 1 delete done"), failed.outcome);
   rmSync(object, { recursive: true });
   renameSync(`${object}.aside`, object);
   const done = await window.act("cleanup", "#verdict");
-  check(!done.isBad && done.outcome.includes("1 of 1 delete done"), done.outcome);
+  check(!done.isBad && /1 of 1 delete done|Nothing was due/.test(done.outcome), done.outcome);
   await given.waitFor({ state: "detached" });
   check(!existsSync(object), "the bytes are gone");
 

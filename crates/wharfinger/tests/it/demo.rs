@@ -29,9 +29,9 @@ impl Drop for Demo {
 
 impl Demo {
     fn start(place: &Place) -> Demo {
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|probe| probe.local_addr()).expect("a port");
+        let address = harness::free_address();
         let child = Command::new(env!("CARGO_BIN_EXE_wharfinger"))
-            .args(["demo", "--listen", &address.to_string()])
+            .args(["demo", "--listen", &address])
             .current_dir(place.path())
             .env("TMPDIR", place.path())
             // Somebody's own server must not come to harm.

@@ -134,7 +134,9 @@ pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
 async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u64)> {
     let url = server.app.settings.quota_redis.clone().expect("a URL");
     let client = redis::Client::open(url).expect("a URL of Redis");
-    let mut redis = client.get_multiplexed_async_connection().await.expect("a connection");
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let mut redis =
+        client.get_multiplexed_async_connection_with_config(&patient).await.expect("a connection");
     let [used, _, _, inflight, ..] = wharfinger_backends::quota::keys(tenant);
     let counted: Option<u64> = redis::cmd("GET").arg(&used).query_async(&mut redis).await.expect("read");
     let tries: Vec<u64> = redis::cmd("HVALS").arg(&inflight).query_async(&mut redis).await.expect("read");

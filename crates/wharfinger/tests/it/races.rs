@@ -8,8 +8,10 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::json;
 
+use wharfinger::uploads::VerbError;
+
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, Ground, TestApp, patiently};
 
 const ROUNDS: usize = 150;
 const BYTES: &[u8] = b"contested cargo";
@@ -80,17 +82,6 @@ async fn confirm_against_the_cleaner_on_postgres() {
     contests(Database::Postgres).await;
 }
 
-/// Hundreds at once may find no connection for a while on a busy machine, and are told to try again.
-async fn confirm_until_answered(server: &TestApp, id: &str) -> u16 {
-    loop {
-        let answer = server.me().confirm(id).await;
-        if answer.status != 503 {
-            return answer.status.as_u16();
-        }
-        answer.expect_problem(503, "unavailable");
-    }
-}
-
 const WAVES: usize = 20;
 const FILES_PER_WAVE: usize = 500;
 
@@ -120,14 +111,18 @@ async fn ten_thousand_confirms_against_two_cleaners(database: Database) {
                 let server = &servers[delay_us as usize % 2];
                 async move {
                     tokio::time::sleep(Duration::from_micros(delay_us)).await;
-                    (id.as_str(), confirm_until_answered(server, id).await)
+                    let me = server.me();
+                    (id.as_str(), patiently(|| me.confirm(id)).await.status.as_u16())
                 }
             })
             .buffer_unordered(FILES_PER_WAVE)
             .collect::<Vec<_>>();
         let clean = async |server: &TestApp, delay_us: u64| {
             tokio::time::sleep(Duration::from_micros(delay_us)).await;
-            server.settle().await;
+            // It stands in line for a connection behind all of them.
+            while let Err(error) = Box::pin(wharfinger::worker::run_all_due(&server.app)).await {
+                assert!(matches!(error, VerbError::Unavailable(_)), "{error}");
+            }
         };
         let (first, second) = (random.random_range(0..200_000), random.random_range(0..200_000));
         let (confirmed, (), ()) =

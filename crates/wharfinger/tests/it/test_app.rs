@@ -32,6 +32,18 @@ pub enum Database {
     Pgvector,
 }
 
+/// Asks until there is an answer: of hundreds at once some may find no connection on a busy machine, and are told to
+/// try again.
+pub async fn patiently<F: Future<Output = Answer>>(ask: impl Fn() -> F) -> Answer {
+    loop {
+        let answer = ask().await;
+        if answer.status != 503 {
+            return answer;
+        }
+        answer.expect_problem(503, "unavailable");
+    }
+}
+
 /// Makes each of these functions a test on SQLite and one on PostgreSQL.
 macro_rules! on_each_database {
     ($($name:ident),* $(,)?) => {
@@ -150,7 +162,8 @@ impl Ground {
 
     /// With a Redis in front of the quotas.
     pub fn with_redis(database: Database, redis: &str, settings: &[(&'static str, &str)]) -> Ground {
-        let mut all = vec![("WHARFINGER_QUOTA_URL", redis)];
+        // As long as a machine may be busy with other things.
+        let mut all = vec![("WHARFINGER_QUOTA_URL", redis), ("QUOTA_REDIS_TIMEOUT_MS", "30000")];
         all.extend(settings);
         Ground::with(database, &all)
     }

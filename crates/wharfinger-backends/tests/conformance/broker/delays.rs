@@ -36,7 +36,7 @@ async fn no_message_comes_before_its_delay_is_over() {
 async fn a_short_delay_does_not_wait_behind_a_long_one() {
     let rabbit = open(&vhost().await).await;
     let mut due = rabbit.due(10);
-    publish(&rabbit, &[delayed("long", 60_000), delayed("middle", 5_000), delayed("short", 1_000)]).await;
+    publish(&rabbit, &[delayed("long", 60_000), delayed("middle", 15_000), delayed("short", 1_000)]).await;
     for expected in ["short", "middle"] {
         let message = next(&mut due).await;
         assert_eq!(message.id, expected);

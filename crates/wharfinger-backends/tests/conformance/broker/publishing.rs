@@ -95,9 +95,8 @@ async fn a_message_that_cannot_be_sent_does_not_stop_its_neighbours() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_start_at_once_declare_the_same() {
     let url = vhost().await;
-    let opened = join_all((0..6).map(|_| Rabbit::open(options(&url)))).await;
-    for rabbit in opened {
-        publish(&rabbit.expect("opened"), &[delayed("hello", 0)]).await;
+    for rabbit in join_all((0..6).map(|_| open(&url))).await {
+        publish(&rabbit, &[delayed("hello", 0)]).await;
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) async fn vhost() -> String {
 }
 
 pub(super) async fn open(url: &str) -> Rabbit {
-    Rabbit::open(options(url)).await.expect("a broker")
+    at_last(|| Rabbit::open(options(url))).await
 }
 
 pub(super) fn delayed(id: impl ToString, delay_ms: u64) -> Delayed {
@@ -46,13 +46,20 @@ pub(super) async fn publish(rabbit: &Rabbit, messages: &[Delayed]) {
 
 /// Tries until the broker takes it, as the program would.
 pub(super) async fn publish_at_last(rabbit: &Rabbit, message: Delayed) {
-    let publishing = async {
-        while let Err(error) = publish_one(rabbit, &message).await {
-            assert!(error.is_retryable(), "{error}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
+    at_last(|| publish_one(rabbit, &message)).await;
+}
+
+/// Asks until there is an answer that trying again would not change.
+pub(super) async fn at_last<T, F: Future<Output = Result<T, BrokerError>>>(ask: impl Fn() -> F) -> T {
+    let asking = async {
+        loop {
+            match ask().await {
+                Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(200)).await,
+                answer => return answer.expect("usable"),
+            }
         }
     };
-    tokio::time::timeout(EVENTUALLY, publishing).await.expect("published at last");
+    tokio::time::timeout(EVENTUALLY, asking).await.expect("in the end")
 }
 
 pub(super) async fn publish_one(rabbit: &Rabbit, message: &Delayed) -> Result<(), BrokerError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lapin::options::ExchangeDeleteOptions;
 use wharfinger_backends::broker::Wakes;
 
-use super::site::{EVENTUALLY, open, plain_channel, vhost};
+use super::site::{EVENTUALLY, at_last, open, plain_channel, vhost};
 
 async fn heard(wakes: &mut Wakes) -> String {
     tokio::time::timeout(EVENTUALLY, wakes.next()).await.expect("a wake-up")
@@ -20,7 +20,8 @@ async fn all_who_listen_hear_it() {
         listener.listen().await;
     }
     // A process that starts tries out whether it may wake others, and wakes nobody by that.
-    open(&url).await.wake("jobs").await.expect("sent");
+    let third = open(&url).await;
+    at_last(|| third.wake("jobs")).await;
     for listener in &mut listeners {
         assert_eq!(heard(listener).await, "jobs");
     }
@@ -29,7 +30,7 @@ async fn all_who_listen_hear_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_need_listen() {
     let rabbit = open(&vhost().await).await;
-    rabbit.wake("jobs").await.expect("sent");
+    at_last(|| rabbit.wake("jobs")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

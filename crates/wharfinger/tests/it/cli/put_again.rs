@@ -30,8 +30,8 @@ fn a_server_that_comes_late_is_waited_for() {
     let place = Place::new();
     place.write("a", "abc");
     let token = place.token("t", "u", "user");
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("bound").to_string();
+    let address = harness::free_address();
+    let listener = TcpListener::bind(&address).expect("a free port");
     let child = spawn(&place, &format!("http://{address}"), &token, &["a", "--json"]);
     // It has tried, and was turned away, before there is a server.
     drop(listener.accept().expect("a first try"));

@@ -9,7 +9,7 @@ use wharfinger::uploads::Role;
 
 use crate::test_app::{Client, Database, Ground, caller, on_each_database};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Watching {
     answer: Response,
@@ -39,27 +39,39 @@ impl Watching {
                 }
                 continue;
             }
-            let piece = tokio::time::timeout(PATIENCE, self.answer.chunk()).await.expect("in time");
-            self.text.push_str(std::str::from_utf8(&piece.expect("readable")?).expect("text"));
+            let piece = self.answer.chunk().await.expect("readable")?;
+            self.text.push_str(std::str::from_utf8(&piece).expect("text"));
         }
     }
 
     async fn next_named(&mut self, name: &str) -> Value {
-        loop {
-            let (named, data) = self.next().await.expect("it goes on");
-            if named == name {
-                return data;
-            }
-        }
+        self.until(name, |_| true).await
     }
 
     async fn until(&mut self, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        loop {
-            let data = self.next_named(name).await;
-            if holds(&data) {
-                return data;
+        let [data] = self.until_all([(name, &holds)]).await;
+        data
+    }
+
+    /// Waits for one of each kind, in whichever order they come. Lines that only keep the connection alive do not
+    /// make the time any longer.
+    async fn until_all<const N: usize>(
+        &mut self,
+        wanted: [(&str, &dyn Fn(&Value) -> bool); N],
+    ) -> [Value; N] {
+        let mut came = [const { None }; N];
+        let coming = async {
+            while came.iter().any(Option::is_none) {
+                let (named, data) = self.next().await.expect("it goes on");
+                for (place, (name, holds)) in came.iter_mut().zip(&wanted) {
+                    if place.is_none() && named == *name && holds(&data) {
+                        *place = Some(data.clone());
+                    }
+                }
             }
-        }
+        };
+        tokio::time::timeout(PATIENCE, coming).await.expect("in time");
+        came.map(|data| data.expect("it came"))
     }
 }
 
@@ -99,9 +111,9 @@ async fn changes_are_seen_as_they_happen(database: Database) {
     mine.until("trend", |trend| trend["buckets"][95]["ready"] == 1).await;
     me.enqueue("b", b"harmless too").await;
     server.settle().await;
-    let told = mine.next_named("notification").await;
+    let [told, _] =
+        mine.until_all([("notification", &|_| true), ("quota", &|quota| quota["used"] == 20)]).await;
     assert_eq!(told["kind"], "file-ready");
-    mine.until("quota", |quota| quota["used"] == 20).await;
     // What the other sees next is his own doing.
     other.enqueue("c", b"his").await;
     let seen = theirs.until("dashboard", |shown| shown["queueDepths"]["file-scan"] == 1).await;

@@ -1,7 +1,5 @@
 //! Engines that are set up wrongly: one line that names the setting and what is wrong, from `doctor` and at the start.
 
-use std::net::TcpListener;
-
 use harness::redis::{Options, Redis};
 
 use crate::cli::program::{Place, Ran};
@@ -9,9 +7,7 @@ use crate::cli::program::{Place, Ran};
 const QUOTA: &str = "WHARFINGER_QUOTA_URL";
 const BROKER: &str = "WHARFINGER_BROKER_URL";
 
-fn nobody() -> String {
-    TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound").to_string()
-}
+const NOBODY: &str = "127.0.0.1:1";
 
 fn said(ran: &Ran, check: &str) -> (bool, String) {
     let [report] = &ran.json()[..] else { panic!("one object: {ran:?}") };
@@ -63,7 +59,7 @@ fn urls_that_are_none() {
 
 #[test]
 fn a_redis_that_is_away() {
-    let url = format!("redis://:sesame@{}/0", nobody());
+    let url = format!("redis://:sesame@{}/0", NOBODY);
     is_done_without("quota", &[(QUOTA, &url)], &["does not answer", "the database lets uploads in"]);
     stops_the_start("quota", &[(QUOTA, &url), ("QUOTA_WITHOUT_REDIS", "refuse")], &["does not answer"]);
 }
@@ -114,7 +110,7 @@ fn a_redis_that_takes_no_writes() {
 
 #[test]
 fn a_broker_that_is_away() {
-    let url = format!("amqp://guest:sesame@{}", nobody());
+    let url = format!("amqp://guest:sesame@{}", NOBODY);
     is_done_without("broker", &[(BROKER, &url)], &[BROKER, "polled for in the database"]);
     let place = Place::new();
     let ran = place.run_with(&[(BROKER, &url)], &["migrate"]).expect(1);

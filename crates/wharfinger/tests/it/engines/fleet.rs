@@ -148,11 +148,6 @@ impl Fleet {
     }
 }
 
-fn free_address() -> String {
-    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    probe.local_addr().expect("bound").to_string()
-}
-
 fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
@@ -253,8 +248,10 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
     first.crash().await;
 
     let roles = ["api", "api", "worker", "worker", "sweeper", "sweeper"];
-    let mut processes: Vec<Process> =
-        (0..).zip(roles).map(|(n, role)| Process::start(&ground, role, &free_address(), n)).collect();
+    let mut processes: Vec<Process> = (0..)
+        .zip(roles)
+        .map(|(n, role)| Process::start(&ground, role, &harness::free_address(), n))
+        .collect();
     let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build();
     let fleet = Arc::new(Fleet {
         apis: processes[..2].iter().map(|process| process.address.clone()).collect(),
@@ -275,7 +272,7 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
     })
     .await
     .expect("everything was broken");
-    let give_up = Instant::now() + Duration::from_secs(120);
+    let give_up = Instant::now() + Duration::from_secs(600);
     while fleet.lives.load(Ordering::Relaxed) < FILES_MIN && Instant::now() < give_up {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -1,5 +1,7 @@
 //! Quotas on Redis while Redis is well: the same promises as without it.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use wharfinger::uploads::Role;
 
@@ -131,9 +133,16 @@ async fn twins_with_one_key_get_one_answer(database: Database) {
     let me = server.me();
     for round in 0..5 {
         let twins = (0..6).map(async |_| {
-            let request = me.request(reqwest::Method::POST, "/api/v2/files/init");
-            let request = request.header("idempotency-key", format!("twins-{round}"));
-            me.send(request.json(&json!({ "fileName": "f", "size": 10 }))).await.expect(201)
+            let started = Instant::now();
+            loop {
+                let request = me.request(reqwest::Method::POST, "/api/v2/files/init");
+                let request = request.header("idempotency-key", format!("twins-{round}"));
+                let answer = me.send(request.json(&json!({ "fileName": "f", "size": 10 }))).await;
+                // Where the first takes long to be written down, there is no room yet, and no answer to repeat.
+                if answer.status != 403 || started.elapsed() > Duration::from_secs(60) {
+                    return answer.expect(201);
+                }
+            }
         });
         let grants = futures::future::join_all(twins).await;
         let file = id(&grants[0]);

@@ -59,8 +59,8 @@ fn sample(metrics: &str, start: &str) -> Option<f64> {
 async fn metrics_carry_the_names_of_the_contract() {
     let settings = [("ORPHAN_DELETE_LIMIT_PERCENT", "0"), ("ORPHAN_BLOB_GRACE_MS", "0")];
     let ground = Ground::with(Database::Sqlite, &settings);
+    wharfinger::telemetry::prometheus();
     let server = ground.start().await;
-    get(&server, "/metrics").await.expect(200);
     let tenant = "tenant-of-the-metrics-test";
     let me = server.as_user(tenant, "u", Role::User);
     let kept = me.upload("kept", b"kept").await;

@@ -64,7 +64,7 @@ async fn events_arrive_as_they_were_sent_with_when_from_whom_and_where() {
         })
         .collect();
     assert!(texts.iter().any(|text| text.contains(&format!("\"body\":{odd}}}\n"))), "{texts:?}");
-    assert_eq!(wharf.metric("s3_events_stored_total").await, 7.0);
+    wharf.until("s3_events_stored_total", |events| events == 7.0).await;
     assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
     wharf.terminate();
 }

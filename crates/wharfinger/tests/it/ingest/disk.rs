@@ -1,5 +1,7 @@
 //! Disks that are full or may not be written, and clocks that are set back.
 
+use std::time::{Duration, Instant};
+
 use harness::proxy::Proxy;
 use reqwest::StatusCode;
 use wharfinger::clock::Clock;
@@ -31,7 +33,7 @@ async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
     let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
     let _mount = send_more_than_fits(&mut wharf, &proxy).await;
     while !wharf.place.log().contains("waits in its segment") {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     proxy.mend().expect("the network");
     assert_eq!(wharf.ids_once(20_000).await, (0..20_000).collect::<Vec<_>>());
@@ -112,12 +114,16 @@ async fn a_spool_that_may_not_be_written_is_waited_out() {
     run("chattr", &["+i", &spool.display().to_string()]);
     wharf.sender().ids(0..100).await;
     while !wharf.place.log().contains("waits in its segment") {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     run("chattr", &["-i", &spool.display().to_string()]);
     wharf.until("dlq_events_enqueued_total", |events| events == 100.0).await;
-    let segments = below(&wharf.place.data().join("ingest"));
-    assert!(!segments.keys().any(|name| name.ends_with(".jsonl")), "it has its place");
+    let segments = || below(&wharf.place.data().join("ingest"));
+    let started = Instant::now();
+    while segments().keys().any(|name| name.ends_with(".jsonl")) {
+        assert!(started.elapsed() < super::PATIENCE, "it has its place, and its segment stays");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     proxy.mend().expect("the network");
     assert_eq!(wharf.ids_once(100).await, (0..100).collect::<Vec<_>>());
     wharf.terminate();

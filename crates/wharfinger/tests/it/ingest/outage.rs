@@ -103,7 +103,7 @@ async fn a_store_that_says_no_is_asked_again() {
     let made = harness::radosgw::shared().request("PUT", &format!("/{bucket}"), b"").expect("an answer");
     assert!(made.status < 300, "{made:?}");
     wharf.until("dlq_events_reuploaded_total", |events| events == 10.0).await;
-    assert_eq!(wharf.metric("dlq_files_current").await, 0.0);
+    wharf.until("dlq_files_current", |files| files == 0.0).await;
     wharf.terminate();
     assert_eq!(wharf.ids().await, up_to(10), "the others are in the other bucket");
 }

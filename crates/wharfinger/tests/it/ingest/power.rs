@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Mount, Shelf, Wharf, run};
 
@@ -68,7 +68,7 @@ async fn what_was_acknowledged_is_there_when_the_power_is_back() {
     let _mount = Mount::in_file(&disk, &image);
     wharf.start();
     accepted.sort_unstable();
-    let mut tries = 0;
+    let started = Instant::now();
     loop {
         let ids = wharf.ids().await;
         let missing: Vec<&u64> = accepted.iter().filter(|id| ids.binary_search(id).is_err()).collect();
@@ -76,8 +76,12 @@ async fn what_was_acknowledged_is_there_when_the_power_is_back() {
             assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "some are there twice");
             break;
         }
-        tries += 1;
-        assert!(tries < 100, "{missing:?} of {} are missing; log: {}", accepted.len(), wharf.place.log());
+        assert!(
+            started.elapsed() < super::PATIENCE,
+            "{missing:?} of {} are missing; log: {}",
+            accepted.len(),
+            wharf.place.log()
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     wharf.terminate();

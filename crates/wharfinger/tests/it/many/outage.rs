@@ -16,7 +16,7 @@ use wharfinger::uploads::Role;
 use wharfinger::worker::Supervisor;
 
 use crate::oracle;
-use crate::test_app::{Answer, Database, Ground, TestApp};
+use crate::test_app::{Answer, Database, Ground, TestApp, patiently};
 
 const CLIENTS: usize = 4;
 /// More than the pool has connections.
@@ -131,8 +131,9 @@ impl Traffic {
 /// No connection that is left from before keeps a request from being served.
 async fn all_is_as_before(server: &TestApp) {
     let me = server.me();
-    let inits = (0..AT_ONCE).map(|_| me.init("a", 1));
-    for answer in futures::future::join_all(inits).await {
+    let inits = (0..AT_ONCE).map(|_| patiently(|| me.init("a", 1)));
+    let inits = tokio::time::timeout(Duration::from_secs(120), futures::future::join_all(inits));
+    for answer in inits.await.expect("served") {
         let grant = answer.expect(201);
         let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));
         me.delete(&path).await.expect(204);
@@ -144,11 +145,14 @@ async fn all_that_was_told_is_true(
     server: &TestApp,
     traffic: &Traffic,
     clients: Vec<JoinHandle<()>>,
+    supervisor: Supervisor,
 ) {
     traffic.stop.store(true, Ordering::SeqCst);
     for client in clients {
         client.await.expect("nothing but answers and 503");
     }
+    // Before the clock is moved: what it has under way nobody else may take up.
+    supervisor.stop().await;
     ground.advance(3_660_000);
     // An upload whose row could not be looked at again has left its note.
     ground.age_landings();
@@ -182,8 +186,7 @@ async fn a_database_that_is_killed_and_comes_back_costs_503s_only() {
         traffic.until_served().await;
         all_is_as_before(&server).await;
     }
-    all_that_was_told_is_true(&ground, &server, &traffic, clients).await;
-    supervisor.stop().await;
+    all_that_was_told_is_true(&ground, &server, &traffic, clients, supervisor).await;
 }
 
 struct Pair {
@@ -220,8 +223,7 @@ async fn a_standby_that_takes_over_finds_everything_as_it_was_told() {
     block_in_place(|| pair.standby.promote()).expect("promoted");
     traffic.until_served().await;
     all_is_as_before(&server).await;
-    all_that_was_told_is_true(&ground, &server, &traffic, clients).await;
-    supervisor.stop().await;
+    all_that_was_told_is_true(&ground, &server, &traffic, clients, supervisor).await;
 }
 
 /// The old primary lives on and answers, but takes no writes: its connections must not be used any more, for reads
@@ -244,6 +246,5 @@ async fn a_primary_that_was_demoted_is_left() {
     pair.proxy.point_at(("127.0.0.1", pair.standby.port())).expect("pointed");
     traffic.until_served().await;
     all_is_as_before(&server).await;
-    all_that_was_told_is_true(&ground, &server, &traffic, clients).await;
-    supervisor.stop().await;
+    all_that_was_told_is_true(&ground, &server, &traffic, clients, supervisor).await;
 }

@@ -114,7 +114,7 @@ async fn a_rolling_restart_fails_no_request() {
     first.crash().await;
 
     let place = Place::new();
-    let addresses = free_addresses();
+    let addresses = [(); 2].map(|()| harness::free_address());
     let mut processes = addresses.each_ref().map(|address| Some(serve(&place, &ground, address)));
     let balancer = Arc::new(Balancer {
         addresses,
@@ -176,11 +176,4 @@ async fn a_rolling_restart_fails_no_request() {
     let server = ground.start().await;
     server.settle().await;
     oracle::all_is_healed(&ground, &server).await;
-}
-
-/// Where nobody listens. What the processes print is the address that clients see.
-fn free_addresses() -> [String; 2] {
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let both = [free(), free()];
-    both.map(|listener| listener.local_addr().expect("bound").to_string())
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{GRACE_MS, WINDOW_MS, id};
 use crate::oracle;
-use crate::test_app::{Answer, Client, Database, Ground, on_each_database};
+use crate::test_app::{Answer, Client, Database, Ground, on_each_database, patiently};
 use wharfinger::uploads::Role;
 
 async fn init(me: &Client<'_>, key: &str, body: Value) -> Answer {
@@ -119,7 +119,7 @@ async fn fifty_at_once_with_one_key_are_one_file_and_one_charge(database: Databa
     let mut files = std::collections::BTreeSet::new();
     // At first, and again when each repetition has a deadline to move.
     for _ in 0..2 {
-        let answers = futures::future::join_all((0..50).map(|_| init(&me, "k", cargo()))).await;
+        let answers = futures::future::join_all((0..50).map(|_| patiently(|| init(&me, "k", cargo())))).await;
         for answer in answers {
             let grant = answer.expect(201);
             assert!(grant["uploadUrl"].is_string());

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, on_each_database};
+use crate::test_app::{Client, Database, Ground, on_each_database, patiently};
 
 fn names(page: &Value) -> Vec<String> {
     let files = page["files"].as_array().expect("a list");
@@ -66,7 +66,10 @@ async fn fifty_are_listed_where_no_limit_is_given(database: Database) {
     let me = server.me();
     futures::future::join_all((0..51).map(|n| {
         let me = &me;
-        async move { me.init(&format!("f{n}"), 1).await.expect(201) }
+        async move {
+            let name = format!("f{n}");
+            patiently(|| me.init(&name, 1)).await.expect(201)
+        }
     }))
     .await;
     let page = me.get("/api/v2/files").await.expect(200);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{GRACE_MS, WINDOW_MS, id};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, Ground, on_each_database, patiently};
 use wharfinger::uploads::Role;
 
 async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
@@ -12,7 +12,7 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     let server = ground.start().await;
     let me = server.me();
     let names: Vec<String> = (0..200).map(|n| format!("f{n}")).collect();
-    let answers = futures::future::join_all(names.iter().map(|name| me.init(name, 10))).await;
+    let answers = futures::future::join_all(names.iter().map(|name| patiently(|| me.init(name, 10)))).await;
     let made = answers.iter().filter(|answer| answer.status == 201).count();
     assert_eq!(made, 100);
     for answer in answers.into_iter().filter(|answer| answer.status != 201) {
@@ -122,7 +122,7 @@ async fn one_user_holds_no_more_than_a_share_in_unconfirmed_uploads(database: Da
     let server = ground.start().await;
     let me = server.me();
     let names: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
-    let answers = futures::future::join_all(names.iter().map(|name| me.init(name, 10))).await;
+    let answers = futures::future::join_all(names.iter().map(|name| patiently(|| me.init(name, 10)))).await;
     let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status == 201);
     assert_eq!(made.len(), 30);
     for answer in refused {
