@@ -53,6 +53,8 @@ pub(super) fn is_disconnected(error: &sqlx::Error) -> bool {
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
             matches!(&*code, "57P01" | "57P02" | "57P03" | "25006") || code.starts_with("08")
         }),
+        // A proxy with nobody behind it takes the connection and ends it: the driver takes the end for a zero.
+        sqlx::Error::Protocol(problem) => problem.contains("SSLRequest: 0x00"),
         _ => false,
     }
 }
@@ -147,6 +149,7 @@ fn explain(options: &PgConnectOptions, error: sqlx::Error) -> Trouble {
     if is_disconnected(&error) {
         return Trouble::Passing(match error {
             sqlx::Error::Io(error) => error.to_string(),
+            sqlx::Error::Protocol(_) => "it hung up at once: a proxy, perhaps, with nobody behind it".into(),
             other => words(&other),
         });
     }

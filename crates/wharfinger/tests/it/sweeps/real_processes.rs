@@ -49,12 +49,14 @@ fn stray(ground: &Ground) {
     file.set_modified(SystemTime::now() - Duration::from_secs(86_400)).expect("another time");
 }
 
-async fn is_over(server: &TestApp, me: &Client<'_>, kept: u64) -> bool {
+async fn is_over(server: &TestApp, me: &Client<'_>, batch: &str, kept: u64) -> bool {
     let cleanups = server.operator().get("/api/v1/maintenance/cleanup/status").await.expect(200);
     let files = me.get("/api/v2/files?limit=1000").await.expect(200);
     let files = files["files"].as_array().expect("a list");
     let stray = server.operator().get("/api/v2/uploads/orphans").await.expect(200);
+    let batch = me.get(&format!("/api/v2/batches/{batch}")).await;
     files.len() as u64 == kept
+        && batch.body["status"] == "expired"
         && files.iter().all(|file| file["status"] == "ready")
         && cleanups["pending"] == 0
         && stray["lastScanTime"].is_string()
@@ -87,7 +89,8 @@ async fn all_is_healed_by_whoever_is_left(database: Database) {
     victim.signal("KILL");
     victim.wait();
     let started = Instant::now();
-    while !is_over(&server, &me, 3).await {
+    let batch = batch["batchId"].as_str().expect("an id");
+    while !is_over(&server, &me, batch, 3).await {
         assert!(started.elapsed() < PATIENCE, "not healed in time: {}", me.get("/api/v2/files").await.body);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
