@@ -3,9 +3,8 @@
 //! not matter; collations order text by other rules than stores do.
 
 use std::str::FromStr as _;
-use std::time::Duration;
 
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use futures::{StreamExt as _, TryStreamExt as _};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
 use sqlx::{
@@ -14,10 +13,6 @@ use sqlx::{
 use wharfinger_reconcile::{Entry, KEY_BYTES_MAX};
 
 use super::{Passed, Sink, SourceError};
-
-/// How many rows SQLite's thread may be ahead of us, and how long it is left alone when it is not.
-const SQLITE_ROWS_AHEAD: usize = 4_096;
-const SQLITE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether a URL names a database that can be asked.
 pub fn is_database(url: &str) -> bool {
@@ -38,7 +33,6 @@ async fn read_sqlite(path: &str, query: &str, sink: &mut Sink<'_>) -> Result<Pas
         .read_only(true)
         .create_if_missing(false)
         .pragma("query_only", "ON")
-        .row_buffer_size(SQLITE_ROWS_AHEAD)
         .log_statements(tracing::log::LevelFilter::Off);
     let mut connection = SqliteConnection::connect_with(&options)
         .await
@@ -56,21 +50,13 @@ async fn read_sqlite_rows(
 ) -> Result<Passed, SourceError> {
     let mut rows = sqlx::query(AssertSqlSafe(query.to_owned())).fetch(connection);
     let mut taken = Taken::default();
-    loop {
-        let next = match rows.next().now_or_never() {
-            Some(next) => next,
-            // Who waits is woken for every row, which takes longer than reading it.
-            None => {
-                tokio::time::sleep(SQLITE_PAUSE).await;
-                rows.next().await
-            }
-        };
-        let Some(row) = next else { return Ok(taken.passed) };
+    while let Some(row) = rows.next().await {
         let row = row.map_err(failed)?;
         taken.rows += 1;
         let row = of_sqlite(&row, taken.rows)?;
         taken.take(row, sink)?;
     }
+    Ok(taken.passed)
 }
 
 async fn read_postgres(url: &str, query: &str, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
