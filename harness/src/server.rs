@@ -180,8 +180,9 @@ impl Server {
     /// Kills the server and all its children, as a power cut would.
     pub(crate) fn kill(&mut self) -> Result<(), Error> {
         let pid = self.running_pid()?;
-        // Stopped first: a server sees its children die and would start others meanwhile.
-        self.pause()?;
+        // Stopped first: a server sees its children die and would start others meanwhile. One that cannot be stopped
+        // is killed all the same.
+        let _ = self.pause();
         let descendants = process_tree::descendants(pid)?;
         process_tree::signal("KILL", &[pid])?;
         process_tree::signal_whoever_is_left("KILL", &descendants)?;
@@ -202,20 +203,25 @@ impl Server {
     /// Stops the server and its children where they stand; connections stay open but silent.
     pub(crate) fn pause(&mut self) -> Result<(), Error> {
         let pid = self.running_pid()?;
-        // The parent first, so that the list of its children can no longer grow.
-        process_tree::signal("STOP", &[pid])?;
-        let mut family = process_tree::descendants(pid)?;
-        process_tree::signal_whoever_is_left("STOP", &family)?;
-        // Each thread stops when it next runs, and may do something before.
-        family.push(pid);
         let deadline = Instant::now() + PATIENCE_WITH_SIGNALS;
-        while family.iter().any(|pid| process_tree::runs(*pid)) {
-            if Instant::now() > deadline {
-                return Err(Error::new(format!("pid {pid} or a child of it does not stop")));
+        let mut family = vec![pid];
+        loop {
+            process_tree::signal_whoever_is_left("STOP", &family)?;
+            // Each thread stops when it next runs, and may do something before.
+            while family.iter().any(|pid| process_tree::runs(*pid)) {
+                if Instant::now() > deadline {
+                    return Err(Error::new(format!("pid {pid} or a child of it does not stop")));
+                }
+                thread::sleep(POLL);
             }
-            thread::sleep(POLL);
+            // Those who have stopped make no more children.
+            let mut found = process_tree::descendants(pid)?;
+            found.push(pid);
+            if found.iter().all(|pid| family.contains(pid)) {
+                return Ok(());
+            }
+            family = found;
         }
-        Ok(())
     }
 
     pub(crate) fn resume(&mut self) -> Result<(), Error> {

@@ -65,11 +65,12 @@ impl Connection {
     fn copy_requests(&self, mut server: &TcpStream, shared: &Shared) {
         let mut forwarded = 0;
         self.copy(&self.client, server, shared, |bytes| {
-            let left = shared.cut_after().saturating_sub(forwarded);
+            let limit = shared.cut_after();
+            let left = limit.saturating_sub(forwarded);
             let count = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
             forwarded += count as u64;
             // At the limit already, so that a client that waits for its answer waits in vain.
-            let is_cut = forwarded >= shared.cut_after();
+            let is_cut = forwarded >= limit;
             self.is_cut.store(is_cut, Ordering::SeqCst);
             server.write_all(&bytes[..count]).ok()?;
             (!is_cut).then_some(())

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::random;
 use crate::Error;
+use crate::account::effective_uid;
 
 const TRIES_FOR_A_PORT: usize = 3;
 
@@ -20,7 +21,7 @@ pub(crate) fn free_port() -> Result<u16, Error> {
     (0..200)
         .filter_map(|_| u16::try_from(random() % COUNT).ok())
         .map(|offset| FIRST + offset)
-        .find(|port| claim(*port) && TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .find(|port| claim(*port))
         .ok_or_else(|| Error::new("no free port on 127.0.0.1 in 200 tries"))
 }
 
@@ -36,14 +37,17 @@ pub fn free_address() -> String {
     }
 }
 
-/// Whether nobody else who starts servers by this code has the port: a lock on a file of its name, which ends with us.
+/// Takes the port if nobody listens there, and nobody else who starts servers by this code has it: a lock on a file of
+/// its name, which ends with us.
 fn claim(port: u16) -> bool {
     static OURS: Mutex<Vec<File>> = Mutex::new(Vec::new());
-    let folder = std::env::temp_dir().join("wharfinger-ports");
-    // Where the folder is another user's, the chance of meeting them has to be taken.
+    // A folder for each user: two who meet have the same chance of it as with anybody else's program.
+    let user = effective_uid().unwrap_or_default();
+    let folder = std::env::temp_dir().join(format!("wharfinger-ports-{user}"));
     let _ = fs::create_dir_all(&folder);
-    let Ok(file) = File::create(folder.join(port.to_string())) else { return true };
-    let is_ours = file.try_lock().is_ok();
+    let Ok(file) = File::create(folder.join(port.to_string())) else { return false };
+    // Locked before it is tried, for trying takes it for a moment from a server that is down.
+    let is_ours = file.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     if is_ours {
         OURS.lock().unwrap_or_else(PoisonError::into_inner).push(file);
     }

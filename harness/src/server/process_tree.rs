@@ -54,12 +54,13 @@ pub(crate) fn alive(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| stat.state != "Z" && stat.state != "X")
 }
 
-/// Whether any of its threads has not been stopped. One that has ended does not run.
+/// Whether any of its threads has not been stopped. One that has ended does not run, and one that the kernel holds does
+/// nothing before it stops.
 pub(crate) fn runs(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads
         .filter_map(|thread| stat_at(&thread.path().join("stat")))
-        .any(|stat| !["T", "t", "Z", "X"].contains(&&*stat.state))
+        .any(|stat| !["T", "t", "D", "Z", "X"].contains(&&*stat.state))
 }
 
 struct Stat {

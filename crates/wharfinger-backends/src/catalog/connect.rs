@@ -53,7 +53,8 @@ pub(super) fn is_disconnected(error: &sqlx::Error) -> bool {
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
             matches!(&*code, "57P01" | "57P02" | "57P03" | "25006") || code.starts_with("08")
         }),
-        // A proxy with nobody behind it takes the connection and ends it: the driver takes the end for a zero.
+        // A proxy with nobody behind it takes the connection and ends it: the driver takes the end for a zero, and says
+        // so in these words (sqlx 0.9). A test would notice other ones.
         sqlx::Error::Protocol(problem) => problem.contains("SSLRequest: 0x00"),
         _ => false,
     }

@@ -126,7 +126,7 @@ impl Settings {
                     return Err(BadSetting::new("QUOTA_WITHOUT_REDIS", problem));
                 }
             },
-            quota_redis_timeout_ms: values.whole("QUOTA_REDIS_TIMEOUT_MS", 1, 60_000)?,
+            quota_redis_timeout_ms: values.whole("QUOTA_REDIS_TIMEOUT_MS", 1, 30_000)?,
             broker_rabbit: engine_url("WHARFINGER_BROKER_URL", values, &["amqp://", "amqps://"])?,
             amqp_delayed_exchange: truth("AMQP_DELAYED_EXCHANGE", values)?,
             jwt_secret: values.maybe("WHARFINGER_JWT_SECRET").map(jwt_secret).transpose()?,

@@ -134,7 +134,9 @@ pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
 async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u64)> {
     let url = server.app.settings.quota_redis.clone().expect("a URL");
     let client = redis::Client::open(url).expect("a URL of Redis");
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let patience = Some(std::time::Duration::from_secs(60));
+    let patient =
+        redis::AsyncConnectionConfig::new().set_response_timeout(patience).set_connection_timeout(patience);
     let mut redis =
         client.get_multiplexed_async_connection_with_config(&patient).await.expect("a connection");
     let [used, _, _, inflight, ..] = wharfinger_backends::quota::keys(tenant);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
@@ -33,14 +33,18 @@ pub enum Database {
 }
 
 /// Asks until there is an answer: of hundreds at once some may find no connection on a busy machine, and are told to
-/// try again.
+/// try again. They have waited for one before that; any other 503 is not forgiven.
 pub async fn patiently<F: Future<Output = Answer>>(ask: impl Fn() -> F) -> Answer {
+    let began = Instant::now();
     loop {
+        let asked = Instant::now();
         let answer = ask().await;
         if answer.status != 503 {
             return answer;
         }
-        answer.expect_problem(503, "unavailable");
+        let problem = answer.expect_problem(503, "unavailable");
+        assert!(asked.elapsed() > Duration::from_secs(4), "refused at once: {problem}");
+        assert!(began.elapsed() < Duration::from_secs(300), "refused for ever: {problem}");
     }
 }
 

@@ -134,7 +134,7 @@ async fn a_connection_that_is_cut_is_made_again_and_what_was_open_comes_again() 
     let error = publish_one(&rabbit, &delayed("lost", 0)).await.expect_err("cut off");
     assert!(matches!(error, BrokerError::Unavailable(_)) && begun.elapsed() < BOUND, "{error}");
     // Until the other connection has noticed too.
-    let _ = tokio::time::timeout(Duration::from_secs(2), due.next()).await;
+    let _ = tokio::time::timeout(Duration::from_secs(5), due.next()).await;
     assert!(held.ack().await.is_err(), "acknowledged over nothing");
     proxy.mend().expect("mended");
     let again = next(&mut due).await;

@@ -208,7 +208,9 @@ impl Site {
             let name = url.rsplit('/').next().unwrap_or_default();
             let statement = format!("DROP DATABASE \"{name}\" WITH (FORCE)");
             // Those who still hold it have a few seconds to let go; what is not removed now ends with the server.
-            let _ = server.psql(&server.admin_url(), &statement);
+            if let Err(error) = server.psql(&server.admin_url(), &statement) {
+                eprintln!("{name} stays: {error}");
+            }
         }
     }
 }

@@ -48,6 +48,7 @@ fn an_impossible_value_is_named_by_its_key() {
         ("WHARFINGER_BLOB_URL", "ftp://x"),
         ("WHARFINGER_QUOTA_URL", "memcached://x"),
         ("QUOTA_WITHOUT_REDIS", "perhaps"),
+        ("QUOTA_REDIS_TIMEOUT_MS", "30001"),
         ("WHARFINGER_BROKER_URL", "kafka://x"),
         ("AMQP_DELAYED_EXCHANGE", "1"),
         ("SHUTDOWN_DRAIN_MS", "soon"),

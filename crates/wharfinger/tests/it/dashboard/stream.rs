@@ -11,6 +11,9 @@ use crate::test_app::{Client, Database, Ground, caller, on_each_database};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// An event's name, and what has to hold of it.
+type Wanted<'a> = (&'a str, &'a dyn Fn(&Value) -> bool);
+
 struct Watching {
     answer: Response,
     text: String,
@@ -27,6 +30,10 @@ impl Watching {
 
     /// The next event; none: it has ended.
     async fn next(&mut self) -> Option<(String, Value)> {
+        tokio::time::timeout(PATIENCE, self.following()).await.expect("in time")
+    }
+
+    async fn following(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let field =
@@ -55,14 +62,11 @@ impl Watching {
 
     /// Waits for one of each kind, in whichever order they come. Lines that only keep the connection alive do not
     /// make the time any longer.
-    async fn until_all<const N: usize>(
-        &mut self,
-        wanted: [(&str, &dyn Fn(&Value) -> bool); N],
-    ) -> [Value; N] {
+    async fn until_all<const N: usize>(&mut self, wanted: [Wanted<'_>; N]) -> [Value; N] {
         let mut came = [const { None }; N];
         let coming = async {
             while came.iter().any(Option::is_none) {
-                let (named, data) = self.next().await.expect("it goes on");
+                let (named, data) = self.following().await.expect("it goes on");
                 for (place, (name, holds)) in came.iter_mut().zip(&wanted) {
                     if place.is_none() && named == *name && holds(&data) {
                         *place = Some(data.clone());

@@ -126,6 +126,9 @@ async fn redis_comes_and_goes_with_the_settings(database: Database) {
     oracle::all_is_healed(&ground, &other).await;
 }
 
+/// How long one that is refused has waited for the answer to another with its key.
+const LOOKED_FOR_A_TWIN: Duration = Duration::from_millis(230);
+
 /// The same request at the same time, with room for one: one file, whoever asks.
 async fn twins_with_one_key_get_one_answer(database: Database) {
     let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
@@ -135,6 +138,7 @@ async fn twins_with_one_key_get_one_answer(database: Database) {
         let twins = (0..6).map(async |_| {
             let started = Instant::now();
             loop {
+                let asked = Instant::now();
                 let request = me.request(reqwest::Method::POST, "/api/v2/files/init");
                 let request = request.header("idempotency-key", format!("twins-{round}"));
                 let answer = me.send(request.json(&json!({ "fileName": "f", "size": 10 }))).await;
@@ -142,6 +146,7 @@ async fn twins_with_one_key_get_one_answer(database: Database) {
                 if answer.status != 403 || started.elapsed() > Duration::from_secs(60) {
                     return answer.expect(201);
                 }
+                assert!(asked.elapsed() >= LOOKED_FOR_A_TWIN, "nobody looked whether there is one");
             }
         });
         let grants = futures::future::join_all(twins).await;

@@ -51,6 +51,25 @@ async fn a_redis_that_is_gone_is_done_without_and_gone_back_to(database: Databas
     oracle::all_is_healed(&ground, &server).await;
 }
 
+/// Slow is not away, as long as the setting lets it be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_slow_is_waited_for_as_long_as_the_setting_says() {
+    let mut redis = Redis::start().expect("a server");
+    let ground = Ground::with_redis(Database::Sqlite, &redis.url(), &[]);
+    let server = ground.start().await;
+    let me = server.me();
+    me.upload("a", b"ten bytes!").await;
+    redis.pause().expect("paused");
+    let resumed = async {
+        // Longer than it would be waited for by default.
+        tokio::time::sleep(Duration::from_millis(3_500)).await;
+        redis.resume().expect("resumed");
+    };
+    let (answer, ()) = tokio::join!(me.init("b", 10), resumed);
+    answer.expect(201);
+    assert_eq!(gate(&ground).await.0, 1, "it was not left");
+}
+
 async fn where_the_setting_says_so_nothing_is_let_in_without_redis(database: Database) {
     let mut redis = Redis::start().expect("a server");
     let ground = Ground::with_redis(database, &redis.url(), &[("QUOTA_WITHOUT_REDIS", "refuse")]);

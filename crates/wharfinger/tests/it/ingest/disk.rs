@@ -32,9 +32,7 @@ async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
     }
     let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
     let _mount = send_more_than_fits(&mut wharf, &proxy).await;
-    while !wharf.place.log().contains("waits in its segment") {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wharf.until_logged("waits in its segment").await;
     proxy.mend().expect("the network");
     assert_eq!(wharf.ids_once(20_000).await, (0..20_000).collect::<Vec<_>>());
     assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
@@ -113,9 +111,7 @@ async fn a_spool_that_may_not_be_written_is_waited_out() {
     // Not even root may make anything there then.
     run("chattr", &["+i", &spool.display().to_string()]);
     wharf.sender().ids(0..100).await;
-    while !wharf.place.log().contains("waits in its segment") {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wharf.until_logged("waits in its segment").await;
     run("chattr", &["-i", &spool.display().to_string()]);
     wharf.until("dlq_events_enqueued_total", |events| events == 100.0).await;
     let segments = || below(&wharf.place.data().join("ingest"));

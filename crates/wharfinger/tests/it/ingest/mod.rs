@@ -161,6 +161,14 @@ impl Wharf {
     }
 
     /// Waits until a metric is so.
+    pub async fn until_logged(&self, words: &str) {
+        let started = Instant::now();
+        while !self.place.log().contains(words) {
+            assert!(started.elapsed() < PATIENCE, "no {words:?} in {}", self.place.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     pub async fn until(&self, name: &str, is_so: impl Fn(f64) -> bool) {
         let started = Instant::now();
         loop {

@@ -72,7 +72,7 @@ async fn the_loops_of_two_take_turns(database: Database) {
     let api = ground.start_as("api").await;
     let loops = [Supervisor::start(&one.app).await, Supervisor::start(&other.app).await];
     for run in 1..=3 {
-        // Only what is at rest has computed its next time, by the clock as it stands.
+        // Only of what is at rest the next time is written down, by the clock as it stands.
         let at_rest = "SELECT COUNT(*) FROM sweeps WHERE lease_until = 0 AND last_end_at IS NOT NULL";
         let all_ran = async {
             while turns(&ground).await < run || ground.scalar(at_rest).await < Sweep::ALL.len() as i64 {

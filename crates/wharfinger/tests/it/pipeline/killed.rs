@@ -63,7 +63,9 @@ async fn is_finished_by_another(server: &TestApp, ground: &Ground, stage: &str, 
             event["reason"].as_str().is_some_and(|reason| reason.contains("did not come back"))
         };
         // Once, or more often where the heir is held up for longer than a lease too.
-        assert!(events.iter().filter(lost).count() >= 1, "{stage}: {events:?}");
+        let (begun, lost) =
+            (events.iter().filter(|event| event["to"] == status).count(), events.iter().filter(lost).count());
+        assert!(lost >= 1 && begun == lost + 1, "{stage} was begun {begun} times, lost {lost}: {events:?}");
         let told = super::told(&me).await;
         let about: Vec<&Value> = told.iter().filter(|told| told["fileId"] == file.as_str()).collect();
         assert_eq!((about.len(), &about[0]["kind"]), (1, &json!("file-ready")));

@@ -1,5 +1,6 @@
 //! Killed at any moment, the same command goes on where it was, and comes to the same answer.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -52,8 +53,7 @@ fn killed_when(shelf: &Shelf, more: &[&str], is_there: impl Fn(&Value) -> bool) 
         assert!(started.elapsed() < PATIENCE, "it does not come on");
         if checkpoint(&state).is_some_and(|at| is_there(&at)) {
             child.kill().expect("killed");
-            child.wait().expect("dead");
-            return true;
+            return child.wait().expect("dead").signal().is_some() && checkpoint(&state).is_some();
         }
     }
     false
@@ -71,7 +71,9 @@ fn begun(shelf: &Shelf) -> Child {
         let mut command = shelf.place.command(&arguments(shelf, &[]));
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        let started = Instant::now();
         while child.try_wait().expect("a child").is_none() {
+            assert!(started.elapsed() < PATIENCE, "it does not come on");
             if checkpoint(&state).is_some_and(|at| at["after"].is_string()) {
                 return child;
             }

@@ -274,8 +274,9 @@ async fn a_listing_survives_its_store_being_away() {
             })
         };
         let more = ["--keys", "keys", "--json", "--state", "state", "--objects-per-checkpoint", "1000"];
-        let found = report(&bucket.run(&more).expect(0));
+        let ran = bucket.run(&more);
         is_over.store(true, Ordering::SeqCst);
+        let found = report(&ran.expect(0));
         assert_eq!((&found["listed"]["objects"], &found["orphans"]["objects"]), (&5_000.into(), &100.into()));
         if breaking.join().expect("no panic") {
             return;

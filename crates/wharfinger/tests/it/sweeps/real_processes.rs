@@ -95,7 +95,11 @@ async fn all_is_healed_by_whoever_is_left(database: Database) {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     assert!(heir.terminate().success());
-    assert!(me.file(&lost).await["retryCount"].as_u64() >= Some(1), "begun anew");
+    let history = me.get(&format!("/api/v2/files/{lost}/history")).await.expect(200);
+    let events = history["events"].as_array().expect("a list");
+    let recovered = events.iter().filter(|event| event["actor"] == "stuck-file-recovery").count();
+    assert!(recovered >= 1, "{events:?}");
+    assert_eq!(me.file(&lost).await["retryCount"], recovered, "each time once: {events:?}");
     me.get(&format!("/api/v2/files/{broken}")).await.expect_problem(410, "gone");
     let told = told(&me).await;
     let count = |kind: &str| told.iter().filter(|told| told["kind"] == kind).count();
