@@ -122,7 +122,8 @@ impl Redis {
     pub fn own_database(&self) -> String {
         let url = self.address.url();
         let server = url.strip_suffix("/0").unwrap_or(&url);
-        // One after the other, so that no two tests of a process meet; where it begins is random, for processes share a server too.
+        // One after the other, so that no two tests of a process meet; where it begins is random,
+        // for processes share a server too.
         static NEXT: OnceLock<AtomicU64> = OnceLock::new();
         let next = NEXT.get_or_init(|| AtomicU64::new(random() >> 1)).fetch_add(1, Ordering::Relaxed);
         format!("{server}/{}", next % DATABASES)
