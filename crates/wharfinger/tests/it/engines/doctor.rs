@@ -6,7 +6,7 @@ use crate::cli::program::{Place, Ran};
 
 const QUOTA: &str = "WHARFINGER_QUOTA_URL";
 const BROKER: &str = "WHARFINGER_BROKER_URL";
-
+/// Where nobody listens.
 const NOBODY: &str = "127.0.0.1:1";
 
 fn said(ran: &Ran, check: &str) -> (bool, String) {
@@ -59,7 +59,7 @@ fn urls_that_are_none() {
 
 #[test]
 fn a_redis_that_is_away() {
-    let url = format!("redis://:sesame@{}/0", NOBODY);
+    let url = format!("redis://:sesame@{NOBODY}/0");
     is_done_without("quota", &[(QUOTA, &url)], &["does not answer", "the database lets uploads in"]);
     stops_the_start("quota", &[(QUOTA, &url), ("QUOTA_WITHOUT_REDIS", "refuse")], &["does not answer"]);
 }
@@ -110,7 +110,7 @@ fn a_redis_that_takes_no_writes() {
 
 #[test]
 fn a_broker_that_is_away() {
-    let url = format!("amqp://guest:sesame@{}", NOBODY);
+    let url = format!("amqp://guest:sesame@{NOBODY}");
     is_done_without("broker", &[(BROKER, &url)], &[BROKER, "polled for in the database"]);
     let place = Place::new();
     let ran = place.run_with(&[(BROKER, &url)], &["migrate"]).expect(1);

@@ -160,7 +160,7 @@ impl Wharf {
         values.sum()
     }
 
-    /// Waits until a metric is so.
+    /// Waits until the program has said so.
     pub async fn until_logged(&self, words: &str) {
         let started = Instant::now();
         while !self.place.log().contains(words) {
@@ -169,6 +169,7 @@ impl Wharf {
         }
     }
 
+    /// Waits until a metric is so.
     pub async fn until(&self, name: &str, is_so: impl Fn(f64) -> bool) {
         let started = Instant::now();
         loop {

@@ -59,9 +59,9 @@ async fn is_finished_by_another(server: &TestApp, ground: &Ground, stage: &str, 
         let events = history["events"].as_array().expect("a list");
         let ready: Vec<&Value> = events.iter().filter(|event| event["to"] == "ready").collect();
         assert_eq!(ready.len(), 1, "{events:?}");
-        let lost = |event: &&Value| {
-            event["reason"].as_str().is_some_and(|reason| reason.contains("did not come back"))
-        };
+        let reason = format!("the worker of {stage} did not come back");
+        let lost =
+            |event: &&Value| event["reason"].as_str().is_some_and(|told| told.contains(reason.as_str()));
         // Once, or more often where the heir is held up for longer than a lease too.
         let (begun, lost) =
             (events.iter().filter(|event| event["to"] == status).count(), events.iter().filter(lost).count());
