@@ -27,6 +27,9 @@ const TOKENS_MS: i64 = 12 * 3_600_000;
 /// How long the server may take to be there.
 const START_TRIES: u32 = 300;
 const START_PAUSE: Duration = Duration::from_millis(100);
+/// How often its folder is taken away until it is gone.
+const END_TRIES: u32 = 50;
+const END_PAUSE: Duration = Duration::from_millis(100);
 /// What was broken last heals by then.
 const AFTERMATH: Duration = Duration::from_secs(30);
 
@@ -86,8 +89,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if self.is_ours {
-            let _ = std::fs::remove_dir_all(&self.path);
+        // A write that was under way when the server ended may still put something there.
+        for _ in 0..END_TRIES {
+            if !self.is_ours || std::fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
+                return;
+            }
+            std::thread::sleep(END_PAUSE);
         }
     }
 }

@@ -27,10 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Broken {
     events: Option<Away>,
     blobs: Option<Away>,
-    undeletable: Option<PathBuf>,
+    undeletable: Option<Undeletable>,
     /// The second in which the delete of it was given up.
     exhausted_at: Option<u64>,
     copied: Option<PathBuf>,
+}
+
+/// A file that is to be deleted, and what stands in the place of its object.
+struct Undeletable {
+    file: String,
+    obstacle: PathBuf,
 }
 
 /// Plays it all once, and tells each turn of events to `say`.
@@ -48,8 +54,8 @@ pub async fn run(wharf: &Wharf, crew: &Crew, say: &(dyn Fn(u64, &str) + Sync)) {
             turn(second, wharf, crew, (&shift, &mut broken, &doomed), say).await;
             insist_on_the_delete(second, crew, &mut broken, say).await;
             if !is_over {
-                let busy = users(second, wharf, crew, &broken);
-                let _ = tokio::time::timeout(TICK, busy).await;
+                users(second, wharf, crew, &broken).await;
+                let _ = tokio::time::timeout_at(began + TICK, more_users(second, crew)).await;
             }
             tokio::time::sleep_until(began + TICK).await;
         }
@@ -64,19 +70,15 @@ fn pick(users: &[Client]) -> &Client {
     users.choose(&mut rand::rng()).unwrap_or(&users[0])
 }
 
-/// What happens every second, and what happens in some.
+/// What happens every second, and what happens in some. The page is about these, so that a slow machine takes longer for
+/// them than a second, and leaves none out.
 async fn users(second: u64, wharf: &Wharf, crew: &Crew, broken: &Broken) {
     let every = |seconds: u64| second.is_multiple_of(seconds);
     let lines: String = (0..EVENTS_A_SECOND)
         .map(|n| format!("{}\n", json!({ "what": cargo::words(1), "second": second, "number": n })))
         .collect();
     crew.users[0].events(lines).await;
-    for _ in 0..rand::rng().random_range(1..4) {
-        pick(&crew.users).upload(&cargo::document()).await;
-    }
-    if every(5) {
-        crew.local.upload(&cargo::document()).await;
-    }
+    pick(&crew.users).upload(&cargo::document()).await;
     if every(3) {
         let user = pick(&crew.users);
         let document = cargo::document();
@@ -93,12 +95,6 @@ async fn users(second: u64, wharf: &Wharf, crew: &Crew, broken: &Broken) {
     if second % 20 == 8 {
         crew.local.upload(&cargo::infected()).await;
     }
-    if every(4) {
-        let user = pick(&crew.users);
-        if let Some(file) = user.files("ready").await.choose(&mut rand::rng()) {
-            user.delete(file["fileId"].as_str().unwrap_or_default()).await;
-        }
-    }
     if second % 10 == 3 {
         let cargo: Vec<_> = (0..4).map(|_| cargo::document()).collect();
         let uploaded = if every(2) { 4 } else { 3 };
@@ -109,15 +105,35 @@ async fn users(second: u64, wharf: &Wharf, crew: &Crew, broken: &Broken) {
     }
 }
 
+/// Who else comes, as far as the second goes.
+async fn more_users(second: u64, crew: &Crew) {
+    let every = |seconds: u64| second.is_multiple_of(seconds);
+    if every(5) {
+        crew.local.upload(&cargo::document()).await;
+    }
+    if every(4) {
+        let user = pick(&crew.users);
+        if let Some(file) = user.files("ready").await.choose(&mut rand::rng()) {
+            user.delete(file["fileId"].as_str().unwrap_or_default()).await;
+        }
+    }
+    for _ in 0..rand::rng().random_range(0..3) {
+        pick(&crew.users).upload(&cargo::document()).await;
+    }
+}
+
 /// What has to be there before anything goes wrong, however slow the machine: one file that fails, and two files that
 /// are ready, which it answers.
 async fn prepare(crew: &Crew) -> Vec<String> {
     crew.local.upload(&cargo::torn()).await;
     let mut doomed = Vec::new();
-    for _ in 0..2 {
-        doomed.extend(crew.local.upload(&cargo::document()).await);
-    }
     let are_ready = async {
+        while doomed.len() < 2 {
+            match crew.local.upload(&cargo::document()).await {
+                Some(file) => doomed.push(file),
+                None => tokio::time::sleep(TICK / 5).await,
+            }
+        }
         loop {
             let ready = crew.local.files("ready").await;
             if doomed.iter().all(|id| ready.iter().any(|file| file["fileId"] == **id)) {
@@ -137,21 +153,24 @@ async fn insist_on_the_delete(
     broken: &mut Broken,
     say: &(dyn Fn(u64, &str) + Sync),
 ) {
-    if broken.undeletable.is_none() || !second.is_multiple_of(3) {
+    if !second.is_multiple_of(3) {
         return;
     }
+    let Some(undeletable) = &broken.undeletable else { return };
     match broken.exhausted_at {
         None => {
+            // Nobody may have been there to accept it.
+            crew.local.delete(&undeletable.file).await;
             let tried = crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
             let is_exhausted = tried.is_some_and(|tried| tried["exhausted"].as_u64() > Some(0));
             broken.exhausted_at = is_exhausted.then_some(second);
         }
         Some(at) if second >= 100.max(at + EXHAUSTED_FOR) => {
-            if let Some(path) = broken.undeletable.take() {
-                let _ = std::fs::remove_dir_all(path);
+            let _ = std::fs::remove_dir_all(&undeletable.obstacle);
+            if crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await.is_some() {
+                broken.undeletable = None;
+                say(second, "what stood in the way of a delete is gone, and so are the bytes");
             }
-            crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
-            say(second, "what stood in the way of a delete is gone, and so are the bytes");
         }
         Some(_) => {}
     }
@@ -238,10 +257,10 @@ async fn turn(
     say(second, said);
 }
 
-async fn break_a_delete(wharf: &Wharf, crew: &Crew, file: &str) -> Option<PathBuf> {
-    let path = faults::make_undeletable(&wharf.blobs, LOCAL, file).ok()?;
+async fn break_a_delete(wharf: &Wharf, crew: &Crew, file: &str) -> Option<Undeletable> {
+    let obstacle = faults::make_undeletable(&wharf.blobs, LOCAL, file).ok()?;
     crew.local.delete(file).await;
-    Some(path)
+    Some(Undeletable { file: file.to_owned(), obstacle })
 }
 
 async fn redrive(crew: &Crew) -> Option<()> {
@@ -254,7 +273,8 @@ async fn redrive(crew: &Crew) -> Option<()> {
 
 impl Drop for Broken {
     fn drop(&mut self) {
-        for path in [self.undeletable.take(), self.copied.take()].into_iter().flatten() {
+        let obstacle = self.undeletable.take().map(|undeletable| undeletable.obstacle);
+        for path in [obstacle, self.copied.take()].into_iter().flatten() {
             let _ = std::fs::remove_dir_all(path);
         }
     }

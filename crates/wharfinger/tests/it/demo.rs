@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::cli::program::Place;
 use crate::page;
 
-/// The traffic, what heals after it, and a slow machine.
-const PATIENCE: Duration = Duration::from_secs(400);
+/// The traffic, what heals after it, and a machine on which all of it takes several times as long.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 struct Demo {
     child: Child,
