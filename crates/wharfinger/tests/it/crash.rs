@@ -1,6 +1,6 @@
 //! Every verb, every call that leaves the process, every way it can go wrong there: fail, lose the answer, or
-//! die before or after it. Then everything is dropped, a new server starts on what is durable, the healers run,
-//! and nothing that must never be seen is seen.
+//! die before or after it. Then everything is dropped, a new server starts on what is durable, or a neighbour goes on
+//! with it, the healers run, and nothing that must never be seen is seen.
 
 mod pipeline;
 
@@ -230,20 +230,11 @@ async fn init_with_key(server: &TestApp, key: &str) -> Answer {
     me.send(request.json(&body)).await
 }
 
-/// A server that nothing happens to. Where the store is another's, one serves for all rounds: each start of one tries
-/// the store out, and it keeps nothing that would not be read anew.
+/// A server that nothing happens to: the one that healed the last round, or a new one.
 async fn server_on(ground: &Ground, lasting: &mut Option<TestApp>) -> TestApp {
     match lasting.take() {
         Some(server) => server,
         None => ground.start().await,
-    }
-}
-
-async fn part_with(server: TestApp, ground: &Ground, lasting: &mut Option<TestApp>) {
-    if ground.is_local() {
-        server.crash().await;
-    } else {
-        *lasting = Some(server);
     }
 }
 
@@ -271,7 +262,12 @@ async fn is_hit(verb: Verb, ground: &Ground, fault: Fault, n: u64, lasting: &mut
     assert!(n < CALLS_MAX, "{verb:?} makes no end of calls");
     let calm = server_on(ground, lasting).await;
     let scene = verb.prepare(ground, &calm).await;
-    part_with(calm, ground, lasting).await;
+    if ground.is_embedded() {
+        calm.crash().await;
+    } else {
+        // A neighbour of the one that dies: it keeps nothing that would not be read anew.
+        *lasting = Some(calm);
+    }
 
     let faults = Faults::at(n, fault);
     let server = ground.start_with(faults.clone()).await;
@@ -287,7 +283,7 @@ async fn is_hit(verb: Verb, ground: &Ground, fault: Fault, n: u64, lasting: &mut
     let where_ = format!("{verb:?}, {fault:?} at call {n}");
     oracle::all_is_healed_at(ground, &server, &where_).await;
     keep_promises(verb, &server, scene.as_ref(), answer.as_ref()).await;
-    part_with(server, ground, lasting).await;
+    *lasting = Some(server);
     reached
 }
 

@@ -223,6 +223,11 @@ impl Ground {
         !self.settings.iter().any(|(name, _)| *name == "WHARFINGER_BLOB_URL")
     }
 
+    /// Nothing but folders: whoever else has them open has to be gone first.
+    pub fn is_embedded(&self) -> bool {
+        self.is_local() && !self.settings.iter().any(|(name, _)| *name == "WHARFINGER_DATABASE_URL")
+    }
+
     pub fn data_dir(&self) -> PathBuf {
         self.folder.path().join("data")
     }
