@@ -18,7 +18,7 @@ use crate::test_app::{Database, Ground, caller};
 const CLIENTS: usize = 4;
 const RESTARTS_EACH: usize = 2;
 /// Much longer than a load balancer that asks ten times a second needs to notice, on a busy machine too.
-const DRAIN_MS: &str = "3000";
+const DRAIN_MS: &str = "5000";
 /// What clients see; nobody listens there.
 const PUBLIC_URL: &str = "http://wharf.test";
 
