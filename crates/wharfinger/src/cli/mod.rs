@@ -176,6 +176,8 @@ fn catalog_failed(error: CatalogError) -> Failure {
 
 /// The catalog with its schema up to date; answers the steps that were applied.
 async fn migrated_catalog(settings: &Settings) -> Result<(Catalog, Vec<i64>), Failure> {
+    // Whoever has to wait for the database is told what for.
+    crate::telemetry::log_to_stderr("warn");
     std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
     let catalog = Catalog::open(catalog_options(settings)).await.map_err(catalog_failed)?;
     let applied = catalog.migrate(crate::clock::Clock::system().now()).await.map_err(catalog_failed)?;

@@ -97,6 +97,7 @@ fn a_server_that_comes_late_is_used() {
     }
     proxy.point_at(("127.0.0.1", port)).expect("it comes");
     assert!(migrating.wait().expect("it ends").success(), "{}", place.log());
+    assert!(place.log().contains("cannot be used yet"), "whoever waits is told: {}", place.log());
 }
 
 /// The first words of a PostgreSQL 12: whoever hears them needs no more.
