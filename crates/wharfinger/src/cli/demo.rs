@@ -155,6 +155,11 @@ async fn summary(operator: &Client) -> Vec<String> {
         metrics.lines().filter(is_of).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     };
     let shown = operator.get("/api/v2/uploads/dashboard").await.unwrap_or_default();
+    let pending = operator.get("/api/v1/maintenance/cleanup/pending?limit=1000").await.unwrap_or_default();
+    let cleanups = pending["cleanups"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let (gone, waiting): (Vec<_>, Vec<_>) = cleanups
+        .iter()
+        .partition(|cleanup| cleanup["lastAttemptAt"].is_string() && cleanup["lastError"].is_null());
     vec![
         format!("{} files are ready", shown["statusDistribution"]["ready"]),
         format!(
@@ -171,8 +176,12 @@ async fn summary(operator: &Client) -> Vec<String> {
         format!(
             "{} files are stuck, {} deletes wait, and the counters of quotas are {} bytes off",
             shown["stuckFiles"],
-            sum("pending_cleanups"),
+            waiting.len(),
             sum("quota_drift_bytes")
+        ),
+        format!(
+            "{} objects are gone and will be deleted once more, in case they were written meanwhile",
+            gone.len()
         ),
     ]
 }

@@ -52,6 +52,8 @@ await scenario(async ({ open }) => {
   check(!done.isBad && /1 of 1 delete done|Nothing was due/.test(done.outcome), done.outcome);
   await given.waitFor({ state: "detached" });
   check(!existsSync(object), "the bytes are gone");
+  // What was made of it is gone as well, and is not said to be still there.
+  await page.locator('[data-key="cleanups"]', { hasText: "gone; deleted again later" }).waitFor();
 
   // The events' store goes away: they wait on disk, and the page says so.
   renameSync(join(place, "archive"), join(place, "archive.aside"));

@@ -64,11 +64,11 @@ export function cleanupsSection(most = 100) {
       { name: "Object", isHead: true, cell: (cleanup) => h("code", {}, cleanup.filePath) },
       { name: "Because", cell: (cleanup) => cleanup.reason },
       { name: "Attempts", isNumber: true, cell: (cleanup) => h("span", { class: cleanup.attempts >= cleanup.maxAttempts ? "wrong" : null }, `${number(cleanup.attempts)} of ${number(cleanup.maxAttempts)}${cleanup.attempts >= cleanup.maxAttempts ? ", given up" : ""}`) },
-      { name: "Last error", cell: (cleanup) => cleanup.lastError ?? h("span", { class: "muted" }, "none") },
+      { name: "Last try", cell: (cleanup) => cleanup.lastError ?? h("span", { class: "muted" }, cleanup.lastAttemptAt ? "gone; deleted again later, in case it was written meanwhile" : "none yet") },
       { name: "Since", cell: (cleanup) => time(cleanup.createdAt) },
     ], list.slice(0, most), (cleanup) => cleanup.id) : live.errors.pendingCleanups || !live.pendingCleanups ? loading("pendingCleanups") : nothing("Nothing waits to be deleted."),
     list.length && live.pendingCleanups.nextCursor && most >= list.length ? nothing(`${number(list.length)} or more: these are the first.`) : null,
-  ], { tools: waiting > 0 && triggerCleanup(waiting), wide: true, hint: "Bytes of deleted files that the store has not let go yet." });
+  ], { tools: waiting > 0 && triggerCleanup(waiting), wide: true, hint: "Bytes of deleted files that the store has not let go yet, and names that are deleted once more." });
 }
 
 export function spoolSection() {
