@@ -223,7 +223,7 @@ impl Ground {
         !self.settings.iter().any(|(name, _)| *name == "WHARFINGER_BLOB_URL")
     }
 
-    /// Nothing but folders: whoever else has them open has to be gone first.
+    /// Nothing but folders, which one process has to itself.
     pub fn is_embedded(&self) -> bool {
         self.is_local() && !self.settings.iter().any(|(name, _)| *name == "WHARFINGER_DATABASE_URL")
     }

@@ -54,7 +54,8 @@ export function cleanupsSection(most = 100) {
   const status = live.cleanups;
   if (!status) return section("cleanups", "Pending deletes", loading("cleanups"));
   const waiting = status.pending + status.exhausted;
-  const list = live.pendingCleanups?.cleanups ?? [];
+  // Those that went wrong first: the others are nobody's trouble.
+  const list = [...(live.pendingCleanups?.cleanups ?? [])].sort((one, other) => (other.lastError !== null) - (one.lastError !== null));
   return section("cleanups", "Pending deletes", [
     h("dl", { class: "figures" },
       figure("Pending", number(status.pending), status.oldestAge === null ? "nothing waits" : `oldest ${duration(status.oldestAge)}`),
@@ -68,7 +69,7 @@ export function cleanupsSection(most = 100) {
       { name: "Since", cell: (cleanup) => time(cleanup.createdAt) },
     ], list.slice(0, most), (cleanup) => cleanup.id) : live.errors.pendingCleanups || !live.pendingCleanups ? loading("pendingCleanups") : nothing("Nothing waits to be deleted."),
     list.length && live.pendingCleanups.nextCursor && most >= list.length ? nothing(`${number(list.length)} or more: these are the first.`) : null,
-  ], { tools: waiting > 0 && triggerCleanup(waiting), wide: true, hint: "Bytes of deleted files that the store has not let go yet, and names that are deleted once more." });
+  ], { tools: waiting > 0 && triggerCleanup(waiting), wide: true, hint: "Objects of deleted files that the store has not let go yet, or that are gone and will be deleted once more." });
 }
 
 export function spoolSection() {
