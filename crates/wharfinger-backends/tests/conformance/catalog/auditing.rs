@@ -73,9 +73,8 @@ pub(super) async fn the_audit_finds_wrong_quotas(site: &Site) {
 pub(super) async fn the_audit_finds_wrong_counters(site: &Site) {
     furnished(site).await;
     for column in ["files", "charged_bytes"] {
-        let set = |by: &str| {
-            format!("UPDATE file_counts SET {column} = {column} {by} WHERE status = 'ready'")
-        };
+        let set =
+            |by: &str| format!("UPDATE file_counts SET {column} = {column} {by} WHERE status = 'ready'");
         finds(site, &set("+ 1"), &[COUNTERS], "harbour").await;
         mend(site, &set("- 1")).await;
     }
@@ -97,7 +96,9 @@ pub(super) async fn the_audit_finds_lost_objects_and_files(site: &Site) {
     let id = file.id.to_string();
     finds(site, &format!("DELETE FROM objects WHERE file_id = '{id}'"), &[OBJECTS], &id).await;
     let again = |id: &str, kind: &str| {
-        format!("INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{kind}/{id}', '{id}', '{kind}', 0)")
+        format!(
+            "INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{kind}/{id}', '{id}', '{kind}', 0)"
+        )
     };
     mend(site, &again(&id, "original")).await;
     mend(site, &again(&id, "derived")).await;
@@ -114,7 +115,8 @@ pub(super) async fn the_audit_finds_histories_that_cannot_be(site: &Site) {
              VALUES ('{id}', {version}, {NOW}, {from}, '{to}', 'by hand', 'nobody')"
         )
     };
-    let without = |version: i64| format!("DELETE FROM file_history WHERE file_id = '{id}' AND version = {version}");
+    let without =
+        |version: i64| format!("DELETE FROM file_history WHERE file_id = '{id}' AND version = {version}");
     finds(site, &line(2, "'registered'", "ready"), &[HISTORY], &id).await;
     mend(site, &without(2)).await;
     finds(site, &line(2, "'deleted'", "registered"), &[DEAD], &id).await;

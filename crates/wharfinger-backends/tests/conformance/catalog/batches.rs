@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use wharfinger_backends::catalog::{
-    BatchEnd, BatchUse, Catalog, BatchEnding, JobClaim, NewFile, Registered, Registration, fresh_id,
+    BatchEnd, BatchEnding, BatchUse, Catalog, JobClaim, NewFile, Registered, Registration, fresh_id,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::{self, Batch, BatchStatus, Refusal};
@@ -155,10 +155,8 @@ pub(super) async fn ten_thousand_files_are_one_batch(site: &Site) {
     let files = site.catalog.batch_files(batch.id, None, 20_000).await.expect("read");
     assert_eq!(files.iter().map(|file| file.id).collect::<Vec<_>>(), ids);
     let started = Instant::now();
-    let fresh: Vec<_> = files
-        .iter()
-        .map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered"))
-        .collect();
+    let fresh: Vec<_> =
+        files.iter().map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered")).collect();
     assert_eq!(site.catalog.raise_urls(fresh).await.expect("raised").len(), 10_000);
     let raised = started.elapsed();
     let started = Instant::now();
@@ -190,7 +188,10 @@ pub(super) async fn a_file_joins_its_owners_active_batch_only(site: &Site) {
 }
 
 pub(super) async fn a_batch_ends_once(site: &Site) {
-    assert_eq!(end(&site.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await, BatchEnd::NotFound);
+    assert_eq!(
+        end(&site.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await,
+        BatchEnd::NotFound
+    );
     for ending in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
         let (batch, files) = opened(&site.catalog, &[10]).await;
         committed(&site.catalog, confirm(&files[0])).await;
@@ -269,10 +270,13 @@ pub(super) async fn completing_waits_for_every_file(site: &Site) {
     assert_eq!(complete().await, refused(&batch, Refusal::Unconfirmed(1)));
     committed(&site.catalog, file::delete(&files[2], &REFUSING, NOW + SECOND).expect("deletable")).await;
     let answer = complete().await;
-    assert!(matches!(&answer, BatchEnd::Ended { batch, called_off: 0 } if batch.status == BatchStatus::Completed));
+    assert!(
+        matches!(&answer, BatchEnd::Ended { batch, called_off: 0 } if batch.status == BatchStatus::Completed)
+    );
 
     let (batch, files) = opened(&site.catalog, &[1]).await;
-    committed(&site.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable")).await;
+    committed(&site.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable"))
+        .await;
     let answer = end(&site.catalog, &batch, BatchEnding::Completed, NOW + DAY).await;
     assert_eq!(answer, refused(&batch, Refusal::Unconfirmed(1)), "what was reclaimed was not confirmed");
     let (empty, wanted) = opening(ADA, &[]);
@@ -343,7 +347,8 @@ pub(super) async fn overdue_batches_are_found_oldest_first(site: &Site) {
         batches.push(batch);
     }
     batches.sort_by_key(|batch| batch.expires_at);
-    let found = async |now, after, limit| site.catalog.overdue_batches(now, after, limit).await.expect("read");
+    let found =
+        async |now, after, limit| site.catalog.overdue_batches(now, after, limit).await.expect("read");
     let place = |batch: &Batch| (batch.expires_at, batch.id);
     assert_eq!(found(NOW + DAY, None, 10).await, []);
     assert_eq!(found(NOW + DAY + 2, None, 10).await, [place(&batches[0]), place(&batches[1])]);

@@ -65,7 +65,8 @@ pub(super) async fn the_longest_overdue_are_claimed_first(site: &Site) {
         keys.insert(0, committed(&site.catalog, change).await.key);
     }
     for pair in keys.chunks(2) {
-        let batch: BTreeSet<_> = claimed(site, NOW + HOUR, 2).await.into_iter().map(|claim| claim.key).collect();
+        let batch: BTreeSet<_> =
+            claimed(site, NOW + HOUR, 2).await.into_iter().map(|claim| claim.key).collect();
         assert_eq!(batch, pair.iter().cloned().collect());
     }
     assert_eq!(claimed(site, NOW + HOUR, 2).await, []);
@@ -153,7 +154,8 @@ pub(super) async fn pending_orders_are_counted_by_scope(site: &Site) {
             .collect();
         site.catalog.settle_cleanups(outcomes, NOW + HOUR).await.expect("settled");
     }
-    let is = |pending, exhausted, oldest| CleanupCounts { pending, exhausted, oldest_created_at: Some(oldest) };
+    let is =
+        |pending, exhausted, oldest| CleanupCounts { pending, exhausted, oldest_created_at: Some(oldest) };
     assert_eq!(counts(Scope::All).await, is(2, 1, DELETED));
     assert_eq!(counts(Scope::Tenant(tenant("harbour"))).await, is(1, 1, DELETED + 1));
     assert_eq!(counts(Scope::User(tenant("elsewhere"), user("eve"))).await, is(1, 0, DELETED));

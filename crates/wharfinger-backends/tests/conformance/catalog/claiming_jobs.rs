@@ -52,7 +52,8 @@ pub(super) async fn a_job_is_claimed_with_all_it_carries(site: &Site) {
     };
     assert_eq!(claimed(&site.catalog, claim(5, NOW)).await, [expected]);
     assert_eq!(
-        site.texts("SELECT lease_owner || ' ' || CAST(deadline_at AS TEXT) FROM jobs WHERE queue = 'work'").await,
+        site.texts("SELECT lease_owner || ' ' || CAST(deadline_at AS TEXT) FROM jobs WHERE queue = 'work'")
+            .await,
         [format!("worker {}", NOW + 25 * SECOND)]
     );
     assert_eq!(claimed(&site.catalog, claim(5, NOW)).await, [], "a leased job is nobody else's");
@@ -63,7 +64,11 @@ pub(super) async fn nothing_runs_before_its_time_or_from_another_queue(site: &Si
     enqueued(&site.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW) }]).await;
     assert_eq!(claimed(&site.catalog, claim(9, NOW - 1)).await, []);
     assert_eq!(ids(&claimed(&site.catalog, claim(9, NOW)).await), BTreeSet::from([ids_[1]]));
-    assert_eq!(ids(&claimed(&site.catalog, claim(1, NOW + 9)).await), BTreeSet::from([ids_[2]]), "oldest first");
+    assert_eq!(
+        ids(&claimed(&site.catalog, claim(1, NOW + 9)).await),
+        BTreeSet::from([ids_[2]]),
+        "oldest first"
+    );
     assert_eq!(ids(&claimed(&site.catalog, claim(9, NOW + 9)).await), BTreeSet::from([ids_[0]]));
     assert_eq!(claimed(&site.catalog, claim(9, NOW + 9)).await, []);
     assert_eq!(enqueued(&site.catalog, Vec::new()).await, []);
@@ -87,15 +92,18 @@ pub(super) async fn the_next_job_is_the_earliest_that_waits(site: &Site) {
 }
 
 pub(super) async fn eight_claimers_never_get_the_same_job(site: &Site) {
-    let wanted: BTreeSet<JobId> =
-        enqueued(&site.catalog, (0..300).map(|n| work("a", NOW - n % 7)).collect()).await.into_iter().collect();
+    let wanted: BTreeSet<JobId> = enqueued(&site.catalog, (0..300).map(|n| work("a", NOW - n % 7)).collect())
+        .await
+        .into_iter()
+        .collect();
     let another = site.another().await;
     let claims = all_at_once((0..8).map(|n| {
         let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
         async move {
             let mut got = Vec::new();
             loop {
-                let batch = claimed(&catalog, JobClaim { owner: format!("worker-{n}"), ..claim(7, NOW) }).await;
+                let batch =
+                    claimed(&catalog, JobClaim { owner: format!("worker-{n}"), ..claim(7, NOW) }).await;
                 assert!(batch.len() <= 7);
                 if batch.is_empty() {
                     return got;

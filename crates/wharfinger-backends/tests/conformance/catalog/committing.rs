@@ -8,8 +8,8 @@ use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, claim, committed, confirm, confirmed, deleted, pin,
-    registered, tenant, user,
+    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, claim, committed, confirm, confirmed,
+    deleted, pin, registered, tenant, user,
 };
 use super::site::{CLEANUP_ATTEMPTS_MAX, Site, all_at_once};
 
@@ -135,7 +135,10 @@ pub(super) async fn quarantine_keeps_the_charge_and_the_bytes(site: &Site) {
     assert_eq!(quota(site).await, (100, 0));
     assert_eq!(site.catalog.next_cleanup_at().await.expect("read"), None);
     let told = site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
-    assert_eq!(told.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(), ["file-quarantined", "file-ready"]);
+    assert_eq!(
+        told.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(),
+        ["file-quarantined", "file-ready"]
+    );
 }
 
 pub(super) async fn a_fresh_url_moves_the_look_and_the_check(site: &Site) {
@@ -145,7 +148,8 @@ pub(super) async fn a_fresh_url_moves_the_look_and_the_check(site: &Site) {
     let after = committed(&site.catalog, change).await;
     assert_eq!(stored(site, &file).await, after);
     assert_eq!(after.next_look_at, Some(SILENT + 5 * SECOND));
-    let mut checks = site.texts("SELECT CAST(run_at AS TEXT) || ' ' || file_id FROM jobs ORDER BY run_at").await;
+    let mut checks =
+        site.texts("SELECT CAST(run_at AS TEXT) || ' ' || file_id FROM jobs ORDER BY run_at").await;
     checks.sort();
     assert_eq!(
         checks,
@@ -206,7 +210,8 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(site: &Site) 
     for round in 0..25 {
         let file = registered(&site.catalog, ADA, 100).await;
         let mut changes = vec![
-            file::confirm(&file, pin(), None, "confirmed", &Plan::without_stages(), SILENT).expect("confirmable"),
+            file::confirm(&file, pin(), None, "confirmed", &Plan::without_stages(), SILENT)
+                .expect("confirmable"),
             file::delete(&file, &POLICY, SILENT).expect("deletable"),
             file::reclaim(&file, "late", &POLICY, SILENT).expect("reclaimable"),
         ];
@@ -230,8 +235,7 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(site: &Site) 
         let expected: Vec<String> =
             winner.cleanup.iter().map(|cleanup| cleanup.reason.as_str().to_owned()).collect();
         assert_eq!(orders, expected);
-        let told =
-            site.texts(&format!("SELECT kind FROM notifications WHERE file_id = '{}'", file.id)).await;
+        let told = site.texts(&format!("SELECT kind FROM notifications WHERE file_id = '{}'", file.id)).await;
         assert_eq!(told.len(), usize::from(winner.notice.is_some()));
     }
     let kept = site.texts("SELECT id FROM files WHERE pipeline_status = 'ready'").await.len() as u64;

@@ -33,8 +33,12 @@ fn states(version: i64) -> Vec<JobState> {
 fn set_job(stage: Stage, state: JobState) -> String {
     let queue = stage.queue();
     match state {
-        JobState::Waiting => format!("queue = '{queue}', state = 'waiting', lease_until = NULL, deadline_at = NULL"),
-        JobState::Dead => format!("queue = '{queue}', state = 'dead', lease_until = NULL, deadline_at = NULL"),
+        JobState::Waiting => {
+            format!("queue = '{queue}', state = 'waiting', lease_until = NULL, deadline_at = NULL")
+        }
+        JobState::Dead => {
+            format!("queue = '{queue}', state = 'dead', lease_until = NULL, deadline_at = NULL")
+        }
         JobState::Leased { version, until, deadline_at } => format!(
             "queue = '{queue}', state = 'leased', file_version = {version}, lease_until = {until}, deadline_at = {deadline_at}"
         ),
@@ -56,19 +60,32 @@ pub(super) async fn the_core_and_the_catalog_agree(site: &Site) {
     for status in Status::ALL.into_iter().filter(|status| status.is_working()) {
         for stage in [None, Some(Stage::Scan), Some(Stage::Extract)] {
             let place = text(stage.map(Stage::as_str));
-            site.sql(&format!("UPDATE files SET pipeline_status = '{status}', stage = {place}, next_look_at = {NOW}")).await;
+            site.sql(&format!(
+                "UPDATE files SET pipeline_status = '{status}', stage = {place}, next_look_at = {NOW}"
+            ))
+            .await;
             let work = Work { stage, position: Position::of(status), version: file.version, moved_at: NOW };
             for queue in [Stage::Scan, Stage::Extract] {
                 for state in states(file.version) {
-                    site.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(queue, state))).await;
+                    site.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(queue, state)))
+                        .await;
                     compare(&work, &[Job { stage: queue, state }]).await;
                 }
             }
         }
     }
-    let work = Work { stage: Some(Stage::Extract), position: Position::of(Status::Embedding), version: file.version, moved_at: NOW };
+    let work = Work {
+        stage: Some(Stage::Extract),
+        position: Position::of(Status::Embedding),
+        version: file.version,
+        moved_at: NOW,
+    };
     let waiting = Job { stage: Stage::Scan, state: JobState::Waiting };
-    site.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(Stage::Scan, JobState::Waiting))).await;
+    site.sql(&format!(
+        "UPDATE jobs SET {} WHERE queue LIKE 'file-%'",
+        set_job(Stage::Scan, JobState::Waiting)
+    ))
+    .await;
     site.sql(&format!(
         "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
          updated_at) SELECT '{OTHER_JOB}', queue, tenant_id, file_id, 'waiting', 0, 0, 1, 0, 0, 0 FROM jobs \

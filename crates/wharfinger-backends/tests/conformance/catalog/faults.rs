@@ -13,8 +13,8 @@ use wharfinger_lifecycle::stage::Stage;
 
 use super::batches::opening;
 use super::sample::{
-    only,     HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, claim, confirm, deleted, registered, registration, with_key,
-    work,
+    HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, claim, confirm, deleted, only, registered, registration,
+    with_key, work,
 };
 use super::site::{Difference, Site, difference};
 use super::stages;
@@ -222,7 +222,8 @@ pub(super) async fn a_fault_never_halves_the_completion_of_jobs(site: &Site) {
 /// One that is given up and one that is begun anew, by the same transaction.
 pub(super) async fn a_fault_never_halves_a_recovery(site: &Site) {
     let prepare = async |catalog: &Catalog| {
-        let files = [stages::queued(site, &[Stage::Scan]).await.id, stages::queued(site, &[Stage::Scan]).await.id];
+        let files =
+            [stages::queued(site, &[Stage::Scan]).await.id, stages::queued(site, &[Stage::Scan]).await.id];
         let held = catalog.claim_stage(stages::claim(Stage::Scan, 2, NOW + SECOND)).await.expect("claimed");
         assert_eq!(held.len(), 2);
         site.sql(&format!("UPDATE files SET retry_count = 1 WHERE id = '{}'", files[0])).await;

@@ -196,9 +196,10 @@ pub(super) async fn quotas_are_listed_by_tenant(site: &Site) {
     site.catalog.set_limit(&tenant("wharf"), 70).await.expect("set");
     let shown = async |after: &str, limit| {
         let quotas = site.catalog.quotas(after, limit, 1_000).await.expect("read");
-        let show = |(tenant, quota): (wharfinger_lifecycle::id::TenantId, wharfinger_lifecycle::quota::Quota)| {
-            (tenant.to_string(), quota.used_bytes, quota.reserved_bytes, quota.limit_bytes)
-        };
+        let show =
+            |(tenant, quota): (wharfinger_lifecycle::id::TenantId, wharfinger_lifecycle::quota::Quota)| {
+                (tenant.to_string(), quota.used_bytes, quota.reserved_bytes, quota.limit_bytes)
+            };
         quotas.into_iter().map(show).collect::<Vec<_>>()
     };
     let (harbour, wharf) = (("harbour".to_owned(), 11, 11, 1_000), ("wharf".to_owned(), 7, 7, 70));

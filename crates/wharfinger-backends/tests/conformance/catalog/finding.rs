@@ -25,7 +25,10 @@ pub(super) async fn what_is_not_there_is_not_found(site: &Site) {
     assert_eq!(site.catalog.file(nobody).await.expect("read"), None);
     assert_eq!(site.catalog.history(nobody).await.expect("read"), []);
     assert_eq!(site.catalog.files(&Scope::All, None, 10).await.expect("read"), []);
-    assert_eq!(site.catalog.files_to_look_at(Status::Registered, i64::MAX, None, 10).await.expect("read"), []);
+    assert_eq!(
+        site.catalog.files_to_look_at(Status::Registered, i64::MAX, None, 10).await.expect("read"),
+        []
+    );
     assert_eq!(site.catalog.status_counts(&Scope::All).await.expect("read").by_status, []);
 }
 

@@ -6,7 +6,7 @@ use wharfinger_backends::catalog::{
 };
 use wharfinger_lifecycle::file::{self, File};
 
-use super::sample::{only, LIMIT, NOW, REFUSING, SECOND, committed, registered, registration, tenant};
+use super::sample::{LIMIT, NOW, REFUSING, SECOND, committed, only, registered, registration, tenant};
 use super::site::{Site, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -26,7 +26,8 @@ fn ended(file: &File) -> wharfinger_lifecycle::file::Change {
 }
 
 async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
-    let lines = catalog.claim_outbox(Destination::Quota, 1_000, NOW + 9 * SECOND, NOW).await.expect("claimed");
+    let lines =
+        catalog.claim_outbox(Destination::Quota, 1_000, NOW + 9 * SECOND, NOW).await.expect("claimed");
     lines
         .into_iter()
         .filter_map(|line| match line.what {
@@ -59,7 +60,10 @@ pub(super) async fn only_the_keeper_lets_in(site: &Site) {
     let back = moved(&beside, GateKeeper::Database).await;
     assert_eq!((back.epoch, back.used_bytes), (2, 10));
     let answer = beside.register(by_redis(10, 1)).await.expect("answered");
-    assert!(matches!(answer, Registered::GateMoved(gate) if gate.keeper == GateKeeper::Database), "{answer:?}");
+    assert!(
+        matches!(answer, Registered::GateMoved(gate) if gate.keeper == GateKeeper::Database),
+        "{answer:?}"
+    );
     registered(&beside, ADA, 10).await;
     registered(&site.catalog, ADA, 10).await;
 }
@@ -75,12 +79,20 @@ pub(super) async fn a_move_goes_beyond_what_was_seen(site: &Site) {
     let first = site.catalog.move_gate(wanted.clone()).await.expect("moved");
     assert_eq!((first.epoch, first.limit_bytes, first.has_own_limit), (42, 7, false));
     site.catalog.set_limit(&tenant("harbour"), 99).await.expect("set");
-    assert_eq!(site.catalog.gate(&tenant("harbour")).await.expect("read").epoch, 43, "Redis knows the old limit");
+    assert_eq!(
+        site.catalog.gate(&tenant("harbour")).await.expect("read").epoch,
+        43,
+        "Redis knows the old limit"
+    );
     let second = site.catalog.move_gate(wanted).await.expect("moved");
     assert_eq!((second.epoch, second.limit_bytes, second.has_own_limit), (44, 99, true));
     moved(&site.catalog, GateKeeper::Database).await;
     site.catalog.set_limit(&tenant("harbour"), 98).await.expect("set");
-    assert_eq!(site.catalog.gate(&tenant("harbour")).await.expect("read").epoch, 45, "nobody else knows a limit");
+    assert_eq!(
+        site.catalog.gate(&tenant("harbour")).await.expect("read").epoch,
+        45,
+        "nobody else knows a limit"
+    );
 }
 
 pub(super) async fn refunds_go_to_whoever_counts(site: &Site) {
@@ -141,10 +153,14 @@ pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
         let answers = all_at_once(steps).await;
         let moved = answers.iter().find_map(|moved| *moved).expect("one moved it");
         let charged = site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes as i64;
-        let owed: i64 = refunds(&beside).await.iter().map(|(bytes, epoch)| {
-            assert_eq!(*epoch, moved.epoch, "older ones are in the sum");
-            *bytes as i64
-        }).sum();
+        let owed: i64 = refunds(&beside)
+            .await
+            .iter()
+            .map(|(bytes, epoch)| {
+                assert_eq!(*epoch, moved.epoch, "older ones are in the sum");
+                *bytes as i64
+            })
+            .sum();
         assert_eq!(moved.used_bytes as i64 - owed, charged, "round {round}");
         site.sql("DELETE FROM outbox").await;
         assert_eq!(moved.epoch, epoch + 1);

@@ -4,7 +4,7 @@ use wharfinger_backends::catalog::{Registered, Registration};
 use wharfinger_lifecycle::file::{self, File};
 
 use super::sample::{
-    only,     HOUR, LIMIT, NOW, REFUSING, SECOND, committed, registration, registration_at, tenant, with_key,
+    HOUR, LIMIT, NOW, REFUSING, SECOND, committed, only, registration, registration_at, tenant, with_key,
 };
 use super::site::{Site, all_at_once};
 

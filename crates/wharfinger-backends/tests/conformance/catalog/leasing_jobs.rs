@@ -129,7 +129,8 @@ pub(super) async fn lost_leases_are_taken_back_in_bounded_batches(site: &Site) {
     }
     let at = NOW + 10 * SECOND + 3;
     assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 3);
-    let left = site.texts("SELECT CAST(lease_until AS TEXT) FROM jobs WHERE state = 'leased' ORDER BY 1").await;
+    let left =
+        site.texts("SELECT CAST(lease_until AS TEXT) FROM jobs WHERE state = 'leased' ORDER BY 1").await;
     assert_eq!(left, [at.to_string(), (at + 1).to_string()], "the longest overdue go first");
     assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 1);
     assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered"), []);

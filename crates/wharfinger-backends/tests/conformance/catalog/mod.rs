@@ -1,11 +1,41 @@
 //! The catalog's promises, each kept on SQLite and on PostgreSQL alike. After every case the catalog is audited.
 
+mod archiving;
+mod auditing;
+mod batches;
+mod claiming_cleanups;
+mod claiming_jobs;
+mod committing;
 mod copying_vectors;
+mod diagnosing;
+mod ending;
+mod failing_jobs;
+mod faults;
+mod figures;
+mod finding;
+mod forgetting;
+mod gates;
 mod group_commit;
+mod guards;
+mod keys;
+mod leasing_jobs;
 mod losing_pgvector;
+mod objects;
+mod opening;
+mod orphans;
 mod outage;
+mod outbox;
+mod outbox_in_order;
+mod quotas;
+mod recovering;
+mod registering;
 mod sample;
+mod searching;
+mod settling_cleanups;
 mod site;
+mod stages;
+mod sweeping;
+mod telling;
 
 use site::Site;
 
@@ -16,11 +46,10 @@ async fn run(site: Site, case: impl AsyncFnOnce(&Site)) {
     site.remove().await;
 }
 
-/// Each case once per database, so that the output names both.
+/// Each case once per database, so that the output names both. The modules are declared outside: rustfmt does not look
+/// for files inside a macro.
 macro_rules! cases {
     ($($room:ident: $($case:ident)+;)+) => {
-        $(mod $room;)+
-
         mod sqlite {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,10 @@ pub(super) async fn one_upload_fills_an_object(site: &Site) {
     let file = registered(&site.catalog, ADA, 10).await;
     let known = async || site.catalog.upload_id(&file.key).await.expect("read");
     let set = async |before: Option<&str>, id: &str| {
-        site.catalog.set_upload_id(&file.key, before.map(str::to_owned), id.to_owned()).await.expect("answered")
+        site.catalog
+            .set_upload_id(&file.key, before.map(str::to_owned), id.to_owned())
+            .await
+            .expect("answered")
     };
     assert_eq!(known().await, None);
     assert!(set(None, "first").await);

@@ -65,7 +65,11 @@ pub(super) async fn rows_say_what_must_be_there(site: &Site) {
     ];
     assert_eq!(rows("uploads/", &behind("uploads/"), 10).await, all);
     assert_eq!(rows("uploads/", &behind("uploads/"), 2).await, all[..2]);
-    assert_eq!(rows(ended.key.as_str(), awaited.key.as_str(), 10).await, all[1..2], "behind one, and up to another");
+    assert_eq!(
+        rows(ended.key.as_str(), awaited.key.as_str(), 10).await,
+        all[1..2],
+        "behind one, and up to another"
+    );
     assert_eq!(rows("derived/", &behind("derived/"), 10).await, []);
 
     let sample = site.catalog.sample_keys().await.expect("a sample");

@@ -36,7 +36,11 @@ async fn twice_told(catalog: &Catalog) -> File {
 pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(site: &Site) {
     twice_told(&site.catalog).await;
     for destination in [Destination::Webhook, Destination::Slack] {
-        assert_eq!(site.catalog.outbox_depth(destination).await.expect("counted").0, 0, "nobody else is told");
+        assert_eq!(
+            site.catalog.outbox_depth(destination).await.expect("counted").0,
+            0,
+            "nobody else is told"
+        );
     }
     let catalog = site.telling().await;
     let file = twice_told(&catalog).await;
@@ -54,7 +58,10 @@ pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(site: &Site
     assert_eq!(notice(&first[0]).1, file.id.to_string());
     let alerts = catalog.claim_outbox(Destination::Slack, 10, late, late).await.expect("claimed");
     let said = format!("report.pdf of tenant harbour was quarantined: infected (file {})", file.id);
-    assert_eq!(alerts.iter().map(|line| &line.what).collect::<Vec<_>>(), [&Outbound::Alert { message: said }]);
+    assert_eq!(
+        alerts.iter().map(|line| &line.what).collect::<Vec<_>>(),
+        [&Outbound::Alert { message: said }]
+    );
 
     catalog.forget_outbox(Destination::Webhook).await.expect("forgotten");
     assert_eq!(catalog.outbox_depth(Destination::Webhook).await.expect("counted"), (0, None));

@@ -29,10 +29,7 @@ pub(super) async fn the_default_limit_is_not_written_down(site: &Site) {
     site.catalog.set_limit(&tenant("harbour"), 500).await.expect("set");
     site.catalog.set_limit(&tenant("wharf"), QUOTA_BYTES_MAX).await.expect("set");
     assert_eq!(quota(site).await, Quota { limit_bytes: 500, used_bytes: 10, reserved_bytes: 10 });
-    assert_eq!(
-        site.catalog.quota(&tenant("wharf"), LIMIT).await.expect("read"),
-        unused(QUOTA_BYTES_MAX)
-    );
+    assert_eq!(site.catalog.quota(&tenant("wharf"), LIMIT).await.expect("read"), unused(QUOTA_BYTES_MAX));
     assert_eq!(site.catalog.tenants("", 10).await.expect("read"), [tenant("harbour"), tenant("wharf")]);
 }
 

@@ -388,7 +388,13 @@ pub(super) async fn a_file_that_cannot_be_mended_is_nobody_elses_trouble(site: &
 pub(super) async fn a_recovery_whose_turn_is_over_changes_nothing(site: &Site) {
     let file = queued(site, &[Stage::Scan]).await;
     lose_job(site, file.id).await;
-    let claim_at = |now| SweepClaim { name: "stuck", owner: "a process".into(), now, lease_ms: SECOND, only_if_due: true };
+    let claim_at = |now| SweepClaim {
+        name: "stuck",
+        owner: "a process".into(),
+        now,
+        lease_ms: SECOND,
+        only_if_due: true,
+    };
     let mut fences = Vec::new();
     for now in [NOW, OVERDUE] {
         match site.catalog.claim_sweep(claim_at(now)).await.expect("asked") {

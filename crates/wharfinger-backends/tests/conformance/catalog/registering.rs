@@ -8,7 +8,7 @@ use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    only,     CHECKS, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, deleted, registered,
+    CHECKS, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, deleted, only, registered,
     registration, tenant, user, with_key,
 };
 use super::site::{Site, all_at_once};
@@ -229,7 +229,9 @@ pub(super) async fn registering_races_with_limits_and_rebuilds(site: &Site) {
 pub(super) async fn a_pin_comes_back_as_it_was(site: &Site) {
     let file = registered(&site.catalog, ADA, 10).await;
     let pin = Pin { etag: "\"5d-Ä\"".into(), version_id: Some("null".into()) };
-    let change = file::confirm(&file, pin, Some("cd".repeat(32)), "confirmed", &Plan::without_stages(), NOW + 5).expect("confirmable");
+    let change =
+        file::confirm(&file, pin, Some("cd".repeat(32)), "confirmed", &Plan::without_stages(), NOW + 5)
+            .expect("confirmable");
     let after = committed(&site.catalog, change).await;
     assert_eq!(after.checksum_sha256, Some("cd".repeat(32)));
     assert_eq!(site.catalog.file(file.id).await.expect("read"), Some(after));

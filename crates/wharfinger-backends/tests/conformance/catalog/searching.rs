@@ -39,10 +39,12 @@ pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &
     };
     let held = catalog.claim_stage(claim).await.expect("claimed").remove(0);
     assert_eq!(held.file.id, file.id);
-    let chunks = (0..vectors.len() as u64).map(|n| ChunkRow { ordinal: n, text: "text".into(), start: n, end: n + 1 });
+    let chunks =
+        (0..vectors.len() as u64).map(|n| ChunkRow { ordinal: n, text: "text".into(), start: n, end: n + 1 });
     let lease = (held.job.id, held.job.token);
     assert!(catalog.put_chunks(lease, file.id, chunks.collect(), true).await.expect("written"));
-    let embedded = vectors.iter().zip(0..).map(|(vector, ordinal)| Embedded { ordinal, vector: vector.clone() });
+    let embedded =
+        vectors.iter().zip(0..).map(|(vector, ordinal)| Embedded { ordinal, vector: vector.clone() });
     assert!(catalog.set_vectors(lease, file.id, embedded.collect()).await.expect("written"));
     held
 }
@@ -56,7 +58,12 @@ pub(super) async fn embedded(catalog: &Catalog, owner: (&str, &str), vectors: &[
     held.file.id
 }
 
-pub(super) async fn candidates(catalog: &Catalog, scope: Scope, wanted: &[f32], limit: usize) -> Vec<StoredVector> {
+pub(super) async fn candidates(
+    catalog: &Catalog,
+    scope: Scope,
+    wanted: &[f32],
+    limit: usize,
+) -> Vec<StoredVector> {
     let mut candidates = catalog.candidates(scope, wanted, limit);
     let mut all = Vec::new();
     while let Some(page) = candidates.next_page().await.expect("read") {
@@ -66,7 +73,12 @@ pub(super) async fn candidates(catalog: &Catalog, scope: Scope, wanted: &[f32], 
 }
 
 /// The places of candidates, each once and in order.
-pub(super) async fn places(catalog: &Catalog, scope: Scope, wanted: &[f32], limit: usize) -> Vec<(FileId, u64)> {
+pub(super) async fn places(
+    catalog: &Catalog,
+    scope: Scope,
+    wanted: &[f32],
+    limit: usize,
+) -> Vec<(FileId, u64)> {
     let found = candidates(catalog, scope, wanted, limit).await;
     let mut places: Vec<(FileId, u64)> = found.iter().map(|one| (one.file, one.ordinal)).collect();
     places.sort();
@@ -78,7 +90,9 @@ pub(super) async fn places(catalog: &Catalog, scope: Scope, wanted: &[f32], limi
 pub(super) fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let length = (dot(one, one) * dot(other, other)).sqrt();
-    (one.len() == other.len() && length > 0.0).then(|| (dot(one, other) / length) as f32).filter(|score| *score > 0.0)
+    (one.len() == other.len() && length > 0.0)
+        .then(|| (dot(one, other) / length) as f32)
+        .filter(|score| *score > 0.0)
 }
 
 /// The best of these as a search ranks them.
@@ -136,7 +150,8 @@ pub(super) async fn the_best_are_among_the_candidates(site: &Site) {
     let all: Vec<StoredVector> = [first, second]
         .into_iter()
         .flat_map(|file| {
-            let stored = |(vector, ordinal): (&Vec<f32>, u64)| StoredVector { file, ordinal, vector: vector.clone() };
+            let stored =
+                |(vector, ordinal): (&Vec<f32>, u64)| StoredVector { file, ordinal, vector: vector.clone() };
             vectors.iter().zip(0..).map(stored).collect::<Vec<_>>()
         })
         .collect();

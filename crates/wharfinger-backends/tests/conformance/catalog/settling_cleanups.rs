@@ -202,7 +202,10 @@ pub(super) async fn what_failed_is_retried_now_by_scope(site: &Site) {
     assert_eq!(retried(Scope::User(tenant("harbour"), user("ada"))).await, 1);
     assert_eq!(retried(Scope::Tenant(tenant("harbour"))).await, 0, "it is due already");
     let first = due().await;
-    assert_eq!(first.iter().flat_map(|claim| &claim.tenant).map(|tenant| tenant.as_str()).collect::<Vec<_>>(), ["harbour"]);
+    assert_eq!(
+        first.iter().flat_map(|claim| &claim.tenant).map(|tenant| tenant.as_str()).collect::<Vec<_>>(),
+        ["harbour"]
+    );
     assert_eq!(retried(Scope::All).await, 2, "what is being tried is left to whoever tries it");
     assert_eq!(due().await.len(), 2);
     assert_eq!(settled(site, &first[0], CleanupOutcome::Gone, at).await, Settled { done: 1, ..NOTHING });

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use wharfinger_backends::catalog::{
-    ChunkRow, Claimable, EndBy, Ended, Ending, LOST_LEASES_MAX, Output, Scope, StageClaim, StageEnd, StageJob, TextPart,
+    ChunkRow, Claimable, EndBy, Ended, Ending, LOST_LEASES_MAX, Output, Scope, StageClaim, StageEnd,
+    StageJob, TextPart,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
@@ -142,7 +143,9 @@ pub(super) async fn a_lost_lease_ends_no_stage(site: &Site) {
         let lease = (old.job.id, old.job.token);
         let key = ObjectKey::text_part(&file.key, old.job.id, old.job.token, 0);
         let chunk = ChunkRow { ordinal: 0, text: "late".into(), start: 0, end: 4 };
-        assert!(!site.catalog.add_derived_objects(lease, file.id, vec![key], lost_at).await.expect("answered"));
+        assert!(
+            !site.catalog.add_derived_objects(lease, file.id, vec![key], lost_at).await.expect("answered")
+        );
         assert!(!site.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
         assert_eq!(site.catalog.held_stage(old.job.id, old.job.token).await.expect("read"), None);
         assert_eq!(site.dump().await, before);
@@ -219,7 +222,10 @@ pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(site: &Site) {
     let letters = site.catalog.dead_letters(&scope, None, 10).await.expect("read");
     let [letter] = letters.as_slice() else { panic!("one letter, not {letters:?}") };
     assert_eq!((letter.file, letter.stage, letter.attempts), (file.id, Stage::Scan, 3));
-    assert_eq!((letter.reason.as_str(), letter.last_error.as_deref()), ("attempts used up", Some("hiccup 3")));
+    assert_eq!(
+        (letter.reason.as_str(), letter.last_error.as_deref()),
+        ("attempts used up", Some("hiccup 3"))
+    );
     let others = Scope::User(tenant("harbour"), user("ben"));
     assert_eq!(site.catalog.dead_letters(&others, None, 10).await.expect("read"), []);
     assert_eq!(site.catalog.dead_letter(&others, letter.job).await.expect("read"), None);
