@@ -55,7 +55,7 @@ fn make() -> Result<PathBuf, Error> {
         fs::remove_dir_all(&folder).map_err(at("removing", &folder))?;
     }
     create_readable(&folder)?;
-    let mut python = Command::new("python3");
+    let mut python = Command::new(python_packages::python());
     python.arg("-c").arg(MAKE).arg(&folder).env("PYTHONPATH", modules);
     for (name, tool) in [("PANDOC", pandoc), ("QPDF", qpdf)] {
         python.env(name, tool.program);

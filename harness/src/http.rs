@@ -6,8 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::packages::require;
-use crate::{Error, command};
+use crate::{Error, command, python_packages};
 
 const SCRIPT: &str = include_str!("signed_request.py");
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,9 +42,19 @@ pub(crate) struct Signer<'a> {
 
 /// Sends a signed request to the URL, which is percent-encoded already.
 pub(crate) fn signed(signer: &Signer<'_>, method: &str, url: &str, body: &[u8]) -> Result<Answer, Error> {
-    require("python3", &["python3"])?;
-    let mut python = Command::new("python3");
-    python.args(["-c", SCRIPT, signer.scheme, method, url, signer.name, signer.secret, signer.region]);
+    let mut python = Command::new(python_packages::python());
+    python.args([
+        "-I",
+        "-S",
+        "-c",
+        SCRIPT,
+        signer.scheme,
+        method,
+        url,
+        signer.name,
+        signer.secret,
+        signer.region,
+    ]);
     let doing = || format!("{method} {url} by a script of python3's");
     let mut child = python
         .stdin(Stdio::piped())

@@ -20,6 +20,7 @@ mod python_packages;
 pub mod rabbitmq;
 pub mod radosgw;
 pub mod redis;
+pub mod schemathesis;
 mod server;
 mod sharing;
 mod store_address;

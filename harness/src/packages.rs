@@ -227,7 +227,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// The folder for all that we unpack. It survives reboots, and belongs to one user.
-pub(crate) fn cache() -> Result<PathBuf, Error> {
+pub fn cache() -> Result<PathBuf, Error> {
     let uid = effective_uid()?;
     let cache = PathBuf::from(format!("/var/tmp/wharfinger-services-{uid}"));
     create_readable(&cache)?;

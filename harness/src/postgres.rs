@@ -257,6 +257,11 @@ impl Postgres {
         set("max_connections", "300");
         set("max_prepared_transactions", "0");
         set("fsync", if ours.options.fsync { "on" } else { "off" });
+        if !ours.options.fsync {
+            // Hundreds of databases live here for minutes: looking after each costs more than it helps.
+            set("autovacuum", "off");
+            set("full_page_writes", "off");
+        }
         // In files of the data folder, which go with it; a killed server leaves /dev/shm littered.
         set("dynamic_shared_memory_type", "mmap");
         postgres.arg("-D").arg(folder.join("data"));

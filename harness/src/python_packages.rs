@@ -4,15 +4,26 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::packages::{COMPLETE, at, cache, create_readable, lock, require};
 use crate::{Error, command};
 
+/// The interpreter itself. `python3` may be a script that looks for it at every call, which takes longer than a request.
+pub(crate) fn python() -> &'static str {
+    static PYTHON: OnceLock<String> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let asked = require("python3", &["python3"]).and_then(|()| {
+            command::run(Command::new("python3").args(["-c", "import sys; print(sys.executable)"]))
+        });
+        asked.map_or_else(|_| "python3".to_owned(), |path| path.trim().to_owned())
+    })
+}
+
 /// Installs the packages, each with the versions it may have, and returns the folder that Python is
 /// to look for them in. What was installed before is not fetched again.
 pub(crate) fn install(name: &str, packages: &[&str]) -> Result<PathBuf, Error> {
-    require("python3", &["python3"])?;
-    if command::run(Command::new("python3").args(["-m", "pip", "--version"])).is_err() {
+    if command::run(Command::new(python()).args(["-m", "pip", "--version"])).is_err() {
         require("pip3", &["python3-pip"])?;
     }
     let cache = cache()?;
@@ -30,7 +41,7 @@ pub(crate) fn install(name: &str, packages: &[&str]) -> Result<PathBuf, Error> {
     }
     create_readable(&folder)?;
     command::run(
-        Command::new("python3")
+        Command::new(python())
             .args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"])
             .arg("--target")
             .arg(&folder)

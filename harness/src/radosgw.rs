@@ -20,6 +20,9 @@ use crate::{Error, command};
 /// [`shared`] attaches to rather than starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_S3";
 
+/// Names the configuration of that server's cluster, for those who need more keys.
+pub const CONFIGURATION_VARIABLE: &str = "WHARFINGER_TEST_S3_CONFIGURATION";
+
 /// The gateway takes any region for its own; this is the one that clients need not be told.
 const REGION: &str = "us-east-1";
 const OWNER: &str = "owner";
@@ -86,7 +89,8 @@ impl Kind for Gateway {
         let keys = Credentials::random();
         let address = StoreAddress::local(free_port()?, &keys.access_key, &keys.secret_key);
         let kind = Self { cluster, binaries };
-        kind.admin(&["user", "create", "--uid", OWNER, "--display-name", OWNER], &keys)?;
+        let create = ["user", "create", "--uid", OWNER, "--display-name", OWNER];
+        admin(&kind.binaries, &kind.cluster.configuration(), &create, &keys)?;
         Ok(Prepared { address, ours: Ours { server, kind } })
     }
 
@@ -101,17 +105,22 @@ impl Kind for Gateway {
     }
 }
 
-impl Gateway {
-    /// Runs radosgw-admin, which reaches past the gateway into the cluster.
-    fn admin(&self, arguments: &[&str], keys: &Credentials) -> Result<(), Error> {
-        let mut admin = self.cluster.command(&self.binaries, "radosgw-admin");
-        // Without limits it would wait for ever for an OSD that has failed to start.
-        admin
-            .args(["--name", "client.rgw", "--rados_mon_op_timeout=30", "--rados_osd_op_timeout=30"])
-            .args(arguments)
-            .args(["--access-key", &keys.access_key, "--secret-key", &keys.secret_key]);
-        command::run(&mut admin).map(drop)
-    }
+/// Runs radosgw-admin, which reaches past the gateway into the cluster.
+fn admin(
+    binaries: &Binaries,
+    configuration: &Path,
+    arguments: &[&str],
+    keys: &Credentials,
+) -> Result<(), Error> {
+    let mut admin = binaries.command("radosgw-admin");
+    // Without limits it would wait for ever for an OSD that has failed to start.
+    admin
+        .arg("--conf")
+        .arg(configuration)
+        .args(["--name", "client.rgw", "--rados_mon_op_timeout=30", "--rados_osd_op_timeout=30"])
+        .args(arguments)
+        .args(["--access-key", &keys.access_key, "--secret-key", &keys.secret_key]);
+    command::run(&mut admin).map(drop)
 }
 
 impl Radosgw {
@@ -166,18 +175,31 @@ impl Radosgw {
         http::signed(&signer, method, &format!("{}{path}", self.endpoint()), body)
     }
 
-    /// Makes keys that may do less than the owner's. Only on a server of the caller's process.
+    /// The value of [`CONFIGURATION_VARIABLE`] with which other processes can add keys; none where the server is not
+    /// ours.
+    pub fn configuration(&self) -> Option<String> {
+        Some(self.ours.as_ref()?.kind.cluster.configuration().display().to_string())
+    }
+
+    /// Makes keys that may do less than the owner's.
     pub fn add_keys(&self, rights: Rights) -> Result<Credentials, Error> {
-        let Ours { kind: gateway, .. } = self.ours.as_ref().ok_or_else(Error::not_ours)?;
+        let binaries = Binaries::find_or_unpack()?;
+        let configuration = self
+            .configuration()
+            .or_else(|| std::env::var(CONFIGURATION_VARIABLE).ok())
+            .ok_or_else(Error::not_ours)?;
+        let admin = |arguments: &[&str], keys: &Credentials| {
+            admin(&binaries, Path::new(&configuration), arguments, keys)
+        };
         let keys = Credentials::random();
         let name = keys.access_key.to_lowercase();
         let second = format!("{OWNER}:{name}");
         let subuser =
             ["subuser", "create", "--uid", OWNER, "--subuser", &second, "--key-type", "s3", "--access"];
         match rights {
-            Rights::ReadOnly => gateway.admin(&[&subuser[..], &["read"]].concat(), &keys)?,
-            Rights::WriteOnly => gateway.admin(&[&subuser[..], &["write"]].concat(), &keys)?,
-            Rights::WithoutDelete => gateway.admin(
+            Rights::ReadOnly => admin(&[&subuser[..], &["read"]].concat(), &keys)?,
+            Rights::WriteOnly => admin(&[&subuser[..], &["write"]].concat(), &keys)?,
+            Rights::WithoutDelete => admin(
                 &["user", "create", "--uid", &name, "--display-name", &name, "--op-mask", "read, write"],
                 &keys,
             )?,

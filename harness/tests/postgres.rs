@@ -47,10 +47,12 @@ fn a_failed_statement_is_an_error_that_says_why() {
 
 #[test]
 fn commits_are_durable_unless_asked_otherwise() {
-    let postgres = Postgres::start_with(Options { fsync: false, ..Options::default() }).expect("started");
-    let fsync = |postgres: &Postgres| postgres.psql(&postgres.admin_url(), "SHOW fsync");
-    assert_eq!(fsync(&postgres).expect("shown"), "off");
-    assert_eq!(fsync(shared()).expect("shown"), "on");
+    let fsync = |options: Options| {
+        let postgres = Postgres::start_with(options).expect("started");
+        postgres.psql(&postgres.admin_url(), "SHOW fsync").expect("shown")
+    };
+    assert_eq!(fsync(Options { fsync: false, ..Options::default() }), "off");
+    assert_eq!(fsync(Options::default()), "on");
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl Cluster {
         command
     }
 
-    fn configuration(&self) -> PathBuf {
+    pub(crate) fn configuration(&self) -> PathBuf {
         self.monitor.folder().join("ceph.conf")
     }
 

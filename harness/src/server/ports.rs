@@ -5,8 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 
 use super::random;
-use crate::Error;
-use crate::account::effective_uid;
+use crate::{Error, packages};
 
 const TRIES_FOR_A_PORT: usize = 3;
 
@@ -41,9 +40,10 @@ pub fn free_address() -> String {
 /// its name, which ends with us.
 fn claim(port: u16) -> bool {
     static OURS: Mutex<Vec<File>> = Mutex::new(Vec::new());
-    // A folder for each user: two who meet have the same chance of it as with anybody else's program.
-    let user = effective_uid().unwrap_or_default();
-    let folder = std::env::temp_dir().join(format!("wharfinger-ports-{user}"));
+    // A folder for each user: two who meet have the same chance of it as with anybody else's program. Not among the
+    // temporary files, which each run may have elsewhere.
+    let Ok(cache) = packages::cache() else { return false };
+    let folder = cache.join("ports");
     let _ = fs::create_dir_all(&folder);
     let Ok(file) = File::create(folder.join(port.to_string())) else { return false };
     // Locked before it is tried, for trying takes it for a moment from a server that is down.

@@ -1,0 +1,14 @@
+//! What tests need besides servers, fetched while the tests are compiled.
+
+use harness::promtool::Promtool;
+
+use super::Outcome;
+
+/// Installs what is missing.
+pub fn prepare() -> Outcome {
+    harness::browser::ready();
+    harness::documents::folder();
+    Promtool::find_or_unpack()?;
+    harness::schemathesis::install()?;
+    Ok(())
+}
