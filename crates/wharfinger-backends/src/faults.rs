@@ -2,8 +2,8 @@
 //! it; a plan says at which call what goes wrong. Without a plan it costs one comparison.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -22,6 +22,40 @@ pub enum Fault {
 
 impl Fault {
     pub const ALL: [Fault; 4] = [Fault::Fail, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter];
+
+    /// The faults at this call that no fault at another call stands for.
+    ///
+    /// A call that leaves nothing behind can only fail: a crash there leaves what a crash after the last lasting call
+    /// leaves. A crash before a lasting call is a crash after the one before it.
+    pub fn distinct_at(call: &'static str) -> &'static [Fault] {
+        if leaves_nothing(call) {
+            &[Fault::Fail]
+        } else {
+            &[Fault::Fail, Fault::LoseAnswer, Fault::CrashAfter]
+        }
+    }
+}
+
+/// Statements of a transaction that its commit decides about.
+fn is_inside_transaction(call: &str) -> bool {
+    matches!(call, "statement" | "query")
+}
+
+/// Whether the world is the same before and after the call. Calls that are not listed get every fault.
+fn leaves_nothing(call: &str) -> bool {
+    let reads = [
+        "connect",
+        "begin",
+        "rollback",
+        "head",
+        "get",
+        "list",
+        "list derived",
+        "list parts",
+        "sign put",
+        "sign get",
+    ];
+    is_inside_transaction(call) || reads.contains(&call)
 }
 
 /// What a call answers that was hit.
@@ -34,8 +68,10 @@ pub struct Injected {
 /// Which calls go wrong.
 #[derive(Debug)]
 enum When {
-    /// The one with this number, counted from 1.
-    Nth(u64),
+    /// The one with this number, counted from 1. It can be changed.
+    Nth(AtomicU64),
+    /// The same, where statements inside a transaction are not counted.
+    NthBorder(u64),
     /// Of the calls of one name each whose number this divides.
     Each(&'static str, u64),
     /// None; but the first of this name waits to be let on.
@@ -52,9 +88,18 @@ struct Gate {
 struct Plan {
     calls: AtomicU64,
     when: When,
-    fault: Fault,
+    aim: Mutex<Aim>,
     dead: AtomicBool,
     held: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Aim {
+    fault: Fault,
+    /// The first call that went wrong.
+    hit: Option<&'static str>,
+    /// The last write that was begun.
+    write: Option<&'static str>,
 }
 
 impl Plan {
@@ -62,10 +107,15 @@ impl Plan {
     fn is_hit(&self, call: &'static str) -> bool {
         let count = || self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         match &self.when {
-            When::Nth(at) => count() == *at,
+            When::Nth(at) => count() == at.load(Ordering::SeqCst),
+            When::NthBorder(at) => !is_inside_transaction(call) && count() == *at,
             When::Each(name, nth) => *name == call && count() % nth == 0,
             When::Waits(..) => false,
         }
+    }
+
+    fn aim(&self) -> MutexGuard<'_, Aim> {
+        self.aim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn wait(&self, call: &'static str) {
@@ -89,7 +139,24 @@ impl Faults {
 
     /// Goes wrong at call number `at`, counted from 1.
     pub fn at(at: u64, fault: Fault) -> Faults {
-        Faults::planned(When::Nth(at), fault)
+        Faults::planned(When::Nth(AtomicU64::new(at)), fault)
+    }
+
+    /// For a plan made by [`Faults::at`]: counts from 1 again, and goes wrong at this call. A process that died lives
+    /// again.
+    pub fn aim_at(&self, at: u64, fault: Fault) {
+        let Some(plan) = &self.0 else { return };
+        if let When::Nth(planned) = &plan.when {
+            planned.store(at, Ordering::SeqCst);
+        }
+        *plan.aim() = Aim { fault, hit: None, write: None };
+        plan.calls.store(0, Ordering::SeqCst);
+        plan.dead.store(false, Ordering::SeqCst);
+    }
+
+    /// The same, where statements inside a transaction are not counted: the conformance suite hits each of those.
+    pub fn at_border(at: u64, fault: Fault) -> Faults {
+        Faults::planned(When::NthBorder(at), fault)
     }
 
     /// Of the calls of this name every `nth` fails, for ever.
@@ -119,7 +186,7 @@ impl Faults {
         Faults(Some(Arc::new(Plan {
             calls: AtomicU64::new(0),
             when,
-            fault,
+            aim: Mutex::new(Aim { fault, hit: None, write: None }),
             dead: AtomicBool::new(false),
             held: AtomicBool::new(false),
         })))
@@ -142,6 +209,23 @@ impl Faults {
         }
     }
 
+    /// The first call that went wrong.
+    pub fn hit(&self) -> Option<&'static str> {
+        self.0.as_ref().and_then(|plan| plan.aim().hit)
+    }
+
+    /// Called with the type of each write of the catalog when it begins.
+    pub(crate) fn begins<W>(&self) {
+        if let Some(plan) = &self.0 {
+            plan.aim().write = Some(std::any::type_name::<W>());
+        }
+    }
+
+    /// The type of the last write of the catalog that was begun.
+    pub fn last_write(&self) -> Option<&'static str> {
+        self.0.as_ref().and_then(|plan| plan.aim().write)
+    }
+
     pub fn calls(&self) -> u64 {
         self.0.as_ref().map_or(0, |plan| plan.calls.load(Ordering::SeqCst))
     }
@@ -162,7 +246,12 @@ impl Faults {
         if !plan.is_hit(call) {
             return work.await;
         }
-        match plan.fault {
+        let fault = {
+            let mut aim = plan.aim();
+            aim.hit.get_or_insert(call);
+            aim.fault
+        };
+        match fault {
             Fault::Fail => hit,
             Fault::LoseAnswer => {
                 let _ = work.await;

@@ -322,6 +322,7 @@ impl Catalog {
         if self.reads_only {
             return Err(CatalogError::Corrupt("a dry run was about to write".into()));
         }
+        self.faults.begins::<W>();
         match self.fence.clone() {
             Some(fence) => self.write_through(Fenced { fence, verb }).await,
             None => self.write_through(verb).await,

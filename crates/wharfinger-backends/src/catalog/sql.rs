@@ -166,19 +166,34 @@ impl Tx<'_> {
 
     /// Runs a statement and answers how many rows it changed.
     pub(super) async fn run(&mut self, sql: &'static str, args: Vec<Arg>) -> Result<u64, CatalogError> {
-        self.run_sql(Text::Fixed(sql), args, true).await
+        self.run_sql("statement", Text::Fixed(sql), args, true).await
     }
 
-    /// The same for a text that was put together: of few shapes, or with a list in it whose length varies.
+    /// A statement that begins or ends a transaction, which faults know by a name of its own.
+    pub(super) async fn control(
+        &mut self,
+        call: &'static str,
+        sql: &'static str,
+    ) -> Result<(), CatalogError> {
+        self.run_sql(call, Text::Fixed(sql), Vec::new(), true).await.map(drop)
+    }
+
+    /// A statement whose text was put together: of few shapes, or with a list in it whose length varies.
     pub(super) async fn run_built(&mut self, sql: String, args: Vec<Arg>) -> Result<u64, CatalogError> {
         let persistent = is_worth_keeping(&args);
-        self.run_sql(Text::Built(sql), args, persistent).await
+        self.run_sql("statement", Text::Built(sql), args, persistent).await
     }
 
-    async fn run_sql(&mut self, text: Text, args: Vec<Arg>, persistent: bool) -> Result<u64, CatalogError> {
+    async fn run_sql(
+        &mut self,
+        call: &'static str,
+        text: Text,
+        args: Vec<Arg>,
+        persistent: bool,
+    ) -> Result<u64, CatalogError> {
         let link = &mut self.link;
         self.faults
-            .around("statement", async move {
+            .around(call, async move {
                 Ok(match link {
                     Link::Sqlite(c) => bound!(Sqlite, text.numbered(), args, persistent)
                         .execute(&mut **c)

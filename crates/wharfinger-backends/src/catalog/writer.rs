@@ -157,27 +157,32 @@ async fn write_batch(
     batch: &mut [Box<dyn Waiting>],
     faults: &Faults,
 ) -> Result<(), String> {
-    control(connection, faults, "BEGIN IMMEDIATE").await?;
+    control(connection, faults, "begin", "BEGIN IMMEDIATE").await?;
     if let [only] = batch {
         let keep = only.run(&mut Tx { link: Link::Sqlite(&mut *connection), faults }).await;
-        return control(connection, faults, if keep { "COMMIT" } else { "ROLLBACK" }).await;
+        return if keep {
+            control(connection, faults, "commit", "COMMIT").await
+        } else {
+            control(connection, faults, "rollback", "ROLLBACK").await
+        };
     }
     for verb in batch.iter_mut() {
-        control(connection, faults, "SAVEPOINT verb").await?;
+        control(connection, faults, "statement", "SAVEPOINT verb").await?;
         let keep = verb.run(&mut Tx { link: Link::Sqlite(&mut *connection), faults }).await;
         if !keep {
-            control(connection, faults, "ROLLBACK TO verb").await?;
+            control(connection, faults, "statement", "ROLLBACK TO verb").await?;
         }
-        control(connection, faults, "RELEASE verb").await?;
+        control(connection, faults, "statement", "RELEASE verb").await?;
     }
-    control(connection, faults, "COMMIT").await
+    control(connection, faults, "commit", "COMMIT").await
 }
 
 async fn control(
     connection: &mut SqliteConnection,
     faults: &Faults,
+    call: &'static str,
     sql: &'static str,
 ) -> Result<(), String> {
     let mut tx = Tx { link: Link::Sqlite(connection), faults };
-    tx.run(sql, Vec::new()).await.map(|_| ()).map_err(|error| format!("{sql}: {error}"))
+    tx.control(call, sql).await.map_err(|error| format!("{sql}: {error}"))
 }

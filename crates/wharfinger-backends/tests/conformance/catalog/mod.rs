@@ -9,6 +9,7 @@ mod committing;
 mod copying_vectors;
 mod diagnosing;
 mod ending;
+mod every_write;
 mod failing_jobs;
 mod faults;
 mod figures;
@@ -85,6 +86,8 @@ macro_rules! cases_with_pgvector {
 }
 
 cases_with_pgvector! {
+    every_write:
+        no_write_of_pgvector_is_made_in_part;
     searching:
         candidates_are_ready_and_of_the_scope
         the_best_are_among_the_candidates
@@ -252,6 +255,7 @@ cases! {
     stages:
         a_file_goes_through_its_stages_with_one_job
         a_lost_lease_ends_no_stage
+        a_stage_of_a_file_that_changed_ends_nothing
         each_of_a_batch_of_stages_has_an_outcome_of_its_own
         attempts_are_used_up_and_the_letter_is_dead
         who_is_put_off_spends_no_attempt
@@ -324,15 +328,10 @@ cases! {
         sums_do_not_go_below_zero
         a_leased_job_has_an_end
         a_version_is_told_once;
+    every_write:
+        no_write_is_made_in_part
+        no_migration_is_made_in_part;
     faults:
         a_fault_never_halves_a_registration
-        a_fault_never_halves_a_confirm
-        a_fault_never_halves_a_delete
-        a_fault_never_halves_a_reclaim
-        a_fault_never_halves_a_batch
-        a_fault_never_halves_the_claim_of_cleanups
-        a_fault_never_halves_the_settling_of_cleanups
-        a_fault_never_halves_the_completion_of_jobs
-        a_fault_never_halves_a_recovery
         a_read_that_fails_is_not_an_empty_answer;
 }

@@ -1,6 +1,6 @@
 //! A database for each case: handles on it, and raw SQL to look behind the catalog's back and to damage it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 
 use harness::postgres::Postgres;
@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _};
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Dialect, Tells};
@@ -23,6 +23,8 @@ pub(super) struct Site {
     url: CatalogUrl,
     folder: TempDir,
     server: Option<&'static Postgres>,
+    /// Dumps share one connection: opening one takes longer than a dump.
+    dumping: Mutex<Option<Raw>>,
 }
 
 /// Every row of every table as text, in order.
@@ -77,12 +79,16 @@ fn empty_postgres() -> String {
 }
 
 impl Site {
+    fn of(catalog: Catalog, url: CatalogUrl, folder: TempDir, server: Option<&'static Postgres>) -> Site {
+        Site { catalog, url, folder, server, dumping: Mutex::new(None) }
+    }
+
     pub(super) async fn sqlite() -> Site {
         let folder = TempDir::new().expect("a temporary folder");
         let url = CatalogUrl::Sqlite(folder.path().join("catalog.sqlite"));
         let catalog = open(&url, Faults::none()).await;
         catalog.migrate(NOW).await.expect("migrated");
-        Site { catalog, url, folder, server: None }
+        Site::of(catalog, url, folder, None)
     }
 
     pub(super) async fn postgres() -> Site {
@@ -91,7 +97,7 @@ impl Site {
         let server = harness::postgres::shared();
         let url = CatalogUrl::Postgres(server.create_database_from(template));
         let catalog = open(&url, Faults::none()).await;
-        Site { catalog, url, folder, server: Some(server) }
+        Site::of(catalog, url, folder, Some(server))
     }
 
     /// A PostgreSQL whose administrator has created the extension.
@@ -111,7 +117,7 @@ impl Site {
         let catalog = open(&url, Faults::none()).await;
         catalog.migrate(NOW).await.expect("migrated");
         assert!(!catalog.has_pgvector());
-        Site { catalog, url, folder, server: Some(server) }
+        Site::of(catalog, url, folder, Some(server))
     }
 
     /// A handle of a process that signs in under another name.
@@ -144,7 +150,12 @@ impl Site {
 
     /// The same of a process that tells everybody.
     pub(super) async fn telling(&self) -> Catalog {
-        open_with(&self.url, Faults::none(), false, Tells { webhook: true, slack: true, archive: true }).await
+        self.telling_with(Faults::none(), false).await
+    }
+
+    pub(super) async fn telling_with(&self, faults: Faults, beside_redis: bool) -> Catalog {
+        let tells = Tells { webhook: true, slack: true, archive: true };
+        open_with(&self.url, faults, beside_redis, tells).await
     }
 
     /// The same of one that tells everybody but the archive.
@@ -181,24 +192,12 @@ impl Site {
     }
 
     pub(super) async fn dump(&self) -> Dump {
-        let mut raw = Raw::connect(&self.url).await;
-        let mut dump = Dump::new();
-        for table in raw.texts(raw.tables_query()).await {
-            let query = match &raw {
-                Raw::Postgres(_) => format!("SELECT t::text FROM {table} t"),
-                Raw::Sqlite(_) => {
-                    let columns =
-                        raw.texts(&format!("SELECT quote(name) FROM pragma_table_info('{table}')")).await;
-                    let columns: Vec<String> =
-                        columns.iter().map(|name| format!("quote({})", name.trim_matches('\''))).collect();
-                    format!("SELECT {} FROM {table}", columns.join(" || ',' || "))
-                }
-            };
-            let mut rows = raw.texts(&query).await;
-            rows.sort();
-            dump.insert(table, rows);
-        }
-        dump
+        let mut dumping = self.dumping.lock().await;
+        let raw = match dumping.take() {
+            Some(raw) => raw,
+            None => Raw::connect(&self.url).await,
+        };
+        dumping.insert(raw).dump().await
     }
 
     /// Ends the case's database; a failed case leaves it to whoever wants to look.
@@ -215,6 +214,10 @@ impl Site {
     }
 }
 
+pub(super) async fn dump_at(url: &CatalogUrl) -> Dump {
+    Raw::connect(url).await.dump().await
+}
+
 pub(super) async fn texts_at(url: &CatalogUrl, query: &str) -> Vec<String> {
     Raw::connect(url).await.texts(query).await
 }
@@ -224,8 +227,9 @@ pub(super) fn difference(before: &Dump, after: &Dump) -> Difference {
         let others = right.get(table).map_or(&[][..], Vec::as_slice);
         left.get(table).map_or(0, |rows| rows.iter().filter(|row| !others.contains(row)).count())
     };
-    before
-        .keys()
+    let tables: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    tables
+        .into_iter()
         .map(|table| (table.clone(), (rows_not_in(before, after, table), rows_not_in(after, before, table))))
         .filter(|(_, moved)| *moved != (0, 0))
         .collect()
@@ -264,13 +268,37 @@ impl Raw {
         }
     }
 
-    fn tables_query(&self) -> &'static str {
-        match self {
-            Raw::Sqlite(_) => "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name",
-            Raw::Postgres(_) => {
-                "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename"
+    /// The name of each table with an expression that shows a row of it as text.
+    async fn tables(&mut self) -> Vec<(String, String)> {
+        let query = match self {
+            Raw::Sqlite(_) => {
+                "SELECT t.name || ' ' || group_concat('quote(\"' || c.name || '\")', ' || '','' || ') \
+                 FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table' GROUP BY t.name"
             }
+            Raw::Postgres(_) => "SELECT tablename || ' r::text' FROM pg_tables WHERE schemaname = 'public'",
+        };
+        let split = |line: String| {
+            let (table, row) = line.split_once(' ').expect("a name and an expression");
+            (table.to_owned(), row.to_owned())
+        };
+        self.texts(query).await.into_iter().map(split).collect()
+    }
+
+    /// One statement reads all tables.
+    async fn dump(&mut self) -> Dump {
+        let tables = self.tables().await;
+        let selects: Vec<String> =
+            tables.iter().map(|(table, row)| format!("SELECT '{table} ' || {row} FROM {table} r")).collect();
+        let mut dump: Dump = tables.into_iter().map(|(table, _)| (table, Vec::new())).collect();
+        if dump.is_empty() {
+            return dump;
         }
+        for line in self.texts(&selects.join(" UNION ALL ")).await {
+            let (table, row) = line.split_once(' ').expect("a name and a row");
+            dump.get_mut(table).expect("a table of the list").push(row.to_owned());
+        }
+        dump.values_mut().for_each(|rows| rows.sort());
+        dump
     }
 
     async fn run(&mut self, statement: &str) -> Result<u64, sqlx::Error> {
@@ -284,8 +312,10 @@ impl Raw {
     async fn texts(&mut self, query: &str) -> Vec<String> {
         let safe = AssertSqlSafe(query.to_owned());
         let texts = match self {
-            Raw::Sqlite(connection) => sqlx::query_scalar(safe).fetch_all(connection).await,
-            Raw::Postgres(connection) => sqlx::query_scalar(safe).fetch_all(connection).await,
+            Raw::Sqlite(connection) => sqlx::query_scalar(safe).persistent(false).fetch_all(connection).await,
+            Raw::Postgres(connection) => {
+                sqlx::query_scalar(safe).persistent(false).fetch_all(connection).await
+            }
         };
         texts.expect(query)
     }

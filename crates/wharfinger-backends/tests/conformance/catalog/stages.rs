@@ -120,6 +120,17 @@ pub(super) async fn a_file_goes_through_its_stages_with_one_job(site: &Site) {
 }
 
 /// I8: whoever lost the lease changes nothing, whatever they say.
+/// Somebody changed the file while the stage was at work: what was made of the file as it was is not taken.
+pub(super) async fn a_stage_of_a_file_that_changed_ends_nothing(site: &Site) {
+    let file = queued(site, &[Stage::Scan]).await;
+    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+    let changed = committed(&site.catalog, file::repin(&held.file, pin(), LATER)).await;
+    let before = site.dump().await;
+    assert_eq!(ended(site, &held, done(), LATER).await, Ended::LeaseLost);
+    assert_eq!(site.dump().await, before);
+    assert_eq!(site.catalog.file(file.id).await.expect("read"), Some(changed));
+}
+
 pub(super) async fn a_lost_lease_ends_no_stage(site: &Site) {
     let file = queued(site, &[Stage::Extract]).await;
     let old = claimed(site, Stage::Extract, NOW + SECOND).await;
