@@ -11,13 +11,16 @@ use super::output::line;
 use super::{Failure, failed, serve, token};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, Values};
-use crate::demo::{self, Client, Crew, Wharf};
+use crate::demo::{self, Client, Crew, Speed, Wharf};
 
 #[derive(Args)]
 pub(super) struct Arguments {
     /// The address to listen on (WHARFINGER_LISTEN)
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// How many times faster than usual, 1 to 5: at 1 the traffic lasts two minutes
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
+    speed: u32,
     /// End with the traffic, instead of serving on until Ctrl-C
     #[arg(long)]
     and_stop: bool,
@@ -31,7 +34,7 @@ const START_PAUSE: Duration = Duration::from_millis(100);
 const END_TRIES: u32 = 50;
 const END_PAUSE: Duration = Duration::from_millis(100);
 /// What was broken last heals by then.
-const AFTERMATH: Duration = Duration::from_secs(30);
+const AFTERMATH_TURNS: u32 = 30;
 
 pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failure> {
     if flags.config.is_some() || flags.overrides.iter().any(|(name, _)| *name != "WHARFINGER_DATA_DIR") {
@@ -43,7 +46,8 @@ pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failur
     let folder = Folder::make(asked.map(|(_, dir)| Path::new(dir)))?;
     let (blobs, events) = (folder.path.join("blobs"), folder.path.join("events"));
     std::fs::create_dir_all(&events).map_err(failed)?;
-    let mut overrides: Vec<_> = demo::SETTINGS.map(|(name, value)| (name, value.to_owned())).into();
+    let speed = Speed(arguments.speed);
+    let mut overrides = speed.settings();
     overrides.push(("WHARFINGER_DATA_DIR", folder.path.display().to_string()));
     overrides.push(("INGEST_BLOB_URL", format!("file:{}", events.display())));
     overrides.extend(arguments.listen.map(|listen| ("WHARFINGER_LISTEN", listen)));
@@ -55,7 +59,7 @@ pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failur
     let wharf = Wharf { url: format!("http://{}", settings.listen), blobs, events };
     let stop = CancellationToken::new();
     let serving = serve::run_until(settings.clone(), stop.clone());
-    let playing = play(&settings, wharf, stop, arguments.and_stop);
+    let playing = play(&settings, wharf, speed, stop, arguments.and_stop);
     // Whoever ends first: a server that could not start, or one that was told to stop.
     tokio::select! {
         served = serving => served,
@@ -102,6 +106,7 @@ impl Drop for Folder {
 async fn play(
     settings: &Settings,
     wharf: Wharf,
+    speed: Speed,
     stop: CancellationToken,
     and_stop: bool,
 ) -> Result<(), Failure> {
@@ -131,10 +136,10 @@ async fn play(
     line("");
     line(format!("  {}/#token={}", wharf.url, mint("default", "local", "operator")?));
     line("");
-    demo::run(&wharf, &crew, &|second, said| line(format!("{:02}:{:02}  {said}", second / 60, second % 60)))
-        .await;
+    let say = |second: u64, said: &str| line(format!("{:02}:{:02}  {said}", second / 60, second % 60));
+    demo::run(&wharf, &crew, speed, &say).await;
     line("02:00  that was the traffic; what is still broken heals now");
-    tokio::time::sleep(AFTERMATH).await;
+    tokio::time::sleep(speed.turn() * AFTERMATH_TURNS).await;
     for said in summary(&crew.operator).await {
         line(format!("       {said}"));
     }

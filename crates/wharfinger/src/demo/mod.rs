@@ -13,34 +13,63 @@ use std::time::Duration;
 pub use client::{Client, Crew};
 pub use traffic::run;
 
-/// How long it goes on.
-pub const TRAFFIC: Duration = Duration::from_secs(120);
+/// How many turns it has. At the usual speed each takes a second.
+const TURNS: u64 = 120;
 
-/// What is months elsewhere is seconds here.
-pub const SETTINGS: [(&str, &str); 28] = [
-    ("UPLOAD_WINDOW_MS", "12000"),
-    ("UPLOAD_GRACE_MS", "3000"),
-    ("UPLOAD_WINDOW_SCHEDULE", "*/5 * * * * *"),
-    ("STUCK_FILE_THRESHOLD_MS", "8000"),
-    ("STUCK_RECOVERY_SCHEDULE", "*/10 * * * * *"),
+/// How many times faster than usual everything happens.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed(pub u32);
+
+impl Speed {
+    pub fn turn(self) -> Duration {
+        Duration::from_secs(1) / self.0
+    }
+
+    /// What is months elsewhere is seconds here.
+    pub fn settings(self) -> Vec<(&'static str, String)> {
+        let faster = |milliseconds: u32| (milliseconds / self.0).to_string();
+        let durations = DURATIONS.map(|(name, milliseconds)| (name, faster(milliseconds)));
+        let schedules = SCHEDULES.map(|(name, seconds)| {
+            let seconds = (seconds / self.0).max(1);
+            (name, format!("*/{seconds} * * * * *"))
+        });
+        let fixed = FIXED.map(|(name, value)| (name, value.to_owned()));
+        durations.into_iter().chain(schedules).chain(fixed).collect()
+    }
+}
+
+/// In milliseconds.
+const DURATIONS: [(&str, u32); 9] = [
+    ("UPLOAD_WINDOW_MS", 12_000),
+    ("UPLOAD_GRACE_MS", 3_000),
+    ("STUCK_FILE_THRESHOLD_MS", 8_000),
+    ("ABANDONED_UPLOAD_THRESHOLD_MS", 10_000),
+    ("ORPHAN_BLOB_GRACE_MS", 10_000),
+    ("BATCH_TIMEOUT_MS", 20_000),
+    ("FAILED_FILE_RETENTION_MS", 75_000),
+    ("FAILED_FILE_WARNING_MS", 30_000),
+    ("JOB_LEASE_MS", 5_000),
+];
+
+/// Seconds from one run to the next.
+const SCHEDULES: [(&str, u32); 6] = [
+    ("UPLOAD_WINDOW_SCHEDULE", 5),
+    ("STUCK_RECOVERY_SCHEDULE", 10),
+    ("ORPHAN_CLEANUP_SCHEDULE", 15),
+    ("BATCH_TIMEOUT_SCHEDULE", 10),
+    ("CLEANUP_SWEEP_SCHEDULE", 5),
+    ("QUOTA_SYNC_SCHEDULE", 30),
+];
+
+const FIXED: [(&str, &str); 13] = [
     ("MAX_STUCK_RETRIES", "3"),
-    ("ABANDONED_UPLOAD_THRESHOLD_MS", "10000"),
-    ("ORPHAN_CLEANUP_SCHEDULE", "*/15 * * * * *"),
-    ("ORPHAN_BLOB_GRACE_MS", "10000"),
     ("ORPHAN_DELETE_LIMIT_PERCENT", "20"),
-    ("BATCH_TIMEOUT_MS", "20000"),
-    ("BATCH_TIMEOUT_SCHEDULE", "*/10 * * * * *"),
-    ("FAILED_FILE_RETENTION_MS", "75000"),
-    ("FAILED_FILE_WARNING_MS", "30000"),
-    ("CLEANUP_SWEEP_SCHEDULE", "*/5 * * * * *"),
     ("CLEANUP_MAX_ATTEMPTS", "3"),
-    ("QUOTA_SYNC_SCHEDULE", "*/30 * * * * *"),
     ("DASHBOARD_CACHE_TTL", "1"),
     ("DEFAULT_TENANT_QUOTA_BYTES", "8MiB"),
     ("MULTIPART_THRESHOLD_BYTES", "16MiB"),
     ("PIPELINE_STAGES", "scan,extract,chunk,embed"),
     ("PIPELINE_BUILTIN_STAGES", "scan,extract,chunk"),
-    ("JOB_LEASE_MS", "5000"),
     ("STAGE_TIMEOUT_MS", "20000"),
     ("JOB_MAX_ATTEMPTS", "3"),
     ("INGEST_BATCH_AGE_MS", "500"),

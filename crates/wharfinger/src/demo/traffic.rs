@@ -11,16 +11,21 @@ use serde_json::json;
 use super::client::{Client, Crew};
 use super::faults::{self, Away};
 use super::worker::{self, Shift};
-use super::{TRAFFIC, Wharf, cargo};
+use super::{Speed, TURNS, Wharf, cargo};
 
 /// Whoever looks at the page, as a tenant and a user: where their objects lie is known.
 const LOCAL: (&str, &str) = ("default", "local");
 const EVENTS_A_SECOND: usize = 200;
-const TICK: Duration = Duration::from_secs(1);
 /// What cannot be deleted stays so for a while after it was given up, for everybody to see.
 const EXHAUSTED_FOR: u64 = 10;
-/// How long a slow machine may take for what is there at the beginning, and for what is left at the end.
+/// How long a slow machine may take for what is there at the beginning.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How many more turns what is left at the end may take.
+const EXTRA_TURNS: u64 = 60;
+/// The store of events comes back at the first of these turns if events wait on disk by then, and at the second if none do.
+const EVENTS_STORE_BACK: u64 = 38;
+const EVENTS_STORE_BACK_AT_LAST: u64 = 90;
+const PREPARE_PAUSE: Duration = Duration::from_millis(200);
 
 /// What is broken at the moment. Nothing stays so.
 #[derive(Default)]
@@ -40,24 +45,25 @@ struct Undeletable {
 }
 
 /// Plays it all once, and tells each turn of events to `say`.
-pub async fn run(wharf: &Wharf, crew: &Crew, say: &(dyn Fn(u64, &str) + Sync)) {
+pub async fn run(wharf: &Wharf, crew: &Crew, speed: Speed, say: &(dyn Fn(u64, &str) + Sync)) {
     let shift = Shift::default();
     let play = async {
         let mut broken = Broken::default();
         let doomed = prepare(crew).await;
-        for second in 0..(TRAFFIC + PATIENCE).as_secs() {
-            let is_over = second >= TRAFFIC.as_secs();
+        for second in 0..TURNS + EXTRA_TURNS {
+            let is_over = second >= TURNS;
             if is_over && broken.undeletable.is_none() {
                 break;
             }
             let began = tokio::time::Instant::now();
             turn(second, wharf, crew, (&shift, &mut broken, &doomed), say).await;
             insist_on_the_delete(second, crew, &mut broken, say).await;
+            bring_back_the_events_store(second, crew, &mut broken, say).await;
             if !is_over {
                 users(second, wharf, crew, &broken).await;
-                let _ = tokio::time::timeout_at(began + TICK, more_users(second, crew)).await;
+                let _ = tokio::time::timeout_at(began + speed.turn(), more_users(second, crew)).await;
             }
-            tokio::time::sleep_until(began + TICK).await;
+            tokio::time::sleep_until(began + speed.turn()).await;
         }
     };
     tokio::select! {
@@ -131,7 +137,7 @@ async fn prepare(crew: &Crew) -> Vec<String> {
         while doomed.len() < 2 {
             match crew.local.upload(&cargo::document()).await {
                 Some(file) => doomed.push(file),
-                None => tokio::time::sleep(TICK / 5).await,
+                None => tokio::time::sleep(PREPARE_PAUSE).await,
             }
         }
         loop {
@@ -139,7 +145,7 @@ async fn prepare(crew: &Crew) -> Vec<String> {
             if doomed.iter().all(|id| ready.iter().any(|file| file["fileId"] == **id)) {
                 return;
             }
-            tokio::time::sleep(TICK / 5).await;
+            tokio::time::sleep(PREPARE_PAUSE).await;
         }
     };
     let _ = tokio::time::timeout(PATIENCE, are_ready).await;
@@ -176,6 +182,23 @@ async fn insist_on_the_delete(
     }
 }
 
+/// Not before events wait on disk: how long the server tries to store them first does not depend on the demo's speed.
+async fn bring_back_the_events_store(
+    second: u64,
+    crew: &Crew,
+    broken: &mut Broken,
+    say: &(dyn Fn(u64, &str) + Sync),
+) {
+    if second < EVENTS_STORE_BACK || broken.events.is_none() {
+        return;
+    }
+    let spool = crew.operator.get("/api/v2/maintenance/spool").await.unwrap_or_default();
+    if spool["spool"]["files"].as_u64() > Some(0) || second >= EVENTS_STORE_BACK_AT_LAST {
+        drop(broken.events.take());
+        say(second, "the events' store is back: what waited is recovered, oldest first");
+    }
+}
+
 /// What goes wrong at this second, or comes right again.
 async fn turn(
     second: u64,
@@ -199,10 +222,6 @@ async fn turn(
         20 => {
             broken.events = Away::take(&wharf.events).ok();
             "the events' store goes away: events are acknowledged all the same, and wait on disk"
-        }
-        38 => {
-            drop(broken.events.take());
-            "the events' store is back: what waited is recovered, oldest first"
         }
         45 => {
             broken.blobs = Away::take(&wharf.blobs).ok();
