@@ -38,6 +38,7 @@ await scenario(async ({ open }) => {
   await page.locator(`[data-action="discard-${of.jobId}"]`).waitFor();
   check((await window.act(`discard-${of.jobId}`)).outcome.includes("stays failed"), "told");
   same(await statusOf(tokens.user, more[0]), "failed", "it stays");
+  await page.locator(`[data-action="discard-${of.jobId}"]`).waitFor({ state: "detached" });
   await page.locator("#h-letters .count", { hasText: "2" }).waitFor();
   check((await window.act("redrive-all")).outcome.includes("2 files queued again"), "told");
   same(await worker(["scan"], "", true).ended, 0, "a worker that works");

@@ -31,7 +31,7 @@ impl Demo {
     fn start(place: &Place) -> Demo {
         let address = harness::free_address();
         let child = Command::new(env!("CARGO_BIN_EXE_wharfinger"))
-            .args(["demo", "--listen", &address])
+            .args(["demo", "--speed", "3", "--listen", &address])
             .current_dir(place.path())
             .env("TMPDIR", place.path())
             // Somebody's own server must not come to harm.
@@ -86,7 +86,7 @@ fn lives(answer: &Value, figure: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_panel_lives_and_nothing_stays_broken() {
-    // Before the two minutes begin: to install it may take as long.
+    // Before the traffic begins: to install it may take as long.
     harness::browser::ready();
     let place = Place::new();
     let demo = Demo::start(&place);

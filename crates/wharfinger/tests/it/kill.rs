@@ -7,14 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rand::Rng as _;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use wharfinger::uploads::Role;
 
+use crate::long::{self, FIXED_SEED};
 use crate::oracle;
 use crate::test_app::{Database, Ground, caller};
 
-const KILLS: usize = 12;
+const KILLS: usize = 20;
+const FEW_KILLS: usize = 3;
 const CLIENTS: usize = 4;
 /// More than the lease of whatever was under way when the last one was killed.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -113,7 +116,8 @@ impl Client {
     }
 }
 
-async fn killed_again_and_again(database: Database) {
+async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
+    let mut random = long::random(seed);
     let ground = Ground::in_real_time(database, &SETTINGS);
     let address = harness::free_address();
     // Makes the schema and the secrets, and says how to sign tokens.
@@ -146,18 +150,18 @@ async fn killed_again_and_again(database: Database) {
         })
         .collect();
 
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         let server = Server::start(&ground, &address);
         // Every other one gets something done, however busy the machine is.
         if kill % 2 == 1 {
             until_told(&told, kill).await;
         }
         // Not a wait for anything: the moment of the kill is what varies.
-        tokio::time::sleep(Duration::from_millis(250 + (kill as u64 * 137) % 500)).await;
+        tokio::time::sleep(Duration::from_millis(random.random_range(250..750))).await;
         server.kill();
     }
     let server = Server::start(&ground, &address);
-    until_told(&told, KILLS + 1).await;
+    until_told(&told, kills + 1).await;
     stop.store(true, Ordering::SeqCst);
     for client in clients {
         client.await.expect("a client");
@@ -214,10 +218,22 @@ async fn wait_until_healed(address: &str, token: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_again_and_again_on_sqlite() {
-    killed_again_and_again(Database::Sqlite).await;
+    killed_again_and_again(Database::Sqlite, FEW_KILLS, FIXED_SEED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_again_and_again_on_postgres() {
-    killed_again_and_again(Database::Postgres).await;
+    killed_again_and_again(Database::Postgres, FEW_KILLS, FIXED_SEED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn killed_many_times_on_sqlite() {
+    killed_again_and_again(Database::Sqlite, KILLS, long::seed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn killed_many_times_on_postgres() {
+    killed_again_and_again(Database::Postgres, KILLS, long::seed()).await;
 }

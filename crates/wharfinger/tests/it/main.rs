@@ -12,6 +12,7 @@ mod hangup;
 mod http;
 mod ingest;
 mod kill;
+mod long;
 mod many;
 mod notify;
 mod oracle;

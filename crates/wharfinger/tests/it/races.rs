@@ -4,16 +4,17 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::Rng as _;
 use serde_json::json;
 
 use wharfinger::uploads::VerbError;
 
+use crate::long::{self, FIXED_SEED};
 use crate::oracle;
 use crate::test_app::{Answer, Database, Ground, TestApp};
 
-const ROUNDS: usize = 150;
+const ROUNDS: usize = 600;
+const FEW_ROUNDS: usize = 60;
 const BYTES: &[u8] = b"contested cargo";
 
 /// Puts off a task by a few turns of the scheduler, another number each time.
@@ -56,10 +57,11 @@ async fn contest(ground: &Ground, server: &TestApp, round: usize) {
     }
 }
 
-async fn contests(database: Database) {
+async fn contests(database: Database, rounds: usize, seed: u64) {
     let ground = Ground::new(database);
     let server = ground.start().await;
-    for round in 0..ROUNDS {
+    let first = (seed % 100_000) as usize;
+    for round in first..first + rounds {
         contest(&ground, &server, round).await;
     }
     server.settle().await;
@@ -74,12 +76,24 @@ async fn contests(database: Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn confirm_against_the_cleaner_on_sqlite() {
-    contests(Database::Sqlite).await;
+    contests(Database::Sqlite, FEW_ROUNDS, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn confirm_against_the_cleaner_on_postgres() {
-    contests(Database::Postgres).await;
+    contests(Database::Postgres, FEW_ROUNDS, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn many_contests_on_sqlite() {
+    contests(Database::Sqlite, ROUNDS, long::seed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn many_contests_on_postgres() {
+    contests(Database::Postgres, ROUNDS, long::seed()).await;
 }
 
 /// Hundreds at once may find no connection for a while, or each other in the way, and are told to try again.
@@ -96,16 +110,17 @@ async fn in_the_end<F: Future<Output = Answer>>(ask: impl Fn() -> F) -> Answer {
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const WAVES: usize = 20;
+const FEW_WAVES: usize = 2;
 const FILES_PER_WAVE: usize = 500;
 
-/// Two cleaners against ten thousand confirms, each at a random moment. Whatever is confirmed stays, whatever is not
+/// Two cleaners against hundreds of confirms at once, each at a random moment. Whatever is confirmed stays, whatever is not
 /// goes, and the books are right after every wave (I1 to I6).
-async fn ten_thousand_confirms_against_two_cleaners(database: Database) {
+async fn confirms_against_two_cleaners(database: Database, waves: usize, seed: u64) {
     let ground = Ground::new(database);
     let servers = [ground.start().await, ground.start().await];
-    let mut random = StdRng::seed_from_u64(0x77_68_61_72_66);
+    let mut random = long::random(seed);
     let (mut kept, mut gone) = (0, 0);
-    for wave in 0..WAVES {
+    for wave in 0..waves {
         let announced = futures::stream::iter(0..FILES_PER_WAVE)
             .map(|n| {
                 let server = &servers[n % 2];
@@ -159,14 +174,41 @@ async fn ten_thousand_confirms_against_two_cleaners(database: Database) {
     oracle::all_is_healed(&ground, &servers[0]).await;
 }
 
-crate::test_app::on_each_database!(ten_thousand_confirms_against_two_cleaners);
+async fn a_thousand_confirms_against_two_cleaners(database: Database) {
+    confirms_against_two_cleaners(database, FEW_WAVES, FIXED_SEED).await;
+}
+
+crate::test_app::on_each_database!(a_thousand_confirms_against_two_cleaners);
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn ten_thousand_confirms_on_sqlite() {
+    confirms_against_two_cleaners(Database::Sqlite, WAVES, long::seed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn ten_thousand_confirms_on_postgres() {
+    confirms_against_two_cleaners(Database::Postgres, WAVES, long::seed()).await;
+}
 
 /// Uploads whose file ends while their bytes are on the way: refused or withdrawn, never left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_put_against_the_delete_of_its_file() {
+    puts_against_deletes(FEW_ROUNDS, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn many_puts_against_deletes() {
+    puts_against_deletes(ROUNDS, long::seed()).await;
+}
+
+async fn puts_against_deletes(rounds: usize, seed: u64) {
     let ground = Ground::new(Database::Sqlite);
     let server = ground.start().await;
-    for round in 0..ROUNDS {
+    let first = (seed % 100_000) as usize;
+    for round in first..first + rounds {
         let me = server.me();
         let grant = me.init("cargo", BYTES.len() as u64).await.expect(201);
         let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));

@@ -60,6 +60,8 @@ fn nothing_is_called_by_what_it_is_not() {
 #[test]
 fn nothing_is_left_unfinished() {
     for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
+        // `cargo xtask prove` runs these.
+        let text = text.replace("#[ignore = \"long: cargo xtask prove\"]", "");
         for word in ["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore", "dbg!("] {
             assert!(!text.contains(word), "{} holds {word}", path.display());
         }

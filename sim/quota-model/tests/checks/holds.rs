@@ -19,8 +19,15 @@ fn files_of_two_sizes_and_a_fault() {
 }
 
 #[test]
+#[ignore = "long: cargo xtask prove"]
 fn three_rebuilds_and_a_fault() {
     assert_holds(Rules::all(), Scope { rebuilds: 3, ..faulty() });
+}
+
+#[test]
+#[ignore = "long: cargo xtask prove"]
+fn leaving_twice_amid_a_fault() {
+    assert_holds(Rules::all(), Scope { leaves: 2, ..faulty() });
 }
 
 /// Elsewhere they begin at any time, and look at the epochs or not.

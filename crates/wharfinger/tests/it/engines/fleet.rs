@@ -12,14 +12,17 @@ use harness::postgres::{self, Postgres};
 use harness::rabbitmq::RabbitMq;
 use harness::radosgw::Radosgw;
 use harness::redis::Redis;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use wharfinger::uploads::Role;
 use wharfinger_backends::catalog::{Destination, Scope};
 
-use crate::oracle;
 use crate::test_app::{Database, Ground, caller};
+use crate::{long, oracle};
 
 const CLIENTS: usize = 12;
 /// Longer than a sweep's.
@@ -159,49 +162,103 @@ struct Servers {
     s3: Radosgw,
 }
 
-/// One after the other; each comes back before the next goes.
-fn break_everything(servers: &mut Servers, processes: &mut [Process], ground: &Ground) {
-    let Servers { postgres, redis, rabbit, s3 } = servers;
+/// What is done to one server or process. Each comes back before the next goes.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    KillRedis,
+    WipeRedis,
+    PauseRedis,
+    KillRabbit,
+    WipeRabbit,
+    KillPostgres,
+    PausePostgres,
+    KillS3,
+    PauseS3,
+    /// Killed without a word, and started again.
+    Restart(usize),
+}
+
+const BLOWS: [Blow; 13] = [
+    Blow::KillRedis,
+    Blow::WipeRedis,
+    Blow::PauseRedis,
+    Blow::KillRabbit,
+    Blow::WipeRabbit,
+    Blow::KillPostgres,
+    Blow::PausePostgres,
+    Blow::KillS3,
+    Blow::PauseS3,
+    Blow::Restart(0),
+    Blow::Restart(1),
+    Blow::Restart(2),
+    Blow::Restart(3),
+];
+
+impl Blow {
+    fn strike(self, servers: &mut Servers, processes: &mut [Process], ground: &Ground, random: &mut StdRng) {
+        let Servers { postgres, redis, rabbit, s3 } = servers;
+        let mut wait = || pause(random.random_range(500..2_500));
+        match self {
+            Blow::KillRedis => {
+                redis.kill().expect("killed");
+                wait();
+                redis.start_again().expect("started");
+            }
+            Blow::WipeRedis => redis.wipe().expect("wiped"),
+            Blow::PauseRedis => {
+                redis.pause().expect("paused");
+                wait();
+                redis.resume().expect("resumed");
+            }
+            Blow::KillRabbit => {
+                rabbit.kill().expect("killed");
+                wait();
+                rabbit.start_again().expect("started");
+            }
+            Blow::WipeRabbit => rabbit.wipe().expect("wiped"),
+            Blow::KillPostgres => {
+                postgres.kill().expect("killed");
+                wait();
+                postgres.start_again().expect("started");
+            }
+            Blow::PausePostgres => {
+                postgres.pause().expect("paused");
+                wait();
+                postgres.resume().expect("resumed");
+            }
+            Blow::KillS3 => {
+                s3.kill().expect("killed");
+                wait();
+                s3.start_again().expect("started");
+            }
+            Blow::PauseS3 => {
+                s3.pause().expect("paused");
+                wait();
+                s3.resume().expect("resumed");
+            }
+            Blow::Restart(n) => restart(processes, n, ground),
+        }
+    }
+}
+
+/// In an order that the seed decides.
+fn break_everything(servers: &mut Servers, processes: &mut [Process], ground: &Ground, mut random: StdRng) {
     // A zombie: it is gone for longer than any lease, and comes back in the end.
     let zombie = processes.iter().rposition(|process| process.role == "sweeper").expect("a sweeper");
     processes[zombie].signal("STOP");
     let stopped = Instant::now();
-    redis.kill().expect("killed");
-    pause(1_500);
-    redis.start_again().expect("started");
-    pause(1_000);
-    rabbit.kill().expect("killed");
-    pause(500);
-    restart(processes, 0, ground);
-    rabbit.start_again().expect("started");
-    postgres.kill().expect("killed");
-    pause(700);
-    postgres.start_again().expect("started");
-    pause(1_500);
-    s3.kill().expect("killed");
-    pause(1_000);
-    s3.start_again().expect("started");
-    restart(processes, 2, ground);
-    redis.wipe().expect("wiped");
-    pause(1_000);
-    redis.pause().expect("paused");
-    pause(2_500);
-    redis.resume().expect("resumed");
-    rabbit.wipe().expect("wiped");
-    restart(processes, 1, ground);
-    postgres.pause().expect("paused");
-    pause(1_500);
-    postgres.resume().expect("resumed");
-    s3.pause().expect("paused");
-    pause(1_000);
-    s3.resume().expect("resumed");
-    restart(processes, 3, ground);
+    let mut blows = BLOWS;
+    blows.shuffle(&mut random);
+    println!("{blows:?}");
+    for blow in blows {
+        blow.strike(servers, processes, ground, &mut random);
+        pause(random.random_range(0..1_500));
+    }
     std::thread::sleep(LEASE.saturating_sub(stopped.elapsed()));
     processes[zombie].signal("CONT");
     pause(1_000);
 }
 
-/// Killed without a word, and started again.
 fn restart(processes: &mut [Process], n: usize, ground: &Ground) {
     let (role, address) = (processes[n].role, processes[n].address.clone());
     processes[n].child.kill().expect("killed");
@@ -210,6 +267,7 @@ fn restart(processes: &mut [Process], n: usize, ground: &Ground) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
 async fn everything_is_killed_once_and_nothing_is_lost() {
     let mut servers = tokio::task::spawn_blocking(|| Servers {
         postgres: Postgres::start_with(postgres::Options { fsync: false, ..Default::default() })
@@ -267,7 +325,7 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
     let breaking = ground.clone();
     let (servers, mut processes) = tokio::task::spawn_blocking(move || {
         pause(3_000);
-        break_everything(&mut servers, &mut processes, &breaking);
+        break_everything(&mut servers, &mut processes, &breaking, long::random(long::seed()));
         (servers, processes)
     })
     .await

@@ -4,6 +4,7 @@ mod auth;
 mod bad_input;
 mod connections;
 mod cors;
+mod generated;
 mod health;
 mod isolation;
 mod jwks;

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use tokio::task::JoinSet;
 
 use super::Wharf;
+use crate::long::{self, FIXED_SEED};
 
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 30;
+const FEW_ROUNDS: usize = 4;
 const CLIENTS: usize = 4;
 
 /// Sends until the server is gone; answers what it acknowledged.
-async fn send_on(sender: super::Sender, next: Arc<AtomicU64>) -> Vec<u64> {
+async fn send_on(sender: super::Sender, next: Arc<AtomicU64>, mut random: StdRng) -> Vec<u64> {
     let mut accepted = Vec::new();
     loop {
-        let count = rand::rng().random_range(1..30);
+        let count = random.random_range(1..30);
         let first = next.fetch_add(count, Ordering::SeqCst);
         if !sender.try_ids(first..first + count).await {
             return accepted;
@@ -27,15 +30,15 @@ async fn send_on(sender: super::Sender, next: Arc<AtomicU64>) -> Vec<u64> {
 }
 
 /// Kills it at a random moment; answers what was acknowledged until then.
-async fn one_life(wharf: &mut Wharf, next: &Arc<AtomicU64>) -> Vec<u64> {
+async fn one_life(wharf: &mut Wharf, next: &Arc<AtomicU64>, random: &mut StdRng) -> Vec<u64> {
     wharf.start();
     let sender = wharf.sender();
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
-        clients.spawn(send_on(sender.clone(), next.clone()));
+        clients.spawn(send_on(sender.clone(), next.clone(), StdRng::from_rng(random)));
     }
     // A random moment is what is asked for: nothing is waited for here.
-    let life = Duration::from_millis(rand::rng().random_range(20..500));
+    let life = Duration::from_millis(random.random_range(20..500));
     tokio::time::sleep(life).await;
     wharf.kill();
     clients.join_all().await.concat()
@@ -59,17 +62,17 @@ async fn settle(wharf: &mut Wharf, accepted: &[u64]) {
     wharf.terminate();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn on_disk_nothing_is_lost_and_nothing_doubled_store_or_not() {
+async fn events_on_disk(rounds: usize, seed: u64) {
+    let mut random = long::random(seed);
     let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "50")]).await;
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         match round % 2 {
             0 => proxy.cut(),
             _ => proxy.mend().expect("the network"),
         }
-        accepted.extend(one_life(&mut wharf, &next).await);
+        accepted.extend(one_life(&mut wharf, &next, &mut random).await);
     }
     assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
     proxy.mend().expect("the network");
@@ -77,25 +80,25 @@ async fn on_disk_nothing_is_lost_and_nothing_doubled_store_or_not() {
     assert_eq!(missing(&wharf, &accepted).await, Vec::<u64>::new());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn in_the_store_nothing_is_lost_and_nothing_doubled() {
+async fn events_in_the_store(rounds: usize, seed: u64) {
+    let mut random = long::random(seed);
     let mut wharf = Wharf::new(&[("INGEST_ACK", "stored"), ("INGEST_BATCH_AGE_MS", "10")]);
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
-    for _ in 0..ROUNDS {
-        accepted.extend(one_life(&mut wharf, &next).await);
+    for _ in 0..rounds {
+        accepted.extend(one_life(&mut wharf, &next, &mut random).await);
         assert_eq!(missing(&wharf, &accepted).await, Vec::<u64>::new(), "it is there at once");
     }
     assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn in_memory_only_what_was_there_last_is_lost() {
+async fn events_in_memory(rounds: usize, seed: u64) {
+    let mut random = long::random(seed);
     let mut wharf = Wharf::new(&[("INGEST_ACK", "memory"), ("INGEST_BATCH_AGE_MS", "10")]);
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
-    for _ in 0..ROUNDS {
-        accepted.extend(one_life(&mut wharf, &next).await);
+    for _ in 0..rounds {
+        accepted.extend(one_life(&mut wharf, &next, &mut random).await);
     }
     let lost = missing(&wharf, &accepted).await;
     assert!(lost.len() < accepted.len(), "{} of {}", lost.len(), accepted.len());
@@ -109,4 +112,27 @@ async fn in_memory_only_what_was_there_last_is_lost() {
     wharf.terminate();
     let kept: Vec<u64> = (first..first + 1_000).collect();
     assert_eq!(missing(&wharf, &kept).await, Vec::<u64>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_disk_nothing_is_lost_and_nothing_doubled_store_or_not() {
+    events_on_disk(FEW_ROUNDS, FIXED_SEED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_store_nothing_is_lost_and_nothing_doubled() {
+    events_in_the_store(FEW_ROUNDS, FIXED_SEED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_memory_only_what_was_there_last_is_lost() {
+    events_in_memory(FEW_ROUNDS, FIXED_SEED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn events_under_many_kills() {
+    events_on_disk(ROUNDS, long::seed()).await;
+    events_in_the_store(ROUNDS, long::seed()).await;
+    events_in_memory(ROUNDS, long::seed()).await;
 }
