@@ -98,7 +98,7 @@ struct Aim {
     fault: Fault,
     /// The first call that went wrong.
     hit: Option<&'static str>,
-    /// The last write that was begun.
+    /// The last write that started.
     write: Option<&'static str>,
 }
 
@@ -221,7 +221,7 @@ impl Faults {
         }
     }
 
-    /// The type of the last write of the catalog that was begun.
+    /// The type of the last write of the catalog that started.
     pub fn last_write(&self) -> Option<&'static str> {
         self.0.as_ref().and_then(|plan| plan.aim().write)
     }

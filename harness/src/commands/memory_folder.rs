@@ -23,8 +23,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs this command once more with its temporary files in memory. None: there is not enough memory, or somebody has
-/// chosen a folder; then the command is to be run as it is.
+/// Runs this command once more with its temporary files in memory. Answers none where there is too little memory, or
+/// `TMPDIR` is set: the caller then runs the command itself.
 pub fn rerun() -> Outcome<Option<ExitCode>> {
     if std::env::var_os(TMPDIR).is_some() {
         return Ok(None);

@@ -120,7 +120,7 @@ pub(super) async fn a_file_goes_through_its_stages_with_one_job(site: &Site) {
 }
 
 /// I8: whoever lost the lease changes nothing, whatever they say.
-/// Somebody changed the file while the stage was at work: what was made of the file as it was is not taken.
+/// The file changed while the stage worked on it: its result is rejected.
 pub(super) async fn a_stage_of_a_file_that_changed_ends_nothing(site: &Site) {
     let file = queued(site, &[Stage::Scan]).await;
     let held = claimed(site, Stage::Scan, NOW + SECOND).await;

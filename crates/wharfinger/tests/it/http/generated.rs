@@ -8,7 +8,7 @@ use crate::test_app::{Database, Ground};
 
 /// For one operation and one phase. Beyond that a run is deterministic: the same calls every time.
 const EXAMPLES: &str = "10";
-/// It sends events for as long as somebody listens.
+/// It sends events until the client hangs up.
 const ENDLESS: &str = "/api/v2/stream";
 const PATIENCE: Duration = Duration::from_secs(600);
 

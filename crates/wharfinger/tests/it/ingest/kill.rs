@@ -20,7 +20,7 @@ const CLIENTS: usize = 4;
 async fn send_on(sender: super::Sender, next: Arc<AtomicU64>, mut random: StdRng) -> Vec<u64> {
     let mut accepted = Vec::new();
     loop {
-        // Where nobody waits for a disk, hours of batches would pile up.
+        // On a fast disk more batches would pile up than the test can wait for.
         tokio::time::sleep(Duration::from_millis(random.random_range(0..4))).await;
         let count = random.random_range(1..30);
         let first = next.fetch_add(count, Ordering::SeqCst);
