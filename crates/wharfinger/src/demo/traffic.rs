@@ -1,6 +1,7 @@
 //! The two minutes, second by second: what users do all the time, and what goes wrong at its hour.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -46,29 +47,26 @@ struct Undeletable {
 
 /// Plays it all once, and tells each turn of events to `say`.
 pub async fn run(wharf: &Wharf, crew: &Crew, speed: Speed, say: &(dyn Fn(u64, &str) + Sync)) {
-    let shift = Shift::default();
-    let play = async {
-        let mut broken = Broken::default();
-        let doomed = prepare(crew).await;
-        for second in 0..TURNS + EXTRA_TURNS {
-            let is_over = second >= TURNS;
-            if is_over && broken.undeletable.is_none() {
-                break;
-            }
-            let began = tokio::time::Instant::now();
-            turn(second, wharf, crew, (&shift, &mut broken, &doomed), say).await;
-            insist_on_the_delete(second, crew, &mut broken, say).await;
-            bring_back_the_events_store(second, crew, &mut broken, say).await;
-            if !is_over {
-                users(second, wharf, crew, &broken).await;
-                let _ = tokio::time::timeout_at(began + speed.turn(), more_users(second, crew)).await;
-            }
-            tokio::time::sleep_until(began + speed.turn()).await;
+    let shift = Arc::new(Shift::default());
+    // It works until the program ends: files that wait for it after the traffic would be stuck.
+    let (client, on_shift) = (crew.worker.clone(), shift.clone());
+    tokio::spawn(async move { worker::work(&client, &on_shift).await });
+    let mut broken = Broken::default();
+    let doomed = prepare(crew).await;
+    for second in 0..TURNS + EXTRA_TURNS {
+        let is_over = second >= TURNS;
+        if is_over && broken.undeletable.is_none() {
+            break;
         }
-    };
-    tokio::select! {
-        () = play => {}
-        () = worker::work(&crew.worker, &shift) => {}
+        let began = tokio::time::Instant::now();
+        turn(second, wharf, crew, (&shift, &mut broken, &doomed), say).await;
+        insist_on_the_delete(second, crew, &mut broken, say).await;
+        bring_back_the_events_store(second, crew, &mut broken, say).await;
+        if !is_over {
+            users(second, wharf, crew, &broken).await;
+            let _ = tokio::time::timeout_at(began + speed.turn(), more_users(second, crew)).await;
+        }
+        tokio::time::sleep_until(began + speed.turn()).await;
     }
 }
 

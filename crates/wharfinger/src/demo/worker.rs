@@ -44,10 +44,13 @@ async fn complete(client: &Client, job: &Value) -> Option<()> {
         // A large input lies behind a URL; such files are left to their lease.
         None => return None,
     };
-    let mut random = rand::rng();
-    let vectors: Vec<Vec<f32>> =
-        (0..count).map(|_| (0..DIMENSIONS).map(|_| random.random_range(-1.0..1.0)).collect()).collect();
+    let vectors: Vec<Vec<f32>> = (0..count).map(|_| vector()).collect();
     let body = json!({ "leaseToken": job["leaseToken"], "output": { "vectors": vectors } });
     client.post(&format!("/api/v2/workers/jobs/{}/complete", job["jobId"].as_str()?), body).await?;
     Some(())
+}
+
+fn vector() -> Vec<f32> {
+    let mut random = rand::rng();
+    (0..DIMENSIONS).map(|_| random.random_range(-1.0..1.0)).collect()
 }
