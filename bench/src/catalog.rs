@@ -1,11 +1,12 @@
 //! A fresh catalog with its schema.
 
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, Tells};
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, DEFAULT_SCHEMA, Tells};
 use wharfinger_backends::faults::Faults;
 
 pub(crate) async fn fresh(url: CatalogUrl) -> Catalog {
     let options = CatalogOptions {
         url,
+        schema: DEFAULT_SCHEMA.into(),
         faults: Faults::none(),
         storage_type: "disk",
         cleanup_max_attempts: 5,

@@ -191,8 +191,11 @@ impl Postgres {
     pub fn create_database_from(&self, template: &str) -> String {
         let template = address::database_of(template);
         let name = format!("test_{}_{:016x}", std::process::id(), random());
-        let statement = format!(r#"CREATE DATABASE "{name}" TEMPLATE "{template}""#);
-        match self.psql(&self.admin_url(), &statement) {
+        let create = format!(r#"CREATE DATABASE "{name}" TEMPLATE "{template}""#);
+        // For the statements of tests: the program itself looks nowhere but into its own schema.
+        let path = format!(r#"ALTER DATABASE "{name}" SET search_path = public, wharfinger"#);
+        let made = self.psql(&self.admin_url(), &create).and_then(|_| self.psql(&self.admin_url(), &path));
+        match made {
             Ok(_) => self.url(&name),
             Err(error) => panic!("no database could be made from {template}: {error}"),
         }

@@ -223,6 +223,7 @@ impl App {
         wharfinger_backends::tls::ready();
         let catalog = Catalog::open(CatalogOptions {
             url: settings.database.clone(),
+            schema: settings.database_schema.clone(),
             faults: faults.clone(),
             storage_type: settings.blobs.kind(),
             cleanup_max_attempts: settings.cleanup_max_attempts,

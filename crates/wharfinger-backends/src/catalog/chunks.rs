@@ -78,8 +78,8 @@ struct SetVectors {
     token: i64,
     file: FileId,
     vectors: Arc<[Embedded]>,
-    /// Also where the database compares them.
-    with_pgvector: bool,
+    /// Also where the database compares them: the schema of pgvector.
+    pgvector_schema: Option<Arc<str>>,
 }
 
 impl Write for SetVectors {
@@ -90,13 +90,13 @@ impl Write for SetVectors {
             return Ok(Verdict::Rollback(false));
         }
         let blob = tx.dialect().pick("BLOB", "BYTEA");
-        let (columns, types, copied): (_, &[&str], _) = match self.with_pgvector {
-            true => (
+        let (columns, types, copied): (_, &[&str], _) = match &self.pgvector_schema {
+            Some(schema) => (
                 "ordinal, vector, embedding",
                 &["BIGINT", blob, "TEXT"],
-                ", embedding = CAST(new.embedding AS vector)",
+                format!(", embedding = CAST(new.embedding AS {schema}.vector)"),
             ),
-            false => ("ordinal, vector", &["BIGINT", blob], ""),
+            None => ("ordinal, vector", &["BIGINT", blob], String::new()),
         };
         for vectors in self.vectors.chunks(ROWS_PER_STATEMENT) {
             let sql = format!(
@@ -107,7 +107,7 @@ impl Write for SetVectors {
             let mut args = args![self.file.to_string()];
             for one in vectors {
                 args.extend(args![one.ordinal as i64, to_bytes(&one.vector)]);
-                if self.with_pgvector {
+                if self.pgvector_schema.is_some() {
                     args.extend(args![literal(&one.vector)]);
                 }
             }
@@ -154,10 +154,10 @@ impl Catalog {
         vectors: Vec<Embedded>,
     ) -> Result<bool, CatalogError> {
         let vectors: Arc<[Embedded]> = vectors.into();
-        let set = SetVectors { job, token, file, vectors, with_pgvector: self.has_pgvector() };
+        let set = SetVectors { job, token, file, vectors, pgvector_schema: self.pgvector_schema() };
         match self.write(set.clone()).await {
-            Err(error) if set.with_pgvector && self.has_lost_pgvector(&error).await => {
-                self.write(SetVectors { with_pgvector: false, ..set }).await
+            Err(error) if set.pgvector_schema.is_some() && self.has_lost_pgvector(&error).await => {
+                self.write(SetVectors { pgvector_schema: None, ..set }).await
             }
             other => other,
         }

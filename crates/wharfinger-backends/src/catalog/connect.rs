@@ -63,6 +63,7 @@ pub(super) fn is_disconnected(error: &sqlx::Error) -> bool {
 /// Answers a pool of a server that can be used, or what has to be done for it to become one.
 pub(super) async fn open(
     url: &str,
+    schema: &str,
     connections_max: u32,
     patience: Duration,
 ) -> Result<PgPool, CatalogError> {
@@ -73,6 +74,8 @@ pub(super) async fn open(
             ("statement_timeout", "30s"),
             ("lock_timeout", "20s"),
             ("idle_in_transaction_session_timeout", "60s"),
+            // Exactly ours: a table of another application is never taken for one of our own.
+            ("search_path", &format!("\"{schema}\"")),
         ])
         .statement_cache_capacity(256)
         .log_statements(tracing::log::LevelFilter::Off);

@@ -17,6 +17,9 @@ pub enum CatalogError {
     /// Nothing happened, and the database asks to repeat the transaction.
     #[error("the database asks to repeat a transaction: {0}")]
     Repeat(String),
+    /// Nothing happened: a table or row was locked by another for too long.
+    #[error("a lock was not to be had in time: {0}")]
+    LockTimeout(String),
     /// Nothing happened: the connection broke, or its server takes no writes any more. Another may do.
     #[error("the connection to the database was lost: {0}")]
     Disconnected(String),
@@ -37,6 +40,7 @@ impl CatalogError {
             CatalogError::Stale
             | CatalogError::Unavailable(_)
             | CatalogError::Repeat(_)
+            | CatalogError::LockTimeout(_)
             | CatalogError::Disconnected(_) => true,
             CatalogError::Fenced
             | CatalogError::Unusable(_)
@@ -67,6 +71,9 @@ impl From<sqlx::Error> for CatalogError {
                 // Serialization failure and deadlock, in PostgreSQL's words.
                 if code == "40001" || code == "40P01" {
                     return CatalogError::Repeat(error.to_string());
+                }
+                if code == "55P03" {
+                    return CatalogError::LockTimeout(error.to_string());
                 }
                 if code == "42501" {
                     return CatalogError::Unusable(format!("a right is missing: {error}"));

@@ -20,6 +20,7 @@ mod gate;
 mod idempotency;
 mod job_claims;
 mod jobs;
+mod migrate;
 mod notices;
 mod objects;
 mod orphan_blobs;
@@ -41,8 +42,7 @@ mod vector_copies;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use sqlx::postgres::PgPool;
@@ -81,7 +81,7 @@ pub use pgvector::{DIMENSIONS_MAX, Pgvector};
 pub use quotas::Drift;
 pub use recoveries::{Recoverable, Recovered, Recovery};
 pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
-pub use schema::SCHEMA_VERSION;
+pub use schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use search::{Candidates, StoredVector};
 pub use sql::Dialect;
 pub use stage_claims::{Claimable, StageClaim, StageJob};
@@ -139,6 +139,8 @@ pub enum CatalogUrl {
 #[derive(Clone, Debug)]
 pub struct CatalogOptions {
     pub url: CatalogUrl,
+    /// The PostgreSQL schema of all tables; SQLite has none.
+    pub schema: String,
     pub faults: Faults,
     /// What is written into a cleanup row as the kind of its store.
     pub storage_type: &'static str,
@@ -172,14 +174,15 @@ enum Backend {
 #[derive(Clone)]
 pub struct Catalog {
     backend: Backend,
+    schema: String,
     faults: Faults,
     storage_type: &'static str,
     cleanup_max_attempts: u32,
     job_max_attempts: u32,
     beside_redis: bool,
     tells: Tells,
-    /// Whether the database compares vectors, as it was found when the schema was brought up to date, or since.
-    has_pgvector: Arc<AtomicBool>,
+    /// The schema of pgvector where the database compares vectors, as it was found by the migration, or since.
+    pgvector_schema: Arc<RwLock<Option<Arc<str>>>>,
     /// Set where a sweep writes.
     fence: Option<Fence>,
     /// Set where a sweep only looks.
@@ -224,35 +227,29 @@ impl Catalog {
                     .await?;
                 Backend::Sqlite { writer, readers }
             }
-            CatalogUrl::Postgres(url) => {
-                Backend::Postgres(connect::open(url, options.connections_max, patience).await?)
-            }
+            CatalogUrl::Postgres(url) => Backend::Postgres(
+                connect::open(url, &options.schema, options.connections_max, patience).await?,
+            ),
         };
         Ok(Catalog {
             backend,
+            schema: options.schema,
             faults: options.faults,
             storage_type: options.storage_type,
             cleanup_max_attempts: options.cleanup_max_attempts,
             job_max_attempts: options.job_max_attempts,
             beside_redis: options.beside_redis,
             tells: options.tells,
-            has_pgvector: Arc::default(),
+            pgvector_schema: Arc::default(),
             fence: None,
             reads_only: false,
         })
     }
 
-    /// Brings the schema up to date; answers the steps that were applied.
-    pub async fn migrate(&self, now: UnixMs) -> Result<Vec<i64>, CatalogError> {
-        let applied = self.write(schema::Migrate { catalog_id: fresh_id(now).to_string(), now }).await?;
-        self.prepare_pgvector().await;
-        Ok(applied)
-    }
-
     /// How far the schema has come: [`SCHEMA_VERSION`] is up to date, 0 is an empty database. Changes nothing.
     pub async fn schema_step(&self) -> Result<i64, CatalogError> {
         let mut reader = self.reader().await?;
-        schema::step(&mut reader.tx(&self.faults)).await
+        schema::step(&mut reader.tx(&self.faults), &self.schema).await
     }
 
     pub fn dialect(&self) -> Dialect {
@@ -265,7 +262,13 @@ impl Catalog {
     /// Answers if this user may bring the schema up to date. Changes nothing.
     pub async fn may_migrate(&self) -> Result<(), CatalogError> {
         let mut reader = self.reader().await?;
-        schema::may_create(&mut reader.tx(&self.faults)).await
+        schema::may_create(&mut reader.tx(&self.faults), &self.schema).await
+    }
+
+    /// Tables of other applications in the same database, beside our schema.
+    pub async fn foreign_tables(&self) -> Result<Option<String>, CatalogError> {
+        let mut reader = self.reader().await?;
+        schema::foreign_tables(&mut reader.tx(&self.faults), &self.schema).await
     }
 
     /// Answers if the catalog can be read now.
@@ -351,8 +354,16 @@ impl Catalog {
     }
 
     async fn write_postgres<W: Write>(&self, pool: &PgPool, verb: &W) -> Result<W::Answer, CatalogError> {
-        let mut transaction =
+        let transaction =
             self.faults.around("begin", async { Ok::<_, CatalogError>(pool.begin().await?) }).await?;
+        self.write_in(transaction, verb).await
+    }
+
+    async fn write_in<W: Write>(
+        &self,
+        mut transaction: sqlx::Transaction<'_, sqlx::Postgres>,
+        verb: &W,
+    ) -> Result<W::Answer, CatalogError> {
         let mut tx = Tx { link: Link::Postgres(&mut transaction), faults: &self.faults };
         match verb.write(&mut tx).await {
             Ok(Verdict::Commit(answer)) => {

@@ -2,10 +2,12 @@
 //! their vector, which stay the truth, and the database compares. It is never installed by us, and may go at any time.
 
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use sqlx::postgres::PgPool;
 
 use super::error::CatalogError;
-use super::schema::POSTGRES_LOCK;
+use super::migrate::{MigrationSession, POSTGRES_LOCK};
 use super::sql::{Dialect, Row, Tx, args};
 use super::writer::{Verdict, Write};
 use super::{Backend, Catalog};
@@ -35,57 +37,39 @@ pub enum Pgvector {
 /// One lock for the index alone: making it may take longer than a start waits for the schema's.
 const INDEX_LOCK: i64 = POSTGRES_LOCK + 1;
 
-/// Gives chunks their `embedding`, under the lock of the schema: of many processes that start together each finds it.
+/// What was found, and the schema that pgvector is in, quoted.
+struct Found {
+    state: Pgvector,
+    schema: Option<String>,
+}
+
+/// Gives chunks their `embedding`. Of many processes that start together each finds it.
 struct AddColumn;
 
 impl Write for AddColumn {
-    type Answer = Pgvector;
+    type Answer = Found;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Pgvector>, CatalogError> {
-        tx.rows("SELECT CAST(pg_advisory_xact_lock($1) AS TEXT)", args![POSTGRES_LOCK]).await?;
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Found>, CatalogError> {
         let found = look(tx).await?;
-        if !matches!(found, Pgvector::Unprepared(_)) {
+        let (Pgvector::Unprepared(_), Some(schema)) = (&found.state, &found.schema) else {
             return Ok(Verdict::Rollback(found));
-        }
+        };
         // While this waits for a long reader, all others wait behind it. Search can do without for once.
         tx.run("SET LOCAL lock_timeout = '2s'", args![]).await?;
-        tx.run("ALTER TABLE chunks ADD COLUMN IF NOT EXISTS embedding vector", args![]).await?;
+        let sql = format!("ALTER TABLE chunks ADD COLUMN IF NOT EXISTS embedding {schema}.vector");
+        tx.run_built(sql, args![]).await?;
         Ok(Verdict::Commit(look(tx).await?))
     }
 }
 
-/// Makes "which vectors are not copied" a cheap question. Whoever comes while another is at it goes on without.
-struct AddIndex;
-
-impl Write for AddIndex {
-    type Answer = ();
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
-        let sql = "SELECT CAST(pg_try_advisory_xact_lock($1) AS TEXT) AS locked, \
-            CAST(to_regclass('chunks_to_copy') IS NULL AS TEXT) AS missing, \
-            CAST(COALESCE((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('chunks')), \
-                false) AS TEXT) AS owned";
-        let Some(row) = tx.row(sql, args![INDEX_LOCK]).await? else { return Ok(Verdict::Rollback(())) };
-        for condition in ["locked", "missing", "owned"] {
-            if row.text(condition)? != "true" {
-                return Ok(Verdict::Rollback(()));
-            }
-        }
-        tx.run("SET LOCAL lock_timeout = '2s'", args![]).await?;
-        tx.run("SET LOCAL statement_timeout = 0", args![]).await?;
-        let sql = "CREATE INDEX IF NOT EXISTS chunks_to_copy ON chunks (file_id, ordinal) \
-                   WHERE vector IS NOT NULL AND embedding IS NULL";
-        tx.run(sql, args![]).await?;
-        Ok(Verdict::Commit(()))
-    }
-}
-
-async fn look(tx: &mut Tx<'_>) -> Result<Pgvector, CatalogError> {
+async fn look(tx: &mut Tx<'_>) -> Result<Found, CatalogError> {
+    let absent = Found { state: Pgvector::Absent, schema: None };
     if tx.dialect() == Dialect::Sqlite {
-        return Ok(Pgvector::Absent);
+        return Ok(absent);
     }
     let sql = "SELECT CAST(extension.extversion AS TEXT) AS version, CAST(place.nspname AS TEXT) AS schema, \
-        CAST(pg_type_is_visible(kind.oid) AS TEXT) AS visible, CAST(current_user AS TEXT) AS role, \
+        CAST(quote_ident(place.nspname) AS TEXT) AS quoted, \
+        CAST(has_schema_privilege(place.oid, 'USAGE') AS TEXT) AS usable, CAST(current_user AS TEXT) AS role, \
         COALESCE((SELECT CASE WHEN atttypid = kind.oid THEN 'ours' ELSE 'another' END FROM pg_attribute \
             WHERE attrelid = to_regclass('chunks') AND attname = 'embedding' AND NOT attisdropped), 'none') AS embedding, \
         CAST(COALESCE((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('chunks')), \
@@ -93,7 +77,8 @@ async fn look(tx: &mut Tx<'_>) -> Result<Pgvector, CatalogError> {
         FROM pg_extension AS extension JOIN pg_namespace AS place ON place.oid = extension.extnamespace \
         JOIN pg_type AS kind ON kind.typnamespace = extension.extnamespace AND kind.typname = 'vector' \
         WHERE extension.extname = 'vector'";
-    tx.row(sql, args![]).await?.map_or(Ok(Pgvector::Absent), |row| judge(&row))
+    let Some(row) = tx.row(sql, args![]).await? else { return Ok(absent) };
+    Ok(Found { state: judge(&row)?, schema: Some(row.text("quoted")?) })
 }
 
 fn judge(row: &Row) -> Result<Pgvector, CatalogError> {
@@ -103,9 +88,11 @@ fn judge(row: &Row) -> Result<Pgvector, CatalogError> {
         let [major, minor, patch] = OLDEST;
         return unfit(format!("is too old; {major}.{minor}.{patch} or newer is needed"));
     }
-    if row.text("visible")? != "true" {
-        let schema = row.text("schema")?;
-        return unfit(format!("is in the schema `{schema}`, which is not on the search path of this user"));
+    if row.text("usable")? != "true" {
+        let (schema, role) = (row.text("schema")?, row.text("role")?);
+        return unfit(format!(
+            "is in schema `{schema}`; as its owner run: GRANT USAGE ON SCHEMA {schema} TO {role}"
+        ));
     }
     match (row.text("embedding")?.as_str(), row.text("owned")?.as_str()) {
         ("ours", _) => Ok(Pgvector::Ready(version)),
@@ -146,30 +133,66 @@ impl Catalog {
     /// How the database stands with pgvector. Changes nothing.
     pub async fn pgvector(&self) -> Result<Pgvector, CatalogError> {
         let mut reader = self.reader().await?;
-        look(&mut reader.tx(&self.faults)).await
+        Ok(look(&mut reader.tx(&self.faults)).await?.state)
     }
 
     /// Whether this process lets the database compare vectors, since it has migrated.
     pub fn has_pgvector(&self) -> bool {
-        self.has_pgvector.load(Ordering::Relaxed)
+        self.pgvector_schema().is_some()
+    }
+
+    /// The schema that pgvector's type and operators are named with: the search path is ours alone.
+    pub(super) fn pgvector_schema(&self) -> Option<Arc<str>> {
+        self.pgvector_schema.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_pgvector_schema(&self, schema: Option<Arc<str>>) -> Option<Arc<str>> {
+        std::mem::replace(&mut *self.pgvector_schema.write().unwrap_or_else(PoisonError::into_inner), schema)
     }
 
     /// Makes use of pgvector where it is there. Nothing depends on that, so that no trouble with it stops a start.
     pub(super) async fn prepare_pgvector(&self) {
-        if matches!(self.backend, Backend::Sqlite { .. }) {
-            return;
-        }
+        let Backend::Postgres(pool) = &self.backend else { return };
         let found = self.write(AddColumn).await;
         match &found {
-            Ok(Pgvector::Unfit(why)) => tracing::warn!("search does without the database: {why}"),
+            Ok(Found { state: Pgvector::Unfit(why), .. }) => {
+                tracing::warn!(reason = %why, "search does not use pgvector");
+            }
             Ok(_) => {}
-            Err(error) => tracing::warn!(error = %error, "search does without pgvector until the next start"),
+            Err(error) => tracing::warn!(error = %error, "search does not use pgvector until the next start"),
         }
-        let is_ready = matches!(found, Ok(Pgvector::Ready(_)));
-        self.has_pgvector.store(is_ready, Ordering::Relaxed);
-        if is_ready && let Err(error) = self.write(AddIndex).await {
-            tracing::warn!(error = %error, "vectors are looked for without their index until the next start");
+        let schema = match found {
+            Ok(Found { state: Pgvector::Ready(_), schema }) => schema.map(Arc::from),
+            _ => None,
+        };
+        let is_ready = schema.is_some();
+        self.set_pgvector_schema(schema);
+        if is_ready && let Err(error) = self.add_copy_index(pool).await {
+            tracing::warn!(error = %error, "the index of vectors to copy could not be built");
         }
+    }
+
+    /// Makes "which vectors are not copied" a cheap question. A process that finds another at work goes on without.
+    async fn add_copy_index(&self, pool: &PgPool) -> Result<(), CatalogError> {
+        let sql = "SELECT CAST(EXISTS (SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('chunks_to_copy') \
+                AND indisvalid) AS TEXT) AS there, \
+            CAST(COALESCE((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('chunks')), \
+                false) AS TEXT) AS owned";
+        let row = {
+            let mut reader = self.reader().await?;
+            reader.tx(&self.faults).row(sql, args![]).await?
+        };
+        let Some(row) = row else { return Ok(()) };
+        if row.text("there")? == "true" || row.text("owned")? != "true" {
+            return Ok(());
+        }
+        let mut session = MigrationSession::begin(self, pool).await?;
+        if !session.lock(INDEX_LOCK).await? {
+            return Ok(());
+        }
+        let create = "CREATE INDEX CONCURRENTLY IF NOT EXISTS chunks_to_copy ON chunks (file_id, ordinal) \
+            WHERE vector IS NOT NULL AND embedding IS NULL";
+        session.build("chunks_to_copy", create.to_owned()).await
     }
 
     /// After an error of a statement with `embedding` in it: whether pgvector has gone from under us. From then on this
@@ -180,8 +203,10 @@ impl Catalog {
             return false;
         }
         let is_lost = matches!(self.pgvector().await, Ok(found) if !matches!(found, Pgvector::Ready(_)));
-        if is_lost && self.has_pgvector.swap(false, Ordering::Relaxed) {
-            tracing::warn!("pgvector has gone from the database: search does without until the next start");
+        if is_lost && self.set_pgvector_schema(None).is_some() {
+            tracing::warn!(
+                "pgvector was removed from the database: search does not use it until the next start"
+            );
         }
         is_lost
     }

@@ -1,6 +1,8 @@
 //! The vectors of a scope's ready files that a search has to look at. Where the database compares, these are its best
 //! and what it cannot compare; elsewhere all of them. Whoever searches compares again: one rule gives all scores.
 
+use std::sync::Arc;
+
 use wharfinger_lifecycle::id::FileId;
 
 use super::chunks::from_bytes;
@@ -26,6 +28,7 @@ pub struct Candidates<'c> {
     scope: Scope,
     /// As the database is asked for it, and how long it is.
     wanted: (String, usize),
+    pgvector_schema: Arc<str>,
     limit: usize,
     next: Step,
 }
@@ -121,9 +124,11 @@ impl Candidates<'_> {
         let mut args = args![wanted.as_str(), *dimensions as i64, most as i64];
         let of_scope = self.of_scope(&mut args);
         // Within a SELECT of its own the query's vector is read once, not for every row as a prepared plan would.
+        let schema = &self.pgvector_schema;
         let sql = format!(
-            "SELECT chunks.file_id, chunks.ordinal, chunks.vector, CASE WHEN vector_dims(chunks.embedding) = $2 \
-                 THEN chunks.embedding <=> (SELECT CAST(CAST($1 AS TEXT) AS vector)) END AS distance \
+            "SELECT chunks.file_id, chunks.ordinal, chunks.vector, \
+             CASE WHEN {schema}.vector_dims(chunks.embedding) = $2 THEN chunks.embedding OPERATOR({schema}.<=>) \
+                 (SELECT CAST(CAST($1 AS TEXT) AS {schema}.vector)) END AS distance \
              {of_scope} AND chunks.embedding IS NOT NULL ORDER BY distance LIMIT $3"
         );
         let rows = self.rows(sql, args).await?;
@@ -174,9 +179,9 @@ pub(super) fn decode(row: &Row) -> Result<StoredVector, CatalogError> {
 impl Catalog {
     /// All among which the `limit` nearest to `wanted` can be.
     pub fn candidates(&self, scope: Scope, wanted: &[f32], limit: usize) -> Candidates<'_> {
-        let question = literal(wanted).filter(|_| self.has_pgvector());
-        let next = if question.is_some() { Step::NotCopied(None) } else { Step::All(None) };
-        let wanted = (question.unwrap_or_default(), wanted.len());
-        Candidates { catalog: self, scope, wanted, limit, next }
+        let asked = literal(wanted).zip(self.pgvector_schema());
+        let next = if asked.is_some() { Step::NotCopied(None) } else { Step::All(None) };
+        let (question, pgvector_schema) = asked.unwrap_or_default();
+        Candidates { catalog: self, scope, wanted: (question, wanted.len()), pgvector_schema, limit, next }
     }
 }

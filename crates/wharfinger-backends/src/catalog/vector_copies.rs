@@ -1,6 +1,8 @@
 //! Copying vectors to where pgvector compares them: those that were written before it was there, or by a process that
 //! did not know of it. What is not copied yet is found all the same, only slower.
 
+use std::sync::Arc;
+
 use wharfinger_lifecycle::id::FileId;
 
 use super::Catalog;
@@ -17,6 +19,7 @@ const VECTOR_BYTES_MAX: i64 = (DIMENSIONS_MAX * size_of::<f32>()) as i64;
 
 struct CopyVectors {
     after: Option<(FileId, u64)>,
+    pgvector_schema: Arc<str>,
 }
 
 impl Write for CopyVectors {
@@ -41,9 +44,10 @@ impl Write for CopyVectors {
         if !args.is_empty() {
             let sql = format!(
                 "WITH new (file_id, ordinal, embedding) AS (VALUES {}) \
-                 UPDATE chunks SET embedding = CAST(new.embedding AS vector) FROM new \
+                 UPDATE chunks SET embedding = CAST(new.embedding AS {}.vector) FROM new \
                  WHERE chunks.file_id = new.file_id AND chunks.ordinal = new.ordinal",
-                typed_rows(1, &["TEXT", "BIGINT", "TEXT"], args.len() / 3)
+                typed_rows(1, &["TEXT", "BIGINT", "TEXT"], args.len() / 3),
+                self.pgvector_schema
             );
             tx.run_built(sql, args).await?;
         }
@@ -58,10 +62,8 @@ impl Catalog {
         &self,
         after: Option<(FileId, u64)>,
     ) -> Result<Option<(FileId, u64)>, CatalogError> {
-        if !self.has_pgvector() {
-            return Ok(None);
-        }
-        match self.write(CopyVectors { after }).await {
+        let Some(pgvector_schema) = self.pgvector_schema() else { return Ok(None) };
+        match self.write(CopyVectors { after, pgvector_schema }).await {
             Err(error) if self.has_lost_pgvector(&error).await => Ok(None),
             other => other,
         }

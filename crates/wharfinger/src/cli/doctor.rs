@@ -112,12 +112,35 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
     let clock = Clock::system();
     let step = match catalog.schema_step().await {
         Ok(step) => step,
+        Err(error @ CatalogError::Unusable(_)) => return findings.push(bad("catalog", named(&error))),
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
     };
     if step != SCHEMA_VERSION
         && let Err(error) = catalog.may_migrate().await
     {
         return findings.push(bad("catalog", named(&error)));
+    }
+    match catalog.foreign_tables().await {
+        Ok(None) => {}
+        Ok(Some(names)) => findings.push(good(
+            "catalog",
+            format!(
+                "the database also holds tables of other applications, which are not touched: {names}; ours are in \
+                 schema `{}` (WHARFINGER_DATABASE_SCHEMA)",
+                settings.database_schema
+            ),
+        )),
+        Err(error) => findings.push(bad("catalog", error)),
+    }
+    if step == SCHEMA_VERSION {
+        match catalog.missing_indexes().await {
+            Ok(missing) if missing.is_empty() => {}
+            Ok(missing) => findings.push(bad(
+                "catalog",
+                format!("indexes are missing ({}): run `wharfinger migrate`", missing.join(", ")),
+            )),
+            Err(error) => findings.push(bad("catalog", error)),
+        }
     }
     findings.push(match step {
         SCHEMA_VERSION => good("catalog", "reachable, schema up to date"),

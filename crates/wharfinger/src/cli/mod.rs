@@ -160,6 +160,7 @@ impl Global {
 fn catalog_options(settings: &Settings) -> CatalogOptions {
     CatalogOptions {
         url: settings.database.clone(),
+        schema: settings.database_schema.clone(),
         faults: Faults::none(),
         storage_type: "disk",
         cleanup_max_attempts: settings.cleanup_max_attempts,

@@ -41,6 +41,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("SHUTDOWN_DRAIN_MS"),
     plain("WHARFINGER_DATA_DIR"),
     secret("WHARFINGER_DATABASE_URL"),
+    plain("WHARFINGER_DATABASE_SCHEMA"),
     plain("WHARFINGER_BLOB_URL"),
     plain("WHARFINGER_BLOB_PUBLIC_ENDPOINT"),
     secret("WHARFINGER_QUOTA_URL"),

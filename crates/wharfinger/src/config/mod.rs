@@ -56,6 +56,7 @@ pub struct Settings {
     pub shutdown_drain_ms: u64,
     pub data_dir: PathBuf,
     pub database: CatalogUrl,
+    pub database_schema: String,
     pub blobs: BlobPlace,
     pub multipart_threshold_bytes: u64,
     /// Where Redis lets uploads in; otherwise the database does.
@@ -115,6 +116,7 @@ impl Settings {
             instance_id: values.maybe("INSTANCE_ID").unwrap_or_else(layers::host_name),
             shutdown_drain_ms: values.whole("SHUTDOWN_DRAIN_MS", 0, 3_600_000)?,
             database: database_url(&values.text("WHARFINGER_DATABASE_URL")?, &data_dir)?,
+            database_schema: database_schema(values.text("WHARFINGER_DATABASE_SCHEMA")?)?,
             blobs: blob_url::blob_place(values, &data_dir)?,
             multipart_threshold_bytes: values.size("MULTIPART_THRESHOLD_BYTES", 1, FILE_SIZE_BYTES_MAX)?,
             quota_redis: engine_url("WHARFINGER_QUOTA_URL", values, &["redis://", "rediss://"])?,
@@ -243,6 +245,20 @@ fn database_url(url: &str, data_dir: &std::path::Path) -> Result<CatalogUrl, Bad
     }
 }
 
+/// A name that needs no quotes, so that people can type it.
+fn database_schema(name: String) -> Result<String, BadSetting> {
+    let is_plain =
+        |(n, c): (usize, char)| c.is_ascii_lowercase() || c == '_' || (n > 0 && c.is_ascii_digit());
+    let sound = !name.is_empty() && name.len() <= 63 && name.chars().enumerate().all(is_plain);
+    match sound && !name.starts_with("pg_") && name != "information_schema" {
+        true => Ok(name),
+        false => Err(BadSetting::new(
+            "WHARFINGER_DATABASE_SCHEMA",
+            "must be 1 to 63 lower-case letters, digits and underscores, not begin with a digit or `pg_`",
+        )),
+    }
+}
+
 fn window_policy(word: &str) -> Result<WindowPolicy, BadSetting> {
     match word {
         "reclaim" => Ok(WindowPolicy::Reclaim),
@@ -316,6 +332,8 @@ mod tests {
             ("BATCH_TIMEOUT_MS", "0"),
             ("BATCH_TIMEOUT_SCHEDULE", "hourly"),
             ("WHARFINGER_DATABASE_URL", "mysql://x"),
+            ("WHARFINGER_DATABASE_SCHEMA", "pg_ours"),
+            ("WHARFINGER_DATABASE_SCHEMA", "Files; DROP"),
             ("WHARFINGER_BLOB_URL", "ftp://x"),
             ("WHARFINGER_JWT_SECRET", "short"),
             ("UPLOAD_WINDOW_POLICY", "maybe"),

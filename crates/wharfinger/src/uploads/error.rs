@@ -106,6 +106,7 @@ impl From<CatalogError> for VerbError {
             CatalogError::Stale
             | CatalogError::Unavailable(_)
             | CatalogError::Repeat(_)
+            | CatalogError::LockTimeout(_)
             | CatalogError::Disconnected(_)
             | CatalogError::Unknown(_) => VerbError::Unavailable(error.to_string()),
             CatalogError::Fenced => VerbError::TakenOver,

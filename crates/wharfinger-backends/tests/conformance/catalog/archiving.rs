@@ -7,7 +7,7 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 use wharfinger_backends::catalog::{
     BatchEnding, Catalog, CatalogError, Destination, EndBy, Ended, Ending, Outbound, OutboxLine, Recoverable,
-    Recovered, Recovery, Registered, Registration, SCHEMA_VERSION, Scope, StageEnd,
+    Recovered, Recovery, Registered, Scope, StageEnd,
 };
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::UnixMs;
@@ -318,50 +318,4 @@ pub(super) async fn events_are_written_together(site: &Site) {
     let more = [of_sixty + 1, of_thirty, of_thirty, of_thirty];
     let cost: [u64; 4] = std::array::from_fn(|n| calls[1][n] - calls[0][n]);
     assert_eq!(cost, more, "{calls:?}");
-}
-
-/// The table that events are kept in was made anew for them, with all that waited in it.
-/// What stands in the way of taking the step again that makes the counters.
-async fn undo_figures(site: &Site) {
-    site.sql("DROP TABLE file_outcomes").await;
-    for index in [
-        "files_overdue_of_tenant",
-        "files_ready_of_user",
-        "files_ready_of_tenant",
-        "files_ready",
-        "files_wrong_of_user",
-        "files_wrong_of_tenant",
-        "files_wrong",
-        "upload_batches_open",
-    ] {
-        site.sql(&format!("DROP INDEX {index}")).await;
-    }
-    if site.is_postgres() {
-        site.sql("ALTER INDEX file_counts_by_stage_pkey RENAME TO file_counts_pkey").await;
-    }
-}
-
-pub(super) async fn lines_survive_the_schemas_step(site: &Site) {
-    let catalog = site.telling().await;
-    let file = confirmed(&catalog, ADA, 10).await;
-    committed(&catalog, file::quarantine(&file, "infected", NOW + SECOND).expect("quarantinable")).await;
-    catalog.register(Registration { by_broker: true, ..registration(ADA, 1) }).await.expect("answered");
-    site.sql("DELETE FROM file_outcomes WHERE files = 0").await;
-    let before = site.dump().await;
-    assert_eq!(before["outbox"].len(), 9, "five events, two notices, an alert and a check");
-    assert_eq!(SCHEMA_VERSION, 9, "the last of those that are taken again here");
-    undo_figures(site).await;
-    site.sql("DELETE FROM schema_steps WHERE step >= 8").await;
-    assert_eq!(catalog.migrate(NOW).await.expect("migrated"), [8, 9]);
-    assert_eq!(site.dump().await["outbox"], before["outbox"]);
-    assert_eq!(site.dump().await["file_outcomes"], before["file_outcomes"], "counted from the files");
-    assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
-    let indices = match site.is_postgres() {
-        true => "SELECT indexname::text FROM pg_indexes WHERE tablename = 'outbox'",
-        false => "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'outbox'",
-    };
-    let indices = site.texts(indices).await;
-    for name in ["outbox_due", "outbox_refunds", "outbox_in_order"] {
-        assert!(indices.iter().any(|index| index == name), "{name} is not among {indices:?}");
-    }
 }

@@ -34,7 +34,7 @@ const LEASE: i64 = 60 * SECOND;
 /// A write with more calls than this would never end.
 const CALLS_MAX: u64 = 500;
 /// These are only made where pgvector is.
-const OF_PGVECTOR: [&str; 3] = ["pgvector::AddColumn", "pgvector::AddIndex", "vector_copies::CopyVectors"];
+const OF_PGVECTOR: [&str; 2] = ["pgvector::AddColumn", "vector_copies::CopyVectors"];
 
 /// A process with every outbox target and with Redis beside the catalog: it makes the most statements.
 struct Rehearsal<'s> {
@@ -117,7 +117,8 @@ pub(super) async fn no_write_is_made_in_part(site: &Site) {
     forgetting(&mut rehearsal).await;
     let mut written = rehearsal.written;
     // It needs an empty database, and so a test of its own.
-    written.insert("schema::Migrate".into());
+    // What follows is made in migrations.
+    written.extend(["schema::ApplyStep", "schema::AddIndexes"].map(String::from));
     written.extend(OF_PGVECTOR.map(String::from));
     assert_eq!(written, writes_of_the_sources());
 }
@@ -136,7 +137,18 @@ pub(super) async fn no_migration_is_made_in_part(site: &Site) {
                 assert!(!steps.is_empty() && n > 50, "{n} calls for the steps {steps:?}");
                 return;
             }
-            Err(_) => assert_eq!(dump_at(&url).await, empty, "a failure at call {n} left a part"),
+            Err(_) => {
+                let left = dump_at(&url).await;
+                // The step may be made, and what follows it not: it goes on from there.
+                if left != empty {
+                    let whole = site.dump().await;
+                    assert!(left.keys().eq(whole.keys()), "a failure at call {n} left a part");
+                    faults.aim_at(0, Fault::Fail);
+                    assert_eq!(catalog.migrate(NOW).await.expect("migrated"), Vec::<i64>::new());
+                    assert!(n > 50, "{n} calls");
+                    return;
+                }
+            }
         }
     }
     panic!("a migration without an end");
@@ -157,8 +169,9 @@ pub(super) async fn no_write_of_pgvector_is_made_in_part(site: &Site) {
         faults.aim_at(n, Fault::Fail);
         let _ = catalog.migrate(NOW).await;
         let Some(call) = faults.hit() else { break };
-        let write = short(faults.last_write().expect("a write was made"));
-        if write == OF_PGVECTOR[0] {
+        let Some(write) = faults.last_write().map(short) else { continue };
+        // Once it is ready, only its index is left to fail.
+        if write == OF_PGVECTOR[0] && !catalog.has_pgvector() {
             assert_eq!(site.texts(columns).await, before, "{write} failed at call {n}, {call}");
         }
         written.insert(write);

@@ -69,7 +69,6 @@ pub(super) async fn it_goes_in_the_middle_of_a_search(site: &Site) {
 
 pub(super) async fn what_cannot_be_used_is_named(_: &Site) {
     let misfits = [
-        ("CREATE SCHEMA cellar; CREATE EXTENSION vector SCHEMA cellar", "`cellar`"),
         (
             "CREATE EXTENSION vector; UPDATE pg_extension SET extversion = '0.5.1' WHERE extname = 'vector'",
             "0.6.1 or newer",
@@ -92,7 +91,8 @@ pub(super) async fn what_cannot_be_used_is_named(_: &Site) {
 pub(super) async fn who_may_not_change_the_schema_does_without(_: &Site) {
     let site = Site::before_pgvector().await;
     site.sql("DO $$ BEGIN CREATE ROLE clerk LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$").await;
-    site.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk").await;
+    site.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA wharfinger TO clerk").await;
+    site.sql("GRANT USAGE ON SCHEMA wharfinger TO clerk").await;
     site.sql("CREATE EXTENSION vector").await;
     let clerk = site.as_role("clerk").await;
     clerk.migrate(NOW).await.expect("it does not stop a start");
@@ -110,6 +110,27 @@ pub(super) async fn who_may_not_change_the_schema_does_without(_: &Site) {
     assert!(clerk.has_pgvector());
     assert!(clerk.copy_vectors(None).await.expect("copied").is_some());
     assert_eq!(places(&clerk, of(ADA), &[1.0, 0.0], 5).await, [(before, 0)]);
+    clerk.close().await;
+    site.remove().await;
+}
+
+/// The search path names our schema alone, so pgvector works from any other one, if its use is granted.
+pub(super) async fn it_may_be_in_a_schema_of_any_name(_: &Site) {
+    let site = Site::before_pgvector().await;
+    site.sql("CREATE SCHEMA \"A cellar\"").await;
+    site.sql("CREATE EXTENSION vector SCHEMA \"A cellar\"").await;
+    site.catalog.migrate(NOW).await.expect("migrated");
+    assert!(site.catalog.has_pgvector());
+    let file = embedded(&site.catalog, ADA, &[vec![1.0, 0.0]]).await;
+    assert_eq!(site.catalog.vectors_to_copy().await.expect("counted"), 0);
+    assert_eq!(places(&site.catalog, of(ADA), &[1.0, 0.0], 5).await, [(file, 0)]);
+
+    site.sql("DO $$ BEGIN CREATE ROLE clerk LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$").await;
+    site.sql("GRANT USAGE ON SCHEMA wharfinger TO clerk").await;
+    site.sql("GRANT SELECT ON ALL TABLES IN SCHEMA wharfinger TO clerk").await;
+    let clerk = site.as_role("clerk").await;
+    let found = clerk.pgvector().await.expect("asked");
+    assert!(matches!(&found, Pgvector::Unfit(why) if why.contains("GRANT USAGE ON SCHEMA")), "{found:?}");
     clerk.close().await;
     site.remove().await;
 }

@@ -21,6 +21,7 @@ mod guards;
 mod keys;
 mod leasing_jobs;
 mod losing_pgvector;
+mod migrations;
 mod objects;
 mod opening;
 mod orphans;
@@ -105,7 +106,8 @@ cases_with_pgvector! {
         it_goes_from_under_us
         it_goes_in_the_middle_of_a_search
         what_cannot_be_used_is_named
-        who_may_not_change_the_schema_does_without;
+        who_may_not_change_the_schema_does_without
+        it_may_be_in_a_schema_of_any_name;
 }
 
 cases! {
@@ -121,6 +123,12 @@ cases! {
         a_newer_schema_is_refused
         answers_when_asked
         what_was_written_is_there_after_closing;
+    migrations:
+        tables_of_an_application_are_left_alone
+        a_schema_of_others_is_refused
+        a_catalog_from_before_the_first_release_is_refused
+        indexes_are_completed_beside_writers
+        a_table_in_use_is_waited_for;
     registering:
         a_registration_is_whole
         an_id_is_registered_once
@@ -211,8 +219,7 @@ cases! {
         nobody_who_does_not_archive_leaves_an_event
         an_event_says_all_that_is_known
         what_does_not_happen_leaves_no_event
-        events_are_written_together
-        lines_survive_the_schemas_step;
+        events_are_written_together;
     telling:
         a_notice_is_told_in_full
         notices_are_told_newest_first_and_to_nobody_else

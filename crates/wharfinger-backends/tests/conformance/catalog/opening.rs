@@ -43,7 +43,7 @@ pub(super) async fn two_handles_migrate_at_once(site: &Site) {
 }
 
 pub(super) async fn a_newer_schema_is_refused(site: &Site) {
-    site.sql("INSERT INTO schema_steps (step, applied_at) VALUES (999, 0)").await;
+    site.sql("INSERT INTO schema_migrations (step, fingerprint, applied_at) VALUES (999, '', 0)").await;
     let before = site.dump().await;
     let error = site.catalog.migrate(NOW).await.expect_err("a schema this program does not know");
     assert!(matches!(&error, CatalogError::Corrupt(why) if why.contains("999")), "{error}");

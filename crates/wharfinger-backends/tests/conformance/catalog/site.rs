@@ -20,7 +20,7 @@ pub(super) const CLEANUP_ATTEMPTS_MAX: u32 = 3;
 
 pub(super) struct Site {
     pub(super) catalog: Catalog,
-    url: CatalogUrl,
+    pub(super) url: CatalogUrl,
     folder: TempDir,
     server: Option<&'static Postgres>,
     /// Dumps share one connection: opening one takes longer than a dump.
@@ -41,6 +41,7 @@ pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
 async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool, tells: Tells) -> Catalog {
     let options = CatalogOptions {
         url: url.clone(),
+        schema: wharfinger_backends::catalog::DEFAULT_SCHEMA.into(),
         faults,
         storage_type: "disk",
         cleanup_max_attempts: CLEANUP_ATTEMPTS_MAX,
@@ -75,6 +76,8 @@ fn empty_postgres() -> String {
         "CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
     );
     server.psql(&server.admin_url(), &statement).expect("a database with a natural language");
+    let path = format!("ALTER DATABASE {name} SET search_path = public, wharfinger");
+    server.psql(&server.admin_url(), &path).expect("a search path for the statements of tests");
     server.url(&name)
 }
 
@@ -218,6 +221,10 @@ pub(super) async fn dump_at(url: &CatalogUrl) -> Dump {
     Raw::connect(url).await.dump().await
 }
 
+pub(super) async fn sql_at(url: &CatalogUrl, statement: &str) {
+    Raw::connect(url).await.run(statement).await.expect(statement);
+}
+
 pub(super) async fn texts_at(url: &CatalogUrl, query: &str) -> Vec<String> {
     Raw::connect(url).await.texts(query).await
 }
@@ -259,7 +266,7 @@ impl Raw {
     async fn connect(url: &CatalogUrl) -> Raw {
         match url {
             CatalogUrl::Sqlite(path) => {
-                let options = SqliteConnectOptions::new().filename(path);
+                let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
                 Raw::Sqlite(SqliteConnection::connect_with(&options).await.expect("a raw connection"))
             }
             CatalogUrl::Postgres(url) => {
@@ -275,7 +282,9 @@ impl Raw {
                 "SELECT t.name || ' ' || group_concat('quote(\"' || c.name || '\")', ' || '','' || ') \
                  FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table' GROUP BY t.name"
             }
-            Raw::Postgres(_) => "SELECT tablename || ' r::text' FROM pg_tables WHERE schemaname = 'public'",
+            Raw::Postgres(_) => {
+                "SELECT tablename || ' r::text' FROM pg_tables WHERE schemaname = 'wharfinger'"
+            }
         };
         let split = |line: String| {
             let (table, row) = line.split_once(' ').expect("a name and an expression");

@@ -52,18 +52,52 @@ fn what_a_server_refuses_is_named_with_what_to_do() {
     );
     expect_named(&format!("postgres://nobody:sesame@{at}/postgres"), &["nobody", "does not exist"]);
     let database = postgres.create_database();
-    postgres.psql(&database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC").expect("revoked");
     let poor = database.replace("postgres@", "poor@");
     assert_ne!(poor, database);
-    expect_named(&poor, &["poor", "may not create tables", "GRANT CREATE ON SCHEMA public TO poor"]);
+    expect_named(
+        &poor,
+        &["poor", "may not create the schema", "CREATE SCHEMA \"wharfinger\" AUTHORIZATION poor"],
+    );
+    postgres.psql(&database, "CREATE SCHEMA wharfinger").expect("a schema");
+    let grant = "GRANT CREATE, USAGE ON SCHEMA \"wharfinger\" TO poor";
+    expect_named(&poor, &["poor", "may not create tables", grant]);
 
     // Whoever has the tables needs no right to make them.
     let place = Place::new();
     place.run_with(&[("WHARFINGER_DATABASE_URL", &database), SECRET], &["migrate"]).expect(0);
-    let grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO poor";
+    let grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA wharfinger TO poor";
     postgres.psql(&database, grant).expect("granted");
+    postgres.psql(&database, "GRANT USAGE ON SCHEMA wharfinger TO poor").expect("granted");
     place.run_with(&[("WHARFINGER_DATABASE_URL", &poor), SECRET], &["migrate"]).expect(0);
     place.run_with(&[("WHARFINGER_DATABASE_URL", &poor), SECRET], &["quota", "show", "t"]).expect(0);
+}
+
+/// An application has a `files` table of its own, and its own schema of our name.
+#[test]
+fn tables_of_an_application_stay_and_are_reported() {
+    let postgres = harness::postgres::shared();
+    let database = postgres.create_database();
+    postgres.psql(&database, "CREATE TABLE public.files (name TEXT)").expect("theirs");
+    postgres.psql(&database, "INSERT INTO public.files VALUES ('theirs')").expect("theirs");
+    let place = Place::new();
+    let settings = [("WHARFINGER_DATABASE_URL", database.as_str()), SECRET];
+    place.run_with(&settings, &["migrate"]).expect(0);
+    let doctor = place.run_with(&settings, &["doctor"]).expect(0).stdout;
+    assert!(doctor.contains("tables of other applications, which are not touched: public.files"), "{doctor}");
+    assert_eq!(postgres.psql(&database, "SELECT name FROM public.files").expect("theirs").trim(), "theirs");
+
+    // A schema of another name is as good; one that holds other tables is refused by both commands.
+    let named = [settings[0], SECRET, ("WHARFINGER_DATABASE_SCHEMA", "uploads")];
+    place.run_with(&named, &["migrate"]).expect(0);
+    let count = "SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'uploads' AND tablename = 'files'";
+    assert_eq!(postgres.psql(&database, count).expect("counted").trim(), "1");
+    let public = [settings[0], SECRET, ("WHARFINGER_DATABASE_SCHEMA", "public")];
+    for command in ["migrate", "doctor"] {
+        let ran = place.run_with(&public, &[command]).expect(1);
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(said.contains("tables of another application (files)"), "{said}");
+        assert!(said.contains("WHARFINGER_DATABASE_SCHEMA"), "{said}");
+    }
 }
 
 #[test]

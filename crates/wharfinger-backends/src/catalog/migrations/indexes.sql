@@ -1,0 +1,53 @@
+-- Every index that is not a primary key. `migrate` creates those that are missing; on PostgreSQL CONCURRENTLY, beside
+-- running processes. A changed index gets a new name; the old name goes to the list of dropped ones in schema.rs.
+
+-- Lists of live files.
+CREATE INDEX files_by_owner ON files (tenant_id, user_id, id) WHERE pipeline_status <> 'deleted';
+CREATE INDEX files_by_tenant ON files (tenant_id, id) WHERE pipeline_status <> 'deleted';
+CREATE INDEX files_alive ON files (id) WHERE pipeline_status <> 'deleted';
+CREATE INDEX files_by_batch ON files (batch_id, id) WHERE batch_id IS NOT NULL;
+CREATE INDEX files_charged ON files (tenant_id, pipeline_status, charged_bytes) WHERE charged_bytes > 0;
+
+-- Each sweep reads its own statuses: a long queue does not delay the check of overdue uploads.
+CREATE INDEX files_to_look_at ON files (pipeline_status, next_look_at, id) WHERE next_look_at IS NOT NULL;
+CREATE INDEX files_overdue_of_tenant ON files (tenant_id, next_look_at, user_id)
+    WHERE pipeline_status IN ('uploaded', 'queued', 'scanning', 'extracting', 'chunking', 'embedding');
+CREATE INDEX files_failed ON files (failed_at, id) WHERE pipeline_status = 'failed';
+
+-- The last successes and the last failures: of a user, of a tenant, of all.
+CREATE INDEX files_ready_of_user ON files (tenant_id, user_id, ready_at, confirmed_at) WHERE pipeline_status = 'ready';
+CREATE INDEX files_ready_of_tenant ON files (tenant_id, ready_at, confirmed_at) WHERE pipeline_status = 'ready';
+CREATE INDEX files_ready ON files (ready_at, confirmed_at) WHERE pipeline_status = 'ready';
+CREATE INDEX files_wrong_of_user ON files (tenant_id, user_id, COALESCE(failed_at, updated_at))
+    WHERE pipeline_status IN ('failed', 'quarantined');
+CREATE INDEX files_wrong_of_tenant ON files (tenant_id, COALESCE(failed_at, updated_at))
+    WHERE pipeline_status IN ('failed', 'quarantined');
+CREATE INDEX files_wrong ON files (COALESCE(failed_at, updated_at)) WHERE pipeline_status IN ('failed', 'quarantined');
+CREATE INDEX file_outcomes_by_time ON file_outcomes (at);
+
+CREATE INDEX objects_by_file ON objects (file_id);
+
+CREATE INDEX jobs_waiting ON jobs (queue, run_at, id, tenant_id) WHERE state = 'waiting';
+CREATE INDEX jobs_leased ON jobs (queue, tenant_id) WHERE state = 'leased';
+CREATE INDEX jobs_lease_end ON jobs (lease_until) WHERE state = 'leased';
+CREATE INDEX jobs_dead ON jobs (id) WHERE state = 'dead';
+CREATE INDEX jobs_by_file ON jobs (file_id);
+
+CREATE INDEX upload_batches_active ON upload_batches (expires_at, id) WHERE status = 'active';
+CREATE INDEX upload_batches_by_owner ON upload_batches (tenant_id, user_id, status);
+CREATE INDEX upload_batches_open ON upload_batches (tenant_id, user_id) WHERE status = 'active';
+
+CREATE INDEX pending_cleanups_due ON pending_cleanups (next_attempt_at, id);
+CREATE INDEX pending_cleanups_by_tenant ON pending_cleanups (tenant_id, id);
+CREATE INDEX pending_cleanups_by_document ON pending_cleanups (document_id);
+CREATE INDEX pending_cleanups_by_path ON pending_cleanups (file_path);
+
+CREATE INDEX notifications_by_user ON notifications (tenant_id, user_id, id);
+
+CREATE INDEX outbox_due ON outbox (destination, next_attempt_at, id);
+CREATE INDEX outbox_refunds ON outbox (tenant_id, epoch) WHERE destination = 'quota';
+CREATE INDEX outbox_in_order ON outbox (destination, subject, place) WHERE subject IS NOT NULL;
+
+CREATE INDEX idempotency_keys_expiry ON idempotency_keys (expires_at);
+
+CREATE INDEX orphan_blobs_to_queue ON orphan_blobs (scan_id, key) WHERE queued_at IS NULL;
