@@ -123,6 +123,38 @@ impl ObjectKey {
         parts.next().map(|_| (tenant, user))
     }
 
+    /// Whether this program could have made the name: `uploads/<tenant>/<user>/<fileId>`, or what stages put under
+    /// `derived/`, spelled exactly as here. Other names belong to others, whatever folder they are in.
+    pub fn is_own_form(text: &str) -> bool {
+        let parts: Vec<&str> = text.split('/').collect();
+        let is_owned = |tenant: &str, user: &str, file: &str| {
+            is_canonical(tenant, |name| TenantId::new(name).is_ok())
+                && is_canonical(user, |name| UserId::new(name).is_ok())
+                && is_uuid_v7(file)
+        };
+        match parts[..] {
+            ["uploads", tenant, user, file] => is_owned(tenant, user, file),
+            ["derived", tenant, user, file, attempt, part] => {
+                let is_attempt = attempt.split_at_checked(36).is_some_and(|(job, token)| {
+                    is_uuid_v7(job) && token.strip_prefix('-').is_some_and(|token| is_number(token, 1))
+                });
+                is_owned(tenant, user, file)
+                    && is_attempt
+                    && part.strip_prefix("text-").is_some_and(|part| is_number(part, 5))
+            }
+            _ => false,
+        }
+    }
+
+    /// The folder of all that stages made of this object's file; none if it is not one of those.
+    pub fn derived_folder(&self) -> Option<String> {
+        let parts: Vec<&str> = self.0.split('/').collect();
+        match parts[..] {
+            ["derived", tenant, user, file, _, _] => Some(format!("{DERIVED}{tenant}/{user}/{file}/")),
+            _ => None,
+        }
+    }
+
     /// The file it is of by its name.
     pub fn file(&self) -> Option<FileId> {
         self.0.split('/').nth(3)?.parse().ok()
@@ -131,6 +163,21 @@ impl ObjectKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// A part that encodes a good name, in the one way that we encode it.
+fn is_canonical(part: &str, is_good: impl Fn(&str) -> bool) -> bool {
+    decode_part(part).is_some_and(|name| is_good(&name) && encode_part(&name) == part)
+}
+
+fn is_uuid_v7(text: &str) -> bool {
+    text.parse::<FileId>().is_ok_and(|id| id.0.get_version_num() == 7 && id.to_string() == text)
+}
+
+/// Digits as `{:0width$}` writes them.
+fn is_number(text: &str, digits_min: usize) -> bool {
+    let is_padded = text.len() > digits_min && text.starts_with('0');
+    text.len() >= digits_min && !is_padded && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// What the names of all objects of a tenant, or of one of its users, begin with.
@@ -207,6 +254,48 @@ mod tests {
         assert_eq!(key.map(|key| key.0).as_deref(), Ok("RAW/2025/06/15/15/1750000000_a%20b_7.jsonl.gz"));
         for unsound in ["", "a//b", "../b", "a/../b", "a/./b", "/a", "a/", "a b", "a\\b", "ü"] {
             assert_eq!(ObjectKey::events(EventsFolder::Damaged, unsound), Err(BadKey), "{unsound:?}");
+        }
+    }
+
+    #[test]
+    fn only_names_that_we_make_are_of_our_form() {
+        let tenant = TenantId::new("a b/ü").expect("a tenant");
+        let user = UserId::new("u").expect("a user");
+        let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("an id");
+        let job: JobId = "018f4e6e-7f3a-7000-8000-000000000002".parse().expect("an id");
+        let original = ObjectKey::original(&tenant, &user, file);
+        assert!(ObjectKey::is_own_form(original.as_str()), "{original}");
+        assert_eq!(original.derived_folder(), None);
+        for (token, part) in [(1, 0), (12, 7), (3, 123_456)] {
+            let derived = ObjectKey::text_part(&original, job, token, part);
+            assert!(ObjectKey::is_own_form(derived.as_str()), "{derived}");
+            let folder = derived.derived_folder().expect("a folder");
+            assert!(derived.as_str().starts_with(&folder) && folder.contains(&file.to_string()), "{folder}");
+        }
+        for other in [
+            "uploads/t/u/report.pdf",
+            "uploads/018f4e6e-7f3a-7000-8000-000000000001",
+            "uploads/t/018f4e6e-7f3a-7000-8000-000000000001",
+            "uploads/t/u/v/018f4e6e-7f3a-7000-8000-000000000001",
+            "uploads/t/u/018f4e6e-7f3a-4000-8000-000000000001",
+            "uploads/t/u/018F4E6E-7F3A-7000-8000-000000000001",
+            "uploads/t/u/018f4e6e7f3a70008000000000000001",
+            "uploads/t/u/018f4e6e-7f3a-7000-8000-000000000001/",
+            "uploads/t/u/018f4e6e-7f3a-7000-8000-000000000001.jpg",
+            "uploads/a b/u/018f4e6e-7f3a-7000-8000-000000000001",
+            "uploads/a%2eb/u/018f4e6e-7f3a-7000-8000-000000000001",
+            "uploads/%61/u/018f4e6e-7f3a-7000-8000-000000000001",
+            "uploads//u/018f4e6e-7f3a-7000-8000-000000000001",
+            "derived/t/u/018f4e6e-7f3a-7000-8000-000000000001",
+            "derived/t/u/018f4e6e-7f3a-7000-8000-000000000001/x/text-00000",
+            "derived/t/u/018f4e6e-7f3a-7000-8000-000000000001/018f4e6e-7f3a-7000-8000-000000000002-1/text-0",
+            "derived/t/u/018f4e6e-7f3a-7000-8000-000000000001/018f4e6e-7f3a-7000-8000-000000000002-1/text-000000",
+            "derived/t/u/018f4e6e-7f3a-7000-8000-000000000001/018f4e6e-7f3a-7000-8000-000000000002-01/text-00000",
+            "derived/t/u/018f4e6e-7f3a-7000-8000-000000000001/018f4e6e-7f3a-7000-8000-000000000002-1/page-00000",
+            "elsewhere/t/u/018f4e6e-7f3a-7000-8000-000000000001",
+            "",
+        ] {
+            assert!(!ObjectKey::is_own_form(other), "{other}");
         }
     }
 

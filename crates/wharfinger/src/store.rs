@@ -5,28 +5,40 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
+use uuid::Uuid;
 use wharfinger_backends::blobs::disk::{DiskStore, MARK};
 use wharfinger_backends::blobs::{BlobError, BlobPlace, BlobStore, Over};
 use wharfinger_backends::catalog::{Catalog, CatalogError, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
-use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::key::{DERIVED, ObjectKey, UPLOADS};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     #[error(
         "WHARFINGER_BLOB_URL: {0} does not hold this catalog's objects: is its disk mounted? If it is meant to \
-        begin empty, write `{1}` into {0}/{MARK}"
+        begin empty, run `wharfinger doctor --accept-store`"
     )]
-    UnmarkedFolder(String, String),
+    UnmarkedFolder(String),
     #[error(
         "WHARFINGER_BLOB_URL: {0} does not hold this catalog's objects: is it the right bucket? If it is meant to \
         begin empty, run `wharfinger doctor --accept-store`"
     )]
     Unmarked(String),
+    #[error(
+        "WHARFINGER_BLOB_URL: {0} is already in use: it holds {1} and no {MARK} of Wharfinger. Use an empty bucket or \
+        folder, or another prefix. To use it as it is, run `wharfinger doctor --accept-store`: what is there now is \
+        never deleted"
+    )]
+    InUse(String, String),
     #[error("WHARFINGER_BLOB_URL: {0} is the store of another catalog (its {MARK} says `{1}`, not `{2}`)")]
     Foreign(String, String, String),
+    #[error(
+        "WHARFINGER_BLOB_URL: the {MARK} of {0} is empty or damaged. If this is the right store, run \
+        `wharfinger doctor --accept-store`"
+    )]
+    Damaged(String),
     #[error(
         "WHARFINGER_BLOB_URL: {0} cannot be used ({1}): check that it is a folder that this user may write"
     )]
@@ -67,21 +79,33 @@ enum At<'p> {
     Store(&'p dyn BlobStore),
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     /// The catalog's id and the store's.
     identity: String,
     counter: i64,
+    /// When the store was claimed, by the store's clock. Objects without a row that are older belong to others.
+    marked_at: UnixMs,
 }
 
 impl Mark {
-    fn parse(text: &str) -> Mark {
-        let mut words = text.split_whitespace();
-        let identity: Vec<&str> = words.by_ref().take(2).collect();
-        Mark { identity: identity.join(" "), counter: words.next().and_then(|n| n.parse().ok()).unwrap_or(0) }
+    /// None if it is empty or was cut off. `written_at` is when the marker was written: of one that has no time yet,
+    /// that is when the store was claimed.
+    fn parse(text: &str, written_at: UnixMs) -> Option<Mark> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (identity, rest) = words.split_at_checked(2)?;
+        let is_whole = text.ends_with('\n') && identity.iter().all(|id| Uuid::try_parse(id).is_ok());
+        let number = |n: usize| rest.get(n).map(|word| word.parse::<i64>());
+        match (is_whole, number(0).unwrap_or(Ok(0)), number(1).unwrap_or(Ok(written_at))) {
+            (true, Ok(counter), Ok(marked_at)) => {
+                Some(Mark { identity: identity.join(" "), counter, marked_at })
+            }
+            _ => None,
+        }
     }
 
     fn text(&self) -> String {
-        format!("{} {}\n", self.identity, self.counter)
+        format!("{} {} {}\n", self.identity, self.counter, self.marked_at)
     }
 }
 
@@ -91,23 +115,47 @@ impl<'p> Place<'p> {
     }
 
     pub fn store(place: &BlobPlace, blobs: &'p dyn BlobStore) -> Place<'p> {
-        Place { shown: place.to_string(), at: At::Store(blobs) }
+        Place::named(&place.to_string(), blobs)
+    }
+
+    /// A store by the name that people know it by.
+    pub fn named(name: &str, blobs: &'p dyn BlobStore) -> Place<'p> {
+        Place { shown: name.to_owned(), at: At::Store(blobs) }
     }
 
     async fn mark(&self) -> Result<Option<Mark>, ClaimError> {
-        let text = match self.at {
+        let read = match self.at {
             At::Folder(folder) => DiskStore::mark(folder),
             At::Store(blobs) => read_mark(blobs).await,
         };
-        Ok(text.map_err(|error| self.unusable(error))?.as_deref().map(Mark::parse))
+        match read.map_err(|error| self.unusable(error))? {
+            None => Ok(None),
+            Some((text, written_at)) => match Mark::parse(&text, written_at) {
+                Some(mark) => Ok(Some(mark)),
+                None => Err(ClaimError::Damaged(self.shown.clone())),
+            },
+        }
     }
 
-    async fn set_mark(&self, mark: &Mark, over: Over) -> Result<(), ClaimError> {
+    async fn set_mark(&self, text: String, over: Over) -> Result<(), ClaimError> {
         let set = match self.at {
-            At::Folder(folder) => DiskStore::set_mark(folder, &mark.text()),
-            At::Store(blobs) => blobs.put(&ObjectKey::mark(), Bytes::from(mark.text()), over).await,
+            At::Folder(folder) => DiskStore::set_mark(folder, &text, over),
+            At::Store(blobs) => blobs.put(&ObjectKey::mark(), Bytes::from(text), over).await,
         };
         set.map_err(|error| self.unusable(error))
+    }
+
+    /// What lies where our objects would, in words: an object, or an unfinished upload.
+    async fn contents(&self) -> Result<Option<String>, ClaimError> {
+        let found = match self.at {
+            At::Folder(folder) if !folder.is_dir() => Ok(None),
+            At::Folder(folder) => match DiskStore::open_foreign(folder) {
+                Ok(disk) => first_of(&disk).await,
+                Err(error) => Err(BlobError::Unavailable(error.to_string())),
+            },
+            At::Store(blobs) => first_of(blobs).await,
+        };
+        found.map_err(|error| self.unusable(error))
     }
 
     async fn remove_mark(&self) -> Result<(), ClaimError> {
@@ -125,16 +173,30 @@ impl<'p> Place<'p> {
         }
     }
 
-    fn unmarked(&self, known: String) -> ClaimError {
+    fn unmarked(&self) -> ClaimError {
         match self.at {
-            At::Folder(_) => ClaimError::UnmarkedFolder(self.shown.clone(), known),
+            At::Folder(_) => ClaimError::UnmarkedFolder(self.shown.clone()),
             At::Store(_) => ClaimError::Unmarked(self.shown.clone()),
         }
     }
 }
 
+/// The first thing found in our two folders.
+async fn first_of(blobs: &dyn BlobStore) -> Result<Option<String>, BlobError> {
+    for folder in [UPLOADS, DERIVED] {
+        if let Some(object) = blobs.list(folder, None).next().await.transpose()? {
+            return Ok(Some(format!("objects under {folder} (for example `{}`)", object.key)));
+        }
+        let Some(parts) = blobs.in_parts() else { continue };
+        if let Some(upload) = parts.unfinished(folder).next().await.transpose()? {
+            return Ok(Some(format!("unfinished uploads under {folder} (for example `{}`)", upload.key)));
+        }
+    }
+    Ok(None)
+}
+
 /// Another process may write it at this moment.
-async fn read_mark(blobs: &dyn BlobStore) -> Result<Option<String>, BlobError> {
+async fn read_mark(blobs: &dyn BlobStore) -> Result<Option<(String, UnixMs)>, BlobError> {
     let mut tries_left = READ_TRIES_MAX;
     loop {
         match read_small(blobs, &ObjectKey::mark()).await {
@@ -144,46 +206,54 @@ async fn read_mark(blobs: &dyn BlobStore) -> Result<Option<String>, BlobError> {
     }
 }
 
-async fn read_small(blobs: &dyn BlobStore, key: &ObjectKey) -> Result<Option<String>, BlobError> {
+async fn read_small(blobs: &dyn BlobStore, key: &ObjectKey) -> Result<Option<(String, UnixMs)>, BlobError> {
     let meta = match blobs.head(key, None).await {
         Ok(meta) => meta,
         Err(BlobError::NotFound) => return Ok(None),
         Err(error) => return Err(error),
     };
+    let written_at = meta.modified_at.unwrap_or_else(|| blobs.now());
     let pin = Pin { etag: meta.etag, version_id: meta.version_id };
     let chunks: Vec<Bytes> = blobs.get(key, &pin, 0, Some(4_096)).await?.try_collect().await?;
-    Ok(Some(String::from_utf8_lossy(&chunks.concat()).into_owned()))
+    Ok(Some((String::from_utf8_lossy(&chunks.concat()).into_owned(), written_at)))
 }
 
 /// Makes a new store this catalog's, or checks that it is and counts on. The mark is written before the catalog
-/// knows of it, so a crash in between finds it again; of two that begin at once, the catalog keeps one.
+/// knows of it, so a crash in between finds it again; of two that begin at once, the catalog keeps one. A store
+/// that others use already is not taken.
 pub async fn claim(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<Standing, ClaimError> {
     match check(catalog, place).await? {
-        Standing::New => {}
-        Standing::Ours => return count_on(catalog, place).await,
-        restored @ Standing::Restored { .. } => return Ok(restored),
+        Standing::New => mark_new(catalog, place, now).await,
+        Standing::Ours => count_on(catalog, place).await,
+        restored @ Standing::Restored { .. } => Ok(restored),
     }
+}
+
+async fn mark_new(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<Standing, ClaimError> {
     let ours = match place.mark().await? {
-        Some(mark) => mark,
+        Some(mark) => mark.identity,
         None => {
             let id = catalog.fact("catalog_id").await?.unwrap_or_default();
-            let mark = Mark { identity: format!("{id} {}", fresh_id(now)), counter: 0 };
-            match place.set_mark(&mark, Over::Nothing).await {
+            let identity = format!("{id} {}", fresh_id(now));
+            // Without its time, which is the store's to tell: it is added when the mark counts for the first time.
+            match place.set_mark(format!("{identity} 0\n"), Over::Nothing).await {
                 // Another process of the same catalog was faster.
-                Err(ClaimError::Blobs(_, BlobError::Changed)) => place.mark().await?.unwrap_or(mark),
-                set => set.map(|()| mark)?,
+                Err(ClaimError::Blobs(_, BlobError::Changed) | ClaimError::Folder(_, BlobError::Changed)) => {
+                    place.mark().await?.map_or(identity, |mark| mark.identity)
+                }
+                set => set.map(|()| identity)?,
             }
         }
     };
-    let known = catalog.establish(STORE, &ours.identity).await?;
-    if known == ours.identity {
+    let known = catalog.establish(STORE, &ours).await?;
+    if known == ours {
         return count_on(catalog, place).await;
     }
     match place.mark().await? {
         Some(mark) if mark.identity == known => count_on(catalog, place).await,
         _ => {
             place.remove_mark().await?;
-            Err(place.unmarked(known))
+            Err(place.unmarked())
         }
     }
 }
@@ -201,12 +271,24 @@ pub async fn check(catalog: &Catalog, place: &Place<'_>) -> Result<Standing, Cla
             })
         }
         (Some(known), Some(mark)) => Err(ClaimError::Foreign(place.shown.clone(), mark.identity, known)),
-        (Some(known), None) => Err(place.unmarked(known)),
+        (Some(_), None) => Err(place.unmarked()),
         (None, Some(mark)) if !mark.identity.starts_with(&id) => {
             Err(ClaimError::Foreign(place.shown.clone(), mark.identity, id))
         }
-        (None, _) => Ok(Standing::New),
+        (None, Some(_)) => Ok(Standing::New),
+        (None, None) => match place.contents().await? {
+            // Another process of this catalog may have claimed it meanwhile, and filled it.
+            Some(found) if place.mark().await?.is_none() => {
+                Err(ClaimError::InUse(place.shown.clone(), found))
+            }
+            _ => Ok(Standing::New),
+        },
     }
+}
+
+/// Since when the store has been ours, by its own clock.
+pub async fn marked_at(place: &Place<'_>) -> Result<UnixMs, ClaimError> {
+    place.mark().await?.map(|mark| mark.marked_at).ok_or_else(|| place.unmarked())
 }
 
 /// Both count, the catalog first: so a mark that is ahead can only mean that the catalog went back.
@@ -217,26 +299,67 @@ pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<Standing, 
             // Others count too: only the catalog as it is now can be behind.
             return check(catalog, place).await;
         }
-        place.set_mark(&Mark { identity, counter }, Over::Anything).await?;
+        let counted = Mark { identity, counter, marked_at: mark.marked_at };
+        place.set_mark(counted.text(), Over::Anything).await?;
     }
     Ok(Standing::Ours)
 }
 
-/// A person's word that the store is what this catalog says it is: an empty one begins, one that is ahead is
-/// caught up with. Another catalog's stays refused.
-pub async fn accept(catalog: &Catalog, place: &Place<'_>) -> Result<(), ClaimError> {
-    let (identity, counter) = match (check(catalog, place).await, catalog.fact(STORE).await?) {
-        (Ok(Standing::New | Standing::Ours), _) | (Ok(_), None) => return Ok(()),
-        (Ok(Standing::Restored { store, .. }), Some(known)) => (known, store + 1),
-        (Err(ClaimError::Unmarked(_) | ClaimError::UnmarkedFolder(..)), Some(known)) => {
-            (known, counter(catalog).await? + 1)
+/// A person's word that the store is what this catalog says it is: one without a mark, or with a damaged one, is marked
+/// now, so that everything older in it belongs to others; one that is ahead is caught up with. Another catalog's stays
+/// refused.
+pub async fn accept(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<(), ClaimError> {
+    let (restored, counter) = match check(catalog, place).await {
+        Ok(Standing::New | Standing::Ours) => return Ok(()),
+        Ok(Standing::Restored { store, .. }) => (place.mark().await?, store + 1),
+        Err(
+            ClaimError::Unmarked(_)
+            | ClaimError::UnmarkedFolder(_)
+            | ClaimError::InUse(..)
+            | ClaimError::Damaged(_),
+        ) => (None, counter(catalog).await? + 1),
+        Err(error) => return Err(error),
+    };
+    let identity = match catalog.fact(STORE).await? {
+        Some(known) => known,
+        None => {
+            let id = catalog.fact("catalog_id").await?.unwrap_or_default();
+            catalog.establish(STORE, &format!("{id} {}", fresh_id(now))).await?
         }
-        (Err(error), _) => return Err(error),
     };
     catalog.set_fact(COUNTER, &counter.to_string()).await?;
-    place.set_mark(&Mark { identity, counter }, Over::Anything).await
+    let text = match restored {
+        Some(mark) => Mark { identity, counter, marked_at: mark.marked_at }.text(),
+        None => format!("{identity} {counter}\n"),
+    };
+    place.set_mark(text, Over::Anything).await?;
+    // Now that the store has told its time, the mark keeps it.
+    count_on(catalog, place).await.map(drop)
 }
 
 async fn counter(catalog: &Catalog) -> Result<i64, CatalogError> {
     Ok(catalog.fact(COUNTER).await?.and_then(|text| text.parse().ok()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDS: &str = "018f4e6e-7f3a-7000-8000-000000000001 018f4e6e-7f3a-7000-8000-000000000002";
+
+    #[test]
+    fn a_mark_is_whole_or_damaged() {
+        let mark = Mark { identity: IDS.into(), counter: 12, marked_at: 1_700_000_000_000 };
+        let text = mark.text();
+        assert_eq!(Mark::parse(&text, 5), Some(mark.clone()));
+        let new = Mark { counter: 0, marked_at: 5, ..mark };
+        assert_eq!(Mark::parse(&format!("{IDS} 0\n"), 5), Some(new.clone()));
+        assert_eq!(Mark::parse(&format!("{IDS}\n"), 5), Some(new), "as a person would write it");
+        for end in 0..text.len() {
+            assert_eq!(Mark::parse(&text[..end], 5), None, "cut off after {end} bytes");
+        }
+        for damaged in ["\0\0\0\n", "another's mark 1\n", &format!("{IDS} many\n")] {
+            assert_eq!(Mark::parse(damaged, 5), None, "{damaged:?}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::files::signed;
 use super::orphan_blobs::{ORPHAN, forget_deleted};
 use super::sql::{Arg, Row, Tx, args, places, tuples};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Scope, Tells, outbox};
+use super::{Catalog, Scope, Tells, deletion_log, outbox};
 
 /// How long an exhausted row waits between its attempts.
 pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
@@ -225,13 +225,16 @@ impl Write for Settle {
         if !finished.is_empty() {
             let count = finished.len();
             let sql = format!(
-                "DELETE FROM pending_cleanups WHERE id IN ({}) AND (id, lease_token) IN (VALUES {})",
+                "DELETE FROM pending_cleanups WHERE id IN ({}) AND (id, lease_token) IN (VALUES {}) \
+                 RETURNING id, file_path, reason, tenant_id, document_id, size",
                 places(1, count),
                 tuples(count + 1, count, 2)
             );
             let ids = finished.iter().flat_map(|claim| args![claim.id.to_string()]);
             let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]);
-            settled.done += tx.run_built(sql, ids.chain(pairs).collect()).await?;
+            let done = tx.rows_built(sql, ids.chain(pairs).collect()).await?;
+            settled.done += done.len() as u64;
+            deletion_log::record(tx, &done, self.now).await?;
             let orphans: Vec<&str> = finished
                 .iter()
                 .filter(|claim| claim.reason == ORPHAN)

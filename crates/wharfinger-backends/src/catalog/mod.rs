@@ -9,6 +9,7 @@ mod cleanups;
 mod connect;
 mod counters;
 mod dead_letters;
+mod deletion_log;
 mod derived;
 mod endings;
 mod error;
@@ -62,6 +63,7 @@ pub use cleanups::{
 };
 pub use counters::OUTCOME_SPAN_MS;
 pub use dead_letters::DeadLetter;
+pub use deletion_log::{AbortedUpload, UNFINISHED};
 pub use derived::TextPart;
 pub use error::CatalogError;
 pub use figures::{Figures, Outcomes, RecentError, STUCK_COUNTED_MAX, StatusCounts};

@@ -70,6 +70,13 @@ impl Write for CleanAgain {
 }
 
 impl Catalog {
+    /// Whether there is a row for an object, of a live file or not.
+    pub async fn has_object(&self, key: &ObjectKey) -> Result<bool, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = "SELECT file_id FROM objects WHERE key = $1";
+        Ok(reader.tx(&self.faults).row(sql, args![key.as_str()]).await?.is_some())
+    }
+
     /// The upload in parts that fills an object, if one was begun.
     pub async fn upload_id(&self, key: &ObjectKey) -> Result<Option<String>, CatalogError> {
         let mut reader = self.reader().await?;

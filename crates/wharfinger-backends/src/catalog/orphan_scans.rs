@@ -45,8 +45,8 @@ pub struct ScanTally {
     pub listed: u64,
     /// Orphans that can be deleted.
     pub found: u64,
-    /// Orphans whose names nobody can be asked to delete.
-    pub undeletable: u64,
+    /// Objects without a row that are not ours.
+    pub foreign: u64,
     /// Rows without their object.
     pub missing: u64,
 }
@@ -55,7 +55,7 @@ impl std::ops::AddAssign for ScanTally {
     fn add_assign(&mut self, other: ScanTally) {
         self.listed += other.listed;
         self.found += other.found;
-        self.undeletable += other.undeletable;
+        self.foreign += other.foreign;
         self.missing += other.missing;
     }
 }
@@ -87,7 +87,7 @@ pub struct ScanProgress {
     pub from: String,
     pub to: String,
     pub listed: u64,
-    pub undeletable: u64,
+    pub foreign: u64,
     pub found: Vec<OrphanBlob>,
     /// Keys of objects that were not in the store.
     pub missing: Vec<String>,
@@ -113,7 +113,7 @@ impl Write for Begin {
         for range in &self.scan.ranges {
             tx.run(
                 "INSERT INTO orphan_scan_ranges (scan_id, ordinal, folder, after_key, upto_key, at_key, done, \
-                 listed, found, undeletable, missing) VALUES ($1, $2, $3, $4, $5, $4, 0, 0, 0, 0, 0)",
+                 listed, found, foreign_objects, missing) VALUES ($1, $2, $3, $4, $5, $4, 0, 0, 0, 0, 0)",
                 args![
                     id,
                     range.ordinal,
@@ -137,7 +137,7 @@ impl Write for ScanProgress {
         let moved = tx
             .run(
                 "UPDATE orphan_scan_ranges SET at_key = $4, listed = listed + $5, found = found + $6, \
-                 undeletable = undeletable + $7, missing = missing + $8 \
+                 foreign_objects = foreign_objects + $7, missing = missing + $8 \
                  WHERE scan_id = $1 AND ordinal = $2 AND at_key = $3 AND done = 0",
                 args![
                     self.scan.as_str(),
@@ -146,7 +146,7 @@ impl Write for ScanProgress {
                     self.to.as_str(),
                     signed(self.listed),
                     self.found.len() as i64,
-                    signed(self.undeletable),
+                    signed(self.foreign),
                     self.missing.len() as i64,
                 ],
             )
@@ -300,7 +300,7 @@ fn decode_range(row: &Row) -> Result<ScanRange, CatalogError> {
         tally: ScanTally {
             listed: row.bytes("listed")?,
             found: row.bytes("found")?,
-            undeletable: row.bytes("undeletable")?,
+            foreign: row.bytes("foreign_objects")?,
             missing: row.bytes("missing")?,
         },
     })
@@ -318,7 +318,7 @@ impl Catalog {
         let id = row.text("id")?;
         let ranges = tx
             .rows(
-                "SELECT ordinal, folder, after_key, upto_key, at_key, done, listed, found, undeletable, missing \
+                "SELECT ordinal, folder, after_key, upto_key, at_key, done, listed, found, foreign_objects, missing \
                  FROM orphan_scan_ranges WHERE scan_id = $1 ORDER BY ordinal",
                 args![id.as_str()],
             )

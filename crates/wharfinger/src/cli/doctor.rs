@@ -101,6 +101,9 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
         && !path.exists()
     {
         findings.push(good("catalog", format!("{} will be made at the first start", path.display())));
+        if arguments.accept_store {
+            findings.push(bad("store", "not accepted: run `wharfinger migrate` first, then this again"));
+        }
         return check_the_rest(settings, None, findings).await;
     }
     // Whoever asks wants to know how it is now.
@@ -150,7 +153,7 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
     check_clock(&catalog, &clock, findings).await;
     if step == SCHEMA_VERSION {
         if arguments.accept_store {
-            findings.push(blobs::accept(settings, &catalog).await);
+            findings.push(blobs::accept(settings, &catalog, clock.now()).await);
         }
         if arguments.enable_webhook {
             findings.push(notify::enable_again(settings, &catalog).await);
@@ -159,6 +162,9 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
         findings.push(check_search(&catalog).await);
         check_contents(&catalog, findings).await;
     } else {
+        if arguments.accept_store {
+            findings.push(bad("store", "not accepted: run `wharfinger migrate` first, then this again"));
+        }
         check_the_rest(settings, None, findings).await;
     }
     catalog.close().await;

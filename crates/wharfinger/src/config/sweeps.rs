@@ -23,6 +23,7 @@ pub struct SweepSettings {
     pub orphan_grace_ms: i64,
     /// None: however many.
     pub orphan_limit_percent: Option<u8>,
+    pub deletion_log_ms: i64,
 }
 
 impl SweepSettings {
@@ -45,6 +46,8 @@ impl SweepSettings {
                 0 => None,
                 percent => Some(percent as u8),
             },
+            deletion_log_ms: (values.whole("DELETION_LOG_DAYS", 1, DURATION_MS_MAX / DAY_MS)? * DAY_MS)
+                as i64,
         })
     }
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use uuid::Uuid;
+
 const ORPHANS: usize = 400;
 
 /// A folder that was taken away; its place is empty, as that of a disk that is not mounted.
@@ -31,19 +33,19 @@ impl Drop for Away {
     }
 }
 
-/// An object that no row answers for.
-pub fn leave_orphan(blobs: &Path, name: &str) -> io::Result<()> {
-    let folder = blobs.join("uploads/globex/nobody");
+/// An object without a row, under a name as this program makes them: others are never deleted.
+pub fn leave_orphan(blobs: &Path) -> io::Result<()> {
+    let folder = blobs.join("uploads/globex/orphans");
     fs::create_dir_all(&folder)?;
-    fs::write(folder.join(name), vec![b'?'; 40_000])
+    fs::write(folder.join(Uuid::now_v7().to_string()), vec![b'?'; 40_000])
 }
 
 /// So many that deleting them would look like a mistake.
 pub fn leave_many_orphans(blobs: &Path) -> io::Result<PathBuf> {
-    let folder = blobs.join("uploads/globex/another-program");
+    let folder = blobs.join("uploads/globex/restored");
     fs::create_dir_all(&folder)?;
-    for n in 0..ORPHANS {
-        fs::write(folder.join(format!("copy-{n:03}")), vec![b'?'; 1_000])?;
+    for _ in 0..ORPHANS {
+        fs::write(folder.join(Uuid::now_v7().to_string()), vec![b'?'; 1_000])?;
     }
     Ok(folder)
 }

@@ -32,6 +32,8 @@ const REST_MS: i64 = 10_000;
 const TAKE_BACK_FILES: usize = 100;
 /// How often leases that are over are looked for.
 const TAKE_BACK_EVERY_MS: i64 = 1_000;
+/// How often copies of killed extractions are removed.
+const CLEAR_EVERY_MS: i64 = 10 * 60_000;
 
 /// The name of this process's worker in leases and histories.
 pub fn worker_name(app: &App) -> String {
@@ -50,7 +52,7 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
     let mut under_way = UnderWay::new();
     let mut ends: Vec<StageEnd> = Vec::new();
     let mut rests = Rests::default();
-    let mut take_back_at = 0;
+    let (mut take_back_at, mut clear_at) = (0, 0);
     // Since when ends could not be written.
     let mut unwritten_since = None;
     while !stop.is_cancelled() {
@@ -60,6 +62,10 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             if let Err(error) = take_back(&app).await {
                 tracing::warn!(job = "pipeline", error = ?error, "leases that are over could not be taken back");
             }
+        }
+        if now >= clear_at {
+            clear_at = now + CLEAR_EVERY_MS;
+            extract::clear_left_behind(&app.settings.data_dir, app.settings.stage_timeout_ms);
         }
         while let Some(done) = under_way.try_join_next() {
             ends.extend(ended_task(done, &mut rests, now));

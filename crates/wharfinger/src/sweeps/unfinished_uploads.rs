@@ -3,6 +3,9 @@
 
 use futures::StreamExt as _;
 use wharfinger_backends::blobs::Unfinished;
+use wharfinger_backends::catalog::AbortedUpload;
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::key::{ObjectKey, UPLOADS};
 use wharfinger_lifecycle::state::Status;
 
@@ -17,11 +20,20 @@ pub(super) struct Outcome {
     pub(super) ended: u64,
     /// Those of which it is not known whether they are wanted, or that could not be ended.
     pub(super) failed: u64,
+    /// Those of others.
+    pub(super) foreign: u64,
+}
+
+enum Verdict {
+    Wanted,
+    Foreign,
+    /// Its file, if there is one.
+    Unwanted(Option<File>),
 }
 
 /// Ends all of them. Asked only where the store is surely ours: a catalog that was restored does not know what is
-/// alive.
-pub(super) async fn end_all(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+/// alive. Uploads of others, by their key or because they are older than our mark, are left alone.
+pub(super) async fn end_all(app: &App, turn: &Turn, marked_at: UnixMs) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let Some(parts) = app.blobs.in_parts() else { return Ok(outcome) };
     let mut uploads = parts.unfinished(UPLOADS);
@@ -31,15 +43,22 @@ pub(super) async fn end_all(app: &App, turn: &Turn) -> Result<Outcome, VerbError
             return Ok(outcome);
         }
         let Ok(key) = ObjectKey::stray(&upload.key) else { continue };
-        match is_wanted(app, &key, &upload).await {
-            Ok(true) => continue,
-            Ok(false) => outcome.found += 1,
-            Err(error) => {
-                outcome.failed += 1;
-                tracing::warn!(error = ?error, "whether an unfinished upload is wanted is not known");
+        let file = match judge(app, &key, &upload, marked_at).await {
+            Ok(Verdict::Wanted) => continue,
+            Ok(Verdict::Foreign) => {
+                outcome.foreign += 1;
                 continue;
             }
-        }
+            Ok(Verdict::Unwanted(file)) => {
+                outcome.found += 1;
+                file
+            }
+            Err(error) => {
+                outcome.failed += 1;
+                tracing::warn!(error = ?error, "cannot tell whether an unfinished upload is needed");
+                continue;
+            }
+        };
         if turn.is_dry_run() {
             continue;
         }
@@ -47,6 +66,8 @@ pub(super) async fn end_all(app: &App, turn: &Turn) -> Result<Outcome, VerbError
             Ok(()) => {
                 outcome.ended += 1;
                 metric::orphans_deleted(1);
+                let aborted = AbortedUpload { key, file: file.as_ref().map(|file| file.id) };
+                turn.catalog.log_aborted_upload(aborted, app.clock.now()).await?;
             }
             Err(error) => {
                 outcome.failed += 1;
@@ -57,22 +78,37 @@ pub(super) async fn end_all(app: &App, turn: &Turn) -> Result<Outcome, VerbError
     Ok(outcome)
 }
 
-/// Whether somebody may still send parts of it, or it is too young to tell.
-async fn is_wanted(app: &App, key: &ObjectKey, upload: &Unfinished) -> Result<bool, VerbError> {
+async fn judge(
+    app: &App,
+    key: &ObjectKey,
+    upload: &Unfinished,
+    marked_at: UnixMs,
+) -> Result<Verdict, VerbError> {
     // What is young may be about to be written down.
     let grace_ms = app.settings.sweeps.orphan_grace_ms;
     if upload.begun_at.is_some_and(|at| app.blobs.now() < at.saturating_add(grace_ms)) {
-        return Ok(true);
+        return Ok(Verdict::Wanted);
     }
-    // The row comes first: whatever has none is nobody's.
-    let Some(id) = key.file() else { return Ok(false) };
-    match app.catalog.file(id).await?.filter(|file| file.key == *key) {
+    if !app.catalog.has_object(key).await? {
+        // Without a row, only its name and its age can say that it is ours.
+        let is_ours =
+            ObjectKey::is_own_form(key.as_str()) && upload.begun_at.is_some_and(|at| at >= marked_at);
+        return Ok(if is_ours { Verdict::Unwanted(None) } else { Verdict::Foreign });
+    }
+    let file = match key.file() {
+        Some(id) => app.catalog.file(id).await?.filter(|file| file.key == *key),
+        None => None,
+    };
+    match file {
         Some(file) if file.status == Status::Registered => {
             let known = app.catalog.upload_id(key).await?;
             // Without a time of its own it may be about to be written down.
-            Ok(known.as_deref() == Some(upload.upload_id.as_str()) || upload.begun_at.is_none())
+            match known.as_deref() == Some(upload.upload_id.as_str()) || upload.begun_at.is_none() {
+                true => Ok(Verdict::Wanted),
+                false => Ok(Verdict::Unwanted(Some(file))),
+            }
         }
         // A cleanup is under way or has been; only what nobody has orders for is ours to end.
-        Some(_) | None => Ok(false),
+        file => Ok(Verdict::Unwanted(file)),
     }
 }

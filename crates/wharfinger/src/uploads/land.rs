@@ -64,6 +64,8 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How often a long upload looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// A temporary file that was not written to for this long has no upload behind it.
+/// No small write takes nearly as long.
+const TEMPORARY_AFTER: Duration = Duration::from_secs(30 * 60);
 const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(600);
 
 /// Checks everything that can be known before a byte is read; answers the file and its exact size.
@@ -211,6 +213,7 @@ async fn receive<E>(
 pub async fn clear_left_behind(app: &App) -> Result<u64, VerbError> {
     let mut cleared = 0;
     let Some(disk) = &app.disk else { return Ok(cleared) };
+    cleared += disk.clear_temporary(TEMPORARY_AFTER).await?;
     for left in disk.left_behind(LEFT_BEHIND_AFTER).await? {
         let id = left.file;
         match clear_one(app, disk, left).await {

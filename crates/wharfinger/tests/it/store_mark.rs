@@ -1,6 +1,8 @@
 //! The store is the one this catalog's objects lie in, or nothing is done in it.
 
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
+use wharfinger::store::{self, Place};
+use wharfinger_backends::blobs::disk::MARK;
 use wharfinger_backends::faults::Faults;
 
 use crate::oracle;
@@ -64,7 +66,92 @@ async fn a_new_catalog_does_not_take_anothers_store(database: Database) {
     assert_eq!(std::fs::read(ours.blob_dir().join(".wharfinger/store")).expect("their mark"), mark);
 }
 
+/// Puts a file into the folder before the program ever ran.
+fn theirs(ground: &Ground, key: &str) -> std::path::PathBuf {
+    let path = ground.blob_dir().join(key);
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    std::fs::write(&path, b"theirs").expect("written");
+    path
+}
+
+/// An application keeps its own files where ours would be.
+async fn a_folder_in_use_is_not_claimed(database: Database) {
+    for key in ["uploads/2019/invoice.pdf", "derived/thumbnail.png"] {
+        let ground =
+            Ground::with(database, &[("ORPHAN_BLOB_GRACE_MS", "0"), ("ORPHAN_DELETE_LIMIT_PERCENT", "0")]);
+        let theirs = theirs(&ground, key);
+        for _ in 0..2 {
+            let said = refusal(&ground).await;
+            assert!(said.contains("already in use") && said.contains(key), "{said}");
+            assert!(said.contains("another prefix") && said.contains("--accept-store"), "{said}");
+            assert!(!ground.blob_dir().join(MARK).exists(), "it is not ours");
+        }
+        let app = ground.open_catalog().await;
+        store::accept(&app, &Place::folder(&ground.blob_dir()), ground.clock.now()).await.expect("accepted");
+        let server = ground.start().await;
+        server.me().upload("cargo", b"bytes").await;
+        let scanned = server.scan_orphans().await;
+        assert_eq!((scanned.total, scanned.deleted, scanned.foreign), (0, 0, 1), "{scanned:?}");
+        assert_eq!(std::fs::read(&theirs).expect("theirs"), b"theirs");
+    }
+}
+
+async fn events_and_neighbours_do_not_keep_a_folder_from_being_claimed(database: Database) {
+    let ground = Ground::new(database);
+    for key in ["RAW/2026/x", "other/uploads/x", "uploads2/x", "uploads.txt"] {
+        theirs(&ground, key);
+    }
+    ground.start().await.me().upload("cargo", b"bytes").await;
+}
+
+/// A disk that was full once left it empty, or a person cut it off: it is nobody else's for that.
+async fn a_damaged_mark_is_repaired_on_a_persons_word(database: Database) {
+    let ground = Ground::new(database);
+    let server = ground.start().await;
+    let kept = server.me().upload("cargo", b"bytes").await;
+    server.crash().await;
+    let mark = ground.blob_dir().join(MARK);
+    let whole = std::fs::read(&mark).expect("a mark");
+    for damaged in [&b""[..], b"\n", &whole[..20], &whole[..whole.len() - 3]] {
+        std::fs::write(&mark, damaged).expect("damaged");
+        let said = refusal(&ground).await;
+        assert!(said.contains("empty or damaged") && said.contains("--accept-store"), "{said}");
+        let catalog = ground.open_catalog().await;
+        store::accept(&catalog, &Place::folder(&ground.blob_dir()), ground.clock.now())
+            .await
+            .expect("repaired");
+        let server = ground.start().await;
+        assert_eq!(server.me().file(&kept).await["status"], "ready");
+        server.crash().await;
+    }
+}
+
+/// Every start writes the mark: one that reads it meanwhile sees one or the other, never a part.
+async fn many_start_together(database: Database) {
+    let ground = Ground::new(database);
+    ground.start().await.crash().await;
+    let catalog = ground.open_catalog().await;
+    let folder = ground.blob_dir();
+    let starts = (0..8).map(|_| {
+        let (catalog, folder, now) = (catalog.clone(), folder.clone(), ground.clock.now());
+        tokio::spawn(async move {
+            for _ in 0..40 {
+                store::claim(&catalog, &Place::folder(&folder), now).await.expect("ours");
+            }
+        })
+    });
+    for start in starts.collect::<Vec<_>>() {
+        start.await.expect("it ends");
+    }
+    let left = std::fs::read_dir(folder.join(".wharfinger")).expect("a folder").count();
+    assert_eq!(left, 1, "nothing but the mark is left");
+}
+
 on_each_database!(
+    a_folder_in_use_is_not_claimed,
+    events_and_neighbours_do_not_keep_a_folder_from_being_claimed,
+    a_damaged_mark_is_repaired_on_a_persons_word,
+    many_start_together,
     an_empty_folder_is_not_taken_for_the_store,
     the_store_of_another_catalog_is_refused,
     a_new_catalog_does_not_take_anothers_store,

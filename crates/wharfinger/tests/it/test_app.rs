@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,8 @@ use wharfinger::roles::Roles;
 use wharfinger::sweeps::{Turn, orphan_blobs};
 use wharfinger::uploads::{Caller, Role};
 use wharfinger::{http, worker};
+use wharfinger_backends::blobs::BlobStore;
+use wharfinger_backends::catalog::{Catalog, CatalogOptions, Tells};
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
@@ -248,8 +250,39 @@ impl Ground {
     }
 
     /// A number read from the catalog behind the program's back.
-    pub async fn scalar(&self, sql: &'static str) -> i64 {
-        behind_its_back!(self, sqlx::query_scalar(sql), fetch_one)
+    pub async fn scalar(&self, sql: &str) -> i64 {
+        behind_its_back!(self, sqlx::query_scalar(AssertSqlSafe(sql.to_owned())), fetch_one)
+    }
+
+    fn loaded_settings(&self) -> Settings {
+        let overrides = self.environment().map(|(name, value)| (name, value.to_owned())).collect();
+        let values = Values::read(&Flags { config: None, overrides }).expect("known settings");
+        Settings::from_values(&values).expect("possible settings")
+    }
+
+    /// The catalog by itself, with its schema.
+    pub async fn open_catalog(&self) -> Catalog {
+        let settings = self.loaded_settings();
+        std::fs::create_dir_all(&settings.data_dir).expect("a folder");
+        let options = CatalogOptions {
+            url: settings.database,
+            schema: settings.database_schema,
+            faults: Faults::none(),
+            storage_type: "disk",
+            cleanup_max_attempts: 5,
+            job_max_attempts: 5,
+            connections_max: 4,
+            beside_redis: false,
+            tells: Tells::default(),
+        };
+        let catalog = Catalog::open(options).await.expect("a catalog");
+        catalog.migrate(self.clock.now()).await.expect("its schema");
+        catalog
+    }
+
+    /// The store that others serve, by itself.
+    pub async fn blobs(&self) -> Arc<dyn BlobStore> {
+        self.loaded_settings().blobs.connect().await.expect("reached").expect("a store that others serve")
     }
 
     /// Texts read from the catalog behind the program's back.

@@ -18,7 +18,10 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::super::{BlobError, ObjectMeta};
-use super::{DiskStore, LANDING_FOLDER, blocking, from_io, sync_folder, to_meta};
+use super::{
+    CHECK_TEMP, DiskStore, LANDING_FOLDER, MARK_TEMP, OWN_FOLDER, PUT_TEMP, blocking, from_io, sync_folder,
+    to_meta,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LandingError {
@@ -138,6 +141,17 @@ impl DiskStore {
         blocking(move || find_left_behind(&folder, quiet).map_err(from_io)).await
     }
 
+    /// Removes what killed writes of small objects, marks and checks left, once it has been there for `quiet`.
+    pub async fn clear_temporary(&self, quiet: Duration) -> Result<u64, BlobError> {
+        let root = self.root.clone();
+        blocking(move || {
+            let small = remove_temporary(&root.join(LANDING_FOLDER), &[PUT_TEMP, CHECK_TEMP], quiet);
+            let marks = remove_temporary(&root.join(OWN_FOLDER), &[MARK_TEMP], quiet);
+            Ok(small.map_err(from_io)? + marks.map_err(from_io)?)
+        })
+        .await
+    }
+
     /// Clears up after a crashed upload. Its object stays only if its file is still waiting for it.
     pub async fn clear(
         &self,
@@ -237,6 +251,30 @@ fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Names that no upload has: of small writes that were cut off.
+fn is_temporary(name: &str, prefixes: &[&str]) -> bool {
+    prefixes
+        .iter()
+        .any(|prefix| name.strip_prefix(prefix).is_some_and(|id| uuid::Uuid::try_parse(id).is_ok()))
+}
+
+/// Answers how many were removed. One that cannot be looked at or removed keeps no other from going.
+fn remove_temporary(folder: &Path, prefixes: &[&str], quiet: Duration) -> io::Result<u64> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut removed = 0;
+    for entry in entries.flatten() {
+        let is_ours = entry.file_name().to_str().is_some_and(|name| is_temporary(name, prefixes));
+        let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
+        if is_ours && age.is_some_and(|age| age >= quiet) && remove_if_there(&entry.path()).is_ok() {
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 fn find_left_behind(folder: &Path, quiet: Duration) -> io::Result<Vec<LeftBehind>> {

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -30,6 +31,12 @@ pub const ROUTE: &str = "/blobs/";
 const LANDING_FOLDER: &str = ".landing";
 /// Says whose objects these are.
 pub const MARK: &str = ".wharfinger/store";
+const OWN_FOLDER: &str = ".wharfinger";
+/// What a mark is written as before it is renamed.
+const MARK_TEMP: &str = "store.";
+/// The same of small objects and of checks, in the folder for uploads on their way.
+const PUT_TEMP: &str = "put.";
+const CHECK_TEMP: &str = "check.";
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 
 pub struct DiskStore {
@@ -69,16 +76,27 @@ impl DiskStore {
     }
 
     /// The mark of a folder: whose objects lie there. None: nobody's yet, or its disk is not mounted.
-    pub fn mark(root: &Path) -> Result<Option<String>, BlobError> {
-        match fs::read_to_string(root.join(MARK)) {
-            Ok(mark) => Ok(Some(mark.trim().to_owned())),
+    /// With it comes when it was written.
+    pub fn mark(root: &Path) -> Result<Option<(String, UnixMs)>, BlobError> {
+        match read_mark(&root.join(MARK)) {
+            Ok(mark) => Ok(Some(mark)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(BlobError::Unavailable(format!("{}: {error}", root.display()))),
         }
     }
 
-    pub fn set_mark(root: &Path, mark: &str) -> Result<(), BlobError> {
-        write_mark(root, mark).map_err(|error| BlobError::Unavailable(format!("{}: {error}", root.display())))
+    /// A reader sees the mark before or the one after, never a part. `Changed`: there is one, and it was to be kept.
+    pub fn set_mark(root: &Path, mark: &str, over: Over) -> Result<(), BlobError> {
+        let temp = root.join(OWN_FOLDER).join(format!("{MARK_TEMP}{}", uuid::Uuid::new_v4()));
+        let set = fs::create_dir_all(root.join(OWN_FOLDER))
+            .map_err(from_io)
+            .and_then(|()| place_small(root, &temp, &root.join(MARK), mark.as_bytes(), over));
+        // Gone already where it was renamed.
+        let _ = fs::remove_file(&temp);
+        set.map_err(|error| match error {
+            BlobError::Changed => BlobError::Changed,
+            other => BlobError::Unavailable(format!("{}: {other}", root.display())),
+        })
     }
 
     pub fn remove_mark(root: &Path) -> Result<(), BlobError> {
@@ -100,13 +118,12 @@ impl DiskStore {
     }
 }
 
-fn write_mark(root: &Path, mark: &str) -> io::Result<()> {
-    let path = root.join(MARK);
-    let folder = path.parent().unwrap_or(root);
-    fs::create_dir_all(folder)?;
-    fs::write(&path, mark)?;
-    fs::File::open(&path)?.sync_all()?;
-    landing::sync_folders_up(root, folder)
+/// Text and time of the same file, whatever is renamed over it meanwhile.
+fn read_mark(path: &Path) -> io::Result<(String, UnixMs)> {
+    let mut file = fs::File::open(path)?;
+    let mut text = String::new();
+    io::Read::read_to_string(&mut file, &mut text)?;
+    Ok((text, to_meta(&file.metadata()?).modified_at.unwrap_or(0)))
 }
 
 /// Changes whenever the bytes do, and survives a copy that keeps modification times.
@@ -225,7 +242,7 @@ impl BlobStore for DiskStore {
 
     async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
         let (root, path) = (self.root.clone(), self.path(key));
-        let before = root.join(LANDING_FOLDER).join(format!("put.{}", uuid::Uuid::new_v4()));
+        let before = root.join(LANDING_FOLDER).join(format!("{PUT_TEMP}{}", uuid::Uuid::new_v4()));
         blocking(move || {
             let placed = place_small(&root, &before, &path, &bytes, over);
             // Gone already where it was renamed.
@@ -280,9 +297,12 @@ impl BlobStore for DiskStore {
         if self.mounted == self.root {
             return fs::read_dir(&self.root).map(drop).map_err(from_io);
         }
-        let probe = self.root.join(LANDING_FOLDER).join(format!("check.{}", uuid::Uuid::new_v4()));
+        let probe = self.root.join(LANDING_FOLDER).join(format!("{CHECK_TEMP}{}", uuid::Uuid::new_v4()));
         blocking(move || {
-            fs::write(&probe, b"wharfinger").and_then(|()| fs::remove_file(&probe)).map_err(|error| {
+            let written = fs::write(&probe, b"wharfinger");
+            // A full disk makes the file and writes nothing into it.
+            let removed = fs::remove_file(&probe);
+            written.and(removed).map_err(|error| {
                 BlobError::Unavailable(format!("{} cannot be written: {error}", probe.display()))
             })
         })

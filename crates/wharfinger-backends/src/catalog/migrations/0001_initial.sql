@@ -198,6 +198,19 @@ CREATE TABLE pending_cleanups (
     lease_until     BIGINT NOT NULL
 );
 
+-- Objects that were deleted: a row of pending_cleanups moves here when its object is gone. What stages made of a file
+-- is one row, whose key is their folder.
+CREATE TABLE deletion_log (
+    id         TEXT {bytes} PRIMARY KEY,
+    key        TEXT {bytes} NOT NULL,
+    objects    BIGINT NOT NULL,
+    size       BIGINT NOT NULL,
+    reason     TEXT NOT NULL,
+    tenant_id  TEXT {bytes} NOT NULL,
+    file_id    TEXT {bytes} NOT NULL,
+    deleted_at BIGINT NOT NULL
+);
+
 CREATE TABLE notifications (
     id         TEXT {bytes} PRIMARY KEY,
     tenant_id  TEXT {bytes} NOT NULL,
@@ -285,8 +298,9 @@ CREATE TABLE orphan_scan_ranges (
     done        BIGINT NOT NULL,
     listed      BIGINT NOT NULL,
     found       BIGINT NOT NULL,
-    undeletable BIGINT NOT NULL,
     missing     BIGINT NOT NULL,
+    -- Objects of others: they have no row, and are not of our form or older than our marker.
+    foreign_objects BIGINT NOT NULL,
     PRIMARY KEY (scan_id, ordinal)
 );
 

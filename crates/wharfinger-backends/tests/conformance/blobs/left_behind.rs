@@ -113,6 +113,35 @@ async fn clearing_never_takes_anothers_object() {
     }
 }
 
+/// A kill between making a file and renaming it.
+#[tokio::test]
+async fn small_writes_that_were_cut_off_are_removed() {
+    let dock = Dock::new();
+    let id = "018f4e6e-7f3a-4000-8000-000000000001";
+    let ours =
+        [format!(".landing/put.{id}"), format!(".landing/check.{id}"), format!(".wharfinger/store.{id}")];
+    let others = [".landing/put.txt", ".landing/README", ".wharfinger/store", ".wharfinger/store.bak"];
+    std::fs::create_dir_all(dock.root().join(".wharfinger")).expect("a folder");
+    for name in ours.iter().map(String::as_str).chain(others) {
+        std::fs::write(dock.root().join(name), b"x").expect("written");
+    }
+    let quiet = Duration::from_secs(1_800);
+    assert_eq!(dock.store.clear_temporary(quiet).await.expect("looked"), 0, "they may be under way");
+    for name in &ours {
+        let file = std::fs::File::options().write(true).open(dock.root().join(name)).expect("there");
+        file.set_modified(std::time::SystemTime::now() - quiet).expect("older");
+    }
+    assert_eq!(dock.store.clear_temporary(quiet).await.expect("looked"), 3);
+    assert!(ours.iter().all(|name| !dock.root().join(name).exists()));
+    assert!(others.iter().all(|name| dock.root().join(name).exists()));
+    dock.store.check().await.expect("it can be used");
+    assert_eq!(
+        dock.store.clear_temporary(Duration::ZERO).await.expect("looked"),
+        0,
+        "a check leaves nothing"
+    );
+}
+
 #[tokio::test]
 async fn what_lies_there_for_other_reasons_is_passed_over() {
     let dock = Dock::new();

@@ -7,9 +7,9 @@ use std::fs;
 use std::path::Path;
 
 use wharfinger_backends::catalog::{
-    BatchEnding, Catalog, CatalogError, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, Ending,
-    GateKeeper, JobClaim, MoveGate, NewJob, OrphanBlob, Output, Recoverable, Recovery, Registration,
-    ScanProgress, ScanRange, Scope, StageJob, SweepClaim, SweepRecord, SweepTurn, TextPart,
+    AbortedUpload, BatchEnding, Catalog, CatalogError, ChunkRow, CleanupOutcome, Destination, Embedded,
+    EndBy, Ending, GateKeeper, JobClaim, MoveGate, NewJob, OrphanBlob, Output, Recoverable, Recovery,
+    Registration, ScanProgress, ScanRange, Scope, StageJob, SweepClaim, SweepRecord, SweepTurn, TextPart,
 };
 use wharfinger_backends::faults::{Fault, Faults};
 use wharfinger_lifecycle::file::{self, File, too_late};
@@ -448,7 +448,7 @@ async fn orphan_scans(rehearsal: &mut Rehearsal<'_>) {
         from: "uploads/".into(),
         to: behind("uploads/"),
         listed: 10,
-        undeletable: 1,
+        foreign: 1,
         found: vec![OrphanBlob { key: "uploads/stray".into(), size: 7, modified_at: NOW }],
         missing: vec![kept.key.to_string()],
         now: NOW,
@@ -467,6 +467,10 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
     assert!(forgotten > 0);
     assert!(rehearsal.each(async |catalog| catalog.forget_expired_keys(late, 10).await).await > 0);
     assert!(rehearsal.each(async |catalog| catalog.forget_outcomes(late).await).await > 0);
+    let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
+    let aborted = AbortedUpload { key, file: None };
+    rehearsal.each(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
+    assert!(rehearsal.each(async |catalog| catalog.forget_deletions(late, 10).await).await > 0);
 
     let (batch, wanted) = opening(ADA, &[10]);
     let batched = only(&wanted).id;

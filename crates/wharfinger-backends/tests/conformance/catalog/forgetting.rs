@@ -68,6 +68,7 @@ pub(super) async fn nothing_of_the_forgotten_is_left(site: &Site) {
     assert_eq!(site.catalog.file(file.id).await.expect("read"), None);
     assert!(!site.catalog.forget(file).await.expect("answered"), "there is nothing to forget twice");
     assert_eq!(site.sql("DELETE FROM file_counts WHERE files = 0").await, 2, "registered and deleted");
+    assert_eq!(site.sql("DELETE FROM deletion_log").await, 1, "that its bytes went stays on record");
     assert_eq!(site.dump().await, before);
     assert_eq!(site.catalog.file(kept.id).await.expect("read"), Some(kept));
 }

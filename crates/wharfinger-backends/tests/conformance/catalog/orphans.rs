@@ -30,7 +30,7 @@ fn progress(scan: &OrphanScan, from: &str, to: &str, found: &[&str], missing: &[
         from: from.into(),
         to: to.into(),
         listed: 10,
-        undeletable: 1,
+        foreign: 1,
         found: found.iter().map(|key| blob(key)).collect(),
         missing: missing.iter().map(|file| file.key.to_string()).collect(),
         now: NOW,
@@ -112,7 +112,7 @@ pub(super) async fn progress_is_counted_once(site: &Site) {
     let range = &open.ranges[0];
     assert_eq!((range.at.as_str(), range.is_done), ("uploads/z", false));
     let tally = range.tally;
-    assert_eq!((tally.listed, tally.found, tally.undeletable, tally.missing), (20, 1, 2, 2));
+    assert_eq!((tally.listed, tally.found, tally.foreign, tally.missing), (20, 1, 2, 2));
 
     assert!(site.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
     let late = progress(&scan, "uploads/z", "uploads/zz", &[], &[]);

@@ -4,10 +4,11 @@ use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
 use wharfinger_backends::blobs::{BlobStore, Caps};
 use wharfinger_backends::catalog::Catalog;
 use wharfinger_backends::faults::Faults;
+use wharfinger_lifecycle::UnixMs;
 
 use super::{Finding, bad, good};
 use crate::config::Settings;
-use crate::store::{self, ClaimError, Place, Standing};
+use crate::store::{self, Place, Standing};
 
 /// Without a catalog: what can be said before the first start.
 pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {
@@ -24,14 +25,16 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
 }
 
 /// A person's word that the store is this catalog's.
-pub(super) async fn accept(settings: &Settings, catalog: &Catalog) -> Finding {
+pub(super) async fn accept(settings: &Settings, catalog: &Catalog, now: UnixMs) -> Finding {
     let accepted = match settings.blobs.connect().await {
         Err(error) => Err(error.to_string()),
-        Ok(Some(blobs)) => {
-            store::accept(catalog, &Place::store(&settings.blobs, &*blobs)).await.map_err(|e| e.to_string())
-        }
+        Ok(Some(blobs)) => store::accept(catalog, &Place::store(&settings.blobs, &*blobs), now)
+            .await
+            .map_err(|error| error.to_string()),
         Ok(None) => match settings.blobs.folder() {
-            Some(folder) => store::accept(catalog, &Place::folder(folder)).await.map_err(|e| e.to_string()),
+            Some(folder) => {
+                store::accept(catalog, &Place::folder(folder), now).await.map_err(|error| error.to_string())
+            }
             None => Ok(()),
         },
     };
@@ -101,9 +104,6 @@ async fn check_folder(settings: &Settings, catalog: &Catalog) -> Finding {
     let shown = folder.display();
     let mend = "check that the folder exists, is writable by this user and has room";
     match store::check(catalog, &Place::folder(folder)).await {
-        Err(error @ (ClaimError::Foreign(..) | ClaimError::UnmarkedFolder(..))) => {
-            return bad("blobs", error);
-        }
         Err(error) => return bad("blobs", error),
         Ok(Standing::New) => return good("blobs", format!("{shown} will be made at the first start")),
         Ok(restored @ Standing::Restored { .. }) => return stands(restored),

@@ -32,7 +32,9 @@ impl Entry {
         self.steps += 1;
         self.found.listed += page.listed;
         self.found.orphans.extend(page.orphans);
-        self.found.undeletable.extend(page.undeletable);
+        self.found.foreign += page.foreign;
+        let left = SAMPLES_MAX.saturating_sub(self.found.foreign_samples.len());
+        self.found.foreign_samples.extend(page.foreign_samples.into_iter().take(left));
         self.found.missing.extend(page.missing);
     }
 }
@@ -49,8 +51,10 @@ impl Book<'_> {
         if to == range.at {
             return Ok(());
         }
-        for key in entry.found.undeletable.iter().take(SAMPLES_MAX) {
-            tracing::warn!(job = JOB, key = ?key, action = "kept", "an orphan has a name that nobody can delete");
+        if entry.found.foreign > 0 {
+            let examples = &entry.found.foreign_samples;
+            tracing::warn!(job = JOB, count = entry.found.foreign, examples = ?examples, action = "kept",
+                "foreign objects kept");
         }
         match self {
             Book::Memory(totals) => {
@@ -58,7 +62,7 @@ impl Book<'_> {
                 *tally += ScanTally {
                     listed: entry.found.listed,
                     found: entry.found.orphans.len() as u64,
-                    undeletable: entry.found.undeletable.len() as u64,
+                    foreign: entry.found.foreign,
                     missing: entry.found.missing.len() as u64,
                 };
                 let left = SAMPLES_MAX.saturating_sub(samples.len());
@@ -71,7 +75,7 @@ impl Book<'_> {
                     from: range.at.clone(),
                     to: to.to_owned(),
                     listed: entry.found.listed,
-                    undeletable: entry.found.undeletable.len() as u64,
+                    foreign: entry.found.foreign,
                     found: entry.found.orphans,
                     missing: entry.found.missing,
                     now,

@@ -9,8 +9,10 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use wharfinger_backends::blobs::{BlobError, Listed};
 use wharfinger_backends::catalog::{ObjectState, OrphanBlob};
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 
+use super::book::SAMPLES_MAX;
 use crate::app::App;
 use crate::uploads::VerbError;
 
@@ -60,8 +62,9 @@ impl Listing {
 pub(super) struct Differences {
     pub(super) listed: u64,
     pub(super) orphans: Vec<OrphanBlob>,
-    /// Orphans whose names no store can be asked to delete.
-    pub(super) undeletable: Vec<String>,
+    /// Objects without a row that are not ours, and the names of some.
+    pub(super) foreign: u64,
+    pub(super) foreign_samples: Vec<String>,
     /// Keys of rows without their object.
     pub(super) missing: Vec<String>,
 }
@@ -76,7 +79,12 @@ pub(super) struct Step {
 
 /// Compares a page with the rows behind `after`, and no more of them than are read at once: of a store that has lost
 /// its objects the rows are many.
-pub(super) async fn compare(app: &App, page: &mut Page, after: &str) -> Result<Step, VerbError> {
+pub(super) async fn compare(
+    app: &App,
+    page: &mut Page,
+    after: &str,
+    marked_at: UnixMs,
+) -> Result<Step, VerbError> {
     let rows = app.catalog.object_rows(after, &page.upto, ROWS_PER_READ).await?;
     let is_page_done = rows.len() < ROWS_PER_READ;
     let upto = match rows.last() {
@@ -84,17 +92,25 @@ pub(super) async fn compare(app: &App, page: &mut Page, after: &str) -> Result<S
         _ => page.upto.clone(),
     };
     let now = app.blobs.now();
+    // Without a time there is no telling.
     let is_old = |listed: &Listed| {
-        // Without a time there is no telling.
         listed.modified_at > 0
             && listed.modified_at.saturating_add(app.settings.sweeps.orphan_grace_ms) <= now
     };
+    let is_ours = |listed: &Listed| ObjectKey::is_own_form(&listed.key) && listed.modified_at >= marked_at;
     let mut found = Differences::default();
     let (mut suspects, mut orphans): (Vec<String>, Vec<Listed>) = (Vec::new(), Vec::new());
+    let without_row = |object: Listed, found: &mut Differences, orphans: &mut Vec<Listed>| {
+        found.listed += 1;
+        if !is_ours(&object) {
+            found.foreign(object);
+        } else if is_old(&object) {
+            orphans.push(object);
+        }
+    };
     for row in rows {
         while let Some(object) = page.objects.next_if(|object| object.key < row.key) {
-            found.listed += 1;
-            orphans.extend(is_old(&object).then_some(object));
+            without_row(object, &mut found, &mut orphans);
         }
         let object = page.objects.next_if(|object| object.key == row.key);
         found.listed += u64::from(object.is_some());
@@ -107,27 +123,34 @@ pub(super) async fn compare(app: &App, page: &mut Page, after: &str) -> Result<S
         }
     }
     while let Some(object) = page.objects.next_if(|object| object.key <= upto) {
-        found.listed += 1;
-        orphans.extend(is_old(&object).then_some(object));
+        without_row(object, &mut found, &mut orphans);
     }
     sort_out(app, orphans, &mut found).await?;
     found.missing = surely_missing(app, suspects).await;
     Ok(Step { found, upto, is_page_done })
 }
 
-/// Leaves aside what is under orders already, and what only looks like an object.
+impl Differences {
+    fn foreign(&mut self, object: Listed) {
+        // Consoles make folders of empty objects: there are no bytes in them.
+        if object.key.ends_with('/') && object.size == 0 {
+            return;
+        }
+        self.foreign += 1;
+        if self.foreign_samples.len() < SAMPLES_MAX {
+            self.foreign_samples.push(object.key);
+        }
+    }
+}
+
+/// Leaves aside what is under orders already.
 async fn sort_out(app: &App, orphans: Vec<Listed>, found: &mut Differences) -> Result<(), VerbError> {
-    // Consoles make folders of empty objects: there are no bytes in them.
-    let orphans = orphans.into_iter().filter(|object| !(object.key.ends_with('/') && object.size == 0));
-    let (deletable, others): (Vec<Listed>, Vec<Listed>) =
-        orphans.partition(|object| ObjectKey::stray(&object.key).is_ok());
-    found.undeletable = others.into_iter().map(|object| object.key).collect();
-    if deletable.is_empty() {
+    if orphans.is_empty() {
         return Ok(());
     }
-    let keys: Vec<&str> = deletable.iter().map(|object| object.key.as_str()).collect();
+    let keys: Vec<&str> = orphans.iter().map(|object| object.key.as_str()).collect();
     let ordered: BTreeSet<String> = app.catalog.under_orders(&keys).await?.into_iter().collect();
-    let orphans = deletable.into_iter().filter(|object| !ordered.contains(&object.key));
+    let orphans = orphans.into_iter().filter(|object| !ordered.contains(&object.key));
     found.orphans = orphans
         .map(|object| OrphanBlob { key: object.key, size: object.size, modified_at: object.modified_at })
         .collect();

@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_backends::catalog::{OrphanScan, ScanRange, ScanTally, Scope};
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::orphan_cleanup::NAME as JOB;
@@ -58,10 +59,14 @@ pub struct Outcome {
     /// Those of them that the store had deleted when the run ended.
     #[schema(example = 7)]
     pub deleted: u64,
-    /// Those that it did not delete when asked to, or that cannot be deleted, and parts of the store that could not be
-    /// compared. What another process is deleting at that moment is in neither.
+    /// Those that it did not delete when asked to, and parts of the store that could not be compared. What another
+    /// process is deleting at that moment is in neither.
     #[schema(example = 0)]
     pub errors: u64,
+    /// Objects and unfinished uploads of others in our folders: without a row, and of a name that this program does not
+    /// make, or older than its marker. They are never deleted.
+    #[schema(example = 0)]
+    pub foreign: u64,
     /// Why nothing was deleted although something was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "812 of 1000 objects seem to be orphans, more than 10 %")]
@@ -86,15 +91,21 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
 
 /// Objects first, then uploads in parts; the one does not wait for the other to go well.
 pub async fn run_at(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
-    check_store(app).await?;
-    let scanned = scan(app, turn, pace).await;
-    if matches!(scanned, Err(VerbError::TakenOver | VerbError::StoreInDoubt(_))) || turn.is_cut_short() {
+    let marked_at = check_store(app).await?;
+    let scanned = scan(app, turn, pace, marked_at).await;
+    let is_over = match &scanned {
+        Err(error) => matches!(error, VerbError::TakenOver | VerbError::StoreInDoubt(_)),
+        // Where too much would go, nothing goes.
+        Ok(outcome) => outcome.stopped.is_some(),
+    };
+    if is_over || turn.is_cut_short() {
         return scanned;
     }
-    let uploads = unfinished_uploads::end_all(app, turn).await;
+    let uploads = unfinished_uploads::end_all(app, turn, marked_at).await;
     let mut outcome = scanned?;
     match uploads {
         Ok(uploads) => {
+            outcome.foreign += uploads.foreign;
             outcome.total += uploads.found;
             outcome.deleted += uploads.ended;
             outcome.errors += uploads.failed;
@@ -107,31 +118,40 @@ pub async fn run_at(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbE
     Ok(outcome)
 }
 
-/// Whether the store is this catalog's, and as old. Asked before a scan, and before anything follows from it.
-async fn check_store(app: &App) -> Result<(), VerbError> {
-    match store::check(&app.catalog, &app.place()).await {
-        Ok(Standing::Ours) => Ok(()),
-        Ok(Standing::New) => Err(VerbError::StoreInDoubt("the catalog does not know its store yet".into())),
-        Ok(Standing::Restored { catalog, store }) => Err(VerbError::StoreInDoubt(format!(
-            "the store counts {store} and the catalog {catalog}: it seems to come from a backup, and objects that it \
-             does not know may be alive. If it is right, run `wharfinger doctor --accept-store`"
-        ))),
+/// Whether the store is this catalog's, and as old. Asked before a scan, and before anything follows from it. Answers
+/// since when it is ours.
+async fn check_store(app: &App) -> Result<UnixMs, VerbError> {
+    let checked = match store::check(&app.catalog, &app.place()).await {
+        Ok(Standing::Ours) => store::marked_at(&app.place()).await.map(Ok),
+        other => other.map(Err),
+    };
+    match checked {
+        Ok(Ok(marked_at)) => Ok(marked_at),
+        Ok(Err(standing)) => Err(VerbError::StoreInDoubt(doubt(standing))),
         Err(ClaimError::Catalog(error)) => Err(error.into()),
         Err(ClaimError::Folder(_, error) | ClaimError::Blobs(_, error)) => Err(error.into()),
-        Err(error @ (ClaimError::Foreign(..) | ClaimError::Unmarked(_) | ClaimError::UnmarkedFolder(..))) => {
-            Err(VerbError::StoreInDoubt(error.to_string()))
-        }
+        Err(error) => Err(VerbError::StoreInDoubt(error.to_string())),
     }
 }
 
-async fn scan(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
-    if turn.is_dry_run() {
-        return scan_dry(app, turn, pace).await;
+fn doubt(standing: Standing) -> String {
+    match standing {
+        Standing::Restored { catalog, store } => format!(
+            "the store counts {store} and the catalog {catalog}: it seems to come from a backup, and objects that it \
+             does not know may be alive. If it is right, run `wharfinger doctor --accept-store`"
+        ),
+        Standing::New | Standing::Ours => "the catalog does not know its store yet".into(),
     }
-    let begun = go_on_or_begin(app, turn, pace).await?;
+}
+
+async fn scan(app: &App, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
+    if turn.is_dry_run() {
+        return scan_dry(app, turn, pace, marked_at).await;
+    }
+    let begun = go_on_or_begin(app, turn, pace, marked_at).await?;
     let book = Book::Catalog { catalog: &turn.catalog, scan: begun.id.clone() };
     let ranges = begun.ranges.len() as u64;
-    let failed_ranges = Scan { app, turn, pace, book }.run(begun.ranges).await?;
+    let failed_ranges = Scan { app, turn, pace, marked_at, book }.run(begun.ranges).await?;
     if failed_ranges == ranges {
         return Err(VerbError::Unavailable(
             "no part of the store could be compared, the log says why".into(),
@@ -143,8 +163,9 @@ async fn scan(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> 
     let mut tally = ScanTally::default();
     scanned.ranges.iter().for_each(|range| tally += range.tally);
     let mut outcome = Outcome {
-        total: tally.found + tally.undeletable,
-        errors: failed_ranges + tally.undeletable,
+        total: tally.found,
+        errors: failed_ranges,
+        foreign: tally.foreign,
         listed: tally.listed,
         missing: tally.missing,
         ..Outcome::default()
@@ -165,6 +186,7 @@ async fn scan(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> 
         listed = tally.listed,
         orphans = outcome.total,
         missing = tally.missing,
+        foreign = tally.foreign,
         deleted = outcome.deleted,
         errors = outcome.errors,
         "the store was compared with the catalog"
@@ -173,10 +195,16 @@ async fn scan(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> 
 }
 
 /// Takes up the scan that was cut short, if it looked at the same store in the same way.
-async fn go_on_or_begin(app: &App, turn: &Turn, pace: Pace) -> Result<OrphanScan, VerbError> {
+async fn go_on_or_begin(
+    app: &App,
+    turn: &Turn,
+    pace: Pace,
+    marked_at: UnixMs,
+) -> Result<OrphanScan, VerbError> {
     let now = app.clock.now();
     let store = app.catalog.fact("store").await?.unwrap_or_default();
-    let premise = format!("{store} {} grace {}", app.settings.blobs, app.settings.sweeps.orphan_grace_ms);
+    let grace_ms = app.settings.sweeps.orphan_grace_ms;
+    let premise = format!("{store} {} since {marked_at} grace {grace_ms}", app.settings.blobs);
     if let Some(open) = turn.catalog.open_scan().await?
         && open.premise == premise
         && now.saturating_sub(open.started_at) < GOES_ON_MS_MAX
@@ -251,23 +279,24 @@ async fn delete_found(
         }
     }
     let ordered = turn.catalog.ordered_orphans(scan).await?;
-    outcome.total = ordered.queued + tally.undeletable;
+    outcome.total = ordered.queued;
     outcome.deleted = ordered.deleted;
     outcome.errors += ordered.failed;
     Ok(())
 }
 
-async fn scan_dry(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
-    let scan = Scan { app, turn, pace, book: Book::Memory(Mutex::default()) };
+async fn scan_dry(app: &App, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
+    let scan = Scan { app, turn, pace, marked_at, book: Book::Memory(Mutex::default()) };
     let failed_ranges = scan.run(cut(app, pace).await?).await?;
     let (tally, samples) = match scan.book {
         Book::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),
         Book::Catalog { .. } => Default::default(),
     };
     Ok(Outcome {
-        total: tally.found + tally.undeletable,
+        total: tally.found,
         deleted: 0,
-        errors: failed_ranges + tally.undeletable,
+        errors: failed_ranges,
+        foreign: tally.foreign,
         stopped: too_many(app, tally),
         samples,
         listed: tally.listed,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use wharfinger_backends::catalog::ScanRange;
+use wharfinger_lifecycle::UnixMs;
 
 use super::book::{Book, Entry};
 use super::compare::{Listing, Page, compare};
@@ -21,6 +22,8 @@ pub(super) struct Scan<'s> {
     pub(super) app: &'s App,
     pub(super) turn: &'s Turn,
     pub(super) pace: Pace,
+    /// Objects without a row that are older are not ours.
+    pub(super) marked_at: UnixMs,
     pub(super) book: Book<'s>,
 }
 
@@ -83,7 +86,7 @@ impl Scan<'_> {
                     Some(page) => page,
                     None => page.insert(listing.page(self.pace.objects_per_page).await?),
                 };
-                Ok((compare(app, page, &at).await?, page.is_last))
+                Ok((compare(app, page, &at, self.marked_at).await?, page.is_last))
             };
             let (step, is_last_page) = match compared.await {
                 Ok(compared) => compared,

@@ -4,6 +4,7 @@ use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::store::{self, Standing};
 use wharfinger::sweeps::{Turn, orphan_blobs};
 use wharfinger::uploads::VerbError;
+use wharfinger_backends::blobs::Over;
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -29,9 +30,78 @@ async fn a_bucket_that_lost_its_mark_is_refused(database: Database) {
     let said = refusal(&ground).await;
     assert!(said.contains("is it the right bucket?") && said.contains("--accept-store"), "{said}");
 
-    store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
+    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+        .await
+        .expect("a person's word");
     server.crash().await;
     ground.start().await.me().upload("cargo", b"bytes").await;
+}
+
+/// A bucket in which an application keeps its own uploads, finished and unfinished ones.
+async fn a_bucket_in_use_is_not_claimed(database: Database) {
+    let gateway = harness::radosgw::shared();
+    let settings = [("ORPHAN_BLOB_GRACE_MS", "0")];
+    for unfinished in [false, true] {
+        let bucket = gateway.create_bucket();
+        let ground = Ground::in_bucket(database, &bucket, &gateway.endpoint(), &settings);
+        let blobs = ground.blobs().await;
+        let theirs = ObjectKey::foreign("uploads/2019/invoice.pdf").expect("a key");
+        let parts = blobs.in_parts().expect("S3 takes parts");
+        let upload = match unfinished {
+            true => Some(parts.begin(&theirs, None).await.expect("begun")),
+            false => {
+                blobs.put(&theirs, "theirs".into(), Over::Nothing).await.expect("put");
+                None
+            }
+        };
+        let said = refusal(&ground).await;
+        assert!(said.contains("already in use") && said.contains("uploads/2019/invoice.pdf"), "{said}");
+        assert!(said.contains("--accept-store"), "{said}");
+        assert!(blobs.head(&ObjectKey::mark(), None).await.is_err(), "it is not ours");
+
+        let catalog = ground.open_catalog().await;
+        let url = ground.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
+        let place = store::Place::named(url, &*blobs);
+        store::accept(&catalog, &place, ground.clock.now()).await.expect("accepted");
+        let server = ground.start().await;
+        let scanned = server.scan_orphans().await;
+        assert_eq!((scanned.total, scanned.deleted, scanned.foreign), (0, 0, 1), "{scanned:?}");
+        match &upload {
+            Some(upload) => drop(parts.parts(&theirs, upload).await.expect("still open")),
+            None => drop(blobs.head(&theirs, None).await.expect("still there")),
+        }
+    }
+}
+
+/// An unfinished upload under a key of our form, from before the store was ours; and one of ours in a scan that stops.
+async fn unfinished_uploads_of_others_are_left_alone(database: Database) {
+    let ground = Ground::on_s3(database, &[("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let key =
+        |n: u32| ObjectKey::parse(&format!("uploads/t/u/00000000-0000-7000-8000-{n:012}")).expect("a key");
+    let blobs = ground.blobs().await;
+    let parts = blobs.in_parts().expect("S3 takes parts");
+    let earlier = parts.begin(&key(1), None).await.expect("begun");
+    // The store tells whole seconds.
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    let catalog = ground.open_catalog().await;
+    let url = ground.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
+    store::accept(&catalog, &store::Place::named(url, &*blobs), ground.clock.now()).await.expect("accepted");
+    let server = ground.start().await;
+    let ours = parts.begin(&key(2), None).await.expect("begun");
+    let orphan = key(3);
+    blobs.put(&orphan, "flotsam".into(), Over::Nothing).await.expect("put");
+
+    let stopped = server.scan_orphans().await;
+    assert!(stopped.stopped.is_some(), "one of one is more than 10 %: {stopped:?}");
+    parts.parts(&key(2), &ours).await.expect("where nothing is deleted, nothing is ended");
+    assert!(blobs.delete_many(&[orphan]).await[0].is_ok());
+
+    let scanned = server.scan_orphans().await;
+    assert_eq!((scanned.total, scanned.deleted, scanned.foreign), (1, 1, 1), "{scanned:?}");
+    parts.parts(&key(1), &earlier).await.expect("of others");
+    assert!(parts.parts(&key(2), &ours).await.is_err(), "ended");
+    let logged = "SELECT COUNT(*) FROM deletion_log WHERE reason = 'unfinished_upload'";
+    assert_eq!(ground.scalar(logged).await, 1);
 }
 
 async fn the_bucket_of_another_catalog_is_refused(database: Database) {
@@ -66,7 +136,9 @@ async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
     assert!(matches!(doubt, Err(VerbError::StoreInDoubt(_))), "{doubt:?}");
     assert_eq!(parts.parts(&key, &upload).await.expect("kept"), []);
 
-    store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
+    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+        .await
+        .expect("a person's word");
     let standing = store::check(&server.app.catalog, &server.app.place()).await.expect("looked");
     assert_eq!(standing, Standing::Ours);
     server.scan_orphans().await;
@@ -88,7 +160,9 @@ async fn a_catalog_from_a_backup_reclaims_nothing(database: Database) {
     ground.advance(2 * 3_600_000);
     server.settle().await;
     assert_eq!(server.me().get(&path).await.expect(200)["status"], "registered");
-    store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
+    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+        .await
+        .expect("a person's word");
     server.crash().await;
 
     let server = ground.start().await;
@@ -101,6 +175,8 @@ async fn a_catalog_from_a_backup_reclaims_nothing(database: Database) {
 on_each_database!(
     a_catalog_from_a_backup_reclaims_nothing,
     a_bucket_that_lost_its_mark_is_refused,
+    a_bucket_in_use_is_not_claimed,
+    unfinished_uploads_of_others_are_left_alone,
     the_bucket_of_another_catalog_is_refused,
     a_catalog_from_a_backup_is_known_for_one,
 );

@@ -1,10 +1,10 @@
 //! Objects without rows and rows without objects, on local disk: what is found, and what is left alone.
 
-use super::{DAY_MS, HOUR_MS, UNLIMITED, is_there, key_of, plant, scan, stored, unknown_key};
+use super::{DAY_MS, HOUR_MS, UNLIMITED, is_there, key_of, plant, plant_foreign, scan, stored, unknown_key};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use wharfinger::sweeps::orphan_blobs::run;
-use wharfinger::sweeps::{Turn, orphan_blobs};
+use wharfinger::sweeps::{Turn, orphan_blobs, upload_window};
 use wharfinger::uploads::Role;
 
 async fn uploads(server: &TestApp, count: usize) -> Vec<String> {
@@ -71,9 +71,9 @@ async fn unconfirmed_uploads_are_nobodys_orphans(database: Database) {
         .expect_problem(409, "object_missing");
 }
 
-/// Whatever lies below our two folders goes, and nothing beside them.
-async fn strays_of_any_name_go_and_neighbours_stay(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED]);
+/// What this program did not name, or what was there before it, stays, and is counted.
+async fn objects_of_others_stay(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = ground.start().await;
     uploads(&server, 3).await;
     let strays = [
@@ -93,18 +93,62 @@ async fn strays_of_any_name_go_and_neighbours_stay(database: Database) {
         plant(&ground, key, 2 * DAY_MS);
     }
     let found = scan(&server).await;
-    assert_eq!((found.total, found.deleted, found.errors), (8, 8, 0));
+    assert_eq!((found.total, found.deleted, found.errors, found.foreign), (0, 0, 0, 8));
     assert_eq!(found.listed, 11, "neighbours are not even looked at");
-    for key in strays {
-        assert!(!is_there(&ground, key), "{key}");
-    }
-    for key in neighbours {
+    for key in strays.iter().chain(&neighbours) {
         assert!(is_there(&ground, key), "{key}");
     }
 }
 
-/// They are told of each time, and keep nothing else from going.
-async fn names_that_nobody_can_delete_are_counted_as_errors(database: Database) {
+/// A key of our form that was in the store before we were: another installation's, perhaps.
+async fn what_is_older_than_the_mark_stays(database: Database) {
+    let ground = Ground::with(database, &[UNLIMITED]);
+    let server = ground.start().await;
+    uploads(&server, 3).await;
+    plant_foreign(&ground, &unknown_key(1), 2 * DAY_MS);
+    let found = scan(&server).await;
+    assert_eq!((found.total, found.deleted, found.foreign), (0, 0, 1));
+    assert!(is_there(&ground, &unknown_key(1)));
+    let dry = run(&server.app, &Turn::dry(&server.app)).await.expect("a dry run");
+    assert_eq!((dry.total, dry.foreign, dry.samples.len()), (0, 1, 0));
+
+    // Since the mark is older than it, it is our own.
+    plant(&ground, &unknown_key(1), 2 * DAY_MS);
+    assert_eq!(scan(&server).await.deleted, 1);
+}
+
+/// Every object that went has a line that says why, and only those.
+async fn what_was_deleted_is_on_record(database: Database) {
+    let ground = Ground::with_stages(database, "extract,chunk", &[UNLIMITED, ("DELETION_LOG_DAYS", "2")]);
+    let server = ground.start().await;
+    let file = server.me().enqueue("letter.txt", b"a letter of some words").await;
+    server.me().enqueue("kept.txt", b"another").await;
+    server.settle().await;
+    plant(&ground, &unknown_key(1), 2 * DAY_MS);
+    assert_eq!(scan(&server).await.deleted, 1);
+    let lines = "SELECT COUNT(*) FROM deletion_log";
+    assert_eq!(ground.scalar(lines).await, 1);
+    let orphan = format!("{lines} WHERE key = '{}' AND reason = 'orphan_blob' AND size = 7", unknown_key(1));
+    assert_eq!(ground.scalar(&orphan).await, 1);
+
+    server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    assert_eq!(ground.scalar(lines).await, 1, "its bytes are still there");
+    ground.advance(HOUR_MS);
+    server.settle().await;
+    assert_eq!(ground.scalar(lines).await, 3, "one for the file, one for all that was made of it");
+    let original = format!("{lines} WHERE key = '{}' AND file_id = '{file}' AND size = 22", key_of(&file));
+    assert_eq!(ground.scalar(&original).await, 1);
+    let derived = format!("{lines} WHERE key = 'derived/t/u/{file}/' AND file_id = '{file}' AND objects = 1");
+    assert_eq!(ground.scalar(&derived).await, 1);
+
+    ground.advance(3 * 24 * HOUR_MS);
+    server.settle().await;
+    upload_window::run(&server.app, &Turn::by_hand(&server.app)).await.expect("a sweep");
+    assert_eq!(ground.scalar(lines).await, 0, "the record has its time too");
+}
+
+/// They keep nothing else from going.
+async fn names_that_no_store_can_delete_are_those_of_others(database: Database) {
     let ground = Ground::with(database, &[("ORPHAN_DELETE_LIMIT_PERCENT", "20")]);
     let server = ground.start().await;
     uploads(&server, 3).await;
@@ -115,12 +159,12 @@ async fn names_that_nobody_can_delete_are_counted_as_errors(database: Database) 
     plant(&ground, &unknown_key(1), 2 * DAY_MS);
     let found = scan(&server).await;
     assert_eq!(
-        (found.total, found.deleted, found.errors, found.stopped),
-        (4, 1, 3, None),
+        (found.total, found.deleted, found.errors, found.foreign, found.stopped),
+        (1, 1, 0, 3, None),
         "one in seven is to go"
     );
     let again = scan(&server).await;
-    assert_eq!((again.total, again.deleted, again.errors), (3, 0, 3));
+    assert_eq!((again.total, again.deleted, again.errors, again.foreign), (0, 0, 0, 3));
     assert!(unspeakable.iter().all(|key| is_there(&ground, key)));
 }
 
@@ -136,11 +180,14 @@ async fn the_order_of_names_is_that_of_their_bytes(database: Database) {
         }
     }
     let before = stored(&ground);
-    plant(&ground, "uploads/images!/x", 1);
-    plant(&ground, "uploads/images/x", 1);
-    plant(&ground, "uploads/imagesz", 1);
+    let id = "00000000-0000-7000-8000-000000000001";
+    for owner in ["images%21/x", "images/x", "imagesz/u", "images/u%2Dx"] {
+        plant(&ground, &format!("uploads/{owner}/{id}"), 1);
+    }
     let found = scan(&server).await;
-    assert_eq!((found.total, found.deleted, found.missing, found.listed), (3, 3, 0, 63));
+    assert_eq!((found.total, found.deleted, found.missing, found.listed), (3, 3, 0, 64));
+    assert_eq!(found.foreign, 1, "we would not encode a dash");
+    std::fs::remove_dir_all(ground.blob_dir().join("uploads/images/u%2Dx")).expect("the foreign one");
     assert_eq!(stored(&ground), before);
     let all_at_once = orphan_blobs::run(&server.app, &Turn::by_hand(&server.app)).await.expect("a scan");
     assert_eq!((all_at_once.total, all_at_once.missing, all_at_once.listed), (0, 0, 60));
@@ -264,8 +311,10 @@ on_each_database!(
     an_orphan_goes_after_the_grace_and_never_before,
     what_came_after_the_end_of_its_file_needs_no_grace,
     unconfirmed_uploads_are_nobodys_orphans,
-    strays_of_any_name_go_and_neighbours_stay,
-    names_that_nobody_can_delete_are_counted_as_errors,
+    objects_of_others_stay,
+    what_is_older_than_the_mark_stays,
+    what_was_deleted_is_on_record,
+    names_that_no_store_can_delete_are_those_of_others,
     the_order_of_names_is_that_of_their_bytes,
     what_is_missing_is_reported_until_it_is_back,
     what_stages_made_is_compared_as_well,

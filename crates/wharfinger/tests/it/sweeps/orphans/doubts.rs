@@ -15,6 +15,7 @@ async fn uploads(server: &TestApp, count: usize) {
     }
 }
 
+const ANOTHERS_MARK: &str = "00000000-0000-7000-8000-000000000001 00000000-0000-7000-8000-000000000002 1\n";
 const ORDERS: &str = "SELECT COUNT(*) FROM pending_cleanups";
 
 async fn a_scan_that_would_delete_too_much_deletes_nothing(database: Database) {
@@ -84,7 +85,7 @@ async fn the_store_of_another_catalog_is_not_touched(database: Database) {
     plant(&ground, &unknown_key(1), 2 * DAY_MS);
     let mark = ground.blob_dir().join(".wharfinger/store");
     let ours = std::fs::read(&mark).expect("a mark");
-    std::fs::write(&mark, "another's mark 1\n").expect("another's");
+    std::fs::write(&mark, ANOTHERS_MARK).expect("another's");
     assert!(in_doubt(try_scan(&server).await).contains("the store of another catalog"));
     std::fs::remove_file(&mark).expect("no mark at all");
     assert!(in_doubt(try_scan(&server).await).contains("is its disk mounted?"));
@@ -105,7 +106,9 @@ async fn a_catalog_from_a_backup_deletes_nothing(database: Database) {
     ground.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
     assert!(in_doubt(try_scan(&server).await).contains("--accept-store"));
     assert!(is_there(&ground, &key_of(&newer)));
-    store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
+    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+        .await
+        .expect("a person's word");
     assert_eq!(scan(&server).await.deleted, 1);
 }
 
@@ -134,7 +137,9 @@ async fn a_store_that_is_in_doubt_after_the_scan_keeps_everything(database: Data
     ground.execute("UPDATE catalog_facts SET value = '0' WHERE name = 'store_counter'").await;
     in_doubt(try_scan(&server).await);
     assert_eq!(ground.scalar(ORDERS).await, 0);
-    store::accept(&server.app.catalog, &server.app.place()).await.expect("a person's word");
+    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+        .await
+        .expect("a person's word");
     assert_eq!(scan(&server).await.deleted, 1, "the same scan goes on");
 }
 
@@ -148,7 +153,7 @@ async fn a_store_that_is_swapped_under_a_scan_keeps_everything(database: Databas
     }
     let swap = async {
         faults.reached().await;
-        std::fs::write(ground.blob_dir().join(".wharfinger/store"), "another's mark 1\n").expect("swapped");
+        std::fs::write(ground.blob_dir().join(".wharfinger/store"), ANOTHERS_MARK).expect("swapped");
         faults.let_on();
     };
     let both = async { tokio::join!(try_scan(&server), swap) };

@@ -1,7 +1,8 @@
 //! Scans that are cut off, taken over, doubled, or kept from a part of the store: nothing is lost, done twice, or left.
 
 use super::{
-    DAY_MS, HOUR_MS, SLOW, SMALL, UNLIMITED, is_there, key_of, plant, scan, stored, try_scan, unknown_key,
+    DAY_MS, HOUR_MS, SLOW, SMALL, UNKNOWN_DERIVED, UNLIMITED, is_there, key_of, plant, scan, stored,
+    try_scan, unknown_key,
 };
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
@@ -226,7 +227,7 @@ async fn a_store_that_errs_on_every_third_delete_loses_all_in_the_end(database: 
 async fn a_part_that_cannot_be_listed_does_not_hold_up_the_rest(database: Database) {
     let ground = Ground::with(database, &[UNLIMITED]);
     living(&ground).await;
-    plant(&ground, "derived/stray", 2 * DAY_MS);
+    plant(&ground, UNKNOWN_DERIVED, 2 * DAY_MS);
     let server = ground.start_with(Faults::each("list derived", 1)).await;
     for _ in 0..2 {
         plant_orphans(&ground);

@@ -38,8 +38,24 @@ async fn scan(server: &TestApp) -> Outcome {
     try_scan(server).await.expect("a scan")
 }
 
-/// Puts bytes into the local store behind the program's back, as if it were so long ago.
+/// Puts bytes into the local store behind the program's back, as if it were so long ago, and the store ours for longer.
 fn plant(ground: &Ground, key: &str, age_ms: u64) {
+    backdate_mark(ground);
+    plant_foreign(ground, key, age_ms);
+}
+
+/// As if the store had been claimed in 1970.
+fn backdate_mark(ground: &Ground) {
+    let path = ground.blob_dir().join(".wharfinger/store");
+    let Ok(mark) = std::fs::read_to_string(&path) else { return };
+    let words: Vec<&str> = mark.split_whitespace().collect();
+    if let [catalog, store, counter, _] = words[..] {
+        std::fs::write(&path, format!("{catalog} {store} {counter} 1\n")).expect("an older mark");
+    }
+}
+
+/// The same without touching the mark: what is older than the mark belongs to others.
+fn plant_foreign(ground: &Ground, key: &str, age_ms: u64) {
     let path = ground.blob_dir().join(key);
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("its folder");
     std::fs::write(&path, b"flotsam").expect("an object");
@@ -56,6 +72,10 @@ fn is_there(ground: &Ground, key: &str) -> bool {
 fn unknown_key(n: u64) -> String {
     format!("uploads/t/u/00000000-0000-7000-8000-{n:012}")
 }
+
+/// The same of what stages make.
+const UNKNOWN_DERIVED: &str = "derived/t/u/00000000-0000-7000-8000-000000000000/\
+    00000000-0000-7000-8000-000000000000-1/text-00000";
 
 fn key_of(id: &str) -> String {
     format!("uploads/t/u/{id}")

@@ -1,6 +1,6 @@
 //! What people are shown of orphans: each only what lies in their own scope.
 
-use super::{DAY_MS, HOUR_MS, plant, scan};
+use super::{DAY_MS, HOUR_MS, UNKNOWN_DERIVED, plant, scan, unknown_key};
 use crate::test_app::{Client, Database, Ground, on_each_database};
 use serde_json::Value;
 use wharfinger::uploads::Role;
@@ -33,9 +33,11 @@ async fn everybody_sees_their_own(database: Database) {
     me.init("slow", 5).await.expect(201);
     ground.advance(HOUR_MS);
     stranger.init("slow", 5).await.expect(201);
-    for key in ["uploads/t/u/x", "uploads/t/u2/x", "uploads/t2/u/x", "uploads/stray", "derived/t/u/x/y"] {
-        plant(&ground, key, 2 * DAY_MS);
+    let id = "00000000-0000-7000-8000-000000000000";
+    for owner in ["t/u", "t/u2", "t2/u", "stray/u"] {
+        plant(&ground, &format!("uploads/{owner}/{id}"), 2 * DAY_MS);
     }
+    plant(&ground, UNKNOWN_DERIVED, 2 * DAY_MS);
     assert!(scan(&server).await.stopped.is_some());
     ground.advance(DAY_MS as i64 - HOUR_MS - 1);
     assert_eq!(counts(&shown(&me).await), (2, 0, 1), "not yet");
@@ -43,7 +45,7 @@ async fn everybody_sees_their_own(database: Database) {
     let mine = shown(&me).await;
     assert_eq!(counts(&mine), (2, 1, 1));
     assert_eq!(mine["orphanBlobs"]["totalSize"], 14);
-    assert_eq!(mine["orphanBlobs"]["samples"][1]["filePath"], "uploads/t/u/x");
+    assert_eq!(mine["orphanBlobs"]["samples"][1]["filePath"], unknown_key(0));
     assert_eq!(mine["orphanBlobs"]["samples"][1]["size"], 7);
     assert!(mine["orphanBlobs"]["samples"][1]["lastModified"].is_string());
     assert_eq!(mine["missingBlobs"]["samples"][0]["fileName"], "mine.pdf");
