@@ -1,6 +1,8 @@
 //! Keys from a query of somebody's own database. It is read row by row and only ever read: SQLite is opened so, and on
-//! PostgreSQL all happens in one read-only transaction, which sees the data of one moment. The order of the rows does
-//! not matter; collations order text by other rules than stores do.
+//! PostgreSQL all happens in one read-only transaction, which sees the data of one moment. The query is one statement and
+//! stands inside a SELECT of ours, so the database's own grammar lets nothing pass that does more than select (VACUUM
+//! INTO and COPY write files, read-only or not). The order of the rows does not matter; collations order text by other
+//! rules than stores do.
 
 use std::str::FromStr as _;
 
@@ -48,7 +50,8 @@ async fn read_sqlite_rows(
     query: &str,
     sink: &mut Sink<'_>,
 ) -> Result<Passed, SourceError> {
-    let mut rows = sqlx::query(AssertSqlSafe(query.to_owned())).fetch(connection);
+    let query = selected(single_statement(query)?);
+    let mut rows = sqlx::query(AssertSqlSafe(query)).fetch(connection);
     let mut taken = Taken::default();
     while let Some(row) = rows.next().await {
         let row = row.map_err(failed)?;
@@ -84,7 +87,8 @@ async fn read_postgres_rows(
     sink: &mut Sink<'_>,
 ) -> Result<Passed, SourceError> {
     // Prepared, and so a single statement: none that ends the transaction and one more.
-    let mut rows = sqlx::query(AssertSqlSafe(query.to_owned())).fetch(connection);
+    let query = selected(query.trim_end().trim_end_matches(';'));
+    let mut rows = sqlx::query(AssertSqlSafe(query)).fetch(connection);
     let mut taken = Taken::default();
     while let Some(row) = rows.try_next().await.map_err(failed)? {
         taken.rows += 1;
@@ -92,6 +96,65 @@ async fn read_postgres_rows(
         taken.take(row, sink)?;
     }
     Ok(taken.passed)
+}
+
+/// As the source of a SELECT. A comment at its end ends with its line.
+fn selected(query: &str) -> String {
+    format!("SELECT * FROM (\n{query}\n) AS keys")
+}
+
+/// The query without the semicolon at its end. SQLite's driver runs statement after statement, so there may be no more;
+/// a semicolon inside a string, a quoted name or a comment separates nothing.
+fn single_statement(query: &str) -> Result<&str, SourceError> {
+    let Some(end) = first_semicolon(query) else { return Ok(query) };
+    match first_token(&query[end..]) {
+        None => Ok(&query[..end]),
+        Some(_) => Err(SourceError::Wrong("--sql takes one statement, and this is more than one".into())),
+    }
+}
+
+/// Where the first statement ends, by SQLite's rules.
+fn first_semicolon(query: &str) -> Option<usize> {
+    let mut at = 0;
+    while at < query.len() {
+        let rest = &query[at..];
+        match rest.as_bytes()[0] {
+            b';' => return Some(at),
+            _ => at += token_length(rest),
+        }
+    }
+    None
+}
+
+/// The first thing behind semicolons, blanks and comments.
+fn first_token(text: &str) -> Option<usize> {
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        let is_comment = rest.starts_with("--") || rest.starts_with("/*");
+        if !is_comment && !rest.starts_with(|c: char| c == ';' || c.is_whitespace()) {
+            return Some(at);
+        }
+        at += token_length(rest);
+    }
+    None
+}
+
+/// How long a string, a quoted name or a comment is that begins here; of anything else, one character.
+fn token_length(text: &str) -> usize {
+    let through = |end: &str, from: usize| {
+        text.get(from..).and_then(|rest| rest.find(end)).map_or(text.len(), |at| from + at + end.len())
+    };
+    match text.as_bytes() {
+        [b'-', b'-', ..] => through("\n", 2),
+        [b'/', b'*', ..] => through("*/", 2),
+        // A doubled quote inside ends one string and begins the next: together they are as long.
+        [b'\'', ..] => through("'", 1),
+        [b'"', ..] => through("\"", 1),
+        [b'`', ..] => through("`", 1),
+        [b'[', ..] => through("]", 1),
+        _ => text.chars().next().map_or(1, char::len_utf8),
+    }
 }
 
 #[derive(Default)]
@@ -197,5 +260,35 @@ fn plain(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(said) => said.message().to_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_statement_is_taken_with_or_without_its_semicolon() {
+        for (query, taken) in [
+            ("SELECT 1", "SELECT 1"),
+            ("SELECT 1;", "SELECT 1"),
+            ("SELECT 1 ; \n -- the end; really\n ;/* ; */", "SELECT 1 "),
+            (
+                "SELECT ';' || \"a;b\", [c;d], `e;f`, 'it''s;' -- ;",
+                "SELECT ';' || \"a;b\", [c;d], `e;f`, 'it''s;' -- ;",
+            ),
+            ("SELECT /* ; */ 'ü;' FROM x", "SELECT /* ; */ 'ü;' FROM x"),
+        ] {
+            assert_eq!(single_statement(query).expect(query), taken);
+        }
+        for query in [
+            "SELECT 1; SELECT 2",
+            "PRAGMA query_only=OFF; VACUUM INTO 'x'",
+            "SELECT 'a'';';'; DROP TABLE x",
+            "SELECT 1) ; VACUUM INTO 'x'; SELECT (1",
+            "SELECT 1;/* */x",
+        ] {
+            assert!(single_statement(query).is_err(), "{query}");
+        }
     }
 }

@@ -123,8 +123,23 @@ async fn nothing_is_written_to_the_database() {
             "INSERT INTO files (path) VALUES ('x') RETURNING path",
             "DROP TABLE files",
             "SELECT path FROM files; DELETE FROM files",
+            // Neither of these changes the database, and each would write a file.
+            "VACUUM INTO 'copy.db'",
+            "PRAGMA query_only=OFF; VACUUM INTO 'copy.db'",
+            "SELECT path FROM files) AS x; VACUUM INTO 'copy.db'; SELECT * FROM (SELECT path FROM files",
+            "COPY (SELECT path FROM files) TO '/tmp/wharfinger-copy'",
+            "ATTACH 'copy.db' AS copy",
         ] {
             refused(shelf.run(&["--sql", statement, "--database", &url]), &["wharfinger: "]);
+        }
+        assert!(!shelf.place.path().join("copy.db").exists(), "no file is written");
+        for same in [
+            "SELECT path FROM files;",
+            "SELECT path FROM files -- all;",
+            "WITH f AS (SELECT path FROM files) SELECT * FROM f ;",
+        ] {
+            let found = report(&shelf.run(&["--sql", same, "--database", &url, "--json"]).expect(0));
+            assert_eq!(found["keys"]["count"], 6, "{same}");
         }
         let count =
             report(&shelf.run(&["--sql", "SELECT path FROM files", "--database", &url, "--json"]).expect(0));
