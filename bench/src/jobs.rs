@@ -60,7 +60,6 @@ async fn drain(catalog: &Catalog) -> Duration {
                         limit: CLAIM,
                         lease_ms: 60_000,
                         deadline_ms: 600_000,
-                        per_tenant_max: None,
                         now: NOW,
                     };
                     let jobs = catalog.claim_jobs(claim).await.expect("a claim");

@@ -43,6 +43,31 @@ impl Plan {
     }
 }
 
+/// After so many lost workers in a row a file has failed.
+pub const LOST_WORKERS_MAX: i64 = 3;
+
+/// How long a file waits after it lost its worker for the n-th time in a row; none: it has failed. The pauses grow, so that
+/// a crash loop of minutes does not use up the chances of a healthy file.
+pub fn lost_worker_pause_ms(lost: i64) -> Option<i64> {
+    match lost {
+        ..=0 => Some(0),
+        1 => Some(60_000),
+        2 => Some(15 * 60_000),
+        LOST_WORKERS_MAX.. => None,
+    }
+}
+
+/// How long a file waits whose object the store does not give, after it has waited so long: twice as long in all each
+/// time, at least half a minute and at most an hour.
+pub fn refused_pause_ms(waited_ms: i64) -> i64 {
+    waited_ms.clamp(30_000, 3_600_000)
+}
+
+/// Why a file has failed that lost so many workers.
+pub fn lost_workers(lost: i64, stage: Option<Stage>) -> String {
+    format!("{lost} workers in a row were lost during {}", stage.map_or("its stage", Stage::as_str))
+}
+
 /// A worker took it.
 pub fn start(file: &File, stage: Stage, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
     if file.stage != Some(stage) {

@@ -12,6 +12,7 @@ use super::file_rows::{self, select_files};
 use super::notices::{self, NewNotice};
 use super::quotas::tenant_of;
 use super::sql::{Row, Tx, args, tuples};
+use super::unreadable::Table;
 use super::writer::{Verdict, Write};
 use super::{Catalog, Tells, archive, counters, fresh_id, jobs};
 
@@ -57,7 +58,7 @@ macro_rules! select_batch {
     };
 }
 
-fn decode(row: &Row) -> Result<Batch, CatalogError> {
+pub(super) fn decode(row: &Row) -> Result<Batch, CatalogError> {
     let status = row.text("status")?;
     Ok(Batch {
         id: row.parsed("id")?,
@@ -249,7 +250,7 @@ impl Catalog {
         let mut reader = self.reader().await?;
         let sql = select_files!("WHERE batch_id = $1 AND id > $2 ORDER BY id LIMIT $3");
         let rows = reader.tx(&self.faults).rows(sql, args![id.to_string(), after, limit as i64]).await?;
-        rows.iter().map(file_rows::decode).collect()
+        Ok(self.readable(Table::Files, "id", &rows, file_rows::decode).await)
     }
 
     /// Ends a batch: one transaction with what follows for its files, and for an expired one with its notice.
@@ -287,6 +288,7 @@ impl Catalog {
                 args![now, at, id, limit as i64],
             )
             .await?;
-        rows.iter().map(|row| Ok((row.int("expires_at")?, row.parsed("id")?))).collect()
+        let decode = |row: &Row| Ok((row.int("expires_at")?, row.parsed("id")?));
+        Ok(self.readable(Table::Batches, "id", &rows, decode).await)
     }
 }

@@ -9,7 +9,7 @@ use super::Catalog;
 use super::derived::holds_lease;
 use super::error::CatalogError;
 use super::pgvector::literal;
-use super::sql::{Row, Tx, args, places, typed_rows};
+use super::sql::{Arg, Row, Tx, args, places, typed_rows};
 use super::writer::{Verdict, Write};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,7 @@ struct SetVectors {
     token: i64,
     file: FileId,
     vectors: Arc<[Embedded]>,
+    model: Arc<str>,
     /// Also where the database compares them: the schema of pgvector.
     pgvector_schema: Option<Arc<str>>,
 }
@@ -100,11 +101,11 @@ impl Write for SetVectors {
         };
         for vectors in self.vectors.chunks(ROWS_PER_STATEMENT) {
             let sql = format!(
-                "WITH new ({columns}) AS (VALUES {}) UPDATE chunks SET vector = new.vector{copied} \
+                "WITH new ({columns}) AS (VALUES {}) UPDATE chunks SET vector = new.vector, model = $2{copied} \
                  FROM new WHERE chunks.file_id = $1 AND chunks.ordinal = new.ordinal",
-                typed_rows(2, types, vectors.len())
+                typed_rows(3, types, vectors.len())
             );
-            let mut args = args![self.file.to_string()];
+            let mut args = args![self.file.to_string(), &*self.model];
             for one in vectors {
                 args.extend(args![one.ordinal as i64, to_bytes(&one.vector)]);
                 if self.pgvector_schema.is_some() {
@@ -152,9 +153,10 @@ impl Catalog {
         (job, token): (JobId, i64),
         file: FileId,
         vectors: Vec<Embedded>,
+        model: &str,
     ) -> Result<bool, CatalogError> {
-        let vectors: Arc<[Embedded]> = vectors.into();
-        let set = SetVectors { job, token, file, vectors, pgvector_schema: self.pgvector_schema() };
+        let (vectors, model) = (Arc::from(vectors), Arc::from(model));
+        let set = SetVectors { job, token, file, vectors, model, pgvector_schema: self.pgvector_schema() };
         match self.write(set.clone()).await {
             Err(error) if set.pgvector_schema.is_some() && self.has_lost_pgvector(&error).await => {
                 self.write(SetVectors { pgvector_schema: None, ..set }).await
@@ -167,31 +169,28 @@ impl Catalog {
     pub async fn chunks(&self, file: FileId, from: u64, limit: usize) -> Result<Vec<ChunkRow>, CatalogError> {
         let sql = "SELECT ordinal, text, start_char, end_char FROM chunks \
                    WHERE file_id = $1 AND ordinal >= $2 ORDER BY ordinal LIMIT $3";
-        self.chunks_by(sql, file, from, limit).await
-    }
-
-    /// The same of those that have no vector yet: what an earlier attempt embedded need not be embedded again.
-    pub async fn chunks_without_vector(
-        &self,
-        file: FileId,
-        from: u64,
-        limit: usize,
-    ) -> Result<Vec<ChunkRow>, CatalogError> {
-        let sql = "SELECT ordinal, text, start_char, end_char FROM chunks \
-                   WHERE file_id = $1 AND ordinal >= $2 AND vector IS NULL ORDER BY ordinal LIMIT $3";
-        self.chunks_by(sql, file, from, limit).await
-    }
-
-    async fn chunks_by(
-        &self,
-        sql: &'static str,
-        file: FileId,
-        from: u64,
-        limit: usize,
-    ) -> Result<Vec<ChunkRow>, CatalogError> {
         let from = i64::try_from(from).unwrap_or(i64::MAX);
+        self.chunks_by(sql, args![file.to_string(), from, limit as i64]).await
+    }
+
+    /// The same of those that have no vector of this model: what an earlier attempt embedded by it need not be embedded
+    /// again.
+    pub async fn chunks_to_embed(
+        &self,
+        file: FileId,
+        model: &str,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<ChunkRow>, CatalogError> {
+        let sql = "SELECT ordinal, text, start_char, end_char FROM chunks WHERE file_id = $1 AND ordinal >= $2 \
+                   AND (vector IS NULL OR model IS DISTINCT FROM $4) ORDER BY ordinal LIMIT $3";
+        let from = i64::try_from(from).unwrap_or(i64::MAX);
+        self.chunks_by(sql, args![file.to_string(), from, limit as i64, model]).await
+    }
+
+    async fn chunks_by(&self, sql: &'static str, args: Vec<Arg>) -> Result<Vec<ChunkRow>, CatalogError> {
         let mut reader = self.reader().await?;
-        let rows = reader.tx(&self.faults).rows(sql, args![file.to_string(), from, limit as i64]).await?;
+        let rows = reader.tx(&self.faults).rows(sql, args).await?;
         rows.iter().map(decode).collect()
     }
 

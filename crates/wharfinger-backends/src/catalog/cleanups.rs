@@ -11,6 +11,7 @@ use super::error::CatalogError;
 use super::files::signed;
 use super::orphan_blobs::{ORPHAN, forget_deleted};
 use super::sql::{Arg, Row, Tx, args, places, tuples};
+use super::unreadable::{self, SPARE_ROWS, Table};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Scope, Tells, deletion_log, outbox};
 
@@ -159,14 +160,17 @@ impl Write for Claim {
         for row in &rows {
             match decode_claim(row) {
                 Ok(claim) => claimed.push(claim),
-                Err(error) => set_aside(tx, row, &error, self.now).await?,
+                Err(error) => {
+                    unreadable::record(tx, Table::Cleanups, &[(row.text("id")?, error.to_string())]).await?;
+                    set_aside(tx, row, &error, self.now).await?;
+                }
             }
         }
         Ok(Verdict::Commit(claimed))
     }
 }
 
-fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
+pub(super) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
     Ok(ClaimedCleanup {
         id: row.parsed("id")?,
         token: row.int("lease_token")?,
@@ -423,7 +427,7 @@ impl Catalog {
                 tx.rows(
                     "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, \
                      last_attempt_at, document_id FROM pending_cleanups WHERE id > $1 ORDER BY id LIMIT $2",
-                    args![after, limit as i64],
+                    args![after, (limit + SPARE_ROWS) as i64],
                 )
                 .await?
             }
@@ -432,12 +436,12 @@ impl Catalog {
                     "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, \
                      last_attempt_at, document_id FROM pending_cleanups \
                      WHERE tenant_id = $3 AND id > $1 ORDER BY id LIMIT $2",
-                    args![after, limit as i64, tenant.as_str()],
+                    args![after, (limit + SPARE_ROWS) as i64, tenant.as_str()],
                 )
                 .await?
             }
         };
-        rows.iter().map(decode).collect()
+        Ok(self.readable_page(Table::Cleanups, &rows, limit, decode).await)
     }
 
     /// How many orders somebody would take now.

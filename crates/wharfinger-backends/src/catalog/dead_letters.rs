@@ -9,6 +9,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
 use super::sql::{Arg, Row, Tx, args};
+use super::unreadable::{SPARE_ROWS, Table};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Scope, Tells, stage_changes};
 
@@ -53,12 +54,13 @@ impl Write for Redrive {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
         let files = stage_changes::lock_files(tx, &[self.letter.file]).await?;
-        let Some(file) = files.into_values().next().filter(|file| file.status == Status::Failed) else {
+        let Some(file) = files.readable.into_values().next().filter(|file| file.status == Status::Failed)
+        else {
             return Ok(Verdict::Rollback(false));
         };
         let redriven = tx
             .run(
-                "UPDATE jobs SET state = 'waiting', attempts = 0, lost_leases = 0, put_off_since = NULL, run_at = $2, updated_at = $2, created_at = $2, \
+                "UPDATE jobs SET state = 'waiting', rank = NULL, attempts = 0, lost_leases = 0, put_off_since = NULL, run_at = $2, updated_at = $2, created_at = $2, \
                  dead_reason = NULL, lease_token = lease_token + 1 WHERE id = $1 AND state = 'dead'",
                 args![self.letter.job.to_string(), self.now],
             )
@@ -90,7 +92,7 @@ impl Write for Discard {
         if tx.run(sql, args![self.letter.job.to_string()]).await? == 0 {
             return Ok(Verdict::Rollback(false));
         }
-        for file in files.into_values().filter(|file| file.status == Status::Failed) {
+        for file in files.readable.into_values().filter(|file| file.status == Status::Failed) {
             stage_changes::write(tx, &[processing::discard(&file, self.now)], &self.actor, self.tells)
                 .await?;
         }
@@ -107,7 +109,11 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<DeadLetter>, CatalogError> {
         let before = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
-        self.letters("jobs.id < $1 ORDER BY jobs.id DESC LIMIT $2", scope, args![before, limit as i64]).await
+        let read = (limit + SPARE_ROWS) as i64;
+        let mut letters =
+            self.letters("jobs.id < $1 ORDER BY jobs.id DESC LIMIT $2", scope, args![before, read]).await?;
+        letters.truncate(limit);
+        Ok(letters)
     }
 
     pub async fn dead_letter(&self, scope: &Scope, job: JobId) -> Result<Option<DeadLetter>, CatalogError> {
@@ -140,7 +146,8 @@ impl Catalog {
             queues.join(", ")
         );
         let mut reader = self.reader().await?;
-        reader.tx(&self.faults).rows_built(sql, args).await?.iter().map(decode).collect()
+        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
+        Ok(self.readable(Table::Jobs, "id", &rows, decode).await)
     }
 
     /// False if somebody was faster.

@@ -60,8 +60,9 @@ impl Write for EndMany {
         }
         let ids: Vec<FileId> = self.changes.iter().map(|change| change.before.id).collect();
         let locked = stage_changes::lock_files(tx, &ids).await?;
-        let is_current =
-            |change: &&Change| locked.get(&change.before.id).is_some_and(|file| *file == change.before);
+        let is_current = |change: &&Change| {
+            locked.readable.get(&change.before.id).is_some_and(|file| *file == change.before)
+        };
         let changes: Vec<Change> = self.changes.iter().filter(is_current).cloned().collect();
         if changes.is_empty() {
             return Ok(Verdict::Rollback(Vec::new()));

@@ -9,6 +9,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
 use super::sql::{Row, args};
+use super::unreadable::{SPARE_ROWS, Table};
 use super::{Catalog, Scope};
 
 /// A query for whole files; the text is fixed at compile time.
@@ -119,29 +120,30 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<File>, CatalogError> {
         let before = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
-        let limit = limit as i64;
+        let read = (limit + SPARE_ROWS) as i64;
         let (sql, args) = match scope {
             Scope::User(tenant, user) => (
                 select_files!(
                     "WHERE tenant_id = $3 AND user_id = $4 AND id < $1 AND pipeline_status <> 'deleted' \
                      ORDER BY id DESC LIMIT $2"
                 ),
-                args![before, limit, tenant.as_str(), user.as_str()],
+                args![before, read, tenant.as_str(), user.as_str()],
             ),
             Scope::Tenant(tenant) => (
                 select_files!(
                     "WHERE tenant_id = $3 AND id < $1 AND pipeline_status <> 'deleted' \
                      ORDER BY id DESC LIMIT $2"
                 ),
-                args![before, limit, tenant.as_str()],
+                args![before, read, tenant.as_str()],
             ),
             Scope::All => (
                 select_files!("WHERE id < $1 AND pipeline_status <> 'deleted' ORDER BY id DESC LIMIT $2"),
-                args![before, limit],
+                args![before, read],
             ),
         };
         let mut reader = self.reader().await?;
-        reader.tx(&self.faults).rows(sql, args).await?.iter().map(decode).collect()
+        let rows = reader.tx(&self.faults).rows(sql, args).await?;
+        Ok(self.readable_page(Table::Files, &rows, limit, decode).await)
     }
 
     pub async fn history(&self, id: FileId) -> Result<Vec<HistoryLine>, CatalogError> {
@@ -189,7 +191,8 @@ impl Catalog {
                 args![now, at, id, limit as i64, status.as_str()],
             )
             .await?;
-        rows.iter().map(|row| Ok((row.int("next_look_at")?, row.parsed("id")?))).collect()
+        let decode = |row: &Row| Ok((row.int("next_look_at")?, row.parsed("id")?));
+        Ok(self.readable(Table::Files, "id", &rows, decode).await)
     }
 
     /// Uploads that are abandoned, and when each is looked at next, in the same order.
@@ -212,7 +215,8 @@ impl Catalog {
                 args![by.quiet_since, by.now, by.min_rate_bytes, at, id, limit as i64],
             )
             .await?;
-        rows.iter().map(|row| Ok((row.int("next_look_at")?, row.parsed("id")?))).collect()
+        let decode = |row: &Row| Ok((row.int("next_look_at")?, row.parsed("id")?));
+        Ok(self.readable(Table::Files, "id", &rows, decode).await)
     }
 
     /// Files that failed by then and when they did, oldest first, after a place in that order.
@@ -232,6 +236,7 @@ impl Catalog {
                 args![by, at, id, limit as i64],
             )
             .await?;
-        rows.iter().map(|row| Ok((row.int("failed_at")?, row.parsed("id")?))).collect()
+        let decode = |row: &Row| Ok((row.int("failed_at")?, row.parsed("id")?));
+        Ok(self.readable(Table::Files, "id", &rows, decode).await)
     }
 }

@@ -8,6 +8,7 @@ use wharfinger_lifecycle::id::TenantId;
 use super::error::CatalogError;
 use super::files::signed;
 use super::sql::{Dialect, Row, Tx, args};
+use super::unreadable::Table;
 use super::writer::{Verdict, Write};
 use super::{Catalog, outbox};
 
@@ -183,6 +184,6 @@ impl Catalog {
                 args![after, limit as i64],
             )
             .await?;
-        rows.iter().map(super::quotas::tenant_of).collect()
+        Ok(self.readable(Table::Quotas, "tenant_id", &rows, super::quotas::tenant_of).await)
     }
 }

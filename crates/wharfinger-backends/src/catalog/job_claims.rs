@@ -1,4 +1,4 @@
-//! Claiming jobs: the oldest that are due, in batches, each under a token that is raised at every claim.
+//! Claiming jobs that are not of a stage: the oldest that are due, in batches, each under a token that is raised at every claim.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{FileId, JobId};
@@ -6,7 +6,8 @@ use wharfinger_lifecycle::id::{FileId, JobId};
 use super::Catalog;
 use super::error::CatalogError;
 use super::jobs::maybe_file;
-use super::sql::{Arg, Dialect, Row, Tx, args, places};
+use super::sql::{Arg, Row, Tx, args, places};
+use super::unreadable::{self, RETRY_MS, Table};
 use super::writer::{Verdict, Write};
 
 /// A claimed job, good while its token is the current one.
@@ -32,8 +33,6 @@ pub struct JobClaim {
     pub lease_ms: i64,
     /// Heartbeats move the lease, never this: a hung worker is not working.
     pub deadline_ms: i64,
-    /// No tenant has more than this many jobs of a queue in work at once.
-    pub per_tenant_max: Option<u32>,
     pub now: UnixMs,
 }
 
@@ -46,10 +45,7 @@ impl Write for JobClaim {
     type Answer = Vec<LeasedJob>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let mut jobs = match self.per_tenant_max {
-            None => self.claim_due(tx).await?,
-            Some(per_tenant_max) => self.claim_shares(tx, per_tenant_max).await?,
-        };
+        let mut jobs = self.claim_due(tx).await?;
         jobs.sort_by_key(|job| job.id);
         Ok(Verdict::Commit(jobs))
     }
@@ -71,47 +67,12 @@ impl JobClaim {
         let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
         let sql = format!(
             "WITH due AS MATERIALIZED (SELECT id FROM jobs \
-             WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 ORDER BY run_at, id LIMIT $6 {lock}) \
+             WHERE queue = $1 AND state = 'waiting' AND rank IS NULL AND lost_leases = 0 \
+             AND run_at <= $2 ORDER BY run_at, id LIMIT $6 {lock}) \
              {CLAIM} WHERE id IN (SELECT id FROM due) {CLAIMED}"
         );
-        tx.rows_built(sql, self.args(self.limit)).await?.iter().map(leased).collect()
-    }
-
-    /// One round takes what fits of the oldest jobs of those who have not got their share. A long queue can
-    /// fill a round and use little of it: what is left of the limit goes to another, in which it is passed over.
-    async fn claim_shares(
-        &self,
-        tx: &mut Tx<'_>,
-        per_tenant_max: u32,
-    ) -> Result<Vec<LeasedJob>, CatalogError> {
-        if tx.dialect() == Dialect::Postgres {
-            // Two claims that count at the same time would each fill the cap.
-            tx.rows("SELECT CAST(pg_advisory_xact_lock(hashtext($1)) AS TEXT)", args![self.queue]).await?;
-        }
-        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
-        let sql = format!(
-            "WITH due AS MATERIALIZED (SELECT id, tenant_id, run_at FROM jobs \
-             WHERE queue = $1 AND state = 'waiting' AND run_at <= $2 AND tenant_id NOT IN \
-             (SELECT tenant_id FROM jobs WHERE queue = $1 AND state = 'leased' \
-             GROUP BY tenant_id HAVING COUNT(*) >= $7) ORDER BY run_at, id LIMIT $6 {lock}), \
-             placed AS (SELECT due.id, ROW_NUMBER() OVER (PARTITION BY due.tenant_id \
-             ORDER BY due.run_at, due.id) + (SELECT COUNT(*) FROM jobs AS held WHERE held.queue = $1 \
-             AND held.state = 'leased' AND held.tenant_id = due.tenant_id) AS place FROM due) \
-             {CLAIM} WHERE id IN (SELECT id FROM placed WHERE place <= $7) {CLAIMED}"
-        );
-        let mut jobs: Vec<LeasedJob> = Vec::new();
-        while jobs.len() < self.limit {
-            let mut args = self.args(self.limit - jobs.len());
-            args.push(i64::from(per_tenant_max).into());
-            let round = tx.rows_built(sql.clone(), args).await?;
-            if round.is_empty() {
-                break;
-            }
-            for row in &round {
-                jobs.push(leased(row)?);
-            }
-        }
-        Ok(jobs)
+        let rows = tx.rows_built(sql, self.args(self.limit)).await?;
+        readable(tx, &rows, self.now).await
     }
 }
 
@@ -134,9 +95,24 @@ impl Write for ClaimThese {
         );
         let mut args = self.claim.args(self.ids.len());
         args.extend(self.ids.iter().flat_map(|id| args![id.to_string()]));
-        let jobs = tx.rows_built(sql, args).await?.iter().map(leased).collect::<Result<_, _>>()?;
-        Ok(Verdict::Commit(jobs))
+        let rows = tx.rows_built(sql, args).await?;
+        Ok(Verdict::Commit(readable(tx, &rows, self.claim.now).await?))
     }
+}
+
+/// Those of the claimed rows that can be read; the others wait, and keep none from being claimed.
+async fn readable(tx: &mut Tx<'_>, rows: &[Row], now: UnixMs) -> Result<Vec<LeasedJob>, CatalogError> {
+    let (jobs, others) = unreadable::split(rows, "id", leased);
+    unreadable::record(tx, Table::Jobs, &others).await?;
+    for (id, _) in &others {
+        tx.run(
+            "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, lease_owner = NULL, lease_until = NULL, \
+             deadline_at = NULL WHERE id = $1",
+            args![id.as_str(), now.saturating_add(RETRY_MS)],
+        )
+        .await?;
+    }
+    Ok(jobs)
 }
 
 pub(super) fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
@@ -182,6 +158,7 @@ impl Catalog {
         let args = ids.iter().flat_map(|id| args![id.to_string()]).collect();
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
-        rows.iter().map(|row| Ok((row.parsed("id")?, row.int("run_at")?))).collect()
+        let decode = |row: &Row| Ok((row.parsed("id")?, row.int("run_at")?));
+        Ok(self.readable(Table::Jobs, "id", &rows, decode).await)
     }
 }

@@ -113,7 +113,7 @@ pub(super) async fn move_for_file(
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     tx.run(
-        "UPDATE jobs SET state = 'waiting', run_at = $2, updated_at = $3, attempts = 0, \
+        "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, updated_at = $3, attempts = 0, \
          lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
          WHERE file_id = $1 AND state IN ('waiting', 'leased')",
         args![file.to_string(), run_at, now],
@@ -125,7 +125,7 @@ pub(super) async fn move_for_file(
 /// The same for all files of a batch that are still waited for: due now.
 pub(super) async fn move_for_batch(tx: &mut Tx<'_>, batch: BatchId, now: UnixMs) -> Result<(), CatalogError> {
     tx.run(
-        "UPDATE jobs SET state = 'waiting', run_at = $2, updated_at = $2, attempts = 0, \
+        "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, updated_at = $2, attempts = 0, \
          lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
          WHERE file_id IN (SELECT id FROM files WHERE batch_id = $1 AND pipeline_status = 'registered') \
          AND state IN ('waiting', 'leased')",
@@ -240,7 +240,7 @@ async fn end_attempt(
     let row = tx
         .row(
             "UPDATE jobs SET last_error = $3, updated_at = $4, lease_until = NULL, deadline_at = NULL, \
-             lease_owner = NULL, run_at = $5, \
+             lease_owner = NULL, rank = NULL, run_at = $5, \
              state = CASE WHEN $6 = 1 AND attempts < max_attempts THEN 'waiting' ELSE 'dead' END, \
              dead_reason = CASE WHEN $6 = 1 AND attempts < max_attempts THEN NULL ELSE $7 END \
              WHERE id = $1 AND lease_token = $2 AND state = 'leased' RETURNING state",
@@ -282,7 +282,8 @@ impl Write for TakeBack {
         );
         let mut fates = Vec::new();
         for row in tx.rows(sql, args![self.now, self.limit as i64, self.queue]).await? {
-            let (id, token) = (row.parsed("id")?, row.int("lease_token")?);
+            // One that cannot be read is left for the claim that finds it so.
+            let (Ok(id), Ok(token)) = (row.parsed("id"), row.int("lease_token")) else { continue };
             let fate = end_attempt(tx, id, token, "the lease ran out", Some(self.retry_at), self.now).await?;
             fates.push((id, fate));
         }
@@ -367,9 +368,17 @@ impl Catalog {
         if queues.is_empty() {
             return Ok(None);
         }
-        // Each queue's first is the first of its index; the first of several at once would be looked for in all.
+        // Each is the first of an index. What has a rank is due.
         let firsts: Vec<String> = (1..=queues.len())
-            .map(|n| format!("SELECT MIN(run_at) AS at FROM jobs WHERE state = 'waiting' AND queue = ${n}"))
+            .map(|n| {
+                format!(
+                    "SELECT MIN(run_at) AS at FROM jobs WHERE state = 'waiting' AND rank IS NULL AND lost_leases = 0 \
+                     AND queue = ${n} \
+                     UNION ALL SELECT MIN(run_at) FROM jobs WHERE state = 'waiting' AND lost_leases > 0 AND queue = ${n} \
+                     UNION ALL SELECT * FROM (SELECT CAST(0 AS BIGINT) FROM jobs WHERE state = 'waiting' \
+                     AND rank IS NOT NULL AND queue = ${n} ORDER BY rank LIMIT 1) AS ranked_{n}"
+                )
+            })
             .collect();
         let sql = format!("SELECT MIN(at) AS at FROM ({}) AS firsts", firsts.join(" UNION ALL "));
         let queues = queues.iter().flat_map(|queue| args![*queue]).collect();

@@ -14,6 +14,7 @@ use super::batches::Tally;
 use super::error::CatalogError;
 use super::outbox::{self, NewLine, Outbound};
 use super::sql::{Row, Tx, args, places};
+use super::unreadable::{SPARE_ROWS, Table};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Tells};
 
@@ -199,7 +200,7 @@ impl NewNotice {
 
 const COLUMNS: &str = "id, tenant_id, user_id, kind, file_id, file_name, batch_id, message, data, created_at";
 
-fn decode(row: &Row) -> Result<Notification, CatalogError> {
+pub(super) fn decode(row: &Row) -> Result<Notification, CatalogError> {
     Ok(Notification {
         id: row.parsed("id")?,
         tenant: row.text("tenant_id")?,
@@ -253,9 +254,9 @@ impl Catalog {
         let mut reader = self.reader().await?;
         let rows = reader
             .tx(&self.faults)
-            .rows_built(sql, args![tenant.as_str(), user.as_str(), before, limit as i64])
+            .rows_built(sql, args![tenant.as_str(), user.as_str(), before, (limit + SPARE_ROWS) as i64])
             .await?;
-        rows.iter().map(decode).collect()
+        Ok(self.readable_page(Table::Notifications, &rows, limit, decode).await)
     }
 
     /// Those of these that are still known, in no order.
@@ -266,7 +267,8 @@ impl Catalog {
         let sql = format!("SELECT {COLUMNS} FROM notifications WHERE id IN ({})", places(1, ids.len()));
         let args = ids.iter().flat_map(|id| args![id.to_string()]).collect();
         let mut reader = self.reader().await?;
-        reader.tx(&self.faults).rows_built(sql, args).await?.iter().map(decode).collect()
+        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
+        Ok(self.readable(Table::Notifications, "id", &rows, decode).await)
     }
 
     /// Forgets the oldest of what was told before; answers how many.

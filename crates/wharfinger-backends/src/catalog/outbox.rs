@@ -9,6 +9,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 use super::error::CatalogError;
 use super::jobs::NewJob;
 use super::sql::{Arg, Row, Tx, args, places, tuples};
+use super::unreadable::{self, RETRY_MS, Table};
 use super::writer::{Verdict, Write};
 use super::{Catalog, fresh_id};
 
@@ -254,11 +255,15 @@ impl Write for Claim {
         );
         let args = args![self.destination.as_str(), self.now, self.hidden_until, self.limit as i64];
         let rows = tx.rows_built(sql, args).await?;
-        // One that cannot be read must not hold up the others; hidden, it shows in the depth.
-        let mut lines: Vec<OutboxLine> =
-            rows.iter().filter_map(|row| decode(row, self.destination).ok()).collect();
+        // One that cannot be read is out of sight for longer, and holds up no other.
+        let (mut lines, others) = unreadable::split(&rows, "id", |row| decode(row, self.destination));
+        unreadable::record(tx, Table::Outbox, &others).await?;
+        for (id, _) in &others {
+            let later = self.now.saturating_add(RETRY_MS);
+            tx.run("UPDATE outbox SET next_attempt_at = $2 WHERE id = $1", args![id.as_str(), later]).await?;
+        }
         lines.sort_by(|one, other| one.id.cmp(&other.id));
-        Ok(match lines.is_empty() {
+        Ok(match rows.is_empty() {
             true => Verdict::Rollback(lines),
             false => Verdict::Commit(lines),
         })
@@ -286,6 +291,14 @@ fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogErro
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         created_at: row.int("created_at")?,
     })
+}
+
+/// A line of whatever destination it names.
+pub(super) fn decode_any(row: &Row) -> Result<OutboxLine, CatalogError> {
+    let named = row.text("destination")?;
+    let known = Destination::ALL.into_iter().find(|destination| destination.as_str() == named);
+    let unknown = || CatalogError::Corrupt(format!("outbox names the destination {named:?}"));
+    decode(row, known.ok_or_else(unknown)?)
 }
 
 struct Arrived {

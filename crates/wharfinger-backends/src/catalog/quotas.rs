@@ -10,6 +10,7 @@ use super::files::signed;
 use super::gate::{self, Gate, GateKeeper};
 use super::outbox::{self, Outbound};
 use super::sql::{Row, Tx, args};
+use super::unreadable::Table;
 use super::writer::{Verdict, Write};
 
 pub(super) enum Reserved {
@@ -244,7 +245,8 @@ impl Catalog {
         let args = args![after, signed(default_limit_bytes), limit as i64];
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows(SHOW_ALL, args).await?;
-        rows.iter().map(|row| Ok((tenant_of(row)?, decode(row)?))).collect()
+        let decode = |row: &Row| Ok((tenant_of(row)?, decode(row)?));
+        Ok(self.readable(Table::Quotas, "tenant_id", &rows, decode).await)
     }
 
     pub async fn set_limit(&self, tenant: &TenantId, limit_bytes: u64) -> Result<(), CatalogError> {
@@ -284,6 +286,6 @@ impl Catalog {
                 args![after, limit as i64],
             )
             .await?;
-        rows.iter().map(tenant_of).collect()
+        Ok(self.readable(Table::Quotas, "tenant_id", &rows, tenant_of).await)
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{self, Change, File};
+use wharfinger_lifecycle::file::{Change, File};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
 use wharfinger_lifecycle::limits::reason;
 use wharfinger_lifecycle::processing::{self, Plan};
@@ -14,7 +14,6 @@ use wharfinger_lifecycle::transition::Refusal;
 
 use super::error::CatalogError;
 use super::sql::{Arg, Row, Tx, args, places};
-use super::stage_ends::LOST_LEASES_MAX;
 use super::stuck_files::{FAULT, STAGE_QUEUES};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Tells, fresh_id, stage_changes};
@@ -44,14 +43,14 @@ pub enum Recovered {
     Queued { from: Status, retry_count: u32 },
     /// It was begun anew too often: a dead letter.
     GivenUp { tenant: TenantId, why: String },
-    /// Too many workers in a row did not come back from it.
-    Quarantined { tenant: TenantId, why: String },
     /// Its job is sound and waits: left alone.
     Waits,
     /// A worker is at it and in time: left alone.
     InWork { until: UnixMs },
     /// It got on, or is no longer there.
     MovedOn,
+    /// Its row cannot be read: set aside.
+    Unreadable,
 }
 
 struct RecoverFiles {
@@ -65,14 +64,16 @@ impl Write for RecoverFiles {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let Recovery { files: ids, actor, now, .. } = &self.recovery;
-        let mut files = stage_changes::lock_files(tx, ids).await?;
+        let stage_changes::LockedFiles { readable: mut files, unreadable } =
+            stage_changes::lock_files(tx, ids).await?;
         let mut jobs = lock_jobs(tx, ids).await?;
         let mut faults = faults(tx, ids, *now).await?;
         let mut moves = Moves::default();
         let mut recovered = Vec::with_capacity(ids.len());
         for id in ids {
             let Some(file) = files.remove(id) else {
-                recovered.push((*id, Recovered::MovedOn));
+                let is_there = unreadable.contains(id);
+                recovered.push((*id, if is_there { Recovered::Unreadable } else { Recovered::MovedOn }));
                 continue;
             };
             let jobs = jobs.remove(id).unwrap_or_default();
@@ -81,7 +82,7 @@ impl Write for RecoverFiles {
             recovered
                 .push((*id, decided.map_err(|refusal| CatalogError::Corrupt(format!("{id}: {refusal}")))?));
         }
-        if moves.changes.is_empty() {
+        if moves.changes.is_empty() && unreadable.is_empty() {
             return Ok(Verdict::Rollback(recovered));
         }
         moves.end_jobs(tx).await?;
@@ -111,13 +112,11 @@ impl RecoverFiles {
         // Whoever notices that a worker did not come back counts it, or poison would go unnoticed here.
         let lost = jobs.iter().map(|job| job.lost_after(*now)).max().unwrap_or(0);
         let tenant = file.tenant.clone();
-        if *of == Recoverable::Overdue && lost >= LOST_LEASES_MAX {
-            let stage = file.stage.map_or("its stage", Stage::as_str);
-            let why = format!("{lost} workers in a row did not come back from {stage}");
-            moves.changes.push(file::quarantine(file, &why, *now)?);
-            return Ok(Recovered::Quarantined { tenant, why });
-        }
+        let is_lost = lost > 0 && processing::lost_worker_pause_ms(lost).is_none();
         let change = match of {
+            Recoverable::Overdue if is_lost => {
+                processing::fail(file, &processing::lost_workers(lost, file.stage), plan, *now)?
+            }
             Recoverable::Overdue => processing::recover_or_give_up(file, &fault, plan, *now)?,
             Recoverable::Named => processing::recover(file, &fault, plan, *now)?,
         };
@@ -126,7 +125,11 @@ impl RecoverFiles {
             (Some(_), _) => Recovered::Queued { from: file.status, retry_count: change.after.retry_count },
             (None, why) => Recovered::GivenUp { tenant, why: why.clone().unwrap_or_default() },
         };
-        moves.jobs.push(NewJob::of(&change, fault, lost, attempts));
+        let mut job = NewJob::of(&change, fault, (lost, is_lost), attempts);
+        if *of == Recoverable::Named {
+            job.run_at = *now;
+        }
+        moves.jobs.push(job);
         moves.changes.push(change);
         Ok(recovered)
     }
@@ -183,7 +186,10 @@ async fn lock_jobs(tx: &mut Tx<'_>, ids: &[FileId]) -> Result<BTreeMap<FileId, V
     );
     let mut jobs: BTreeMap<FileId, Vec<Job>> = BTreeMap::new();
     for row in tx.rows_built(sql, listed(ids)).await? {
-        jobs.entry(row.parsed("file_id")?).or_default().push(Job::of(&row)?);
+        // A job that cannot be read is no sound one.
+        if let (Ok(file), Ok(job)) = (row.parsed("file_id"), Job::of(&row)) {
+            jobs.entry(file).or_default().push(job);
+        }
     }
     Ok(jobs)
 }
@@ -213,21 +219,29 @@ struct NewJob {
     tenant: TenantId,
     stage: Stage,
     fault: String,
-    is_dead: bool,
+    /// Of a dead letter.
+    dead_reason: Option<String>,
+    run_at: UnixMs,
     attempts: i64,
     lost: i64,
 }
 
 impl NewJob {
-    fn of(change: &Change, fault: String, lost: i64, attempts: i64) -> NewJob {
+    fn of(change: &Change, fault: String, (lost, is_lost): (i64, bool), attempts: i64) -> NewJob {
         let after = &change.after;
         let is_dead = change.enqueues.is_none();
+        let reason = match is_lost {
+            true => processing::lost_workers(lost, after.stage),
+            false => "recoveries used up".to_owned(),
+        };
+        let pause_ms = processing::lost_worker_pause_ms(lost).unwrap_or(0);
         NewJob {
             file: after.id,
             tenant: after.tenant.clone(),
             stage: after.stage.unwrap_or(Stage::ALL[0]),
             fault,
-            is_dead,
+            dead_reason: is_dead.then_some(reason),
+            run_at: after.updated_at.saturating_add(pause_ms),
             attempts: if is_dead { attempts } else { 0 },
             lost,
         }
@@ -243,6 +257,9 @@ struct Moves {
 impl Moves {
     /// Whoever still works under one of these has lost its lease.
     async fn end_jobs(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+        if self.changes.is_empty() {
+            return Ok(());
+        }
         let ids: Vec<FileId> = self.changes.iter().map(|change| change.after.id).collect();
         let sql = format!(
             "DELETE FROM jobs WHERE file_id IN ({}) AND queue IN ({})",
@@ -258,11 +275,8 @@ impl Moves {
             let mut args = args![now, i64::from(max_attempts)];
             let mut rows = Vec::with_capacity(jobs.len());
             for job in jobs {
-                rows.push(format!("({}, 0, $1, $2, $1, $1)", places(args.len() + 1, 9)));
-                let (state, of_death) = match job.is_dead {
-                    true => ("dead", Some("recoveries used up")),
-                    false => ("waiting", None),
-                };
+                rows.push(format!("({}, 0, $2, $1, $1)", places(args.len() + 1, 10)));
+                let state = if job.dead_reason.is_some() { "dead" } else { "waiting" };
                 args.extend(args![
                     JobId(fresh_id(now)).to_string(),
                     job.stage.queue(),
@@ -271,13 +285,14 @@ impl Moves {
                     state,
                     job.attempts,
                     job.lost,
-                    of_death,
+                    job.dead_reason.as_deref().map(reason),
                     reason(&job.fault),
+                    job.run_at,
                 ]);
             }
             let sql = format!(
                 "INSERT INTO jobs (id, queue, tenant_id, file_id, state, attempts, lost_leases, dead_reason, last_error, \
-                 lease_token, run_at, max_attempts, created_at, updated_at) VALUES {}",
+                 run_at, lease_token, max_attempts, created_at, updated_at) VALUES {}",
                 rows.join(", ")
             );
             tx.run_built(sql, args).await?;
@@ -297,7 +312,7 @@ impl Write for BringForward {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         let sql = format!(
-            "UPDATE jobs SET run_at = $2, updated_at = $2 WHERE file_id = $1 AND state = 'waiting' AND run_at > $2 \
+            "UPDATE jobs SET run_at = $2, updated_at = $2 WHERE file_id = $1 AND state = 'waiting' AND rank IS NULL AND run_at > $2 \
              AND queue IN ({})",
             *STAGE_QUEUES
         );

@@ -9,6 +9,7 @@ use super::chunks::from_bytes;
 use super::error::CatalogError;
 use super::pgvector::literal;
 use super::sql::{Arg, Row, args};
+use super::unreadable::Table;
 use super::{Catalog, Scope};
 
 const PAGE_VECTORS: usize = 2_000;
@@ -46,7 +47,11 @@ enum Step {
 }
 
 enum Found {
-    Page(Vec<StoredVector>),
+    Page {
+        vectors: Vec<StoredVector>,
+        /// There may be more.
+        is_full: bool,
+    },
     /// More than a page are so near to each other that the database cannot say which of them are the best.
     TooManyAlike,
 }
@@ -65,14 +70,15 @@ impl Candidates<'_> {
                     self.next = Step::All(None);
                     continue;
                 }
-                Ok(Found::Page(page)) => page,
+                Ok(Found::Page { vectors, is_full }) => (vectors, is_full),
                 Err(error) if self.relies_on_pgvector() && self.catalog.has_lost_pgvector(&error).await => {
                     self.next = Step::All(None);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            let last = page.last().filter(|_| page.len() == PAGE_VECTORS).map(|one| (one.file, one.ordinal));
+            let (page, is_full) = page;
+            let last = page.last().filter(|_| is_full).map(|one| (one.file, one.ordinal));
             self.next = match (&self.next, last) {
                 (Step::NotCopied(_), Some(last)) => Step::NotCopied(Some(last)),
                 (Step::NotCopied(_), None) => Step::Best,
@@ -99,7 +105,9 @@ impl Candidates<'_> {
              ORDER BY files.id, chunks.ordinal LIMIT $3"
         );
         let rows = self.rows(sql, args).await?;
-        rows.iter().map(decode).collect::<Result<_, _>>().map(Found::Page)
+        let is_full = rows.len() == PAGE_VECTORS;
+        let vectors = self.catalog.readable(Table::Chunks, "file_id", &rows, decode).await;
+        Ok(Found::Page { vectors, is_full })
     }
 
     /// The nearest by the database's own reckoning in 32 bits, and all that may be as near by ours.
@@ -111,7 +119,8 @@ impl Candidates<'_> {
             let is_within = |distance: Option<f64>| distance.is_some_and(|distance| distance <= reach);
             if nearest.len() < most || nearest.last().is_none_or(|(distance, _)| !is_within(*distance)) {
                 let within = nearest.into_iter().filter(|(distance, _)| is_within(*distance));
-                return Ok(Found::Page(within.map(|(_, vector)| vector).collect()));
+                let vectors = within.map(|(_, vector)| vector).collect();
+                return Ok(Found::Page { vectors, is_full: false });
             }
         }
         Ok(Found::TooManyAlike)
@@ -132,8 +141,8 @@ impl Candidates<'_> {
              {of_scope} AND chunks.embedding IS NOT NULL ORDER BY distance LIMIT $3"
         );
         let rows = self.rows(sql, args).await?;
-        let decoded = |row| Ok((Row::maybe_real(row, "distance")?.filter(|it| !it.is_nan()), decode(row)?));
-        rows.iter().map(decoded).collect()
+        let decoded = |row: &Row| Ok((row.maybe_real("distance")?.filter(|it| !it.is_nan()), decode(row)?));
+        Ok(self.catalog.readable(Table::Chunks, "file_id", &rows, decoded).await)
     }
 
     /// Only what is ready is found.

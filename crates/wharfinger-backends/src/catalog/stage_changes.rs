@@ -1,7 +1,7 @@
 //! Changes of many files by the pipeline in one transaction: each statement carries all of them. The rows are locked
 //! before they are read, so what was decided about them still holds when it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_lifecycle::file::{Change, File};
 use wharfinger_lifecycle::id::FileId;
@@ -11,20 +11,31 @@ use super::error::CatalogError;
 use super::file_rows::{decode, select_files};
 use super::notices::{self, NewNotice};
 use super::sql::{Tx, args, places, typed_rows};
+use super::unreadable::{self, Table};
 use super::{Tells, archive, counters, fresh_id};
 
+/// Files under their locks.
+#[derive(Default)]
+pub(super) struct LockedFiles {
+    pub(super) readable: BTreeMap<FileId, File>,
+    /// Rows that are there and cannot be read: they are left alone.
+    pub(super) unreadable: BTreeSet<FileId>,
+}
+
 /// Reads these files and keeps others from changing them until the end of the transaction. In one order everywhere.
-pub(super) async fn lock_files(
-    tx: &mut Tx<'_>,
-    ids: &[FileId],
-) -> Result<BTreeMap<FileId, File>, CatalogError> {
+pub(super) async fn lock_files(tx: &mut Tx<'_>, ids: &[FileId]) -> Result<LockedFiles, CatalogError> {
     if ids.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(LockedFiles::default());
     }
     let lock = tx.dialect().pick("", "FOR UPDATE");
     let sql = format!("{} WHERE id IN ({}) ORDER BY id {lock}", select_files!(""), places(1, ids.len()));
     let rows = tx.rows_built(sql, ids.iter().flat_map(|id| args![id.to_string()]).collect()).await?;
-    rows.iter().map(|row| decode(row).map(|file| (file.id, file))).collect()
+    let (files, others) = unreadable::split(&rows, "id", decode);
+    unreadable::record(tx, Table::Files, &others).await?;
+    Ok(LockedFiles {
+        readable: files.into_iter().map(|file| (file.id, file)).collect(),
+        unreadable: others.iter().filter_map(|(id, _)| id.parse().ok()).collect(),
+    })
 }
 
 /// Writes the new state of each file, its history, its owner's counters and what the owner is told. Jobs are the

@@ -17,11 +17,10 @@ use super::error::CatalogError;
 use super::sql::{Row, Tx, args, places, typed_rows};
 use super::stage_claims::forget;
 use super::stuck_files::STAGE_QUEUES;
+use super::unreadable::{self, Table};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Tells, stage_changes};
 
-/// How many workers in a row may not come back from a file.
-pub const LOST_LEASES_MAX: i64 = 3;
 /// When something has been away for so long, waiting for it spends attempts.
 const OUTAGE_MS_MAX: i64 = 6 * 3_600_000;
 
@@ -44,6 +43,12 @@ pub enum Ending {
     PutOff {
         why: String,
         at: UnixMs,
+    },
+    /// The file's own object could not be read: it waits as long as it has waited so far, within bounds, and nobody waits
+    /// with it. No attempt is spent, unless it has lasted for too long.
+    Refused {
+        why: String,
+        jitter_ms: i64,
     },
     /// Trying again would not help.
     Failed {
@@ -142,8 +147,16 @@ impl EndStages {
                 });
                 Ok(Ended::Retried)
             }
-            Ending::PutOff { why, at } => {
+            Ending::PutOff { .. } | Ending::Refused { .. } => {
                 let since = job.put_off_since.unwrap_or(self.now);
+                let (why, at) = match how {
+                    Ending::Refused { why, jitter_ms } => {
+                        let waited_ms = self.now.saturating_sub(since);
+                        (why, self.now + processing::refused_pause_ms(waited_ms) + jitter_ms)
+                    }
+                    Ending::PutOff { why, at } => (why, *at),
+                    _ => unreachable!("matched above"),
+                };
                 let is_over = self.now.saturating_sub(since) >= OUTAGE_MS_MAX;
                 if is_over && job.attempts >= job.max_attempts {
                     return self.bury(job, file, "attempts used up", why, moves);
@@ -151,14 +164,7 @@ impl EndStages {
                 moves.changes.push(processing::retry(file, why, &self.plan, self.now)?);
                 let unspent = i64::from(!is_over);
                 let why = Some(why.clone());
-                moves.back.push(Back {
-                    job: job.id,
-                    why,
-                    at: *at,
-                    unspent,
-                    lost: 0,
-                    put_off_since: Some(since),
-                });
+                moves.back.push(Back { job: job.id, why, at, unspent, lost: 0, put_off_since: Some(since) });
                 Ok(Ended::Retried)
             }
             Ending::Retry { why, .. } => self.bury(job, file, "attempts used up", why, moves),
@@ -232,8 +238,8 @@ async fn lock(
     let listed = |ids: &[JobId]| ids.iter().flat_map(|id| args![id.to_string()]).collect();
     let sql = format!("SELECT file_id FROM jobs WHERE id IN ({})", places(1, ids.len()));
     let rows = tx.rows_built(sql, listed(ids)).await?;
-    let files: Vec<FileId> = rows.iter().map(|row| row.parsed("file_id")).collect::<Result<_, _>>()?;
-    let files = stage_changes::lock_files(tx, &files).await?;
+    let files: Vec<FileId> = rows.iter().filter_map(|row| row.parsed("file_id").ok()).collect();
+    let files = stage_changes::lock_files(tx, &files).await?.readable;
     let lock = tx.dialect().pick("", "FOR UPDATE");
     let sql = format!(
         "SELECT id, lease_token, file_id, file_version, attempts, max_attempts, lost_leases, deadline_at, lease_until, \
@@ -242,8 +248,9 @@ async fn lock(
         places(1, ids.len())
     );
     let rows = tx.rows_built(sql, listed(ids)).await?;
-    let jobs = rows.iter().map(|row| held(row).map(|job| (job.id, job))).collect::<Result<_, _>>()?;
-    Ok((jobs, files))
+    let (jobs, others) = unreadable::split(&rows, "id", held);
+    unreadable::record(tx, Table::Jobs, &others).await?;
+    Ok((jobs.into_iter().map(|job| (job.id, job)).collect(), files))
 }
 
 /// A job that waits again.
@@ -274,7 +281,7 @@ impl Moves {
         forget(tx, &self.over).await?;
         for back in &self.back {
             tx.run(
-                "UPDATE jobs SET state = 'waiting', run_at = $2, updated_at = $3, attempts = attempts - $4, \
+                "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, updated_at = $3, attempts = attempts - $4, \
                  last_error = COALESCE($5, last_error), lost_leases = $6, put_off_since = $7, lease_owner = NULL, \
                  lease_until = NULL, deadline_at = NULL WHERE id = $1",
                 args![
@@ -305,7 +312,7 @@ impl Moves {
         for some in self.onward.chunks(tx.dialect().rows_max()) {
             let sql = format!(
                 "WITH new (id, queue) AS (VALUES {}) \
-                 UPDATE jobs SET queue = new.queue, state = 'waiting', run_at = $1, updated_at = $1, created_at = $1, \
+                 UPDATE jobs SET queue = new.queue, state = 'waiting', rank = NULL, run_at = $1, updated_at = $1, created_at = $1, \
                  attempts = 0, lost_leases = 0, put_off_since = NULL, last_error = NULL, lease_owner = NULL, \
                  lease_until = NULL, deadline_at = NULL FROM new WHERE jobs.id = new.id",
                 typed_rows(2, &["TEXT", "TEXT"], some.len())
@@ -318,7 +325,8 @@ impl Moves {
     }
 }
 
-/// Takes back what workers did not come back from: that was an attempt. A file that nobody comes back from is poison.
+/// Takes back what workers did not come back from: that was an attempt. A file that loses its workers again and again has
+/// failed.
 struct TakeBack {
     ending: EndStages,
     jobs: Vec<JobId>,
@@ -361,12 +369,15 @@ impl TakeBack {
             true => format!("{stage} took longer than it may"),
             false => format!("the worker of {stage} did not come back"),
         };
-        if lost >= LOST_LEASES_MAX {
-            let why = format!("{lost} workers in a row did not come back from {stage}");
-            return self.ending.decide(job, file, &Ending::Quarantined { why }, moves);
-        }
-        // Who was only unlucky need not wait.
-        let at = if lost == 1 { self.ending.now } else { self.retry_at };
+        // A crash loop of minutes, or a neighbour, must not use up a file's chances: they come further and further apart.
+        let at = match (lost, processing::lost_worker_pause_ms(lost)) {
+            (0, _) => self.retry_at,
+            (_, Some(pause_ms)) => self.ending.now.saturating_add(pause_ms),
+            (_, None) => {
+                let why = processing::lost_workers(lost, file.stage);
+                return self.ending.bury(job, file, &why, &why, moves);
+            }
+        };
         let ended = self.ending.decide(job, file, &Ending::Retry { why, at }, moves)?;
         if let Some(back) = moves.back.last_mut().filter(|back| back.job == job.id) {
             back.lost = lost;
@@ -408,7 +419,8 @@ impl Catalog {
         );
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_built(sql, args![now, at, id, limit as i64]).await?;
-        rows.iter().map(|row| Ok((row.int("lease_until")?, row.parsed("id")?))).collect()
+        let decode = |row: &Row| Ok((row.int("lease_until")?, row.parsed("id")?));
+        Ok(self.readable(Table::Jobs, "id", &rows, decode).await)
     }
 
     /// Takes back those of these whose lease or deadline is over.

@@ -12,6 +12,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::error::CatalogError;
 use super::sql::{Row, args};
+use super::unreadable::{SPARE_ROWS, Table};
 use super::{Catalog, Scope};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +115,7 @@ impl Catalog {
     ) -> Result<Vec<StuckFile>, CatalogError> {
         let (at, id) =
             after.map_or((i64::MIN, String::new()), |place| (place.look_at, place.file.to_string()));
-        let mut args = args![now, at, id, limit as i64, overdue_at];
+        let mut args = args![now, at, id, (limit + SPARE_ROWS) as i64, overdue_at];
         let owned = scope.condition(&mut args);
         // Each status in the order of its index: of all at once they would have to be sorted.
         let overdue: Vec<String> = working()
@@ -135,7 +136,8 @@ impl Catalog {
             fault = *FAULT,
         );
         let mut reader = self.reader().await?;
-        reader.tx(&self.faults).rows_planned_anew(sql, args).await?.iter().map(decode).collect()
+        let rows = reader.tx(&self.faults).rows_planned_anew(sql, args).await?;
+        Ok(self.readable_page(Table::Files, &rows, limit, decode).await)
     }
 
     /// How many files of a scope have not got on for too long, those that only wait among them.

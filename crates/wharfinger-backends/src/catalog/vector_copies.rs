@@ -8,8 +8,9 @@ use wharfinger_lifecycle::id::FileId;
 use super::Catalog;
 use super::error::CatalogError;
 use super::pgvector::{DIMENSIONS_MAX, literal};
-use super::search::{StoredVector, decode};
+use super::search::decode;
 use super::sql::{Tx, args, typed_rows};
+use super::unreadable::{self, Table};
 use super::writer::{Verdict, Write};
 
 /// Vectors may be long: 64 kB each, three times that as text.
@@ -34,7 +35,8 @@ impl Write for CopyVectors {
                    AND octet_length(vector) <= $4 AND file_id >= $1 AND (file_id > $1 OR ordinal > $2) \
                    ORDER BY file_id, ordinal LIMIT $3 FOR UPDATE SKIP LOCKED";
         let rows = tx.rows(sql, args![id, ordinal, PAGE_VECTORS as i64, VECTOR_BYTES_MAX]).await?;
-        let page = rows.iter().map(decode).collect::<Result<Vec<StoredVector>, CatalogError>>()?;
+        let (page, others) = unreadable::split(&rows, "file_id", decode);
+        unreadable::record(tx, Table::Chunks, &others).await?;
         let mut args = args![];
         for one in &page {
             if let Some(literal) = literal(&one.vector) {

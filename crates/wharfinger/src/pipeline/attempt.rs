@@ -12,10 +12,36 @@ const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
 /// How long a file waits for something that all files need.
 const OUTAGE: Backoff = Backoff { base_ms: 30_000, cap_ms: 30_000 };
 
+/// So that files that were refused together do not come again together.
+const REFUSED_JITTER_MS: u16 = 10_000;
+
 /// A file under a lease.
 pub struct Attempt<'a> {
     pub app: &'a App,
     pub held: &'a StageJob,
+}
+
+/// What a stage needs besides the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Store,
+    Scanner,
+    Embeddings,
+    /// This machine: its disk, its processes.
+    Machine,
+    Catalog,
+}
+
+impl Backend {
+    /// Only a check that fails makes an outage of what went wrong with one file.
+    async fn is_away(self, app: &App) -> bool {
+        match self {
+            Backend::Store => app.blobs.check().await.is_err(),
+            Backend::Scanner => app.pipeline.scanner.check().await.is_err(),
+            Backend::Embeddings => app.pipeline.embedder.check().await.is_err(),
+            Backend::Machine | Backend::Catalog => true,
+        }
+    }
 }
 
 /// Why an attempt did not end well, by what helps.
@@ -25,8 +51,9 @@ pub enum Trouble {
     Hopeless(String),
     /// Another attempt.
     Again(String),
-    /// Waiting: something that all files need is away.
-    Away(String),
+    /// Waiting: a backend did not do its part. Whether it is away for all files, or only refuses this one, is asked of the
+    /// backend itself.
+    Away(Backend, String),
     /// Waiting as long as somebody asked us to.
     AwayFor { why: String, ms: u64 },
     /// The bytes are not those that were confirmed.
@@ -37,7 +64,7 @@ pub enum Trouble {
 
 impl From<CatalogError> for Trouble {
     fn from(error: CatalogError) -> Self {
-        Trouble::Away(error.to_string())
+        Trouble::Away(Backend::Catalog, error.to_string())
     }
 }
 
@@ -47,21 +74,28 @@ impl From<BlobError> for Trouble {
         match error {
             BlobError::NotFound => Trouble::Hopeless("its object has been removed from the store".into()),
             BlobError::Changed => Trouble::Changed("object changed after it was confirmed".into()),
-            BlobError::Unavailable(_) | BlobError::Refused(_) => Trouble::Away(error.to_string()),
+            BlobError::Unavailable(_) | BlobError::Refused(_) => {
+                Trouble::Away(Backend::Store, error.to_string())
+            }
         }
     }
 }
 
 impl Trouble {
     /// How an attempt ends that came into it; none where there is nothing left to end.
-    pub fn ending(self, app: &App, attempt: u32) -> Option<Ending> {
+    pub async fn ending(self, app: &App, attempt: u32) -> Option<Ending> {
         let in_ms = |ms: u64| app.clock.now().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX / 4));
         match self {
             Trouble::Hopeless(why) => Some(Ending::Failed { why }),
             Trouble::Again(why) => {
                 Some(Ending::Retry { why, at: in_ms(RETRY.delay_ms(attempt, rand::random())) })
             }
-            Trouble::Away(why) => Some(Ending::PutOff { why, at: in_ms(OUTAGE.delay_ms(1, rand::random())) }),
+            Trouble::Away(of, why) if of.is_away(app).await => {
+                Some(Ending::PutOff { why, at: in_ms(OUTAGE.delay_ms(1, rand::random())) })
+            }
+            Trouble::Away(_, why) => {
+                Some(Ending::Refused { why, jitter_ms: i64::from(rand::random::<u16>() % REFUSED_JITTER_MS) })
+            }
             Trouble::AwayFor { why, ms } => {
                 let ms = ms.clamp(1_000, RETRY.cap_ms);
                 Some(Ending::PutOff { why, at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10) })

@@ -5,7 +5,7 @@ use wharfinger_backends::catalog::{Ending, TextPart};
 use wharfinger_text::{ChunkSettings, ChunkUnit, Chunker};
 
 use super::output::{ChunkSink, TEXT_PART_BYTES_MAX};
-use super::{Attempt, Trouble};
+use super::{Attempt, Backend, Trouble};
 use crate::app::App;
 use crate::config::PipelineSettings;
 
@@ -19,7 +19,8 @@ pub fn chunk_settings(settings: &PipelineSettings) -> ChunkSettings {
 
 pub async fn chunk(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
     let app = attempt.app;
-    let mut chunker = Chunker::new(chunk_settings(&app.settings.pipeline)).map_err(Trouble::Away)?;
+    let mut chunker = Chunker::new(chunk_settings(&app.settings.pipeline))
+        .map_err(|why| Trouble::Away(Backend::Machine, why))?;
     let mut sink = ChunkSink::new(attempt);
     for part in app.catalog.text_parts(attempt.held.file.id).await? {
         let text = read_part(app, &part).await?;

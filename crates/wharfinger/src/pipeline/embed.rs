@@ -6,7 +6,7 @@ use wharfinger_text::hashing;
 
 use super::chunk::on_own_thread;
 use super::output::{embedded, put_vectors};
-use super::{Attempt, Trouble, bad};
+use super::{Attempt, Backend, Trouble, bad};
 use crate::app::OpenError;
 use crate::config::PipelineSettings;
 
@@ -37,6 +37,14 @@ impl Embedder {
         }
     }
 
+    /// Whether vectors can be made now.
+    pub async fn check(&self) -> Result<(), EmbedError> {
+        match self {
+            Embedder::Endpoint { embeddings, .. } => embeddings.check().await.map(drop),
+            Embedder::Hashing => Ok(()),
+        }
+    }
+
     /// A vector of each text, in order.
     pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, Trouble> {
         match self {
@@ -48,7 +56,9 @@ impl Embedder {
                     EmbedError::RateLimited { retry_after_ms, why } => {
                         Trouble::AwayFor { why, ms: retry_after_ms.unwrap_or(30_000) }
                     }
-                    EmbedError::Unavailable(why) | EmbedError::NotAllowed(why) => Trouble::Away(why),
+                    EmbedError::Unavailable(why) | EmbedError::NotAllowed(why) => {
+                        Trouble::Away(Backend::Embeddings, why)
+                    }
                     EmbedError::Refused(why) => Trouble::Hopeless(why),
                 })
             }
@@ -56,13 +66,13 @@ impl Embedder {
     }
 }
 
-/// What an earlier attempt has embedded is not paid for again.
+/// What an earlier attempt has embedded by the same model is not paid for again.
 pub async fn embed(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
     let (app, file) = (attempt.app, attempt.held.file.id);
     let embedder = &app.pipeline.embedder;
     let (mut from, mut dimensions) = (0, 0);
     loop {
-        let chunks = app.catalog.chunks_without_vector(file, from, PAGE_CHUNKS).await?;
+        let chunks = app.catalog.chunks_to_embed(file, embedder.model(), from, PAGE_CHUNKS).await?;
         let Some(last) = chunks.last() else { break };
         from = last.ordinal + 1;
         let (ordinals, texts): (Vec<u64>, Vec<String>) =
@@ -70,7 +80,8 @@ pub async fn embed(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
         let vectors = embedder.embed(texts).await?;
         dimensions = vectors.first().map_or(dimensions, Vec::len);
         let pairs = ordinals.into_iter().zip(vectors);
-        put_vectors(attempt, pairs.map(|(ordinal, vector)| Embedded { ordinal, vector }).collect()).await?;
+        let vectors = pairs.map(|(ordinal, vector)| Embedded { ordinal, vector }).collect();
+        put_vectors(attempt, vectors, embedder.model()).await?;
     }
     let count = app.catalog.chunk_count(file).await?;
     Ok(embedded(count, dimensions, embedder.model()))

@@ -11,7 +11,7 @@ use wharfinger_backends::catalog::Ending;
 use wharfinger_text::{ExtractError, ExtractLimits, Extracted, child};
 
 use super::output::TextSink;
-use super::{Attempt, Trouble};
+use super::{Attempt, Backend, Trouble};
 use crate::app::App;
 use crate::config::ExtractSettings;
 
@@ -56,7 +56,7 @@ impl Drop for Copy {
 
 /// A full disk is the machine's trouble, not the file's.
 fn of_machine(error: std::io::Error) -> Trouble {
-    Trouble::Away(format!("the local copy: {error}"))
+    Trouble::Away(Backend::Machine, format!("the local copy: {error}"))
 }
 
 impl Copy {
@@ -89,10 +89,10 @@ async fn run_child(
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| Trouble::Away(format!("the extractor does not start: {error}")))?;
+        .map_err(|error| Trouble::Away(Backend::Machine, format!("the extractor does not start: {error}")))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (Some(mut stdout), Some(stderr)) = (stdout, stderr) else {
-        return Err(Trouble::Away("the extractor has no output".into()));
+        return Err(Trouble::Away(Backend::Machine, "the extractor has no output".into()));
     };
     let work = async {
         let text = async {
@@ -114,7 +114,7 @@ async fn run_child(
         child::verdict(status, &report).map_err(trouble)
     };
     // The child ends itself by its own limits; this is for one that sleeps.
-    let patience = Duration::from_millis(app.settings.pipeline.extract.timeout_ms.saturating_mul(2));
+    let patience = Duration::from_millis(app.settings.pipeline.extract.timeout_ms.saturating_mul(4));
     match tokio::time::timeout(patience, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Trouble::Hopeless("its text was not out in time (EXTRACT_TIMEOUT_MS)".into())),

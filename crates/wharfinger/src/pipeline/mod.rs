@@ -14,18 +14,19 @@ pub mod remote;
 pub mod run;
 pub mod scan;
 pub mod search;
+mod taking_up;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::{Notify, Semaphore};
-use wharfinger_backends::catalog::Catalog;
+use wharfinger_backends::catalog::{Catalog, StageEnd};
 use wharfinger_backends::scanner::Scanner;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::stage::Stage;
 
-pub use attempt::{Attempt, Trouble};
+pub use attempt::{Attempt, Backend, Trouble};
 
 use crate::app::{App, OpenError};
 use crate::config::{BadSetting, Settings};
@@ -48,6 +49,10 @@ pub struct Pipeline {
     outputs: Semaphore,
     /// Signs what outside workers get their input by.
     input_key: Vec<u8>,
+    /// Claims whose answer was lost: what they leased is to be given back.
+    unreceived: Mutex<Vec<String>>,
+    /// Leases that no worker got, and that could not be given back yet.
+    unreturned: Mutex<Vec<StageEnd>>,
     /// Rung when a job was written for a stage.
     pub bell: Notify,
     /// When stuck files are counted again: a long backlog not each time that somebody asks.
@@ -68,6 +73,8 @@ impl Pipeline {
             suspects: Arc::new(Semaphore::new(1)),
             outputs: Semaphore::new(OUTPUTS_MAX),
             input_key,
+            unreceived: Mutex::default(),
+            unreturned: Mutex::default(),
             bell: Notify::new(),
             count_stuck_at: Mutex::new(Instant::now()),
         })

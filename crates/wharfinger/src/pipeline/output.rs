@@ -8,7 +8,7 @@ use wharfinger_backends::catalog::{ChunkRow, Embedded, Ending, Output, TextPart}
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::{Attempt, Trouble};
+use super::{Attempt, Backend, Trouble};
 
 /// A text is kept in pieces that can be held in memory.
 pub const TEXT_PART_BYTES_MAX: usize = 4 << 20;
@@ -72,7 +72,7 @@ impl<'a> TextSink<'a> {
 
 /// Of what we have just put, absent is as strange as anything else.
 fn away(error: BlobError) -> Trouble {
-    Trouble::Away(error.to_string())
+    Trouble::Away(Backend::Store, error.to_string())
 }
 
 /// The end of the last whole character, at a line's end if one is near.
@@ -127,8 +127,8 @@ impl<'a> ChunkSink<'a> {
 }
 
 /// Writes vectors of some chunks.
-pub async fn put_vectors(attempt: &Attempt<'_>, vectors: Vec<Embedded>) -> Result<(), Trouble> {
-    match attempt.app.catalog.set_vectors(attempt.lease(), attempt.held.file.id, vectors).await? {
+pub async fn put_vectors(attempt: &Attempt<'_>, vectors: Vec<Embedded>, model: &str) -> Result<(), Trouble> {
+    match attempt.app.catalog.set_vectors(attempt.lease(), attempt.held.file.id, vectors, model).await? {
         true => Ok(()),
         false => Err(Trouble::LeaseLost),
     }

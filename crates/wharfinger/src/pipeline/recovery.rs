@@ -72,13 +72,7 @@ fn follow(app: &App, file: FileId, recovered: &Recovered, actor: &str) {
             app.notice_bell.notify_one();
             app.archive_bell.notify_one();
         }
-        Recovered::Quarantined { tenant, why } => {
-            tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "quarantined",
-                "a stuck file is quarantined");
-            app.notice_bell.notify_one();
-            app.archive_bell.notify_one();
-        }
-        Recovered::Waits | Recovered::InWork { .. } | Recovered::MovedOn => {}
+        Recovered::Waits | Recovered::InWork { .. } | Recovered::MovedOn | Recovered::Unreadable => {}
     }
 }
 
@@ -120,8 +114,8 @@ pub async fn retry(app: &App, caller: &Caller, id: FileId) -> Result<Retried, Ve
             }
             Some((_, Recovered::InWork { until })) => return Err(VerbError::InWork { until }),
             // It got on between two looks.
-            Some((_, Recovered::GivenUp { .. } | Recovered::Quarantined { .. } | Recovered::MovedOn))
-            | None => {}
+            Some((_, Recovered::GivenUp { .. } | Recovered::MovedOn)) | None => {}
+            Some((_, Recovered::Unreadable)) => return Err(unreadable()),
         }
     }
     Err(VerbError::busy())
@@ -164,12 +158,22 @@ pub async fn retry_all(app: &App, scope: &Scope, actor: &str) -> Result<RetriedA
                 |(_, recovered): &&(FileId, Recovered)| matches!(recovered, Recovered::Queued { .. });
             let retried = outcomes.done.iter().filter(is_retried).count();
             all.retried += retried as u64;
-            all.skipped += (outcomes.done.len() - retried) as u64;
+            let is_unreadable =
+                |(_, recovered): &&(FileId, Recovered)| matches!(recovered, Recovered::Unreadable);
+            let unread: Vec<FileId> =
+                outcomes.done.iter().filter(is_unreadable).map(|(file, _)| *file).collect();
+            all.skipped += (outcomes.done.len() - retried - unread.len()) as u64;
+            let room = ERRORS_MAX.saturating_sub(all.errors.len());
+            all.errors.extend(unread.into_iter().take(room).map(|file| (file, unreadable())));
             let room = ERRORS_MAX.saturating_sub(all.errors.len());
             all.errors
                 .extend(outcomes.failed.into_iter().take(room).map(|(file, error)| (file, error.into())));
         }
     }
+}
+
+fn unreadable() -> VerbError {
+    VerbError::Internal("the row of the file cannot be read".into())
 }
 
 pub fn unsound(page: &[StuckFile]) -> impl Iterator<Item = FileId> {

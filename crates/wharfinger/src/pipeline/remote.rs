@@ -16,7 +16,7 @@ use wharfinger_lifecycle::stage::Stage;
 
 use super::input::{self, Input};
 use super::output::{ChunkSink, TextSink, embedded, put_vectors};
-use super::{Attempt, Trouble, run, scan};
+use super::{Attempt, Trouble, run, scan, taking_up};
 use crate::app::App;
 use crate::uploads::{Caller, VerbError};
 
@@ -27,6 +27,8 @@ const URL_LIFE_MS_MIN: i64 = 15 * 60_000;
 const HAND_OUT_AT_ONCE: usize = 16;
 /// How long an output that is being taken in is safe from others.
 const TAKE_IN_MS: i64 = 5 * 60_000;
+/// The model of vectors that outside workers make.
+const OUTSIDE: &str = "outside";
 const DIMENSIONS_MAX: usize = 16_384;
 /// Beyond any text that there can be.
 const OFFSET_MAX: u64 = 1 << 50;
@@ -60,9 +62,26 @@ pub async fn lease(
     let timeout_ms = app.settings.stage_timeout_ms;
     let lease_ms =
         lease_ms.unwrap_or(app.settings.job_lease_ms).clamp(LEASE_MS_MIN.min(timeout_ms), timeout_ms);
-    let mut held = Vec::new();
-    // Of those that a worker did not come back from, one at a time.
-    for (of, room) in [(Claimable::Suspects, 1), (Claimable::Untried, max)] {
+    let held = claim_some(app, caller, stages, max, (lease_ms, timeout_ms)).await?;
+    if !held.is_empty() {
+        app.archive_bell.notify_one();
+    }
+    let handed = futures::stream::iter(held).map(|held| hand_out(app, caller, held, lease_ms));
+    let leased: Vec<Option<Leased>> = handed.buffered(HAND_OUT_AT_ONCE).collect().await;
+    Ok(leased.into_iter().flatten().collect())
+}
+
+/// One that would be given up with one more lost worker comes alone; of other suspects there is one at a time.
+async fn claim_some(
+    app: &App,
+    caller: &Caller,
+    stages: &[Stage],
+    max: usize,
+    (lease_ms, deadline_ms): (i64, i64),
+) -> Result<Vec<StageJob>, VerbError> {
+    taking_up::release_unreceived(app).await?;
+    let mut held: Vec<StageJob> = Vec::new();
+    for (of, room) in [(Claimable::LastChance, 1), (Claimable::Suspects, 1), (Claimable::Untried, max)] {
         for stage in stages {
             let limit = room.min(max).saturating_sub(held.len());
             if limit == 0 {
@@ -72,21 +91,27 @@ pub async fn lease(
                 stage: *stage,
                 owner: worker_name(caller),
                 limit,
-                of,
+                of: of.clone(),
                 lease_ms,
-                deadline_ms: timeout_ms,
+                deadline_ms,
                 plan: app.plan.clone(),
                 now: app.clock.now(),
             };
-            held.extend(app.catalog.claim_stage(claim).await?);
+            match taking_up::claim_stage(app, claim).await {
+                Ok(claimed) => held.extend(claimed),
+                // What is held already goes to the worker: thrown away, it would count as lost.
+                Err(error) if !held.is_empty() => {
+                    tracing::warn!(error = %error, "cannot claim more work");
+                    return Ok(held);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if of == Claimable::LastChance && !held.is_empty() {
+            break;
         }
     }
-    if !held.is_empty() {
-        app.archive_bell.notify_one();
-    }
-    let handed = futures::stream::iter(held).map(|held| hand_out(app, caller, held, lease_ms));
-    let leased: Vec<Option<Leased>> = handed.buffered(HAND_OUT_AT_ONCE).collect().await;
-    Ok(leased.into_iter().flatten().collect())
+    Ok(held)
 }
 
 /// None where the file did not get as far as the worker.
@@ -101,9 +126,12 @@ async fn hand_out(app: &App, caller: &Caller, held: StageJob, lease_ms: i64) -> 
         Err(trouble) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = ?trouble,
                 action = "stopped", "a file could not be handed to a worker");
-            if let Some(how) = trouble.ending(app, held.job.attempt) {
-                // Where that is not written either, the lease runs out by itself.
-                let _ = end(app, caller, StageEnd { job: held.job.id, token: held.job.token, how }).await;
+            if let Some(how) = trouble.ending(app, held.job.attempt).await {
+                let ended = end(app, caller, StageEnd { job: held.job.id, token: held.job.token, how }).await;
+                if ended.is_err_and(|error| error != VerbError::LeaseLost) {
+                    // No worker had it: it must not count as lost when its lease runs out.
+                    taking_up::return_later(app, &held);
+                }
             }
             None
         }
@@ -170,7 +198,7 @@ pub async fn complete(
         Ok(how) => how,
         Err(Trouble::LeaseLost) => return Err(VerbError::LeaseLost),
         Err(trouble @ (Trouble::Changed(_) | Trouble::Hopeless(_))) => {
-            trouble.ending(app, held.job.attempt).ok_or(VerbError::LeaseLost)?
+            trouble.ending(app, held.job.attempt).await.ok_or(VerbError::LeaseLost)?
         }
         Err(trouble) => {
             app.catalog.stop_taking_in(job, token).await?;
@@ -201,7 +229,7 @@ pub async fn fail(
     let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let why = reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
-    let how = trouble.ending(app, held.job.attempt).ok_or(VerbError::LeaseLost)?;
+    let how = trouble.ending(app, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
     let ended = end(app, caller, StageEnd { job, token, how: how.clone() }).await?;
     run::trace(app, &held, &how);
     Ok(ended)
@@ -337,8 +365,8 @@ impl Made {
                 let (count, dimensions) = (vectors.len() as u64, vectors.first().map_or(0, Vec::len));
                 let rows = vectors.into_iter().enumerate();
                 let rows = rows.map(|(n, vector)| Embedded { ordinal: n as u64, vector });
-                put_vectors(attempt, rows.collect()).await?;
-                Ok(embedded(count, dimensions, "outside"))
+                put_vectors(attempt, rows.collect(), OUTSIDE).await?;
+                Ok(embedded(count, dimensions, OUTSIDE))
             }
         }
     }

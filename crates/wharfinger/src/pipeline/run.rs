@@ -1,20 +1,17 @@
 //! Works on files: claims what is due for the stages of this process, works on it under a lease that heartbeats keep,
 //! and ends it. What ends at about the same time ends in one transaction.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::JoinSet;
+use tokio::task;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{
-    CatalogError, Claimable, EndBy, Ended, Ending, StageClaim, StageEnd, StageJob,
-};
+use wharfinger_backends::catalog::{CatalogError, Claimable, EndBy, Ended, Ending, StageEnd, StageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::apart::all_or_apart;
+use super::taking_up::{Rests, UnderWay, begin_due, claim, rank_backlog};
 use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
 use crate::app::App;
 use crate::telemetry::metric;
@@ -25,8 +22,6 @@ use crate::uploads::VerbError;
 const PAUSE_MS_MAX: i64 = 2_000;
 /// After an error of the catalog.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
-/// What is due and was not to be had has to wait for somebody.
-const BUSY_PAUSE_MS: i64 = 100;
 /// How long a stage is left alone whose last file was put off.
 const REST_MS: i64 = 10_000;
 const TAKE_BACK_FILES: usize = 100;
@@ -40,16 +35,13 @@ pub fn worker_name(app: &App) -> String {
     format!("worker:{}", app.settings.instance_id)
 }
 
-fn by<'a>(app: &'a App, actor: &'a str) -> EndBy<'a> {
+pub(super) fn by<'a>(app: &'a App, actor: &'a str) -> EndBy<'a> {
     EndBy { actor, plan: &app.plan, now: app.clock.now() }
 }
 
-/// What is under way: each with its stage, and how it ends if there is still something to end.
-type UnderWay = JoinSet<(Stage, Option<StageEnd>)>;
-
 /// Works until it is told to stop. What is under way then is given back, and no attempt is spent on it.
 pub async fn work(app: Arc<App>, stop: CancellationToken) {
-    let mut under_way = UnderWay::new();
+    let mut under_way = UnderWay::default();
     let mut ends: Vec<StageEnd> = Vec::new();
     let mut rests = Rests::default();
     let (mut take_back_at, mut clear_at) = (0, 0);
@@ -62,13 +54,16 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             if let Err(error) = take_back(&app).await {
                 tracing::warn!(job = "pipeline", error = ?error, "leases that are over could not be taken back");
             }
+            if let Err(error) = rank_backlog(&app).await {
+                tracing::warn!(job = "pipeline", error = %error, "cannot rank due jobs");
+            }
         }
         if now >= clear_at {
             clear_at = now + CLEAR_EVERY_MS;
             extract::clear_left_behind(&app.settings.data_dir, app.settings.stage_timeout_ms);
         }
-        while let Some(done) = under_way.try_join_next() {
-            ends.extend(ended_task(done, &mut rests, now));
+        while let Some(done) = under_way.tasks.try_join_next_with_id() {
+            ends.extend(ended_task(done, &mut under_way, &mut rests, now));
         }
         let round = match end(&app, &mut ends).await {
             Ok(()) => begin_due(&app, &mut under_way, &rests, &stop).await,
@@ -90,7 +85,9 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             }
         };
         tokio::select! {
-            Some(done) = under_way.join_next() => ends.extend(ended_task(done, &mut rests, now)),
+            Some(done) = under_way.tasks.join_next_with_id() => {
+                ends.extend(ended_task(done, &mut under_way, &mut rests, now));
+            }
             () = app.pipeline.bell.notified() => {}
             () = app.clock.sleep_until(again_at.min(now + PAUSE_MS_MAX)) => {}
             () = stop.cancelled() => {}
@@ -99,24 +96,19 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
     give_back(&app, under_way, ends).await;
 }
 
-/// Stages that wait for something that is away: not every file has to find that out for itself.
-#[derive(Default)]
-struct Rests(BTreeMap<Stage, UnixMs>);
-
-impl Rests {
-    fn is_over(&self, stage: Stage, now: UnixMs) -> bool {
-        self.0.get(&stage).is_none_or(|until| *until <= now)
-    }
-}
-
 fn ended_task(
-    done: Result<(Stage, Option<StageEnd>), tokio::task::JoinError>,
+    done: Result<(task::Id, (Stage, Option<StageEnd>)), task::JoinError>,
+    under_way: &mut UnderWay,
     rests: &mut Rests,
     now: UnixMs,
 ) -> Option<StageEnd> {
     let (stage, end) = match done {
-        Ok(ended) => ended,
+        Ok((id, ended)) => {
+            under_way.ended(id);
+            ended
+        }
         Err(panicked) => {
+            under_way.ended(panicked.id());
             tracing::error!(job = "pipeline", error = %panicked, "work on a file panicked");
             return None;
         }
@@ -125,109 +117,6 @@ fn ended_task(
         rests.0.insert(stage, now + REST_MS);
     }
     end
-}
-
-/// Begins what is due, as far as there is room; answers when to look again.
-async fn begin_due(
-    app: &Arc<App>,
-    under_way: &mut UnderWay,
-    rests: &Rests,
-    stop: &CancellationToken,
-) -> Result<UnixMs, CatalogError> {
-    loop {
-        let now = app.clock.now();
-        let stages: Vec<Stage> =
-            own_stages(app).into_iter().filter(|stage| rests.is_over(*stage, now)).collect();
-        let queues: Vec<&str> = stages.iter().map(|stage| stage.queue()).collect();
-        let next_at = app.catalog.next_job_at(&queues).await?.unwrap_or(i64::MAX);
-        let is_full = under_way.len() >= app.settings.pipeline.concurrency;
-        if is_full || next_at > now || !begin(app, under_way, &stages, stop).await? {
-            return Ok(if is_full { i64::MAX } else { next_at.max(now + BUSY_PAUSE_MS) });
-        }
-    }
-}
-
-/// Claims as much as there is room for; answers whether there was anything.
-async fn begin(
-    app: &Arc<App>,
-    under_way: &mut UnderWay,
-    stages: &[Stage],
-    stop: &CancellationToken,
-) -> Result<bool, CatalogError> {
-    let mut claimed = false;
-    for stage in stages {
-        // One suspect at a time: if it kills us, it takes no other suspect along.
-        if let Ok(place) = app.pipeline.suspects.clone().try_acquire_owned() {
-            let suspect = claim_with_places(app, *stage, 1, Claimable::Suspects).await?.pop();
-            if let Some((held, permit)) = suspect {
-                claimed = true;
-                spawn(app, under_way, held, (permit, Some(place)), stop);
-            }
-        }
-        let room = app.settings.pipeline.concurrency.saturating_sub(under_way.len());
-        if room == 0 || stop.is_cancelled() {
-            break;
-        }
-        for (held, permit) in claim_with_places(app, *stage, room, Claimable::Untried).await? {
-            claimed = true;
-            spawn(app, under_way, held, (permit, None), stop);
-        }
-    }
-    Ok(claimed)
-}
-
-/// Places that are held as long as a file is worked on.
-type Places = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
-
-fn spawn(app: &Arc<App>, under_way: &mut UnderWay, held: StageJob, places: Places, stop: &CancellationToken) {
-    let (app, stop) = (app.clone(), stop.clone());
-    under_way.spawn(async move {
-        let _places = places;
-        let ended = stop.run_until_cancelled(run_one(&app, &held)).await;
-        (held.stage, ended.unwrap_or_else(|| Some(given_back(&held))))
-    });
-}
-
-/// Text is extracted where there is memory for it: a file does not spend its time waiting for that.
-async fn claim_with_places(
-    app: &App,
-    stage: Stage,
-    room: usize,
-    of: Claimable,
-) -> Result<Vec<(StageJob, Option<OwnedSemaphorePermit>)>, CatalogError> {
-    if stage != Stage::Extract {
-        let held = claim(app, stage, room, of).await?;
-        return Ok(held.into_iter().map(|held| (held, None)).collect());
-    }
-    let places = &app.pipeline.extractions;
-    let mut permits: Vec<_> = (0..room).map_while(|_| places.clone().try_acquire_owned().ok()).collect();
-    if permits.is_empty() {
-        return Ok(Vec::new());
-    }
-    let held = claim(app, stage, permits.len(), of).await?;
-    Ok(held.into_iter().map(|held| (held, permits.pop())).collect())
-}
-
-fn given_back(held: &StageJob) -> StageEnd {
-    StageEnd { job: held.job.id, token: held.job.token, how: Ending::GivenBack }
-}
-
-async fn claim(app: &App, stage: Stage, limit: usize, of: Claimable) -> Result<Vec<StageJob>, CatalogError> {
-    let claim = StageClaim {
-        stage,
-        owner: worker_name(app),
-        limit,
-        of,
-        lease_ms: app.settings.job_lease_ms,
-        deadline_ms: app.settings.stage_timeout_ms,
-        plan: app.plan.clone(),
-        now: app.clock.now(),
-    };
-    let held = app.catalog.claim_stage(claim).await?;
-    if !held.is_empty() {
-        app.archive_bell.notify_one();
-    }
-    Ok(held)
 }
 
 /// Ends what has ended; what could not be stays for the next round.
@@ -300,7 +189,7 @@ fn note(end: &StageEnd, ended: Ended) {
 }
 
 /// Works on one file until it is done or the lease is lost; then there is nothing to end.
-async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
+pub(super) async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
     let outcome = tokio::select! {
         biased;
         outcome = run_stage(app, held) => outcome,
@@ -313,7 +202,7 @@ async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
                 attempt = held.job.attempt, error = ?trouble, action = "stopped", durationMs = duration_ms,
                 "a stage did not end well");
-            trouble.ending(app, held.job.attempt)?
+            trouble.ending(app, held.job.attempt).await?
         }
     };
     match &how {
@@ -336,6 +225,7 @@ pub(super) fn trace(app: &App, held: &StageJob, how: &Ending) {
         Ending::Done(_) => None,
         Ending::Retry { why, .. }
         | Ending::PutOff { why, .. }
+        | Ending::Refused { why, .. }
         | Ending::Failed { why }
         | Ending::Quarantined { why } => Some(why.clone()),
         Ending::GivenBack => Some("given back".to_owned()),
@@ -399,8 +289,8 @@ pub async fn take_back(app: &App) -> Result<(), VerbError> {
 }
 
 async fn give_back(app: &App, mut under_way: UnderWay, mut ends: Vec<StageEnd>) {
-    while let Some(done) = under_way.join_next().await {
-        ends.extend(ended_task(done, &mut Rests::default(), app.clock.now()));
+    while let Some(done) = under_way.tasks.join_next_with_id().await {
+        ends.extend(ended_task(done, &mut under_way, &mut Rests::default(), app.clock.now()));
     }
     if let Err(error) = end(app, &mut ends).await {
         tracing::warn!(job = "pipeline", error = %error, "what was under way is given to others when its lease ends");
@@ -415,7 +305,7 @@ pub async fn run_due(app: &App) -> Result<u64, VerbError> {
         let mut ends = Vec::new();
         let mut claimed = false;
         for stage in own_stages(app) {
-            for of in [Claimable::Suspects, Claimable::Untried] {
+            for of in [Claimable::LastChance, Claimable::Suspects, Claimable::Untried] {
                 for held in claim(app, stage, app.settings.pipeline.concurrency, of).await? {
                     claimed = true;
                     ran += 1;

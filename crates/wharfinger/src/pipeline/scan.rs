@@ -3,7 +3,7 @@
 use wharfinger_backends::catalog::{Ending, Output};
 use wharfinger_backends::scanner::{ScanError, Scanner, Signatures, Verdict};
 
-use super::{Attempt, Trouble, bad};
+use super::{Attempt, Backend, Trouble, bad};
 use crate::app::OpenError;
 use crate::config::PipelineSettings;
 
@@ -27,7 +27,7 @@ pub async fn scan(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
     match attempt.app.pipeline.scanner.scan(bytes).await {
         Ok(Verdict::Clean) => Ok(Ending::Done(Output::default())),
         Ok(Verdict::Infected { signature }) => Ok(infected(&signature)),
-        Err(ScanError::Unavailable(why)) => Err(Trouble::Away(why)),
+        Err(ScanError::Unavailable(why)) => Err(Trouble::Away(Backend::Scanner, why)),
         Err(ScanError::TooLarge(why)) => Err(Trouble::Hopeless(format!("too large to be scanned: {why}"))),
         Err(ScanError::Refused(why)) => Err(Trouble::Again(why)),
     }

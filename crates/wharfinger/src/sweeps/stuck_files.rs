@@ -28,9 +28,6 @@ pub struct Outcome {
     pub re_enqueued: u64,
     #[schema(example = 1)]
     pub permanently_failed: u64,
-    /// No worker came back from these, too often.
-    #[schema(example = 0)]
-    pub quarantined: u64,
     /// Left alone: the job is sound, and waits or is worked on.
     #[schema(example = 6)]
     pub waiting: u64,
@@ -96,9 +93,9 @@ impl Outcome {
         match recovered {
             Recovered::Queued { .. } => self.re_enqueued += 1,
             Recovered::GivenUp { .. } => self.permanently_failed += 1,
-            Recovered::Quarantined { .. } => self.quarantined += 1,
             Recovered::Waits | Recovered::InWork { .. } => self.waiting += 1,
             Recovered::MovedOn => {}
+            Recovered::Unreadable => self.errors += 1,
         }
     }
 

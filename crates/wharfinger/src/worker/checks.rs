@@ -41,7 +41,6 @@ pub(super) fn claim(app: &App) -> JobClaim {
         limit: CLAIM_JOBS,
         lease_ms: app.settings.job_lease_ms,
         deadline_ms: app.settings.stage_timeout_ms,
-        per_tenant_max: None,
         now: app.clock.now(),
     }
 }

@@ -109,11 +109,15 @@ CREATE TABLE jobs (
     payload       TEXT,
     state         TEXT NOT NULL CHECK (state IN ('waiting', 'leased', 'dead')),
     run_at        BIGINT NOT NULL,
+    -- Of a waiting job: NULL while it is scheduled (ordered by run_at), a number once it is due (ordered by rank).
+    rank          BIGINT,
     attempts      BIGINT NOT NULL,
     max_attempts  BIGINT NOT NULL,
     -- Raised at every claim; a holder of an older token has lost the job.
     lease_token   BIGINT NOT NULL,
     lease_owner   TEXT,
+    -- The claim that took the lease: one whose answer was lost can be given back.
+    claim_id      TEXT {bytes},
     lease_until   BIGINT,
     deadline_at   BIGINT,
     -- The file's version after the claim.
@@ -129,6 +133,14 @@ CREATE TABLE jobs (
     created_at    BIGINT NOT NULL,
     updated_at    BIGINT NOT NULL,
     CHECK (state <> 'leased' OR (lease_until IS NOT NULL AND deadline_at IS NOT NULL))
+);
+
+-- The last rank of each tenant in each queue with a fair order, and in the row of the tenant '' the virtual time.
+CREATE TABLE queue_tenants (
+    queue     TEXT {bytes} NOT NULL,
+    tenant_id TEXT {bytes} NOT NULL,
+    last_rank BIGINT NOT NULL,
+    PRIMARY KEY (queue, tenant_id)
 );
 
 -- The output of a finished stage, as a JSON object.
@@ -159,6 +171,8 @@ CREATE TABLE chunks (
     start_char BIGINT NOT NULL,
     end_char   BIGINT NOT NULL,
     vector     {blob},
+    -- The model that made the vector.
+    model      TEXT,
     PRIMARY KEY (file_id, ordinal)
 );
 
@@ -321,6 +335,14 @@ CREATE TABLE missing_blobs (
     file_id  TEXT {bytes} NOT NULL,
     scan_id  TEXT {bytes} NOT NULL,
     found_at BIGINT NOT NULL
+);
+
+-- Rows of other tables that could not be read.
+CREATE TABLE unreadable_rows (
+    table_name TEXT {bytes} NOT NULL,
+    row_id     TEXT {bytes} NOT NULL,
+    error      TEXT NOT NULL,
+    PRIMARY KEY (table_name, row_id)
 );
 
 CREATE TABLE catalog_facts (

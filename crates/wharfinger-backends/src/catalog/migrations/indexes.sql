@@ -27,8 +27,11 @@ CREATE INDEX file_outcomes_by_time ON file_outcomes (at);
 
 CREATE INDEX objects_by_file ON objects (file_id);
 
-CREATE INDEX jobs_waiting ON jobs (queue, run_at, id, tenant_id) WHERE state = 'waiting';
-CREATE INDEX jobs_leased ON jobs (queue, tenant_id) WHERE state = 'leased';
+CREATE INDEX jobs_scheduled ON jobs (queue, run_at, id)
+    WHERE state = 'waiting' AND rank IS NULL AND lost_leases = 0;
+CREATE INDEX jobs_ranked ON jobs (queue, rank, id) WHERE state = 'waiting' AND rank IS NOT NULL;
+CREATE INDEX jobs_suspect ON jobs (queue, run_at, id) WHERE state = 'waiting' AND lost_leases > 0;
+CREATE INDEX jobs_claimed ON jobs (claim_id) WHERE state = 'leased';
 CREATE INDEX jobs_lease_end ON jobs (lease_until) WHERE state = 'leased';
 CREATE INDEX jobs_dead ON jobs (id) WHERE state = 'dead';
 CREATE INDEX jobs_by_file ON jobs (file_id);

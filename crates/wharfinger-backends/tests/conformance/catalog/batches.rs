@@ -75,7 +75,6 @@ async fn due_checks(catalog: &Catalog, now: UnixMs) -> Vec<FileId> {
         limit: 100,
         lease_ms: SECOND,
         deadline_ms: SECOND,
-        per_tenant_max: None,
         now,
     };
     let mut files: Vec<FileId> =

@@ -1,6 +1,6 @@
 //! Claiming jobs: when they are due, to one worker only, and no tenant beyond its share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use wharfinger_backends::catalog::{Catalog, Fate, JobClaim, LeasedJob, NewJob};
 use wharfinger_lifecycle::id::JobId;
@@ -18,14 +18,6 @@ async fn claimed(catalog: &Catalog, claim: JobClaim) -> Vec<LeasedJob> {
 
 fn ids(jobs: &[LeasedJob]) -> BTreeSet<JobId> {
     jobs.iter().map(|job| job.id).collect()
-}
-
-fn per_tenant(jobs: &[LeasedJob]) -> BTreeMap<&str, usize> {
-    let mut counts = BTreeMap::new();
-    for job in jobs {
-        *counts.entry(job.tenant.as_str()).or_default() += 1;
-    }
-    counts
 }
 
 pub(super) async fn a_job_is_claimed_with_all_it_carries(site: &Site) {
@@ -117,68 +109,4 @@ pub(super) async fn eight_claimers_never_get_the_same_job(site: &Site) {
     assert_eq!(claims.len(), 300);
     assert_eq!(ids(&claims), wanted);
     assert!(claims.iter().all(|job| (job.token, job.attempt) == (1, 1)));
-}
-
-fn capped(limit: usize, per_tenant_max: u32) -> JobClaim {
-    JobClaim { per_tenant_max: Some(per_tenant_max), ..claim(limit, NOW) }
-}
-
-pub(super) async fn a_tenant_gets_no_more_than_its_share(site: &Site) {
-    enqueued(&site.catalog, (0..20).map(|_| work("a", NOW)).collect()).await;
-    let first = claimed(&site.catalog, capped(10, 3)).await;
-    assert_eq!(per_tenant(&first), BTreeMap::from([("a", 3)]));
-    assert_eq!(claimed(&site.catalog, capped(10, 3)).await, []);
-    let done = vec![(first[0].id, first[0].token), (first[1].id, first[1].token)];
-    assert_eq!(site.catalog.complete_jobs(done).await.expect("answered").len(), 2);
-    assert_eq!(claimed(&site.catalog, capped(1, 3)).await.len(), 1);
-    assert_eq!(claimed(&site.catalog, capped(10, 3)).await.len(), 1);
-    assert_eq!(claimed(&site.catalog, capped(10, 5)).await.len(), 2, "a higher cap lets more in");
-    // Leases of another queue are another matter.
-    enqueued(&site.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW) }]).await;
-    assert_eq!(claimed(&site.catalog, JobClaim { queue: CHECKS, ..capped(10, 1) }).await.len(), 1);
-}
-
-/// A tenant with a long queue uses up its own share, not the claim.
-pub(super) async fn a_long_queue_starves_nobody_behind_it(site: &Site) {
-    let mut jobs: Vec<NewJob> = (0..300).map(|_| work("crowd", NOW - SECOND)).collect();
-    jobs.extend((0..4).map(|_| work("quiet", NOW)));
-    jobs.push(work("single", NOW));
-    enqueued(&site.catalog, jobs).await;
-    let first = claimed(&site.catalog, capped(10, 2)).await;
-    assert_eq!(per_tenant(&first), BTreeMap::from([("crowd", 2), ("quiet", 2), ("single", 1)]));
-
-    // As workers go on, every free place is filled, the crowd's and the others'.
-    let of = |name: &str| first.iter().find(|job| job.tenant == name).expect("claimed before");
-    let done = [of("crowd"), of("quiet")].map(|job| (job.id, job.token)).to_vec();
-    assert_eq!(site.catalog.complete_jobs(done).await.expect("answered").len(), 2);
-    let second = claimed(&site.catalog, capped(10, 2)).await;
-    assert_eq!(per_tenant(&second), BTreeMap::from([("crowd", 1), ("quiet", 1)]));
-    assert_eq!(claimed(&site.catalog, capped(10, 2)).await, []);
-}
-
-pub(super) async fn a_limit_counts_over_all_tenants(site: &Site) {
-    let jobs = (0..30).map(|n| work(["a", "b", "c"][n % 3], NOW)).collect();
-    enqueued(&site.catalog, jobs).await;
-    let first = claimed(&site.catalog, capped(5, 2)).await;
-    assert_eq!(first.len(), 5);
-    assert!(per_tenant(&first).values().all(|count| *count <= 2));
-    assert_eq!(claimed(&site.catalog, capped(5, 2)).await.len(), 1);
-}
-
-pub(super) async fn shares_hold_when_claims_race(site: &Site) {
-    let another = site.another().await;
-    for round in 0..5 {
-        let names = [format!("a{round}"), format!("b{round}")];
-        let jobs = (0..60).map(|n| work(&names[n % 2], NOW)).collect();
-        enqueued(&site.catalog, jobs).await;
-        let claims = all_at_once((0..8).map(|n| {
-            let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
-            async move { claimed(&catalog, capped(5, 3)).await }
-        }))
-        .await
-        .concat();
-        assert_eq!(ids(&claims).len(), claims.len(), "no job went to two workers");
-        let expected = BTreeMap::from([(names[0].as_str(), 3), (names[1].as_str(), 3)]);
-        assert_eq!(per_tenant(&claims), expected);
-    }
 }

@@ -11,6 +11,7 @@ mod diagnosing;
 mod ending;
 mod every_write;
 mod failing_jobs;
+mod fairness;
 mod faults;
 mod figures;
 mod finding;
@@ -31,6 +32,7 @@ mod outbox_in_order;
 mod quotas;
 mod recovering;
 mod registering;
+mod rehearsal;
 mod sample;
 mod searching;
 mod settling_cleanups;
@@ -38,6 +40,7 @@ mod site;
 mod stages;
 mod sweeping;
 mod telling;
+mod unreadable;
 
 use site::Site;
 
@@ -245,11 +248,7 @@ cases! {
         a_job_is_claimed_with_all_it_carries
         nothing_runs_before_its_time_or_from_another_queue
         the_next_job_is_the_earliest_that_waits
-        eight_claimers_never_get_the_same_job
-        a_tenant_gets_no_more_than_its_share
-        a_long_queue_starves_nobody_behind_it
-        a_limit_counts_over_all_tenants
-        shares_hold_when_claims_race;
+        eight_claimers_never_get_the_same_job;
     leasing_jobs:
         an_old_token_changes_nothing
         each_of_a_batch_is_completed_for_itself
@@ -270,9 +269,25 @@ cases! {
         suspects_are_claimed_apart_from_the_others
         an_output_is_taken_in_once
         whatever_reason_is_given_is_kept
-        nobody_comes_back_from_poison
+        a_file_that_loses_its_workers_fails_after_growing_pauses
+        an_object_that_is_refused_makes_its_file_wait_longer_each_time
+        a_claim_whose_answer_was_lost_is_given_back
+        what_was_embedded_by_another_model_is_embedded_again
         derived_objects_go_when_they_are_of_no_use
         workers_that_race_never_share_a_file;
+    fairness:
+        one_file_does_not_wait_behind_a_crowd
+        every_tenant_gets_its_share
+        who_comes_back_is_not_paid_for_having_been_away
+        one_place_is_found_for_another_tenant
+        claims_that_race_keep_the_order_fair
+        tenants_with_nothing_waiting_are_forgotten;
+    unreadable:
+        a_stage_goes_on_beside_unreadable_rows
+        checks_and_cleanups_go_on_beside_unreadable_rows
+        the_outbox_goes_on_beside_unreadable_lines
+        lists_and_sweeps_go_on_beside_unreadable_rows
+        what_can_be_read_again_is_dropped_from_the_list;
     recovering:
         sound_jobs_are_told_from_others
         who_held_the_job_of_a_recovered_file_has_lost_it

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_backends::catalog::{
-    Catalog, CatalogError, Destination, EndBy, Ended, Ending, LOST_LEASES_MAX, Outbound, Recoverable,
-    Recovered, Recovery, Scope, StageJob, StuckFile, SweepClaim, SweepTurn,
+    Catalog, CatalogError, Destination, EndBy, Ended, Ending, Outbound, Recoverable, Recovered, Recovery,
+    Scope, StageJob, StuckFile, SweepClaim, SweepTurn,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::processing::{LOST_WORKERS_MAX, Plan};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
@@ -166,6 +166,7 @@ pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(site: &Site
     };
     stale(&old).await;
     // It may be what killed its worker.
+    let now = now + 60 * SECOND;
     assert_eq!(site.catalog.claim_stage(claim(Stage::Extract, 5, now)).await.expect("answered"), []);
     let new = site.catalog.claim_stage(suspects(Stage::Extract, 5, now)).await.expect("claimed").remove(0);
     assert_eq!((new.file.id, new.job.attempt, new.file.retry_count), (file.id, 1, 1));
@@ -290,34 +291,37 @@ pub(super) async fn what_is_scheduled_is_brought_forward(site: &Site) {
     assert_eq!(claimed(site, Stage::Scan, NOW + 2 * SECOND).await.job.attempt, 2, "no attempt is given back");
 }
 
-/// Whether a worker or the sweep notices that a lease is over: three in a row are poison. One that was slow is not.
+/// Whether a worker or the sweep notices that a lease is over: three in a row fail the file. One that was slow is not lost.
 pub(super) async fn poison_is_noticed_by_recovery_too(site: &Site) {
     for by_sweep in [[true, true, true], [false, true, true], [true, false, true], [true, true, false]] {
         let poison = queued(site, &[Stage::Scan]).await;
         let mut now = OVERDUE;
         let mut retries = 0;
-        for (lost, by_sweep) in (1..=LOST_LEASES_MAX).zip(by_sweep) {
+        for (lost, by_sweep) in (1..=LOST_WORKERS_MAX).zip(by_sweep) {
             claimed(site, Stage::Scan, now).await;
             now += HOUR / 2;
             if by_sweep {
-                retries += u32::from(lost < LOST_LEASES_MAX);
-                let why = format!("{lost} workers in a row did not come back from scan");
-                let expected = match lost < LOST_LEASES_MAX {
+                retries += u32::from(lost < LOST_WORKERS_MAX);
+                let why = format!("{lost} workers in a row were lost during scan");
+                let expected = match lost < LOST_WORKERS_MAX {
                     true => Recovered::Queued { from: Status::Scanning, retry_count: retries },
-                    false => Recovered::Quarantined { tenant: tenant("harbour"), why },
+                    false => Recovered::GivenUp { tenant: tenant("harbour"), why },
                 };
                 assert_eq!(recovered(&site.catalog, poison.id, now).await, expected);
             } else {
-                let expected = if lost < LOST_LEASES_MAX { Ended::Retried } else { Ended::Quarantined };
+                let expected = if lost < LOST_WORKERS_MAX { Ended::Retried } else { Ended::Failed };
                 assert_eq!(taken_back(site, now).await, [(poison.id, expected)]);
             }
+            now += HOUR / 3;
         }
-        assert_eq!(status(site, poison.id).await, Status::Quarantined);
+        assert_eq!(status(site, poison.id).await, Status::Failed);
+        let letters = site.catalog.dead_letters(&Scope::All, None, 100).await.expect("read");
+        assert!(letters.iter().any(|letter| letter.file == poison.id), "it can be redriven");
     }
 
     let slow = queued(site, &[Stage::Scan]).await;
     let mut now = OVERDUE + 10 * HOUR;
-    for retry_count in 1..=LOST_LEASES_MAX as u32 {
+    for retry_count in 1..=LOST_WORKERS_MAX as u32 {
         let held = claimed(site, Stage::Scan, now).await;
         site.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now).await.expect("kept");
         now += HOUR;
@@ -374,12 +378,11 @@ pub(super) async fn a_file_that_cannot_be_mended_is_nobody_elses_trouble(site: &
     }
     let broken = |stage: &str| format!("UPDATE files SET stage = {stage} WHERE id = '{bad}'");
     site.sql(&broken("'a stage that is none'")).await;
-    let before = site.dump().await;
-    let refused = site.catalog.recover(recovery(&[bad, good], OVERDUE)).await;
-    assert!(matches!(refused, Err(CatalogError::Corrupt(_))), "{refused:?}");
-    assert_eq!(site.dump().await, before, "all or none");
-    assert_eq!(stuck(site, OVERDUE).await.len(), 2, "both are listed");
-    assert!(matches!(recovered(&site.catalog, good, OVERDUE).await, Recovered::Queued { .. }));
+    let both = site.catalog.recover(recovery(&[bad, good], OVERDUE)).await.expect("answered");
+    assert_eq!(both[0], (bad, Recovered::Unreadable), "it is set aside");
+    assert!(matches!(both[1], (_, Recovered::Queued { .. })), "{both:?}");
+    let unreadable = site.catalog.unreadable_rows(10).await.expect("read");
+    assert_eq!(unreadable.iter().map(|row| row.id.clone()).collect::<Vec<_>>(), [bad.to_string()]);
     site.sql(&broken("'scan'")).await;
     assert!(matches!(recovered(&site.catalog, bad, OVERDUE).await, Recovered::Queued { .. }));
 }

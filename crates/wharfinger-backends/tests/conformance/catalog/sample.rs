@@ -146,7 +146,6 @@ pub(super) fn claim(limit: usize, now: UnixMs) -> JobClaim {
         limit,
         lease_ms: 10 * SECOND,
         deadline_ms: 25 * SECOND,
-        per_tenant_max: None,
         now,
     }
 }

@@ -45,7 +45,7 @@ pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &
     assert!(catalog.put_chunks(lease, file.id, chunks.collect(), true).await.expect("written"));
     let embedded =
         vectors.iter().zip(0..).map(|(vector, ordinal)| Embedded { ordinal, vector: vector.clone() });
-    assert!(catalog.set_vectors(lease, file.id, embedded.collect()).await.expect("written"));
+    assert!(catalog.set_vectors(lease, file.id, embedded.collect(), "model").await.expect("written"));
     held
 }
 

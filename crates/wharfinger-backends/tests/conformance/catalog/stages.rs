@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use wharfinger_backends::catalog::{
-    ChunkRow, Claimable, EndBy, Ended, Ending, LOST_LEASES_MAX, Output, Scope, StageClaim, StageEnd,
-    StageJob, TextPart,
+    ChunkRow, Claimable, Embedded, EndBy, Ended, Ending, Output, Scope, StageClaim, StageEnd, StageJob,
+    TextPart,
 };
+use wharfinger_backends::faults::{Fault, Faults};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::FileId;
@@ -26,7 +27,11 @@ pub(super) fn plan() -> Plan {
 }
 
 pub(super) async fn queued(site: &Site, stages: &[Stage]) -> File {
-    let file = registered(&site.catalog, ADA, 10).await;
+    queued_of(site, ADA, stages).await
+}
+
+pub(super) async fn queued_of(site: &Site, owner: (&str, &str), stages: &[Stage]) -> File {
+    let file = registered(&site.catalog, owner, 10).await;
     let plan = Plan { stages: stages.to_vec(), ..plan() };
     let change = file::confirm(&file, pin(), None, "confirmed", &plan, NOW + SECOND).expect("confirmable");
     committed(&site.catalog, change).await
@@ -47,8 +52,11 @@ pub(super) fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
 
 pub(super) async fn claimed(site: &Site, stage: Stage, now: UnixMs) -> StageJob {
     let mut jobs = site.catalog.claim_stage(claim(stage, 1, now)).await.expect("claimed");
-    if jobs.is_empty() {
-        jobs = site.catalog.claim_stage(suspects(stage, 1, now)).await.expect("claimed");
+    for of in [Claimable::Suspects, Claimable::LastChance] {
+        if jobs.is_empty() {
+            let claim = StageClaim { of, ..claim(stage, 1, now) };
+            jobs = site.catalog.claim_stage(claim).await.expect("claimed");
+        }
     }
     assert_eq!(jobs.len(), 1);
     jobs.remove(0)
@@ -162,7 +170,7 @@ pub(super) async fn a_lost_lease_ends_no_stage(site: &Site) {
         assert_eq!(site.dump().await, before);
     };
     stale(site).await;
-    let new = claimed(site, Stage::Extract, lost_at).await;
+    let new = claimed(site, Stage::Extract, lost_at + 60 * SECOND).await;
     assert_eq!((new.job.id, new.job.attempt), (old.job.id, 2));
     stale(site).await;
     assert_eq!(ended(site, &new, done(), lost_at).await, Ended::Ready);
@@ -303,6 +311,7 @@ pub(super) async fn suspects_are_claimed_apart_from_the_others(site: &Site) {
     assert_eq!(taken_back(site, now).await.len(), 3);
     let untried = site.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
     assert_eq!(untried.len(), 1);
+    let now = now + 60 * SECOND;
     let one = site.catalog.claim_stage(suspects(Stage::Scan, 1, now)).await.expect("claimed");
     assert_eq!(one.len(), 1);
     assert!(died.iter().any(|died| died.file.id == one[0].file.id));
@@ -325,7 +334,7 @@ pub(super) async fn an_output_is_taken_in_once(site: &Site) {
     site.catalog.stop_taking_in(job, token).await.expect("stopped");
     assert!(begin(token).await, "what was not to be had may be brought again");
     assert_eq!(taken_back(site, LATER + HOUR).await.len(), 1);
-    let again = claimed(site, Stage::Scan, LATER + HOUR).await;
+    let again = claimed(site, Stage::Scan, LATER + HOUR + 60 * SECOND).await;
     assert!(!begin(token).await);
     assert!(begin(again.job.token).await, "whoever comes next begins anew");
 }
@@ -340,18 +349,36 @@ pub(super) async fn whatever_reason_is_given_is_kept(site: &Site) {
     assert!(failed.error.expect("a reason").starts_with("a\u{fffd}büüü"));
 }
 
-/// A file that kills its workers is set aside; one that is only slow is not.
-pub(super) async fn nobody_comes_back_from_poison(site: &Site) {
-    let poison = queued(site, &[Stage::Scan]).await;
+/// A crash loop of minutes does not use up a file's chances; one that loses its workers for good has failed, and can be
+/// redriven. One that is only slow is not lost.
+pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(site: &Site) {
+    let file = queued(site, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
-    for lost in 1..=LOST_LEASES_MAX {
+    for (pause_ms, of) in [(60 * SECOND, Claimable::Suspects), (15 * 60 * SECOND, Claimable::LastChance)] {
         claimed(site, Stage::Scan, now).await;
         now += 10 * SECOND;
-        let expected = if lost < LOST_LEASES_MAX { Ended::Retried } else { Ended::Quarantined };
-        assert_eq!(taken_back(site, now).await, [(poison.id, expected)]);
+        assert_eq!(taken_back(site, now).await, [(file.id, Ended::Retried)]);
+        let early = async |of: Claimable| {
+            let claim = StageClaim { of, ..claim(Stage::Scan, 1, now + pause_ms - 1) };
+            site.catalog.claim_stage(claim).await.expect("answered")
+        };
+        for any in [Claimable::Untried, Claimable::Suspects, Claimable::LastChance] {
+            assert_eq!(early(any).await, [], "it waits for its pause");
+        }
+        now += pause_ms;
+        let is_last = site.catalog.has_last_chance(&[Stage::Scan], now).await.expect("read");
+        assert_eq!(is_last, of == Claimable::LastChance);
     }
-    assert_eq!(taken_back(site, now + HOUR).await, []);
-    assert_eq!(status(site, poison.id).await, Status::Quarantined);
+    claimed(site, Stage::Scan, now).await;
+    now += 10 * SECOND;
+    assert_eq!(taken_back(site, now).await, [(file.id, Ended::Failed)]);
+    let failed = site.catalog.file(file.id).await.expect("read").expect("there");
+    assert_eq!(failed.error.as_deref(), Some("3 workers in a row were lost during scan"));
+    let letter = site.catalog.dead_letters(&Scope::All, None, 1).await.expect("read").remove(0);
+    assert_eq!(letter.reason, "3 workers in a row were lost during scan");
+    assert!(site.catalog.redrive(letter, "ada", &plan(), now).await.expect("answered"));
+    let again = claimed(site, Stage::Scan, now).await;
+    assert_eq!(ended(site, &again, Ending::Done(Output::default()), now).await, Ended::Ready);
 
     let slow = queued(site, &[Stage::Scan]).await;
     for expected in [Ended::Retried, Ended::Retried, Ended::Failed] {
@@ -361,6 +388,82 @@ pub(super) async fn nobody_comes_back_from_poison(site: &Site) {
         now += HOUR;
         assert_eq!(taken_back(site, now).await, [(slow.id, expected)]);
     }
+}
+
+/// Half a minute, then as long as it has waited so far, and an hour at most; after six hours attempts are spent.
+pub(super) async fn an_object_that_is_refused_makes_its_file_wait_longer_each_time(site: &Site) {
+    let file = queued(site, &[Stage::Scan]).await;
+    let mut now = NOW + SECOND;
+    let mut pauses = Vec::new();
+    loop {
+        let held = claimed(site, Stage::Scan, now).await;
+        let attempt = held.job.attempt;
+        let how = Ending::Refused { why: "403".into(), jitter_ms: 7 };
+        if ended(site, &held, how, now).await == Ended::Failed {
+            break;
+        }
+        let next = site.catalog.next_job_at(&[Stage::Scan.queue()]).await.expect("read").expect("it waits");
+        pauses.push((next - now - 7, attempt));
+        now = next;
+    }
+    let (minute, hour) = (60 * SECOND, 3_600 * SECOND);
+    assert_eq!(pauses[0], (minute / 2, 1));
+    assert!(pauses.is_sorted(), "{pauses:?}");
+    assert!(pauses.iter().any(|(pause, _)| *pause == hour) && pauses.iter().all(|(pause, _)| *pause <= hour));
+    let unspent = pauses.iter().filter(|(_, attempt)| *attempt == 1).count();
+    assert!(unspent > 8, "for six hours no attempt is spent: {pauses:?}");
+    assert_eq!(status(site, file.id).await, Status::Failed);
+}
+
+/// The commit was made and its answer lost: no worker ever had these.
+pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(site: &Site) {
+    let file = queued(site, &[Stage::Scan]).await;
+    site.catalog.rank_due(Stage::Scan, NOW + SECOND).await.expect("ranked");
+    let faults = Faults::at(0, Fault::LoseAnswer);
+    let catalog = site.faulty(faults.clone()).await;
+    let mut unreceived = None;
+    for n in 1..100 {
+        faults.aim_at(n, Fault::LoseAnswer);
+        if let Err(failed) = catalog.claim_stage(claim(Stage::Scan, 1, NOW + SECOND)).await
+            && failed.unreceived.is_some()
+        {
+            unreceived = failed.unreceived;
+            break;
+        }
+    }
+    let claim_id = unreceived.expect("a claim whose commit was not answered");
+    faults.aim_at(0, Fault::LoseAnswer);
+    assert_eq!(status(site, file.id).await, Status::Scanning);
+    for given_back in [1, 0] {
+        let released = catalog.release_claim(&claim_id, "recovery", &plan(), LATER).await.expect("answered");
+        assert_eq!(released, given_back);
+    }
+    assert_eq!(status(site, file.id).await, Status::Queued);
+    let held = claimed(site, Stage::Scan, LATER).await;
+    assert_eq!(held.job.attempt, 1, "no attempt was spent, and no worker lost");
+    assert_eq!(site.texts("SELECT CAST(lost_leases AS TEXT) FROM jobs").await, ["0"]);
+    // What was claimed since is another claim.
+    assert_eq!(catalog.release_claim(&claim_id, "recovery", &plan(), LATER).await.expect("answered"), 0);
+}
+
+/// A file that was embedded in part when the model changed has vectors of one model in the end.
+pub(super) async fn what_was_embedded_by_another_model_is_embedded_again(site: &Site) {
+    let file = queued(site, &[Stage::Embed]).await;
+    let held = claimed(site, Stage::Embed, NOW + SECOND).await;
+    let lease = (held.job.id, held.job.token);
+    let chunk = |ordinal| ChunkRow { ordinal, text: "text".into(), start: 0, end: 4 };
+    assert!(site.catalog.put_chunks(lease, file.id, vec![chunk(0), chunk(1)], true).await.expect("put"));
+    let to_embed = async |model: &str| {
+        let chunks = site.catalog.chunks_to_embed(file.id, model, 0, 10).await.expect("read");
+        chunks.into_iter().map(|chunk| chunk.ordinal).collect::<Vec<_>>()
+    };
+    assert_eq!(to_embed("old").await, [0, 1]);
+    let vector = |ordinal| vec![Embedded { ordinal, vector: vec![1.0, 0.0] }];
+    assert!(site.catalog.set_vectors(lease, file.id, vector(0), "old").await.expect("set"));
+    assert_eq!(to_embed("old").await, [1]);
+    assert_eq!(to_embed("new").await, [0, 1]);
+    assert!(site.catalog.set_vectors(lease, file.id, vector(0), "new").await.expect("set"));
+    assert_eq!(to_embed("new").await, [1]);
 }
 
 /// What earlier attempts put is deleted when one ends well, and everything when the file ends.

@@ -30,6 +30,11 @@ async fn seen(me: &Client<'_>, file: &str, status: &str) -> bool {
     }
 }
 
+/// After a lost worker a file waits for a minute.
+async fn a_minute_goes_by(ground: &Ground) {
+    ground.execute("UPDATE jobs SET run_at = run_at - 60000 WHERE lost_leases > 0").await;
+}
+
 fn worker(place: &Place, ground: &Ground, settings: &[(&str, &str)]) -> Served {
     let mut environment: Vec<(&str, &str)> = ground.environment().collect();
     environment.extend(settings);
@@ -53,6 +58,8 @@ async fn is_finished_by_another(server: &TestApp, ground: &Ground, stage: &str, 
             continue;
         }
         let heir = worker(&place, ground, &[("INSTANCE_ID", "heir")]);
+        assert!(seen(&me, &file, "queued").await, "{stage}");
+        a_minute_goes_by(ground).await;
         assert!(seen(&me, &file, "ready").await, "{stage}");
         heir.terminate();
         let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);

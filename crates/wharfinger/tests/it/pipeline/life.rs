@@ -5,12 +5,49 @@ use serde_json::json;
 use super::{ALL, chunks, eicar, told, way};
 use crate::oracle;
 use crate::test_app::{Database, Ground, on_each_database};
+use wharfinger::uploads::Role;
 
 /// Enough for some chunks, with characters of more than one byte.
 fn text() -> String {
     (1..=60)
         .map(|n| format!("Absatz {n}: Der Kai № {n} hält {} Kisten Kaffee für Übersee bereit.\n\n", n * 7))
         .collect()
+}
+
+/// An object that the store does not give is its file's trouble: others go on at once, and it goes on when it can.
+async fn one_refused_object_is_no_outage(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[]);
+    let server = ground.start().await;
+    let refused = server.as_user("other", "u", Role::User).enqueue("refused", b"cargo").await;
+    let path = ground.blob_dir().join(format!("uploads/other/u/{refused}"));
+    let away = ground.folder().join("away");
+    std::fs::rename(&path, &away).expect("moved");
+    // Something that cannot be opened as a file, for root neither.
+    std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
+    let fine = server.me().enqueue("fine", b"cargo").await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.clone(), stop.clone()));
+    let me = server.me();
+    let other = server.as_user("other", "u", Role::User);
+    let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
+    while ground.scalar(refusals).await == 0 || me.file(&fine).await["status"] != "ready" {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(other.file(&refused).await["status"], "queued");
+    // The stage does not rest: what comes now is worked on without the clock moving on.
+    let next = me.enqueue("next", b"cargo").await;
+    while me.file(&next).await["status"] != "ready" {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::rename(&away, &path).expect("it is back");
+    ground.advance(41_000);
+    while other.file(&refused).await["status"] != "ready" {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    stop.cancel();
+    working.await.expect("it ends");
+    oracle::all_is_healed(&ground, &server).await;
 }
 
 async fn a_text_becomes_ready_with_chunks_and_vectors(database: Database) {
@@ -168,6 +205,7 @@ async fn a_long_text_is_kept_in_parts() {
 }
 
 on_each_database! {
+    one_refused_object_is_no_outage,
     a_text_becomes_ready_with_chunks_and_vectors,
     what_is_infected_is_out_of_reach,
     what_has_no_text_fails_at_once_and_says_why,

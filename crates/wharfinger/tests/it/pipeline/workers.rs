@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use wharfinger::uploads::Role;
+use wharfinger_backends::faults::{Fault, Faults};
 
 use super::{ALL, chunks, way};
 use crate::oracle;
@@ -83,7 +84,7 @@ async fn a_lost_lease_changes_nothing(database: Database) {
     assert_eq!(lease(&worker, "extract").await, None);
     ground.advance(1);
     server.settle().await;
-    ground.advance(10_000);
+    ground.advance(60_000);
     let stale = async |moment: &str| {
         let before = (me.file(&file).await, way(&me, &file).await);
         for (verb, rest) in [
@@ -125,22 +126,68 @@ async fn a_hung_worker_is_not_working(database: Database) {
     assert!(failed["error"].as_str().expect("a reason").contains("longer than it may"), "{failed}");
 }
 
-async fn a_poison_file_is_quarantined(database: Database) {
+/// Its chances come further and further apart; then it is a dead letter, and can be redriven.
+async fn a_file_that_loses_its_workers_fails(database: Database) {
     let ground = Ground::with_stages(database, "scan", &OUTSIDE);
     let server = ground.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("poison", b"poison").await;
-    for _ in 0..3 {
+    for pause_ms in [60_000, 15 * 60_000, 1] {
         lease(&worker, "scan").await.expect("a job");
         ground.advance(60_000);
         server.settle().await;
-        ground.advance(10_000);
+        ground.advance(pause_ms - 1);
+        assert_eq!(lease(&worker, "scan").await, None, "it waits for {pause_ms} ms");
+        ground.advance(1);
     }
     let found = me.file(&file).await;
-    assert_eq!(found["status"], "quarantined", "{found}");
-    assert!(found["error"].as_str().expect("a reason").contains("did not come back"), "{found}");
+    assert_eq!(found["status"], "failed", "{found}");
+    assert_eq!(found["error"], "3 workers in a row were lost during scan");
     assert_eq!(lease(&worker, "scan").await, None);
+    let letters = me.get("/api/v2/dlq").await.expect(200);
+    let job = letters["jobs"][0]["jobId"].as_str().expect("a dead letter");
+    me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
+    let again = lease(&worker, "scan").await.expect("a job");
+    complete(&worker, &again, json!({ "verdict": "clean" })).await;
+    assert_eq!(me.file(&file).await["status"], "ready");
     oracle::catalog_is_sound(&server).await;
+}
+
+/// An error on a later stage: what is held already is not thrown away, for that would count as lost workers.
+async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) {
+    let ground = Ground::with_stages(database, "scan,extract", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = ground.start().await;
+    let file = server.me().enqueue("a", b"cargo").await;
+    server.crash().await;
+    let mut was_leased = 0;
+    for n in 1..60 {
+        let faults = Faults::at(0, Fault::Fail);
+        let server = ground.start_with(faults.clone()).await;
+        faults.aim_at(n, Fault::Fail);
+        let asked = json!({ "stages": ["scan", "extract"], "max": 5 });
+        let answer = worker(&server).post("/api/v2/workers/lease", asked).await;
+        let hit = faults.hit().is_some();
+        faults.aim_at(0, Fault::Fail);
+        if answer.status == 200 {
+            let jobs = answer.expect(200)["jobs"].as_array().expect("a list").clone();
+            was_leased += usize::from(!jobs.is_empty());
+            for job in &jobs {
+                call(&worker(&server), job, "fail", json!({ "error": "again" })).await.expect(200);
+            }
+        }
+        // Whatever went wrong, the file loses no worker: it waits, or its lease is given back.
+        worker(&server).post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
+        let lost = "SELECT COALESCE(MAX(lost_leases), 0) FROM jobs";
+        assert_eq!(ground.scalar(lost).await, 0, "call {n}");
+        ground.execute("UPDATE jobs SET run_at = 0, attempts = 0, rank = NULL WHERE state = 'waiting'").await;
+        let status = server.me().file(&file).await["status"].clone();
+        assert_eq!(status, "queued", "after a failure at call {n}");
+        server.crash().await;
+        if !hit {
+            break;
+        }
+    }
+    assert!(was_leased > 1, "{was_leased}");
 }
 
 /// One lease that ran out and cannot be taken back is nobody else's trouble, neither in the queue nor in a call.
@@ -154,6 +201,8 @@ async fn what_cannot_be_taken_back_holds_up_nobody(database: Database) {
     }
     ground.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'cargo 1'").await;
     ground.advance(60_000);
+    assert_eq!(lease(&worker, "scan").await, None);
+    ground.advance(60_000);
     for _ in 0..4 {
         let job = lease(&worker, "scan").await.expect("a job");
         assert_eq!(job["attempt"], 2);
@@ -161,6 +210,8 @@ async fn what_cannot_be_taken_back_holds_up_nobody(database: Database) {
     }
     assert_eq!(lease(&worker, "scan").await, None);
     ground.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'cargo 1'").await;
+    assert_eq!(lease(&worker, "scan").await, None);
+    ground.advance(60_000);
     let job = lease(&worker, "scan").await.expect("a job");
     complete(&worker, &job, json!({ "verdict": "clean" })).await;
     oracle::all_is_healed(&ground, &server).await;
@@ -351,7 +402,8 @@ on_each_database! {
     a_worker_takes_a_file_through_all_stages,
     a_lost_lease_changes_nothing,
     a_hung_worker_is_not_working,
-    a_poison_file_is_quarantined,
+    a_file_that_loses_its_workers_fails,
+    what_was_leased_before_an_error_goes_to_the_worker,
     what_cannot_be_taken_back_holds_up_nobody,
     failures_are_tried_again_later_and_not_for_ever,
     a_large_input_lies_behind_a_signed_url,

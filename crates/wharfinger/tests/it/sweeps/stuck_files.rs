@@ -144,6 +144,7 @@ async fn a_worker_that_comes_back_late_changes_nothing(database: Database) {
         assert_eq!(state(&ground).await, before, "{moment}");
     };
     stale("before another took it").await;
+    ground.advance(60_000);
     let new = lease(&server, "extract").await.expect("a job");
     assert_ne!(new["jobId"], old["jobId"]);
     stale("while another works on it").await;
@@ -331,8 +332,8 @@ async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
     assert_eq!(swept(&server).await.re_enqueued, 1);
 }
 
-/// Three workers in a row did not come back, and only the sweep noticed.
-async fn poison_is_quarantined_by_the_sweep_too(database: Database) {
+/// Three workers in a row were lost, and only the sweep noticed.
+async fn a_file_that_lost_its_workers_fails_by_the_sweep_too(database: Database) {
     let ground = Ground::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "100")]);
     let server = ground.start().await;
     let me = server.me();
@@ -341,9 +342,11 @@ async fn poison_is_quarantined_by_the_sweep_too(database: Database) {
         lease(&server, "scan").await.expect("a job");
         ground.advance(THRESHOLD_MS);
         let outcome = swept(&server).await;
-        assert_eq!((outcome.re_enqueued, outcome.quarantined), if lost < 3 { (1, 0) } else { (0, 1) });
+        let expected = if lost < 3 { (1, 0) } else { (0, 1) };
+        assert_eq!((outcome.re_enqueued, outcome.permanently_failed), expected);
+        ground.advance(THRESHOLD_MS / 2);
     }
-    assert_eq!(me.file(&file).await["status"], "quarantined");
+    assert_eq!(me.file(&file).await["status"], "failed");
     assert_eq!(lease(&server, "scan").await, None);
     oracle::catalog_is_sound(&server).await;
 }
@@ -359,5 +362,5 @@ on_each_database! {
     two_sweepers_handle_each_file_once,
     a_sweep_that_lost_its_turn_changes_nothing,
     a_sweep_that_is_stopped_begins_nothing_more,
-    poison_is_quarantined_by_the_sweep_too,
+    a_file_that_lost_its_workers_fails_by_the_sweep_too,
 }

@@ -1,0 +1,310 @@
+//! What a worker takes up next: due files of its stages in fair order, those that lost a worker apart from the others, and
+//! one more place in each stage for tenants that hold none. Leases that reached nobody are given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::{self, JoinSet};
+use tokio_util::sync::CancellationToken;
+use wharfinger_backends::catalog::{CatalogError, Claimable, Ending, StageClaim, StageEnd, StageJob};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::TenantId;
+use wharfinger_lifecycle::stage::Stage;
+
+use super::own_stages;
+use super::run::{by, run_one, worker_name};
+use crate::app::App;
+
+/// What is due and was not to be had has to wait for somebody.
+const BUSY_PAUSE_MS: i64 = 100;
+/// How long a file runs alone, and how long others are waited for before that.
+const ALONE_MS: i64 = 60_000;
+/// How often that happens at most.
+const ALONE_EVERY_MS: i64 = 5 * 60_000;
+/// Due jobs that are ranked at once for a stage, in rounds of so many.
+const RANK_ROUNDS_MAX: usize = 20;
+const RANK_ROUND_JOBS: usize = 500;
+
+/// What is under way: each with its stage, and how it ends if there is still something to end.
+type Tasks = JoinSet<(Stage, Option<StageEnd>)>;
+
+#[derive(Default)]
+pub(super) struct UnderWay {
+    pub(super) tasks: Tasks,
+    /// Whose file each works on, and whether it is in a place that is kept for other tenants.
+    of: BTreeMap<task::Id, (Stage, TenantId, bool)>,
+    /// The one that runs alone, and until when nothing is begun beside it.
+    alone: Option<(task::Id, UnixMs)>,
+    /// Since when nothing is begun, so that one can run alone.
+    draining_since: Option<UnixMs>,
+    /// When the next may run alone.
+    alone_at: UnixMs,
+}
+
+impl UnderWay {
+    pub(super) fn ended(&mut self, id: task::Id) {
+        self.of.remove(&id);
+        if self.alone.is_some_and(|(alone, _)| alone == id) {
+            self.alone = None;
+        }
+    }
+
+    /// Tenants with files in this stage, if the place that is kept for others is free.
+    fn tenants_with_work(&self, stage: Stage) -> Option<Vec<TenantId>> {
+        let in_stage = || self.of.values().filter(|(of, _, _)| *of == stage);
+        if in_stage().any(|(_, _, is_spare)| *is_spare) {
+            return None;
+        }
+        let tenants: BTreeSet<&TenantId> = in_stage().map(|(_, tenant, _)| tenant).collect();
+        (!tenants.is_empty()).then(|| tenants.into_iter().cloned().collect())
+    }
+
+    /// How many count against what may be worked on at once.
+    fn len(&self) -> usize {
+        self.of.values().filter(|(_, _, is_spare)| !is_spare).count()
+    }
+}
+
+/// Due jobs get their place in the fair order soon, also those of stages that outside workers work on: a backlog that is
+/// not ranked yet would be in the way of a tenant that comes later.
+pub(super) async fn rank_backlog(app: &App) -> Result<(), CatalogError> {
+    for stage in &app.plan.stages {
+        for _ in 0..RANK_ROUNDS_MAX {
+            if app.catalog.rank_due(*stage, app.clock.now()).await? < RANK_ROUND_JOBS {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Stages that wait for something that is away: not every file has to find that out for itself.
+#[derive(Default)]
+pub(super) struct Rests(pub(super) BTreeMap<Stage, UnixMs>);
+
+impl Rests {
+    fn is_over(&self, stage: Stage, now: UnixMs) -> bool {
+        self.0.get(&stage).is_none_or(|until| *until <= now)
+    }
+}
+
+/// Begins what is due, as far as there is room; answers when to look again.
+pub(super) async fn begin_due(
+    app: &Arc<App>,
+    under_way: &mut UnderWay,
+    rests: &Rests,
+    stop: &CancellationToken,
+) -> Result<UnixMs, CatalogError> {
+    release_unreceived(app).await?;
+    loop {
+        let now = app.clock.now();
+        if let Some((_, until)) = under_way.alone.filter(|(_, until)| now < *until) {
+            return Ok(until);
+        }
+        let stages: Vec<Stage> =
+            own_stages(app).into_iter().filter(|stage| rests.is_over(*stage, now)).collect();
+        if now >= under_way.alone_at && app.catalog.has_last_chance(&stages, now).await? {
+            if let Some(drained_at) = drained_at(under_way, now) {
+                return Ok(drained_at);
+            }
+            begin_alone(app, under_way, &stages, stop).await?;
+            continue;
+        }
+        under_way.draining_since = None;
+        let queues: Vec<&str> = stages.iter().map(|stage| stage.queue()).collect();
+        let next_at = app.catalog.next_job_at(&queues).await?.unwrap_or(i64::MAX);
+        if next_at > now {
+            return Ok(next_at.max(now + BUSY_PAUSE_MS));
+        }
+        let is_full = under_way.len() >= app.settings.pipeline.concurrency;
+        let begun = match is_full {
+            true => false,
+            false => begin(app, under_way, &stages, stop).await?,
+        };
+        if !begun && !begin_spare(app, under_way, &stages, stop).await? {
+            return Ok(if is_full { i64::MAX } else { next_at.max(now + BUSY_PAUSE_MS) });
+        }
+    }
+}
+
+/// Nothing is begun until what is under way has ended, but not for long; none: it is time.
+fn drained_at(under_way: &mut UnderWay, now: UnixMs) -> Option<UnixMs> {
+    let since = *under_way.draining_since.get_or_insert(now);
+    let patience_ends = since.saturating_add(ALONE_MS);
+    (!under_way.of.is_empty() && now < patience_ends).then_some(patience_ends)
+}
+
+/// A file that lost its worker twice has one more chance, and no neighbour that could cost it that one.
+async fn begin_alone(
+    app: &Arc<App>,
+    under_way: &mut UnderWay,
+    stages: &[Stage],
+    stop: &CancellationToken,
+) -> Result<(), CatalogError> {
+    let now = app.clock.now();
+    under_way.draining_since = None;
+    under_way.alone_at = now.saturating_add(ALONE_EVERY_MS);
+    for stage in stages {
+        let claimed = claim_with_places(app, *stage, 1, Claimable::LastChance).await?.pop();
+        if let Some((held, permit)) = claimed {
+            let id = spawn(app, under_way, held, (permit, None), false, stop);
+            under_way.alone = Some((id, now.saturating_add(ALONE_MS)));
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Claims as much as there is room for; answers whether there was anything.
+async fn begin(
+    app: &Arc<App>,
+    under_way: &mut UnderWay,
+    stages: &[Stage],
+    stop: &CancellationToken,
+) -> Result<bool, CatalogError> {
+    let mut claimed = false;
+    for stage in stages {
+        // One suspect at a time: if it kills us, it takes no other suspect along.
+        if let Ok(place) = app.pipeline.suspects.clone().try_acquire_owned() {
+            let suspect = claim_with_places(app, *stage, 1, Claimable::Suspects).await?.pop();
+            if let Some((held, permit)) = suspect {
+                claimed = true;
+                spawn(app, under_way, held, (permit, Some(place)), false, stop);
+            }
+        }
+        let room = app.settings.pipeline.concurrency.saturating_sub(under_way.len());
+        if room == 0 || stop.is_cancelled() {
+            break;
+        }
+        for (held, permit) in claim_with_places(app, *stage, room, Claimable::Untried).await? {
+            claimed = true;
+            spawn(app, under_way, held, (permit, None), false, stop);
+        }
+    }
+    Ok(claimed)
+}
+
+/// No tenant holds all places of a stage while another waits: one more in each is kept for those that hold none.
+async fn begin_spare(
+    app: &Arc<App>,
+    under_way: &mut UnderWay,
+    stages: &[Stage],
+    stop: &CancellationToken,
+) -> Result<bool, CatalogError> {
+    let mut claimed = false;
+    for stage in stages {
+        let Some(tenants) = under_way.tenants_with_work(*stage) else { continue };
+        for held in claim(app, *stage, 1, Claimable::UntriedOfOthers(tenants)).await? {
+            claimed = true;
+            spawn(app, under_way, held, (None, None), true, stop);
+        }
+    }
+    Ok(claimed)
+}
+
+/// Places that are held as long as a file is worked on.
+type Places = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
+
+fn spawn(
+    app: &Arc<App>,
+    under_way: &mut UnderWay,
+    held: StageJob,
+    places: Places,
+    is_spare: bool,
+    stop: &CancellationToken,
+) -> task::Id {
+    let (app, stop) = (app.clone(), stop.clone());
+    let (stage, tenant) = (held.stage, held.file.tenant.clone());
+    let task = under_way.tasks.spawn(async move {
+        let _places = places;
+        let ended = stop.run_until_cancelled(run_one(&app, &held)).await;
+        (held.stage, ended.unwrap_or_else(|| Some(given_back(&held))))
+    });
+    under_way.of.insert(task.id(), (stage, tenant, is_spare));
+    task.id()
+}
+
+/// Text is extracted where there is memory for it: a file does not spend its time waiting for that.
+async fn claim_with_places(
+    app: &App,
+    stage: Stage,
+    room: usize,
+    of: Claimable,
+) -> Result<Vec<(StageJob, Option<OwnedSemaphorePermit>)>, CatalogError> {
+    if stage != Stage::Extract {
+        let held = claim(app, stage, room, of).await?;
+        return Ok(held.into_iter().map(|held| (held, None)).collect());
+    }
+    let places = &app.pipeline.extractions;
+    let mut permits: Vec<_> = (0..room).map_while(|_| places.clone().try_acquire_owned().ok()).collect();
+    if permits.is_empty() {
+        return Ok(Vec::new());
+    }
+    let held = claim(app, stage, permits.len(), of).await?;
+    Ok(held.into_iter().map(|held| (held, permits.pop())).collect())
+}
+
+pub(super) fn given_back(held: &StageJob) -> StageEnd {
+    StageEnd { job: held.job.id, token: held.job.token, how: Ending::GivenBack }
+}
+
+pub(super) async fn claim(
+    app: &App,
+    stage: Stage,
+    limit: usize,
+    of: Claimable,
+) -> Result<Vec<StageJob>, CatalogError> {
+    let claim = StageClaim {
+        stage,
+        owner: worker_name(app),
+        limit,
+        of,
+        lease_ms: app.settings.job_lease_ms,
+        deadline_ms: app.settings.stage_timeout_ms,
+        plan: app.plan.clone(),
+        now: app.clock.now(),
+    };
+    let held = claim_stage(app, claim).await?;
+    if !held.is_empty() {
+        app.archive_bell.notify_one();
+    }
+    Ok(held)
+}
+
+/// Claims, and remembers a claim whose answer was lost: nobody has what it leased.
+pub(super) async fn claim_stage(app: &App, claim: StageClaim) -> Result<Vec<StageJob>, CatalogError> {
+    app.catalog.claim_stage(claim).await.map_err(|failed| {
+        if let Some(claim_id) = failed.unreceived {
+            app.pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner).push(claim_id);
+        }
+        failed.error
+    })
+}
+
+/// Gives a lease back as soon as the catalog can be written.
+pub(super) fn return_later(app: &App, held: &StageJob) {
+    app.pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner).push(given_back(held));
+}
+
+/// Gives back what claims have leased whose answers were lost, so that it does not count as a lost worker.
+pub(super) async fn release_unreceived(app: &App) -> Result<(), CatalogError> {
+    let unreturned = || app.pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let Some(end) = unreturned().last().cloned() else { break };
+        app.catalog.end_stages(vec![end.clone()], by(app, "recovery")).await?;
+        unreturned().retain(|other| (other.job, other.token) != (end.job, end.token));
+    }
+    let lost = || app.pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let Some(claim_id) = lost().last().cloned() else { return Ok(()) };
+        let given = app.catalog.release_claim(&claim_id, "recovery", &app.plan, app.clock.now()).await?;
+        lost().retain(|other| *other != claim_id);
+        tracing::warn!(
+            job = "pipeline",
+            jobs = given,
+            action = "given_back",
+            "the answer to a claim was lost"
+        );
+    }
+}
