@@ -8,13 +8,16 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
+use super::fair::{self, RANKED_AT_ONCE};
 use super::files::signed;
 use super::orphan_blobs::{ORPHAN, forget_deleted};
-use super::sql::{Arg, Row, Tx, args, places, tuples};
+use super::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
 use super::unreadable::{self, SPARE_ROWS, Table};
 use super::writer::{Verdict, Write};
 use super::{Catalog, Scope, Tells, deletion_log, outbox};
 
+/// Rounds of ranking before one claim, at most.
+const RANK_ROUNDS_MAX: usize = 20;
 /// How long an exhausted row waits between its attempts.
 pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
 
@@ -131,31 +134,37 @@ struct Claim {
     lease_ms: i64,
 }
 
+/// The queue of cleanups, for the fair order between tenants.
+const QUEUE: &str = "cleanups";
+
 impl Write for Claim {
-    type Answer = Vec<ClaimedCleanup>;
+    type Answer = (Vec<ClaimedCleanup>, Option<i64>);
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let sql = tx.dialect().pick(
-            "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
-             WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) AND storage_type = $5 \
-             ORDER BY next_attempt_at, id LIMIT $2) \
-             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
-             WHERE id IN (SELECT id FROM due) \
-             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts",
-            "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
-             WHERE next_attempt_at <= $1 AND lease_until <= $1 AND ($4 IS NULL OR tenant_id = $4) AND storage_type = $5 \
-             ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED) \
-             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
-             WHERE id IN (SELECT id FROM due) \
-             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts",
-        );
-        let tenant = match &self.scope {
-            Scope::All => None,
-            Scope::Tenant(tenant) | Scope::User(tenant, _) => Some(tenant.as_str()),
-        };
+        let is_sqlite = tx.dialect() == Dialect::Sqlite;
+        if is_sqlite && self.scope == Scope::All {
+            rank_due(tx, self.storage_type, self.now).await?;
+        }
         let lease_until = self.now.saturating_add(self.lease_ms);
-        let rows =
-            tx.rows(sql, args![self.now, self.limit as i64, lease_until, tenant, self.storage_type]).await?;
+        let mut args = args![self.now, self.limit as i64, lease_until, self.storage_type];
+        let (due, order) = match &self.scope {
+            Scope::All => ("AND rank IS NOT NULL", "rank"),
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+                args.extend(args![tenant.as_str()]);
+                ("AND tenant_id = $5 AND next_attempt_at <= $1", "next_attempt_at")
+            }
+        };
+        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+        // A row keeps its rank until it is settled: if its process dies, it is claimed again in its turn.
+        let sql = format!(
+            "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
+             WHERE storage_type = $4 AND lease_until <= $1 {due} ORDER BY {order}, id LIMIT $2 {lock}) \
+             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
+             WHERE id IN (SELECT id FROM due) \
+             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts, rank"
+        );
+        let rows = tx.rows_built(sql, args).await?;
+        let rank = rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max();
         let mut claimed = Vec::with_capacity(rows.len());
         for row in &rows {
             match decode_claim(row) {
@@ -166,8 +175,36 @@ impl Write for Claim {
                 }
             }
         }
-        Ok(Verdict::Commit(claimed))
+        if let (true, Some(rank)) = (is_sqlite, rank) {
+            fair::raise_virtual_time(tx, QUEUE, rank).await?;
+        }
+        Ok(Verdict::Commit((claimed, rank)))
     }
+}
+
+/// Gives due cleanups their rank.
+struct RankCleanups {
+    storage_type: &'static str,
+    now: UnixMs,
+}
+
+impl Write for RankCleanups {
+    type Answer = usize;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
+        let ranked = rank_due(tx, self.storage_type, self.now).await?;
+        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
+    }
+}
+
+async fn rank_due(tx: &mut Tx<'_>, storage_type: &str, now: UnixMs) -> Result<usize, CatalogError> {
+    let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+    let sql = format!(
+        "SELECT id, tenant_id FROM pending_cleanups WHERE storage_type = $1 AND rank IS NULL AND next_attempt_at <= $2 \
+         ORDER BY next_attempt_at, id LIMIT $3 {lock}"
+    );
+    let rows = tx.rows_built(sql, args![storage_type, now, RANKED_AT_ONCE as i64]).await?;
+    fair::rank_rows(tx, "pending_cleanups", QUEUE, &rows).await
 }
 
 pub(super) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
@@ -193,7 +230,7 @@ async fn set_aside(
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     tx.run(
-        "UPDATE pending_cleanups SET exhausted = 1, last_error = $2, last_attempt_at = $3, \
+        "UPDATE pending_cleanups SET rank = NULL, exhausted = 1, last_error = $2, last_attempt_at = $3, \
          next_attempt_at = $4, lease_until = 0 WHERE id = $1",
         args![row.text("id")?, error.to_string(), now, now.saturating_add(EXHAUSTED_RETRY_MS)],
     )
@@ -253,7 +290,7 @@ impl Write for Settle {
                 // Gone for now; a URL may still bring it back, so it is deleted once more when that is over.
                 CleanupOutcome::Gone => {
                     tx.run(
-                        "UPDATE pending_cleanups SET next_attempt_at = $3, last_attempt_at = $4, \
+                        "UPDATE pending_cleanups SET rank = NULL, next_attempt_at = $3, last_attempt_at = $4, \
                          last_error = NULL, exhausted = 0, lease_until = 0 WHERE id = $1 AND lease_token = $2",
                         args![id, token, claim.finish_at, self.now],
                     )
@@ -262,7 +299,7 @@ impl Write for Settle {
                 CleanupOutcome::Refused { error, retry_at } => {
                     let row = tx
                         .row(
-                            "UPDATE pending_cleanups SET attempts = attempts + 1, last_error = $3, \
+                            "UPDATE pending_cleanups SET rank = NULL, attempts = attempts + 1, last_error = $3, \
                              last_attempt_at = $4, lease_until = 0, \
                              exhausted = CASE WHEN attempts + 1 >= max_attempts THEN 1 ELSE 0 END, \
                              next_attempt_at = CASE WHEN attempts + 1 >= max_attempts THEN $6 ELSE $5 END \
@@ -291,7 +328,7 @@ impl Write for Settle {
                 CleanupOutcome::StoreDown { error, retry_at } => {
                     settled.failed += tx
                         .run(
-                            "UPDATE pending_cleanups SET last_error = $3, last_attempt_at = $4, \
+                            "UPDATE pending_cleanups SET rank = NULL, last_error = $3, last_attempt_at = $4, \
                              next_attempt_at = $5, lease_until = 0 WHERE id = $1 AND lease_token = $2",
                             args![id, token, clip(error, ERROR_TEXT_BYTES_MAX), self.now, *retry_at],
                         )
@@ -388,6 +425,11 @@ impl Catalog {
         self.claim_cleanups_of(&Scope::All, now, limit, lease_ms).await
     }
 
+    /// Gives due cleanups their rank, a bounded number of them; answers how many.
+    pub async fn rank_cleanups(&self, now: UnixMs) -> Result<usize, CatalogError> {
+        self.write(RankCleanups { storage_type: self.storage_type, now }).await
+    }
+
     /// Only those of a scope.
     pub async fn claim_cleanups_of(
         &self,
@@ -396,8 +438,21 @@ impl Catalog {
         limit: usize,
         lease_ms: i64,
     ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
-        self.write(Claim { storage_type: self.storage_type, scope: scope.clone(), now, limit, lease_ms })
-            .await
+        let storage_type = self.storage_type;
+        let is_ranked_before = self.dialect() == Dialect::Postgres && *scope == Scope::All;
+        if is_ranked_before {
+            for _ in 0..RANK_ROUNDS_MAX {
+                if self.rank_cleanups(now).await? < RANKED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        let (claimed, rank) =
+            self.write(Claim { storage_type, scope: scope.clone(), now, limit, lease_ms }).await?;
+        if is_ranked_before {
+            self.note_claimed(QUEUE, rank.into_iter()).await;
+        }
+        Ok(claimed)
     }
 
     pub async fn settle_cleanups(
@@ -489,7 +544,9 @@ impl Catalog {
         let row = reader
             .tx(&self.faults)
             .row(
-                "SELECT MIN(next_attempt_at) AS at FROM pending_cleanups WHERE storage_type = $1",
+                "SELECT MIN(at) AS at FROM (SELECT MIN(next_attempt_at) AS at FROM pending_cleanups \
+                 WHERE storage_type = $1 AND rank IS NULL UNION ALL SELECT * FROM (SELECT next_attempt_at \
+                 FROM pending_cleanups WHERE storage_type = $1 AND rank IS NOT NULL ORDER BY rank, id LIMIT 1) AS ranked) AS firsts",
                 args![self.storage_type],
             )
             .await?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::Catalog;
 use super::error::CatalogError;
-use super::sql::{Tx, args, places, typed_rows};
+use super::sql::{Row, Tx, args, places, typed_rows};
 use super::writer::{Verdict, Write};
 
 /// How many items get their rank in one transaction.
@@ -16,7 +16,7 @@ pub(super) const RANKED_AT_ONCE: usize = 500;
 const VIRTUAL_TIME: &str = "";
 
 /// Gives ranks to due items, each an id with its tenant, in the order in which they became due.
-pub(super) async fn rank(
+async fn rank(
     tx: &mut Tx<'_>,
     table: &'static str,
     queue: &str,
@@ -45,6 +45,19 @@ pub(super) async fn rank(
         tx.run_built(sql, some.iter().flat_map(|(id, rank)| args![*id, *rank]).collect()).await?;
     }
     Ok(())
+}
+
+/// The same for rows with `id` and `tenant_id`; answers how many.
+pub(super) async fn rank_rows(
+    tx: &mut Tx<'_>,
+    table: &'static str,
+    queue: &str,
+    rows: &[Row],
+) -> Result<usize, CatalogError> {
+    let due = rows.iter().map(|row| Ok((row.text("id")?, row.text("tenant_id")?)));
+    let due = due.collect::<Result<Vec<_>, CatalogError>>()?;
+    rank(tx, table, queue, &due).await?;
+    Ok(due.len())
 }
 
 /// Raises the last rank of each tenant by so many; answers the first of those.

@@ -54,7 +54,7 @@ impl Write for CleanAgain {
             // What is done already is not done for what came since.
             Some(row) => {
                 tx.run(
-                    "UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = 0, \
+                    "UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = 0, rank = NULL, \
                      next_attempt_at = $2 WHERE id = $1",
                     args![row.text("id")?, self.now],
                 )

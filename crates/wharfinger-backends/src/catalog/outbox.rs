@@ -7,8 +7,9 @@ use wharfinger_lifecycle::id::{JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
+use super::fair::{self, RANKED_AT_ONCE};
 use super::jobs::NewJob;
-use super::sql::{Arg, Row, Tx, args, places, tuples};
+use super::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
 use super::unreadable::{self, RETRY_MS, Table};
 use super::writer::{Verdict, Write};
 use super::{Catalog, fresh_id};
@@ -39,6 +40,11 @@ impl Destination {
             Destination::Slack => "slack",
             Destination::Archive => "archive",
         }
+    }
+
+    /// Tenants take turns.
+    fn is_fair(self) -> bool {
+        self == Destination::Webhook
     }
 
     /// A line waits until every earlier one of its subject has left the outbox.
@@ -91,6 +97,8 @@ pub(super) struct NewLine<'a> {
     pub(super) at: UnixMs,
 }
 
+/// Rounds of ranking before one claim, at most.
+const RANK_ROUNDS_MAX: usize = 20;
 /// Far below what either database takes in one statement.
 const LINES_PER_STATEMENT: usize = 500;
 
@@ -241,31 +249,42 @@ struct Claim {
 }
 
 impl Write for Claim {
-    type Answer = Vec<OutboxLine>;
+    type Answer = (Vec<OutboxLine>, Option<i64>);
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let lock = tx.dialect().pick("", "FOR UPDATE OF line SKIP LOCKED");
+        let is_fair = self.destination.is_fair();
+        if is_fair && tx.dialect() == Dialect::Sqlite {
+            rank_due(tx, self.destination, self.now).await?;
+        }
         let in_order = if self.destination.keeps_order() { FIRST_OF_ITS_SUBJECT } else { "" };
+        let (ranked, order) =
+            if is_fair { ("AND line.rank IS NOT NULL", "line.rank") } else { ("", "line.next_attempt_at") };
         let sql = format!(
             "WITH due AS MATERIALIZED (SELECT line.id FROM outbox AS line WHERE line.destination = $1 \
-             AND line.next_attempt_at <= $2 {in_order} ORDER BY line.next_attempt_at, line.id LIMIT $4 {lock}) \
+             AND line.next_attempt_at <= $2 {ranked} {in_order} ORDER BY {order}, line.id LIMIT $4 {lock}) \
              UPDATE outbox SET next_attempt_at = $3 WHERE id IN (SELECT id FROM due) \
              RETURNING id, tenant_id, bytes, epoch, job_id, due_at, notification_id, subject, place, message, \
-             attempts, created_at"
+             attempts, created_at, rank"
         );
         let args = args![self.destination.as_str(), self.now, self.hidden_until, self.limit as i64];
         let rows = tx.rows_built(sql, args).await?;
+        let rank = rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max();
+        if let (Dialect::Sqlite, Some(rank)) = (tx.dialect(), rank) {
+            fair::raise_virtual_time(tx, self.destination.as_str(), rank).await?;
+        }
         // One that cannot be read is out of sight for longer, and holds up no other.
         let (mut lines, others) = unreadable::split(&rows, "id", |row| decode(row, self.destination));
         unreadable::record(tx, Table::Outbox, &others).await?;
         for (id, _) in &others {
             let later = self.now.saturating_add(RETRY_MS);
-            tx.run("UPDATE outbox SET next_attempt_at = $2 WHERE id = $1", args![id.as_str(), later]).await?;
+            let sql = "UPDATE outbox SET rank = NULL, next_attempt_at = $2 WHERE id = $1";
+            tx.run(sql, args![id.as_str(), later]).await?;
         }
         lines.sort_by(|one, other| one.id.cmp(&other.id));
-        Ok(match rows.is_empty() {
-            true => Verdict::Rollback(lines),
-            false => Verdict::Commit(lines),
+        Ok(match rows.is_empty() && !is_fair {
+            true => Verdict::Rollback((lines, rank)),
+            false => Verdict::Commit((lines, rank)),
         })
     }
 }
@@ -291,6 +310,31 @@ fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogErro
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         created_at: row.int("created_at")?,
     })
+}
+
+/// Gives due lines their rank.
+struct RankLines {
+    destination: Destination,
+    now: UnixMs,
+}
+
+impl Write for RankLines {
+    type Answer = usize;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
+        let ranked = rank_due(tx, self.destination, self.now).await?;
+        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
+    }
+}
+
+async fn rank_due(tx: &mut Tx<'_>, destination: Destination, now: UnixMs) -> Result<usize, CatalogError> {
+    let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+    let sql = format!(
+        "SELECT id, tenant_id FROM outbox WHERE destination = $1 AND rank IS NULL AND next_attempt_at <= $2 \
+         ORDER BY next_attempt_at, id LIMIT $3 {lock}"
+    );
+    let rows = tx.rows_built(sql, args![destination.as_str(), now, RANKED_AT_ONCE as i64]).await?;
+    fair::rank_rows(tx, "outbox", destination.as_str(), &rows).await
 }
 
 /// A line of whatever destination it names.
@@ -326,7 +370,7 @@ impl Write for PutOff {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         let sql = format!(
-            "UPDATE outbox SET attempts = attempts + 1, last_error = $1, next_attempt_at = $2 WHERE id IN ({}) \
+            "UPDATE outbox SET rank = NULL, attempts = attempts + 1, last_error = $1, next_attempt_at = $2 WHERE id IN ({}) \
              RETURNING destination, subject",
             places(3, self.ids.len())
         );
@@ -336,7 +380,7 @@ impl Write for PutOff {
             // Those behind it cannot go before it: whoever claims need not look at them until then.
             if let Some(subject) = row.maybe_text("subject")? {
                 tx.run(
-                    "UPDATE outbox SET next_attempt_at = $1 \
+                    "UPDATE outbox SET rank = NULL, next_attempt_at = $1 \
                      WHERE destination = $2 AND subject = $3 AND next_attempt_at < $1",
                     args![self.until, row.text("destination")?, subject],
                 )
@@ -348,6 +392,11 @@ impl Write for PutOff {
 }
 
 impl Catalog {
+    /// Gives due lines their rank, a bounded number of them; answers how many.
+    pub async fn rank_outbox(&self, destination: Destination, now: UnixMs) -> Result<usize, CatalogError> {
+        self.write(RankLines { destination, now }).await
+    }
+
     pub async fn claim_outbox(
         &self,
         destination: Destination,
@@ -355,7 +404,19 @@ impl Catalog {
         now: UnixMs,
         hidden_until: UnixMs,
     ) -> Result<Vec<OutboxLine>, CatalogError> {
-        self.write(Claim { destination, limit, now, hidden_until }).await
+        let is_ranked_before = destination.is_fair() && self.dialect() == Dialect::Postgres;
+        if is_ranked_before {
+            for _ in 0..RANK_ROUNDS_MAX {
+                if self.rank_outbox(destination, now).await? < RANKED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        let (lines, rank) = self.write(Claim { destination, limit, now, hidden_until }).await?;
+        if is_ranked_before {
+            self.note_claimed(destination.as_str(), rank.into_iter()).await;
+        }
+        Ok(lines)
     }
 
     pub async fn outbox_arrived(&self, ids: Vec<String>) -> Result<(), CatalogError> {

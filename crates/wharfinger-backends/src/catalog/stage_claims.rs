@@ -76,10 +76,7 @@ async fn rank_due(tx: &mut Tx<'_>, queue: &str, now: UnixMs) -> Result<usize, Ca
          AND run_at <= $2 ORDER BY run_at, id LIMIT $3 {lock}"
     );
     let rows = tx.rows_built(sql, args![queue, now, RANKED_AT_ONCE as i64]).await?;
-    let due = rows.iter().map(|row| Ok((row.text("id")?, row.text("tenant_id")?)));
-    let due = due.collect::<Result<Vec<_>, CatalogError>>()?;
-    fair::rank(tx, "jobs", queue, &due).await?;
-    Ok(due.len())
+    fair::rank_rows(tx, "jobs", queue, &rows).await
 }
 
 struct ClaimStage {

@@ -207,6 +207,8 @@ CREATE TABLE pending_cleanups (
     next_attempt_at BIGINT NOT NULL,
     -- The object is deleted once more at this time: until then a URL may bring it back.
     finish_at       BIGINT NOT NULL,
+    -- NULL while it is scheduled (next_attempt_at); once it is due, its place in the fair order.
+    rank            BIGINT,
     exhausted       BIGINT NOT NULL,
     lease_token     BIGINT NOT NULL,
     lease_until     BIGINT NOT NULL
@@ -252,6 +254,8 @@ CREATE TABLE outbox (
     notification_id TEXT {bytes},
     subject         TEXT {bytes},
     place           BIGINT,
+    -- Of a webhook message that is due: its place in the fair order.
+    rank            BIGINT,
     message         TEXT,
     attempts        BIGINT NOT NULL,
     last_error      TEXT,

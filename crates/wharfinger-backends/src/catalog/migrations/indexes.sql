@@ -40,7 +40,9 @@ CREATE INDEX upload_batches_active ON upload_batches (expires_at, id) WHERE stat
 CREATE INDEX upload_batches_by_owner ON upload_batches (tenant_id, user_id, status);
 CREATE INDEX upload_batches_open ON upload_batches (tenant_id, user_id) WHERE status = 'active';
 
-CREATE INDEX pending_cleanups_due ON pending_cleanups (next_attempt_at, id);
+CREATE INDEX pending_cleanups_scheduled ON pending_cleanups (storage_type, next_attempt_at, id) WHERE rank IS NULL;
+CREATE INDEX pending_cleanups_ranked ON pending_cleanups (storage_type, rank, id) WHERE rank IS NOT NULL;
+CREATE INDEX pending_cleanups_of_tenant ON pending_cleanups (tenant_id, storage_type, next_attempt_at, id);
 CREATE INDEX pending_cleanups_by_tenant ON pending_cleanups (tenant_id, id);
 CREATE INDEX pending_cleanups_by_document ON pending_cleanups (document_id);
 CREATE INDEX pending_cleanups_by_path ON pending_cleanups (file_path);
@@ -50,6 +52,8 @@ CREATE INDEX deletion_log_by_time ON deletion_log (deleted_at, id);
 CREATE INDEX notifications_by_user ON notifications (tenant_id, user_id, id);
 
 CREATE INDEX outbox_due ON outbox (destination, next_attempt_at, id);
+CREATE INDEX outbox_scheduled ON outbox (destination, next_attempt_at, id) WHERE rank IS NULL;
+CREATE INDEX outbox_ranked ON outbox (destination, rank, id) WHERE rank IS NOT NULL;
 CREATE INDEX outbox_refunds ON outbox (tenant_id, epoch) WHERE destination = 'quota';
 CREATE INDEX outbox_in_order ON outbox (destination, subject, place) WHERE subject IS NOT NULL;
 

@@ -335,6 +335,7 @@ async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
         deleted(&catalog, ADA, 10, policy).await;
     }
     let now = LATER + DAY;
+    assert!(rehearsal.each(async |catalog| catalog.rank_cleanups(now).await).await > 0);
     let claims = rehearsal.each(async |catalog| catalog.claim_cleanups(now, 100, LEASE).await).await;
     let retry_at = now + HOUR;
     let outcomes = [
@@ -355,6 +356,8 @@ async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
 
 async fn outbox(rehearsal: &mut Rehearsal<'_>) {
     let now = LATER + DAY;
+    let rank = async |catalog: &Catalog| catalog.rank_outbox(Destination::Webhook, now).await;
+    assert!(rehearsal.each(rank).await > 0);
     let take =
         async |catalog: &Catalog| catalog.claim_outbox(Destination::Webhook, 100, now, now + HOUR).await;
     let lines = rehearsal.each(take).await;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use wharfinger_backends::catalog::{Catalog, Claimable, Output, StageClaim, StageJob};
-use wharfinger_backends::catalog::{EndBy, Ending};
+use wharfinger_backends::catalog::{
+    Catalog, Claimable, Destination, EndBy, Ending, Output, Scope, StageClaim, StageJob,
+};
 use wharfinger_lifecycle::stage::Stage;
 
-use super::sample::{NOW, SECOND, tenant};
+use super::sample::{HOUR, NOW, REFUSING, SECOND, confirmed, deleted, tenant};
 use super::site::{Site, all_at_once};
 use super::stages::{claim, end, plan, queued_of};
 
@@ -108,4 +109,36 @@ pub(super) async fn tenants_with_nothing_waiting_are_forgotten(site: &Site) {
     claimed(&site.catalog, 10).await;
     assert!(site.catalog.forget_queue_tenants(100).await.expect("answered") >= 2);
     assert_eq!(site.catalog.forget_queue_tenants(100).await.expect("answered"), 0);
+}
+
+/// One tenant deletes everything it has; another's single file does not wait behind that.
+pub(super) async fn cleanups_of_tenants_take_turns(site: &Site) {
+    for _ in 0..40 {
+        deleted(&site.catalog, ("crowd", "u"), 1, &REFUSING).await;
+    }
+    let claim = async |limit| site.catalog.claim_cleanups(LATER, limit, 60 * SECOND).await.expect("claimed");
+    assert_eq!(claim(5).await.len(), 5);
+    deleted(&site.catalog, ("single", "u"), 1, &REFUSING).await;
+    let next = claim(2).await;
+    assert!(next.iter().any(|cleanup| cleanup.tenant == Some(tenant("single"))), "{next:?}");
+    // A tenant's own are found without the others.
+    let own = site.catalog.claim_cleanups_of(&Scope::Tenant(tenant("crowd")), LATER, 100, 60 * SECOND).await;
+    assert_eq!(own.expect("claimed").len(), 34);
+    // What a process that died had claimed is claimed again when its lease is over.
+    assert_eq!(site.catalog.claim_cleanups(LATER + 120 * SECOND, 100, 1).await.expect("claimed").len(), 41);
+}
+
+pub(super) async fn notifications_of_tenants_take_turns(site: &Site) {
+    let catalog = site.telling().await;
+    for _ in 0..30 {
+        confirmed(&catalog, ("crowd", "u"), 1).await;
+    }
+    let claim = async |limit| {
+        let lines = catalog.claim_outbox(Destination::Webhook, limit, LATER, LATER + HOUR).await;
+        lines.expect("claimed").into_iter().map(|line| line.tenant).collect::<Vec<_>>()
+    };
+    assert_eq!(claim(5).await.len(), 5);
+    confirmed(&catalog, ("single", "u"), 1).await;
+    assert!(claim(2).await.contains(&tenant("single")));
+    assert_eq!(claim(100).await.len(), 24);
 }

@@ -281,6 +281,8 @@ cases! {
         who_comes_back_is_not_paid_for_having_been_away
         one_place_is_found_for_another_tenant
         claims_that_race_keep_the_order_fair
+        cleanups_of_tenants_take_turns
+        notifications_of_tenants_take_turns
         tenants_with_nothing_waiting_are_forgotten;
     unreadable:
         a_stage_goes_on_beside_unreadable_rows

@@ -26,6 +26,7 @@ impl<'s> Rehearsal<'s> {
     /// Fails the write at its first call, then at its second, and so on, until it succeeds.
     pub(super) async fn each<T>(&mut self, act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>) -> T {
         let before = self.site.dump().await;
+        let mut claim = String::new();
         for n in 1..CALLS_MAX {
             self.faults.aim_at(n, Fault::Fail);
             let outcome = act(&self.catalog).await;
@@ -44,7 +45,7 @@ impl<'s> Rehearsal<'s> {
                 // Best effort, after the claim, which is made.
                 (Ok(answer), Some(_)) if write == "fair::RaiseVirtualTime" => {
                     self.faults.aim_at(0, Fault::Fail);
-                    self.written.insert("stage_claims::ClaimStage".into());
+                    self.written.insert(claim);
                     return answer;
                 }
                 (Ok(_), Some(_)) => panic!("{place}: the failure was not reported"),
@@ -53,6 +54,7 @@ impl<'s> Rehearsal<'s> {
                 (Err(error), _) => panic!("{place}: {error}"),
             }
             assert_eq!(after, before, "{place}: a part of it was written");
+            claim = write;
         }
         panic!("a write without an end");
     }
