@@ -53,7 +53,7 @@ pub mod metric {
     use axum::http::{Method, StatusCode};
     use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
     use serde_json::Value;
-    use wharfinger_backends::catalog::{CatalogError, Destination, Ended, Scope, SweepState};
+    use wharfinger_backends::catalog::{CatalogError, Destination, Ended, Scope, SweepState, Table};
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
     use wharfinger_lifecycle::stage::Stage;
@@ -137,6 +137,14 @@ pub mod metric {
         describe_gauge!("pipeline_queue_depth", "Files that wait for a stage, by queue");
         describe_gauge!("dead_letters", "Files that no stage will try again unless somebody says so");
         describe_gauge!("active_batches", "Batches that have not ended");
+        describe_gauge!(
+            "wharfinger_unreadable_rows",
+            "Rows that could not be read and were set aside, by table"
+        );
+        describe_counter!(
+            "wharfinger_rows_expired_total",
+            "Rows that were removed because their retention was over, by table"
+        );
         describe_gauge!("sweep_next_run_timestamp_seconds", "When each sweep is due next");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
     }
@@ -229,6 +237,10 @@ pub mod metric {
 
     pub fn cleanup_failed(error_type: &'static str) {
         counter!("resource_cleanup_failures_total", "error_type" => error_type).increment(1);
+    }
+
+    pub fn rows_expired(table: &'static str, count: u64) {
+        counter!("wharfinger_rows_expired_total", "table" => table).increment(count);
     }
 
     pub fn orphans_deleted(count: u64) {
@@ -372,6 +384,11 @@ pub mod metric {
         }
         gauge!("dead_letters").set(counts.dead_letters as f64);
         gauge!("active_batches").set(app.catalog.count_active_batches(&Scope::All).await? as f64);
+        let unreadable = app.catalog.count_unreadable().await?;
+        for table in Table::ALL {
+            let rows = unreadable.get(table.as_str()).copied().unwrap_or(0);
+            gauge!("wharfinger_unreadable_rows", "table" => table.as_str()).set(rows as f64);
+        }
         count_findings(app).await?;
         for destination in Destination::ALL {
             let (waiting, _) = app.catalog.outbox_depth(destination).await?;

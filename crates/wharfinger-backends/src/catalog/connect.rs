@@ -66,7 +66,7 @@ pub(super) async fn open(
     schema: &str,
     connections_max: u32,
     patience: Duration,
-) -> Result<PgPool, CatalogError> {
+) -> Result<Pools, CatalogError> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|error| CatalogError::Unusable(format!("the URL cannot be read: {error}")))?
         .application_name("wharfinger")
@@ -80,8 +80,19 @@ pub(super) async fn open(
         .statement_cache_capacity(256)
         .log_statements(tracing::log::LevelFilter::Off);
     reach(&options, patience).await?;
-    Ok(PgPoolOptions::new()
-        .max_connections(connections_max.max(2))
+    let pool = |connections: u32| pool_of(options.clone(), connections);
+    Ok(Pools { work: pool(connections_max.max(2)), health: pool(1) })
+}
+
+/// Connections for work, and one for whoever asks how the database is: it does not wait behind the work.
+pub(super) struct Pools {
+    pub(super) work: PgPool,
+    pub(super) health: PgPool,
+}
+
+fn pool_of(options: PgConnectOptions, connections_max: u32) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(connections_max)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         // One question instead of a ping: it costs the same way there and back, and tells more.
         .test_before_acquire(false)
@@ -94,7 +105,7 @@ pub(super) async fn open(
                 }
             })
         })
-        .connect_lazy_with(options))
+        .connect_lazy_with(options)
 }
 
 /// A server that was demoted keeps its connections and answers reads from its past.

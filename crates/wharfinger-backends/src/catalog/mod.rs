@@ -32,6 +32,7 @@ mod pgvector;
 mod quotas;
 mod recoveries;
 mod registrations;
+mod retention;
 mod schema;
 mod search;
 mod sql;
@@ -176,9 +177,17 @@ enum Backend {
     Postgres(PgPool),
 }
 
+/// A connection for [`Catalog::ping`] alone.
+#[derive(Clone)]
+enum Health {
+    Sqlite(SqlitePool),
+    Postgres(PgPool),
+}
+
 #[derive(Clone)]
 pub struct Catalog {
     backend: Backend,
+    health: Health,
     schema: String,
     faults: Faults,
     storage_type: &'static str,
@@ -221,7 +230,7 @@ impl Catalog {
 
     /// The same, waiting no longer than this.
     pub async fn open_within(options: CatalogOptions, patience: Duration) -> Result<Catalog, CatalogError> {
-        let backend = match &options.url {
+        let (backend, health) = match &options.url {
             CatalogUrl::Sqlite(path) => {
                 let connection = open_sqlite_writer(path).await?;
                 let writer = Writer::start(connection, sqlite_options(path), options.faults.clone());
@@ -230,14 +239,20 @@ impl Catalog {
                     .acquire_timeout(Duration::from_secs(10))
                     .connect_with(sqlite_options(path).read_only(true))
                     .await?;
-                Backend::Sqlite { writer, readers }
+                let health = SqlitePoolOptions::new()
+                    .max_connections(1)
+                    .acquire_timeout(Duration::from_secs(10))
+                    .connect_lazy_with(sqlite_options(path).read_only(true));
+                (Backend::Sqlite { writer, readers }, Health::Sqlite(health))
             }
-            CatalogUrl::Postgres(url) => Backend::Postgres(
-                connect::open(url, &options.schema, options.connections_max, patience).await?,
-            ),
+            CatalogUrl::Postgres(url) => {
+                let pools = connect::open(url, &options.schema, options.connections_max, patience).await?;
+                (Backend::Postgres(pools.work), Health::Postgres(pools.health))
+            }
         };
         Ok(Catalog {
             backend,
+            health,
             schema: options.schema,
             faults: options.faults,
             storage_type: options.storage_type,
@@ -276,9 +291,19 @@ impl Catalog {
         schema::foreign_tables(&mut reader.tx(&self.faults), &self.schema).await
     }
 
-    /// Answers if the catalog can be read now.
+    /// Answers if the catalog can be read now, on a connection of its own: however busy the others are.
     pub async fn ping(&self) -> Result<(), CatalogError> {
-        let mut reader = self.reader().await?;
+        let mut reader = self
+            .faults
+            .around("connect", async {
+                Ok::<_, CatalogError>(match &self.health {
+                    Health::Sqlite(pool) => Reader::Sqlite(pool.acquire().await?),
+                    Health::Postgres(pool) => {
+                        Reader::Postgres { connection: pool.acquire().await?, pool: pool.clone() }
+                    }
+                })
+            })
+            .await?;
         reader.tx(&self.faults).rows("SELECT CAST(1 AS BIGINT) AS one", Vec::new()).await?;
         Ok(())
     }
@@ -298,6 +323,10 @@ impl Catalog {
 
     /// Ends all connections after what is under way. Nothing works afterwards.
     pub async fn close(self) {
+        match self.health {
+            Health::Sqlite(pool) => pool.close().await,
+            Health::Postgres(pool) => pool.close().await,
+        }
         match self.backend {
             // The writer ends with its last handle, after what it has taken.
             Backend::Sqlite { writer, readers } => {

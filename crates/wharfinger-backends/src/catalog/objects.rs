@@ -44,26 +44,18 @@ impl Write for CleanAgain {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
-        let ordered = tx
-            .row(
-                "SELECT id FROM pending_cleanups WHERE document_id = $1 AND file_path = $2 LIMIT 1",
-                args![self.order.file.id.to_string(), self.order.file.key.as_str()],
+        // What is done already is not done for what came since. By the number of rows that were changed, not by an
+        // earlier look: the cleanup may have been settled in between.
+        let changed = tx
+            .run(
+                "UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = 0, rank = NULL, \
+                 next_attempt_at = $3 WHERE document_id = $1 AND file_path = $2",
+                args![self.order.file.id.to_string(), self.order.file.key.as_str(), self.now],
             )
             .await?;
-        match ordered {
-            // What is done already is not done for what came since.
-            Some(row) => {
-                tx.run(
-                    "UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = 0, rank = NULL, \
-                     next_attempt_at = $2 WHERE id = $1",
-                    args![row.text("id")?, self.now],
-                )
-                .await?;
-            }
-            None => {
-                let Cleanup { reason, finish_at } = &self.cleanup;
-                cleanups::insert(tx, &self.order, reason.as_str(), *finish_at, self.now).await?
-            }
+        if changed == 0 {
+            let Cleanup { reason, finish_at } = &self.cleanup;
+            cleanups::insert(tx, &self.order, reason.as_str(), *finish_at, self.now).await?;
         }
         Ok(Verdict::Commit(()))
     }

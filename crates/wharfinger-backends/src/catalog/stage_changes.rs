@@ -12,7 +12,7 @@ use super::file_rows::{decode, select_files};
 use super::notices::{self, NewNotice};
 use super::sql::{Tx, args, places, typed_rows};
 use super::unreadable::{self, Table};
-use super::{Tells, archive, counters, fresh_id};
+use super::{Tells, archive, counters, fresh_id, retention};
 
 /// Files under their locks.
 #[derive(Default)]
@@ -149,5 +149,7 @@ async fn remember(
         rows.join(", ")
     );
     tx.run_built(sql, args).await?;
+    let reached = changes.iter().map(|change| (change.after.id, change.before.version, change.after.version));
+    retention::cut_histories(tx, reached).await?;
     archive::changed(tx, changes, actor, tells).await
 }

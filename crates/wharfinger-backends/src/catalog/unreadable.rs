@@ -32,6 +32,17 @@ pub enum Table {
 }
 
 impl Table {
+    pub const ALL: [Table; 8] = [
+        Table::Files,
+        Table::Jobs,
+        Table::Outbox,
+        Table::Cleanups,
+        Table::Batches,
+        Table::Notifications,
+        Table::Quotas,
+        Table::Chunks,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Table::Files => "files",

@@ -5,6 +5,7 @@ mod engines;
 mod ingest;
 mod notify;
 
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::Args;
@@ -35,6 +36,9 @@ struct Finding {
     ok: bool,
     detail: String,
 }
+
+/// Rows that cannot be read, as many as are named.
+const UNREADABLE_SHOWN: usize = 5;
 
 /// Clocks further apart than this make deadlines differ from what people expect.
 const CLOCK_SKEW_MS_MAX: i64 = 2_000;
@@ -213,7 +217,34 @@ async fn check_search(catalog: &Catalog) -> Finding {
 }
 
 async fn check_contents(catalog: &Catalog, findings: &mut Vec<Finding>) {
-    match catalog.audit().await {
+    match catalog.unreadable_rows(UNREADABLE_SHOWN + 1).await {
+        Ok(rows) if rows.is_empty() => {}
+        Ok(rows) => {
+            let shown = rows.iter().take(UNREADABLE_SHOWN);
+            let list: Vec<String> =
+                shown.map(|row| format!("{} {} ({})", row.table, row.id, row.error)).collect();
+            let more = if rows.len() > UNREADABLE_SHOWN { " and more" } else { "" };
+            findings.push(bad(
+                "rows",
+                format!(
+                    "rows cannot be read and are left out: {}{more}; repair or delete them (table unreadable_rows)",
+                    list.join("; ")
+                ),
+            ));
+        }
+        Err(error) => findings.push(bad("rows", error)),
+    }
+    let is_watched = std::io::stderr().is_terminal();
+    let progress = |done: usize, of: usize| {
+        if is_watched {
+            eprint!("\rchecking the catalog: rule {} of {of}", done + 1);
+        }
+    };
+    let audited = catalog.audit_with(progress).await;
+    if is_watched {
+        eprint!("\r\x1b[K");
+    }
+    match audited {
         Ok(broken) if broken.is_empty() => findings.push(good("audit", "every counter and rule holds")),
         Ok(broken) => {
             let list = broken.join("; ");

@@ -167,6 +167,7 @@ pub(super) async fn chunks(
     responses(
         (status = 200, body = HitsView, description = "The caller's own chunks by cosine similarity, best first"),
         (status = 400, body = Problem, description = "`invalid_request`"),
+        (status = 429, body = Problem, description = "`rate_limited`: two searches of this user are under way; see `Retry-After`"),
     ),
 )]
 pub(super) async fn search(

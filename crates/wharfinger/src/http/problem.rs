@@ -221,6 +221,11 @@ impl From<VerbError> for Problem {
                 tracing::warn!(error = %why, "a verb could not be carried out");
                 Problem::unavailable()
             }
+            VerbError::RateLimited(_) => {
+                let mut problem = of(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests");
+                problem.retry_after_s = Some(1);
+                problem
+            }
             VerbError::StoreInDoubt(_) => of(StatusCode::CONFLICT, "store_in_doubt", "Store in doubt"),
             // No call is made by a sweep.
             VerbError::TakenOver => Problem::unavailable(),

@@ -45,6 +45,8 @@ pub struct Pipeline {
     extractions: Arc<Semaphore>,
     /// Files that a worker did not come back from: one at a time.
     suspects: Arc<Semaphore>,
+    /// Searches under way.
+    pub searches: search::Searches,
     /// Outputs of outside workers that are being taken in.
     outputs: Semaphore,
     /// Signs what outside workers get their input by.
@@ -71,6 +73,7 @@ impl Pipeline {
             extractor: std::env::current_exe().unwrap_or_else(|_| "wharfinger".into()),
             extractions: Arc::new(Semaphore::new(cores.clamp(1, settings.pipeline.concurrency))),
             suspects: Arc::new(Semaphore::new(1)),
+            searches: search::Searches::default(),
             outputs: Semaphore::new(OUTPUTS_MAX),
             input_key,
             unreceived: Mutex::default(),

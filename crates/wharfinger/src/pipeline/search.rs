@@ -2,11 +2,13 @@
 //! first; the scores are ours.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
+use tokio::sync::{AcquireError, Semaphore};
 use tokio_util::sync::CancellationToken;
 use wharfinger_backends::catalog::StoredVector;
-use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 
 use super::Trouble;
 use crate::app::App;
@@ -20,7 +22,64 @@ pub struct Hit {
     pub score: f32,
 }
 
+/// A search reads every vector of its user: a few run at once, and fewer of one user.
+const AT_ONCE: usize = 4;
+const PER_USER_MAX: usize = 2;
+
+pub struct Searches {
+    places: Semaphore,
+    of_users: Mutex<BTreeMap<(TenantId, UserId), usize>>,
+}
+
+impl Default for Searches {
+    fn default() -> Self {
+        Searches { places: Semaphore::new(AT_ONCE), of_users: Mutex::default() }
+    }
+}
+
+/// A search of a user, until it ends or its request does.
+struct Ongoing<'s> {
+    searches: &'s Searches,
+    user: (TenantId, UserId),
+}
+
+impl Searches {
+    fn begin(&self, caller: &Caller) -> Result<Ongoing<'_>, VerbError> {
+        let user = (caller.tenant.clone(), caller.user.clone());
+        let mut of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = of_users.entry(user.clone()).or_default();
+        if *count >= PER_USER_MAX {
+            return Err(VerbError::RateLimited(
+                "two searches of this user are under way; try again after them",
+            ));
+        }
+        *count += 1;
+        Ok(Ongoing { searches: self, user })
+    }
+
+    /// How many are under way or wait for their place.
+    pub fn under_way(&self) -> usize {
+        self.of_users.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+}
+
+impl Drop for Ongoing<'_> {
+    fn drop(&mut self) {
+        let mut of_users = self.searches.of_users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = of_users.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                of_users.remove(&self.user);
+            }
+        }
+    }
+}
+
 pub async fn search(app: &App, caller: &Caller, query: &str, limit: usize) -> Result<Vec<Hit>, VerbError> {
+    let searches = &app.pipeline.searches;
+    let _ongoing = searches.begin(caller)?;
+    let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
+    let _place = searches.places.acquire().await.map_err(closed)?;
     let wanted = match app.pipeline.embedder.embed(vec![query.to_owned()]).await {
         Ok(mut vectors) => vectors.pop().unwrap_or_default(),
         Err(Trouble::Hopeless(why)) => return Err(VerbError::invalid("query", why)),

@@ -9,6 +9,7 @@ pub mod orphan_cleanup;
 pub mod pending_cleanups;
 pub mod quota_sync;
 mod report;
+mod retention;
 mod run;
 mod schedule;
 pub mod stuck_files;

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Turn, abandoned_uploads, old_failures, orphan_blobs};
+use super::{Turn, abandoned_uploads, old_failures, orphan_blobs, retention};
 use crate::app::App;
 use crate::telemetry::metric;
 use crate::uploads::VerbError;
@@ -71,6 +71,7 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     outcome.note("old failures", ended)?;
     outcome.execution_time = app.clock.now() - started_at;
     if !turn.is_dry_run() {
+        retention::remove_empty(app, turn).await;
         metric::cleanup_took(outcome.execution_time);
     }
     Ok(outcome)

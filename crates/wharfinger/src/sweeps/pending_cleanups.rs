@@ -58,6 +58,8 @@ pub async fn run_for(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, V
         if claimed.is_empty() {
             return Ok(outcome);
         }
+        // Before the deletes: what is put after this moment is not covered by them.
+        let deleted_at = app.clock.now();
         let answers = delete(app, &claimed).await;
         let attempted = claimed.len() as u64;
         // One object that cannot be deleted is not a store that is down.
@@ -69,7 +71,7 @@ pub async fn run_for(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, V
             .zip(answers)
             .map(|(cleanup, answer)| judge(cleanup, answer, store_down, now))
             .collect();
-        let settled = turn.catalog.settle_cleanups(judged, now).await?;
+        let settled = turn.catalog.settle_cleanups(judged, deleted_at).await?;
         outcome.attempted += attempted;
         outcome.done += settled.done;
         outcome.failed += settled.failed;

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
-use super::Turn;
 use super::turn::page_files;
+use super::{Turn, retention};
 use crate::app::App;
 use crate::uploads::look::{Looked, Over};
 use crate::uploads::{VerbError, land};
@@ -15,7 +15,6 @@ use crate::uploads::{VerbError, land};
 pub const NAME: &str = "upload-window";
 
 const KEYS_PER_STEP: usize = 1_000;
-const DELETIONS_PER_STEP: usize = 500;
 const NOTICES_PER_STEP: usize = 1_000;
 /// How long owners can read what they were told.
 const NOTICES_KEPT_MS: i64 = 90 * 86_400_000;
@@ -46,7 +45,7 @@ pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
     forget_keys(app, turn).await;
     forget_notices(app, turn).await;
     forget_outcomes(app, turn).await;
-    forget_deletions(app, turn).await;
+    retention::remove_expired(app, turn).await;
     Ok(outcome)
 }
 
@@ -100,20 +99,6 @@ async fn forget_keys(app: &App, turn: &Turn) {
 async fn forget_outcomes(app: &App, turn: &Turn) {
     if let Err(error) = turn.catalog.forget_outcomes(app.clock.now()).await {
         tracing::warn!(job = NAME, error = %error, "old outcomes could not be forgotten");
-    }
-}
-
-async fn forget_deletions(app: &App, turn: &Turn) {
-    while turn.goes_on(app) {
-        let before = app.clock.now().saturating_sub(app.settings.sweeps.deletion_log_ms);
-        match turn.catalog.forget_deletions(before, DELETIONS_PER_STEP).await {
-            Ok(gone) if gone as usize == DELETIONS_PER_STEP => {}
-            Ok(_) => return,
-            Err(error) => {
-                tracing::warn!(job = NAME, error = %error, "cannot remove old lines of the deletion log");
-                return;
-            }
-        }
     }
 }
 

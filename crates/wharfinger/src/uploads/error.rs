@@ -68,6 +68,9 @@ pub enum VerbError {
     InWork { until: UnixMs },
     #[error("this lease is not the current one")]
     LeaseLost,
+    /// The caller has as many of these under way as it may.
+    #[error("{0}")]
+    RateLimited(&'static str),
     #[error("not available at this moment; try again")]
     Unavailable(String),
     /// The sweep that did this has lost its turn to another process.

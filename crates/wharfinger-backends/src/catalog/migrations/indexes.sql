@@ -25,6 +25,9 @@ CREATE INDEX files_wrong_of_tenant ON files (tenant_id, COALESCE(failed_at, upda
 CREATE INDEX files_wrong ON files (COALESCE(failed_at, updated_at)) WHERE pipeline_status IN ('failed', 'quarantined');
 CREATE INDEX file_outcomes_by_time ON file_outcomes (at);
 
+CREATE INDEX file_counts_zero ON file_counts (tenant_id, user_id, status, stage)
+    WHERE files = 0 AND charged_bytes = 0;
+
 CREATE INDEX objects_by_file ON objects (file_id);
 
 CREATE INDEX jobs_scheduled ON jobs (queue, run_at, id)
@@ -37,6 +40,7 @@ CREATE INDEX jobs_dead ON jobs (id) WHERE state = 'dead';
 CREATE INDEX jobs_by_file ON jobs (file_id);
 
 CREATE INDEX upload_batches_active ON upload_batches (expires_at, id) WHERE status = 'active';
+CREATE INDEX upload_batches_ended ON upload_batches (ended_at, id) WHERE status <> 'active';
 CREATE INDEX upload_batches_by_owner ON upload_batches (tenant_id, user_id, status);
 CREATE INDEX upload_batches_open ON upload_batches (tenant_id, user_id) WHERE status = 'active';
 
@@ -52,6 +56,7 @@ CREATE INDEX deletion_log_by_time ON deletion_log (deleted_at, id);
 CREATE INDEX notifications_by_user ON notifications (tenant_id, user_id, id);
 
 CREATE INDEX outbox_due ON outbox (destination, next_attempt_at, id);
+CREATE INDEX outbox_by_age ON outbox (destination, created_at);
 CREATE INDEX outbox_scheduled ON outbox (destination, next_attempt_at, id) WHERE rank IS NULL;
 CREATE INDEX outbox_ranked ON outbox (destination, rank, id) WHERE rank IS NOT NULL;
 CREATE INDEX outbox_refunds ON outbox (tenant_id, epoch) WHERE destination = 'quota';

@@ -461,6 +461,18 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
     let aborted = AbortedUpload { key, file: None };
     rehearsal.each(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
     assert!(rehearsal.each(async |catalog| catalog.forget_deletions(late, 10).await).await > 0);
+    assert!(rehearsal.each(async |catalog| catalog.forget_zero_counters(3).await).await > 0);
+    site.sql("INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
+        VALUES ('01977420-dc00-7639-b4cc-0216978d32b7', 't', 'u', 'completed', 2, 0, 1, 1)").await;
+    let (gone, _) = rehearsal.each(async |catalog| catalog.forget_empty_batches(None, late, 10).await).await;
+    assert_eq!(gone, 1);
+    site.sql(
+        "INSERT INTO outbox (id, destination, tenant_id, message, attempts, created_at, next_attempt_at) \
+        VALUES ('old', 'archive', 't', '{}', 0, 1, 1)",
+    )
+    .await;
+    let drop = async |catalog: &Catalog| catalog.drop_old_lines(Destination::Archive, 2, 10).await;
+    assert_eq!(rehearsal.each(drop).await, 1);
 
     let (batch, wanted) = opening(ADA, &[10]);
     let batched = only(&wanted).id;

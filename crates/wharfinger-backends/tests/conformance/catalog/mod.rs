@@ -18,6 +18,7 @@ mod finding;
 mod forgetting;
 mod gates;
 mod group_commit;
+mod growth;
 mod guards;
 mod keys;
 mod leasing_jobs;
@@ -290,6 +291,11 @@ cases! {
         the_outbox_goes_on_beside_unreadable_lines
         lists_and_sweeps_go_on_beside_unreadable_rows
         what_can_be_read_again_is_dropped_from_the_list;
+    growth:
+        batches_without_files_go_in_pages
+        counters_of_nothing_go
+        the_history_of_one_file_is_bounded
+        lines_that_nobody_delivers_are_dropped_by_age;
     recovering:
         sound_jobs_are_told_from_others
         who_held_the_job_of_a_recovered_file_has_lost_it

@@ -73,7 +73,8 @@ async fn metrics_carry_the_names_of_the_contract() {
     ground.advance(3_660_000);
     server.settle().await;
     let of_kept = ground.blob_dir().join("uploads").join(tenant).join("u").join(&kept);
-    std::fs::rename(&of_kept, ground.blob_dir().join("uploads/stray")).expect("lost, and an orphan at once");
+    std::fs::rename(&of_kept, of_kept.with_file_name("01977420-dc00-7639-b4cc-0216978d32b7"))
+        .expect("lost, and an orphan at once");
     let scanned = server.scan_orphans().await;
     assert_eq!((scanned.deleted, scanned.missing), (1, 1));
 

@@ -1,8 +1,13 @@
 //! Chunks and search before any stage has made something to find: empty, and strict about what is asked.
 
-use serde_json::{Value, json};
+use std::net::TcpListener;
+use std::time::Duration;
 
-use crate::test_app::{Database, Ground};
+use reqwest::Method;
+use serde_json::{Value, json};
+use wharfinger::uploads::Role;
+
+use crate::test_app::{Client, Database, Ground};
 
 #[tokio::test]
 async fn a_file_has_no_chunks_and_nothing_is_found() {
@@ -39,5 +44,38 @@ async fn a_wrong_question_is_refused_with_its_field_named() {
         assert_eq!(problem["errors"][0]["field"], field, "{body}: {problem}");
         let words = problem["errors"][0]["problem"].as_str().expect("words");
         assert!(!words.contains("usize") && !words.contains("struct"), "{body}: {words}");
+    }
+}
+
+/// A user's searches are few at once, end with their requests, and are in nobody else's way.
+#[tokio::test(flavor = "multi_thread")]
+async fn searches_are_bounded_and_end_with_their_requests() {
+    // An endpoint that takes connections and never answers.
+    let endpoint = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/v1", endpoint.local_addr().expect("bound"));
+    let settings = [("EMBEDDINGS_URL", url.as_str()), ("EMBEDDINGS_MODEL", "m")];
+    let ground = Ground::with_stages(Database::Sqlite, "extract,chunk,embed", &settings);
+    let server = ground.start().await;
+    let search = |client: &Client<'_>| {
+        let request = client.request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));
+        tokio::spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) })
+    };
+    let me = server.me();
+    let (first, second) = (search(&me), search(&me));
+    while server.app.pipeline.searches.under_way() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let third = me.post("/api/v2/search", json!({ "query": "tea" })).await;
+    assert_eq!((third.status.as_u16(), third.code()), (429, "rate_limited"));
+    let other = search(&server.as_user("t", "another", Role::User));
+    while server.app.pipeline.searches.under_way() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    other.abort();
+    // A request that ends ends its search, while nothing has answered yet.
+    first.abort();
+    second.abort();
+    while server.app.pipeline.searches.under_way() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

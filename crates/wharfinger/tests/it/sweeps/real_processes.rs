@@ -47,6 +47,11 @@ fn stray(ground: &Ground) {
     std::fs::write(&path, b"flotsam").expect("an object");
     let file = std::fs::File::options().write(true).open(&path).expect("the object");
     file.set_modified(SystemTime::now() - Duration::from_secs(86_400)).expect("another time");
+    // The store was ours before that.
+    let path = ground.blob_dir().join(".wharfinger/store");
+    let mark = std::fs::read_to_string(&path).expect("a mark");
+    let words: Vec<&str> = mark.split_whitespace().collect();
+    std::fs::write(&path, format!("{} 1\n", words[..3].join(" "))).expect("an older mark");
 }
 
 async fn is_over(server: &TestApp, me: &Client<'_>, batch: &str, kept: u64) -> bool {
