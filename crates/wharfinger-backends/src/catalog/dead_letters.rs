@@ -46,32 +46,49 @@ struct Redrive {
     actor: String,
     plan: Plan,
     tells: Tells,
+    redrives_max: Option<u32>,
     now: UnixMs,
 }
 
-impl Write for Redrive {
-    type Answer = bool;
+/// What became of a dead letter that was to be redriven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redriven {
+    Done,
+    /// Another was faster, or its file is gone.
+    Gone,
+    /// It was redriven as often as may be.
+    TooOften,
+}
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+impl Write for Redrive {
+    type Answer = Redriven;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Redriven>, CatalogError> {
         let files = stage_changes::lock_files(tx, &[self.letter.file]).await?;
         let Some(file) = files.readable.into_values().next().filter(|file| file.status == Status::Failed)
         else {
-            return Ok(Verdict::Rollback(false));
+            return Ok(Verdict::Rollback(Redriven::Gone));
         };
+        let sql = "SELECT redrives FROM jobs WHERE id = $1 AND state = 'dead'";
+        let row = tx.row(sql, args![self.letter.job.to_string()]).await?;
+        let redrives = row.map_or(Ok(0), |row| row.int("redrives"))?;
+        if self.redrives_max.is_some_and(|max| redrives >= i64::from(max)) {
+            return Ok(Verdict::Rollback(Redriven::TooOften));
+        }
         let redriven = tx
             .run(
-                "UPDATE jobs SET state = 'waiting', rank = NULL, attempts = 0, lost_leases = 0, put_off_since = NULL, run_at = $2, updated_at = $2, created_at = $2, \
+                "UPDATE jobs SET state = 'waiting', rank = NULL, redrives = redrives + 1, attempts = 0, lost_leases = 0, put_off_since = NULL, run_at = $2, updated_at = $2, created_at = $2, \
                  dead_reason = NULL, lease_token = lease_token + 1 WHERE id = $1 AND state = 'dead'",
                 args![self.letter.job.to_string(), self.now],
             )
             .await?;
         if redriven == 0 {
-            return Ok(Verdict::Rollback(false));
+            return Ok(Verdict::Rollback(Redriven::Gone));
         }
         let change = processing::redrive(&file, &self.plan, self.now)
             .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
         stage_changes::write(tx, &[change], &self.actor, self.tells).await?;
-        Ok(Verdict::Commit(true))
+        Ok(Verdict::Commit(Redriven::Done))
     }
 }
 
@@ -158,8 +175,20 @@ impl Catalog {
         plan: &Plan,
         now: UnixMs,
     ) -> Result<bool, CatalogError> {
+        Ok(self.redrive_at_most(letter, actor, plan, None, now).await? == Redriven::Done)
+    }
+
+    /// The same, if it was redriven less often than this since a stage last ended well.
+    pub async fn redrive_at_most(
+        &self,
+        letter: DeadLetter,
+        actor: &str,
+        plan: &Plan,
+        redrives_max: Option<u32>,
+        now: UnixMs,
+    ) -> Result<Redriven, CatalogError> {
         let (actor, plan, tells) = (actor.to_owned(), plan.clone(), self.tells);
-        self.write(Redrive { letter, actor, plan, tells, now }).await
+        self.write(Redrive { letter, actor, plan, tells, redrives_max, now }).await
     }
 
     /// The letter goes; the file stays failed.

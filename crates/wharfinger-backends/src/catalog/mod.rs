@@ -65,7 +65,7 @@ pub use cleanups::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
 pub use counters::OUTCOME_SPAN_MS;
-pub use dead_letters::DeadLetter;
+pub use dead_letters::{DeadLetter, Redriven};
 pub use deletion_log::{AbortedUpload, UNFINISHED};
 pub use derived::TextPart;
 pub use error::CatalogError;

@@ -313,7 +313,7 @@ impl Moves {
             let sql = format!(
                 "WITH new (id, queue) AS (VALUES {}) \
                  UPDATE jobs SET queue = new.queue, state = 'waiting', rank = NULL, run_at = $1, updated_at = $1, created_at = $1, \
-                 attempts = 0, lost_leases = 0, put_off_since = NULL, last_error = NULL, lease_owner = NULL, \
+                 attempts = 0, lost_leases = 0, redrives = 0, put_off_since = NULL, last_error = NULL, lease_owner = NULL, \
                  lease_until = NULL, deadline_at = NULL FROM new WHERE jobs.id = new.id",
                 typed_rows(2, &["TEXT", "TEXT"], some.len())
             );

@@ -96,6 +96,7 @@ pub(super) async fn list(
     responses(
         (status = 200, body = RedrivenView, description = "It waits for the stage that stopped it"),
         (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "`redrive_limit`: its owner redrove it three times, and it failed each time"),
     ),
 )]
 pub(super) async fn redrive(

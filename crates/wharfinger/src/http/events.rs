@@ -12,6 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_events::body::BadBody;
 use wharfinger_events::encoding::{Encoding, NotInflated};
+use wharfinger_lifecycle::id::TenantId;
 
 use super::auth::Person;
 use super::problem::Problem;
@@ -62,7 +63,7 @@ pub(super) async fn take(
         None => Encoding::Identity,
         Some(value) => value.to_str().ok().and_then(Encoding::named).ok_or_else(unsupported_encoding)?,
     };
-    let incoming = match tokio::time::timeout(BODY_TIMEOUT, read(ingest, &mut body)).await {
+    let incoming = match tokio::time::timeout(BODY_TIMEOUT, read(ingest, &caller.tenant, &mut body)).await {
         Ok(Ok(incoming)) => incoming,
         Ok(Err(NotRead::Refused(refusal))) => {
             let _ = tokio::time::timeout(LEFTOVER_TIMEOUT, take_leftover(body)).await;
@@ -88,8 +89,8 @@ enum NotRead {
     Broken,
 }
 
-async fn read(ingest: &Arc<Ingest>, body: &mut Body) -> Result<Incoming, NotRead> {
-    let mut incoming = ingest.incoming();
+async fn read(ingest: &Arc<Ingest>, tenant: &TenantId, body: &mut Body) -> Result<Incoming, NotRead> {
+    let mut incoming = ingest.incoming(tenant);
     // Room is taken as it comes: who announces much and sends nothing holds nothing.
     incoming.expect(usize::try_from(body.size_hint().lower()).unwrap_or(0).min(FIRST_BYTES_MAX));
     while let Some(frame) = body.frame().await {

@@ -216,6 +216,7 @@ impl From<VerbError> for Problem {
             VerbError::InWork { until } => {
                 of(StatusCode::CONFLICT, "in_work", "In work").with("leaseUntil", rfc3339(until))
             }
+            VerbError::RedriveLimit(_) => of(StatusCode::CONFLICT, "redrive_limit", "Redrive limit"),
             VerbError::LeaseLost => of(StatusCode::CONFLICT, "lease_lost", "Lease lost"),
             VerbError::Unavailable(why) => {
                 tracing::warn!(error = %why, "a verb could not be carried out");

@@ -51,8 +51,9 @@ impl Ingest {
         self.settings.inflated_bytes_max
     }
 
-    pub fn incoming(&self) -> Incoming {
-        Incoming { bytes: Vec::new(), hold: self.room.hold(), bytes_max: self.bytes_max() }
+    pub fn incoming(&self, tenant: &TenantId) -> Incoming {
+        let hold = self.room.hold_for(tenant.as_str());
+        Incoming { bytes: Vec::new(), hold, bytes_max: self.bytes_max() }
     }
 
     /// Answers how many events there were, when they are where the settings promise them to be.
@@ -84,7 +85,7 @@ impl Ingest {
         mut incoming: Incoming,
     ) -> Result<(Vec<Piece>, Hold), Refusal> {
         if encoding != Encoding::Identity {
-            let mut room = self.room.hold();
+            let mut room = self.room.hold_for(tenant);
             let inflated = inflate(encoding, &incoming.bytes, self.bytes_max(), |more| room.grow(more))
                 .map_err(|error| match error {
                     NotInflated::NoRoom => Refusal::from(NotTaken::NoRoom),
@@ -92,7 +93,7 @@ impl Ingest {
                 })?;
             incoming = Incoming { bytes: inflated, hold: room, ..incoming };
         }
-        let mut hold = self.room.hold();
+        let mut hold = self.room.hold_for(tenant);
         let room = &mut |bytes| hold.grow(bytes);
         let pieces = body::read(&incoming.bytes, &self.envelope(tenant), &self.limits(), room)?;
         hold.shrink_to(pieces.iter().map(|piece| piece.lines.len()).sum());

@@ -1,23 +1,44 @@
 //! How much memory events may take in this process: each body, line and batch holds a part of it.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// A tenant may hold at most so many times what is left free. So one alone gets three quarters, two get three sevenths
+/// each, and there is always something left for one that comes.
+const SHARE_OF_FREE: usize = 3;
 
 #[derive(Clone, Debug)]
-pub struct Room(Arc<AtomicUsize>);
+pub struct Room {
+    free: Arc<AtomicUsize>,
+    tenants: Arc<Mutex<BTreeMap<String, Weak<AtomicUsize>>>>,
+}
 
 impl Room {
     pub fn new(bytes: usize) -> Room {
-        Room(Arc::new(AtomicUsize::new(bytes)))
+        Room { free: Arc::new(AtomicUsize::new(bytes)), tenants: Arc::default() }
     }
 
-    /// Holds nothing yet.
+    /// Holds nothing yet, and nothing of a tenant's share.
     pub fn hold(&self) -> Hold {
-        Hold { room: self.clone(), bytes: 0 }
+        Hold { room: self.clone(), bytes: 0, share: None }
+    }
+
+    /// Holds nothing yet. What it will hold counts against the tenant.
+    pub fn hold_for(&self, tenant: &str) -> Hold {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = tenants.get(tenant).and_then(Weak::upgrade);
+        let share = known.unwrap_or_else(|| {
+            tenants.retain(|_, share| share.strong_count() > 0);
+            let share = Arc::new(AtomicUsize::new(0));
+            tenants.insert(tenant.to_owned(), Arc::downgrade(&share));
+            share
+        });
+        Hold { room: self.clone(), bytes: 0, share: Some(share) }
     }
 
     pub fn free_bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.free.load(Ordering::Relaxed)
     }
 }
 
@@ -26,16 +47,26 @@ impl Room {
 pub struct Hold {
     room: Room,
     bytes: usize,
+    /// What its tenant holds in all.
+    share: Option<Arc<AtomicUsize>>,
 }
 
 impl Hold {
-    /// False: there is no room for more, and nothing has changed.
+    /// False: there is no room for more, or not for this tenant, and nothing has changed.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
-        let taken =
-            self.room.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| free.checked_sub(bytes));
+        let held = self.share.as_ref().map_or(0, |share| share.load(Ordering::Acquire));
+        let is_shared = self.share.is_some();
+        let taken = self.room.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| {
+            let left = free.checked_sub(bytes)?;
+            let is_fair = !is_shared || held.saturating_add(bytes) <= left.saturating_mul(SHARE_OF_FREE);
+            is_fair.then_some(left)
+        });
         if taken.is_ok() {
             self.bytes += bytes;
+            if let Some(share) = &self.share {
+                share.fetch_add(bytes, Ordering::AcqRel);
+            }
         }
         taken.is_ok()
     }
@@ -43,18 +74,29 @@ impl Hold {
     pub fn shrink_to(&mut self, bytes: usize) {
         let freed = self.bytes.saturating_sub(bytes);
         self.bytes -= freed;
-        self.room.0.fetch_add(freed, Ordering::AcqRel);
+        self.room.free.fetch_add(freed, Ordering::AcqRel);
+        if let Some(share) = &self.share {
+            share.fetch_sub(freed, Ordering::AcqRel);
+        }
     }
 
     /// Keeps so many bytes; what is over is another's.
     pub fn split_off(&mut self, keep_bytes: usize) -> Hold {
         let over = self.bytes.saturating_sub(keep_bytes);
         self.bytes -= over;
-        Hold { room: self.room.clone(), bytes: over }
+        Hold { room: self.room.clone(), bytes: over, share: self.share.clone() }
     }
 
+    /// What another holds is this one's, and counts against this one's tenant.
     pub fn absorb(&mut self, mut other: Hold) {
-        self.bytes += std::mem::take(&mut other.bytes);
+        let bytes = std::mem::take(&mut other.bytes);
+        self.bytes += bytes;
+        if let Some(share) = &other.share {
+            share.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        if let Some(share) = &self.share {
+            share.fetch_add(bytes, Ordering::AcqRel);
+        }
     }
 }
 
@@ -67,6 +109,23 @@ impl Drop for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_tenant_leaves_room_for_another() {
+        let room = Room::new(100);
+        let (mut hog, mut again) = (room.hold_for("hog"), room.hold_for("hog"));
+        assert!(hog.grow(40) && again.grow(35) && !again.grow(1), "three quarters in all");
+        let mut other = room.hold_for("other");
+        assert!(other.grow(18) && !other.grow(1), "three quarters of what is left");
+        let mut batch = room.hold();
+        batch.absorb(hog);
+        assert!(!again.grow(5), "it is in a batch now, and there is no less in use");
+        drop(batch);
+        assert!(again.grow(5));
+        drop((again, other));
+        assert_eq!(room.free_bytes(), 100);
+        assert!(room.hold_for("hog").grow(75), "nothing is remembered");
+    }
 
     #[test]
     fn what_is_held_is_given_back() {

@@ -1,13 +1,16 @@
 //! Dead letters: what will not be tried again unless a person says so.
 
-use wharfinger_backends::catalog::{DeadLetter, Scope};
+use wharfinger_backends::catalog::{DeadLetter, Redriven, Scope};
 use wharfinger_lifecycle::id::JobId;
 
 use crate::app::App;
-use crate::uploads::{Caller, VerbError};
+use crate::uploads::{Caller, Role, VerbError};
 
 /// The name of the place in metrics, logs and docs.
 pub const NAME: &str = "file-processing-dlq";
+
+/// How often an owner may redrive a file that fails again each time: every attempt may cost as much as its limits allow.
+const REDRIVES_OF_OWNER_MAX: u32 = 3;
 
 pub async fn list(
     app: &App,
@@ -22,8 +25,13 @@ pub async fn list(
 pub async fn redrive(app: &App, caller: &Caller, job: JobId) -> Result<DeadLetter, VerbError> {
     let letter = app.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
     let now = app.clock.now();
-    if !app.catalog.redrive(letter.clone(), &caller.actor(), &app.plan, now).await? {
-        return Err(VerbError::NotFound);
+    let redrives_max = (caller.role == Role::User).then_some(REDRIVES_OF_OWNER_MAX);
+    let redriven =
+        app.catalog.redrive_at_most(letter.clone(), &caller.actor(), &app.plan, redrives_max, now).await?;
+    match redriven {
+        Redriven::Done => {}
+        Redriven::Gone => return Err(VerbError::NotFound),
+        Redriven::TooOften => return Err(VerbError::RedriveLimit(REDRIVES_OF_OWNER_MAX)),
     }
     tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "a dead letter is redriven");
     app.pipeline.bell.notify_one();

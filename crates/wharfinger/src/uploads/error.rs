@@ -66,6 +66,8 @@ pub enum VerbError {
     TerminalState(Status),
     #[error("a worker is at it, and has time for that until {}", rfc3339(*.until))]
     InWork { until: UnixMs },
+    #[error("the file was redriven {0} times and failed each time; an admin can redrive it")]
+    RedriveLimit(u32),
     #[error("this lease is not the current one")]
     LeaseLost,
     /// The caller has as many of these under way as it may.

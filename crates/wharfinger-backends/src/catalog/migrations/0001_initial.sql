@@ -126,6 +126,8 @@ CREATE TABLE jobs (
     lost_leases   BIGINT NOT NULL DEFAULT 0,
     -- Since when a backend that the stage needs has been away.
     put_off_since BIGINT,
+    -- How often it was redriven since a stage last ended well.
+    redrives      BIGINT NOT NULL DEFAULT 0,
     -- 1 while the output of an outside worker is being stored.
     taking_in     BIGINT NOT NULL DEFAULT 0,
     last_error    TEXT,

@@ -174,6 +174,38 @@ async fn beyond_the_memory_that_is_set_clients_are_asked_to_wait_and_nothing_is_
     wharf.terminate();
 }
 
+/// One tenant begins bodies and does not end them: there is room for another's all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_bodies_of_one_tenant_leave_room_for_another() {
+    let mut wharf = Wharf::new(&[
+        ("INGEST_MAX_INFLATED_BYTES", "1MiB"),
+        ("INGEST_MEMORY_BYTES", "4MiB"),
+        ("INGEST_BATCH_BYTES", "1MiB"),
+    ]);
+    wharf.start();
+    let address = wharf.served.as_ref().expect("a server").address().to_owned();
+    let head = format!(
+        "POST /api/v2/events HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\n\
+         content-length: 1048576\r\n\r\n",
+        wharf.token()
+    );
+    let mut stalled = Vec::new();
+    for _ in 0..6 {
+        let mut stream = std::net::TcpStream::connect(&address).expect("a connection");
+        stream.write_all(head.as_bytes()).expect("sent");
+        // Those that come too late are refused, and the connection ended on them.
+        let _ = stream.write_all(&vec![b' '; 1_000_000]);
+        stalled.push(stream);
+    }
+    wharf.until("ingest_memory_bytes_free", |free| free < 2_500_000.0).await;
+    let event = format!("{{\"id\":7,\"noise\":\"{}\"}}", "x".repeat(150_000));
+    let other = wharf.sender_of("globex").send(event, &[]).await;
+    assert_eq!(other.status(), StatusCode::ACCEPTED);
+    assert_eq!(wharf.ids_once(1).await, [7]);
+    drop(stalled);
+    wharf.terminate();
+}
+
 /// A client that is cut off before the last byte has asked for nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_request_is_none() {

@@ -149,6 +149,11 @@ impl Wharf {
         Sender { http: self.http.clone(), url: self.url().to_owned(), token: self.token() }
     }
 
+    pub fn sender_of(&self, tenant: &str) -> Sender {
+        let token = self.place.token(tenant, "anna", "user");
+        Sender { http: self.http.clone(), url: self.url().to_owned(), token }
+    }
+
     pub async fn metric(&self, name: &str) -> f64 {
         let answer = self.http.get(format!("{}/metrics", self.url())).send().await.expect("metrics");
         let text = answer.text().await.expect("text");

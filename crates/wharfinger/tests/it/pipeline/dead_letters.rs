@@ -44,6 +44,30 @@ async fn a_letter_says_what_happened_to_those_it_concerns(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
+/// Every attempt may cost as much as its limits allow: its owner has a few, an admin as many as it takes.
+async fn an_owner_does_not_redrive_without_end(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = ground.start().await;
+    let (_, job) = failed(&server).await;
+    let worker = server.as_user("ops", "w", Role::Worker);
+    let path = format!("/api/v2/dlq/{job}/redrive");
+    let fails_again = async || {
+        let lease = worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"] })).await.expect(200);
+        let token = &lease["jobs"][0]["leaseToken"];
+        let body = json!({ "leaseToken": token, "error": "beyond its limits", "retryable": false });
+        worker.post(&format!("/api/v2/workers/jobs/{job}/fail"), body).await.expect(200);
+    };
+    for _ in 0..3 {
+        server.me().post(&path, json!({})).await.expect(200);
+        fails_again().await;
+    }
+    let problem = server.me().post(&path, json!({})).await.expect_problem(409, "redrive_limit");
+    assert!(problem["detail"].as_str().expect("a detail").contains("an admin can"), "{problem}");
+    assert_eq!(letters(&server.me()).await.len(), 1, "it stays where it is");
+    server.as_user("t", "boss", Role::Admin).post(&path, json!({})).await.expect(200);
+    oracle::catalog_is_sound(&server).await;
+}
+
 async fn a_letter_is_redriven_and_its_file_finished(database: Database) {
     let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = ground.start().await;
@@ -109,6 +133,7 @@ async fn pages_of_letters_join(database: Database) {
 
 on_each_database! {
     a_letter_says_what_happened_to_those_it_concerns,
+    an_owner_does_not_redrive_without_end,
     a_letter_is_redriven_and_its_file_finished,
     a_discarded_letter_leaves_its_file_failed,
     pages_of_letters_join,
