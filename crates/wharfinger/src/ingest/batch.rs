@@ -1,6 +1,7 @@
 //! The open batch: one thread appends what was accepted, makes it durable for all who wait at once, and closes the batch by
 //! bytes, count or age. Others pack what is closed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -140,19 +141,34 @@ pub(super) fn start(
     let to_pack = Arc::new(Mutex::new(to_pack));
     for _ in 0..packers.max(1) {
         let (to_pack, packed) = (to_pack.clone(), packed.clone());
-        thread::Builder::new().name("pack-events".into()).spawn(move || pack_all(&to_pack, &packed))?;
+        let mut packer = Packer::default();
+        let pack = move |lines: &[u8]| packer.pack(lines);
+        thread::Builder::new().name("pack-events".into()).spawn(move || pack_all(&to_pack, &packed, pack))?;
     }
     let writer = Writer { options, open: None, closed };
     thread::Builder::new().name("write-events".into()).spawn(move || writer.run(&messages))?;
     Ok(inbox)
 }
 
-fn pack_all(to_pack: &Mutex<Receiver<Closed>>, packed: &UnboundedSender<Packed>) {
-    let mut packer = Packer::default();
+/// A batch whose packing panics is packed by a fresh packer; the thread goes on in any case.
+fn pack_all(
+    to_pack: &Mutex<Receiver<Closed>>,
+    packed: &UnboundedSender<Packed>,
+    mut pack: impl FnMut(&[u8]) -> Vec<u8>,
+) {
     loop {
         let next = to_pack.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv();
         let Ok(mut batch) = next else { return };
-        let gz = Bytes::from(packer.pack(&batch.lines));
+        let gz = match catch_unwind(AssertUnwindSafe(|| pack(&batch.lines))) {
+            Ok(gz) => Bytes::from(gz),
+            Err(_) => {
+                tracing::error!(
+                    events = batch.events,
+                    "packing a batch of events panicked, it is packed again"
+                );
+                Bytes::from(Packer::default().pack(&batch.lines))
+            }
+        };
         drop(batch.lines);
         batch.hold.shrink_to(gz.len());
         let Closed { name, events, segment, tickets, hold, under_way, .. } = batch;
@@ -198,8 +214,11 @@ impl Writer {
             };
             match message {
                 Ok(Message::Append(first)) => {
-                    if self.take_group(first, messages) == Next::End {
-                        break;
+                    let taken = catch_unwind(AssertUnwindSafe(|| self.take_group(first, messages)));
+                    match taken {
+                        Ok(Next::GoOn) => {}
+                        Ok(Next::End) => break,
+                        Err(_) => self.go_on_after_panic(),
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -208,6 +227,17 @@ impl Writer {
             if self.open.as_ref().is_some_and(|open| open.since.elapsed() >= self.options.batch_age) {
                 self.close();
             }
+        }
+        self.close();
+    }
+
+    /// Those of the group are not answered for. What was durable before stays in its batch.
+    fn go_on_after_panic(&mut self) {
+        tracing::error!("writing events panicked: those that came together were not accepted");
+        if let Some(open) = &mut self.open {
+            open.lines.truncate(open.durable_bytes);
+            open.events = open.durable_events;
+            open.waiting.clear();
         }
         self.close();
     }
@@ -243,8 +273,79 @@ impl Writer {
         next
     }
 
+    /// More than fits into one batch: all of it is durable before any batch of it is closed, or nothing is kept.
+    fn take_whole(
+        &mut self,
+        pieces: Vec<Piece>,
+        hold: Hold,
+        answer: &Answer,
+        failed: &mut [Option<NotTaken>],
+    ) {
+        self.make_durable(failed);
+        self.close();
+        let mut batches = Vec::with_capacity(pieces.len());
+        if let Err(problem) = self.write_all(pieces, hold, answer, &mut batches) {
+            for segment in batches.into_iter().filter_map(|open: Open| open.segment) {
+                if let Err(error) = std::fs::remove_file(segment.path()) {
+                    tracing::error!(error = %error, "a part of refused events could not be removed from disk");
+                }
+            }
+            if let Some(failed) = failed.last_mut() {
+                *failed = Some(problem);
+            }
+            return;
+        }
+        for open in batches {
+            self.close();
+            self.open = Some(open);
+        }
+        self.close_if_full();
+    }
+
+    /// Each piece becomes a durable batch; the caller removes them where this fails.
+    fn write_all(
+        &mut self,
+        pieces: Vec<Piece>,
+        mut hold: Hold,
+        answer: &Answer,
+        batches: &mut Vec<Open>,
+    ) -> Result<(), NotTaken> {
+        let mut left: usize = pieces.iter().map(|piece| piece.lines.len()).sum();
+        for piece in pieces {
+            let mut open = self.begin()?;
+            open.events = piece.events;
+            left -= piece.lines.len();
+            open.hold.absorb(hold.split_off(left));
+            open.lines = piece.lines;
+            if let Answer::WhenStored(ticket) = answer {
+                open.tickets.push(ticket.clone());
+            }
+            batches.push(open);
+            let Some(open) = batches.last_mut() else { continue };
+            if let Some(segment) = &mut open.segment {
+                segment.append(&open.lines).map_err(|error| not_on_disk(&error))?;
+                sync_or_exit(segment);
+            }
+            open.durable_bytes = open.lines.len();
+            open.durable_events = open.events;
+        }
+        Ok(())
+    }
+
+    fn close_if_full(&mut self) {
+        let is_full = self.open.as_ref().is_some_and(|open| {
+            open.events >= self.options.batch_events || open.lines.len() >= self.options.batch_bytes
+        });
+        if is_full {
+            self.close();
+        }
+    }
+
     fn take(&mut self, pieces: Vec<Piece>, mut hold: Hold, answer: &Answer, failed: &mut [Option<NotTaken>]) {
         let me = failed.len() - 1;
+        if pieces.len() > 1 {
+            return self.take_whole(pieces, hold, answer, failed);
+        }
         let mut left: usize = pieces.iter().map(|piece| piece.lines.len()).sum();
         for piece in pieces {
             let has_room = self.open.as_ref().is_none_or(|open| {
@@ -323,11 +424,7 @@ impl Writer {
             }
             return;
         }
-        if let Err(error) = segment.sync() {
-            // Nobody knows what is on disk now, not even the kernel: what is there is found out at the next start.
-            tracing::error!(error = %error, "events could not be made durable: the process ends");
-            std::process::exit(1);
-        }
+        sync_or_exit(segment);
         open.durable_bytes = open.lines.len();
         open.durable_events = open.events;
     }
@@ -353,6 +450,14 @@ impl Writer {
     }
 }
 
+/// After a failed fsync nobody knows what is on disk, not even the kernel: what is there is found out at the next start.
+fn sync_or_exit(segment: &Segment) {
+    if let Err(error) = segment.sync() {
+        tracing::error!(error = %error, "events could not be made durable: the process ends");
+        std::process::exit(1);
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -363,3 +468,6 @@ fn not_on_disk(error: &std::io::Error) -> NotTaken {
     tracing::error!(error = %error, "events could not be written to disk and were not accepted");
     NotTaken::DiskFails
 }
+
+#[cfg(test)]
+mod tests;
