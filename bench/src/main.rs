@@ -1,7 +1,8 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|idle|list|s3|put|engines|pipeline|stages|search|orphans|reconcile|stuck|abandoned|events|spool|outage|dashboard>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|backlog|idle|list|s3|put|engines|pipeline|stages|search|orphans|reconcile|stuck|abandoned|events|spool|outage|dashboard>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod abandoned;
+mod backlog;
 mod catalog;
 mod dashboard;
 mod engines;
@@ -27,6 +28,7 @@ async fn main() -> std::process::ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("uploads") => uploads::run().await,
         Some("jobs") => jobs::run().await,
+        Some("backlog") => backlog::run().await,
         Some("engines") => engines::run().await,
         Some("idle") => idle::run().await,
         Some("list") => list::run().await,
@@ -45,7 +47,7 @@ async fn main() -> std::process::ExitCode {
         Some("put") => s3::put::run().await,
         _ => {
             eprintln!(
-                "usage: wharfinger-bench uploads | jobs | idle | list | s3 | put | engines | pipeline | stages | search | orphans | reconcile | stuck | abandoned | events | spool | outage | dashboard"
+                "usage: wharfinger-bench uploads | jobs | backlog | idle | list | s3 | put | engines | pipeline | stages | search | orphans | reconcile | stuck | abandoned | events | spool | outage | dashboard"
             );
             return std::process::ExitCode::from(2);
         }

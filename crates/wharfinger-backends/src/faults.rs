@@ -1,6 +1,7 @@
 //! Faults at exact places. Every call that leaves the process passes through [`Faults::around`], which counts
 //! it; a plan says at which call what goes wrong. Without a plan it costs one comparison.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -91,6 +92,8 @@ struct Plan {
     aim: Mutex<Aim>,
     dead: AtomicBool,
     held: AtomicBool,
+    /// Every statement that was sent, by its text.
+    statements: Mutex<BTreeSet<String>>,
 }
 
 #[derive(Debug)]
@@ -189,6 +192,7 @@ impl Faults {
             aim: Mutex::new(Aim { fault, hit: None, write: None }),
             dead: AtomicBool::new(false),
             held: AtomicBool::new(false),
+            statements: Mutex::default(),
         })))
     }
 
@@ -224,6 +228,19 @@ impl Faults {
     /// The type of the last write of the catalog that started.
     pub fn last_write(&self) -> Option<&'static str> {
         self.0.as_ref().and_then(|plan| plan.aim().write)
+    }
+
+    /// Remembers a statement, for those who look at how it is carried out.
+    pub(crate) fn sends(&self, statement: impl FnOnce() -> String) {
+        if let Some(plan) = &self.0 {
+            plan.statements.lock().unwrap_or_else(PoisonError::into_inner).insert(statement());
+        }
+    }
+
+    /// All statements that were sent, each once.
+    pub fn statements(&self) -> Vec<String> {
+        let Some(plan) = &self.0 else { return Vec::new() };
+        plan.statements.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     pub fn calls(&self) -> u64 {

@@ -83,7 +83,7 @@ pub struct App {
     /// Uploads to the local store that are under way here.
     pub landings: Landings,
     /// Objects that are being read for their checksum.
-    pub examinations: Examinations,
+    pub examinations: Arc<Examinations>,
     /// Cancelled when this process is about to stop: it serves on, and asks to be left.
     pub draining: CancellationToken,
     /// Verbs under way: they end even when their client has hung up.
@@ -301,7 +301,7 @@ impl App {
             wake_bell: Notify::new(),
             check_bell: TimedBell::default(),
             landings: Landings::default(),
-            examinations: Examinations::default(),
+            examinations: Arc::default(),
             draining: CancellationToken::new(),
             verbs: TaskTracker::new(),
         };

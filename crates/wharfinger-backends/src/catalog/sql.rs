@@ -191,6 +191,7 @@ impl Tx<'_> {
         args: Vec<Arg>,
         persistent: bool,
     ) -> Result<u64, CatalogError> {
+        self.faults.sends(|| text.text().to_owned());
         let link = &mut self.link;
         self.faults
             .around(call, async move {
@@ -235,6 +236,7 @@ impl Tx<'_> {
         args: Vec<Arg>,
         persistent: bool,
     ) -> Result<Vec<Row>, CatalogError> {
+        self.faults.sends(|| text.text().to_owned());
         let link = &mut self.link;
         self.faults
             .around("query", async move {
@@ -299,6 +301,13 @@ enum Text {
 }
 
 impl Text {
+    fn text(&self) -> &str {
+        match self {
+            Text::Fixed(text) => text,
+            Text::Built(text) => text,
+        }
+    }
+
     /// For SQLite `$7` is a name, to be looked for among all the others; `?7` is a number.
     fn numbered(&self) -> SqlStr {
         match self {

@@ -2,13 +2,13 @@
 //! confirm and a cleaner that race, the row's version lets exactly one win.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
-use wharfinger_backends::blobs::BlobError;
+use wharfinger_backends::blobs::{BlobError, BlobStore};
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
@@ -41,7 +41,7 @@ pub async fn confirm(
             commit(app, later, &caller.actor()).await?;
             continue;
         }
-        let change = examine(app, &read, checksum_sha256.clone(), "confirmed").await?;
+        let change = examine(app, &read, checksum_sha256.clone(), "confirmed", Reading::Awaited).await?;
         let file = change.after.clone();
         if commit(app, change, &caller.actor()).await? {
             let to = app.clock.now();
@@ -72,12 +72,22 @@ fn put_off_cleaner(app: &App, file: &File, given_sha256: Option<&str>) -> Option
     })
 }
 
+/// Who waits for a large object to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// The caller, who asked for it.
+    Awaited,
+    /// Nobody: others would wait behind it. It is asked for again later.
+    InBackground,
+}
+
 /// Looks at the object of a registered file and decides its confirmation.
 pub(super) async fn examine(
     app: &App,
     file: &File,
     given_sha256: Option<String>,
     reason: &str,
+    reading: Reading,
 ) -> Result<Change, VerbError> {
     if let Some(cut) = file.cut() {
         parts::join(app, file, cut).await?;
@@ -100,7 +110,7 @@ pub(super) async fn examine(
     if let (true, Some(expected)) =
         (is_read(app, file, given_sha256.as_deref()), declared.or(given_sha256.clone()))
     {
-        check_bytes(app, file, &pin, &expected).await?;
+        check_bytes(app, file, &pin, &expected, reading).await?;
     }
     app.blobs.make_durable(&file.key).await?;
     file::confirm(file, pin, given_sha256, reason, &app.plan, app.clock.now())
@@ -108,8 +118,18 @@ pub(super) async fn examine(
 }
 
 /// Reads the very object that is about to be pinned.
-async fn check_bytes(app: &App, file: &File, pin: &Pin, expected: &str) -> Result<(), VerbError> {
-    let found = match app.examinations.sha256(app, file, pin).await {
+async fn check_bytes(
+    app: &App,
+    file: &File,
+    pin: &Pin,
+    expected: &str,
+    reading: Reading,
+) -> Result<(), VerbError> {
+    let sum = match reading {
+        Reading::Awaited => app.examinations.sha256(app, file, pin).await,
+        Reading::InBackground => app.examinations.sha256_or_begin(app, file, pin).await,
+    };
+    let found = match sum {
         Err(VerbError::NotFound) => return Err(VerbError::ObjectMissing),
         found => found?,
     };
@@ -148,11 +168,11 @@ impl Default for Examinations {
 
 /// Reads the object to its end. A connection that breaks after a terabyte does not begin again: what is pinned goes
 /// on where it stopped.
-async fn read(app: &App, file: &File, pin: &Pin) -> Result<String, VerbError> {
+async fn read(blobs: &dyn BlobStore, file: &File, pin: &Pin) -> Result<String, VerbError> {
     let mut hasher = Sha256::new();
     let (mut offset, mut attempt) = (0, 1);
     loop {
-        let mut bytes = match app.blobs.get(&file.key, pin, offset, None).await {
+        let mut bytes = match blobs.get(&file.key, pin, offset, None).await {
             Err(BlobError::NotFound) => return Err(VerbError::NotFound),
             bytes => bytes?,
         };
@@ -206,12 +226,50 @@ impl Examinations {
         let _under_way = UnderWay(&self.under_way, file.id);
         let places = if file.size <= SMALL_BYTES_MAX { &self.small_places } else { &self.places };
         let _place = places.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
-        let sum = read(app, file, pin).await?;
+        let sum = read(&*app.blobs, file, pin).await?;
+        self.remember(file, pin, &sum);
+        Ok(sum)
+    }
+
+    /// The same, except that a large object is read in the background: until then the answer is not there.
+    pub(super) async fn sha256_or_begin(
+        self: &Arc<Self>,
+        app: &App,
+        file: &File,
+        pin: &Pin,
+    ) -> Result<String, VerbError> {
+        let is_known = lock(&self.known).iter().any(|(id, of, _)| (*id, of) == (file.id, pin));
+        if is_known || file.size <= SMALL_BYTES_MAX {
+            return self.sha256(app, file, pin).await;
+        }
+        if lock(&self.under_way).insert(file.id) {
+            let (me, blobs, stop) = (self.clone(), app.blobs.clone(), app.draining.clone());
+            let (file, pin) = (file.clone(), pin.clone());
+            app.verbs.spawn(async move {
+                let _under_way = UnderWay(&me.under_way, file.id);
+                let Ok(_place) = me.places.acquire().await else { return };
+                match stop.run_until_cancelled(read(&*blobs, &file, &pin)).await {
+                    Some(Ok(sum)) => me.remember(&file, &pin, &sum),
+                    Some(Err(error)) => {
+                        tracing::warn!(fileId = %file.id, error = ?error, "cannot read an object for its checksum");
+                    }
+                    None => {}
+                }
+            });
+        }
+        Err(VerbError::Unavailable("a large object is being read for its checksum".into()))
+    }
+
+    fn remember(&self, file: &File, pin: &Pin, sum: &str) {
         let mut known = lock(&self.known);
-        known.push_back((file.id, pin.clone(), sum.clone()));
+        known.push_back((file.id, pin.clone(), sum.to_owned()));
         if known.len() > KNOWN_MAX {
             known.pop_front();
         }
-        Ok(sum)
+    }
+
+    /// How many objects are being read.
+    pub fn under_way(&self) -> usize {
+        lock(&self.under_way).len()
     }
 }

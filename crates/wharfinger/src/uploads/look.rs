@@ -12,6 +12,7 @@ use wharfinger_lifecycle::file::{self, Change, File, Look};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 
+use super::confirm::Reading;
 use super::{STALE_TRIES_MAX, VerbError, commit_in, confirm, follow_up};
 use crate::app::App;
 use crate::config::WindowPolicy;
@@ -31,6 +32,7 @@ pub enum Looked {
 
 /// How long a look waits that could not find out.
 const DEFER_MS: i64 = 60_000;
+const RESCUED: &str = "rescued: its client did not come back";
 /// How long an upload waits while the store and the catalog do not agree.
 const DEFER_UNSURE_MS: i64 = 600_000;
 /// How long a tombstone waits whose bytes are not gone yet.
@@ -211,7 +213,7 @@ async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Chang
     };
     // Whoever cancels a batch wants none of what is not confirmed.
     if app.settings.window_policy == WindowPolicy::Rescue && batch != Some(BatchStatus::Cancelled) {
-        match confirm::examine(app, read, None, "rescued: its client did not come back").await {
+        match confirm::examine(app, read, None, RESCUED, Reading::InBackground).await {
             Ok(change) => return Ok((change, Looked::Rescued)),
             Err(VerbError::Unavailable(why)) => {
                 tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",

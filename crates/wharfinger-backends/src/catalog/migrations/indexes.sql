@@ -47,6 +47,7 @@ CREATE INDEX upload_batches_open ON upload_batches (tenant_id, user_id) WHERE st
 CREATE INDEX pending_cleanups_scheduled ON pending_cleanups (storage_type, next_attempt_at, id) WHERE rank IS NULL;
 CREATE INDEX pending_cleanups_ranked ON pending_cleanups (storage_type, rank, id) WHERE rank IS NOT NULL;
 CREATE INDEX pending_cleanups_of_tenant ON pending_cleanups (tenant_id, storage_type, next_attempt_at, id);
+CREATE INDEX pending_cleanups_failed ON pending_cleanups (next_attempt_at) WHERE last_error IS NOT NULL;
 CREATE INDEX pending_cleanups_by_tenant ON pending_cleanups (tenant_id, id);
 CREATE INDEX pending_cleanups_by_document ON pending_cleanups (document_id);
 CREATE INDEX pending_cleanups_by_path ON pending_cleanups (file_path);

@@ -19,6 +19,7 @@ use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::batches::opening;
+use super::plans;
 use super::rehearsal::{Rehearsal, short};
 use super::sample::{
     CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, WORK, claim, committed, confirm, confirmed,
@@ -65,6 +66,8 @@ pub(super) async fn no_write_is_made_in_part(site: &Site) {
     sweeps(&mut rehearsal).await;
     orphan_scans(&mut rehearsal).await;
     forgetting(&mut rehearsal).await;
+    let slow = plans::slow(site, rehearsal.statements()).await;
+    assert!(slow.is_empty(), "{}", slow.join("\n\n"));
     let mut written = rehearsal.written;
     // It needs an empty database, and so a test of its own.
     // On SQLite it is part of the claim.

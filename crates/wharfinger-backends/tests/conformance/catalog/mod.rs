@@ -30,6 +30,7 @@ mod orphans;
 mod outage;
 mod outbox;
 mod outbox_in_order;
+mod plans;
 mod quotas;
 mod recovering;
 mod registering;
@@ -291,6 +292,8 @@ cases! {
         the_outbox_goes_on_beside_unreadable_lines
         lists_and_sweeps_go_on_beside_unreadable_rows
         what_can_be_read_again_is_dropped_from_the_list;
+    plans:
+        no_read_looks_through_a_large_table;
     growth:
         batches_without_files_go_in_pages
         counters_of_nothing_go

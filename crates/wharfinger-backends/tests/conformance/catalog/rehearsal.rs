@@ -23,6 +23,11 @@ impl<'s> Rehearsal<'s> {
         Rehearsal { site, catalog, faults, written: BTreeSet::new() }
     }
 
+    /// All that was sent.
+    pub(super) fn statements(&self) -> Vec<String> {
+        self.faults.statements()
+    }
+
     /// Fails the write at its first call, then at its second, and so on, until it succeeds.
     pub(super) async fn each<T>(&mut self, act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>) -> T {
         let before = self.site.dump().await;

@@ -6,7 +6,7 @@ use std::future::Future;
 use harness::postgres::Postgres;
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, Connection as _};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinSet;
@@ -194,6 +194,48 @@ impl Site {
         texts_at(&self.url, query).await
     }
 
+    /// How each statement would be carried out if every table had a million rows. SQLite is told so by its statistics;
+    /// PostgreSQL is kept from reading whole tables wherever an index leads to the same.
+    pub(super) async fn plans_of_a_million(&self, statements: Vec<String>) -> Vec<(String, Vec<String>)> {
+        let mut raw = Raw::connect(&self.url).await;
+        match &mut raw {
+            Raw::Sqlite(_) => {
+                raw.run("ANALYZE").await.expect("statistics");
+                raw.run("DELETE FROM sqlite_stat1").await.expect("none");
+                let rows = "INSERT INTO sqlite_stat1 (tbl, idx, stat) SELECT name, NULL, '1000000' FROM sqlite_master \
+                    WHERE type = 'table' AND name NOT LIKE 'sqlite%'";
+                raw.run(rows).await.expect("a million rows");
+                raw.run("ANALYZE sqlite_schema").await.expect("read again");
+            }
+            Raw::Postgres(_) => {
+                raw.run("SET search_path = wharfinger").await.expect("our schema");
+                raw.run("SET enable_seqscan = off").await.expect("set");
+                raw.run("SET plan_cache_mode = force_generic_plan").await.expect("set");
+            }
+        }
+        let mut plans = Vec::new();
+        for statement in statements {
+            let explain = match &raw {
+                Raw::Sqlite(_) => format!("EXPLAIN QUERY PLAN {}", statement.replace('$', "?")),
+                Raw::Postgres(_) => {
+                    // Without bound values the types of a few cannot be told; SQLite shows those.
+                    if raw.run(&format!("PREPARE planned AS {statement}")).await.is_err() {
+                        continue;
+                    }
+                    match parameters(&statement) {
+                        0 => "EXPLAIN EXECUTE planned".to_owned(),
+                        n => format!("EXPLAIN EXECUTE planned ({})", vec!["NULL"; n].join(", ")),
+                    }
+                }
+            };
+            plans.push((statement, raw.plan(&explain).await));
+            if matches!(raw, Raw::Postgres(_)) {
+                raw.run("DEALLOCATE planned").await.expect("forgotten");
+            }
+        }
+        plans
+    }
+
     pub(super) async fn dump(&self) -> Dump {
         let mut dumping = self.dumping.lock().await;
         let raw = match dumping.take() {
@@ -219,6 +261,15 @@ impl Site {
 
 pub(super) async fn dump_at(url: &CatalogUrl) -> Dump {
     Raw::connect(url).await.dump().await
+}
+
+/// The highest `$n` of a statement.
+fn parameters(statement: &str) -> usize {
+    let numbers = statement.split('$').skip(1).filter_map(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    });
+    numbers.max().unwrap_or(0)
 }
 
 pub(super) async fn sql_at(url: &CatalogUrl, statement: &str) {
@@ -291,6 +342,20 @@ impl Raw {
             (table.to_owned(), row.to_owned())
         };
         self.texts(query).await.into_iter().map(split).collect()
+    }
+
+    /// The lines of a plan.
+    async fn plan(&mut self, explain: &str) -> Vec<String> {
+        match self {
+            Raw::Sqlite(connection) => {
+                let rows = sqlx::raw_sql(AssertSqlSafe(explain.to_owned())).fetch_all(connection).await;
+                rows.expect(explain).iter().map(|row| row.get::<String, _>("detail")).collect()
+            }
+            Raw::Postgres(connection) => {
+                let rows = sqlx::raw_sql(AssertSqlSafe(explain.to_owned())).fetch_all(connection).await;
+                rows.expect(explain).iter().map(|row| row.get::<String, _>(0)).collect()
+            }
+        }
     }
 
     /// One statement reads all tables.

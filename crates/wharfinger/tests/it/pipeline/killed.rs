@@ -115,6 +115,7 @@ async fn a_file_outlives_all_workers() {
     let environment: Vec<(&str, &str)> = ground.environment().collect();
     let sweeper = place.serve_as("sweeper", &environment);
     assert!(seen(&me, &file, "queued").await, "the sweeper begins it anew");
+    a_minute_goes_by(&ground).await;
     assert_eq!(me.file(&file).await["retryCount"], 1);
     oracle::no_file_is_stuck(&server).await;
     let heir = worker(&place, &ground, &[("INSTANCE_ID", "heir")]);

@@ -1,11 +1,14 @@
 //! What nobody confirms in its window is reclaimed: bytes, charge and all, once, and its owner is told.
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{GRACE_MS, WINDOW_MS, id, object_of, plant};
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, on_each_database};
+use wharfinger::sweeps::{Turn, upload_window};
 use wharfinger::worker::Supervisor;
+use wharfinger_lifecycle::checksum::to_hex;
 
 /// What they were told they have lost.
 async fn told(me: &Client<'_>) -> Vec<Value> {
@@ -244,6 +247,35 @@ async fn reclaims_by_itself(ground: &Ground, lose_the_check: bool) {
 }
 
 /// The store is away when the window ends: unknown is not absent, so the upload waits for it.
+/// Reading a large object for its checksum takes longer than anybody behind it would wait: it is read beside the sweep, and
+/// the file rescued when the sum is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_rescue_holds_up_nobody() {
+    const LARGE: usize = 70 << 20;
+    let settings = [("UPLOAD_WINDOW_POLICY", "rescue"), ("MULTIPART_THRESHOLD_BYTES", "5MiB")];
+    let ground = Ground::on_s3(Database::Sqlite, &settings);
+    let server = ground.start().await;
+    let bytes = vec![7; LARGE];
+    let sum = to_hex(&Sha256::digest(&bytes));
+    let request = json!({ "fileName": "large", "size": LARGE, "checksumSha256": sum });
+    let large = server.me().post("/api/v2/files/init", request).await.expect(201);
+    assert!(large["multipart"].is_object(), "a whole upload would be checked by the store");
+    server.put_bytes(&large, &bytes).await;
+    let small = server.me().init("small", 5).await.expect(201);
+    server.put_bytes(&small, b"bytes").await.expect(200);
+    let status = async |grant: &Value| server.me().file(&id(grant)).await["status"].clone();
+    ground.advance(2 * 3_600_000);
+    upload_window::run(&server.app, &Turn::by_hand(&server.app)).await.expect("a sweep");
+    assert_eq!(status(&small).await, "ready");
+    assert_eq!(status(&large).await, "registered", "its sum is not known yet");
+    while server.app.examinations.under_way() > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    ground.advance(61_000);
+    upload_window::run(&server.app, &Turn::by_hand(&server.app)).await.expect("a sweep");
+    assert_eq!(status(&large).await, "ready");
+}
+
 async fn a_rescue_waits_for_a_store_that_is_away(database: Database) {
     let ground = Ground::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
     let server = ground.start().await;
