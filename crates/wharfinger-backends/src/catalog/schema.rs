@@ -92,6 +92,7 @@ impl Write for ApplyStep {
             for index in indexes() {
                 tx.run_built(index.create(), args![]).await?;
             }
+            vacuum_queues_often(tx).await?;
             tx.run(
                 "INSERT INTO catalog_facts (name, value) VALUES ('catalog_id', $1)",
                 args![self.catalog_id.as_str()],
@@ -100,6 +101,23 @@ impl Write for ApplyStep {
         }
         Ok(Verdict::Commit(true))
     }
+}
+
+/// Rows of these tables come and go: a claim has to step over each dead one until it is vacuumed.
+const QUEUES: [&str; 4] = ["jobs", "pending_cleanups", "outbox", "queue_tenants"];
+
+async fn vacuum_queues_often(tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+    if tx.dialect() == Dialect::Sqlite {
+        return Ok(());
+    }
+    for table in QUEUES {
+        let sql = format!(
+            "ALTER TABLE {table} SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, \
+             autovacuum_vacuum_cost_delay = 0)"
+        );
+        tx.run_built(sql, args![]).await?;
+    }
+    Ok(())
 }
 
 /// Creates the indexes that are missing from an SQLite catalog.
