@@ -320,6 +320,7 @@ cases! {
         one_upload_fills_an_object
         what_is_not_waited_for_gets_no_upload
         bytes_that_came_too_late_are_under_orders
+        late_bytes_have_a_cleanup_whatever_ends_at_that_moment
         facts_are_set_and_counted;
     orphans:
         rows_say_what_must_be_there

@@ -1,8 +1,9 @@
 //! Objects: which upload in parts fills one, and orders for bytes that came to be too late.
 
+use wharfinger_backends::catalog::CleanupOutcome;
 use wharfinger_lifecycle::file::{Cleanup, EndReason, too_late};
 
-use super::sample::{NOW, POLICY, REFUSING, SECOND, committed, confirm, deleted, registered};
+use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirm, deleted, registered};
 use super::site::Site;
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -71,4 +72,26 @@ pub(super) async fn facts_are_set_and_counted(site: &Site) {
     site.catalog.set_fact("a", "41").await.expect("set");
     assert_eq!(site.catalog.raise_fact("a").await.expect("raised"), 42);
     assert_eq!(site.catalog.fact("a").await.expect("read").as_deref(), Some("42"));
+}
+
+/// Bytes came late, at the very moment at which the cleanup of the earlier ones ends: the late ones have a cleanup in any
+/// case.
+pub(super) async fn late_bytes_have_a_cleanup_whatever_ends_at_that_moment(site: &Site) {
+    let another = site.another().await;
+    for _ in 0..40 {
+        let file = deleted(&site.catalog, ("harbour", "ada"), 10, &REFUSING).await;
+        let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
+        let claimed = site.catalog.claim_cleanups(NOW + SECOND, 10, SECOND).await.expect("claimed");
+        assert_eq!(claimed.len(), 1);
+        let gone = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
+        let settle = site.catalog.settle_cleanups(gone, NOW + HOUR);
+        let (settled, again) = tokio::join!(settle, another.clean_again(file, cleanup, NOW + SECOND));
+        settled.expect("settled");
+        again.expect("answered");
+        assert_eq!(site.catalog.due_cleanups(NOW + HOUR).await.expect("counted"), 1);
+        let left = site.catalog.claim_cleanups(NOW + HOUR, 10, SECOND).await.expect("claimed");
+        let gone = left.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
+        site.catalog.settle_cleanups(gone, NOW + 2 * HOUR).await.expect("settled");
+        assert_eq!(site.sql("DELETE FROM pending_cleanups").await, 0);
+    }
 }
