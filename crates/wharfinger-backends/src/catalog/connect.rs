@@ -84,7 +84,7 @@ pub(super) async fn open(
     Ok(Pools { work: pool(connections_max.max(2)), health: pool(1) })
 }
 
-/// Connections for work, and one for whoever asks how the database is: it does not wait behind the work.
+/// Connections for work, and one for health checks, which do not wait behind the work.
 pub(super) struct Pools {
     pub(super) work: PgPool,
     pub(super) health: PgPool,

@@ -142,7 +142,9 @@ impl Write for ForgetTenants {
             .run(
                 "DELETE FROM queue_tenants WHERE (queue, tenant_id) IN (SELECT t.queue, t.tenant_id \
                  FROM queue_tenants t JOIN queue_tenants v ON v.queue = t.queue AND v.tenant_id = $1 \
-                 WHERE t.tenant_id <> $1 AND t.last_rank < v.last_rank LIMIT $2)",
+                 WHERE t.tenant_id <> $1 AND t.last_rank < v.last_rank LIMIT $2) \
+                 AND last_rank < (SELECT v.last_rank FROM queue_tenants v WHERE v.queue = queue_tenants.queue \
+                 AND v.tenant_id = $1)",
                 args![VIRTUAL_TIME, self.limit as i64],
             )
             .await?;

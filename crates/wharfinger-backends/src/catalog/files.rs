@@ -11,7 +11,7 @@ use super::jobs::{self, NewJob};
 use super::notices::{self, NewNotice};
 use super::sql::{Tx, args};
 use super::writer::{Verdict, Write};
-use super::{Catalog, Tells, archive, batches, cleanups, counters, derived, fresh_id, quotas};
+use super::{Catalog, Tells, archive, batches, cleanups, counters, derived, fresh_id, quotas, retention};
 
 /// A decided change with the name of who made it.
 pub(super) struct Commit {
@@ -188,7 +188,8 @@ async fn remember_steps(tx: &mut Tx<'_>, change: &Change, actor: &str) -> Result
         rows.join(", ")
     );
     tx.run_built(sql, args).await?;
-    Ok(())
+    let reached = (change.after.id, change.before.version, change.after.version);
+    retention::cut_histories(tx, std::iter::once(reached)).await
 }
 
 /// Sizes are bounded far below `i64::MAX` before they get here.

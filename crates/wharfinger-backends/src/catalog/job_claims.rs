@@ -115,6 +115,19 @@ async fn readable(tx: &mut Tx<'_>, rows: &[Row], now: UnixMs) -> Result<Vec<Leas
     Ok(jobs)
 }
 
+/// Whether a job could be claimed: one that waits has no lease yet.
+pub(super) fn is_readable(row: &Row) -> Result<(), CatalogError> {
+    row.parsed::<JobId>("id")?;
+    maybe_file(row)?;
+    for text in ["queue", "tenant_id"] {
+        row.text(text)?;
+    }
+    for number in ["lease_token", "attempts", "max_attempts"] {
+        row.int(number)?;
+    }
+    row.maybe_text("payload").map(drop)
+}
+
 pub(super) fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
     Ok(LeasedJob {
         id: row.parsed("id")?,

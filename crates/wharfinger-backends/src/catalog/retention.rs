@@ -1,5 +1,5 @@
 //! What would grow for ever: batches without files, counters that are zero, the history of a file that is retried without
-//! end, and outbox lines that nobody delivers. Each is bounded, in steps of a bounded size.
+//! end, and outbox lines that are never delivered. Each is bounded, in steps of a bounded size.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{BatchId, FileId};
@@ -145,7 +145,7 @@ impl Catalog {
         self.write(ForgetCounters { limit }).await
     }
 
-    /// Drops lines that nobody has delivered since a time; answers how many.
+    /// Drops lines that were not delivered since a time; answers how many.
     pub async fn drop_old_lines(
         &self,
         destination: Destination,

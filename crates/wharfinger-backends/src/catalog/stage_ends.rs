@@ -44,8 +44,8 @@ pub enum Ending {
         why: String,
         at: UnixMs,
     },
-    /// The file's own object could not be read: it waits as long as it has waited so far, within bounds, and nobody waits
-    /// with it. No attempt is spent, unless it has lasted for too long.
+    /// The file's own object could not be read: it waits as long as it has waited so far, within bounds. Other files
+    /// do not wait. No attempt is spent, unless it has lasted for too long.
     Refused {
         why: String,
         jitter_ms: i64,

@@ -156,7 +156,7 @@ type Decoder = fn(&Row) -> Result<(), CatalogError>;
 fn decoders() -> [(Table, &'static str, Decoder); 7] {
     [
         (Table::Files, "id", |row| super::file_rows::decode(row).map(drop)),
-        (Table::Jobs, "id", |row| super::job_claims::leased(row).map(drop)),
+        (Table::Jobs, "id", super::job_claims::is_readable),
         (Table::Outbox, "id", |row| super::outbox::decode_any(row).map(drop)),
         (Table::Cleanups, "id", |row| super::cleanups::decode_claim(row).map(drop)),
         (Table::Batches, "id", |row| super::batches::decode(row).map(drop)),

@@ -450,7 +450,7 @@ impl Writer {
     }
 }
 
-/// After a failed fsync nobody knows what is on disk, not even the kernel: what is there is found out at the next start.
+/// After a failed fsync it is unknown what is on disk: the next start finds out.
 fn sync_or_exit(segment: &Segment) {
     if let Err(error) = segment.sync() {
         tracing::error!(error = %error, "events could not be made durable: the process ends");

@@ -1,5 +1,5 @@
 //! What a worker takes up next: due files of its stages in fair order, those that lost a worker apart from the others, and
-//! one more place in each stage for tenants that hold none. Leases that reached nobody are given back.
+//! one more place in each stage for tenants that hold none. Leases that reached no worker are given back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ use super::own_stages;
 use super::run::{by, run_one, worker_name};
 use crate::app::App;
 
-/// What is due and was not to be had has to wait for somebody.
+/// Due jobs that cannot be claimed now are tried again after this.
 const BUSY_PAUSE_MS: i64 = 100;
 /// How long a file runs alone, and how long others are waited for before that.
 const ALONE_MS: i64 = 60_000;
@@ -34,9 +34,9 @@ pub(super) struct UnderWay {
     pub(super) tasks: Tasks,
     /// Whose file each works on, and whether it is in a place that is kept for other tenants.
     of: BTreeMap<task::Id, (Stage, TenantId, bool)>,
-    /// The one that runs alone, and until when nothing is begun beside it.
+    /// The one that runs alone, and until when nothing starts beside it.
     alone: Option<(task::Id, UnixMs)>,
-    /// Since when nothing is begun, so that one can run alone.
+    /// Since when nothing starts, so that one can run alone.
     draining_since: Option<UnixMs>,
     /// When the next may run alone.
     alone_at: UnixMs,
@@ -69,6 +69,11 @@ impl UnderWay {
 /// Due jobs get their place in the fair order soon, also those of stages that outside workers work on: a backlog that is
 /// not ranked yet would be in the way of a tenant that comes later.
 pub(super) async fn rank_backlog(app: &App) -> Result<(), CatalogError> {
+    let queues: Vec<&str> = app.plan.stages.iter().map(|stage| stage.queue()).collect();
+    // Nothing is written while nothing is due.
+    if app.catalog.next_job_at(&queues).await?.is_none_or(|at| at > app.clock.now()) {
+        return Ok(());
+    }
     for stage in &app.plan.stages {
         for _ in 0..RANK_ROUNDS_MAX {
             if app.catalog.rank_due(*stage, app.clock.now()).await? < RANK_ROUND_JOBS {
@@ -118,17 +123,17 @@ pub(super) async fn begin_due(
             return Ok(next_at.max(now + BUSY_PAUSE_MS));
         }
         let is_full = under_way.len() >= app.settings.pipeline.concurrency;
-        let begun = match is_full {
+        let has_started = match is_full {
             true => false,
             false => begin(app, under_way, &stages, stop).await?,
         };
-        if !begun && !begin_spare(app, under_way, &stages, stop).await? {
+        if !has_started && !begin_spare(app, under_way, &stages, stop).await? {
             return Ok(if is_full { i64::MAX } else { next_at.max(now + BUSY_PAUSE_MS) });
         }
     }
 }
 
-/// Nothing is begun until what is under way has ended, but not for long; none: it is time.
+/// Nothing starts until what is under way has ended, but not for long; none: it is time.
 fn drained_at(under_way: &mut UnderWay, now: UnixMs) -> Option<UnixMs> {
     let since = *under_way.draining_since.get_or_insert(now);
     let patience_ends = since.saturating_add(ALONE_MS);
@@ -272,7 +277,7 @@ pub(super) async fn claim(
     Ok(held)
 }
 
-/// Claims, and remembers a claim whose answer was lost: nobody has what it leased.
+/// Claims, and remembers a claim whose answer was lost: no worker has what it leased.
 pub(super) async fn claim_stage(app: &App, claim: StageClaim) -> Result<Vec<StageJob>, CatalogError> {
     app.catalog.claim_stage(claim).await.map_err(|failed| {
         if let Some(claim_id) = failed.unreceived {
@@ -292,13 +297,27 @@ pub(super) async fn release_unreceived(app: &App) -> Result<(), CatalogError> {
     let unreturned = || app.pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let Some(end) = unreturned().last().cloned() else { break };
-        app.catalog.end_stages(vec![end.clone()], by(app, "recovery")).await?;
+        match app.catalog.end_stages(vec![end.clone()], by(app, "recovery")).await {
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) => {
+                tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "cannot give back a lease");
+            }
+            Ok(_) => {}
+        }
         unreturned().retain(|other| (other.job, other.token) != (end.job, end.token));
     }
     let lost = || app.pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let Some(claim_id) = lost().last().cloned() else { return Ok(()) };
-        let given = app.catalog.release_claim(&claim_id, "recovery", &app.plan, app.clock.now()).await?;
+        // One that cannot be given back must not stop all others: its leases run out.
+        let given = match app.catalog.release_claim(&claim_id, "recovery", &app.plan, app.clock.now()).await {
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) => {
+                tracing::error!(job = "pipeline", error = %error, "cannot give back the leases of a claim");
+                0
+            }
+            Ok(given) => given,
+        };
         lost().retain(|other| *other != claim_id);
         tracing::warn!(
             job = "pipeline",

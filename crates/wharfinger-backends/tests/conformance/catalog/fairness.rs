@@ -103,7 +103,7 @@ pub(super) async fn tenants_with_nothing_waiting_are_forgotten(site: &Site) {
     let ends = held.iter().map(|held| end(held, Ending::Done(Output::default()))).collect();
     let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
     site.catalog.end_stages(ends, by).await.expect("ended");
-    // The last one to have been claimed may still be ahead of nobody.
+    // A tenant stays in the list until the virtual time has passed it.
     queue(site, "c", 1).await;
     queue(site, "c", 4).await;
     claimed(&site.catalog, 10).await;

@@ -10,7 +10,7 @@ use super::site::{Site, open, sql_at, texts_at};
 async fn refusal(url: &CatalogUrl) -> String {
     let catalog = open(url, Faults::none()).await;
     let error = catalog.migrate(NOW).await.expect_err("a database that is not ours");
-    let step = catalog.schema_step().await.expect_err("doctor is told the same");
+    let step = catalog.schema_step().await.expect_err("doctor gets the same answer");
     assert_eq!(step.to_string(), error.to_string());
     catalog.close().await;
     match error {
@@ -109,7 +109,7 @@ pub(super) async fn a_table_in_use_is_waited_for(site: &Site) {
     site.sql("DROP INDEX jobs_dead").await;
     let CatalogUrl::Postgres(url) = &site.url else { panic!("PostgreSQL") };
     let mut holder = <sqlx::PgConnection as sqlx::Connection>::connect(url).await.expect("a connection");
-    sqlx::query("BEGIN").execute(&mut holder).await.expect("begun");
+    sqlx::query("BEGIN").execute(&mut holder).await.expect("started");
     sqlx::query("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE").execute(&mut holder).await.expect("locked");
     let migrating = site.another().await;
     let migration = tokio::spawn(async move { migrating.migrate(NOW).await });

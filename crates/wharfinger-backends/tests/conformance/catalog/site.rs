@@ -194,7 +194,7 @@ impl Site {
         texts_at(&self.url, query).await
     }
 
-    /// How each statement would be carried out if every table had a million rows. SQLite is told so by its statistics;
+    /// How each statement would be carried out if every table had a million rows. SQLite believes its statistics;
     /// PostgreSQL is kept from reading whole tables wherever an index leads to the same.
     pub(super) async fn plans_of_a_million(&self, statements: Vec<String>) -> Vec<(String, Vec<String>)> {
         let mut raw = Raw::connect(&self.url).await;

@@ -143,6 +143,9 @@ pub(super) async fn what_can_be_read_again_is_dropped_from_the_list(site: &Site)
     site.catalog.files(&Scope::All, None, 10).await.expect("read");
     assert_eq!(site.catalog.count_unreadable().await.expect("read"), [("files".to_owned(), 2)].into());
     site.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", one.id)).await;
+    // A job that waits, and could not be read.
+    site.sql("INSERT INTO unreadable_rows (table_name, row_id, error) SELECT 'jobs', id, 'x' FROM jobs")
+        .await;
     assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 1);
     assert_eq!(listed(site).await, [("files".to_owned(), other.id.to_string())]);
     let gone = format!("UPDATE files SET id = 'elsewhere' WHERE id = '{}'", other.id);
