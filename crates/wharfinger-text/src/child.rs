@@ -2,17 +2,22 @@
 //! format's code cannot be stopped from (endless loops, endless memory, a stack that ends) ends there.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use rlimit::Resource;
+use serde::{Deserialize, Serialize};
 
 use crate::extract::{ExtractError, ExtractLimits, Extracted, extract};
+use crate::sandbox::{self, Sandbox};
 
 /// What the program calls this, for nobody but itself.
 pub const SUBCOMMAND: &str = "extract-text";
+
+/// A path, a name and a few numbers.
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
 
 /// Numbers of signals, which are the same on every Linux that we run on.
 const SIGABRT: i32 = 6;
@@ -22,25 +27,57 @@ const SIGXFSZ: i32 = 25;
 /// Signals that come from outside, and say nothing of the file: hang-up, interrupt, quit, kill, terminate.
 const SIGNALS_OF_OTHERS: [i32; 5] = [1, 2, 3, 9, 15];
 
-/// The body of the subcommand: text to standard output, one line of JSON to standard error.
-pub fn main(input: &Path, file_name: &str, limits: &ExtractLimits) -> ExitCode {
-    let outcome = extract_within(input, file_name, limits);
+/// What the child is to do: a line of JSON on its standard input, where no list of processes shows it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub input: PathBuf,
+    pub file_name: String,
+    pub limits: ExtractLimits,
+}
+
+impl Request {
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a path that we made is UTF-8")
+    }
+}
+
+/// The body of the subcommand: text to standard output, lines of JSON to standard error.
+pub fn main() -> ExitCode {
+    let mut request = Vec::new();
+    let read = io::stdin().take(REQUEST_BYTES_MAX).read_to_end(&mut request);
+    let request: Request = match read.map(|_| serde_json::from_slice(&request)) {
+        Ok(Ok(request)) => request,
+        Ok(Err(_)) | Err(_) => {
+            _ = writeln!(io::stderr(), "expected a request as JSON on standard input");
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = extract_within(&request);
     let report = serde_json::to_string(&outcome).expect("strings and numbers are always JSON");
     // Where nobody reads it, the code has to do.
     _ = writeln!(io::stderr(), "{report}");
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn extract_within(input: &Path, file_name: &str, limits: &ExtractLimits) -> Result<Extracted, ExtractError> {
+fn extract_within(request: &Request) -> Result<Extracted, ExtractError> {
+    let Request { input, file_name, limits } = request;
     let mut file = File::open(input).map_err(|error| ExtractError::Unavailable(error.to_string()))?;
-    limit_self(limits).map_err(|error| ExtractError::Unavailable(format!("setting limits: {error}")))?;
+    // After the limits nothing can be opened, which Landlock needs; after seccomp no limit can be set.
+    let unlimited = |error: io::Error| ExtractError::Unavailable(format!("setting limits: {error}"));
+    let memory = memory_in_use().map_err(unlimited)?;
+    let sandbox = sandbox::restrict_self(|| limit_self(limits, memory)).map_err(unlimited)?;
+    _ = writeln!(io::stderr(), "{}", serde_json::to_string(&sandbox).unwrap_or_default());
     extract(&mut file, file_name, limits, &mut io::stdout().lock())
 }
 
-fn limit_self(limits: &ExtractLimits) -> io::Result<()> {
-    // What the program takes just by being there is not the file's doing.
-    let memory = memory_in_use()?.saturating_add(limits.memory_bytes_max);
-    set(Resource::AS, memory)?;
+/// What the kernel enforced, as the child reported it.
+pub fn sandbox(stderr: &[u8]) -> Option<Sandbox> {
+    String::from_utf8_lossy(stderr).lines().find_map(|line| serde_json::from_str(line).ok())
+}
+
+/// What the program takes just by being there is not the file's doing.
+fn limit_self(limits: &ExtractLimits, memory_in_use: u64) -> io::Result<()> {
+    set(Resource::AS, memory_in_use.saturating_add(limits.memory_bytes_max))?;
     // The soft limit is a signal that names itself; the hard one, a second later, is for whoever ignores it.
     let seconds = limits.time_ms_max.div_ceil(1000).max(1);
     let hard = Resource::CPU.get()?.1;
@@ -68,19 +105,10 @@ fn memory_in_use() -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("/proc/self/status has no VmSize"))
 }
 
-/// The child of `program`, with nothing of our environment, its output piped.
-pub fn command(program: &Path, input: &Path, file_name: &str, limits: &ExtractLimits) -> Command {
-    let limits = serde_json::to_string(limits).expect("numbers are always JSON");
+/// The child of `program`, with nothing of our environment. It waits for a [`Request`] on its standard input.
+pub fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command
-        // A file may be called `--help`; no argument can hold a NUL.
-        .args([SUBCOMMAND, "--"])
-        .arg(input)
-        .args([file_name.replace('\0', ""), limits])
-        .env_clear()
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.arg(SUBCOMMAND).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -144,8 +172,11 @@ mod tests {
 
     #[test]
     fn the_report_counts_if_the_code_agrees() {
-        let good = r#"{"Ok":{"kind":"pdf","bytes":3,"pages":1}}"#;
-        assert_eq!(by_code(0, good), Ok(Extracted { kind: "pdf".to_owned(), bytes: 3, pages: 1 }));
+        let good = r#"{"Ok":{"kind":"pdf","bytes":3,"pages":1,"cut":false}}"#;
+        assert_eq!(
+            by_code(0, good),
+            Ok(Extracted { kind: "pdf".to_owned(), bytes: 3, pages: 1, cut: false })
+        );
         let bad = "a warning\n{\"Err\":{\"corrupted\":\"so\"}}\n";
         assert_eq!(by_code(1, bad), Err(ExtractError::Corrupted("so".to_owned())));
         for (code, report) in [(1, good), (0, bad), (0, ""), (101, "nonsense")] {

@@ -39,6 +39,8 @@ pub struct ExtractLimits {
     /// All that is inflated out of the file, together.
     pub inflated_bytes_max: u64,
     pub text_bytes_max: u64,
+    /// Text beyond this is left out.
+    pub cut_bytes: u64,
     /// Of the child process, above what it has when it begins; the file of a PDF is held whole.
     pub memory_bytes_max: u64,
     /// Processor time of the child process, in steps of a second.
@@ -84,6 +86,8 @@ pub struct Extracted {
     pub bytes: u64,
     /// Pages, slides, sheets or chapters; 1 for kinds that have none.
     pub pages: u32,
+    /// There was more text than may be kept.
+    pub cut: bool,
 }
 
 /// Writes the text of the file to the sink, in pieces. The name only tells kinds of plain text apart.
@@ -93,11 +97,16 @@ pub fn extract(
     limits: &ExtractLimits,
     sink: &mut dyn Write,
 ) -> Result<Extracted, ExtractError> {
-    let mut sink = TextSink::new(sink, limits.text_bytes_max);
+    let mut sink = TextSink::new(sink, limits.text_bytes_max, limits.cut_bytes);
     let outcome = caught(|| extract_uncaught(file, file_name, limits, &mut sink));
-    let (kind, pages) = outcome?;
+    let (kind, pages, cut) = match outcome {
+        Ok((kind, pages)) => (kind, pages, false),
+        // It ended because the sink was full.
+        Err(_) if sink.is_cut() => (sink.kind, sink.pages(), true),
+        Err(error) => return Err(error),
+    };
     let bytes = sink.finish()?;
-    Ok(Extracted { kind: kind.to_owned(), bytes, pages })
+    Ok(Extracted { kind: kind.to_owned(), bytes, pages, cut })
 }
 
 fn extract_uncaught(
@@ -109,15 +118,22 @@ fn extract_uncaught(
     let kind = kind::of(file, file_name)?;
     file.seek(SeekFrom::Start(0)).map_err(|error| ExtractError::local(&error))?;
     match kind {
-        Kind::Pdf => Ok(("pdf", pdf::extract(file, limits, sink)?)),
-        Kind::Rtf => rtf::extract(file, sink).map(|()| ("rtf", 1)),
-        Kind::Zip => extract_archive(file, limits, sink),
-        Kind::Text(TextKind::Html, encoding) => {
-            html::extract_file(file, encoding, sink).map(|()| ("html", 1))
+        Kind::Pdf => {
+            sink.kind = "pdf";
+            Ok((sink.kind, pdf::extract(file, limits, sink)?))
         }
-        Kind::Text(TextKind::Json, encoding) => json::extract(file, encoding, sink).map(|()| ("json", 1)),
+        Kind::Rtf => {
+            sink.kind = "rtf";
+            rtf::extract(file, sink).map(|()| ("rtf", 1))
+        }
+        Kind::Zip => extract_archive(file, limits, sink),
         Kind::Text(kind, encoding) => {
-            encoding::decode(file, encoding, &mut |text| sink.verbatim(text))?;
+            sink.kind = kind.name();
+            match kind {
+                TextKind::Html => html::extract_file(file, encoding, sink)?,
+                TextKind::Json => json::extract(file, encoding, sink)?,
+                _ => encoding::decode(file, encoding, &mut |text| sink.verbatim(text))?,
+            }
             Ok((kind.name(), 1))
         }
     }
@@ -129,19 +145,22 @@ fn extract_archive(
     sink: &mut TextSink<'_>,
 ) -> Result<(&'static str, u32), ExtractError> {
     let mut archive = Archive::open(file, limits.inflated_bytes_max)?;
-    match archive.format()? {
-        archive::Format::Docx(part) => docx::extract(&mut archive, &part, sink).map(|()| ("docx", 1)),
-        archive::Format::Pptx(part) => {
-            Ok(("pptx", pptx::extract(&mut archive, &part, limits.pages_max, sink)?))
-        }
-        archive::Format::Xlsx(part) => {
-            Ok(("xlsx", xlsx::extract(&mut archive, &part, limits.pages_max, sink)?))
-        }
-        archive::Format::Epub => Ok(("epub", epub::extract(&mut archive, limits.pages_max, sink)?)),
-        archive::Format::OpenDocument(kind) => {
-            Ok((kind, opendocument::extract(&mut archive, limits.pages_max, sink)?))
-        }
-    }
+    let format = archive.format()?;
+    sink.kind = match &format {
+        archive::Format::Docx(_) => "docx",
+        archive::Format::Pptx(_) => "pptx",
+        archive::Format::Xlsx(_) => "xlsx",
+        archive::Format::Epub => "epub",
+        archive::Format::OpenDocument(kind) => kind,
+    };
+    let pages = match format {
+        archive::Format::Docx(part) => docx::extract(&mut archive, &part, sink).map(|()| 1)?,
+        archive::Format::Pptx(part) => pptx::extract(&mut archive, &part, limits.pages_max, sink)?,
+        archive::Format::Xlsx(part) => xlsx::extract(&mut archive, &part, limits.pages_max, sink)?,
+        archive::Format::Epub => epub::extract(&mut archive, limits.pages_max, sink)?,
+        archive::Format::OpenDocument(_) => opendocument::extract(&mut archive, limits.pages_max, sink)?,
+    };
+    Ok((sink.kind, pages))
 }
 
 /// The error for one page more than there may be.

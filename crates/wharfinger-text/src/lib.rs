@@ -5,6 +5,7 @@ pub mod child;
 mod chunk;
 mod extract;
 pub mod hashing;
+pub mod sandbox;
 
 pub use chunk::{Chunk, ChunkSettings, ChunkUnit, Chunker};
 pub use extract::{ExtractError, ExtractLimits, Extracted, extract};

@@ -1,18 +1,64 @@
-//! The child process by itself: what the program runs as its hidden subcommand, for tests and by hand.
+//! The child process by itself: what the program runs as its hidden subcommand, for tests and by hand. `attack` restricts
+//! itself as the child does and then tries what hostile code in it would.
 
-use std::path::Path;
-use std::process::ExitCode;
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, ExitCode};
 
-use wharfinger_text::child;
+use rustix::process::{Pid, Signal, getppid, kill_process};
+use wharfinger_text::{child, sandbox};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if let [child::SUBCOMMAND, "--", input, file_name, limits] = arguments.as_slice()
-        && let Ok(limits) = serde_json::from_str(limits)
-    {
-        return child::main(Path::new(input), file_name, &limits);
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [child::SUBCOMMAND] => child::main(),
+        ["attack", file] => attack(file),
+        _ => {
+            eprintln!("usage: extract-text {} (a request as JSON on standard input)", child::SUBCOMMAND);
+            ExitCode::from(2)
+        }
     }
-    eprintln!("usage: extract-text {} -- <file> <its name> <limits as JSON>", child::SUBCOMMAND);
-    ExitCode::from(2)
+}
+
+/// Answers whether it was possible.
+type Attempt<'a> = Box<dyn Fn() -> bool + 'a>;
+
+/// Tells what was possible: a word for each.
+fn attack(file: &str) -> ExitCode {
+    let mut open_before = File::options().append(true).open(file).expect("the file");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let parent = getppid().or(Pid::from_raw(1));
+    let Ok(restricted) = sandbox::restrict_self(|| Ok::<(), Infallible>(()));
+    println!("{restricted:?}");
+    let attempts: [(&str, Attempt<'_>); 11] = [
+        ("read", Box::new(|| File::open("/etc/passwd").is_ok())),
+        ("read again", Box::new(|| File::open(file).is_ok())),
+        ("create", Box::new(|| File::create(format!("{file}.new")).is_ok())),
+        ("rename", Box::new(|| fs::rename(file, format!("{file}.moved")).is_ok())),
+        ("unlink", Box::new(|| fs::remove_file(file).is_ok())),
+        ("list", Box::new(|| fs::read_dir("/").is_ok())),
+        ("connect", Box::new(|| TcpStream::connect(address).is_ok())),
+        ("send", Box::new(|| UdpSocket::bind("127.0.0.1:0").is_ok())),
+        ("unix", Box::new(|| UnixStream::pair().is_ok())),
+        ("signal", Box::new(move || parent.is_some_and(|pid| kill_process(pid, Signal::URG).is_ok()))),
+        ("fork", Box::new(|| Command::new("/bin/true").spawn().is_ok())),
+    ];
+    for (name, attempt) in &attempts {
+        if attempt() {
+            println!("possible: {name}");
+        }
+    }
+    let spawned = std::thread::Builder::new().spawn(|| ());
+    if spawned.is_ok() {
+        println!("possible: thread");
+    }
+    match writeln!(open_before, "written") {
+        Ok(()) => println!("what was open can be written"),
+        Err(error) => println!("what was open cannot be written: {error}"),
+    }
+    ExitCode::SUCCESS
 }

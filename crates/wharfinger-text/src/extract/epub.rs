@@ -1,6 +1,6 @@
 //! Books: the chapters in the order of the spine, each of them a page of XHTML.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::ExtractError;
 use super::archive::{Archive, read_error, resolve};
@@ -61,6 +61,7 @@ fn chapters(archive: &mut Archive<'_>, pages_max: u32) -> Result<Vec<String>, Ex
     let package = package.ok_or_else(|| ExtractError::Corrupted(format!("{CONTAINER} names no book")))?;
     let folder = package.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut items = HashMap::new();
+    let mut seen = HashSet::new();
     let mut chapters = Vec::new();
     xml::read(archive.part(&package)?, &package, |node| {
         let Node::Start(element) = node else { return Ok(()) };
@@ -75,8 +76,11 @@ fn chapters(archive: &mut Archive<'_>, pages_max: u32) -> Result<Vec<String>, Ex
             }
             b"itemref" => {
                 if let Some(part) = element.attribute(b"idref").and_then(|id| items.get(&id)) {
-                    pages_within(chapters.len() + 1, pages_max)?;
-                    chapters.push(part.clone());
+                    // A book may name a chapter often; it is read once.
+                    if seen.insert(part.clone()) {
+                        pages_within(chapters.len() + 1, pages_max)?;
+                        chapters.push(part.clone());
+                    }
                 }
             }
             _ => {}

@@ -1,5 +1,7 @@
 //! PowerPoint presentations: the slides in their order, titles as headings, each with its notes.
 
+use std::collections::HashSet;
+
 use super::ExtractError;
 use super::archive::Archive;
 use super::pages_within;
@@ -14,13 +16,17 @@ pub(super) fn extract(
 ) -> Result<u32, ExtractError> {
     let relations = archive.relations(part)?;
     let mut slides = Vec::new();
+    let mut seen = HashSet::new();
     xml::read(archive.part(part)?, part, |node| {
         if let Node::Start(element) = node
             && element.name() == b"sldId"
             && let Some(relation) = element.prefixed_attribute(b"id").and_then(|id| relations.get(&id))
         {
-            pages_within(slides.len() + 1, pages_max)?;
-            slides.push(relation.target.clone());
+            // A slide that is named again is the same slide.
+            if seen.insert(relation.target.clone()) {
+                pages_within(slides.len() + 1, pages_max)?;
+                slides.push(relation.target.clone());
+            }
         }
         Ok(())
     })?;

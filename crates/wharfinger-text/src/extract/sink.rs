@@ -36,6 +36,12 @@ pub(super) struct TextSink<'a> {
     buffer: String,
     bytes: u64,
     bytes_max: u64,
+    /// What is beyond this is left out.
+    cut_bytes: u64,
+    is_cut: bool,
+    pages: u32,
+    /// What is being read, once that is known.
+    pub(super) kind: &'static str,
     gap: Gap,
     /// Written once before the next word: the mark of a heading or of a list's item.
     mark: &'static str,
@@ -44,8 +50,30 @@ pub(super) struct TextSink<'a> {
 }
 
 impl<'a> TextSink<'a> {
-    pub(super) fn new(out: &'a mut dyn Write, bytes_max: u64) -> Self {
-        Self { out, buffer: String::new(), bytes: 0, bytes_max, gap: Gap::None, mark: "", cells_open: 0 }
+    pub(super) fn new(out: &'a mut dyn Write, bytes_max: u64, cut_bytes: u64) -> Self {
+        Self {
+            out,
+            buffer: String::new(),
+            bytes: 0,
+            bytes_max,
+            cut_bytes,
+            is_cut: false,
+            pages: 0,
+            kind: "",
+            gap: Gap::None,
+            mark: "",
+            cells_open: 0,
+        }
+    }
+
+    /// Whether there was more text than it takes. The reader was then stopped by an error.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Pages started so far.
+    pub(super) fn pages(&self) -> u32 {
+        self.pages.max(1)
     }
 
     /// Text as it is. Only NUL is left out, which no database takes as text.
@@ -85,6 +113,7 @@ impl<'a> TextSink<'a> {
 
     /// Asks for a gap before the next word.
     pub(super) fn gap(&mut self, gap: Gap) {
+        self.pages += u32::from(gap == Gap::Page);
         let gap = if self.cells_open > 0 && gap == Gap::Paragraph { Gap::Blank } else { gap };
         self.gap = self.gap.max(gap);
     }
@@ -132,6 +161,14 @@ impl<'a> TextSink<'a> {
     }
 
     fn write(&mut self, text: &str) -> Result<(), ExtractError> {
+        let left = self.cut_bytes.saturating_sub(self.bytes);
+        if text.len() as u64 > left {
+            let end = text.floor_char_boundary(usize::try_from(left).unwrap_or(usize::MAX));
+            self.is_cut = true;
+            self.bytes += end as u64;
+            self.buffer.push_str(&text[..end]);
+            return Err(ExtractError::TooLarge(format!("more than {} bytes of text", self.cut_bytes)));
+        }
         self.bytes += text.len() as u64;
         if self.bytes > self.bytes_max {
             return Err(ExtractError::TooLarge(format!("more than {} bytes of text", self.bytes_max)));
@@ -165,7 +202,7 @@ mod tests {
 
     fn written(work: impl FnOnce(&mut TextSink<'_>) -> Result<(), ExtractError>) -> String {
         let mut out = Vec::new();
-        let mut sink = TextSink::new(&mut out, 1000);
+        let mut sink = TextSink::new(&mut out, 1000, 1000);
         work(&mut sink).expect("room");
         sink.finish().expect("written");
         String::from_utf8(out).expect("UTF-8")
@@ -184,6 +221,19 @@ mod tests {
             Ok(())
         });
         assert_eq!(text, "## A heading\n\ntext");
+    }
+
+    #[test]
+    fn what_is_beyond_the_cut_is_left_out() {
+        let mut out = Vec::new();
+        let mut sink = TextSink::new(&mut out, 1000, 9);
+        assert!(sink.words("eins zw\u{e4}i drei").is_err());
+        assert!(sink.is_cut() && sink.words("vier").is_err());
+        assert_eq!(sink.finish().expect("written"), 9);
+        assert_eq!(String::from_utf8(out).expect("UTF-8"), "eins zw\u{e4}");
+        let mut out = Vec::new();
+        let mut sink = TextSink::new(&mut out, 1000, 4);
+        assert!(sink.words("eins").is_ok() && !sink.is_cut(), "all of it");
     }
 
     #[test]

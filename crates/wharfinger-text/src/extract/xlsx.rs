@@ -1,6 +1,8 @@
 //! Excel workbooks: each sheet under its name, cells apart by tabs, rows by lines. Cells are read as
 //! they come, so that one at the far corner costs what one costs.
 
+use std::collections::HashSet;
+
 use super::ExtractError;
 use super::archive::{Archive, Relation};
 use super::pages_within;
@@ -38,6 +40,7 @@ pub(super) fn extract(
 fn read_workbook(archive: &mut Archive<'_>, part: &str, pages_max: u32) -> Result<Workbook, ExtractError> {
     let relations = archive.relations(part)?;
     let mut sheets = Vec::new();
+    let mut seen = HashSet::new();
     let mut epoch = Epoch::Y1900;
     xml::read(archive.part(part)?, part, |node| {
         let Node::Start(element) = node else { return Ok(()) };
@@ -49,8 +52,12 @@ fn read_workbook(archive: &mut Archive<'_>, part: &str, pages_max: u32) -> Resul
                 let relation = element.prefixed_attribute(b"id").and_then(|id| relations.get(&id));
                 // Charts have sheets of their own, without cells.
                 if let Some(relation) = relation.filter(|relation| relation.kind == "worksheet") {
-                    pages_within(sheets.len() + 1, pages_max)?;
-                    sheets.push((element.attribute(b"name").unwrap_or_default(), relation.target.clone()));
+                    // A part that is named again is the same sheet.
+                    if seen.insert(relation.target.clone()) {
+                        pages_within(sheets.len() + 1, pages_max)?;
+                        let name = element.attribute(b"name").unwrap_or_default();
+                        sheets.push((name, relation.target.clone()));
+                    }
                 }
             }
             _ => {}

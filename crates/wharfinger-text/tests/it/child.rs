@@ -2,16 +2,63 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::process::{Child, Command};
 
+use wharfinger_text::child::Request;
+use wharfinger_text::sandbox::Sandbox;
 use wharfinger_text::{ExtractError, ExtractLimits, Extracted, child};
 
 use super::{MB, document, limits};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_extract-text");
 
+fn start(path: &Path, name: &str, limits: &ExtractLimits) -> Child {
+    let mut running = child::command(Path::new(PROGRAM)).spawn().expect("a child");
+    let request = Request { input: path.to_owned(), file_name: name.to_owned(), limits: limits.clone() };
+    running.stdin.take().expect("a pipe").write_all(&request.to_json()).expect("asked");
+    running
+}
+
 fn run(path: &Path, name: &str, limits: &ExtractLimits) -> (Result<Extracted, ExtractError>, Vec<u8>) {
-    let output = child::command(Path::new(PROGRAM), path, name, limits).output().expect("a child");
+    let output = start(path, name, limits).wait_with_output().expect("its end");
     (child::verdict(output.status, &output.stderr), output.stdout)
+}
+
+/// Code that a file has taken over can do nothing but go on reading it.
+#[test]
+fn what_is_restricted_cannot_reach_anything() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("input");
+    std::fs::write(&file, "cargo\n").expect("a file");
+    let output = Command::new(PROGRAM).arg("attack").arg(&file).output().expect("it runs");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(said.contains("Sandbox { landlock: true, seccomp: true }"), "{said}");
+    assert!(!said.contains("possible"), "{said}");
+    assert!(said.contains("what was open can be written") && output.status.success(), "{said}");
+    assert_eq!(std::fs::read_to_string(&file).expect("it is still there"), "cargo\nwritten\n");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 1);
+}
+
+#[test]
+fn the_child_says_what_the_kernel_enforces() {
+    let path = harness::documents::folder().join("notes.md");
+    let output = start(&path, "notes.md", &limits()).wait_with_output().expect("its end");
+    assert_eq!(child::sandbox(&output.stderr), Some(Sandbox { landlock: true, seccomp: true }));
+}
+
+/// A file name may be private.
+#[test]
+fn a_list_of_processes_shows_no_file_name() {
+    let path = harness::documents::folder().join("notes.md");
+    let mut running = child::command(Path::new(PROGRAM)).spawn().expect("a child");
+    // The kernel lets `spawn` return a moment before it has set the new program's arguments.
+    let arguments = || std::fs::read(format!("/proc/{}/cmdline", running.id())).expect("its arguments");
+    let shown = std::iter::repeat_with(arguments).find(|shown| !shown.is_empty()).expect("never ends");
+    let request = Request { input: path, file_name: "divorce.md".into(), limits: limits() };
+    running.stdin.take().expect("a pipe").write_all(&request.to_json()).expect("asked");
+    assert!(running.wait().expect("its end").success());
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(shown.contains("extract-text") && !shown.contains("notes"), "{shown}");
 }
 
 fn run_document(name: &str, limits: &ExtractLimits) -> (Result<Extracted, ExtractError>, Vec<u8>) {
@@ -43,7 +90,7 @@ fn a_file_that_is_not_there_may_come_back() {
 }
 
 #[test]
-fn names_are_arguments_and_not_options() {
+fn names_are_only_names() {
     let path = harness::documents::folder().join("notes.md");
     for name in ["--help.md", "-.md", "a b\0.md", "\u{1f980}.md"] {
         let (outcome, _) = run(&path, name, &limits());
@@ -91,9 +138,14 @@ fn text_of_any_length_takes_the_same_memory() {
         file.write_all(block.as_bytes()).expect("space");
     }
     file.seek(SeekFrom::Start(0)).expect("a file");
-    let small =
-        ExtractLimits { text_bytes_max: LENGTH, memory_bytes_max: 16 * MB, time_ms_max: 120_000, ..limits() };
-    let mut running = child::command(Path::new(PROGRAM), &path, "long.txt", &small).spawn().expect("a child");
+    let small = ExtractLimits {
+        text_bytes_max: LENGTH,
+        cut_bytes: LENGTH,
+        memory_bytes_max: 16 * MB,
+        time_ms_max: 120_000,
+        ..limits()
+    };
+    let mut running = start(&path, "long.txt", &small);
     let mut output = running.stdout.take().expect("piped");
     let mut piece = vec![0; 1024 * 1024];
     let mut length = 0;

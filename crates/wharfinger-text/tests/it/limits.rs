@@ -93,3 +93,36 @@ fn a_sink_that_fails_is_this_machines_trouble() {
     assert_eq!(error, ExtractError::Unavailable("no space left".to_owned()));
     assert!(!error.is_permanent());
 }
+
+/// A small book whose spine names one chapter 900 times.
+#[test]
+fn a_chapter_that_is_named_often_is_read_once() {
+    let words = "ahoy ".repeat(100_000);
+    let chapter = format!("<html xmlns=\"http://www.w3.org/1999/xhtml\"><body><p>{words}</p></body></html>");
+    let spine = "<itemref idref=\"c\"/>".repeat(900);
+    let package = format!(
+        "<package xmlns=\"http://www.idpf.org/2007/opf\"><manifest><item id=\"c\" href=\"c.xhtml\" \
+         media-type=\"application/xhtml+xml\"/></manifest><spine>{spine}</spine></package>"
+    );
+    let container = "<container xmlns=\"urn:oasis:names:tc:opendocument:xmlns:container\"><rootfiles><rootfile \
+                     full-path=\"p.opf\" media-type=\"application/oebps-package+xml\"/></rootfiles></container>";
+    let mut archive = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+    let options = |method| zip::write::SimpleFileOptions::default().compression_method(method);
+    for (name, text, method) in [
+        ("mimetype", "application/epub+zip", zip::CompressionMethod::Stored),
+        ("META-INF/container.xml", container, zip::CompressionMethod::Deflated),
+        ("p.opf", package.as_str(), zip::CompressionMethod::Deflated),
+        ("c.xhtml", chapter.as_str(), zip::CompressionMethod::Deflated),
+    ] {
+        archive.start_file(name, options(method)).expect("begun");
+        archive.write_all(text.as_bytes()).expect("written");
+    }
+    let book = archive.finish().expect("whole").into_inner();
+    assert!(book.len() < 4_000, "{}", book.len());
+    let (extracted, text) = bytes("b.epub", &book, &limits()).expect("read");
+    assert_eq!((extracted.pages, extracted.cut), (1, false));
+    assert_eq!(text.matches("ahoy").count(), 100_000);
+    let tight = ExtractLimits { cut_bytes: 10_000, ..limits() };
+    let (extracted, text) = bytes("b.epub", &book, &tight).expect("read");
+    assert!(extracted.cut && extracted.kind == "epub" && text.len() == 10_000, "{extracted:?}");
+}
