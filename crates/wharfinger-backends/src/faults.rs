@@ -94,6 +94,8 @@ struct Plan {
     held: AtomicBool,
     /// Every statement that was sent, by its text.
     statements: Mutex<BTreeSet<String>>,
+    /// How many steps SQLite took, where that is counted.
+    steps: Option<Arc<AtomicU64>>,
 }
 
 #[derive(Debug)]
@@ -186,6 +188,10 @@ impl Faults {
     }
 
     fn planned(when: When, fault: Fault) -> Faults {
+        Faults::with_steps(when, fault, None)
+    }
+
+    fn with_steps(when: When, fault: Fault, steps: Option<Arc<AtomicU64>>) -> Faults {
         Faults(Some(Arc::new(Plan {
             calls: AtomicU64::new(0),
             when,
@@ -193,12 +199,26 @@ impl Faults {
             dead: AtomicBool::new(false),
             held: AtomicBool::new(false),
             statements: Mutex::default(),
+            steps,
         })))
     }
 
     /// Only counts.
     pub fn counting() -> Faults {
         Faults::at(u64::MAX, Fault::Fail)
+    }
+
+    /// Nothing fails; the steps of SQLite's virtual machine are counted, about.
+    pub fn counting_steps() -> Faults {
+        Faults::with_steps(When::Nth(AtomicU64::new(u64::MAX)), Fault::Fail, Some(Arc::default()))
+    }
+
+    pub fn steps(&self) -> u64 {
+        self.step_counter().map_or(0, |steps| steps.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn step_counter(&self) -> Option<&Arc<AtomicU64>> {
+        self.0.as_ref().and_then(|plan| plan.steps.as_ref())
     }
 
     /// Whether anything can go wrong at all.

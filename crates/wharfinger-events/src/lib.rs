@@ -6,3 +6,4 @@ pub mod encoding;
 pub mod examine;
 pub mod name;
 pub mod pack;
+pub mod tenants;

@@ -144,6 +144,7 @@ mod tests {
 
     const DAY_MS: i64 = 86_400_000;
     const POLICY: UploadPolicy = UploadPolicy {
+        charge_bytes_min: 0,
         window_ms: 3_600_000,
         grace_ms: 60_000,
         min_rate_bytes: 262_144,

@@ -84,6 +84,8 @@ pub struct Pin {
 /// The windows and promises that decide when things are over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UploadPolicy {
+    /// What a file is charged at least.
+    pub charge_bytes_min: u64,
     pub window_ms: i64,
     pub grace_ms: i64,
     pub min_rate_bytes: u64,
@@ -152,7 +154,7 @@ pub fn register(
         key,
         status: Status::Registered,
         version: 1,
-        charged_bytes: announced.size,
+        charged_bytes: announced.size.max(policy.charge_bytes_min),
         retry_count: 0,
         error: None,
         stages: Vec::new(),
@@ -354,6 +356,7 @@ mod tests {
 
     fn policy(store_refuses_ended: bool) -> UploadPolicy {
         UploadPolicy {
+            charge_bytes_min: 0,
             window_ms: 3_600_000,
             grace_ms: 60_000,
             min_rate_bytes: 262_144,

@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod change;
 pub mod checksum;
+pub mod derived;
 pub mod diagnosis;
 pub mod event;
 pub mod file;

@@ -204,6 +204,7 @@ mod tests {
             metadata: None,
         };
         let policy = UploadPolicy {
+            charge_bytes_min: 0,
             window_ms: 1,
             grace_ms: 1,
             min_rate_bytes: 1,

@@ -124,6 +124,10 @@ impl BlobStore for FaultyBlobs {
         self.inner.check().await
     }
 
+    async fn is_ready(&self) -> Result<(), BlobError> {
+        self.inner.is_ready().await
+    }
+
     async fn probe(&self) -> Result<Probed, BlobError> {
         self.inner.probe().await
     }

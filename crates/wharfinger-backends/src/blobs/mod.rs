@@ -143,6 +143,17 @@ pub struct ObjectMeta {
     pub version_id: Option<String>,
     /// By the store's own clock, in whole seconds where it tells no more; none where it does not say.
     pub modified_at: Option<UnixMs>,
+    /// How the bytes are encoded, by what their uploader said. A client that downloads them may get other bytes than are stored.
+    pub content_encoding: Option<String>,
+}
+
+/// An encoding that changes what a client makes of the bytes. `aws-chunked` is about how they were sent.
+pub(crate) fn encoding(said: Option<&str>) -> Option<String> {
+    let words = said.unwrap_or_default().split(',').map(str::trim);
+    let others: Vec<&str> = words
+        .filter(|word| !["", "identity", "aws-chunked"].contains(&word.to_ascii_lowercase().as_str()))
+        .collect();
+    (!others.is_empty()).then(|| others.join(", "))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,6 +256,11 @@ pub trait BlobStore: Send + Sync {
 
     /// Whether the store can be used now; the error says why not.
     async fn check(&self) -> Result<(), BlobError>;
+
+    /// The same without writing anything, for those who ask often.
+    async fn is_ready(&self) -> Result<(), BlobError> {
+        self.check().await
+    }
 
     /// Tries everything that will be asked of the store and learns what it enforces; the error says which right
     /// or setting is wrong. Leaves nothing behind.

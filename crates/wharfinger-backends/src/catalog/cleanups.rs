@@ -146,22 +146,24 @@ impl Write for Claim {
             rank_due(tx, self.storage_type, self.now).await?;
         }
         let lease_until = self.now.saturating_add(self.lease_ms);
-        let mut args = args![self.now, self.limit as i64, lease_until, self.storage_type];
+        let mut args = args![self.now, lease_until, self.storage_type];
         let (due, order) = match &self.scope {
             Scope::All => ("AND rank IS NOT NULL", "rank"),
             Scope::Tenant(tenant) | Scope::User(tenant, _) => {
                 args.extend(args![tenant.as_str()]);
-                ("AND tenant_id = $5 AND next_attempt_at <= $1", "next_attempt_at")
+                ("AND tenant_id = $4 AND next_attempt_at <= $1", "next_attempt_at")
             }
         };
         let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
         // A row keeps its rank until it is settled: if its process dies, it is claimed again in its turn.
         let sql = format!(
             "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
-             WHERE storage_type = $4 AND lease_until <= $1 {due} ORDER BY {order}, id LIMIT $2 {lock}) \
-             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $3, next_attempt_at = $3 \
-             WHERE id IN (SELECT id FROM due) \
-             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts, rank"
+             WHERE storage_type = $3 AND lease_until <= $1 {due} ORDER BY {order}, id LIMIT {limit} {lock}) \
+             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $2, next_attempt_at = $2 \
+             WHERE {is_due} \
+             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts, rank",
+            limit = self.limit,
+            is_due = tx.dialect().is_due(),
         );
         let rows = tx.rows_built(sql, args).await?;
         let rank = rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max();

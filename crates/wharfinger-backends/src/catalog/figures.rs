@@ -11,16 +11,17 @@ use super::sql::{Row, Tx, args};
 use super::stuck_files::WORKING;
 use super::{Catalog, Scope};
 
-/// More overdue files than this are not counted for a dashboard: the number says so many, or more.
-pub const STUCK_COUNTED_MAX: u64 = 100_000;
+/// More rows than this are not counted for a figure: the number then means so many, or more.
+pub const COUNTED_MAX: u64 = 100_000;
 const ERRORS_SHOWN: i64 = 10;
 const DURATIONS_AVERAGED: i64 = 100;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub statuses: StatusCounts,
+    /// At most [`COUNTED_MAX`].
     pub active_batches: u64,
-    /// At most [`STUCK_COUNTED_MAX`].
+    /// At most [`COUNTED_MAX`].
     pub stuck: u64,
     /// The newest first.
     pub recent_errors: Vec<RecentError>,
@@ -104,15 +105,17 @@ async fn statuses(tx: &mut Tx<'_>, scope: &Scope) -> Result<StatusCounts, Catalo
 }
 
 async fn active_batches(tx: &mut Tx<'_>, scope: &Scope) -> Result<u64, CatalogError> {
-    let mut args = args![];
+    let mut args = args![COUNTED_MAX as i64];
     let owned = scope.condition(&mut args);
-    let sql = format!("SELECT COUNT(*) AS batches FROM upload_batches WHERE status = 'active' {owned}");
+    let sql = format!(
+        "SELECT COUNT(*) AS batches FROM (SELECT 1 FROM upload_batches WHERE status = 'active' {owned} LIMIT $1) AS counted"
+    );
     let rows = tx.rows_planned_anew(sql, args).await?;
     rows.first().map_or(Ok(0), |row| row.bytes("batches"))
 }
 
 async fn stuck(tx: &mut Tx<'_>, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
-    let mut args = args![now, STUCK_COUNTED_MAX as i64];
+    let mut args = args![now, COUNTED_MAX as i64];
     let owned = scope.condition(&mut args);
     let sql = format!(
         "SELECT COUNT(*) AS files FROM (SELECT 1 FROM files WHERE pipeline_status IN ({}) \

@@ -52,14 +52,13 @@ impl Write for JobClaim {
 }
 
 impl JobClaim {
-    fn args(&self, limit: usize) -> Vec<Arg> {
+    fn args(&self) -> Vec<Arg> {
         args![
             self.queue,
             self.now,
             self.owner.as_str(),
             self.now.saturating_add(self.lease_ms.min(self.deadline_ms)),
             self.now.saturating_add(self.deadline_ms),
-            limit as i64,
         ]
     }
 
@@ -68,10 +67,11 @@ impl JobClaim {
         let sql = format!(
             "WITH due AS MATERIALIZED (SELECT id FROM jobs \
              WHERE queue = $1 AND state = 'waiting' AND rank IS NULL AND lost_leases = 0 \
-             AND run_at <= $2 ORDER BY run_at, id LIMIT $6 {lock}) \
-             {CLAIM} WHERE id IN (SELECT id FROM due) {CLAIMED}"
+             AND run_at <= $2 ORDER BY run_at, id LIMIT {} {lock}) {CLAIM} WHERE {} {CLAIMED}",
+            self.limit,
+            tx.dialect().is_due(),
         );
-        let rows = tx.rows_built(sql, self.args(self.limit)).await?;
+        let rows = tx.rows_built(sql, self.args()).await?;
         readable(tx, &rows, self.now).await
     }
 }
@@ -89,11 +89,11 @@ impl Write for ClaimThese {
         let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
         let sql = format!(
             "WITH due AS MATERIALIZED (SELECT id FROM jobs WHERE queue = $1 AND state = 'waiting' \
-             AND run_at <= $2 AND id IN ({}) ORDER BY id LIMIT $6 {lock}) \
-             {CLAIM} WHERE id IN (SELECT id FROM due) {CLAIMED}",
-            places(7, self.ids.len())
+             AND run_at <= $2 AND id IN ({}) ORDER BY id {lock}) {CLAIM} WHERE {} {CLAIMED}",
+            places(6, self.ids.len()),
+            tx.dialect().is_due(),
         );
-        let mut args = self.claim.args(self.ids.len());
+        let mut args = self.claim.args();
         args.extend(self.ids.iter().flat_map(|id| args![id.to_string()]));
         let rows = tx.rows_built(sql, args).await?;
         Ok(Verdict::Commit(readable(tx, &rows, self.claim.now).await?))

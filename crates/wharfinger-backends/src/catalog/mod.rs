@@ -69,7 +69,7 @@ pub use dead_letters::{DeadLetter, Redriven};
 pub use deletion_log::{AbortedUpload, UNFINISHED};
 pub use derived::TextPart;
 pub use error::CatalogError;
-pub use figures::{Figures, Outcomes, RecentError, STUCK_COUNTED_MAX, StatusCounts};
+pub use figures::{COUNTED_MAX, Figures, Outcomes, RecentError, StatusCounts};
 pub use file_rows::{Abandoned, HistoryLine};
 pub use gate::{Gate, GateKeeper, MoveGate, Moved};
 pub use idempotency::KeyUse;

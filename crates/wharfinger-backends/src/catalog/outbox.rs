@@ -8,6 +8,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use super::error::CatalogError;
 use super::fair::{self, RANKED_AT_ONCE};
+use super::figures::COUNTED_MAX;
 use super::jobs::NewJob;
 use super::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
 use super::unreadable::{self, RETRY_MS, Table};
@@ -240,6 +241,9 @@ const FIRST_OF_ITS_SUBJECT: &str = "AND NOT EXISTS (SELECT 1 FROM outbox AS earl
      WHERE earlier.destination = line.destination AND earlier.subject = line.subject \
      AND (earlier.place < line.place OR (earlier.place = line.place AND earlier.id < line.id)))";
 
+/// Lines that are due and claimed come first in rank. There are never so many in flight.
+const RANKED_LOOKED_AT: usize = 1_000;
+
 /// Takes due lines out of others' sight for a while. Who dies with them has only held them up.
 struct Claim {
     destination: Destination,
@@ -259,15 +263,17 @@ impl Write for Claim {
         }
         let in_order = if self.destination.keeps_order() { FIRST_OF_ITS_SUBJECT } else { "" };
         let (ranked, order) =
-            if is_fair { ("AND line.rank IS NOT NULL", "line.rank") } else { ("", "line.next_attempt_at") };
+            if is_fair { ("IS NOT NULL", "line.rank") } else { ("IS NULL", "line.next_attempt_at") };
         let sql = format!(
             "WITH due AS MATERIALIZED (SELECT line.id FROM outbox AS line WHERE line.destination = $1 \
-             AND line.next_attempt_at <= $2 {ranked} {in_order} ORDER BY {order}, line.id LIMIT $4 {lock}) \
-             UPDATE outbox SET next_attempt_at = $3 WHERE id IN (SELECT id FROM due) \
+             AND line.next_attempt_at <= $2 AND line.rank {ranked} {in_order} ORDER BY {order}, line.id LIMIT {limit} {lock}) \
+             UPDATE outbox SET next_attempt_at = $3 WHERE {is_due} \
              RETURNING id, tenant_id, bytes, epoch, job_id, due_at, notification_id, subject, place, message, \
-             attempts, created_at, rank"
+             attempts, created_at, rank",
+            limit = self.limit,
+            is_due = tx.dialect().is_due(),
         );
-        let args = args![self.destination.as_str(), self.now, self.hidden_until, self.limit as i64];
+        let args = args![self.destination.as_str(), self.now, self.hidden_until];
         let rows = tx.rows_built(sql, args).await?;
         let rank = rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max();
         if let (Dialect::Sqlite, Some(rank)) = (tx.dialect(), rank) {
@@ -452,14 +458,17 @@ impl Catalog {
         let row = reader
             .tx(&self.faults)
             .row(
-                "SELECT MIN(next_attempt_at) AS next FROM outbox WHERE destination = $1",
-                args![destination.as_str()],
+                "SELECT MIN(next_attempt_at) AS next FROM ( \
+                 SELECT MIN(next_attempt_at) AS next_attempt_at FROM outbox WHERE destination = $1 AND rank IS NULL \
+                 UNION ALL SELECT next_attempt_at FROM (SELECT next_attempt_at FROM outbox \
+                 WHERE destination = $1 AND rank IS NOT NULL ORDER BY rank, id LIMIT $2) AS first_ones) AS next_ones",
+                args![destination.as_str(), RANKED_LOOKED_AT as i64],
             )
             .await?;
         row.map_or(Ok(None), |row| row.maybe_int("next"))
     }
 
-    /// How many lines wait for a destination, and since when the oldest does.
+    /// How many lines wait for a destination, up to [`COUNTED_MAX`], and since when the oldest does.
     pub async fn outbox_depth(
         &self,
         destination: Destination,
@@ -468,8 +477,9 @@ impl Catalog {
         let row = reader
             .tx(&self.faults)
             .row(
-                "SELECT COUNT(*) AS waiting, MIN(created_at) AS oldest FROM outbox WHERE destination = $1",
-                args![destination.as_str()],
+                "SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM outbox WHERE destination = $1 LIMIT $2) AS counted) AS waiting, \
+                 (SELECT MIN(created_at) FROM outbox WHERE destination = $1) AS oldest",
+                args![destination.as_str(), COUNTED_MAX as i64],
             )
             .await?;
         row.map_or(Ok((0, None)), |row| Ok((row.bytes("waiting")?, row.maybe_int("oldest")?)))

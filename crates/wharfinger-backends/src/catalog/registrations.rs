@@ -118,7 +118,7 @@ impl Registration {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|new| new.file.size).sum()
+        self.files.iter().map(|new| new.file.charged_bytes).sum()
     }
 
     /// What its key is remembered by.

@@ -1,6 +1,8 @@
 //! One way to speak SQL to both databases: the same text with `$1…`, 64-bit integers and text only. Where the
 //! two differ, [`Dialect::pick`] chooses.
 
+use std::sync::atomic::Ordering;
+
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool, PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
@@ -9,6 +11,9 @@ use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqlStr};
 use super::connect::{Elsewhere, is_disconnected};
 use super::error::CatalogError;
 use crate::faults::Faults;
+
+/// Steps of SQLite are counted in lots of so many.
+const STEPS_COUNTED: i32 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -22,6 +27,12 @@ impl Dialect {
             Dialect::Sqlite => sqlite,
             Dialect::Postgres => postgres,
         }
+    }
+
+    /// Rows that a claim has just locked, by the ids in its CTE `due`. PostgreSQL takes a CTE for large, and would read the
+    /// whole table to find its rows; an array it looks up by the index.
+    pub(super) fn is_due(self) -> &'static str {
+        self.pick("id IN (SELECT id FROM due)", "id = ANY (ARRAY(SELECT id FROM due))")
     }
 
     /// How many rows of a long list go into one statement. SQLite looks each `$n` up by its name among those before it,
@@ -184,6 +195,18 @@ impl Tx<'_> {
         self.run_sql("statement", Text::Built(sql), args, persistent).await
     }
 
+    /// For tests that compare the work of a call on small and large tables.
+    async fn count_steps(&mut self) -> Result<(), CatalogError> {
+        if let (Link::Sqlite(connection), Some(steps)) = (&mut self.link, self.faults.step_counter()) {
+            let steps = steps.clone();
+            connection.lock_handle().await?.set_progress_handler(STEPS_COUNTED, move || {
+                steps.fetch_add(STEPS_COUNTED as u64, Ordering::SeqCst);
+                true
+            });
+        }
+        Ok(())
+    }
+
     async fn run_sql(
         &mut self,
         call: &'static str,
@@ -192,6 +215,7 @@ impl Tx<'_> {
         persistent: bool,
     ) -> Result<u64, CatalogError> {
         self.faults.sends(|| text.text().to_owned());
+        self.count_steps().await?;
         let link = &mut self.link;
         self.faults
             .around(call, async move {
@@ -237,6 +261,7 @@ impl Tx<'_> {
         persistent: bool,
     ) -> Result<Vec<Row>, CatalogError> {
         self.faults.sends(|| text.text().to_owned());
+        self.count_steps().await?;
         let link = &mut self.link;
         self.faults
             .around("query", async move {

@@ -24,6 +24,8 @@ pub struct StageClaim {
     pub owner: String,
     pub limit: usize,
     pub of: Claimable,
+    /// Only files of these tenants, where they are among those that come first. None: of all.
+    pub tenants: Option<Vec<TenantId>>,
     pub lease_ms: i64,
     /// Heartbeats move the lease, never this: a hung worker is not working.
     pub deadline_ms: i64,
@@ -185,26 +187,29 @@ impl ClaimStage {
             owner.as_str(),
             now.saturating_add(*lease_ms.min(deadline_ms)),
             now.saturating_add(*deadline_ms),
-            *limit as i64,
             self.claim_id.as_str(),
         ];
-        let (due, order) = of.condition(&mut args);
+        let (mut due, order) = of.condition(&mut args);
+        due.push_str(&self.of_tenants(&due, order, &mut args));
         // PostgreSQL locks the rows it takes; the outer query of SQLite has none to wait for.
         let sql = tx.dialect().pick(
             "{claim} WHERE id IN (SELECT jobs.id FROM jobs WHERE jobs.queue = $1 AND jobs.state = 'waiting' {due} \
-             ORDER BY {order}, jobs.id LIMIT $6) {claimed}",
+             ORDER BY {order}, jobs.id LIMIT {limit}) {claimed}",
             "WITH due AS MATERIALIZED (SELECT jobs.id FROM jobs JOIN files ON files.id = jobs.file_id \
              WHERE jobs.queue = $1 AND jobs.state = 'waiting' {due} \
-             ORDER BY {order}, jobs.id LIMIT $6 FOR UPDATE OF jobs, files SKIP LOCKED) \
-             {claim} WHERE id IN (SELECT id FROM due) {claimed}",
+             ORDER BY {order}, jobs.id LIMIT {limit} FOR UPDATE OF jobs, files SKIP LOCKED) \
+             {claim} WHERE {is_due} {claimed}",
         );
         let sql = sql
             .replace("{due}", &due)
             .replace("{order}", order)
+            // A limit that PostgreSQL does not know it takes for a tenth of the table.
+            .replace("{limit}", &limit.to_string())
+            .replace("{is_due}", tx.dialect().is_due())
             .replace(
                 "{claim}",
                 "UPDATE jobs SET state = 'leased', attempts = attempts + 1, lease_token = lease_token + 1, \
-                 lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, claim_id = $7, taking_in = 0, \
+                 lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, claim_id = $6, taking_in = 0, \
                  file_version = (SELECT version + 1 FROM files WHERE files.id = jobs.file_id)",
             )
             .replace(
@@ -215,25 +220,31 @@ impl ClaimStage {
     }
 }
 
+impl ClaimStage {
+    /// With a fair order a tenant that waits is among the first; a bound keeps a long backlog unread.
+    fn of_tenants(&self, due: &str, order: &str, args: &mut Vec<Arg>) -> String {
+        let (is_in, tenants) = match (&self.claim.of, &self.claim.tenants) {
+            (Claimable::UntriedOfOthers(tenants), _) => ("NOT IN", tenants),
+            (_, Some(tenants)) => ("IN", tenants),
+            (_, None) => return String::new(),
+        };
+        args.push(LOOKED_THROUGH_MAX.into());
+        let bound = args.len();
+        args.extend(tenants.iter().map(|tenant| Arg::from(tenant.as_str())));
+        format!(
+            " AND jobs.id IN (SELECT id FROM (SELECT id, tenant_id FROM jobs WHERE queue = $1 AND state = 'waiting' {due} \
+             ORDER BY {order}, id LIMIT ${bound}) AS first_ones WHERE tenant_id {is_in} ({}))",
+            places(bound + 1, tenants.len())
+        )
+    }
+}
+
 impl Claimable {
     /// Which of the waiting jobs, and in which order.
     fn condition(&self, args: &mut Vec<Arg>) -> (String, &'static str) {
-        const RANKED: &str = "AND jobs.rank IS NOT NULL";
         match self {
-            Claimable::Untried => (RANKED.to_owned(), "jobs.rank"),
-            Claimable::UntriedOfOthers(tenants) => {
-                let at = args.len();
-                args.push(LOOKED_THROUGH_MAX.into());
-                args.extend(tenants.iter().map(|tenant| Arg::from(tenant.as_str())));
-                // With a fair order a tenant that waits is among the first; a bound keeps a long backlog unread.
-                let condition = format!(
-                    "{RANKED} AND jobs.id IN (SELECT id FROM (SELECT id, tenant_id FROM jobs WHERE queue = $1 \
-                     AND state = 'waiting' AND rank IS NOT NULL ORDER BY rank, id LIMIT ${}) AS first_ones \
-                     WHERE tenant_id NOT IN ({}))",
-                    at + 1,
-                    places(at + 2, tenants.len())
-                );
-                (condition, "jobs.rank")
+            Claimable::Untried | Claimable::UntriedOfOthers(_) => {
+                ("AND jobs.rank IS NOT NULL".to_owned(), "jobs.rank")
             }
             Claimable::Suspects => {
                 args.push(LAST_CHANCE_LOST.into());

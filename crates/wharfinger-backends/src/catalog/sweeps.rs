@@ -5,7 +5,8 @@ use wharfinger_lifecycle::UnixMs;
 
 use super::Catalog;
 use super::error::CatalogError;
-use super::sql::{Tx, args};
+use super::sql::{Row, Tx, args};
+use super::unreadable::Table;
 use super::writer::{Verdict, Write};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,6 +192,20 @@ impl Write for Advance {
     }
 }
 
+pub(super) fn decode(row: &Row) -> Result<SweepState, CatalogError> {
+    Ok(SweepState {
+        name: row.text("name")?,
+        last_start_at: row.maybe_int("last_start_at")?,
+        last_end_at: row.maybe_int("last_end_at")?,
+        last_result: row.maybe_text("last_result")?,
+        last_error: row.maybe_text("last_error")?,
+        last_success_at: row.maybe_int("last_success_at")?,
+        next_run_at: row.maybe_int("next_run_at")?,
+        lease_owner: row.maybe_text("lease_owner")?,
+        lease_until: row.int("lease_until")?,
+    })
+}
+
 impl Catalog {
     pub async fn record_sweep(&self, record: SweepRecord) -> Result<(), CatalogError> {
         self.write(record).await
@@ -236,21 +251,8 @@ impl Catalog {
                    lease_owner, lease_until FROM sweeps";
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows(sql, args![]).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(SweepState {
-                    name: row.text("name")?,
-                    last_start_at: row.maybe_int("last_start_at")?,
-                    last_end_at: row.maybe_int("last_end_at")?,
-                    last_result: row.maybe_text("last_result")?,
-                    last_error: row.maybe_text("last_error")?,
-                    last_success_at: row.maybe_int("last_success_at")?,
-                    next_run_at: row.maybe_int("next_run_at")?,
-                    lease_owner: row.maybe_text("lease_owner")?,
-                    lease_until: row.int("lease_until")?,
-                })
-            })
-            .collect()
+        drop(reader);
+        Ok(self.readable(Table::Sweeps, "name", &rows, decode).await)
     }
 
     pub async fn sweep_ended_at(&self, name: &'static str) -> Result<Option<UnixMs>, CatalogError> {

@@ -29,10 +29,11 @@ pub enum Table {
     Notifications,
     Quotas,
     Chunks,
+    Sweeps,
 }
 
 impl Table {
-    pub const ALL: [Table; 8] = [
+    pub const ALL: [Table; 9] = [
         Table::Files,
         Table::Jobs,
         Table::Outbox,
@@ -41,6 +42,7 @@ impl Table {
         Table::Notifications,
         Table::Quotas,
         Table::Chunks,
+        Table::Sweeps,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -53,6 +55,7 @@ impl Table {
             Table::Notifications => "notifications",
             Table::Quotas => "quotas",
             Table::Chunks => "chunks",
+            Table::Sweeps => "sweeps",
         }
     }
 }
@@ -153,7 +156,7 @@ impl Write for Unlist {
 /// How a row of each table is read, and by which column it is known.
 type Decoder = fn(&Row) -> Result<(), CatalogError>;
 
-fn decoders() -> [(Table, &'static str, Decoder); 7] {
+fn decoders() -> [(Table, &'static str, Decoder); 8] {
     [
         (Table::Files, "id", |row| super::file_rows::decode(row).map(drop)),
         (Table::Jobs, "id", super::job_claims::is_readable),
@@ -161,6 +164,7 @@ fn decoders() -> [(Table, &'static str, Decoder); 7] {
         (Table::Cleanups, "id", |row| super::cleanups::decode_claim(row).map(drop)),
         (Table::Batches, "id", |row| super::batches::decode(row).map(drop)),
         (Table::Notifications, "id", |row| super::notices::decode(row).map(drop)),
+        (Table::Sweeps, "name", |row| super::sweeps::decode(row).map(drop)),
         (Table::Quotas, "tenant_id", |row| super::quotas::tenant_of(row).map(drop)),
     ]
 }

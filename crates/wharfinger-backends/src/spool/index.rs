@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use wharfinger_events::name::BatchName;
 use wharfinger_lifecycle::UnixMs;
 
 use super::Held;
+use super::shares::{Shares, TenantBytes};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) folder: usize,
     pub(super) bytes: u64,
     pub(super) events: u64,
+    pub(super) tenants: TenantBytes,
 }
 
 #[derive(Debug, Default)]
@@ -22,6 +25,7 @@ pub(super) struct Index {
     folders: Vec<Folder>,
     bytes: u64,
     events: u64,
+    shares: Arc<Shares>,
     sending: Option<BatchName>,
 }
 
@@ -42,6 +46,10 @@ struct Folder {
 }
 
 impl Index {
+    pub(super) fn counting_in(shares: Arc<Shares>) -> Index {
+        Index { shares, ..Index::default() }
+    }
+
     pub(super) fn add_folder(&mut self, path: PathBuf, is_shard: bool) -> usize {
         self.folders.push(Folder { path, files: 0, expected: 0, is_shard });
         self.folders.len() - 1
@@ -87,6 +95,7 @@ impl Index {
 
     pub(super) fn insert(&mut self, name: BatchName, entry: Entry) {
         self.remove(&name);
+        self.shares.add(entry.bytes, &entry.tenants);
         self.bytes += entry.bytes;
         self.events += entry.events;
         self.folders[entry.folder].files += 1;
@@ -95,6 +104,7 @@ impl Index {
 
     pub(super) fn remove(&mut self, name: &BatchName) -> Option<Entry> {
         let entry = self.waiting.remove(name).or_else(|| self.aside.remove(name).map(|aside| aside.entry))?;
+        self.shares.subtract(entry.bytes, &entry.tenants);
         self.bytes -= entry.bytes;
         self.events -= entry.events;
         self.folders[entry.folder].files -= 1;
@@ -102,7 +112,7 @@ impl Index {
     }
 
     pub(super) fn set_aside(&mut self, name: &BatchName, until: UnixMs, is_stored: bool) {
-        let entry = self.waiting.remove(name).or_else(|| self.aside.get(name).map(|aside| aside.entry));
+        let entry = self.waiting.remove(name).or_else(|| self.aside.remove(name).map(|aside| aside.entry));
         if let Some(entry) = entry {
             self.aside.insert(name.clone(), Aside { entry, until, is_stored });
         }

@@ -8,14 +8,22 @@ use std::path::{Path, PathBuf};
 
 use wharfinger_events::name::BatchName;
 
-use super::index::Index;
+use super::index::{Entry, Index};
+use super::shares::TenantBytes;
 
 const JOURNAL: &str = ".wharfinger-journal";
 /// So many lines more than there are files are no reason yet to begin it anew.
 const LINES_OVER_MAX: usize = 65_536;
 
-/// Sizes and numbers of events, by folder and name.
-pub(super) type Entries = HashMap<PathBuf, HashMap<Box<str>, (u64, u64)>>;
+/// What is known of batches, by folder and name.
+pub(super) type Entries = HashMap<PathBuf, HashMap<Box<str>, Noted>>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Noted {
+    pub(super) bytes: u64,
+    pub(super) events: u64,
+    pub(super) tenants: TenantBytes,
+}
 
 #[derive(Default)]
 pub(super) struct Known {
@@ -74,8 +82,8 @@ impl Journal {
         }
     }
 
-    pub(super) fn added(&mut self, folder: &Path, name: &BatchName, bytes: u64, events: u64) {
-        self.write(format!("+{}\t{name}\t{bytes}\t{events}\n", folder.display()));
+    pub(super) fn added(&mut self, folder: &Path, name: &BatchName, entry: &Entry) {
+        self.write(line_of(folder, name, entry));
     }
 
     pub(super) fn removed(&mut self, folder: &Path, name: &BatchName) {
@@ -105,11 +113,16 @@ fn reported(file: io::Result<File>) -> Option<File> {
     .ok()
 }
 
+fn line_of(folder: &Path, name: &BatchName, entry: &Entry) -> String {
+    let Entry { bytes, events, tenants, .. } = entry;
+    format!("+{}\t{name}\t{bytes}\t{events}\t{}\n", folder.display(), tenants.to_json())
+}
+
 fn write_anew(root: &Path, index: &Index) -> io::Result<()> {
     let fresh = root.join(format!("{JOURNAL}-new"));
     let mut writer = BufWriter::with_capacity(1 << 20, File::create(&fresh)?);
     for (folder, name, entry) in index.all() {
-        writeln!(writer, "+{}\t{name}\t{}\t{}", folder.display(), entry.bytes, entry.events)?;
+        writer.write_all(line_of(folder, name, entry).as_bytes())?;
     }
     writer.into_inner().map_err(io::IntoInnerError::into_error)?;
     fs::rename(fresh, root.join(JOURNAL))
@@ -124,11 +137,12 @@ impl Known {
             Some(b'+') => {
                 let mut number = || fields.next()?.parse::<u64>().ok();
                 let (Some(bytes), Some(events)) = (number(), number()) else { return };
+                let tenants = TenantBytes::from_json(fields.next().unwrap_or_default().as_bytes());
+                let noted = Noted { bytes, events, tenants };
                 if let Some(names) = self.entries.get_mut(folder) {
-                    names.insert(name.into(), (bytes, events));
+                    names.insert(name.into(), noted);
                 } else {
-                    let names = HashMap::from([(name.into(), (bytes, events))]);
-                    self.entries.insert(folder.to_path_buf(), names);
+                    self.entries.insert(folder.to_path_buf(), HashMap::from([(name.into(), noted)]));
                 }
             }
             Some(b'-') => {

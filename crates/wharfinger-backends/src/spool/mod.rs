@@ -5,13 +5,15 @@ mod durable;
 mod index;
 mod journal;
 mod segments;
+mod shares;
 mod turf;
 mod walk;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use wharfinger_events::name::{BatchName, META};
 use wharfinger_lifecycle::UnixMs;
@@ -19,6 +21,7 @@ use wharfinger_lifecycle::UnixMs;
 use index::{Entry, Index};
 use journal::Journal;
 pub use segments::{Leftover, Segment, SegmentFolder};
+use shares::{Shares, TenantBytes};
 use turf::Turf;
 
 /// A folder of more than this is slow in many file systems, and stays so when it is empty again.
@@ -30,7 +33,16 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 pub struct Spool {
     turf: Turf,
     bytes_max: u64,
+    shares: Arc<Shares>,
     inner: Mutex<Inner>,
+}
+
+/// What a batch consists of.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    pub events: u64,
+    /// How its bytes are divided among tenants, before they were packed.
+    pub tenants: BTreeMap<String, u64>,
 }
 
 struct Inner {
@@ -89,16 +101,18 @@ impl Spool {
         let known = Journal::read(&turf.root);
         let found = walk::walk(&mut turf, &known.entries)?;
         let next_shard = found.next_shard;
-        let mut index = Index::default();
+        let shares = Arc::new(Shares::default());
+        let mut index = Index::counting_in(shares.clone());
         for (path, files) in found.folders {
             let is_shard = path.to_str().is_some_and(|name| name.starts_with(SHARD));
             let at = index.add_folder(path, is_shard);
-            for walk::Batch { name, bytes, events } in files {
+            for walk::Batch { name, noted } in files {
                 let name = match index.contains(&name) {
                     true => rename_twin(&turf.root.join(index.folder(at)), &name, &index)?,
                     false => name,
                 };
-                index.insert(name, Entry { folder: at, bytes, events });
+                let journal::Noted { bytes, events, tenants } = noted;
+                index.insert(name, Entry { folder: at, bytes, events, tenants });
             }
         }
         for folder in index.empty_shards() {
@@ -109,7 +123,7 @@ impl Spool {
             false => Journal::anew(&turf.root, &index),
         };
         let inner = Inner { index, journal, shard: None, next_shard };
-        Ok(Spool { turf, bytes_max, inner: Mutex::new(inner) })
+        Ok(Spool { turf, bytes_max, shares, inner: Mutex::new(inner) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -122,8 +136,10 @@ impl Spool {
 
     /// Puts a batch on disk to stay; then the oldest make room for it, and the answer is what had to go. The same name
     /// again is the same batch.
-    pub fn save(&self, name: &BatchName, gz: &[u8], events: u64) -> Result<Gone, NotSaved> {
+    pub fn save(&self, name: &BatchName, gz: &[u8], contents: &Contents) -> Result<Gone, NotSaved> {
         let bytes = gz.len() as u64;
+        let events = contents.events;
+        let tenants = TenantBytes::divide(bytes, &contents.tenants);
         if bytes > self.bytes_max {
             return Err(NotSaved::TooLarge { bytes, bytes_max: self.bytes_max });
         }
@@ -137,7 +153,10 @@ impl Spool {
             inner.index.expect(at);
             (at, self.turf.root.join(inner.index.folder(at)))
         };
-        let meta = format!("{{\"num_events\":{events}}}");
+        let meta = match tenants.is_empty() {
+            true => format!("{{\"num_events\":{events}}}"),
+            false => format!("{{\"num_events\":{events},\"tenants\":{}}}", tenants.to_json()),
+        };
         let written = durable::write_pair(&folder, name, gz, meta.as_bytes());
         let mut inner = self.lock();
         inner.index.expected(at);
@@ -151,7 +170,7 @@ impl Spool {
             }
             return Err(error.into());
         }
-        inner.index.insert(name.clone(), Entry { folder: at, bytes, events });
+        inner.index.insert(name.clone(), Entry { folder: at, bytes, events, tenants });
         inner.note_added(name);
         Ok(self.make_room(&mut inner))
     }
@@ -255,6 +274,11 @@ impl Spool {
         }
     }
 
+    /// Whether the spool is nearly full and this tenant has more than an equal share of it.
+    pub fn is_over_share(&self, tenant: &str) -> bool {
+        self.shares.is_over(tenant, self.bytes_max)
+    }
+
     pub fn status(&self) -> SpoolStatus {
         let inner = self.lock();
         SpoolStatus {
@@ -268,8 +292,8 @@ impl Spool {
 
 impl Inner {
     fn note_added(&mut self, name: &BatchName) {
-        if let Some(entry) = self.index.entry(name).copied() {
-            self.journal.added(self.index.folder(entry.folder), name, entry.bytes, entry.events);
+        if let Some(entry) = self.index.entry(name) {
+            self.journal.added(self.index.folder(entry.folder), name, entry);
         }
     }
 

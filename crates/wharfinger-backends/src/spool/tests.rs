@@ -17,6 +17,10 @@ fn name(unix: i64, counter: u64) -> BatchName {
     BatchName::new(unix, "host", counter)
 }
 
+fn events(events: u64) -> Contents {
+    Contents { events, ..Contents::default() }
+}
+
 fn open(folder: &TempDir) -> Spool {
     Spool::open(folder.path(), PLENTY).expect("a spool")
 }
@@ -55,7 +59,7 @@ fn the_oldest_comes_first_whatever_came_when() {
     let folder = folder();
     let spool = open(&folder);
     for (unix, counter) in [(300, 1), (100, 9), (200, 2), (100, 10)] {
-        spool.save(&name(unix, counter), format!("{unix}").as_bytes(), 7).expect("saved");
+        spool.save(&name(unix, counter), format!("{unix}").as_bytes(), &events(7)).expect("saved");
     }
     assert_eq!(spool.status(), SpoolStatus { files: 4, bytes: 12, events: 28, oldest_unix: Some(100) });
     let oldest = spool.oldest(0).expect("one");
@@ -78,12 +82,12 @@ fn no_folder_holds_more_than_is_quick_and_empty_ones_go() {
         entries.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir())).count()
     };
     for counter in 0..SHARD_FILES_MAX as u64 + 1 {
-        spool.save(&name(1, counter), b"x", 1).expect("saved");
+        spool.save(&name(1, counter), b"x", &events(1)).expect("saved");
     }
     assert_eq!(shards(), 2);
     assert_eq!(drained(&spool).len(), SHARD_FILES_MAX + 1);
     assert_eq!(shards(), 0);
-    spool.save(&name(2, 0), b"x", 1).expect("and there is room again");
+    spool.save(&name(2, 0), b"x", &events(1)).expect("and there is room again");
     assert_eq!(shards(), 1);
 }
 
@@ -91,9 +95,9 @@ fn no_folder_holds_more_than_is_quick_and_empty_ones_go() {
 fn the_same_batch_again_is_the_same_batch() {
     let folder = folder();
     let spool = open(&folder);
-    spool.save(&name(1, 1), b"first", 5).expect("saved");
-    spool.save(&name(2, 1), b"other", 5).expect("saved");
-    spool.save(&name(1, 1), b"again", 5).expect("saved");
+    spool.save(&name(1, 1), b"first", &events(5)).expect("saved");
+    spool.save(&name(2, 1), b"other", &events(5)).expect("saved");
+    spool.save(&name(1, 1), b"again", &events(5)).expect("saved");
     assert_eq!(spool.status().files, 2);
     assert_eq!(spool.read(&name(1, 1)).expect("its bytes"), b"again");
 }
@@ -103,22 +107,32 @@ fn a_restart_finds_the_same_with_and_without_its_journal() {
     let folder = folder();
     let spool = open(&folder);
     for counter in 0..20 {
-        spool.save(&name(100 + counter, counter as u64), b"bytes", 10 + counter as u64).expect("saved");
+        let tenant = if counter < 18 { "large" } else { "small" };
+        let contents =
+            Contents { events: 10 + counter as u64, tenants: BTreeMap::from([(tenant.to_owned(), 100)]) };
+        spool.save(&name(100 + counter, counter as u64), b"bytes", &contents).expect("saved");
     }
     for counter in 0..5 {
         spool.remove(&name(100 + counter, counter as u64)).expect("removed");
     }
-    let before = spool.status();
+    // Of 75 bytes that are there, 65 are of one tenant.
+    let seen = |spool: &Spool| {
+        let is_over = |tenant, bytes_max| spool.shares.is_over(tenant, bytes_max);
+        let large = [is_over("large", 93), is_over("large", 130), is_over("large", 94)];
+        (spool.status(), large, is_over("small", 20), is_over("small", 19))
+    };
+    let before = seen(&spool);
+    assert_eq!((before.1, before.2, before.3), ([true, false, false], false, true));
     drop(spool);
-    assert_eq!(open(&folder).status(), before, "with its journal");
+    assert_eq!(seen(&open(&folder)), before, "with its journal");
     fs::remove_file(folder.path().join(".wharfinger-journal")).expect("the journal");
-    assert_eq!(open(&folder).status(), before, "from the files alone");
+    assert_eq!(seen(&open(&folder)), before, "from the files alone");
     let journal = folder.path().join(".wharfinger-journal");
     let whole = fs::read(&journal).expect("made anew");
     fs::write(&journal, &whole[..whole.len() - 7]).expect("cut off");
-    assert_eq!(open(&folder).status(), before, "with one that was cut off");
+    assert_eq!(seen(&open(&folder)), before, "with one that was cut off");
     fs::write(&journal, b"\xff\xfe+\n+x\ty\n-\n+a\tb\tc\td\n").expect("nonsense");
-    assert_eq!(open(&folder).status(), before, "with one that says nothing");
+    assert_eq!(seen(&open(&folder)), before, "with one that says nothing");
 }
 
 #[test]
@@ -126,7 +140,7 @@ fn the_files_are_the_truth_not_the_journal() {
     let folder = folder();
     let spool = open(&folder);
     for counter in 0..3 {
-        spool.save(&name(1, counter), b"bytes", 10).expect("saved");
+        spool.save(&name(1, counter), b"bytes", &events(10)).expect("saved");
     }
     drop(spool);
     let shard = folder.path().join("shard-00000001");
@@ -210,18 +224,18 @@ fn the_oldest_make_room_and_what_never_fits_is_refused() {
     let folder = folder();
     let spool = Spool::open(folder.path(), 100).expect("a spool");
     for counter in 0..3 {
-        assert_eq!(spool.save(&name(counter, 1), &[0; 30], 5).expect("saved"), Gone::default());
+        assert_eq!(spool.save(&name(counter, 1), &[0; 30], &events(5)).expect("saved"), Gone::default());
     }
-    assert_eq!(spool.save(&name(9, 1), &[0; 60], 5).expect("saved"), Gone { files: 2, events: 10 });
+    assert_eq!(spool.save(&name(9, 1), &[0; 60], &events(5)).expect("saved"), Gone { files: 2, events: 10 });
     assert_eq!(spool.status(), SpoolStatus { files: 2, bytes: 90, events: 10, oldest_unix: Some(2) });
-    assert!(matches!(spool.save(&name(9, 2), &[0; 101], 5), Err(NotSaved::TooLarge { .. })));
+    assert!(matches!(spool.save(&name(9, 2), &[0; 101], &events(5)), Err(NotSaved::TooLarge { .. })));
     assert_eq!(spool.status().files, 2, "nothing made room for what does not fit");
     spool.set_aside(&name(2, 1), i64::MAX, false);
-    assert_eq!(spool.save(&name(10, 1), &[0; 20], 5).expect("saved"), Gone { files: 1, events: 5 });
+    assert_eq!(spool.save(&name(10, 1), &[0; 20], &events(5)).expect("saved"), Gone { files: 1, events: 5 });
     assert_eq!(spool.status().oldest_unix, Some(9), "what is set aside makes room too");
     spool.set_aside(&name(9, 1), i64::MAX, true);
     assert_eq!(
-        spool.save(&name(11, 1), &[0; 50], 5).expect("saved"),
+        spool.save(&name(11, 1), &[0; 50], &events(5)).expect("saved"),
         Gone::default(),
         "what is stored is not lost"
     );
@@ -233,7 +247,7 @@ fn age_is_told_by_the_name() {
     let folder = folder();
     let spool = open(&folder);
     for unix in [100, 200, 300] {
-        spool.save(&name(unix, 1), b"x", 4).expect("saved");
+        spool.save(&name(unix, 1), b"x", &events(4)).expect("saved");
     }
     assert_eq!(spool.expire(100), Gone::default());
     assert_eq!(spool.expire(201), Gone { files: 2, events: 8 });
@@ -245,7 +259,7 @@ fn one_that_cannot_be_handled_does_not_hold_up_the_others() {
     let folder = folder();
     let spool = open(&folder);
     for unix in [1, 2, 3] {
-        spool.save(&name(unix, 1), b"x", 1).expect("saved");
+        spool.save(&name(unix, 1), b"x", &events(1)).expect("saved");
     }
     spool.set_aside(&name(1, 1), 1_000, false);
     spool.set_aside(&name(2, 1), 2_000, true);
@@ -262,8 +276,8 @@ fn two_processes_have_a_folder_each_and_the_next_takes_both() {
     let folder = folder();
     let first = open(&folder);
     let second = open(&folder);
-    first.save(&name(1, 1), b"x", 1).expect("saved");
-    second.save(&name(2, 1), b"x", 1).expect("saved");
+    first.save(&name(1, 1), b"x", &events(1)).expect("saved");
+    second.save(&name(2, 1), b"x", &events(1)).expect("saved");
     assert!(second.folder().ends_with("beside-1"));
     drop(first);
     let again = open(&folder);
@@ -281,11 +295,11 @@ fn two_processes_have_a_folder_each_and_the_next_takes_both() {
 fn a_disk_that_does_not_take_it_says_so_and_keeps_the_rest() {
     let folder = folder();
     let spool = open(&folder);
-    spool.save(&name(1, 1), b"x", 1).expect("saved");
+    spool.save(&name(1, 1), b"x", &events(1)).expect("saved");
     let shard = folder.path().join("shard-00000001");
     fs::remove_dir_all(&shard).expect("somebody removes it");
-    assert!(matches!(spool.save(&name(2, 1), b"x", 1), Err(NotSaved::Disk(_))));
-    spool.save(&name(2, 1), b"x", 1).expect("saved, in another");
+    assert!(matches!(spool.save(&name(2, 1), b"x", &events(1)), Err(NotSaved::Disk(_))));
+    spool.save(&name(2, 1), b"x", &events(1)).expect("saved, in another");
     assert_eq!(spool.read(&name(1, 1)).map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
     spool.remove(&name(1, 1)).expect("what is not there is removed");
     assert_eq!(drained(&spool).len(), 1);

@@ -10,7 +10,8 @@ use wharfinger_events::name::{BatchName, META};
 
 use super::SHARD;
 use super::durable::TEMPORARY;
-use super::journal::Entries;
+use super::journal::{Entries, Noted};
+use super::shares::TenantBytes;
 use super::turf::Turf;
 
 const DEPTH_MAX: usize = 8;
@@ -24,8 +25,7 @@ pub(super) struct Found {
 
 pub(super) struct Batch {
     pub(super) name: BatchName,
-    pub(super) bytes: u64,
-    pub(super) events: u64,
+    pub(super) noted: Noted,
 }
 
 /// Folders that cannot be read are left alone, and said so.
@@ -56,17 +56,17 @@ pub(super) fn walk(turf: &mut Turf, known: &Entries) -> io::Result<Found> {
         let names = known.get(&folder);
         let mut batches = Vec::with_capacity(listed.batches.len());
         for name in listed.batches {
-            let (bytes, events) = match names.and_then(|names| names.get(name.as_str())) {
-                Some(known) => *known,
+            let noted = match names.and_then(|names| names.get(name.as_str())) {
+                Some(known) => known.clone(),
                 None => match fs::metadata(path.join(name.as_str())) {
-                    Ok(metadata) => (metadata.len(), events_of(&path, &name)),
+                    Ok(metadata) => noted(&path, &name, metadata.len()),
                     Err(error) => {
                         tracing::error!(file = %name, error = %error, "a batch of the spool cannot be read");
                         continue;
                     }
                 },
             };
-            batches.push(Batch { name, bytes, events });
+            batches.push(Batch { name, noted });
         }
         found.folders.push((folder, batches));
     }
@@ -108,13 +108,16 @@ fn list(path: &Path) -> io::Result<Listed> {
     Ok(listed)
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Meta {
-    num_events: u64,
+    num_events: Option<u64>,
+    #[serde(default)]
+    tenants: TenantBytes,
 }
 
-/// One, where nothing else is said.
-fn events_of(folder: &Path, name: &BatchName) -> u64 {
+/// One event of no tenant, where the metadata says nothing else: other programs write none, or only the number.
+fn noted(folder: &Path, name: &BatchName, bytes: u64) -> Noted {
     let text = fs::read(folder.join(format!("{name}{META}"))).unwrap_or_default();
-    serde_json::from_slice::<Meta>(&text).map_or(1, |meta| meta.num_events)
+    let meta: Meta = serde_json::from_slice(&text).unwrap_or_default();
+    Noted { bytes, events: meta.num_events.unwrap_or(1), tenants: meta.tenants }
 }

@@ -27,7 +27,7 @@ use super::answer::{doing, header};
 use super::skew::from_http_date;
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest,
+    SignedRequest, encoding,
 };
 use call::{Call, Client};
 pub use connect::{AzureCredentials, AzureOptions, EntraOptions};
@@ -144,6 +144,7 @@ impl BlobStore for AzureStore {
                     etag,
                     version_id: header(answer.headers(), "x-ms-version-id"),
                     modified_at,
+                    content_encoding: encoding(header(answer.headers(), "content-encoding").as_deref()),
                 })
             }
             _ => Err(BlobError::Unavailable("the answer has no ETag: this is not Azure".into())),

@@ -61,6 +61,8 @@ impl Permit<'_> {
         let protocol = if self.https_only { "https" } else { "" };
         let disposition = self.content_disposition.as_deref().unwrap_or("");
         let content_type = self.content_type.as_deref().unwrap_or("");
+        // With every header of a download, so that it is of the bytes as they are stored.
+        let encoding = if disposition.is_empty() { "" } else { "identity" };
 
         let mut lines: Vec<&str> = vec![self.permissions, "", &expiry, &resource];
         let secret = match key {
@@ -75,12 +77,12 @@ impl Permit<'_> {
             }
         };
         lines.extend(["", protocol, VERSION, kind, self.version_id.unwrap_or(""), ""]);
-        lines.extend(["", disposition, "", "", content_type]);
+        lines.extend(["", disposition, encoding, "", content_type]);
         let signature = signature(secret, &lines.join("\n"));
 
         let mut query = vec![("sv", VERSION.to_owned()), ("sr", kind.to_owned())];
         query.extend([("sp", self.permissions.to_owned()), ("se", expiry)]);
-        let given = [("spr", protocol), ("rscd", disposition), ("rsct", content_type)];
+        let given = [("spr", protocol), ("rscd", disposition), ("rsce", encoding), ("rsct", content_type)];
         query.extend(
             given.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (*name, (*value).into())),
         );
@@ -148,7 +150,7 @@ mod tests {
         let version = Permit { version_id: Some("2026-01-02T03:04:05.1234567Z"), ..permit(Some("f"), "r") };
         for (permit, kind, sig) in [
             (create, "b", "dnS4UWi6VZa+wUaW400i0QNaxp7BATk1ImGUwCjKkkk="),
-            (read, "b", "DszuiramkgzgStAvdqKeMzkJAxh3cwNHbB55tkP9pQg="),
+            (read, "b", "A8SH42xAuO27dOF95IQjGLx9wYSarTeGDgByEpUQE/g="),
             (version, "bv", "Jfk8NMGHW4udCwd7+dNe5SVInf3sHVxUeOQNlyvVLh8="),
             (permit(None, "racwdxl"), "c", "5+z3WO9NlnyN+n8NzXrtzx5dmGqZU7H74T9GYzmPpUs="),
         ] {

@@ -14,6 +14,7 @@ use std::time::UNIX_EPOCH;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
+use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
 use wharfinger_lifecycle::UnixMs;
@@ -136,7 +137,7 @@ fn etag(meta: &fs::Metadata) -> String {
 fn to_meta(meta: &fs::Metadata) -> ObjectMeta {
     let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let modified_at = modified.and_then(|at| i64::try_from(at.as_millis()).ok());
-    ObjectMeta { size: meta.len(), etag: etag(meta), version_id: None, modified_at }
+    ObjectMeta { size: meta.len(), etag: etag(meta), version_id: None, modified_at, content_encoding: None }
 }
 
 fn from_io(error: io::Error) -> BlobError {
@@ -305,6 +306,27 @@ impl BlobStore for DiskStore {
             written.and(removed).map_err(|error| {
                 BlobError::Unavailable(format!("{} cannot be written: {error}", probe.display()))
             })
+        })
+        .await
+    }
+
+    async fn is_ready(&self) -> Result<(), BlobError> {
+        let folder =
+            if self.mounted == self.root { self.root.clone() } else { self.root.join(LANDING_FOLDER) };
+        blocking(move || {
+            let cannot = |why: String| {
+                BlobError::Unavailable(format!("{} cannot be written: {why}", folder.display()))
+            };
+            let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+            access(&folder, wanted).map_err(|error| cannot(error.to_string()))?;
+            let disk = statvfs(&folder).map_err(|error| cannot(error.to_string()))?;
+            match disk.f_bavail {
+                0 => Err(cannot("the disk is full".into())),
+                _ if disk.f_flag.contains(StatVfsMountFlags::RDONLY) => {
+                    Err(cannot("it is mounted read-only".into()))
+                }
+                _ => Ok(()),
+            }
         })
         .await
     }

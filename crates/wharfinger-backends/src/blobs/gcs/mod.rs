@@ -24,7 +24,7 @@ use super::answer::{doing, header};
 use super::skew::from_http_date;
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest,
+    SignedRequest, encoding,
 };
 use call::{Call, Client};
 pub use connect::{GcsCredentials, GcsOptions};
@@ -140,11 +140,14 @@ impl BlobStore for GcsStore {
             (Some(size), Some(etag)) => {
                 let modified_at =
                     header(answer.headers(), "last-modified").and_then(|at| from_http_date(&at));
+                let said = header(answer.headers(), "x-goog-stored-content-encoding")
+                    .or_else(|| header(answer.headers(), "content-encoding"));
                 Ok(ObjectMeta {
                     size,
                     etag,
                     version_id: header(answer.headers(), "x-goog-generation"),
                     modified_at,
+                    content_encoding: encoding(said.as_deref()),
                 })
             }
             _ => Err(BlobError::Unavailable("the answer has no ETag: this is not Google's".into())),
@@ -159,7 +162,9 @@ impl BlobStore for GcsStore {
         length: Option<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
         let object = self.full(key);
-        let mut call = of_version(Call::of(Method::GET, &object), pin.version_id.as_deref());
+        // Without this, Google unpacks what was stored as gzip.
+        let call = Call::of(Method::GET, &object).header("accept-encoding", "gzip");
+        let mut call = of_version(call, pin.version_id.as_deref());
         if !pin.etag.is_empty() {
             call = call.header("if-match", format!("\"{}\"", pin.etag));
         }

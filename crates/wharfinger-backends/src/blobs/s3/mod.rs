@@ -29,7 +29,7 @@ use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use super::skew::Skew;
 use super::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest, UrlLife,
+    SignedRequest, UrlLife, encoding,
 };
 pub use connect::{S3Credentials, S3Options, http_client};
 use error::{NOT_S3, explain, from_sdk, unquoted};
@@ -157,6 +157,8 @@ impl BlobStore for S3Store {
         let get = get
             .set_version_id(grant.pin.version_id.clone())
             .response_content_disposition(disposition)
+            // The bytes as they are stored, whatever their uploader said about them.
+            .response_content_encoding("identity")
             .set_response_content_type(grant.content_type.clone());
         let presigned = get.presigned(self.presigning(grant.life)?).await;
         Ok(to_signed("GET", &presigned.map_err(|error| from_sdk(&error))?))
@@ -183,6 +185,7 @@ impl BlobStore for S3Store {
                 etag,
                 version_id,
                 modified_at: answer.last_modified().map(list::to_unix_ms),
+                content_encoding: encoding(answer.content_encoding()),
             }),
             _ => Err(BlobError::Unavailable(NOT_S3.into())),
         }

@@ -22,7 +22,7 @@ CREATE TABLE files (
     stages          TEXT NOT NULL DEFAULT '',
     stage           TEXT,
     version         BIGINT NOT NULL,
-    charged_bytes   BIGINT NOT NULL CHECK (charged_bytes >= 0 AND charged_bytes <= size),
+    charged_bytes   BIGINT NOT NULL CHECK (charged_bytes >= 0),
     retry_count     BIGINT NOT NULL,
     error           TEXT,
     etag            TEXT,

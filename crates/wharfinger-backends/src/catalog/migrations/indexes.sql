@@ -56,7 +56,6 @@ CREATE INDEX deletion_log_by_time ON deletion_log (deleted_at, id);
 
 CREATE INDEX notifications_by_user ON notifications (tenant_id, user_id, id);
 
-CREATE INDEX outbox_due ON outbox (destination, next_attempt_at, id);
 CREATE INDEX outbox_by_age ON outbox (destination, created_at);
 CREATE INDEX outbox_scheduled ON outbox (destination, next_attempt_at, id) WHERE rank IS NULL;
 CREATE INDEX outbox_ranked ON outbox (destination, rank, id) WHERE rank IS NOT NULL;

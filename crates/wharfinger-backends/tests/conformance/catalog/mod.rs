@@ -293,7 +293,8 @@ cases! {
         lists_and_sweeps_go_on_beside_unreadable_rows
         what_can_be_read_again_is_dropped_from_the_list;
     plans:
-        no_read_looks_through_a_large_table;
+        no_read_looks_through_a_large_table
+        no_call_costs_more_beside_a_backlog;
     growth:
         batches_without_files_go_in_pages
         counters_of_nothing_go

@@ -20,6 +20,7 @@ pub(super) const WORK: &str = "work";
 
 /// A store that cannot look a file up: what has ended keeps its charge until its URL is dead.
 pub(super) const POLICY: UploadPolicy = UploadPolicy {
+    charge_bytes_min: 0,
     window_ms: HOUR,
     grace_ms: 60 * SECOND,
     min_rate_bytes: 262_144,

@@ -31,6 +31,7 @@ pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &
         stage: Stage::Embed,
         owner: "worker:a".into(),
         limit: 1,
+        tenants: None,
         of: Claimable::Untried,
         lease_ms: 10 * SECOND,
         deadline_ms: HOUR,

@@ -42,6 +42,7 @@ pub(super) fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
         stage,
         owner: "worker:a".into(),
         limit,
+        tenants: None,
         of: Claimable::Untried,
         lease_ms: 10 * SECOND,
         deadline_ms: HOUR,

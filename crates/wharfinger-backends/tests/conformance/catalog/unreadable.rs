@@ -127,7 +127,7 @@ pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(site: &Site) {
     assert!(!site.catalog.quotas("", 10, 1).await.expect("read").is_empty());
     site.sql(
         "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
-        VALUES ('~', 'harbour', 'ada', 'k', 'm', '{}', 0)",
+        VALUES ('no id', 'harbour', 'ada', 'k', 'm', '{}', 0)",
     )
     .await;
     site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
