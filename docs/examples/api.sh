@@ -74,10 +74,10 @@ lend_a_hand() {
   if [[ $BODY == *'"jobId"'* ]]; then
     printf '  POST   /api/v2/workers/lease → 200\n'
     job=$(field jobId) lease=$(field leaseToken)
-    post 200 "/api/v2/workers/jobs/$job/heartbeat" "{\"leaseToken\":$lease}"
+    post 200 "/api/v2/workers/jobs/$job/heartbeat" "{\"leaseToken\":\"$lease\"}"
     has '"leaseUntil"'
-    post 200 "/api/v2/workers/jobs/$job/complete" "{\"leaseToken\":$lease,\"output\":{\"verdict\":\"clean\"}}"
-    REFUSAL=lease_lost refused 409 POST "/api/v2/workers/jobs/$job/fail" -d "{\"leaseToken\":$lease,\"error\":\"too late\"}"
+    post 200 "/api/v2/workers/jobs/$job/complete" "{\"leaseToken\":\"$lease\",\"output\":{\"verdict\":\"clean\"}}"
+    REFUSAL=lease_lost refused 409 POST "/api/v2/workers/jobs/$job/fail" -d "{\"leaseToken\":\"$lease\",\"error\":\"too late\"}"
   fi
   as "$before"
 }

@@ -21,21 +21,25 @@ use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::file::UploadPolicy;
 use wharfinger_lifecycle::processing::Plan;
 
+use crate::auth::TokenKeys;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::dashboard::Dashboard;
 use crate::dashboard::cache::Cache;
-use crate::http::auth::TokenKeys;
 use crate::ingest::Ingest;
+use crate::memory_budget::MemoryBudget;
 use crate::notify::{self, Notifier};
 use crate::pipeline::Pipeline;
-use crate::quota::RedisGate;
+use crate::quota::{FileCounts, RedisGate};
 use crate::roles::Roles;
 use crate::telemetry::traces::Traces;
 use crate::uploads::confirm::Examinations;
 use crate::uploads::land::Landings;
 use crate::worker::messages::Broker;
 use crate::{quota, store};
+
+/// Bodies of requests, of all callers at once.
+const REQUEST_BODIES_BYTES: usize = 256 << 20;
 
 pub struct App {
     pub settings: Settings,
@@ -88,6 +92,10 @@ pub struct App {
     pub draining: CancellationToken,
     /// Verbs under way: they end even when their client has hung up.
     pub verbs: TaskTracker,
+    /// What the bodies of requests may take in memory.
+    pub request_bodies: MemoryBudget,
+    /// How many files each tenant has, for the limit on that.
+    pub file_counts: FileCounts,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -254,6 +262,7 @@ impl App {
         let notifier = Notifier::new(&settings.notify, &faults)?;
         let tokens = TokenKeys::load(&settings, secrets)?;
         let policy = UploadPolicy {
+            charge_bytes_min: settings.charge_bytes_min,
             window_ms: settings.upload_window_ms,
             grace_ms: settings.upload_grace_ms,
             min_rate_bytes: settings.upload_min_rate_bytes,
@@ -304,6 +313,8 @@ impl App {
             examinations: Arc::default(),
             draining: CancellationToken::new(),
             verbs: TaskTracker::new(),
+            request_bodies: MemoryBudget::new(REQUEST_BODIES_BYTES),
+            file_counts: FileCounts::default(),
         };
         Ok((app, standing))
     }

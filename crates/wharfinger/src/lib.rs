@@ -5,6 +5,7 @@
 #![warn(clippy::print_stdout)]
 
 pub mod app;
+pub mod auth;
 pub mod batches;
 pub mod cli;
 pub mod clock;
@@ -13,6 +14,7 @@ pub mod dashboard;
 pub mod demo;
 pub mod http;
 pub mod ingest;
+pub mod memory_budget;
 pub mod notify;
 pub mod pipeline;
 pub mod quota;

@@ -318,6 +318,11 @@ pub mod metric {
         gauge!("cleanup_execution_duration_seconds").set(ms as f64 / 1_000.0);
     }
 
+    /// A connection that was closed before its client did so.
+    pub fn connection_closed(reason: &'static str) {
+        counter!("wharfinger_connections_closed_total", "reason" => reason).increment(1);
+    }
+
     pub fn request(route: &str, method: &Method, status: StatusCode, took: Duration) {
         let method = match *method {
             Method::GET => "GET",

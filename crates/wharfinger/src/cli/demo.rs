@@ -1,5 +1,6 @@
 //! `wharfinger demo`: a server with short windows, and two minutes of traffic and faults against it.
 
+use std::io::IsTerminal as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -134,7 +135,11 @@ async fn play(
     };
     line("A wharf on a bad day: two minutes of traffic, and everything that goes wrong. Watch it here:");
     line("");
-    line(format!("  {}/#token={}", wharf.url, mint("default", "local", "operator")?));
+    match std::io::stdout().is_terminal() {
+        true => line(format!("  {}/#token={}", wharf.url, mint("default", "local", "operator")?)),
+        // What is printed here may end in a log, where others read it.
+        false => line(format!("  {}/ with a token from: {}", wharf.url, token::command(settings))),
+    }
     line("");
     let say = |second: u64, said: &str| line(format!("{:02}:{:02}  {said}", second / 60, second % 60));
     demo::run(&wharf, &crew, speed, &say).await;

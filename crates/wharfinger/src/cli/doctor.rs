@@ -14,9 +14,9 @@ use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogUrl, Pgvector, 
 use super::output::line;
 use super::{Failure, catalog_options};
 use crate::app::named;
+use crate::auth::TokenKeys;
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
-use crate::http::auth::TokenKeys;
 
 #[derive(Args)]
 pub(super) struct Arguments {

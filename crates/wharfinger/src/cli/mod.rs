@@ -71,7 +71,7 @@ enum Command {
     Config(config::Arguments),
     /// What the server starts to get the text out of one file
     #[command(hide = true)]
-    ExtractText(extract_text::Arguments),
+    ExtractText,
 }
 
 /// What ends a command with something else than success.
@@ -102,9 +102,11 @@ fn failed<E: std::error::Error>(error: E) -> Failure {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     // It limits what it may use before it does anything.
-    if let Command::ExtractText(arguments) = cli.command {
-        return extract_text::run(&arguments);
+    if let Command::ExtractText = cli.command {
+        return extract_text::run();
     }
+    // Files that the program creates are private, whatever the mode of the folder.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     wharfinger_backends::tls::ready();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -139,7 +141,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Migrate(arguments) => migrate::run(&flags, arguments).await,
         Command::Doctor(arguments) => doctor::run(&flags, arguments).await,
         Command::Config(arguments) => config::run(&flags, arguments),
-        Command::ExtractText(_) => Err(Failure::Usage("this is for the server itself".into())),
+        Command::ExtractText => Err(Failure::Usage("this is for the server itself".into())),
     }
 }
 

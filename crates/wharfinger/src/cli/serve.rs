@@ -16,9 +16,18 @@ use super::{Failure, failed, token};
 use crate::app::{App, OpenError};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, prepare_secrets};
+use crate::http::ConnectionLimits;
 use crate::roles::{ProcessRole, Roles};
 use crate::worker::Supervisor;
 use crate::{http, telemetry};
+
+const CONNECTIONS_MAX: usize = 10_000;
+const CONNECTIONS_MIN: usize = 64;
+/// Databases, stores, files that are written.
+const FILES_OF_OUR_OWN: u64 = 512;
+const FILES_WANTED: u64 = CONNECTIONS_MAX as u64 + 2 * FILES_OF_OUR_OWN;
+/// What every system gives a process.
+const FILES_MIN: u64 = 1_024;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -92,7 +101,15 @@ async fn serve(
     // Before anybody knows that we are there: who is told to stop at once stops in order too.
     let mut signals = Signals::listen().map_err(failed)?;
     let stop = CancellationToken::new();
-    let server = tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
+    let limits = connection_limits(&app.settings);
+    if let Some(address) = &app.settings.metrics_listen {
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            Failure::Failed(format!("WHARFINGER_METRICS_LISTEN: cannot listen on {address}: {error}"))
+        })?;
+        let router = http::metrics_router(app.clone());
+        tokio::spawn(http::serve(listener, router, limits.clone(), stop.clone()));
+    }
+    let server = tokio::spawn(http::serve(listener, http::router(app.clone()), limits, stop.clone()));
     if greeting == Greeting::Full {
         greet(&app, secrets.first_start);
     }
@@ -139,6 +156,28 @@ async fn serve(
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// As many connections as there may be open files for, beside those that the program itself needs.
+fn connection_limits(settings: &Settings) -> ConnectionLimits {
+    let files_max = rlimit::increase_nofile_limit(FILES_WANTED).unwrap_or_else(|error| {
+        tracing::warn!(error = %error, "cannot raise the limit of open files");
+        rlimit::Resource::NOFILE.get().map_or(FILES_MIN, |(soft, _)| soft)
+    });
+    let for_connections = usize::try_from(files_max.saturating_sub(FILES_OF_OUR_OWN)).unwrap_or(usize::MAX);
+    let connections_max = for_connections.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
+    if connections_max < CONNECTIONS_MAX {
+        tracing::warn!(
+            connections = connections_max,
+            files = files_max,
+            "the limit of open files (ulimit -n) allows fewer connections than usual"
+        );
+    }
+    ConnectionLimits {
+        connections_max,
+        per_address_max: settings.connections_per_address,
+        trusted_proxies: settings.trusted_proxies.clone(),
+    }
 }
 
 fn roles(lists: &[String]) -> Result<Roles, Failure> {
@@ -217,13 +256,20 @@ fn greet(app: &App, first_start: bool) {
     let Some(token) = app.tokens.mint(&caller, app.clock.now() + FIRST_TOKEN_MS) else { return };
     line("  Token       tenant `default`, user `local`, role `operator`, 12 hours");
     line("");
-    line("Look at it in a browser (the address signs you in; it is as good as a password):");
-    line("");
-    line(format!("  {url}/#token={token}"));
-    line("");
-    line("Or in a terminal:");
-    line("");
-    line(format!("export WHARFINGER_TOKEN={token}"));
+    if std::io::stdout().is_terminal() {
+        line("Look at it in a browser (the address signs you in; it is as good as a password):");
+        line("");
+        line(format!("  {url}/#token={token}"));
+        line("");
+        line("Or in a terminal:");
+        line("");
+        line(format!("export WHARFINGER_TOKEN={token}"));
+    } else {
+        // What is printed here may end in a log, where others read it.
+        line("Get it with this command, for the page or a terminal:");
+        line("");
+        line(format!("export WHARFINGER_TOKEN=$({})", token::command(&app.settings)));
+    }
     line("");
     line("Upload a file, in another terminal (paste the line above first):");
     line("");

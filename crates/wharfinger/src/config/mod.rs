@@ -1,10 +1,12 @@
 //! Settings: defaults < `wharfinger.toml` < environment < flags, read once and checked once. This is the only
 //! reader of the environment.
 
+mod address;
 mod blob_url;
 mod duration;
 mod ingest;
 mod layers;
+mod masking;
 mod notify;
 mod pipeline;
 mod secrets;
@@ -17,10 +19,12 @@ use wharfinger_backends::blobs::BlobPlace;
 use wharfinger_backends::catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 
+pub use address::AddressRange;
 pub use blob_url::{ForeignBucket, foreign_bucket};
 pub use duration::parse_duration_ms;
 pub use ingest::{Ack, IngestSettings};
 pub use layers::{Flags, SETTINGS, Setting, Values, client_env, log_filter};
+pub use masking::{HIDDEN, mask_path, mask_url};
 pub use notify::{NotifySettings, WebhookSettings};
 pub use pipeline::{ExtractSettings, PipelineSettings};
 pub use secrets::{Secrets, prepare as prepare_secrets};
@@ -47,6 +51,15 @@ pub enum WindowPolicy {
     Rescue,
 }
 
+/// Who may read the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsAccess {
+    /// Everybody who asks this process directly.
+    Open,
+    /// Operators.
+    Token,
+}
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: String,
@@ -68,11 +81,20 @@ pub struct Settings {
     pub broker_rabbit: Option<String>,
     pub amqp_delayed_exchange: bool,
     pub jwt_secret: Option<String>,
+    pub metrics: MetricsAccess,
+    pub metrics_listen: Option<String>,
+    /// 0: no limit.
+    pub connections_per_address: usize,
+    pub trusted_proxies: Vec<AddressRange>,
     pub jwks_file: Option<PathBuf>,
     pub jwks_url: Option<String>,
     pub jwt_issuer: Option<String>,
     pub jwt_audience: Option<String>,
     pub default_quota_bytes: u64,
+    /// Files that a tenant may have.
+    pub tenant_files_max: u64,
+    /// What a file is charged at least.
+    pub charge_bytes_min: u64,
     pub file_size_bytes_max: u64,
     pub unconfirmed_limit_percent: u8,
     pub upload_window_ms: i64,
@@ -131,12 +153,19 @@ impl Settings {
             quota_redis_timeout_ms: values.whole("QUOTA_REDIS_TIMEOUT_MS", 1, 30_000)?,
             broker_rabbit: engine_url("WHARFINGER_BROKER_URL", values, &["amqp://", "amqps://"])?,
             amqp_delayed_exchange: truth("AMQP_DELAYED_EXCHANGE", values)?,
+            metrics: metrics_access(values)?,
+            metrics_listen: values.maybe("WHARFINGER_METRICS_LISTEN"),
+            connections_per_address: values.whole("WHARFINGER_CONNECTIONS_PER_ADDRESS", 0, 1_000_000)?
+                as usize,
+            trusted_proxies: trusted_proxies(values)?,
             jwt_secret: values.maybe("WHARFINGER_JWT_SECRET").map(jwt_secret).transpose()?,
             jwks_file: values.maybe("WHARFINGER_JWKS_FILE").map(PathBuf::from),
-            jwks_url: values.maybe("WHARFINGER_JWKS_URL"),
+            jwks_url: jwks_url(values)?,
             jwt_issuer: values.maybe("WHARFINGER_JWT_ISSUER"),
             jwt_audience: values.maybe("WHARFINGER_JWT_AUDIENCE"),
             default_quota_bytes: values.size("DEFAULT_TENANT_QUOTA_BYTES", 0, QUOTA_BYTES_MAX)?,
+            tenant_files_max: values.whole("TENANT_MAX_FILES", 0, 1 << 50)?,
+            charge_bytes_min: values.size("MIN_CHARGE_BYTES", 0, FILE_SIZE_BYTES_MAX)?,
             file_size_bytes_max: values.size("MAX_FILE_SIZE_BYTES", 1, FILE_SIZE_BYTES_MAX)?,
             unconfirmed_limit_percent: values.whole("UNCONFIRMED_LIMIT_PERCENT", 1, 100)? as u8,
             upload_window_ms: values.whole("UPLOAD_WINDOW_MS", 1, 7 * 86_400_000)? as i64,
@@ -222,6 +251,51 @@ fn cors_origins(list: &str) -> Result<Vec<String>, BadSetting> {
             )),
         })
         .collect()
+}
+
+/// Open where only this machine can ask, and there is no address for metrics alone.
+fn metrics_access(values: &Values) -> Result<MetricsAccess, BadSetting> {
+    match values.maybe("WHARFINGER_METRICS").as_deref() {
+        Some("open") => Ok(MetricsAccess::Open),
+        Some("token") => Ok(MetricsAccess::Token),
+        Some(other) => {
+            let problem = format!("must be `open` or `token`, not `{other}`");
+            Err(BadSetting::new("WHARFINGER_METRICS", problem))
+        }
+        None => {
+            let listen = values.text("WHARFINGER_LISTEN")?;
+            let host = listen.rsplit_once(':').map_or("", |(host, _)| host);
+            let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+            let is_local = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+            let has_own = values.maybe("WHARFINGER_METRICS_LISTEN").is_some();
+            Ok(if is_local && !has_own { MetricsAccess::Open } else { MetricsAccess::Token })
+        }
+    }
+}
+
+fn trusted_proxies(values: &Values) -> Result<Vec<AddressRange>, BadSetting> {
+    let list = values.maybe("WHARFINGER_TRUSTED_PROXIES").unwrap_or_default();
+    let ranges = list.split(',').map(str::trim).filter(|range| !range.is_empty()).map(|range| {
+        AddressRange::parse(range).ok_or_else(|| {
+            let problem = format!("`{range}` is not an address like 10.0.0.7 or a range like 10.0.0.0/8");
+            BadSetting::new("WHARFINGER_TRUSTED_PROXIES", problem)
+        })
+    });
+    ranges.collect()
+}
+
+fn jwks_url(values: &Values) -> Result<Option<String>, BadSetting> {
+    let url = values.maybe("WHARFINGER_JWKS_URL");
+    let bad = |problem: &str| Err(BadSetting::new("WHARFINGER_JWKS_URL", problem));
+    match &url {
+        Some(_) if values.maybe("WHARFINGER_JWKS_FILE").is_some() => {
+            bad("WHARFINGER_JWKS_FILE is set too: set one")
+        }
+        Some(url) if !url.starts_with("https://") && !url.starts_with("http://") => {
+            bad("must begin with https:// (or http:// in a network that you trust)")
+        }
+        _ => Ok(url),
+    }
 }
 
 fn jwt_secret(secret: String) -> Result<String, BadSetting> {

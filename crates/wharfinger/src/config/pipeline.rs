@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use wharfinger_lifecycle::limits::MIB;
+use wharfinger_lifecycle::derived::DerivedPolicy;
+use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, MIB};
 use wharfinger_lifecycle::stage::{Stage, parse_list};
 
 use super::layers::Values;
@@ -19,6 +20,8 @@ pub struct PipelineSettings {
     pub stuck_after_ms: i64,
     pub clamd_url: Option<String>,
     pub hashes_file: Option<PathBuf>,
+    /// How much may be made of a file.
+    pub derived: DerivedPolicy,
     pub extract: ExtractSettings,
     pub chunk_by_tokens: bool,
     pub chunk_size: usize,
@@ -46,7 +49,7 @@ pub struct EmbeddingsSettings {
 impl PipelineSettings {
     pub(super) fn from_values(values: &Values) -> Result<PipelineSettings, BadSetting> {
         let stages = stages("PIPELINE_STAGES", values)?;
-        check_order(&stages)?;
+        check_order(&stages, super::truth("PIPELINE_SCAN_FIRST", values)?)?;
         let chunk_size = values.whole("CHUNK_SIZE", 16, 100_000)? as usize;
         let chunk_overlap = values.whole("CHUNK_OVERLAP", 0, 50_000)? as usize;
         if chunk_overlap * 2 > chunk_size {
@@ -67,6 +70,10 @@ impl PipelineSettings {
             stuck_after_ms: values.whole("STUCK_FILE_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,
             clamd_url: values.maybe("CLAMD_URL").map(clamd_url).transpose()?,
             hashes_file: values.maybe("SCAN_HASHES_FILE").map(PathBuf::from),
+            derived: DerivedPolicy {
+                factor_max: values.whole("DERIVED_MAX_FACTOR", 1, 1_000_000)?,
+                bytes_min: values.size("DERIVED_MIN_BYTES", 0, FILE_SIZE_BYTES_MAX)?,
+            },
             extract: ExtractSettings {
                 file_bytes_max: values.size("EXTRACT_FILE_BYTES_MAX", 1, u64::MAX)?,
                 text_bytes_max: values.size("EXTRACT_TEXT_BYTES_MAX", 1, u64::MAX)?,
@@ -94,8 +101,13 @@ fn stages(name: &'static str, values: &Values) -> Result<Vec<Stage>, BadSetting>
     parse_list(&values.text(name)?).map_err(|problem| BadSetting::new(name, problem))
 }
 
-/// A stage whose input nobody makes could only fail.
-fn check_order(stages: &[Stage]) -> Result<(), BadSetting> {
+/// A stage without its input could only fail. A file should not be parsed before it was scanned.
+fn check_order(stages: &[Stage], scan_first: bool) -> Result<(), BadSetting> {
+    if scan_first && stages.iter().skip(1).any(|stage| *stage == Stage::Scan) {
+        let problem = "`scan` must be the first stage, so that no file is read before it was scanned \
+                       (PIPELINE_SCAN_FIRST=false allows another order)";
+        return Err(BadSetting::new("PIPELINE_STAGES", problem));
+    }
     for (stage, needs) in [(Stage::Chunk, Stage::Extract), (Stage::Embed, Stage::Chunk)] {
         let place = |wanted: Stage| stages.iter().position(|stage| *stage == wanted);
         if let Some(at) = place(stage)

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -28,6 +28,7 @@ pub fn prepare(settings: &Settings) -> Result<Secrets, BadSetting> {
         BadSetting::new("WHARFINGER_DATA_DIR", format!("{} cannot be used: {error}", folder.display()))
     };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unusable)?;
+    warn_if_open(&settings.data_dir);
     let mut first_start = false;
     let mut make = |name: &str| -> Result<Vec<u8>, BadSetting> {
         let (secret, made) = read_or_make(&folder.join(name)).map_err(unusable)?;
@@ -36,8 +37,9 @@ pub fn prepare(settings: &Settings) -> Result<Secrets, BadSetting> {
     };
     let jwt_secret = match &settings.jwt_secret {
         Some(secret) => Some(secret.clone().into_bytes()),
-        None if settings.is_embedded() => Some(make("jwt.key")?),
+        // With an issuer configured, tokens signed by another key would be a surprise.
         None if settings.jwks_file.is_some() || settings.jwks_url.is_some() => None,
+        None if settings.is_embedded() => Some(make("jwt.key")?),
         None => {
             return Err(BadSetting::new(
                 "WHARFINGER_JWT_SECRET",
@@ -53,6 +55,17 @@ pub fn prepare(settings: &Settings) -> Result<Secrets, BadSetting> {
         None => None,
     };
     Ok(Secrets { jwt_secret, url_signing_key, first_start })
+}
+
+/// What others may enter, they may read as far as the files in it allow.
+fn warn_if_open(data_dir: &Path) {
+    if let Ok(metadata) = fs::metadata(data_dir)
+        && metadata.permissions().mode() & 0o077 != 0
+    {
+        let mode = format!("{:o}", metadata.permissions().mode() & 0o777);
+        tracing::warn!(folder = %data_dir.display(), mode,
+            "other users can enter the data dir (WHARFINGER_DATA_DIR), run chmod 700 on it");
+    }
 }
 
 fn derived(secret: &[u8], purpose: &[u8]) -> Vec<u8> {

@@ -20,7 +20,7 @@ use crate::batches::{cancel, complete, find, open};
     responses(
         (status = 201, body = BatchView, description = "All files charged and registered, in the order of the request"),
         (status = 400, body = Problem, description = "`invalid_request`, naming fields as `files[17].size`"),
-        (status = 403, body = Problem, description = "`quota_exceeded` or `unconfirmed_limit`: none was registered"),
+        (status = 403, body = Problem, description = "`quota_exceeded`, `unconfirmed_limit` or `file_limit`: none was registered"),
         (status = 410, body = Problem, description = "`gone`: the batch of this key was cancelled or has expired"),
         (status = 413, body = Problem, description = "`too_large`"),
         (status = 422, body = Problem, description = "`idempotency_mismatch`"),

@@ -48,7 +48,7 @@ const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
         (status = 401, body = Problem, description = "`unauthorized`"),
         (status = 413, body = Problem, description = "`too_large`"),
         (status = 415, body = Problem, description = "`unsupported_encoding`"),
-        (status = 429, body = Problem, description = "`rate_limited`: as many events as may be held wait to be stored; see `Retry-After`"),
+        (status = 429, body = Problem, description = "`rate_limited`: too many events wait to be stored, of all tenants or of this one; see `Retry-After`"),
         (status = 503, body = Problem, description = "`unavailable`: they cannot be kept as promised at this moment"),
     ),
 )]
@@ -90,7 +90,7 @@ enum NotRead {
 }
 
 async fn read(ingest: &Arc<Ingest>, tenant: &TenantId, body: &mut Body) -> Result<Incoming, NotRead> {
-    let mut incoming = ingest.incoming(tenant);
+    let mut incoming = ingest.incoming(tenant).map_err(NotRead::Refused)?;
     // Room is taken as it comes: who announces much and sends nothing holds nothing.
     incoming.expect(usize::try_from(body.size_hint().lower()).unwrap_or(0).min(FIRST_BYTES_MAX));
     while let Some(frame) = body.frame().await {
@@ -103,7 +103,7 @@ async fn read(ingest: &Arc<Ingest>, tenant: &TenantId, body: &mut Body) -> Resul
 
 fn refused(refusal: Refusal, ingest: &Ingest) -> Problem {
     match refusal {
-        Refusal::NotTaken(NotTaken::NoRoom) => Problem::rate_limited(NotTaken::NoRoom),
+        Refusal::NotTaken(full @ (NotTaken::NoRoom | NotTaken::OverShare)) => Problem::rate_limited(full),
         Refusal::NotTaken(not_now) => Problem::unavailable_because(not_now),
         Refusal::Body(BadBody::Empty) => Problem::invalid("body", BadBody::Empty),
         Refusal::Body(BadBody::Line { line, problem }) => Problem::bad_line(line, &problem),

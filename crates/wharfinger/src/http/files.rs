@@ -25,7 +25,7 @@ use crate::uploads::{confirm, delete, download, find, init, reissue};
     responses(
         (status = 201, body = GrantView, description = "Charged and registered: upload to `uploadUrl`, then confirm"),
         (status = 400, body = Problem, description = "`invalid_request`"),
-        (status = 403, body = Problem, description = "`quota_exceeded` or `unconfirmed_limit`"),
+        (status = 403, body = Problem, description = "`quota_exceeded`, `unconfirmed_limit` or `file_limit`"),
         (status = 404, body = Problem, description = "`not_found`: `batchId` names no batch of the caller's"),
         (status = 409, body = Problem, description = "`batch_closed`"),
         (status = 413, body = Problem, description = "`too_large`"),
@@ -70,7 +70,7 @@ pub(super) async fn reissue(
     responses(
         (status = 200, body = StatusView, description = "Confirmed now or before"),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "`object_missing`, `size_mismatch` or `checksum_mismatch`"),
+        (status = 409, body = Problem, description = "`object_missing`, `size_mismatch`, `checksum_mismatch` or `encoding_mismatch`"),
         (status = 410, body = Problem, description = "`gone`: not confirmed in time, or its batch was called off"),
     ),
 )]
@@ -121,7 +121,10 @@ pub(super) async fn get(
     Person(caller): Person,
     Id(id): Id<FileId>,
 ) -> Result<Json<FileView>, Problem> {
-    Ok(Json(find::find(&app, &caller, id).await?.into()))
+    let file = find::find(&app, &caller, id).await?;
+    let mut view = FileView::from(file);
+    view.text_truncated = find::is_text_cut(&app, id).await?.then_some(true);
+    Ok(Json(view))
 }
 
 /// Read a file's history

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequestParts as _, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -11,6 +11,9 @@ use utoipa::ToSchema;
 use wharfinger_backends::catalog::Dialect;
 
 use super::Shared;
+use super::auth::Operator;
+use super::problem::Problem;
+use crate::config::MetricsAccess;
 use crate::roles::{ProcessRole, Roles};
 use crate::telemetry::{self, metric};
 
@@ -80,7 +83,7 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
     let late = || "no answer in time".to_owned();
     let (catalog, blobs) = tokio::join!(
         tokio::time::timeout(patience, app.catalog.ping()),
-        tokio::time::timeout(patience, app.blobs.check()),
+        tokio::time::timeout(patience, app.blobs.is_ready()),
     );
     let catalog = catalog.map_or_else(|_| Err(late()), |ping| ping.map_err(|error| error.to_string()));
     let blobs = blobs.map_or_else(|_| Err(late()), |check| check.map_err(|error| error.to_string()));
@@ -126,14 +129,35 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
 
 /// What is measured, for Prometheus
 ///
-/// Gauges are read from the catalog's own counters at the moment of asking.
+/// Gauges are read from the catalog's own counters at the moment of asking. Without a token only where `WHARFINGER_METRICS`
+/// is `open`, and never through a proxy; else with the token of an operator.
 #[utoipa::path(
     get, path = "/metrics", tag = "operations", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus",
-        example = "# TYPE file_pipeline_status gauge\nfile_pipeline_status{status=\"ready\"} 42\n")),
+        example = "# TYPE file_pipeline_status gauge\nfile_pipeline_status{status=\"ready\"} 42\n"),
+        (status = 401, body = Problem, description = "`unauthorized`"),
+        (status = 403, body = Problem, description = "`forbidden`: only operators"),
+    ),
 )]
-pub(super) async fn metrics(State(app): State<Shared>) -> Response {
-    if let Err(error) = metric::refresh_gauges(&app).await {
+pub(super) async fn metrics(State(app): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let (mut parts, _) = request.into_parts();
+    let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
+    if app.settings.metrics == MetricsAccess::Token || is_forwarded {
+        Operator::from_request_parts(&mut parts, &app).await?;
+    }
+    Ok(rendered(&app).await)
+}
+
+/// The same without a question, at the address that is for metrics alone.
+pub(super) async fn metrics_for_all(State(app): State<Shared>) -> Response {
+    rendered(&app).await
+}
+
+/// Headers of a request that came through a proxy: it is not known from where.
+const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
+
+async fn rendered(app: &Shared) -> Response {
+    if let Err(error) = metric::refresh_gauges(app).await {
         tracing::warn!(error = %error, "some gauges could not be read");
     }
     let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];

@@ -1,6 +1,7 @@
 //! The HTTP face: one router, one file per resource. A request's body is taken whole before its verb begins,
 //! and the verb runs to its end even when its client hangs up.
 
+mod activity;
 pub mod auth;
 mod batches;
 mod blobs;
@@ -13,6 +14,7 @@ mod health;
 mod maintenance;
 mod orphans;
 mod page;
+mod places;
 mod problem;
 mod quota;
 mod server;
@@ -26,14 +28,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, FromRequestParts as _, MatchedPath, Request, State};
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use bytes::BytesMut;
+use http_body_util::BodyExt as _;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::openapi::path::{HttpMethod, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -43,10 +46,12 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::app::App;
+use crate::memory_budget::Hold;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
 use crate::telemetry::traces::for_caller;
-use auth::{Hand, Person};
+use crate::uploads::Role;
+pub use places::ConnectionLimits;
 use problem::Problem;
 pub use server::serve;
 
@@ -178,6 +183,7 @@ pub fn router(app: Shared) -> Router {
         .fallback(async || Problem::not_found())
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn(secure))
         .layer(middleware::from_fn_with_state(app.clone(), see_off))
         .layer(cors(&app.settings.cors_origins))
         .with_state(app)
@@ -198,6 +204,15 @@ fn describe_other_names(document: &mut utoipa::openapi::OpenApi) {
     }
 }
 
+/// At the address that is for metrics alone.
+pub fn metrics_router(app: Shared) -> Router {
+    Router::new()
+        .route("/metrics", get(health::metrics_for_all))
+        .fallback(async || Problem::not_found())
+        .layer(middleware::from_fn(secure))
+        .with_state(app)
+}
+
 /// What every process answers, events where it is there for them, and nothing else.
 fn without_api(app: Shared) -> Router {
     let events = match app.roles.has(ProcessRole::Ingest) {
@@ -211,6 +226,7 @@ fn without_api(app: Shared) -> Router {
         .fallback(async |State(app): State<Shared>| Problem::not_this_process("api", &app.roles))
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn(secure))
         .layer(middleware::from_fn_with_state(app.clone(), see_off))
         .layer(cors(&app.settings.cors_origins))
         .with_state(app)
@@ -253,16 +269,21 @@ fn is_our_page(origin: &HeaderValue, request: &Parts) -> bool {
 /// byte has asked for nothing, one that hangs up later does not leave a verb half-way.
 async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let (mut parts, mut body) = request.into_parts();
-    let limit_bytes = body_limit_bytes(&app, &mut parts).await;
-    let whole = Limited::new(&mut body, limit_bytes).collect();
-    let bytes = match tokio::time::timeout(BODY_TIMEOUT, whole).await {
-        Ok(Ok(collected)) => collected.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            let _ = tokio::time::timeout(LEFTOVER_TIMEOUT, take_leftover(body)).await;
-            return Problem::body_too_large(limit_bytes).into_response();
+    let read = match body.is_end_stream() {
+        true => Ok((Bytes::new(), None)),
+        false => {
+            let reading = read_body(&app, &mut parts, &mut body);
+            tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or_else(|_| Err(Problem::interrupted()))
         }
-        Ok(Err(_)) | Err(_) => {
-            return Problem::interrupted().into_response();
+    };
+    let (bytes, held) = match read {
+        Ok(read) => read,
+        Err(problem) => {
+            // HTTP/2 tells its client at once that the rest is not wanted.
+            if parts.version < Version::HTTP_2 {
+                let _ = tokio::time::timeout(LEFTOVER_TIMEOUT, take_leftover(body)).await;
+            }
+            return problem.into_response();
         }
     };
     let route =
@@ -276,7 +297,11 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
         let searched = tokio::time::timeout(timeout, for_caller(traceparent.as_deref(), next.run(request)));
         return searched.await.unwrap_or_else(|_| Problem::unavailable().into_response());
     }
-    let verb = app.verbs.spawn(async move { for_caller(traceparent.as_deref(), next.run(request)).await });
+    let verb = app.verbs.spawn(async move {
+        let answer = for_caller(traceparent.as_deref(), next.run(request)).await;
+        drop(held);
+        answer
+    });
     match tokio::time::timeout(timeout, verb).await {
         Ok(Ok(response)) => response,
         Ok(Err(panicked)) => {
@@ -285,6 +310,30 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
         }
         Err(_) => Problem::unavailable().into_response(),
     }
+}
+
+/// The whole body of a caller with a token, and the memory that it holds.
+async fn read_body(
+    app: &Shared,
+    parts: &mut Parts,
+    body: &mut Body,
+) -> Result<(Bytes, Option<Hold>), Problem> {
+    let session = auth::authenticate(parts, app).await?;
+    let limit_bytes = body_limit_bytes(parts, session.caller.role);
+    let mut hold = app.request_bodies.hold_for(session.caller.tenant.as_str());
+    parts.extensions.insert(session);
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Problem::interrupted())?.into_data() else { continue };
+        if bytes.len() + data.len() > limit_bytes {
+            return Err(Problem::body_too_large(limit_bytes));
+        }
+        if !hold.grow(data.len()) {
+            return Err(Problem::rate_limited("Too many large requests at once. Try again in a moment."));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok((bytes.freeze(), Some(hold)))
 }
 
 /// A client that is still sending does not read our answer, and gets none once the connection is closed on it.
@@ -298,12 +347,10 @@ async fn take_leftover(mut body: Body) {
     }
 }
 
-/// Only who has a token may make us hold more than a little.
-async fn body_limit_bytes(app: &Shared, parts: &mut Parts) -> usize {
-    let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned();
-    match route.as_str() {
-        BATCHES if Person::from_request_parts(parts, app).await.is_ok() => BATCH_BODY_BYTES_MAX,
-        OUTPUTS if Hand::from_request_parts(parts, app).await.is_ok() => OUTPUT_BYTES_MAX,
+fn body_limit_bytes(parts: &Parts, role: Role) -> usize {
+    match parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str) {
+        BATCHES if role != Role::Worker => BATCH_BODY_BYTES_MAX,
+        OUTPUTS if matches!(role, Role::Worker | Role::Operator) => OUTPUT_BYTES_MAX,
         _ => BODY_BYTES_MAX,
     }
 }
@@ -317,6 +364,27 @@ async fn see_off(State(app): State<Shared>, request: Request, next: Next) -> Res
     }
     response
 }
+
+/// Headers for browsers on every answer that does not set its own: no page, no frame, no cache.
+async fn secure(request: Request, next: Next) -> Response {
+    let is_docs = request.uri().path().starts_with("/docs");
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    let policy = if is_docs { DOCS_POLICY } else { "default-src 'none'; frame-ancestors 'none'" };
+    let mut set = |name: HeaderName, value: &'static str| {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    };
+    set(header::CONTENT_SECURITY_POLICY, policy);
+    set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(header::X_FRAME_OPTIONS, "DENY");
+    set(header::REFERRER_POLICY, "no-referrer");
+    set(header::CACHE_CONTROL, "no-store");
+    response
+}
+
+/// Swagger's page has styles inline, and no scripts.
+const DOCS_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 async fn observe(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();

@@ -186,6 +186,11 @@ impl From<VerbError> for Problem {
                     .with("limit", limit_bytes)
                     .with("requested", requested_bytes)
             }
+            VerbError::FileLimit { files, limit } => {
+                of(StatusCode::FORBIDDEN, "file_limit", "Too many files")
+                    .with("used", files)
+                    .with("limit", limit)
+            }
             VerbError::KeyMismatch => {
                 of(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", "Key used with another body")
             }
@@ -196,6 +201,9 @@ impl From<VerbError> for Problem {
                 of(StatusCode::CONFLICT, "size_mismatch", "Size mismatch")
                     .with("expected", expected)
                     .with("actual", actual)
+            }
+            VerbError::EncodingMismatch(_) => {
+                of(StatusCode::CONFLICT, "encoding_mismatch", "Encoding mismatch")
             }
             VerbError::ChecksumMismatch => of(StatusCode::CONFLICT, "checksum_mismatch", "Checksum mismatch"),
             VerbError::NotReady(status) => {

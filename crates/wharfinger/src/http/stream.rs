@@ -14,13 +14,13 @@ use uuid::Uuid;
 use wharfinger_backends::catalog::{Notification, Scope};
 use wharfinger_lifecycle::UnixMs;
 
-use super::auth::Session;
 use super::dashboard::{DashboardView, TrendView};
 use super::extract::{Asked, TenantQuery};
 use super::problem::Problem;
 use super::wire::{NotificationView, QuotaView};
 use super::{Shared, maintenance, sweeps};
 use crate::app::App;
+use crate::auth::Session;
 use crate::dashboard::StreamPlace;
 use crate::dashboard::live::Watch;
 use crate::uploads::{Caller, Role, VerbError};

@@ -304,6 +304,10 @@ pub struct FileView {
     confirmed_at: Option<String>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     ready_at: Option<String>,
+    /// `true` where the file has more text than is kept (DERIVED_MAX_FACTOR); else absent. Not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = true)]
+    pub(super) text_truncated: Option<bool>,
 }
 
 impl From<File> for FileView {
@@ -323,6 +327,7 @@ impl From<File> for FileView {
             updated_at: rfc3339(file.updated_at),
             confirmed_at: file.confirmed_at.map(rfc3339),
             ready_at: file.ready_at.map(rfc3339),
+            text_truncated: None,
         }
     }
 }

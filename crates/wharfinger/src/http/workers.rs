@@ -1,5 +1,7 @@
 //! Workers in any language: lease, heartbeat, complete, fail.
 
+use std::convert::Infallible;
+
 use axum::Json;
 use axum::body::Body as Stream;
 use axum::extract::State;
@@ -14,12 +16,12 @@ use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::Shared;
-use super::auth::Hand;
+use super::auth::WorkerAuth;
 use super::extract::{Asked, Body, Id};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::input::{self, Input};
-use crate::pipeline::remote::{self, LEASE_JOBS_MAX, Leased};
+use crate::pipeline::remote::{self, Delivery, LEASE_JOBS_MAX, Leased};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -45,8 +47,9 @@ pub struct LeasesView {
 pub struct LeaseView {
     #[schema(example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")]
     job_id: String,
-    #[schema(example = 3)]
-    lease_token: i64,
+    /// Opaque; only the worker that took the lease can use it.
+    #[schema(example = "3.5f2d0c…")]
+    lease_token: String,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     lease_until: String,
     #[schema(example = "scan")]
@@ -72,15 +75,15 @@ pub struct LeaseView {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenRequest {
-    #[schema(example = 3)]
-    lease_token: i64,
+    #[schema(example = "3.5f2d0c…")]
+    lease_token: String,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompleteRequest {
-    #[schema(example = 3)]
-    lease_token: i64,
+    #[schema(example = "3.5f2d0c…")]
+    lease_token: String,
     /// scan `{verdict,signature?}`, extract `{text}`, chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
     #[schema(value_type = BTreeMap<String, Value>, example = json!({"verdict": "clean"}))]
     output: Box<RawValue>,
@@ -89,8 +92,8 @@ pub struct CompleteRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FailRequest {
-    #[schema(example = 3)]
-    lease_token: i64,
+    #[schema(example = "3.5f2d0c…")]
+    lease_token: String,
     #[schema(example = "the scanner did not answer")]
     error: String,
     /// False: trying again would not help (not supported, corrupted, encrypted).
@@ -134,7 +137,7 @@ impl From<Leased> for LeaseView {
         let (job, file) = (leased.held.job, leased.held.file);
         LeaseView {
             job_id: job.id.to_string(),
-            lease_token: job.token,
+            lease_token: leased.token,
             lease_until: rfc3339(job.lease_until),
             stage: leased.held.stage.as_str(),
             attempt: job.attempt,
@@ -164,9 +167,9 @@ impl From<Leased> for LeaseView {
 )]
 pub(super) async fn lease(
     State(app): State<Shared>,
-    Hand(caller): Hand,
+    WorkerAuth(worker): WorkerAuth,
     Body(request): Body<LeaseRequest>,
-) -> Result<Json<LeasesView>, Problem> {
+) -> Result<Response, Problem> {
     let mut stages = Vec::new();
     for word in &request.stages {
         let stage = Stage::parse(word);
@@ -182,8 +185,26 @@ pub(super) async fn lease(
     if request.lease_ms.is_some_and(|ms| ms <= 0) {
         return Err(Problem::invalid("leaseMs", "must be more than 0"));
     }
-    let leased = remote::lease(&app, &caller, &stages, max, request.lease_ms).await?;
-    Ok(Json(LeasesView { jobs: leased.into_iter().map(LeaseView::from).collect() }))
+    if let Some(stage) =
+        stages.iter().find(|stage| worker.scope.stages.as_ref().is_some_and(|may| !may.contains(stage)))
+    {
+        let detail = format!("This token may not lease the stage `{}` (claim `stages`).", stage.as_str());
+        return Err(Problem::forbidden(&detail));
+    }
+    let leased = remote::lease(&app, &worker, &stages, max, request.lease_ms).await?;
+    let mut delivery = Delivery::of(&app, &leased);
+    let view = LeasesView { jobs: leased.into_iter().map(LeaseView::from).collect() };
+    let Ok(json) = serde_json::to_vec(&view) else { return Err(Problem::internal()) };
+    let headers = [
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+        (header::CONTENT_LENGTH, json.len().to_string()),
+    ];
+    // Polled when the connection takes it; dropped before that, it gives the leases back.
+    let body = futures::stream::once(async move {
+        delivery.sent();
+        Ok::<_, Infallible>(json)
+    });
+    Ok((headers, Stream::from_stream(body)).into_response())
 }
 
 /// Keep a lease
@@ -194,11 +215,11 @@ pub(super) async fn lease(
 )]
 pub(super) async fn heartbeat(
     State(app): State<Shared>,
-    _hand: Hand,
+    WorkerAuth(worker): WorkerAuth,
     Id(job): Id<JobId>,
     Body(request): Body<TokenRequest>,
 ) -> Result<Json<HeartbeatView>, Problem> {
-    let until = remote::heartbeat(&app, job, request.lease_token).await?;
+    let until = remote::heartbeat(&app, &worker.caller, job, &request.lease_token).await?;
     Ok(Json(HeartbeatView { lease_until: rfc3339(until) }))
 }
 
@@ -214,11 +235,12 @@ pub(super) async fn heartbeat(
 )]
 pub(super) async fn complete(
     State(app): State<Shared>,
-    Hand(caller): Hand,
+    WorkerAuth(worker): WorkerAuth,
     Id(job): Id<JobId>,
     Body(request): Body<CompleteRequest>,
 ) -> Result<Json<EndedView>, Problem> {
-    Ok(Json(remote::complete(&app, &caller, job, request.lease_token, &request.output).await?.into()))
+    let CompleteRequest { lease_token, output } = &request;
+    Ok(Json(remote::complete(&app, &worker.caller, job, lease_token, output).await?.into()))
 }
 
 /// End an attempt that failed
@@ -229,15 +251,15 @@ pub(super) async fn complete(
 )]
 pub(super) async fn fail(
     State(app): State<Shared>,
-    Hand(caller): Hand,
+    WorkerAuth(worker): WorkerAuth,
     Id(job): Id<JobId>,
     Body(request): Body<FailRequest>,
 ) -> Result<Json<EndedView>, Problem> {
     if request.error.trim().is_empty() {
         return Err(Problem::invalid("error", "must say what went wrong"));
     }
-    let ended =
-        remote::fail(&app, &caller, job, request.lease_token, &request.error, request.retryable).await?;
+    let FailRequest { lease_token, error, retryable } = &request;
+    let ended = remote::fail(&app, &worker.caller, job, lease_token, error, *retryable).await?;
     Ok(Json(ended.into()))
 }
 
@@ -245,7 +267,7 @@ pub(super) async fn fail(
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InputQuery {
     #[param(example = 3)]
-    lease_token: i64,
+    lease: i64,
     #[param(example = "5f2d…")]
     signature: String,
 }
@@ -265,6 +287,6 @@ pub(super) async fn input(
     Id(job): Id<JobId>,
     Asked(query): Asked<InputQuery>,
 ) -> Result<Response, Problem> {
-    let pieces = input::open(app, job, query.lease_token, &query.signature).await?;
+    let pieces = input::open(app, job, query.lease, &query.signature).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], Stream::from_stream(pieces)).into_response())
 }

@@ -4,8 +4,9 @@ use wharfinger_events::body::{self, BadBody, Limits, Piece};
 use wharfinger_events::encoding::{Encoding, NotInflated, inflate};
 use wharfinger_lifecycle::id::TenantId;
 
-use super::room::Hold;
 use super::{EVENT_BYTES_MAX, Ingest, NotTaken};
+use crate::config::Ack;
+use crate::memory_budget::Hold;
 use crate::uploads::Caller;
 
 /// Larger bodies are looked through beside the threads that answer.
@@ -51,9 +52,14 @@ impl Ingest {
         self.settings.inflated_bytes_max
     }
 
-    pub fn incoming(&self, tenant: &TenantId) -> Incoming {
-        let hold = self.room.hold_for(tenant.as_str());
-        Incoming { bytes: Vec::new(), hold, bytes_max: self.bytes_max() }
+    /// Refused before a byte is read, where the tenant's events take more than their share of the spool.
+    pub fn incoming(&self, tenant: &TenantId) -> Result<Incoming, Refusal> {
+        // Events that are answered when stored never wait in the spool.
+        if self.settings.ack != Ack::Stored && self.spool.is_over_share(tenant.as_str()) {
+            return Err(NotTaken::OverShare.into());
+        }
+        let hold = self.budget.hold_for(tenant.as_str());
+        Ok(Incoming { bytes: Vec::new(), hold, bytes_max: self.bytes_max() })
     }
 
     /// Answers how many events there were, when they are where the settings promise them to be.
@@ -85,7 +91,7 @@ impl Ingest {
         mut incoming: Incoming,
     ) -> Result<(Vec<Piece>, Hold), Refusal> {
         if encoding != Encoding::Identity {
-            let mut room = self.room.hold_for(tenant);
+            let mut room = self.budget.hold_for(tenant);
             let inflated = inflate(encoding, &incoming.bytes, self.bytes_max(), |more| room.grow(more))
                 .map_err(|error| match error {
                     NotInflated::NoRoom => Refusal::from(NotTaken::NoRoom),
@@ -93,7 +99,7 @@ impl Ingest {
                 })?;
             incoming = Incoming { bytes: inflated, hold: room, ..incoming };
         }
-        let mut hold = self.room.hold_for(tenant);
+        let mut hold = self.budget.hold_for(tenant);
         let room = &mut |bytes| hold.grow(bytes);
         let pieces = body::read(&incoming.bytes, &self.envelope(tenant), &self.limits(), room)?;
         hold.shrink_to(pieces.iter().map(|piece| piece.lines.len()).sum());
@@ -106,7 +112,7 @@ impl Ingest {
         // What is let in from outside may be less than what we say ourselves.
         let limits =
             Limits { event_bytes_max: EVENT_BYTES_MAX, lines_bytes_max: usize::MAX, ..self.limits() };
-        let mut hold = self.room.hold();
+        let mut hold = self.budget.hold();
         let room = &mut |bytes| hold.grow(bytes);
         let pieces = body::read(body.as_bytes(), &self.envelope(tenant.as_str()), &limits, room)?;
         Ok(self.append(pieces, hold).await?)

@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
-use wharfinger_backends::spool::{Segment, SegmentFolder};
+use wharfinger_backends::spool::{Contents, Segment, SegmentFolder};
 use wharfinger_events::body::Piece;
 use wharfinger_events::name::BatchName;
 use wharfinger_events::pack::Packer;
+use wharfinger_events::tenants::bytes_by_tenant;
 
 use super::NotTaken;
-use super::room::{Hold, Room};
 use crate::clock::Clock;
+use crate::memory_budget::{Hold, MemoryBudget};
 
 /// What was accepted together.
 pub(super) struct Append {
@@ -80,7 +81,7 @@ impl Ticket {
 pub(super) struct Packed {
     pub(super) name: BatchName,
     pub(super) gz: Bytes,
-    pub(super) events: u64,
+    pub(super) contents: Contents,
     /// On disk until the batch is elsewhere.
     pub(super) segment: Option<PathBuf>,
     pub(super) tickets: Vec<Arc<Ticket>>,
@@ -123,7 +124,7 @@ pub(super) struct WriterOptions {
     /// Whether anything is put on disk before it is answered for.
     pub(super) writes_segments: bool,
     pub(super) clock: Clock,
-    pub(super) room: Room,
+    pub(super) budget: MemoryBudget,
     /// Where counting begins: unlike that of any process before.
     pub(super) counter: u64,
     /// Closed and not at its end yet.
@@ -169,10 +170,11 @@ fn pack_all(
                 Bytes::from(Packer::default().pack(&batch.lines))
             }
         };
+        let contents = Contents { events: batch.events, tenants: bytes_by_tenant(&batch.lines) };
         drop(batch.lines);
         batch.hold.shrink_to(gz.len());
-        let Closed { name, events, segment, tickets, hold, under_way, .. } = batch;
-        if packed.send(Packed { name, gz, events, segment, tickets, hold, under_way }).is_err() {
+        let Closed { name, segment, tickets, hold, under_way, .. } = batch;
+        if packed.send(Packed { name, gz, contents, segment, tickets, hold, under_way }).is_err() {
             return;
         }
     }
@@ -399,7 +401,7 @@ impl Writer {
             durable_events: 0,
             waiting: Vec::new(),
             tickets: Vec::new(),
-            hold: self.options.room.hold(),
+            hold: self.options.budget.hold(),
         })
     }
 

@@ -6,7 +6,6 @@ pub mod archive;
 mod batch;
 mod health;
 pub mod recover;
-mod room;
 pub mod upload;
 
 use std::collections::VecDeque;
@@ -22,17 +21,17 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use wharfinger_backends::blobs::{BlobError, BlobStore, Over};
-use wharfinger_backends::spool::{Leftover, SegmentFolder, Spool, SpoolStatus};
+use wharfinger_backends::spool::{Contents, Leftover, SegmentFolder, Spool, SpoolStatus};
 use wharfinger_events::body::{Envelope, Limits, Piece};
 use wharfinger_events::name::BatchName;
 use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
 
 use crate::clock::Clock;
 use crate::config::{Ack, IngestSettings};
+use crate::memory_budget::{Hold, MemoryBudget};
 use crate::telemetry::events::{self as metric, Dropped};
 use batch::{Answer, Append, Message, Packed, Ticket, WriterOptions};
 use health::Health;
-use room::{Hold, Room};
 
 /// An event, without what is added to it.
 const EVENT_BYTES_MAX: usize = 1 << 20;
@@ -50,7 +49,7 @@ pub struct Ingest {
     clock: Clock,
     store: Arc<dyn BlobStore>,
     spool: Arc<Spool>,
-    room: Room,
+    budget: MemoryBudget,
     health: Health,
     inbox: Sender<Message>,
     packed: tokio::sync::Mutex<UnboundedReceiver<Packed>>,
@@ -84,6 +83,11 @@ impl Parked {
 pub enum NotTaken {
     #[error("as many events as may be held are waiting to be stored")]
     NoRoom,
+    #[error(
+        "The disk space for waiting events is nearly full and this tenant uses more than its share. \
+         Events are accepted again when the store has taken some."
+    )]
+    OverShare,
     #[error("the store does not take events at this moment")]
     StoreAway,
     #[error("this machine's disk does not take events at this moment")]
@@ -106,7 +110,7 @@ impl Ingest {
         let (segments, left) = SegmentFolder::open(&settings.segments_dir)
             .map_err(|error| format!("WHARFINGER_DATA_DIR: {}: {error}", settings.segments_dir.display()))?;
         let segments = Arc::new(segments);
-        let room = Room::new(settings.memory_bytes);
+        let budget = MemoryBudget::new(settings.memory_bytes);
         let under_way = Arc::new(AtomicUsize::new(0));
         let (packed_sender, packed) = unbounded_channel();
         let options = WriterOptions {
@@ -117,7 +121,7 @@ impl Ingest {
             writes_segments: settings.ack == Ack::Disk,
             segments: segments.clone(),
             clock: clock.clone(),
-            room: room.clone(),
+            budget: budget.clone(),
             // Two processes that count from the same number would write over each other's batches.
             counter: rand::random::<u64>() >> 16,
             under_way: under_way.clone(),
@@ -135,7 +139,7 @@ impl Ingest {
             clock,
             store,
             spool: Arc::new(spool),
-            room,
+            budget,
             health: Health::default(),
             inbox,
             packed: tokio::sync::Mutex::new(packed),
@@ -213,7 +217,7 @@ impl Ingest {
     }
 
     pub fn free_bytes(&self) -> usize {
-        self.room.free_bytes()
+        self.budget.free_bytes()
     }
 
     pub fn spool_folder(&self) -> &std::path::Path {
@@ -272,9 +276,9 @@ impl Ingest {
     }
 
     /// Puts a batch on disk to wait there.
-    async fn save(&self, name: &BatchName, gz: Bytes, events: u64) -> Result<(), String> {
-        let (spool, batch) = (self.spool.clone(), name.clone());
-        let saving = tokio::task::spawn_blocking(move || spool.save(&batch, &gz, events));
+    async fn save(&self, name: &BatchName, gz: Bytes, contents: Contents) -> Result<(), String> {
+        let (spool, batch, events) = (self.spool.clone(), name.clone(), contents.events);
+        let saving = tokio::task::spawn_blocking(move || spool.save(&batch, &gz, &contents));
         let saved = saving.await.map_err(|error| error.to_string())?;
         let evicted = saved.map_err(|error| error.to_string())?;
         metric::spooled(events);

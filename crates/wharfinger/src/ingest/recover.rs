@@ -8,10 +8,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::spool::{Held, Leftover};
+use wharfinger_backends::spool::{Contents, Held, Leftover};
 use wharfinger_events::examine::{Examined, examine, whole_lines};
 use wharfinger_events::name::BatchName;
 use wharfinger_events::pack::Packer;
+use wharfinger_events::tenants::bytes_by_tenant;
 use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
 
 use super::{ATTEMPT_TIMEOUT, Ingest, Parked, remove_segment};
@@ -207,7 +208,7 @@ impl Ingest {
 
     /// Answers whether the store was asked.
     async fn recover_segment(&self, segment: Leftover) -> bool {
-        let Some((gz, events)) = self.pack_segment(&segment).await else { return false };
+        let Some((gz, Contents { events, .. })) = self.pack_segment(&segment).await else { return false };
         if self.is_stored(&segment.name).await {
             self.health.succeeded();
             remove_segment(segment.path).await;
@@ -235,12 +236,14 @@ impl Ingest {
     }
 
     /// None: there is nothing in it, or it cannot be read now.
-    async fn pack_segment(&self, segment: &Leftover) -> Option<(Vec<u8>, u64)> {
+    async fn pack_segment(&self, segment: &Leftover) -> Option<(Vec<u8>, Contents)> {
         let path = segment.path.clone();
-        let packing = tokio::task::spawn_blocking(move || -> std::io::Result<Option<(Vec<u8>, u64)>> {
-            let lines = std::fs::read(path)?;
+        let packing = tokio::task::spawn_blocking(move || -> std::io::Result<Option<(Vec<u8>, Contents)>> {
+            let mut lines = std::fs::read(path)?;
             let (end, events) = whole_lines(&lines);
-            Ok((end > 0).then(|| (Packer::default().pack(&lines[..end]), events)))
+            lines.truncate(end);
+            let contents = Contents { events, tenants: bytes_by_tenant(&lines) };
+            Ok((end > 0).then(|| (Packer::default().pack(&lines), contents)))
         });
         match packing.await.ok()? {
             Ok(Some(packed)) => Some(packed),
@@ -273,8 +276,8 @@ impl Ingest {
     /// While the store is down segments become batches of the spool, where they are counted and packed.
     async fn spool_parked(&self) {
         while let Some(segment) = self.take_parked() {
-            let Some((gz, events)) = self.pack_segment(&segment).await else { continue };
-            match self.save(&segment.name, gz.into(), events).await {
+            let Some((gz, contents)) = self.pack_segment(&segment).await else { continue };
+            match self.save(&segment.name, gz.into(), contents).await {
                 Ok(()) => remove_segment(segment.path).await,
                 Err(problem) => {
                     tracing::error!(error = %problem, "a segment could not be put into the spool");

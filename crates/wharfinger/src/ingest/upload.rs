@@ -62,14 +62,14 @@ impl Ingest {
     /// A store that is down gets nothing but trials. One that only failed is waited for while there is room.
     fn spills(&self) -> bool {
         self.health.is_down()
-            || (self.health.is_in_doubt() && self.room.free_bytes() < self.settings.memory_bytes / 2)
+            || (self.health.is_in_doubt() && self.budget.free_bytes() < self.settings.memory_bytes / 2)
     }
 
     /// Brings a batch to the store or, as a rule, to disk; whoever waits for it is told.
     async fn see_off(&self, batch: Packed, goes_to_disk: bool, stop: &CancellationToken) {
         let stored = !goes_to_disk && self.upload(&batch, stop).await;
         if stored {
-            metric::stored(batch.events);
+            metric::stored(batch.contents.events);
         }
         for ticket in &batch.tickets {
             ticket.punch(stored);
@@ -126,22 +126,23 @@ impl Ingest {
     }
 
     async fn spool(&self, batch: &Packed) {
-        let Err(problem) = self.save(&batch.name, batch.gz.clone(), batch.events).await else {
+        let Err(problem) = self.save(&batch.name, batch.gz.clone(), batch.contents.clone()).await else {
             if let Some(segment) = batch.segment.clone() {
                 remove_segment(segment).await;
             }
             return;
         };
+        let events = batch.contents.events;
         match &batch.segment {
             // It is on disk already, if not where it should be.
             Some(segment) => {
-                tracing::error!(error = %problem, events = batch.events,
+                tracing::error!(error = %problem, events,
                     "a batch could not be put into the spool and waits in its segment");
                 self.park(Leftover { name: batch.name.clone(), path: segment.clone() }, PARKED_PAUSE);
             }
             None => {
-                metric::dropped(Dropped::NowhereToStore, batch.events);
-                tracing::error!(error = %problem, events = batch.events, file = %batch.name,
+                metric::dropped(Dropped::NowhereToStore, events);
+                tracing::error!(error = %problem, events, file = %batch.name,
                     "neither the store nor the disk took a batch: its events are dropped");
             }
         }

@@ -21,7 +21,7 @@ pub async fn chunk(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
     let app = attempt.app;
     let mut chunker = Chunker::new(chunk_settings(&app.settings.pipeline))
         .map_err(|why| Trouble::Away(Backend::Machine, why))?;
-    let mut sink = ChunkSink::new(attempt);
+    let mut sink = ChunkSink::open(attempt).await?;
     for part in app.catalog.text_parts(attempt.held.file.id).await? {
         let text = read_part(app, &part).await?;
         let (back, chunks) = on_own_thread(move || {

@@ -2,12 +2,14 @@
 //! crashes it fails, and nothing else does.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::sync::Once;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wharfinger_backends::catalog::Ending;
+use wharfinger_text::child::Request;
+use wharfinger_text::sandbox::Sandbox;
 use wharfinger_text::{ExtractError, ExtractLimits, Extracted, child};
 
 use super::output::TextSink;
@@ -29,12 +31,19 @@ pub async fn extract(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
     }
     let copy = Copy::make(attempt).await?;
     let mut sink = TextSink::new(attempt);
-    let extracted = run_child(app, &copy.path, &attempt.held.file.name, &mut sink).await?;
+    let request = Request {
+        input: copy.path.clone(),
+        file_name: attempt.held.file.name.clone(),
+        limits: child_limits(limits, sink.bytes_max()),
+    };
+    let extracted = run_child(app, &request, &mut sink).await?;
+    sink.is_cut |= extracted.cut;
     sink.finish(&extracted.kind, extracted.pages).await
 }
 
-fn child_limits(settings: &ExtractSettings) -> ExtractLimits {
+fn child_limits(settings: &ExtractSettings, cut_bytes: u64) -> ExtractLimits {
     ExtractLimits {
+        cut_bytes,
         pages_max: settings.pages_max,
         inflated_bytes_max: settings.inflated_bytes_max,
         text_bytes_max: settings.text_bytes_max,
@@ -75,26 +84,18 @@ impl Copy {
     }
 }
 
-async fn run_child(
-    app: &App,
-    input: &Path,
-    name: &str,
-    sink: &mut TextSink<'_>,
-) -> Result<Extracted, Trouble> {
-    let limits = child_limits(&app.settings.pipeline.extract);
-    let command = child::command(&app.pipeline.extractor, input, name, &limits);
-    let mut child = tokio::process::Command::from(command)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+async fn run_child(app: &App, request: &Request, sink: &mut TextSink<'_>) -> Result<Extracted, Trouble> {
+    let mut child = tokio::process::Command::from(child::command(&app.pipeline.extractor))
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| Trouble::Away(Backend::Machine, format!("the extractor does not start: {error}")))?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let (Some(mut stdout), Some(stderr)) = (stdout, stderr) else {
+    let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (Some(mut stdin), Some(mut stdout), Some(stderr)) = pipes else {
         return Err(Trouble::Away(Backend::Machine, "the extractor has no output".into()));
     };
     let work = async {
+        stdin.write_all(&request.to_json()).await.map_err(of_machine)?;
+        drop(stdin);
         let text = async {
             let mut buffer = vec![0; READ_BYTES];
             loop {
@@ -111,6 +112,7 @@ async fn run_child(
         };
         let ((), report) = futures::future::try_join(text, report).await?;
         let status = child.wait().await.map_err(of_machine)?;
+        tell_sandbox(child::sandbox(&report));
         child::verdict(status, &report).map_err(trouble)
     };
     // The child ends itself by its own limits; this is for one that sleeps.
@@ -118,6 +120,22 @@ async fn run_child(
     match tokio::time::timeout(patience, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Trouble::Hopeless("its text was not out in time (EXTRACT_TIMEOUT_MS)".into())),
+    }
+}
+
+/// Once for a process, where the kernel does not enforce all of it.
+fn tell_sandbox(sandbox: Option<Sandbox>) {
+    static TOLD: Once = Once::new();
+    if let Some(Sandbox { landlock, seccomp }) = sandbox
+        && !(landlock && seccomp)
+    {
+        TOLD.call_once(|| {
+            tracing::warn!(
+                landlock,
+                seccomp,
+                "the kernel does not restrict the process that reads untrusted files"
+            );
+        });
     }
 }
 

@@ -3,11 +3,8 @@
 
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
-use sha2::Sha256;
 use wharfinger_backends::catalog::{ChunkRow, StageJob};
-use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 
@@ -83,18 +80,8 @@ fn shown(chunk: &ChunkRow) -> Value {
 
 fn url(app: &App, held: &StageJob) -> String {
     let (job, token) = (held.job.id, held.job.token);
-    let signature = signature(app, job, token);
-    format!("{}/api/v2/workers/jobs/{job}/input?leaseToken={token}&signature={signature}", app.public_url)
-}
-
-fn mac(app: &App, job: JobId, token: i64) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(&app.pipeline.input_key).expect("any length will do");
-    mac.update(format!("{job}.{token}").as_bytes());
-    mac
-}
-
-fn signature(app: &App, job: JobId, token: i64) -> String {
-    to_hex(&mac(app, job, token).finalize().into_bytes())
+    let signature = app.pipeline.lease_key.input_signature(job, token);
+    format!("{}/api/v2/workers/jobs/{job}/input?lease={token}&signature={signature}", app.public_url)
 }
 
 /// The whole input as JSON, piece by piece.
@@ -104,8 +91,7 @@ pub async fn open(
     token: i64,
     given_signature: &str,
 ) -> Result<BoxStream<'static, Result<Bytes, VerbError>>, VerbError> {
-    let expected = signature(&app, job, token);
-    if !is_same(&expected, given_signature) {
+    if !app.pipeline.lease_key.is_input_signature(job, token, given_signature) {
         return Err(VerbError::NotFound);
     }
     let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
@@ -117,11 +103,6 @@ pub async fn open(
     };
     let fixed = |text: &'static str| stream::once(async move { Ok(Bytes::from_static(text.as_bytes())) });
     Ok(fixed(opening).chain(pieces).chain(fixed(closing)).boxed())
-}
-
-/// Takes as long for a near miss as for a wide one.
-fn is_same(one: &str, other: &str) -> bool {
-    one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |diff, (a, b)| diff | (a ^ b)) == 0
 }
 
 type Pieces = BoxStream<'static, Result<Bytes, VerbError>>;

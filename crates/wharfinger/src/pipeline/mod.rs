@@ -8,6 +8,7 @@ pub mod dead_letters;
 pub mod embed;
 pub mod extract;
 pub mod input;
+mod lease_token;
 pub mod output;
 pub mod recovery;
 pub mod remote;
@@ -31,6 +32,7 @@ pub use attempt::{Attempt, Backend, Trouble};
 use crate::app::{App, OpenError};
 use crate::config::{BadSetting, Settings};
 use embed::Embedder;
+use lease_token::LeaseKey;
 
 /// Large ones take a lot of memory.
 const OUTPUTS_MAX: usize = 4;
@@ -49,8 +51,8 @@ pub struct Pipeline {
     pub searches: search::Searches,
     /// Outputs of outside workers that are being taken in.
     outputs: Semaphore,
-    /// Signs what outside workers get their input by.
-    input_key: Vec<u8>,
+    /// Signs the leases of outside workers and the URLs of their input.
+    lease_key: LeaseKey,
     /// Claims whose answer was lost: what they leased is to be given back.
     unreceived: Mutex<Vec<String>>,
     /// Leases that no worker got, and that could not be given back yet.
@@ -64,7 +66,7 @@ pub struct Pipeline {
 impl Pipeline {
     pub async fn open(settings: &Settings, catalog: &Catalog) -> Result<Pipeline, OpenError> {
         let fresh: [u8; 32] = rand::random();
-        let input_key = catalog.establish("input_signing_key", &to_hex(&fresh)).await?.into_bytes();
+        let lease_key = catalog.establish("lease_key", &to_hex(&fresh)).await?.into_bytes();
         extract::clear_left_behind(&settings.data_dir, settings.stage_timeout_ms);
         let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
         Ok(Pipeline {
@@ -75,7 +77,7 @@ impl Pipeline {
             suspects: Arc::new(Semaphore::new(1)),
             searches: search::Searches::default(),
             outputs: Semaphore::new(OUTPUTS_MAX),
-            input_key,
+            lease_key: LeaseKey::new(lease_key),
             unreceived: Mutex::default(),
             unreturned: Mutex::default(),
             bell: Notify::new(),

@@ -7,6 +7,8 @@ use wharfinger_backends::blobs::{BlobError, Over};
 use wharfinger_backends::catalog::{ChunkRow, Embedded, Ending, Output, TextPart};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::stage::Stage;
+use wharfinger_text::hashing;
 
 use super::{Attempt, Backend, Trouble};
 
@@ -19,15 +21,29 @@ pub struct TextSink<'a> {
     attempt: &'a Attempt<'a>,
     open: BytesMut,
     parts: Vec<TextPart>,
+    /// How much more may be kept.
+    left: u64,
+    /// There was more than may be kept.
+    pub is_cut: bool,
 }
 
 impl<'a> TextSink<'a> {
     pub fn new(attempt: &'a Attempt<'a>) -> TextSink<'a> {
-        TextSink { attempt, open: BytesMut::new(), parts: Vec::new() }
+        let left = text_bytes_max(attempt);
+        TextSink { attempt, open: BytesMut::new(), parts: Vec::new(), left, is_cut: false }
     }
 
-    /// Bytes may end inside a character; what comes next completes it.
+    /// How much more may be kept.
+    pub fn bytes_max(&self) -> u64 {
+        self.left
+    }
+
+    /// Bytes may end inside a character; what comes next completes it. What may not be kept is left out.
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+        let kept = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+        self.is_cut |= kept < bytes.len();
+        self.left -= kept as u64;
+        let bytes = &bytes[..kept];
         for piece in bytes.chunks(TEXT_PART_BYTES_MAX / 4) {
             self.open.extend_from_slice(piece);
             if self.open.len() >= TEXT_PART_BYTES_MAX {
@@ -45,7 +61,9 @@ impl<'a> TextSink<'a> {
             self.put(rest.freeze()).await?;
         }
         let bytes: u64 = self.parts.iter().map(|part| part.bytes).sum();
-        let said = json!({ "kind": kind, "pages": pages, "bytes": bytes, "parts": self.parts.len() });
+        let said = json!({
+            "kind": kind, "pages": pages, "bytes": bytes, "parts": self.parts.len(), "cut": self.is_cut,
+        });
         Ok(Ending::Done(Output { said: Some(said.to_string()), text: Some(self.parts) }))
     }
 
@@ -67,6 +85,43 @@ impl<'a> TextSink<'a> {
         let pin = Pin { etag: meta.etag, version_id: meta.version_id };
         self.parts.push(TextPart { key, pin, bytes });
         Ok(())
+    }
+}
+
+/// How much text of a file may be kept, so that its chunks have room beside it.
+fn text_bytes_max(attempt: &Attempt<'_>) -> u64 {
+    let settings = &attempt.app.settings.pipeline;
+    let file = &attempt.held.file;
+    let unit_bytes = if settings.chunk_by_tokens { BYTES_PER_TOKEN } else { 1 };
+    let chunk_bytes = settings.chunk_size as u64 * unit_bytes;
+    let new_bytes = (settings.chunk_size - settings.chunk_overlap).max(1) as u64 * unit_bytes;
+    let beside_permille = match file.stages.contains(&Stage::Chunk) {
+        true => stored_bytes(chunk_bytes + vector_bytes(attempt)) * 1_000 / new_bytes,
+        false => 0,
+    };
+    settings.derived.text_bytes_max(file.size, beside_permille)
+}
+
+/// About what a token stands for.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// What is stored of a chunk beside its text, as far as that is known before.
+fn vector_bytes(attempt: &Attempt<'_>) -> u64 {
+    let settings = &attempt.app.settings.pipeline;
+    let is_ours = settings.embeddings.is_none() && settings.builtin.contains(&Stage::Embed);
+    let has_vector = attempt.held.file.stages.contains(&Stage::Embed) && is_ours;
+    if has_vector { (hashing::DIMENSIONS * size_of::<f32>()) as u64 } else { 0 }
+}
+
+/// What a row with so many bytes takes of the database: rows share a page as far as they fit into it.
+fn stored_bytes(row_bytes: u64) -> u64 {
+    const PAGE_BYTES: u64 = 4_096;
+    const USABLE_BYTES: u64 = 4_000;
+    const KEYS_BYTES: u64 = 80;
+    let row = row_bytes + KEYS_BYTES;
+    match USABLE_BYTES / row {
+        0 => row.div_ceil(PAGE_BYTES) * PAGE_BYTES,
+        rows_in_page => PAGE_BYTES / rows_in_page,
     }
 }
 
@@ -95,14 +150,28 @@ pub struct ChunkSink<'a> {
     open: Vec<ChunkRow>,
     written: bool,
     count: u64,
+    /// How many more bytes may be kept.
+    left: u64,
+    /// There was more than may be kept.
+    is_cut: bool,
 }
 
 impl<'a> ChunkSink<'a> {
-    pub fn new(attempt: &'a Attempt<'a>) -> ChunkSink<'a> {
-        ChunkSink { attempt, open: Vec::new(), written: false, count: 0 }
+    pub async fn open(attempt: &'a Attempt<'a>) -> Result<ChunkSink<'a>, Trouble> {
+        let file = &attempt.held.file;
+        let text: u64 = attempt.app.catalog.text_parts(file.id).await?.iter().map(|part| part.bytes).sum();
+        let left = attempt.app.settings.pipeline.derived.bytes_max(file.size).saturating_sub(text);
+        Ok(ChunkSink { attempt, open: Vec::new(), written: false, count: 0, left, is_cut: false })
     }
 
+    /// A chunk for which there is no room is left out, and so are all after it.
     pub async fn push(&mut self, text: String, start: u64, end: u64) -> Result<(), Trouble> {
+        let bytes = stored_bytes(text.len() as u64 + vector_bytes(self.attempt));
+        self.is_cut |= bytes > self.left;
+        if self.is_cut {
+            return Ok(());
+        }
+        self.left -= bytes;
         self.open.push(ChunkRow { ordinal: self.count, text: text.replace('\0', "\u{fffd}"), start, end });
         self.count += 1;
         if self.open.len() >= CHUNKS_PER_WRITE { self.write().await } else { Ok(()) }
@@ -121,7 +190,7 @@ impl<'a> ChunkSink<'a> {
         if !self.open.is_empty() || !self.written {
             self.write().await?;
         }
-        let said = json!({ "chunks": self.count });
+        let said = json!({ "chunks": self.count, "cut": self.is_cut });
         Ok(Ending::Done(Output { said: Some(said.to_string()), text: None }))
     }
 }
@@ -142,7 +211,15 @@ pub fn embedded(count: u64, dimensions: usize, model: &str) -> Ending {
 
 #[cfg(test)]
 mod tests {
-    use super::border;
+    use super::{border, stored_bytes};
+
+    #[test]
+    fn rows_share_pages_as_far_as_they_fit() {
+        assert_eq!(stored_bytes(20), 102);
+        assert_eq!(stored_bytes(1_900), 2_048);
+        assert_eq!(stored_bytes(2_224), 4_096, "one in a page");
+        assert_eq!(stored_bytes(5_000), 8_192);
+    }
 
     #[test]
     fn a_piece_ends_at_a_line_or_at_least_with_a_whole_character() {

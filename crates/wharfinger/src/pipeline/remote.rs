@@ -1,5 +1,7 @@
 //! Workers in any language: what they may do with a lease. A lease that is no longer the current one changes nothing.
 
+use std::sync::Arc;
+
 use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -18,6 +20,7 @@ use super::input::{self, Input};
 use super::output::{ChunkSink, TextSink, embedded, put_vectors};
 use super::{Attempt, Trouble, run, scan, taking_up};
 use crate::app::App;
+use crate::auth::LeaseScope;
 use crate::uploads::{Caller, VerbError};
 
 pub const LEASE_JOBS_MAX: usize = 100;
@@ -33,11 +36,63 @@ const DIMENSIONS_MAX: usize = 16_384;
 /// Beyond any text that there can be.
 const OFFSET_MAX: u64 = 1 << 50;
 
+/// Who leases, and what its token narrows that to.
+pub struct Worker {
+    pub caller: Caller,
+    pub scope: LeaseScope,
+}
+
 /// A job as an outside worker gets it.
 pub struct Leased {
     pub held: StageJob,
+    pub token: String,
     pub download_url: String,
     pub input: Input,
+}
+
+/// Leases on their way to a worker. Dropped before they were sent (the client hung up, the call took too long), they are
+/// given back: a worker that never had a file must not count as lost.
+pub struct Delivery {
+    app: Arc<App>,
+    leases: Vec<StageEnd>,
+}
+
+impl Delivery {
+    pub fn of(app: &Arc<App>, leased: &[Leased]) -> Delivery {
+        let leases = leased.iter().map(|leased| taking_up::given_back(&leased.held)).collect();
+        Delivery { app: app.clone(), leases }
+    }
+
+    /// The worker's connection has taken them.
+    pub fn sent(&mut self) {
+        self.leases.clear();
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if self.leases.is_empty() {
+            return;
+        }
+        tracing::info!(
+            jobs = self.leases.len(),
+            action = "given_back",
+            "a worker hung up before it got its jobs"
+        );
+        for lease in self.leases.drain(..) {
+            taking_up::return_later(&self.app, lease);
+        }
+        // Without a runtime the process is ending, and another one takes the leases back.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let app = self.app.clone();
+            let returning = self.app.verbs.track_future(async move {
+                if let Err(error) = taking_up::release_unreceived(&app).await {
+                    tracing::warn!(error = %error, "cannot give back leases now, trying again later");
+                }
+            });
+            runtime.spawn(returning);
+        }
+    }
 }
 
 fn worker_name(caller: &Caller) -> String {
@@ -47,11 +102,15 @@ fn worker_name(caller: &Caller) -> String {
 /// Claims up to so many files of these stages. What cannot be handed out is ended there and then, for the right reason.
 pub async fn lease(
     app: &App,
-    caller: &Caller,
+    worker: &Worker,
     stages: &[Stage],
     max: usize,
     lease_ms: Option<i64>,
 ) -> Result<Vec<Leased>, VerbError> {
+    let caller = &worker.caller;
+    if worker.scope.tenants.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(Vec::new());
+    }
     for stage in stages {
         // Files keep the stages they were confirmed under.
         if !app.plan.stages.contains(stage) && app.catalog.next_job_at(&[stage.queue()]).await?.is_none() {
@@ -62,7 +121,7 @@ pub async fn lease(
     let timeout_ms = app.settings.stage_timeout_ms;
     let lease_ms =
         lease_ms.unwrap_or(app.settings.job_lease_ms).clamp(LEASE_MS_MIN.min(timeout_ms), timeout_ms);
-    let held = claim_some(app, caller, stages, max, (lease_ms, timeout_ms)).await?;
+    let held = claim_some(app, worker, stages, max, (lease_ms, timeout_ms)).await?;
     if !held.is_empty() {
         app.archive_bell.notify_one();
     }
@@ -74,7 +133,7 @@ pub async fn lease(
 /// One that would be given up with one more lost worker comes alone; of other suspects there is one at a time.
 async fn claim_some(
     app: &App,
-    caller: &Caller,
+    worker: &Worker,
     stages: &[Stage],
     max: usize,
     (lease_ms, deadline_ms): (i64, i64),
@@ -89,9 +148,10 @@ async fn claim_some(
             }
             let claim = StageClaim {
                 stage: *stage,
-                owner: worker_name(caller),
+                owner: worker_name(&worker.caller),
                 limit,
                 of: of.clone(),
+                tenants: worker.scope.tenants.clone(),
                 lease_ms,
                 deadline_ms,
                 plan: app.plan.clone(),
@@ -122,7 +182,10 @@ async fn hand_out(app: &App, caller: &Caller, held: StageJob, lease_ms: i64) -> 
         Ok::<_, Trouble>((download_url, input::of(app, &held).await?))
     };
     match ready.await {
-        Ok((download_url, input)) => Some(Leased { held, download_url, input }),
+        Ok((download_url, input)) => {
+            let token = app.pipeline.lease_key.token(held.job.id, held.job.token, caller);
+            Some(Leased { held, token, download_url, input })
+        }
         Err(trouble) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = ?trouble,
                 action = "stopped", "a file could not be handed to a worker");
@@ -130,7 +193,7 @@ async fn hand_out(app: &App, caller: &Caller, held: StageJob, lease_ms: i64) -> 
                 let ended = end(app, caller, StageEnd { job: held.job.id, token: held.job.token, how }).await;
                 if ended.is_err_and(|error| error != VerbError::LeaseLost) {
                     // No worker had it: it must not count as lost when its lease runs out.
-                    taking_up::return_later(app, &held);
+                    taking_up::return_later(app, taking_up::given_back(&held));
                 }
             }
             None
@@ -142,7 +205,7 @@ async fn hand_out(app: &App, caller: &Caller, held: StageJob, lease_ms: i64) -> 
 async fn is_unchanged(app: &App, file: &File) -> Result<(), Trouble> {
     let pin = file.pin.as_ref().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
     let meta = app.blobs.head(&file.key, pin.version_id.as_deref()).await?;
-    match meta.etag == pin.etag {
+    match meta.etag == pin.etag && meta.content_encoding.is_none() {
         true => Ok(()),
         false => Err(BlobError::Changed.into()),
     }
@@ -162,8 +225,14 @@ async fn download_url(app: &App, held: &StageJob, lease_ms: i64) -> Result<Strin
     Ok(app.blobs.sign_get(&grant).await?.url)
 }
 
+/// The number of the caller's own lease. A token of another, or none at all, says nothing about the lease of now.
+fn number(app: &App, caller: &Caller, job: JobId, token: &str) -> Result<i64, VerbError> {
+    app.pipeline.lease_key.number(job, token, caller).ok_or(VerbError::LeaseLost)
+}
+
 /// The new end of the lease.
-pub async fn heartbeat(app: &App, job: JobId, token: i64) -> Result<UnixMs, VerbError> {
+pub async fn heartbeat(app: &App, caller: &Caller, job: JobId, token: &str) -> Result<UnixMs, VerbError> {
+    let token = number(app, caller, job, token)?;
     let now = app.clock.now();
     app.catalog.heartbeat_job(job, token, app.settings.job_lease_ms, now).await?.ok_or(VerbError::LeaseLost)
 }
@@ -173,9 +242,10 @@ pub async fn complete(
     app: &App,
     caller: &Caller,
     job: JobId,
-    token: i64,
+    token: &str,
     output: &RawValue,
 ) -> Result<Ended, VerbError> {
+    let token = number(app, caller, job, token)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
     let _place = app.pipeline.outputs.acquire().await.map_err(closed)?;
     let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
@@ -222,10 +292,11 @@ pub async fn fail(
     app: &App,
     caller: &Caller,
     job: JobId,
-    token: i64,
+    token: &str,
     error: &str,
     retryable: bool,
 ) -> Result<Ended, VerbError> {
+    let token = number(app, caller, job, token)?;
     let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let why = reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
@@ -355,7 +426,7 @@ impl Made {
                 sink.finish("outside", 0).await
             }
             Made::Chunks(chunks) => {
-                let mut sink = ChunkSink::new(attempt);
+                let mut sink = ChunkSink::open(attempt).await?;
                 for chunk in chunks {
                     sink.push(chunk.text, chunk.start, chunk.end).await?;
                 }

@@ -265,6 +265,7 @@ pub(super) async fn claim(
         owner: worker_name(app),
         limit,
         of,
+        tenants: None,
         lease_ms: app.settings.job_lease_ms,
         deadline_ms: app.settings.stage_timeout_ms,
         plan: app.plan.clone(),
@@ -288,8 +289,8 @@ pub(super) async fn claim_stage(app: &App, claim: StageClaim) -> Result<Vec<Stag
 }
 
 /// Gives a lease back as soon as the catalog can be written.
-pub(super) fn return_later(app: &App, held: &StageJob) {
-    app.pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner).push(given_back(held));
+pub(super) fn return_later(app: &App, lease: StageEnd) {
+    app.pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
 }
 
 /// Gives back what claims have leased whose answers were lost, so that it does not count as a lost worker.

@@ -2,6 +2,7 @@
 //! come back from a backup at any moment; whether what it said still counts is decided by the catalog alone.
 
 pub mod count;
+mod file_limit;
 pub mod refunds;
 mod register;
 pub mod sync;
@@ -17,6 +18,7 @@ use wharfinger_backends::quota::{QuotaError, RedisQuota};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 
+pub use file_limit::FileCounts;
 pub use register::register;
 
 use crate::clock::Clock;

@@ -19,6 +19,10 @@ const TWIN_PAUSES_MS: [u64; 4] = [0, 20, 60, 150];
 const ROUND_PAUSE: Backoff = Backoff { base_ms: 5, cap_ms: 100 };
 
 pub async fn register(app: &App, wanted: Registration) -> Result<Registered, VerbError> {
+    if let Err(refusal) = app.file_counts.admit(app, &wanted.tenant, wanted.files.len() as u64).await {
+        // Who asks again for what was made before is answered as before.
+        return known_answer(app, &wanted).await?.ok_or(refusal);
+    }
     let Some(gate) = app.redis_gate.as_ref().filter(|_| wanted.needs_room()) else {
         return without_redis(app, wanted).await;
     };

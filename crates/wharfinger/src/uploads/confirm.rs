@@ -100,6 +100,10 @@ pub(super) async fn examine(
     if meta.size != file.size {
         return Err(VerbError::SizeMismatch { expected: file.size, actual: meta.size });
     }
+    // Clients would unpack it when they download it: other bytes than were scanned, and more than were charged.
+    if let Some(encoding) = meta.content_encoding {
+        return Err(VerbError::EncodingMismatch(encoding));
+    }
     let declared = file.checksum_sha256.clone();
     if let (Some(declared), Some(given)) = (&declared, &given_sha256)
         && declared != given

@@ -18,7 +18,7 @@ pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRe
             return Err(VerbError::NotReady(read.status));
         };
         match app.blobs.head(&read.key, pin.version_id.as_deref()).await {
-            Ok(meta) if meta.etag == pin.etag => {
+            Ok(meta) if meta.etag == pin.etag && meta.content_encoding.is_none() => {
                 let pin = pin.clone();
                 return sign(app, read, pin).await;
             }
@@ -53,7 +53,7 @@ pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRe
 /// A restore gives the same bytes another ETag. Where their checksum is known they can be told from others.
 async fn is_same_by_checksum(app: &App, file: &File, meta: &ObjectMeta) -> Result<bool, VerbError> {
     match &file.checksum_sha256 {
-        Some(checksum) if meta.size == file.size => {
+        Some(checksum) if meta.size == file.size && meta.content_encoding.is_none() => {
             Ok(app.examinations.sha256(app, file, &pin_of(meta.clone())).await? == *checksum)
         }
         _ => Ok(false),

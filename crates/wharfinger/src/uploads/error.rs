@@ -44,6 +44,10 @@ pub enum VerbError {
     QuotaExceeded { used_bytes: u64, limit_bytes: u64, requested_bytes: u64 },
     #[error("you hold {held_bytes} bytes in unconfirmed uploads, of {limit_bytes} that you may")]
     UnconfirmedLimit { held_bytes: u64, limit_bytes: u64, requested_bytes: u64 },
+    #[error(
+        "The tenant has {files} files and may have {limit}. Delete some, or ask an operator (TENANT_MAX_FILES)."
+    )]
+    FileLimit { files: u64, limit: u64 },
     #[error("this Idempotency-Key was used with another body")]
     KeyMismatch,
     #[error("the object has not been uploaded")]
@@ -54,6 +58,10 @@ pub enum VerbError {
     SizeMismatch { expected: u64, actual: u64 },
     #[error("the SHA-256 of the object is not the one that was given")]
     ChecksumMismatch,
+    #[error(
+        "The object was uploaded with `Content-Encoding: {0}`. Upload it again without that header, as another file."
+    )]
+    EncodingMismatch(String),
     #[error("the file is {0}, not ready")]
     NotReady(Status),
     #[error("the file is {0}: it has been confirmed already")]

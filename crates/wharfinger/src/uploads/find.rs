@@ -56,6 +56,16 @@ pub async fn chunks(
     Ok(app.catalog.chunks(id, from.unwrap_or(0), limit).await?)
 }
 
+/// Whether the file has more text than may be kept.
+pub async fn is_text_cut(app: &App, id: FileId) -> Result<bool, VerbError> {
+    let outputs = app.catalog.stage_outputs(&[id]).await?;
+    let is_cut = |said: &str| {
+        let said: serde_json::Value = serde_json::from_str(said).unwrap_or_default();
+        said["cut"] == serde_json::Value::Bool(true)
+    };
+    Ok(outputs.iter().any(|(_, _, said)| is_cut(said)))
+}
+
 /// The history of a reclaimed file can still be read: it says what became of it.
 pub async fn history(app: &App, caller: &Caller, id: FileId) -> Result<Vec<HistoryLine>, VerbError> {
     match find(app, caller, id).await {

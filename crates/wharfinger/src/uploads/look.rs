@@ -225,6 +225,7 @@ async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Chang
                 VerbError::ObjectMissing
                 | VerbError::PartsMissing { .. }
                 | VerbError::SizeMismatch { .. }
+                | VerbError::EncodingMismatch(_)
                 | VerbError::ChecksumMismatch,
             ) => {}
             Err(error) => return Err(error),

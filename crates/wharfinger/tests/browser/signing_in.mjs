@@ -36,6 +36,15 @@ await scenario(async ({ open }) => {
   await page.reload();
   await page.locator("#token").waitFor();
 
+  // An address with a token signs nobody in by itself.
+  await page.goto(`${base}/#token=${tokens.user}`);
+  await page.locator("#dialog-says", { hasText: "files that you upload will belong to ada" }).waitFor();
+  check(!page.url().includes("token"), "it is out of the address at once");
+  await page.keyboard.press("Escape");
+  await page.locator("dialog").waitFor({ state: "detached" });
+  await page.locator("#token").waitFor();
+  same(await page.evaluate(() => sessionStorage.length), 0, "nothing is kept of it");
+  await page.goto(base);
   await window.signIn(tokens.user);
   same(new URL(page.url()).hash, "#/", "the token is out of the address at once");
   same(await page.locator("#who strong").innerText(), "ada", "the other one");

@@ -121,8 +121,17 @@ export class Window {
     check(!left.length, `the page complained:\n${left.join("\n")}`);
   }
 
+  /** Opens an address with a token, and says yes where it is asked whether that is meant. */
+  async arrive(address) {
+    const { page } = this;
+    await page.goto(address);
+    const yes = page.locator("dialog[open] button[type=submit]");
+    await page.locator("#line").or(yes).first().waitFor();
+    if (await yes.count()) await yes.click();
+  }
+
   async signIn(token, hash = "#/") {
-    await this.page.goto(`${BASE}/#token=${token}`);
+    await this.arrive(`${BASE}/#token=${token}`);
     await this.page.locator("#line.ok").waitFor();
     if (hash !== "#/") await this.go(hash);
     else await this.page.locator("#verdict").waitFor();

@@ -75,7 +75,7 @@ await scenario(async ({ open }) => {
   cut.allow(/\/api\/v2\/stream/);
   let isHeldBack = false;
   await cut.page.route("**/api/v2/stream*", (route) => (isHeldBack ? undefined : route.abort()));
-  await cut.page.goto(`${base}/#token=${tokens.operator}`);
+  await cut.arrive(`${base}/#token=${tokens.operator}`);
   await cut.page.locator("#line", { hasText: "Not connected" }).waitFor();
   await cut.page.locator('[data-status="ready"] .step-count', { hasText: "1" }).waitFor();
   await cut.page.locator('[data-problem="line"]').waitFor();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::cli::program::Place;
+use crate::cli::serve::shell;
 use crate::page;
 
 /// The traffic, what heals after it, and a machine on which all of it takes several times as long.
@@ -46,8 +47,9 @@ impl Demo {
         let output = demo.child.stdout.take().expect("its output");
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         let shown =
-            lines.by_ref().find_map(|line| line.split_once("#token=").map(|(_, token)| token.to_owned()));
-        demo.token = shown.expect("the address of the page");
+            lines.by_ref().find_map(|line| line.split_once("a token from: ").map(|(_, how)| how.to_owned()));
+        let minted = shell(&shown.expect("how to get a token")).output().expect("sh runs");
+        demo.token = String::from_utf8(minted.stdout).expect("a token").trim().to_owned();
         // What it tells is for people: somebody has to read it, or it would wait.
         std::thread::spawn(move || lines.for_each(drop));
         demo

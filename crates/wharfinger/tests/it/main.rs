@@ -25,4 +25,5 @@ mod stores;
 mod sweeps;
 mod test_app;
 mod tidy;
+mod unreadable_rows;
 mod uploads;

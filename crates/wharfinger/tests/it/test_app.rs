@@ -1,10 +1,12 @@
 //! A whole server in this process: real HTTP on a private port, a real catalog, a clock that tests move.
 
+mod answer;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
@@ -14,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::app::App;
 use wharfinger::clock::Clock;
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
+use wharfinger::http::ConnectionLimits;
 use wharfinger::roles::Roles;
 use wharfinger::sweeps::{Turn, orphan_blobs};
 use wharfinger::uploads::{Caller, Role};
@@ -22,6 +25,8 @@ use wharfinger_backends::blobs::BlobStore;
 use wharfinger_backends::catalog::{Catalog, CatalogOptions, Tells};
 use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::id::{TenantId, UserId};
+
+pub use answer::Answer;
 
 /// Any moment will do; this one is in the past, so that nothing depends on the machine's clock.
 pub const START: i64 = 1_750_000_000_000;
@@ -367,7 +372,12 @@ impl Ground {
         app.pipeline.extractor = env!("CARGO_BIN_EXE_wharfinger").into();
         let app = Arc::new(app);
         let stop = CancellationToken::new();
-        tokio::spawn(http::serve(listener, http::router(app.clone()), stop.clone()));
+        tokio::spawn(http::serve(
+            listener,
+            http::router(app.clone()),
+            ConnectionLimits::none(),
+            stop.clone(),
+        ));
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
@@ -394,43 +404,6 @@ impl TestApp {
 impl Drop for TestApp {
     fn drop(&mut self) {
         self.stop.cancel();
-    }
-}
-
-/// An answer that was read to its end.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: reqwest::header::HeaderMap,
-    pub body: Value,
-}
-
-impl Answer {
-    pub async fn read(response: Response) -> Answer {
-        let (status, headers) = (response.status(), response.headers().clone());
-        let text = response.text().await.expect("a whole answer");
-        Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) }
-    }
-
-    pub fn code(&self) -> &str {
-        self.body["code"].as_str().unwrap_or_default()
-    }
-
-    #[track_caller]
-    pub fn expect(self, status: u16) -> Value {
-        assert_eq!(self.status.as_u16(), status, "{}", self.body);
-        self.body
-    }
-
-    /// A problem document, complete, with this status and code.
-    #[track_caller]
-    pub fn expect_problem(self, status: u16, code: &str) -> Value {
-        assert_eq!((self.status.as_u16(), self.code()), (status, code), "{}", self.body);
-        assert_eq!(self.headers["content-type"], "application/problem+json");
-        for member in ["type", "title", "status", "detail"] {
-            assert!(!self.body[member].is_null(), "{member} in {}", self.body);
-        }
-        self.body
     }
 }
 

@@ -143,18 +143,24 @@ function leavePage() {
   document.getElementById("token")?.focus();
 }
 
-/** A token that came by the address. Who is here already is asked: anybody can make a link. */
+/** A token that came by the address. Anybody can make a link, and what is uploaded then is theirs: it is asked first. */
 async function consider(token) {
   const before = current();
   try {
     const next = read(token);
     if (next.token === before?.token) return;
+    if (!before) drawNow();
     const isSame = before && ["user", "tenant", "role"].every((part) => before[part] === next[part]);
-    const isMeant = !before || isSame || await ask({
-      title: `Sign in as ${next.user}?`,
-      says: [`The address you opened has a token for ${next.user} (${next.tenant} · ${next.role}). You are ${before.user} (${before.tenant} · ${before.role}).`,
-        `Uploads of ${before.user} that are under way here wait until ${before.user} signs in again.`],
-      verb: `Sign in as ${next.user}`, no: `Stay ${before.user}`, isDanger: true,
+    const says = [`The address you opened has a token for ${next.user} (${next.tenant} · ${next.role}).`];
+    if (before) {
+      says[0] += ` You are ${before.user} (${before.tenant} · ${before.role}).`;
+      says.push(`Uploads of ${before.user} that are under way here wait until ${before.user} signs in again.`);
+    } else {
+      says.push(`Go on only if you trust where the address comes from: files that you upload will belong to ${next.user}.`);
+    }
+    const isMeant = isSame || await ask({
+      title: `Sign in as ${next.user}?`, says, verb: `Sign in as ${next.user}`,
+      no: before ? `Stay ${before.user}` : "Cancel", isDanger: Boolean(before),
     });
     if (!isMeant) return;
     if (current()) {

@@ -8,13 +8,13 @@ struct Bench {
     folder: tempfile::TempDir,
     inbox: Sender<Message>,
     packed: UnboundedReceiver<Packed>,
-    room: Room,
+    budget: MemoryBudget,
 }
 
 fn bench() -> Bench {
     let folder = tempfile::tempdir().expect("a folder");
     let (segments, _) = SegmentFolder::open(folder.path()).expect("segments");
-    let room = Room::new(1 << 20);
+    let budget = MemoryBudget::new(1 << 20);
     let (sender, packed) = unbounded_channel();
     let options = WriterOptions {
         batch_events: 2,
@@ -24,12 +24,12 @@ fn bench() -> Bench {
         segments: Arc::new(segments),
         writes_segments: true,
         clock: Clock::manual(1_000_000),
-        room: room.clone(),
+        budget: budget.clone(),
         counter: 1,
         under_way: Arc::default(),
     };
     let inbox = start(options, 1, sender).expect("threads");
-    Bench { folder, inbox, packed, room }
+    Bench { folder, inbox, packed, budget }
 }
 
 fn piece(text: &str, events: usize) -> Piece {
@@ -38,7 +38,7 @@ fn piece(text: &str, events: usize) -> Piece {
 
 impl Bench {
     fn append(&self, pieces: Vec<Piece>) -> Result<Result<(), NotTaken>, oneshot::error::RecvError> {
-        let mut hold = self.room.hold();
+        let mut hold = self.budget.hold();
         assert!(hold.grow(pieces.iter().map(|piece| piece.lines.len()).sum()));
         let (sender, answer) = oneshot::channel();
         let append = Append { pieces, hold, answer: Answer::WhenOnDisk(sender) };
@@ -48,7 +48,7 @@ impl Bench {
 
     fn batches(&mut self) -> Vec<u64> {
         self.inbox.send(Message::Close).expect("the thread lives");
-        std::iter::from_fn(|| self.packed.blocking_recv()).map(|packed| packed.events).collect()
+        std::iter::from_fn(|| self.packed.blocking_recv()).map(|packed| packed.contents.events).collect()
     }
 
     /// Segments with something in them.
@@ -71,7 +71,7 @@ fn a_body_of_several_batches_is_taken_whole() {
     assert!(bench.append(three).expect("an answer").is_ok());
     assert!(bench.append(vec![piece("e", 1)]).expect("an answer").is_ok());
     assert_eq!(bench.batches(), [1, 2, 2, 2]);
-    assert_eq!(bench.room.free_bytes(), 1 << 20);
+    assert_eq!(bench.budget.free_bytes(), 1 << 20);
 }
 
 /// Its beginning was on disk already when its end met a disk that takes no more.
@@ -90,7 +90,7 @@ fn a_body_whose_end_cannot_be_written_is_refused_whole() {
     assert_eq!(bench.files(), before, "nothing of it is left on disk");
     assert!(bench.append(vec![piece("e", 1)]).expect("an answer").is_ok(), "others go on");
     assert_eq!(bench.batches(), [1, 1]);
-    assert_eq!(bench.room.free_bytes(), 1 << 20);
+    assert_eq!(bench.budget.free_bytes(), 1 << 20);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn the_writer_goes_on_after_a_panic() {
 fn a_packer_goes_on_after_a_panic() {
     let (closed, to_pack) = channel();
     let (sender, mut packed) = unbounded_channel();
-    let room = Room::new(1_000);
+    let budget = MemoryBudget::new(1_000);
     for n in 1..=2 {
         let batch = Closed {
             name: BatchName::new(n, "i", 1),
@@ -115,7 +115,7 @@ fn a_packer_goes_on_after_a_panic() {
             events: 1,
             segment: None,
             tickets: Vec::new(),
-            hold: room.hold(),
+            hold: budget.hold(),
             under_way: UnderWay::one_more(&Arc::default()),
         };
         closed.send(batch).expect("taken");

@@ -45,10 +45,10 @@ async fn wrong_files_are_named_by_their_place(database: Database) {
     assert_eq!(fields(&problem).len(), 20);
     let large = me.post("/api/v2/batches", wanted(&[1, 1_001])).await.expect_problem(413, "too_large");
     assert_eq!(fields(&large), ["files[1].size"]);
-    // Of those who have no token not more is read than of any other call.
+    // Without a token nothing of it is read.
     let body = json!({ "files": [{ "fileName": "a", "size": 1, "metadata": { "m": "x".repeat(100_000) } }] });
     let unknown = server.http.post(format!("{}/api/v2/batches", server.url)).json(&body).send().await;
-    assert_eq!(unknown.expect("an answer").status(), 413);
+    assert_eq!(unknown.expect("an answer").status(), 401);
     me.post("/api/v2/batches", body).await.expect_problem(400, "invalid_request");
     me.post("/api/v2/batches", json!({ "files": [], "more": "x".repeat(17 << 20) }))
         .await

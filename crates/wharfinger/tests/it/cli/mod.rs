@@ -8,7 +8,7 @@ mod put;
 mod put_again;
 mod put_large;
 mod quota;
-mod serve;
+pub mod serve;
 mod settings;
 mod stopping;
 mod sweep;

@@ -28,8 +28,8 @@ fn the_greeting_can_be_pasted_and_works() {
     let elsewhere = Place::new();
     let script = commands(&greeting);
     assert!(script.contains("curl") && script.contains(&served.url), "{script}");
-    let shell = Command::new("sh").args(["-euc", &script]).current_dir(elsewhere.path()).output();
-    let shell = shell.expect("sh runs");
+    assert!(!script.contains("eyJ"), "no token is printed where it may end in a log: {script}");
+    let shell = shell(&script).current_dir(elsewhere.path()).output().expect("sh runs");
     let (out, err) = (String::from_utf8_lossy(&shell.stdout), String::from_utf8_lossy(&shell.stderr));
     assert!(shell.status.success(), "{out}\n{err}\n{script}");
     assert!(out.contains("\"status\":\"ready\"") && out.ends_with("hello, wharf\n"), "{out}");
@@ -40,6 +40,64 @@ fn the_greeting_can_be_pasted_and_works() {
     let put = place.run_with(&environment, &["put", "hello.txt"]).expect(0);
     assert!(put.stdout.contains("1 uploaded"), "{put:?}");
     assert!(served.terminate().success());
+}
+
+/// A shell that finds the program by its name.
+pub fn shell(script: &str) -> Command {
+    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_wharfinger")).parent().expect("a folder");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", script]).env("PATH", path);
+    shell
+}
+
+/// A person in front of it gets a token.
+#[test]
+fn a_terminal_is_shown_a_token() {
+    let place = Place::new();
+    let serve = format!("exec {} serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_wharfinger"));
+    let mut child = Command::new("script")
+        .args(["-qfec", &serve, "/dev/null"])
+        .current_dir(place.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("script runs");
+    let output = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    let lines = std::io::BufRead::lines(output).map_while(Result::ok);
+    let shown = lines.take(40).find(|line| line.contains("/#token=eyJ"));
+    child.kill().expect("ended");
+    child.wait().expect("ended");
+    assert!(shown.is_some());
+}
+
+/// Whatever the mode of the folder is.
+#[test]
+fn what_the_program_writes_is_private() {
+    let place = Place::new();
+    std::fs::create_dir(place.data()).expect("a folder");
+    std::fs::set_permissions(place.data(), std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let served = place.serve(&[("PIPELINE_STAGES", "scan,extract")]);
+    place.write("a.txt", "private");
+    let environment = [("WHARFINGER_LISTEN", served.address())];
+    place.run_with(&environment, &["put", "a.txt"]).expect(0);
+    assert!(served.terminate().success());
+    let mut folders = vec![place.data()];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let mode = std::fs::metadata(&path).expect("metadata").permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{} is for us alone", path.display());
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files += 1,
+            }
+        }
+    }
+    assert!(files > 4, "the database, secrets, the marker and an object: {files}");
+    assert!(place.log().contains("run chmod 700"), "{}", place.log());
 }
 
 fn secrets(place: &Place) -> BTreeMap<String, Vec<u8>> {
@@ -58,9 +116,8 @@ fn secrets(place: &Place) -> BTreeMap<String, Vec<u8>> {
 async fn a_second_start_goes_on_with_the_secrets_and_files_of_the_first() {
     let place = Place::new();
     let mut served = place.serve(&[]);
-    let greeting = served.read_until("or: wharfinger put");
-    let token =
-        greeting.iter().find_map(|line| line.strip_prefix("export WHARFINGER_TOKEN=")).expect("a token");
+    served.read_until("or: wharfinger put");
+    let token = &place.token("default", "local", "operator");
     let made = secrets(&place);
     let names: Vec<&str> = made.keys().map(String::as_str).collect();
     assert_eq!(names, ["jwt.key", "url-signing.key"]);

@@ -82,6 +82,7 @@ fn an_impossible_value_is_named_by_its_key() {
         ("PIPELINE_STAGES", "scan,paint"),
         ("PIPELINE_STAGES", "scan,scan"),
         ("PIPELINE_STAGES", "chunk"),
+        ("PIPELINE_STAGES", "extract,scan"),
         ("PIPELINE_STAGES", "extract,embed,chunk"),
         ("PIPELINE_BUILTIN_STAGES", "everything"),
         ("PIPELINE_CONCURRENCY", "0"),

@@ -13,8 +13,8 @@ macro_rules! every_verb_of_the_pipeline {
 }
 
 every_verb_of_the_pipeline! {
-    process_on_sqlite: Process on Sqlite through "extract,chunk",
-    process_on_postgres: Process on Postgres through "extract,chunk,embed",
+    process_on_sqlite: Process on Sqlite through "extract,chunk,embed",
+    process_on_postgres: Process on Postgres through "extract,chunk",
     complete_a_job_on_sqlite: CompleteJob on Sqlite through "extract,chunk",
     complete_a_job_on_postgres: CompleteJob on Postgres through "extract,chunk",
     lease_on_sqlite: Lease on Sqlite through "extract,chunk",

@@ -1,6 +1,7 @@
 //! Health, readiness and metrics: asked without a token, and honest.
 
 use serde_json::{Value, json};
+use sqlx::Connection as _;
 
 use crate::oracle;
 use crate::test_app::{Answer, Database, Ground, TestApp, on_each_database};
@@ -46,6 +47,135 @@ async fn a_server_is_ready_while_its_backends_are(database: Database) {
     assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "asking leaves nothing behind");
     server.me().upload("a", b"abc").await;
     oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Anybody may ask, as often as they like.
+#[tokio::test]
+async fn readiness_writes_nothing() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let modified = || {
+        let of = |folder: &std::path::Path| {
+            std::fs::metadata(folder).and_then(|meta| meta.modified()).expect("a time")
+        };
+        (of(&ground.blob_dir()), of(&ground.blob_dir().join(".landing")))
+    };
+    let before = modified();
+    for _ in 0..3 {
+        get(&server, "/readyz").await.expect(200);
+    }
+    assert_eq!(modified(), before);
+}
+
+/// Without a token only where the setting says so, and never through a proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_for_operators() {
+    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_METRICS", "token")]);
+    let server = ground.start().await;
+    get(&server, "/metrics").await.expect_problem(401, "unauthorized");
+    for role in [Role::User, Role::Admin] {
+        server.as_user("t", "u", role).get("/metrics").await.expect_problem(403, "forbidden");
+    }
+    assert_eq!(server.operator().get("/metrics").await.status, 200);
+    let open = Ground::new(Database::Sqlite);
+    let server = open.start().await;
+    assert_eq!(get(&server, "/metrics").await.status, 200, "on a loopback address");
+    for header in ["forwarded", "x-forwarded-for"] {
+        let asked = server.http.get(format!("{}/metrics", server.url)).header(header, "for=1.2.3.4");
+        assert_eq!(asked.send().await.expect("an answer").status(), 401, "{header}");
+    }
+}
+
+/// They can have an address of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_have_an_address_of_their_own() {
+    let place = crate::cli::program::Place::new();
+    let address = harness::free_address();
+    let served = place.serve(&[("WHARFINGER_METRICS_LISTEN", &address)]);
+    let status = async |url: String| reqwest::get(url).await.expect("an answer").status().as_u16();
+    assert_eq!(status(format!("http://{address}/metrics")).await, 200);
+    assert_eq!(status(format!("http://{address}/healthz")).await, 404);
+    assert_eq!(status(format!("{}/metrics", served.url)).await, 401);
+    assert!(served.terminate().success());
+}
+
+/// Whatever is asked for, and whatever comes of it.
+#[tokio::test]
+async fn every_answer_tells_browsers_what_it_is() {
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    for path in [
+        "/",
+        "/healthz",
+        "/metrics",
+        "/docs/",
+        "/openapi.json",
+        "/api/v2/files",
+        "/nowhere",
+        "/dashboard/style.css",
+    ] {
+        let answer = server.http.get(format!("{}{path}", server.url)).send().await.expect("an answer");
+        let header =
+            |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        assert_eq!(header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(header("x-frame-options"), "DENY", "{path}");
+        assert_eq!(header("referrer-policy"), "no-referrer", "{path}");
+        assert!(!header("cache-control").is_empty(), "{path}");
+        let policy = header("content-security-policy");
+        assert!(
+            policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+            "{path}: {policy}"
+        );
+    }
+}
+
+/// Its body would be ten megabytes, of which none has come.
+#[tokio::test]
+async fn whoever_has_no_token_is_refused_before_the_body() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let mut stream =
+        tokio::net::TcpStream::connect(server.url.trim_start_matches("http://")).await.expect("taken");
+    let head = "POST /api/v2/batches HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\ncontent-length: 10000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let mut answer = [0; 512];
+    let read = tokio::time::timeout(std::time::Duration::from_secs(20), stream.read(&mut answer)).await;
+    let read = read.expect("soon").expect("an answer");
+    assert!(answer[..read].starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&answer[..read]));
+}
+
+/// Everybody waits for a locked table, with all connections in hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_does_not_wait_for_busy_connections() {
+    let ground = Ground::new(Database::Postgres);
+    let server = ground.start().await;
+    let (_, url) = ground.environment().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL").expect("a URL");
+    let mut locker = sqlx::PgConnection::connect(url).await.expect("a connection");
+    sqlx::raw_sql("BEGIN; LOCK TABLE wharfinger.files IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut locker)
+        .await
+        .expect("locked");
+    let me = server.me();
+    let lists = futures::future::join_all((0..60).map(|_| me.get("/api/v2/files")));
+    let asked = async {
+        let waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        let mut before = -1;
+        loop {
+            let now = ground.scalar(waiting).await;
+            if now > 0 && now == before {
+                break;
+            }
+            before = now;
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+        let ready = get(&server, "/readyz").await;
+        sqlx::raw_sql("ROLLBACK").execute(&mut locker).await.expect("free again");
+        ready
+    };
+    let (answers, ready) = tokio::join!(lists, asked);
+    assert_eq!(ready.expect(200)["status"], "ready");
+    assert!(answers.iter().any(|answer| answer.status == 200));
 }
 
 /// The value of the sample that begins like this.

@@ -5,9 +5,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
-use super::signing_keys::{RSA, elliptic, jwks};
+use super::signing_keys::{RSA, SigningPair, elliptic, jwks};
 use super::{claims, knock_with};
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, Ground, TestApp, caller};
+use wharfinger::uploads::Role;
 
 /// A server that knows these keys, and the folder that holds them.
 async fn start(keys: &[Value]) -> (tempfile::TempDir, Ground, TestApp) {
@@ -15,7 +16,8 @@ async fn start(keys: &[Value]) -> (tempfile::TempDir, Ground, TestApp) {
     let file = folder.path().join("jwks.json");
     std::fs::write(&file, jwks(keys).to_string()).expect("a file of keys");
     let path = file.to_str().expect("UTF-8");
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_FILE", path)]);
+    let secret = ("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more");
+    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_FILE", path), secret]);
     let server = ground.start().await;
     (folder, ground, server)
 }
@@ -78,6 +80,78 @@ fn spki_pem(jwk: &Value) -> Vec<u8> {
     let text = base64::engine::general_purpose::STANDARD.encode(der.as_bytes());
     let lines: Vec<&str> = (0..text.len()).step_by(64).map(|at| &text[at..text.len().min(at + 64)]).collect();
     format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", lines.join("\n")).into_bytes()
+}
+
+/// Only a secret that was set by a person signs beside an issuer.
+#[tokio::test]
+async fn without_a_secret_of_its_own_the_server_takes_no_hs256() {
+    let (folder, ground, _server) = start(&[RSA.public(Some("r"))]).await;
+    let ground = ground.without("WHARFINGER_JWT_SECRET");
+    let server = ground.start().await;
+    knock_with(&server, &RSA.token(Some("r"), &claims())).await.expect(200);
+    assert!(server.app.tokens.mint(&caller("t", "u", Role::User), i64::MAX / 2).is_none());
+    let made = ground.data_dir().join("secrets/jwt.key");
+    assert!(!made.exists(), "{} is of no use", made.display());
+    drop(folder);
+}
+
+#[tokio::test]
+async fn keys_for_other_uses_are_passed_over() {
+    use rsa::pkcs1::EncodeRsaPrivateKey as _;
+    let (fine, encrypting, wrapping, other) = (elliptic(), elliptic(), elliptic(), elliptic());
+    let with = |pair: &SigningPair, kid: &str, name: &str, value: Value| {
+        let mut jwk = pair.public(Some(kid));
+        jwk[name] = value;
+        jwk
+    };
+    let weak = rsa::RsaPrivateKey::new(&mut p256::elliptic_curve::rand_core::OsRng, 1_024).expect("a key");
+    let weak = EncodingKey::from_rsa_der(weak.to_pkcs1_der().expect("a key in DER").as_bytes());
+    let weak = SigningPair::new(Algorithm::RS256, weak);
+    let keys = [
+        with(&fine, "fine", "use", json!("sig")),
+        with(&encrypting, "enc", "use", json!("enc")),
+        with(&wrapping, "wrap", "key_ops", json!(["wrapKey"])),
+        with(&other, "other", "alg", json!("ES384")),
+        weak.public(Some("weak")),
+    ];
+    let (_folder, _ground, server) = start(&keys).await;
+    knock_with(&server, &fine.token(Some("fine"), &claims())).await.expect(200);
+    for (pair, kid) in [(&encrypting, "enc"), (&wrapping, "wrap"), (&other, "other"), (&weak, "weak")] {
+        let answer = knock_with(&server, &pair.token(Some(kid), &claims())).await;
+        assert_eq!(answer.status, 401, "{kid}: {}", answer.body);
+    }
+}
+
+/// RFC 7515: who does not understand it must refuse the token.
+#[tokio::test]
+async fn a_token_with_critical_extensions_is_refused() {
+    let (_folder, _ground, server) = start(&[RSA.public(Some("r"))]).await;
+    let secret = EncodingKey::from_secret(b"a secret of thirty-two bytes or more");
+    let signed = |header: Value| {
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let message = format!("{}.{}", part(&header), part(&claims()));
+        let mac = jsonwebtoken::crypto::sign(message.as_bytes(), &secret, Algorithm::HS256).expect("signed");
+        format!("{message}.{mac}")
+    };
+    knock_with(&server, &signed(json!({ "alg": "HS256" }))).await.expect(200);
+    let critical = signed(json!({ "alg": "HS256", "crit": ["b64"], "b64": true }));
+    let problem = knock_with(&server, &critical).await.expect_problem(401, "unauthorized");
+    assert!(problem["detail"].as_str().is_some_and(|text| text.contains("crit")), "{problem}");
+}
+
+#[tokio::test]
+async fn a_file_that_was_changed_is_read_again() {
+    let (old, new) = (elliptic(), elliptic());
+    let (folder, ground, server) = start(&[old.public(Some("old"))]).await;
+    knock_with(&server, &old.token(Some("old"), &claims())).await.expect(200);
+    std::fs::write(folder.path().join("jwks.json"), jwks(&[new.public(Some("new"))]).to_string())
+        .expect("written");
+    ground.advance(5 * 60_000);
+    knock_with(&server, &old.token(Some("old"), &claims())).await.expect_problem(401, "unauthorized");
+    knock_with(&server, &new.token(Some("new"), &claims())).await.expect(200);
+    std::fs::write(folder.path().join("jwks.json"), "{").expect("written");
+    ground.advance(5 * 60_000);
+    knock_with(&server, &new.token(Some("new"), &claims())).await.expect(200);
 }
 
 #[tokio::test]

@@ -16,6 +16,8 @@ use crate::test_app::{Database, Ground, TestApp};
 /// An unknown key makes the server ask again, but no sooner than this.
 const PAUSE_MS: i64 = 30_000;
 
+const OWN_SECRET: (&str, &str) = ("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more");
+
 struct Issuer {
     url: String,
     says: Arc<Mutex<(StatusCode, String)>>,
@@ -52,7 +54,7 @@ impl Issuer {
 }
 
 async fn start(issuer: &Issuer) -> (Ground, TestApp) {
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &issuer.url)]);
+    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &issuer.url), OWN_SECRET]);
     let server = ground.start().await;
     (ground, server)
 }
@@ -90,6 +92,45 @@ async fn keys_are_asked_for_once_and_again_when_they_change() {
     assert_eq!(issuer.asked(), 2);
 }
 
+/// Without any token of another key.
+#[tokio::test]
+async fn a_key_that_was_withdrawn_stops_working() {
+    let (kept, withdrawn) = (elliptic(), elliptic());
+    let issuer = Issuer::start(&[kept.public(Some("a")), withdrawn.public(Some("b"))]).await;
+    let (ground, server) = start(&issuer).await;
+    assert!(is_let_in(&server, &withdrawn, "b").await);
+    issuer.publishes(&[kept.public(Some("a"))]);
+    ground.advance(5 * 60_000 - 1);
+    assert!(is_let_in(&server, &withdrawn, "b").await);
+    assert_eq!(issuer.asked(), 1);
+    ground.advance(1);
+    assert!(is_let_in(&server, &kept, "a").await);
+    assert_eq!(issuer.asked(), 2);
+    assert!(!is_let_in(&server, &withdrawn, "b").await);
+    assert_eq!(issuer.asked(), 2, "it was asked a moment ago");
+}
+
+/// What leads elsewhere or has no end is no set of keys.
+#[tokio::test]
+async fn an_answer_from_elsewhere_or_without_end_is_refused() {
+    let pair = elliptic();
+    let elsewhere = Issuer::start(&[pair.public(Some("a"))]).await;
+    let location = elsewhere.url.clone();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let base = format!("http://{}", listener.local_addr().expect("bound"));
+    let padded = jwks(&[pair.public(Some("a"))]).to_string() + &" ".repeat(2 << 20);
+    let router = Router::new()
+        .route("/redirect", get(async move || axum::response::Redirect::temporary(&location)))
+        .route("/large", get(async move || padded.clone()));
+    tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+    for path in ["redirect", "large"] {
+        let url = format!("{base}/{path}");
+        let server = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &url)]).start().await;
+        assert!(!is_let_in(&server, &pair, "a").await, "{path}");
+    }
+    assert_eq!(elsewhere.asked(), 0);
+}
+
 #[tokio::test]
 async fn while_the_issuer_is_away_or_talks_nonsense_the_old_keys_stay() {
     let (old, new) = (elliptic(), elliptic());
@@ -120,7 +161,7 @@ async fn an_issuer_that_was_never_there_lets_nobody_in_and_stops_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/keys", listener.local_addr().expect("bound"));
     drop(listener);
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &url)]);
+    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &url), OWN_SECRET]);
     let server = ground.start().await;
     assert!(!is_let_in(&server, &elliptic(), "any").await);
     server.me().get("/api/v2/quota").await.expect(200);

@@ -29,7 +29,7 @@ pub fn elliptic() -> SigningPair {
 }
 
 impl SigningPair {
-    fn new(algorithm: Algorithm, key: EncodingKey) -> SigningPair {
+    pub fn new(algorithm: Algorithm, key: EncodingKey) -> SigningPair {
         let jwk = Jwk::from_encoding_key(&key, algorithm).expect("a public half");
         SigningPair { algorithm, key, jwk: serde_json::to_value(jwk).expect("JSON") }
     }

@@ -226,6 +226,48 @@ async fn a_full_spool_drops_the_oldest_and_counts_them() {
     assert_eq!(kept.len() as u64, 3_000 - dropped, "what was not dropped is there");
 }
 
+/// One tenant fills the spool: it is asked to wait before the oldest events, perhaps of others, have to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_over_its_share_of_the_spool_waits_and_others_do_not() {
+    let (mut wharf, proxy) =
+        Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "100"), ("DLQ_MAX_SIZE_BYTES", "16KiB")]).await;
+    proxy.cut();
+    wharf.start();
+    wharf.sender_of("small").ids(0..100).await;
+    wharf.until("dlq_events_enqueued_total", |events| events == 100.0).await;
+    let mut sent = 100;
+    let refused = loop {
+        let answer = wharf.sender_of("large").send(of_ids(sent..sent + 100), &[]).await;
+        if answer.status() != StatusCode::ACCEPTED {
+            break answer;
+        }
+        sent += 100;
+        assert!(sent < 10_000, "never refused");
+        let waiting = sent as f64;
+        wharf.until("dlq_events_enqueued_total", |events| events == waiting).await;
+    };
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused.headers().contains_key("retry-after"));
+    let problem: Value = refused.json().await.expect("JSON");
+    assert_eq!(problem["code"], "rate_limited");
+    assert!(problem["detail"].as_str().is_some_and(|text| text.contains("more than its share")), "{problem}");
+    wharf.sender_of("small").ids(sent..sent + 100).await;
+    wharf.sender_of("new").ids(sent + 100..sent + 200).await;
+    wharf.until("dlq_events_enqueued_total", |events| events == (sent + 200) as f64).await;
+    // What is on disk says whose it is, also to the next process.
+    wharf.kill();
+    std::fs::remove_file(wharf.spool().join(".wharfinger-journal")).expect("the journal");
+    wharf.start();
+    let again = wharf.sender_of("large").send(of_ids(0..1), &[]).await;
+    assert_eq!(again.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
+    proxy.mend().expect("the network");
+    assert_eq!(wharf.ids_once(sent as usize + 200).await, up_to(sent + 200));
+    wharf.until("dlq_files_current", |files| files == 0.0).await;
+    wharf.sender_of("large").ids(sent + 200..sent + 201).await;
+    wharf.terminate();
+}
+
 /// A machine that was off for a week comes back: what it holds is old, and the store takes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waited_for_too_long_is_offered_before_it_goes() {

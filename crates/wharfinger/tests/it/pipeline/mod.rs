@@ -2,6 +2,7 @@
 
 mod clamd;
 pub mod dead_letters;
+mod derived;
 mod documents;
 mod killed;
 mod life;

@@ -1,12 +1,15 @@
 //! Workers in any language: the calls of a lease, and what a lost one can do.
 
 use serde_json::{Value, json};
+use wharfinger::auth::LeaseScope;
 use wharfinger::uploads::Role;
 use wharfinger_backends::faults::{Fault, Faults};
+use wharfinger_lifecycle::id::TenantId;
+use wharfinger_lifecycle::stage::Stage;
 
 use super::{ALL, chunks, way};
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Client, Database, Ground, TestApp, caller, on_each_database};
 
 const OUTSIDE: [(&str, &str); 1] = [("PIPELINE_BUILTIN_STAGES", "")];
 
@@ -190,6 +193,105 @@ async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) 
     assert!(was_leased > 1, "{was_leased}");
 }
 
+/// I23: a worker that is gone before it is answered has lost nothing.
+async fn a_lease_whose_client_hung_up_is_given_back(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
+    let faults = Faults::waiting_at("sign get");
+    let server = ground.start_with(faults.clone()).await;
+    let file = server.me().enqueue("a", b"cargo").await;
+    let asked = worker(&server);
+    {
+        let asking = asked.post("/api/v2/workers/lease", json!({ "stages": ["scan"] }));
+        tokio::select! {
+            _ = asking => panic!("answered without its URL"),
+            () = faults.reached() => {}
+        }
+    }
+    assert_eq!(server.me().file(&file).await["status"], "scanning");
+    faults.let_on();
+    let given_back = async {
+        while server.me().file(&file).await["status"] != "queued" {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), given_back).await.expect("it is given back");
+    assert_eq!(ground.scalar("SELECT MAX(lost_leases) FROM jobs").await, 0);
+    let job = lease(&asked, "scan").await.expect("at once, for another");
+    assert_eq!(job["attempt"], 1);
+    complete(&asked, &job, json!({ "verdict": "clean" })).await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// A lease belongs to the worker that took it, and its token cannot be guessed.
+async fn another_worker_can_do_nothing_with_a_lease(database: Database) {
+    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), worker(&server));
+    let file = me.enqueue("a", b"cargo").await;
+    let job = lease(&worker, "scan").await.expect("a job");
+    let token = job["leaseToken"].as_str().expect("a text").to_owned();
+    let number = token.split('.').next().expect("a number").to_owned();
+    let others = [
+        server.as_user("ops", "thief", Role::Worker),
+        server.as_user("t", "w", Role::Worker),
+        server.as_user("ops", "w", Role::Operator),
+    ];
+    let calls = [
+        ("heartbeat", json!({})),
+        ("complete", json!({ "output": { "verdict": "clean" } })),
+        ("fail", json!({ "error": "mine now", "retryable": false })),
+    ];
+    for (verb, body) in &calls {
+        for thief in &others {
+            call(thief, &job, verb, body.clone()).await.expect_problem(409, "lease_lost");
+        }
+        for guess in ["", "1", &number, &format!("{number}."), &format!("{number}.{}", "0".repeat(64))] {
+            let mut guessed = job.clone();
+            guessed["leaseToken"] = json!(guess);
+            call(&worker, &guessed, verb, body.clone()).await.expect_problem(409, "lease_lost");
+        }
+        let mut number_only = job.clone();
+        number_only["leaseToken"] = json!(1);
+        call(&worker, &number_only, verb, body.clone()).await.expect_problem(400, "invalid_request");
+    }
+    assert_eq!(me.file(&file).await["status"], "scanning", "nothing has changed");
+    complete(&worker, &job, json!({ "verdict": "clean" })).await;
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Claims of its token narrow what a worker may lease.
+async fn a_worker_leases_what_its_token_names(database: Database) {
+    let ground = Ground::with_stages(database, "scan,extract", &OUTSIDE);
+    let server = ground.start().await;
+    let scoped = |stages: Option<Vec<Stage>>, tenants: Option<&[&str]>| {
+        let name = |name: &&str| TenantId::new(name).expect("a tenant");
+        let scope = LeaseScope { stages, tenants: tenants.map(|names| names.iter().map(name).collect()) };
+        let until = server.app.clock.now() + 3_600_000;
+        let token = server.app.tokens.mint_scoped(&caller("ops", "w", Role::Worker), &scope, until);
+        Client { server: &server, token: token.expect("a secret") }
+    };
+    for n in 0..30 {
+        server.me().enqueue(&format!("many {n}"), b"cargo").await;
+    }
+    let single = server.as_user("quay", "u", Role::User).enqueue("one", b"cargo").await;
+    let quay = scoped(Some(vec![Stage::Scan]), Some(&["quay", "nowhere"]));
+    let ask = json!({ "stages": ["scan"], "max": 50 });
+    let leased = quay.post("/api/v2/workers/lease", ask.clone()).await.expect(200);
+    let files: Vec<&Value> =
+        leased["jobs"].as_array().expect("a list").iter().map(|job| &job["fileId"]).collect();
+    assert_eq!(files, [&json!(single)], "of its tenants only");
+    quay.post("/api/v2/workers/lease", json!({ "stages": ["scan", "extract"] }))
+        .await
+        .expect_problem(403, "forbidden");
+    let of_none = scoped(None, Some(&[]));
+    assert_eq!(of_none.post("/api/v2/workers/lease", ask.clone()).await.expect(200)["jobs"], json!([]));
+    let all = scoped(Some(vec![Stage::Scan, Stage::Extract]), None);
+    assert_eq!(
+        all.post("/api/v2/workers/lease", ask).await.expect(200)["jobs"].as_array().map(Vec::len),
+        Some(30)
+    );
+}
+
 /// One lease that ran out and cannot be taken back is nobody else's trouble, neither in the queue nor in a call.
 async fn what_cannot_be_taken_back_holds_up_nobody(database: Database) {
     let ground = Ground::with_stages(database, "scan", &OUTSIDE);
@@ -237,7 +339,7 @@ async fn failures_are_tried_again_later_and_not_for_ever(database: Database) {
 }
 
 async fn a_large_input_lies_behind_a_signed_url(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &OUTSIDE);
+    let ground = Ground::with_stages(database, ALL, &[OUTSIDE[0], ("DERIVED_MIN_BYTES", "4MiB")]);
     let server = ground.start().await;
     let (me, worker) = (server.me(), worker(&server));
     me.enqueue("a", b"cargo").await;
@@ -255,7 +357,7 @@ async fn a_large_input_lies_behind_a_signed_url(database: Database) {
     let chunk = lease(&worker, "chunk").await.expect("a job");
     let (url, input) = read(&chunk).await;
     assert_eq!(input, json!({ "text": text }));
-    for wrong in [url.replace("leaseToken=", "leaseToken=9"), format!("{}0", &url[..url.len() - 1])] {
+    for wrong in [url.replace("lease=", "lease=9"), format!("{}0", &url[..url.len() - 1])] {
         let answer = server.http.get(&wrong).send().await.expect("an answer");
         assert!(wrong == url || answer.status() == 404, "{}", answer.status());
     }
@@ -346,7 +448,8 @@ async fn only_workers_and_operators_lease_and_workers_do_nothing_else() {
 
 /// Whatever stands between, a stage gets what it works on.
 async fn a_stage_gets_its_input_wherever_it_stands(database: Database) {
-    let ground = Ground::with_stages(database, "extract,scan,chunk,embed", &OUTSIDE);
+    let settings = [OUTSIDE[0], ("PIPELINE_SCAN_FIRST", "false")];
+    let ground = Ground::with_stages(database, "extract,scan,chunk,embed", &settings);
     let server = ground.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
@@ -405,6 +508,9 @@ on_each_database! {
     a_file_that_loses_its_workers_fails,
     what_was_leased_before_an_error_goes_to_the_worker,
     what_cannot_be_taken_back_holds_up_nobody,
+    a_lease_whose_client_hung_up_is_given_back,
+    another_worker_can_do_nothing_with_a_lease,
+    a_worker_leases_what_its_token_names,
     failures_are_tried_again_later_and_not_for_ever,
     a_large_input_lies_behind_a_signed_url,
     an_output_that_is_none_is_refused_and_changes_nothing,

@@ -2,6 +2,8 @@
 
 use harness::radosgw;
 use serde_json::json;
+use wharfinger::sweeps::{Turn, pending_cleanups};
+use wharfinger_backends::faults::Faults;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -52,6 +54,67 @@ async fn bytes_that_come_after_the_delete_go_too(site: Site) {
     ground.advance(LONG_MS);
     server.settle().await;
     assert_eq!(object_of(&server, &id).await, None);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Bytes may have come after that delete and before the URL was dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
+    let ground = Ground::on_s3(Database::Sqlite, &[]);
+    let faults = Faults::waiting_at("delete");
+    let server = ground.start_with(faults.clone()).await;
+    let grant = announce(&server, cargo(5)).await;
+    server.me().delete(&format!("/api/v2/files/{}", id_of(&grant))).await.expect(204);
+    let app = server.app.clone();
+    let deleting = tokio::spawn(async move { pending_cleanups::run(&app, &Turn::by_hand(&app)).await });
+    faults.reached().await;
+    ground.advance(LONG_MS);
+    faults.let_on();
+    deleting.await.expect("no panic").expect("it runs");
+    assert_eq!(faults.calls(), 2, "once more, when the URL was dead");
+    server.settle().await;
+    assert_eq!(server.me().used().await, 0);
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Bytes that a client would unpack are others than those that are scanned and charged.
+async fn an_object_with_an_encoding_is_not_confirmed(site: Site) {
+    let ground = site.ground(&[("UPLOAD_WINDOW_POLICY", "rescue")]);
+    let server = ground.start().await;
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut packed, &[b'x'; 5_000]).expect("packed");
+    let packed = packed.finish().expect("packed");
+    let header = if site.store == Store::Azure { "x-ms-blob-content-encoding" } else { "content-encoding" };
+    let mut ids = Vec::new();
+    for encoding in ["gzip", "GZIP, identity", "br"] {
+        let mut grant = announce(&server, cargo(packed.len())).await;
+        grant["headers"][header] = json!(encoding);
+        taken(&server.put_bytes(&grant, &packed).await);
+        let problem = server.me().confirm(&id_of(&grant)).await.expect_problem(409, "encoding_mismatch");
+        assert!(
+            problem["detail"].as_str().is_some_and(|text| text.contains("Content-Encoding")),
+            "{problem}"
+        );
+        ids.push(id_of(&grant));
+    }
+    // Neither a rescue nor a batch takes it.
+    let batch =
+        server.me().post("/api/v2/batches", json!({ "files": [cargo(packed.len())] })).await.expect(201);
+    let mut grant = batch["files"][0].clone();
+    grant["headers"][header] = json!("gzip");
+    taken(&server.put_bytes(&grant, &packed).await);
+    let path = format!("/api/v2/batches/{}/complete", batch["batchId"].as_str().expect("an id"));
+    server.me().post(&path, json!({})).await.expect_problem(409, "batch_incomplete");
+    let mut plain = announce(&server, cargo(packed.len())).await;
+    plain["headers"][header] = json!("identity");
+    taken(&server.put_bytes(&plain, &packed).await);
+    server.me().confirm(&id_of(&plain)).await.expect(200);
+    assert_eq!(downloaded(&server, &id_of(&plain)).await.0, packed, "as it was sent");
+    ground.advance(24 * LONG_MS);
+    server.settle().await;
+    for id in ids {
+        server.me().get(&format!("/api/v2/files/{id}")).await.expect_problem(410, "gone");
+    }
     oracle::all_is_healed(&ground, &server).await;
 }
 
@@ -184,6 +247,7 @@ async fn what_could_not_be_granted_is_not_charged(database: Database) {
 }
 
 on_each_store!(
+    an_object_with_an_encoding_is_not_confirmed,
     a_file_that_is_being_confirmed_is_not_reclaimed,
     a_file_lives_and_dies,
     bytes_that_come_after_the_delete_go_too,

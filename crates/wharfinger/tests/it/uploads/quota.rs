@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{GRACE_MS, WINDOW_MS, id};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database, patiently};
+use crate::test_app::{Client, Database, Ground, on_each_database, patiently};
 use wharfinger::uploads::Role;
 
 async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
@@ -51,6 +51,55 @@ async fn a_tenants_users_share_its_quota_and_tenants_share_nothing(database: Dat
     assert_eq!((colleague.used().await, stranger.used().await), (10, 0));
     stranger.upload("c", b"all of ten").await;
     oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Rows and text of a file take room too.
+async fn small_files_are_charged_at_least_so_much(database: Database) {
+    let ground =
+        Ground::with(database, &[("MIN_CHARGE_BYTES", "4KiB"), ("DEFAULT_TENANT_QUOTA_BYTES", "10KiB")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let empty = me.upload("empty", b"").await;
+    me.upload("small", b"abc").await;
+    assert_eq!(me.used().await, 8_192);
+    let problem = me.init("one more", 1).await.expect_problem(403, "quota_exceeded");
+    assert_eq!((&problem["used"], &problem["requested"]), (&json!(8_192), &json!(4_096)));
+    me.delete(&format!("/api/v2/files/{empty}")).await.expect(204);
+    assert_eq!(me.used().await, 4_096);
+    me.upload("large", &[7; 6_000]).await;
+    assert_eq!(me.used().await, 10_096, "what is larger is charged its size");
+    server.settle().await;
+    oracle::catalog_is_sound(&server).await;
+}
+
+async fn a_tenant_has_so_many_files(database: Database) {
+    let ground = Ground::with(database, &[("TENANT_MAX_FILES", "3")]);
+    let server = ground.start().await;
+    let (me, other) = (server.me(), server.as_user("other", "u", Role::User));
+    let first = me.upload("a", b"").await;
+    me.init("b", 0).await.expect(201);
+    let two = json!({ "files": [{ "fileName": "c", "size": 0 }, { "fileName": "d", "size": 0 }] });
+    me.post("/api/v2/batches", two).await.expect_problem(403, "file_limit");
+    let init = json!({ "fileName": "c", "size": 0 });
+    let keyed =
+        || me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", "k").json(&init);
+    let made = me.send(keyed()).await.expect(201);
+    let problem = me.init("e", 0).await.expect_problem(403, "file_limit");
+    assert_eq!((&problem["used"], &problem["limit"]), (&json!(3), &json!(3)));
+    let again = me.send(keyed()).await.expect(201);
+    assert_eq!(again["fileId"], made["fileId"], "what was made before is answered as before");
+    other.upload("a", b"").await;
+    me.delete(&format!("/api/v2/files/{first}")).await.expect(204);
+    // Counted again after a moment.
+    patiently_until_made(&me).await;
+}
+
+async fn patiently_until_made(me: &Client<'_>) {
+    let began = std::time::Instant::now();
+    while me.init("f", 0).await.status != 201 {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "its place is not free");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
 }
 
 async fn operators_set_limits_and_nobody_else(database: Database) {
@@ -149,6 +198,8 @@ async fn one_user_holds_no_more_than_a_share_in_unconfirmed_uploads(database: Da
 }
 
 on_each_database!(
+    small_files_are_charged_at_least_so_much,
+    a_tenant_has_so_many_files,
     of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed,
     a_tenants_users_share_its_quota_and_tenants_share_nothing,
     operators_set_limits_and_nobody_else,

@@ -1,0 +1,76 @@
+//! How many files a tenant may have. They are counted every few seconds and not in the transaction that makes one, so
+//! that uploads at the same moment may go beyond the limit by a few; the limit on bytes never gives way.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wharfinger_backends::catalog::Scope;
+use wharfinger_lifecycle::id::TenantId;
+
+use crate::app::App;
+use crate::uploads::VerbError;
+
+/// How long a count is believed, at least.
+const COUNTED_FOR: Duration = Duration::from_secs(10);
+/// A tenant at its limit is counted again after this: it may have deleted something.
+const COUNTED_FOR_AT_LIMIT: Duration = Duration::from_secs(1);
+/// Counting takes at most a hundredth of the time.
+const SHARE_OF_TIME: u32 = 100;
+/// Counts that are kept; beyond it all are counted again.
+const TENANTS_MAX: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub struct FileCounts(Mutex<HashMap<TenantId, Counted>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    at: Instant,
+    took: Duration,
+    /// With those that were let in since.
+    files: u64,
+}
+
+impl Counted {
+    fn is_old(&self, is_at_limit: bool) -> bool {
+        let believed = if is_at_limit { COUNTED_FOR_AT_LIMIT } else { COUNTED_FOR };
+        self.at.elapsed() >= believed.max(self.took * SHARE_OF_TIME)
+    }
+}
+
+impl FileCounts {
+    fn known(&self) -> MutexGuard<'_, HashMap<TenantId, Counted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets so many more files of a tenant in, or says how many it may have.
+    pub async fn admit(&self, app: &App, tenant: &TenantId, more: u64) -> Result<(), VerbError> {
+        let max = app.settings.tenant_files_max;
+        let known = self.known().get(tenant).copied();
+        let counted = match known {
+            Some(counted) if !counted.is_old(counted.files + more > max) => counted,
+            _ => self.count(app, tenant).await?,
+        };
+        if counted.files + more > max {
+            return Err(VerbError::FileLimit { files: counted.files, limit: max });
+        }
+        if let Some(counted) = self.known().get_mut(tenant) {
+            counted.files += more;
+        }
+        Ok(())
+    }
+
+    async fn count(&self, app: &App, tenant: &TenantId) -> Result<Counted, VerbError> {
+        let at = Instant::now();
+        let counts = app.catalog.status_counts(&Scope::Tenant(tenant.clone())).await?;
+        let files = counts.by_status.iter().map(|(_, files)| files).sum();
+        let counted = Counted { at, took: at.elapsed(), files };
+        let mut known = self.known();
+        if known.len() >= TENANTS_MAX {
+            known.clear();
+        }
+        known.insert(tenant.clone(), counted);
+        Ok(counted)
+    }
+}

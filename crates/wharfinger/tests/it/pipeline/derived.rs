@@ -1,0 +1,72 @@
+//! What is made of a file is bounded by its size: text and chunks beyond that are left out, and the file says so.
+
+use serde_json::{Value, json};
+use wharfinger::uploads::Role;
+
+use super::{ALL, chunks};
+use crate::oracle;
+use crate::test_app::{Client, Database, Ground, on_each_database};
+
+/// Bytes of text, of chunks and of vectors.
+async fn derived_bytes(ground: &Ground) -> i64 {
+    ground
+        .scalar(
+            "SELECT CAST(COALESCE((SELECT SUM(bytes) FROM text_parts), 0) \
+             + COALESCE((SELECT SUM(LENGTH(text) + COALESCE(LENGTH(vector), 0)) FROM chunks), 0) AS BIGINT)",
+        )
+        .await
+}
+
+async fn text_beyond_the_bound_is_cut(database: Database) {
+    let bound = [("DERIVED_MAX_FACTOR", "1"), ("DERIVED_MIN_BYTES", "4000")];
+    let ground = Ground::with_stages(database, ALL, &bound);
+    let server = ground.start().await;
+    let me = server.me();
+    let text = "Forty crates of coffee were signed for. ".repeat(500);
+    let (long, short) =
+        (me.enqueue("long.txt", text.as_bytes()).await, me.enqueue("short.txt", b"short").await);
+    server.settle().await;
+    let (long_file, short_file) = (me.file(&long).await, me.file(&short).await);
+    assert_eq!((&long_file["status"], &long_file["textTruncated"]), (&json!("ready"), &json!(true)));
+    assert_eq!((&short_file["status"], &short_file["textTruncated"]), (&json!("ready"), &Value::Null));
+    let kept: usize =
+        chunks(&me, &long).await.iter().map(|chunk| chunk["text"].as_str().map_or(0, str::len)).sum();
+    assert!(kept > 3_000, "its beginning is kept: {kept}");
+    let derived = derived_bytes(&ground).await;
+    assert!(derived <= text.len() as i64 + 4_000, "{derived} bytes of {}", text.len());
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// Whatever a worker outside brings.
+async fn outputs_of_workers_are_bounded_too(database: Database) {
+    let ground = Ground::with_stages(database, ALL, &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
+    let file = me.enqueue("tiny", b"tiny").await;
+    let step = async |worker: &Client<'_>, stage: &str, output: Value| {
+        let leased = worker.post("/api/v2/workers/lease", json!({ "stages": [stage] })).await.expect(200);
+        let job = &leased["jobs"][0];
+        let body = json!({ "leaseToken": job["leaseToken"], "output": output });
+        let path = format!("/api/v2/workers/jobs/{}/complete", job["jobId"].as_str().expect("an id"));
+        worker.post(&path, body).await.expect(200)
+    };
+    step(&worker, "scan", json!({ "verdict": "clean" })).await;
+    step(&worker, "extract", json!({ "text": "word ".repeat(1 << 20) })).await;
+    let many: Vec<Value> =
+        (0..5_000).map(|n| json!({ "text": "x".repeat(1_000), "start": n, "end": n + 1 })).collect();
+    step(&worker, "chunk", json!({ "chunks": many })).await;
+    let count = ground.scalar("SELECT COUNT(*) FROM chunks").await;
+    assert!(count > 100 && count < 1_000, "{count}");
+    step(&worker, "embed", json!({ "vectors": vec![json!([1.0, 0.0]); count as usize] })).await;
+    let file = me.file(&file).await;
+    assert_eq!((&file["status"], &file["textTruncated"]), (&json!("ready"), &json!(true)));
+    let derived = derived_bytes(&ground).await;
+    // Vectors of outside are as long as their worker makes them.
+    assert!(derived - 8 * count <= 1 << 20, "{derived} bytes of 4");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+on_each_database! {
+    text_beyond_the_bound_is_cut,
+    outputs_of_workers_are_bounded_too,
+}

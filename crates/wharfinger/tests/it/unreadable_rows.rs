@@ -1,0 +1,127 @@
+//! One row that cannot be read in each table that a loop reads: everything beside it goes on.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::batches::{open, path};
+use crate::notify::receiver::Receiver;
+use crate::notify::telling;
+use crate::test_app::{Database, Ground, on_each_database};
+
+const DAY_MS: i64 = 86_400_000;
+
+/// As a newer version, a hand or a broken disk may leave them.
+async fn damage(ground: &Ground, database: Database) {
+    for statement in [
+        "UPDATE files SET stage = 'unheard-of' WHERE file_name = 'bad-file'",
+        "UPDATE jobs SET id = 'no id' WHERE file_id = (SELECT id FROM files WHERE file_name = 'bad-job')",
+        "UPDATE files SET id = 'no id' WHERE file_name = 'bad-check'",
+        "UPDATE pending_cleanups SET file_path = '../etc'",
+        "UPDATE upload_batches SET id = 'no id'",
+        "UPDATE outbox SET tenant_id = ''",
+        "UPDATE notifications SET id = 'no id'",
+        "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('two\nlines', 0)",
+    ] {
+        ground.execute(statement).await;
+    }
+    if database == Database::Sqlite {
+        // PostgreSQL keeps texts out of columns of numbers.
+        ground.execute("UPDATE sweeps SET last_end_at = 'yesterday' WHERE name = 'quota-sync'").await;
+    }
+}
+
+async fn everything_goes_on_beside_unreadable_rows(database: Database) {
+    let receiver = Receiver::start().await;
+    let ground = telling(database, &receiver.url).also(&[("PIPELINE_STAGES", "scan,extract,chunk,embed")]);
+    let server = ground.start().await;
+    let (me, operator) = (server.me(), server.operator());
+    operator.post("/api/v2/maintenance/sweeps/quota-sync/run", json!({})).await.expect(200);
+    let (bad_file, bad_job) = (me.enqueue("bad-file", b"one").await, me.enqueue("bad-job", b"two").await);
+    me.init("bad-check", 1).await.expect(201);
+    open(&me, &[]).await;
+    for name in ["bad-cleanup", "bad-line"] {
+        let file = me.enqueue(name, b"three").await;
+        me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+    }
+    // The owner was told something once, and the webhook was not yet.
+    ground
+        .execute(
+            "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
+             SELECT id, 't', 'u', 'file-ready', 'm', '{}', 0 FROM files WHERE file_name = 'bad-file'",
+        )
+        .await;
+    ground
+        .execute(
+            "INSERT INTO outbox (id, destination, tenant_id, notification_id, subject, place, attempts, created_at, \
+             next_attempt_at) SELECT id, 'webhook', 't', id, id, 1, 0, 0, 0 FROM files WHERE file_name = 'bad-file'",
+        )
+        .await;
+    ground.execute("DELETE FROM pending_cleanups WHERE id <> (SELECT MIN(id) FROM pending_cleanups)").await;
+    damage(&ground, database).await;
+
+    let good = me.enqueue("good", b"The lighthouse keeper signed for forty crates.").await;
+    let deleted = me.enqueue("deleted", b"gone").await;
+    me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
+    let abandoned = me.init("abandoned", 3).await.expect(201)["fileId"].as_str().expect("an id").to_owned();
+    let batch = open(&me, &[2]).await;
+    server.settle().await;
+    ground.advance(2 * DAY_MS);
+    server.settle().await;
+    server.settle().await;
+
+    assert_eq!(me.file(&good).await["status"], "ready");
+    assert!(!ground.blob_dir().join("uploads/t/u").join(&deleted).exists(), "its bytes are gone");
+    me.get(&format!("/api/v2/files/{abandoned}")).await.expect_problem(410, "gone");
+    assert_eq!(me.get(&path(&batch)).await.expect(200)["status"], "expired");
+    assert!(receiver.taken().iter().any(|got| got.kind() == "file-ready" && got.file() == good));
+    for sweep in [
+        "stuck-file-recovery",
+        "orphan-cleanup",
+        "batch-timeout",
+        "pending-cleanups",
+        "upload-window",
+        "quota-sync",
+    ] {
+        let ran = operator.post(&format!("/api/v2/maintenance/sweeps/{sweep}/run"), json!({})).await;
+        assert_eq!(ran.status, 200, "{sweep}: {:?}", ran.body);
+    }
+    for call in [
+        "/readyz",
+        "/api/v2/files",
+        "/api/v2/dlq",
+        "/api/v2/notifications",
+        "/api/v2/uploads/dashboard",
+        "/api/v2/uploads/stuck",
+        "/api/v2/uploads/orphans",
+        "/api/v2/tenants",
+        "/api/v2/maintenance/sweeps",
+        "/api/v1/maintenance/cleanup/pending",
+    ] {
+        let answer = operator.get(call).await;
+        assert_eq!(answer.status, 200, "{call}: {:?}", answer.body);
+    }
+    me.get("/api/v2/notifications").await.expect(200);
+    let listed = ground.texts("SELECT table_name || ' ' || row_id FROM unreadable_rows").await;
+    let tables: BTreeSet<&str> = listed.iter().filter_map(|row| row.split(' ').next()).collect();
+    for table in ["files", "jobs", "outbox", "pending_cleanups", "upload_batches", "quotas", "notifications"]
+    {
+        assert!(tables.contains(table), "{table} is not in {listed:?}");
+    }
+    assert!(listed.contains(&format!("files {bad_file}")), "{listed:?}");
+
+    // Repaired, the file goes on.
+    ground.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'bad-file'").await;
+    ground.execute("UPDATE jobs SET id = '018f4e6e-7f3a-7000-8000-000000000001' WHERE id = 'no id'").await;
+    for _ in 0..3 {
+        ground.advance(2 * 3_600_000);
+        server.settle().await;
+    }
+    for file in [&bad_file, &bad_job] {
+        assert_eq!(me.file(file).await["status"], "ready", "{:?}", me.file(file).await);
+    }
+}
+
+on_each_database! {
+    everything_goes_on_beside_unreadable_rows,
+}
