@@ -1,7 +1,8 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|backlog|idle|list|s3|put|engines|pipeline|stages|search|orphans|reconcile|stuck|abandoned|events|spool|outage|dashboard>`: each prints its figures next to a limit
+//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|backlog|idle|list|neighbours|attacks|s3|put|engines|pipeline|stages|search|orphans|reconcile|stuck|abandoned|events|spool|outage|dashboard>`: each prints its figures next to a limit
 //! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
 
 mod abandoned;
+mod attacks;
 mod backlog;
 mod catalog;
 mod dashboard;
@@ -11,6 +12,7 @@ mod idle;
 mod jobs;
 mod limits;
 mod list;
+mod neighbours;
 mod orphans;
 mod pipeline;
 mod reconcile;
@@ -31,6 +33,8 @@ async fn main() -> std::process::ExitCode {
         Some("backlog") => backlog::run().await,
         Some("engines") => engines::run().await,
         Some("idle") => idle::run().await,
+        Some("attacks") => attacks::run().await,
+        Some("neighbours") => neighbours::run().await,
         Some("list") => list::run().await,
         Some("orphans") => orphans::run().await,
         Some("reconcile") => reconcile::run().await,
@@ -47,7 +51,7 @@ async fn main() -> std::process::ExitCode {
         Some("put") => s3::put::run().await,
         _ => {
             eprintln!(
-                "usage: wharfinger-bench uploads | jobs | backlog | idle | list | s3 | put | engines | pipeline | stages | search | orphans | reconcile | stuck | abandoned | events | spool | outage | dashboard"
+                "usage: wharfinger-bench uploads | jobs | backlog | idle | list | neighbours | attacks | s3 | put | engines | pipeline | stages | search | orphans | reconcile | stuck | abandoned | events | spool | outage | dashboard"
             );
             return std::process::ExitCode::from(2);
         }

@@ -63,6 +63,7 @@ async fn ours(name: &str, url: CatalogUrl) {
 
 async fn registered(catalog: &Catalog) -> Vec<file::File> {
     let policy = UploadPolicy {
+        charge_bytes_min: 0,
         window_ms: 3_600_000,
         grace_ms: 60_000,
         min_rate_bytes: 262_144,
@@ -146,6 +147,7 @@ async fn drain(catalog: &Catalog, plan: &Plan) -> Duration {
                             stage: *stage,
                             owner: format!("w{worker}"),
                             limit: CLAIM,
+                            tenants: None,
                             of: Claimable::Untried,
                             lease_ms: 60_000,
                             deadline_ms: 600_000,

@@ -9,7 +9,9 @@ use tempfile::TempDir;
 
 pub(crate) struct Server {
     child: Child,
-    folder: TempDir,
+    /// Removed with the server.
+    _folder: TempDir,
+    data: PathBuf,
     pub(crate) url: String,
     pub(crate) token: String,
     pub(crate) ready_after: Duration,
@@ -36,6 +38,8 @@ impl Server {
         ];
         common.extend(database_url.map(|url| ("WHARFINGER_DATABASE_URL", url.to_owned())));
         common.extend(more.iter().cloned());
+        let data = common.iter().rev().find(|(name, _)| *name == "WHARFINGER_DATA_DIR");
+        let data = PathBuf::from(data.map(|(_, folder)| folder).expect("it is set"));
         let minted = Command::new(&binary)
             .args(["token", "--tenant", "t", "--user", "u", "--role", "operator"])
             .envs(common.iter().cloned())
@@ -56,7 +60,7 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(1)).await;
             assert!(started.elapsed() < Duration::from_secs(30), "the server is not ready");
         }
-        Server { child, folder, url, token, ready_after: started.elapsed() }
+        Server { child, _folder: folder, data, url, token, ready_after: started.elapsed() }
     }
 
     /// Tokens of so many tenants with so many users each.
@@ -65,7 +69,7 @@ impl Server {
             let minted = Command::new(binary())
                 .args(["token", "--tenant", &format!("t{tenant}"), "--user", &format!("u{user}")])
                 .env("WHARFINGER_JWT_SECRET", SECRET)
-                .env("WHARFINGER_DATA_DIR", self.folder.path().join("data"))
+                .env("WHARFINGER_DATA_DIR", &self.data)
                 .output()
                 .expect("the binary runs");
             String::from_utf8(minted.stdout).expect("a token").trim().to_owned()
@@ -93,7 +97,7 @@ impl Server {
     }
 
     pub(crate) fn blob_dir(&self) -> PathBuf {
-        self.folder.path().join("data/blobs")
+        self.data.join("blobs")
     }
 
     pub(crate) fn resident_kib(&self) -> u64 {

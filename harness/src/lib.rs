@@ -6,6 +6,7 @@ pub mod azurite;
 pub mod browser;
 pub mod clamd;
 mod command;
+pub mod deny;
 pub mod documents;
 mod error;
 mod http;

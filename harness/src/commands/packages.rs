@@ -10,5 +10,7 @@ pub fn prepare() -> Outcome {
     harness::documents::folder();
     Promtool::find_or_unpack()?;
     harness::schemathesis::install()?;
+    // For `cargo xtask ci`.
+    harness::deny::find_or_build()?;
     Ok(())
 }

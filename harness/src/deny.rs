@@ -1,0 +1,32 @@
+//! cargo-deny: found where it is installed, else built once into our cache folder. A minute, and only the first time.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::Error;
+use crate::packages::cache;
+
+const NAME: &str = "cargo-deny";
+
+/// None where it can be neither found nor built.
+pub fn find_or_build() -> Result<Option<PathBuf>, Error> {
+    let is_installed =
+        Command::new(NAME).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if is_installed {
+        return Ok(Some(NAME.into()));
+    }
+    let root = cache()?.join(NAME);
+    let built = root.join("bin").join(NAME);
+    // cargo locks the folder itself; our own lock would hold up the servers that are being unpacked.
+    if !built.exists() {
+        eprintln!("building {NAME} into {}", root.display());
+        let install = Command::new("cargo")
+            .args(["install", NAME, "--locked", "--debug", "--quiet", "--root"])
+            .arg(&root)
+            .status();
+        if !install.is_ok_and(|status| status.success()) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(built))
+}
