@@ -13,7 +13,7 @@ use crate::catalog;
 use crate::server::{Server, base, client};
 use crate::timing::{Timing, rate, say};
 use crate::uploads::call;
-use wharfinger_backends::catalog::CatalogUrl;
+use wharfinger_catalog::CatalogUrl;
 
 const FILES: usize = 1_000_000;
 const CLIENTS: usize = 8;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
-use wharfinger_backends::catalog::{Catalog, CatalogUrl, Claimable, StageClaim, StageJob};
+use wharfinger_catalog::{Catalog, CatalogUrl, Claimable, StageClaim, StageJob};
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::stage::Stage;
 

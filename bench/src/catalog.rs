@@ -1,7 +1,7 @@
 //! A fresh catalog with its schema.
 
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, CatalogUrl, DEFAULT_SCHEMA, Tells};
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{Catalog, CatalogOptions, CatalogUrl, DEFAULT_SCHEMA, Tells};
 
 pub(crate) async fn fresh(url: CatalogUrl) -> Catalog {
     let options = CatalogOptions {

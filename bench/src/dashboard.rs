@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 use tempfile::TempDir;
-use wharfinger_backends::catalog::CatalogUrl;
+use wharfinger_catalog::CatalogUrl;
 
 use crate::catalog;
 use crate::server::{Server, base, client};

@@ -10,8 +10,8 @@ use harness::{postgres, radosgw};
 use reqwest::Method;
 use serde_json::json;
 use uuid::Uuid;
-use wharfinger_backends::faults::Faults;
-use wharfinger_backends::quota::{Load, RESERVE_SCRIPT, RedisQuota, Reservation, keys};
+use wharfinger_calls::faults::Faults;
+use wharfinger_engines::redis_quota::{Load, RESERVE_SCRIPT, RedisQuota, Reservation, keys};
 use wharfinger_lifecycle::id::TenantId;
 
 use crate::limits::say_pgbench;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use wharfinger_backends::catalog::{Catalog, CatalogUrl, JobClaim, NewJob};
+use wharfinger_catalog::{Catalog, CatalogUrl, JobClaim, NewJob};
 use wharfinger_lifecycle::id::TenantId;
 
 use crate::server::base;

@@ -6,7 +6,7 @@ use harness::postgres::Postgres;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
-use wharfinger_backends::catalog::CatalogUrl;
+use wharfinger_catalog::CatalogUrl;
 
 use crate::catalog;
 use crate::server::base;

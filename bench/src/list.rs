@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use futures::StreamExt as _;
-use wharfinger_backends::blobs::BlobStore as _;
-use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_stores::BlobStore as _;
+use wharfinger_stores::disk::{DiskStore, SigningKey};
 
 use crate::server::base;
 use crate::timing::{rate, say};
@@ -20,7 +20,7 @@ pub(crate) async fn run() {
             let home = folder.path().join(format!("uploads/t/u{user}"));
             std::fs::create_dir_all(&home).expect("a user's folder");
             for _ in 0..OBJECTS / users {
-                let name = home.join(wharfinger_backends::catalog::fresh_id(1_750_000_000_000).to_string());
+                let name = home.join(wharfinger_catalog::fresh_id(1_750_000_000_000).to_string());
                 std::fs::File::create(name).expect("an object");
             }
         }

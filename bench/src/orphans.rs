@@ -11,7 +11,7 @@ use wharfinger::app::App;
 use wharfinger::clock::Clock;
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::sweeps::{Turn, orphan_blobs};
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
 
 use crate::server::base;
 use crate::timing::{rate, say};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use harness::postgres;
 use harness::redis::Redis;
-use wharfinger_backends::catalog::{
+use wharfinger_catalog::{
     Admission, BatchUse, Catalog, CatalogUrl, Claimable, EndBy, Ending, NewFile, NewJob, Output, Registered,
     Registration, StageClaim, StageEnd, fresh_id,
 };

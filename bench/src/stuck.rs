@@ -10,8 +10,8 @@ use wharfinger::app::App;
 use wharfinger::clock::Clock;
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::sweeps::{Turn, stuck_files};
-use wharfinger_backends::catalog::{CatalogUrl, Scope};
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{CatalogUrl, Scope};
 
 use crate::catalog;
 use crate::server::base;

@@ -22,6 +22,7 @@ pub mod rabbitmq;
 pub mod radosgw;
 pub mod redis;
 pub mod schemathesis;
+pub mod scripted;
 mod server;
 mod sharing;
 mod store_address;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use harness::proxy::Proxy;
-use wharfinger_backends::blobs::BlobStore;
-use wharfinger_backends::blobs::s3::{S3Credentials, S3Options, S3Store};
 use wharfinger_events::encoding::{Encoding, inflate};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
+use wharfinger_stores::BlobStore;
+use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
 
 use super::{Connection, events, request};
 use crate::server::Server;

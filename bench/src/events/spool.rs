@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use wharfinger_backends::spool::Spool;
+use wharfinger_engines::spool::Spool;
 use wharfinger_events::name::{BatchName, META};
 
 use crate::server::base;

@@ -11,8 +11,8 @@ use futures::StreamExt as _;
 use harness::radosgw::{self, Radosgw};
 use reqwest::Method;
 use serde_json::json;
-use wharfinger_backends::blobs::BlobStore as _;
-use wharfinger_backends::blobs::s3::{S3Credentials, S3Options, S3Store};
+use wharfinger_stores::BlobStore as _;
+use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
 
 use crate::server::{Server, client};
 use crate::timing::{Timing, rate, say};
@@ -94,7 +94,7 @@ pub(crate) fn bare_client(gateway: &Radosgw) -> Client {
         .region(Region::new(gateway.region().to_owned()))
         .endpoint_url(gateway.endpoint())
         .credentials_provider(keys)
-        .http_client(wharfinger_backends::blobs::s3::http_client())
+        .http_client(wharfinger_stores::s3::http_client())
         .force_path_style(true)
         .build();
     Client::from_conf(config)

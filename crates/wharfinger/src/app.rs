@@ -7,19 +7,17 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
-use wharfinger_backends::blobs::{BlobError, BlobStore, FaultyBlobs, Probed};
-use wharfinger_backends::broker::{Rabbit, RabbitOptions};
-use wharfinger_backends::catalog::{
-    Catalog, CatalogError, CatalogOptions, Destination, SCHEMA_VERSION, Tells,
-};
-use wharfinger_backends::faults::Faults;
-use wharfinger_backends::quota::{QuotaError, RedisCache, RedisQuota};
-use wharfinger_backends::webhooks::EndpointError;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{Catalog, CatalogError, CatalogOptions, Destination, SCHEMA_VERSION, Tells};
+use wharfinger_engines::rabbitmq::{Rabbit, RabbitOptions};
+use wharfinger_engines::redis_quota::{QuotaError, RedisCache, RedisQuota};
+use wharfinger_engines::webhooks::EndpointError;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::file::UploadPolicy;
 use wharfinger_lifecycle::processing::Plan;
+use wharfinger_stores::disk::{DiskStore, SigningKey};
+use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs, Probed};
 
 use crate::auth::TokenKeys;
 use crate::clock::Clock;
@@ -228,7 +226,7 @@ impl App {
         faults: Faults,
         public_url: String,
     ) -> Result<(App, store::Standing), OpenError> {
-        wharfinger_backends::tls::ready();
+        wharfinger_calls::tls::ready();
         let catalog = Catalog::open(CatalogOptions {
             url: settings.database.clone(),
             schema: settings.database_schema.clone(),

@@ -7,12 +7,12 @@ use std::path::Path;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use uuid::Uuid;
-use wharfinger_backends::blobs::disk::{DiskStore, MARK};
-use wharfinger_backends::blobs::{BlobError, BlobPlace, BlobStore, Over};
-use wharfinger_backends::catalog::{Catalog, CatalogError, fresh_id};
+use wharfinger_catalog::{Catalog, CatalogError, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{DERIVED, ObjectKey, UPLOADS};
+use wharfinger_stores::disk::{DiskStore, MARK};
+use wharfinger_stores::{BlobError, BlobPlace, BlobStore, Over};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {

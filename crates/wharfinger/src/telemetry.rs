@@ -53,7 +53,7 @@ pub mod metric {
     use axum::http::{Method, StatusCode};
     use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
     use serde_json::Value;
-    use wharfinger_backends::catalog::{CatalogError, Destination, Ended, Scope, SweepState, Table};
+    use wharfinger_catalog::{CatalogError, Destination, Ended, Scope, SweepState, Table};
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
     use wharfinger_lifecycle::stage::Stage;

@@ -1,7 +1,7 @@
 //! Calls a batch off: in one transaction nothing is waited for any more. What was confirmed stays; the rest is reclaimed
 //! in the background, like every upload whose time has come.
 
-use wharfinger_backends::catalog::{BatchEnd, BatchEnding};
+use wharfinger_catalog::{BatchEnd, BatchEnding};
 use wharfinger_lifecycle::batch::{BatchStatus, Refusal};
 use wharfinger_lifecycle::id::BatchId;
 

@@ -1,7 +1,7 @@
 //! Completes a batch: confirms what is uploaded, and ends the batch if nothing is left to wait for.
 
 use futures::StreamExt as _;
-use wharfinger_backends::catalog::{BatchEnd, BatchEnding};
+use wharfinger_catalog::{BatchEnd, BatchEnding};
 use wharfinger_lifecycle::batch::{Batch, BatchStatus, Refusal};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::BatchId;

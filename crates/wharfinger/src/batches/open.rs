@@ -1,6 +1,6 @@
 //! Opens a batch: all of its files are registered and charged in one transaction, or none.
 
-use wharfinger_backends::catalog::{BatchUse, NewFile, Registration, fresh_id};
+use wharfinger_catalog::{BatchUse, NewFile, Registration, fresh_id};
 use wharfinger_lifecycle::batch;
 use wharfinger_lifecycle::file::Announcement;
 use wharfinger_lifecycle::id::{BatchId, FileId};

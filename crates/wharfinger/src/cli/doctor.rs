@@ -9,7 +9,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::Args;
-use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogUrl, Pgvector, SCHEMA_VERSION, Scope};
+use wharfinger_catalog::{Catalog, CatalogError, CatalogUrl, Pgvector, SCHEMA_VERSION, Scope};
 
 use super::output::line;
 use super::{Failure, catalog_options};

@@ -1,8 +1,8 @@
 //! `wharfinger migrate`: brings the schema up to date.
 
 use clap::Args;
-use wharfinger_backends::catalog::SCHEMA_VERSION;
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::SCHEMA_VERSION;
 
 use super::output::line;
 use super::{Failure, failed, migrated_catalog};

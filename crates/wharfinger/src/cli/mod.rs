@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use wharfinger_backends::catalog::{Catalog, CatalogError, CatalogOptions};
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{Catalog, CatalogError, CatalogOptions};
 
 use crate::app::named;
 use crate::config::{BadSetting, Flags, Settings};
@@ -107,7 +107,7 @@ pub fn main() -> ExitCode {
     }
     // Files that the program creates are private, whatever the mode of the folder.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    wharfinger_backends::tls::ready();
+    wharfinger_calls::tls::ready();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

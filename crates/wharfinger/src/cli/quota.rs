@@ -1,7 +1,7 @@
 //! `wharfinger quota`: tenants' limits, and reconciliation now.
 
 use clap::{Args, Subcommand};
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 use wharfinger_lifecycle::quota::Quota;

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::key_sources::is_database;
 use wharfinger_reconcile::{Tally, Times};
+use wharfinger_stores::key_sources::is_database;
 
 use super::Failure;
 use super::interrupt::stopped_by_hand;

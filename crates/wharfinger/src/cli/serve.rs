@@ -8,8 +8,8 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::Dialect;
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::Dialect;
 
 use super::output::line;
 use super::{Failure, failed, token};

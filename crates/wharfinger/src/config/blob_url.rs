@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use wharfinger_backends::blobs::BlobPlace;
-use wharfinger_backends::blobs::azure::AzureOptions;
-use wharfinger_backends::blobs::gcs::GcsOptions;
-use wharfinger_backends::blobs::s3::{S3Credentials, S3Options};
+use wharfinger_stores::BlobPlace;
+use wharfinger_stores::azure::AzureOptions;
+use wharfinger_stores::gcs::GcsOptions;
+use wharfinger_stores::s3::{S3Credentials, S3Options};
 
 use super::{BadSetting, Flags, Values};
 

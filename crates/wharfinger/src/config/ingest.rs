@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use wharfinger_backends::blobs::BlobPlace;
+use wharfinger_stores::BlobPlace;
 
 use super::duration::parse_duration_ms;
 use super::layers::Values;

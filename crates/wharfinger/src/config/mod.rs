@@ -15,9 +15,9 @@ mod sweeps;
 
 use std::path::PathBuf;
 
-use wharfinger_backends::blobs::BlobPlace;
-use wharfinger_backends::catalog::CatalogUrl;
+use wharfinger_catalog::CatalogUrl;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
+use wharfinger_stores::BlobPlace;
 
 pub use address::AddressRange;
 pub use blob_url::{ForeignBucket, foreign_bucket};

@@ -1,6 +1,6 @@
 //! The settings of who is told: a webhook, and Slack.
 
-use wharfinger_backends::webhooks::{Endpoint, Secrets};
+use wharfinger_engines::webhooks::{Endpoint, Secrets};
 
 use super::layers::Values;
 use super::{BadSetting, truth};
@@ -42,5 +42,5 @@ fn secrets(values: &Values) -> Result<Secrets, BadSetting> {
         return Err(BadSetting::new(NAME, problem));
     };
     text.parse()
-        .map_err(|error: wharfinger_backends::webhooks::SecretError| BadSetting::new(NAME, error.to_string()))
+        .map_err(|error: wharfinger_engines::webhooks::SecretError| BadSetting::new(NAME, error.to_string()))
 }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use wharfinger_backends::catalog::Scope;
-use wharfinger_backends::quota::{QuotaError, RedisCache};
+use wharfinger_catalog::Scope;
+use wharfinger_engines::redis_quota::{QuotaError, RedisCache};
 use wharfinger_lifecycle::UnixMs;
 
 /// More scopes than this are not kept here.
@@ -30,7 +30,7 @@ enum Keeper {
 #[derive(Clone, Serialize, Deserialize)]
 struct Entry {
     kept_at: UnixMs,
-    /// What [`changes`](wharfinger_backends::catalog::Catalog::changes) said before it was worked out.
+    /// What [`changes`](wharfinger_catalog::Catalog::changes) said before it was worked out.
     changes: i64,
     answer: String,
 }

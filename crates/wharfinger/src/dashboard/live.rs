@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
-use wharfinger_backends::catalog::{Figures, Outcomes, Scope};
+use wharfinger_catalog::{Figures, Outcomes, Scope};
 use wharfinger_lifecycle::UnixMs;
 
 use super::{figures, trend};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
-use wharfinger_backends::catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Scope};
+use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 

@@ -6,11 +6,11 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::blobs::disk::{DiskStore, SignedQuery};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use wharfinger_lifecycle::state::Status;
+use wharfinger_stores::BlobError;
+use wharfinger_stores::disk::{DiskStore, SignedQuery};
 
 use super::Shared;
 use super::extract::Asked;

@@ -6,7 +6,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, RecentError, Scope};
+use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, RecentError, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;

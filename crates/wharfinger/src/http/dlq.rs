@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::DeadLetter;
+use wharfinger_catalog::DeadLetter;
 use wharfinger_lifecycle::id::JobId;
 
 use super::Shared;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
-use wharfinger_backends::catalog::Scope;
+use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX};
 

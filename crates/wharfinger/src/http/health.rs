@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::Dialect;
+use wharfinger_catalog::Dialect;
 
 use super::Shared;
 use super::auth::Operator;

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::Scope;
+use wharfinger_catalog::Scope;
 
 use super::Shared;
 use super::auth::{Keeper, Operator, Person};

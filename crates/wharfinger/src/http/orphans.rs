@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{MissingBlob, OrphanBlob, Scope};
+use wharfinger_catalog::{MissingBlob, OrphanBlob, Scope};
 
 use super::Shared;
 use super::auth::Person;

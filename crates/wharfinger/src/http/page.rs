@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use wharfinger_backends::blobs::{PutGrant, UrlLife};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::{PutGrant, UrlLife};
 
 use super::Shared;
 use super::problem::Problem;

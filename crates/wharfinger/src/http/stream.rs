@@ -11,7 +11,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
-use wharfinger_backends::catalog::{Notification, Scope};
+use wharfinger_catalog::{Notification, Scope};
 use wharfinger_lifecycle::UnixMs;
 
 use super::dashboard::{DashboardView, TrendView};

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::SweepState;
+use wharfinger_catalog::SweepState;
 use wharfinger_lifecycle::UnixMs;
 
 use super::Shared;

@@ -6,7 +6,7 @@ mod notifications;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{ChunkRow, HistoryLine};
+use wharfinger_catalog::{ChunkRow, HistoryLine};
 use wharfinger_lifecycle::file::{Announcement, File};
 use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::quota::Quota;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
-use wharfinger_backends::catalog::Ended;
+use wharfinger_catalog::Ended;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::stage::Stage;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{CatalogError, Destination, Outbound, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, Outbound, OutboxLine};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::retry::Backoff;
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
-use wharfinger_backends::spool::{Contents, Segment, SegmentFolder};
+use wharfinger_engines::spool::{Contents, Segment, SegmentFolder};
 use wharfinger_events::body::Piece;
 use wharfinger_events::name::BatchName;
 use wharfinger_events::pack::Packer;

@@ -20,11 +20,11 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use wharfinger_backends::blobs::{BlobError, BlobStore, Over};
-use wharfinger_backends::spool::{Contents, Leftover, SegmentFolder, Spool, SpoolStatus};
+use wharfinger_engines::spool::{Contents, Leftover, SegmentFolder, Spool, SpoolStatus};
 use wharfinger_events::body::{Envelope, Limits, Piece};
 use wharfinger_events::name::BatchName;
 use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
+use wharfinger_stores::{BlobError, BlobStore, Over};
 
 use crate::clock::Clock;
 use crate::config::{Ack, IngestSettings};

@@ -7,13 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::spool::{Contents, Held, Leftover};
+use wharfinger_engines::spool::{Contents, Held, Leftover};
 use wharfinger_events::examine::{Examined, examine, whole_lines};
 use wharfinger_events::name::BatchName;
 use wharfinger_events::pack::Packer;
 use wharfinger_events::tenants::bytes_by_tenant;
 use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
+use wharfinger_stores::BlobError;
 
 use super::{ATTEMPT_TIMEOUT, Ingest, Parked, remove_segment};
 use crate::app::App;

@@ -7,9 +7,9 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::spool::Leftover;
+use wharfinger_engines::spool::Leftover;
 use wharfinger_lifecycle::key::EventsFolder;
+use wharfinger_stores::BlobError;
 
 use super::batch::Packed;
 use super::recover::PARKED_PAUSE;

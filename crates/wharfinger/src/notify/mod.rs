@@ -9,9 +9,9 @@ pub use webhook::{disabled_since, enable};
 use std::sync::atomic::{AtomicI64, AtomicU32};
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{CatalogError, Destination, Tells};
-use wharfinger_backends::faults::Faults;
-use wharfinger_backends::webhooks::{EndpointError, SendError, Slack, Webhook};
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{CatalogError, Destination, Tells};
+use wharfinger_engines::webhooks::{EndpointError, SendError, Slack, Webhook};
 use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use wharfinger_backends::catalog::{CatalogError, Destination, Outbound, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, Outbound, OutboxLine};
 use wharfinger_lifecycle::limits::clip;
 
 use super::{Fate, SECOND_MS, fate};

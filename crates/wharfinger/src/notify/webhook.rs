@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use wharfinger_backends::catalog::{Catalog, CatalogError, Destination, Notification, Outbound, OutboxLine};
-use wharfinger_backends::webhooks::{Endpoint, Message, SendError, Webhook};
+use wharfinger_catalog::{Catalog, CatalogError, Destination, Notification, Outbound, OutboxLine};
+use wharfinger_engines::webhooks::{Endpoint, Message, SendError, Webhook};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
 

@@ -1,6 +1,6 @@
 //! Many in one transaction, and what to do when that fails: one that cannot be written must not hold up the others.
 
-use wharfinger_backends::catalog::CatalogError;
+use wharfinger_catalog::CatalogError;
 
 use crate::app::App;
 

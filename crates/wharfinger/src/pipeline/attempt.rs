@@ -1,10 +1,10 @@
 //! One attempt at one stage of one file, and what can come in its way.
 
 use futures::stream::BoxStream;
-use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::catalog::{CatalogError, Ending, StageJob};
+use wharfinger_catalog::{CatalogError, Ending, StageJob};
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::retry::Backoff;
+use wharfinger_stores::BlobError;
 
 use crate::app::App;
 

@@ -1,6 +1,6 @@
 //! Dead letters: what will not be tried again unless a person says so.
 
-use wharfinger_backends::catalog::{DeadLetter, Redriven, Scope};
+use wharfinger_catalog::{DeadLetter, Redriven, Scope};
 use wharfinger_lifecycle::id::JobId;
 
 use crate::app::App;

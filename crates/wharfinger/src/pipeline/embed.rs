@@ -1,7 +1,7 @@
 //! Makes a vector of each chunk: by an endpoint that understands meanings, or by hashing words.
 
-use wharfinger_backends::catalog::{ChunkRow, Embedded, Ending};
-use wharfinger_backends::embeddings::{EmbedError, Embeddings, EmbeddingsOptions};
+use wharfinger_catalog::{ChunkRow, Embedded, Ending};
+use wharfinger_engines::embeddings::{EmbedError, Embeddings, EmbeddingsOptions};
 use wharfinger_text::hashing;
 
 use super::chunk::on_own_thread;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wharfinger_backends::catalog::Ending;
+use wharfinger_catalog::Ending;
 use wharfinger_text::child::Request;
 use wharfinger_text::sandbox::Sandbox;
 use wharfinger_text::{ExtractError, ExtractLimits, Extracted, child};

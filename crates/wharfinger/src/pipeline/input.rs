@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use serde_json::{Value, json};
-use wharfinger_backends::catalog::{ChunkRow, StageJob};
+use wharfinger_catalog::{ChunkRow, StageJob};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 

@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::{Notify, Semaphore};
-use wharfinger_backends::catalog::{Catalog, StageEnd};
-use wharfinger_backends::scanner::Scanner;
+use wharfinger_catalog::{Catalog, StageEnd};
+use wharfinger_engines::scanner::Scanner;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::stage::Stage;
 

@@ -3,11 +3,11 @@
 
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
-use wharfinger_backends::blobs::{BlobError, Over};
-use wharfinger_backends::catalog::{ChunkRow, Embedded, Ending, Output, TextPart};
+use wharfinger_catalog::{ChunkRow, Embedded, Ending, Output, TextPart};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_stores::{BlobError, Over};
 use wharfinger_text::hashing;
 
 use super::{Attempt, Backend, Trouble};

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use wharfinger_backends::catalog::{Catalog, Recoverable, Recovered, Recovery, Scope, StuckFile, StuckPlace};
+use wharfinger_catalog::{Catalog, Recoverable, Recovered, Recovery, Scope, StuckFile, StuckPlace};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{CatalogError, Claimable, EndBy, Ended, Ending, StageEnd, StageJob};
+use wharfinger_catalog::{CatalogError, Claimable, EndBy, Ended, Ending, StageEnd, StageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 

@@ -1,7 +1,8 @@
 //! Looks for what must not be let through: by clamd, or by signatures of our own.
 
-use wharfinger_backends::catalog::{Ending, Output};
-use wharfinger_backends::scanner::{ScanError, Scanner, Signatures, Verdict};
+use futures::{StreamExt as _, TryStreamExt as _};
+use wharfinger_catalog::{Ending, Output};
+use wharfinger_engines::scanner::{ScanError, Scanner, Signatures, Verdict};
 
 use super::{Attempt, Backend, Trouble, bad};
 use crate::app::OpenError;
@@ -23,7 +24,7 @@ pub(super) fn scanner(settings: &PipelineSettings) -> Result<Scanner, OpenError>
 }
 
 pub async fn scan(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
-    let bytes = attempt.original().await?;
+    let bytes = attempt.original().await?.map_err(|error| error.to_string()).boxed();
     match attempt.app.pipeline.scanner.scan(bytes).await {
         Ok(Verdict::Clean) => Ok(Ending::Done(Output::default())),
         Ok(Verdict::Infected { signature }) => Ok(infected(&signature)),

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{AcquireError, Semaphore};
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::StoredVector;
+use wharfinger_catalog::StoredVector;
 use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 
 use super::Trouble;

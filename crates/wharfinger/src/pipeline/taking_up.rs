@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{CatalogError, Claimable, Ending, StageClaim, StageEnd, StageJob};
+use wharfinger_catalog::{CatalogError, Claimable, Ending, StageClaim, StageEnd, StageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;

@@ -1,8 +1,8 @@
 //! Letting Redis count anew, and leaving it. Both raise the tenant's epoch in the catalog, together with the sum that
 //! the new keeper counts from: whatever was let in under an older epoch and is not in that sum has to ask again.
 
-use wharfinger_backends::catalog::{CatalogError, GateKeeper, MoveGate, Moved, fresh_id};
-use wharfinger_backends::quota::{Load, Loaded};
+use wharfinger_catalog::{CatalogError, GateKeeper, MoveGate, Moved, fresh_id};
+use wharfinger_engines::redis_quota::{Load, Loaded};
 use wharfinger_lifecycle::id::TenantId;
 
 use super::{Ledger, RedisGate, lock};

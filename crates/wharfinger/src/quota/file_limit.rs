@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wharfinger_backends::catalog::Scope;
+use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::id::TenantId;
 
 use crate::app::App;

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 use uuid::Uuid;
-use wharfinger_backends::catalog::{Catalog, CatalogError, Gate, GateKeeper};
-use wharfinger_backends::quota::{QuotaError, RedisQuota};
+use wharfinger_catalog::{Catalog, CatalogError, Gate, GateKeeper};
+use wharfinger_engines::redis_quota::{QuotaError, RedisQuota};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 

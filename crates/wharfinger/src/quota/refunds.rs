@@ -1,8 +1,8 @@
 //! Brings refunds to Redis: lines of the outbox, each applied once however often it is delivered.
 
 use futures::StreamExt as _;
-use wharfinger_backends::catalog::{CatalogError, Destination, Outbound, OutboxLine};
-use wharfinger_backends::quota::Refunded;
+use wharfinger_catalog::{CatalogError, Destination, Outbound, OutboxLine};
+use wharfinger_engines::redis_quota::Refunded;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::count::{self, Why};

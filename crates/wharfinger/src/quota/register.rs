@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use uuid::Uuid;
-use wharfinger_backends::catalog::{Admission, CatalogError, GateKeeper, Registered, Registration, fresh_id};
-use wharfinger_backends::quota::Reservation;
+use wharfinger_catalog::{Admission, CatalogError, GateKeeper, Registered, Registration, fresh_id};
+use wharfinger_engines::redis_quota::Reservation;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::count::{self, Why};

@@ -1,7 +1,7 @@
 //! Compares counters with what the files are charged and sets them right: the row's in place, those of Redis by letting
 //! it count anew.
 
-use wharfinger_backends::catalog::CatalogError;
+use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::id::TenantId;
 
 use super::count::{self, Why};

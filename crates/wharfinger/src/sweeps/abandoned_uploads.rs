@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::Abandoned;
+use wharfinger_catalog::Abandoned;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 

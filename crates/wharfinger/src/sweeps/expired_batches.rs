@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{BatchEnd, BatchEnding};
+use wharfinger_catalog::{BatchEnd, BatchEnding};
 use wharfinger_lifecycle::batch::{Batch, BatchStatus};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};

@@ -4,9 +4,9 @@
 use futures::StreamExt as _;
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::catalog::{CatalogError, ClaimedCleanup, CleanupOutcome, Scope};
+use wharfinger_catalog::{CatalogError, ClaimedCleanup, CleanupOutcome, Scope};
 use wharfinger_lifecycle::retry::Backoff;
+use wharfinger_stores::BlobError;
 
 use super::Turn;
 use crate::app::App;

@@ -1,7 +1,7 @@
 //! Fault: rows that nobody needs any more and that would grow for ever. Removes them in steps; an error ends one kind, and
 //! the others go on.
 
-use wharfinger_backends::catalog::{Catalog, CatalogError, Destination};
+use wharfinger_catalog::{Catalog, CatalogError, Destination};
 use wharfinger_lifecycle::UnixMs;
 
 use super::Turn;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{CatalogError, Scope, SweepClaim, SweepRecord, SweepTurn};
+use wharfinger_catalog::{CatalogError, Scope, SweepClaim, SweepRecord, SweepTurn};
 use wharfinger_lifecycle::UnixMs;
 
 use super::turn::LEASE_MS;

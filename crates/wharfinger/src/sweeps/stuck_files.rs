@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{Recoverable, Recovered, Scope, StuckFile};
+use wharfinger_catalog::{Recoverable, Recovered, Scope, StuckFile};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{Catalog, Dialect, Fence};
+use wharfinger_catalog::{Catalog, Dialect, Fence};
 use wharfinger_lifecycle::id::FileId;
 
 use super::ByHand;

@@ -2,12 +2,12 @@
 //! its id down, or its file was confirmed or ended without it. Its parts cost storage and nobody sees them.
 
 use futures::StreamExt as _;
-use wharfinger_backends::blobs::Unfinished;
-use wharfinger_backends::catalog::AbortedUpload;
+use wharfinger_catalog::AbortedUpload;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::key::{ObjectKey, UPLOADS};
 use wharfinger_lifecycle::state::Status;
+use wharfinger_stores::Unfinished;
 
 use super::Turn;
 use crate::app::App;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
-use wharfinger_backends::blobs::{BlobError, BlobStore};
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::limits::MIB;
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::state::Status;
+use wharfinger_stores::{BlobError, BlobStore};
 
 use super::{Caller, STALE_TRIES_MAX, VerbError, check_batch, commit, find, parts};
 use crate::app::App;

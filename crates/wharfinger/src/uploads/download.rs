@@ -1,10 +1,10 @@
 //! Hands out a short-lived URL for the very bytes that were confirmed. Bytes that are not those any more are
 //! quarantined, not served.
 
-use wharfinger_backends::blobs::{BlobError, GetGrant, ObjectMeta, SignedRequest, UrlLife};
 use wharfinger_lifecycle::file::{self, File, Pin};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
+use wharfinger_stores::{BlobError, GetGrant, ObjectMeta, SignedRequest, UrlLife};
 
 use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find};
 use crate::app::App;

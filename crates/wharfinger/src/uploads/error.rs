@@ -1,12 +1,12 @@
 //! Everything a verb can answer instead of what was asked for.
 
-use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::catalog::CatalogError;
+use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::{self, BatchStatus};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
+use wharfinger_stores::BlobError;
 
 use crate::clock::rfc3339;
 

@@ -1,6 +1,6 @@
 //! Finds files that their caller may see. Another's file is absent, not forbidden.
 
-use wharfinger_backends::catalog::{ChunkRow, HistoryLine, Scope};
+use wharfinger_catalog::{ChunkRow, HistoryLine, Scope};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::stage::Stage;

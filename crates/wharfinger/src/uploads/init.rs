@@ -2,16 +2,14 @@
 //! signs a URL.
 
 use uuid::Uuid;
-use wharfinger_backends::blobs::{PutGrant, SignedRequest, UrlLife};
-use wharfinger_backends::catalog::{
-    Admission, BatchUse, KeyUse, NewFile, NewJob, Registered, Registration, fresh_id,
-};
+use wharfinger_catalog::{Admission, BatchUse, KeyUse, NewFile, NewJob, Registered, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::Batch;
 use wharfinger_lifecycle::file::{self, Announcement, EndReason, File, UploadPolicy};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::parts::part_size;
 use wharfinger_lifecycle::state::Status;
+use wharfinger_stores::{PutGrant, SignedRequest, UrlLife};
 
 use super::announce::{Problems, check_size, fingerprint};
 use super::{Caller, VerbError, commit, parts, reissue};

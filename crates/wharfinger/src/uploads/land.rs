@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::blobs::disk::{DiskStore, Landing, LandingError, LeftBehind, SignedQuery};
-use wharfinger_backends::blobs::{BlobError, BlobStore as _};
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::state::Status;
+use wharfinger_stores::disk::{DiskStore, Landing, LandingError, LeftBehind, SignedQuery};
+use wharfinger_stores::{BlobError, BlobStore as _};
 
 use super::VerbError;
 use crate::app::App;

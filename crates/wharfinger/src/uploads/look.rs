@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use wharfinger_backends::blobs::BlobError;
-use wharfinger_backends::catalog::{Catalog, CatalogError};
+use wharfinger_catalog::{Catalog, CatalogError};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::BatchStatus;
 use wharfinger_lifecycle::file::{self, Change, File, Look};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
+use wharfinger_stores::BlobError;
 
 use super::confirm::Reading;
 use super::{STALE_TRIES_MAX, VerbError, commit_in, confirm, follow_up};

@@ -12,7 +12,7 @@ pub mod look;
 pub mod parts;
 pub mod reissue;
 
-use wharfinger_backends::catalog::{Catalog, CatalogError, Scope};
+use wharfinger_catalog::{Catalog, CatalogError, Scope};
 use wharfinger_lifecycle::file::{Change, File};
 use wharfinger_lifecycle::id::{TenantId, UserId};
 

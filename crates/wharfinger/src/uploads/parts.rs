@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use futures::StreamExt as _;
-use wharfinger_backends::blobs::{BlobError, Part, PartGrant, PartStore, UrlLife};
 use wharfinger_lifecycle::file::{File, too_late};
 use wharfinger_lifecycle::parts::Cut;
+use wharfinger_stores::{BlobError, Part, PartGrant, PartStore, UrlLife};
 
 use super::init::{GrantedPart, How};
 use super::{STALE_TRIES_MAX, VerbError};

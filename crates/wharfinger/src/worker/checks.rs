@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::{JobClaim, LeasedJob};
+use wharfinger_catalog::{JobClaim, LeasedJob};
 use wharfinger_lifecycle::retry::Backoff;
 
 use crate::app::App;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::catalog::Destination;
+use wharfinger_catalog::Destination;
 use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::broker::{Delayed, Due, DueMessages, Rabbit};
-use wharfinger_backends::catalog::{CatalogError, Destination, JobClaim, Outbound, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, JobClaim, Outbound, OutboxLine};
+use wharfinger_engines::rabbitmq::{Delayed, Due, DueMessages, Rabbit};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::retry::Backoff;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use wharfinger::sweeps::{self, Sweep, Turn};
 use wharfinger::uploads::Role;
-use wharfinger_backends::faults::{Fault, Faults};
+use wharfinger_calls::faults::{Fault, Faults};
 
 use crate::notify::receiver::Receiver;
 use crate::notify::telling;
@@ -239,7 +239,7 @@ async fn server_on(ground: &Ground, lasting: &mut Option<TestApp>) -> TestApp {
 }
 
 /// Hits each call between transactions and to other servers with every fault that differs there. Statements inside a
-/// transaction are hit one by one in the catalog's conformance suite (`conformance/catalog/faults`).
+/// transaction are hit one by one in the conformance suite of `wharfinger-catalog` (`faults`).
 async fn hit_every_call(verb: Verb, ground: &Ground) {
     let mut lasting = None;
     let first = hit(verb, ground, Fault::CrashBefore, 1, &mut lasting).await;

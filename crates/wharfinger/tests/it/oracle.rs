@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use futures::TryStreamExt as _;
-use wharfinger_backends::catalog::{Destination, Scope};
+use wharfinger_catalog::{Destination, Scope};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::state::Status;
 
@@ -139,7 +139,7 @@ async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u
         redis::AsyncConnectionConfig::new().set_response_timeout(patience).set_connection_timeout(patience);
     let mut redis =
         client.get_multiplexed_async_connection_with_config(&patient).await.expect("a connection");
-    let [used, _, _, inflight, ..] = wharfinger_backends::quota::keys(tenant);
+    let [used, _, _, inflight, ..] = wharfinger_engines::redis_quota::keys(tenant);
     let counted: Option<u64> = redis::cmd("GET").arg(&used).query_async(&mut redis).await.expect("read");
     let tries: Vec<u64> = redis::cmd("HVALS").arg(&inflight).query_async(&mut redis).await.expect("read");
     counted.map(|counted| (counted, tries.iter().sum()))

@@ -2,8 +2,8 @@
 
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::store::{self, Place};
-use wharfinger_backends::blobs::disk::MARK;
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_stores::disk::MARK;
 
 use crate::oracle;
 use crate::test_app::{Database, Ground, on_each_database};

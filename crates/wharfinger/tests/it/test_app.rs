@@ -21,10 +21,10 @@ use wharfinger::roles::Roles;
 use wharfinger::sweeps::{Turn, orphan_blobs};
 use wharfinger::uploads::{Caller, Role};
 use wharfinger::{http, worker};
-use wharfinger_backends::blobs::BlobStore;
-use wharfinger_backends::catalog::{Catalog, CatalogOptions, Tells};
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{Catalog, CatalogOptions, Tells};
 use wharfinger_lifecycle::id::{TenantId, UserId};
+use wharfinger_stores::BlobStore;
 
 pub use answer::Answer;
 

@@ -90,7 +90,7 @@ fn one_reader_each_for_the_environment_and_the_clock() {
             assert!(!code.contains("env::var"), "{} reads the environment", path.display());
         }
         // The second is for what is said to stores and by them, who have clocks of their own.
-        let skew = Path::new("crates/wharfinger-backends/src/blobs/skew.rs");
+        let skew = Path::new("crates/wharfinger-stores/src/skew.rs");
         if path != program.join("clock.rs") && path != skew {
             assert!(!code.contains("SystemTime::now"), "{} reads a clock", path.display());
             assert!(!code.contains("Utc::now"), "{} reads a clock", path.display());
@@ -110,7 +110,23 @@ fn the_core_is_pure_and_the_program_names_no_driver() {
     let program = manifest("wharfinger");
     let used = program.split("[dev-dependencies]").next().expect("a first part");
     assert!(!used.contains("sqlx ="), "the program names a driver");
-    assert!(!manifest("wharfinger-backends").contains("axum ="), "the backends know HTTP");
+    let never = [
+        (
+            "wharfinger-catalog",
+            &["wharfinger-stores", "wharfinger-engines", "aws-sdk-s3", "redis", "lapin", "reqwest"][..],
+        ),
+        ("wharfinger-stores", &["wharfinger-catalog", "wharfinger-engines", "redis", "lapin", "axum"]),
+        ("wharfinger-engines", &["wharfinger-catalog", "wharfinger-stores", "sqlx", "aws-sdk-s3", "axum"]),
+        ("wharfinger-calls", &["wharfinger-"]),
+    ];
+    for (name, others) in never {
+        let text = manifest(name);
+        let used = text.split("[dependencies]").nth(1).expect("dependencies");
+        let used = used.split("[dev-dependencies]").next().expect("a first part");
+        for other in others {
+            assert!(!used.lines().any(|line| line.starts_with(other)), "{name} uses {other}");
+        }
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The store, tried out: its rights, its clock, what it enforces, and whether it is this catalog's.
 
-use wharfinger_backends::blobs::disk::{DiskStore, SigningKey};
-use wharfinger_backends::blobs::{BlobStore, Caps};
-use wharfinger_backends::catalog::Catalog;
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::Catalog;
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_stores::disk::{DiskStore, SigningKey};
+use wharfinger_stores::{BlobStore, Caps};
 
 use super::{Finding, bad, good};
 use crate::config::Settings;

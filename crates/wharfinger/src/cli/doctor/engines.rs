@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use wharfinger_backends::broker::Rabbit;
-use wharfinger_backends::catalog::{Catalog, Destination};
-use wharfinger_backends::embeddings::{Embeddings, EmbeddingsOptions};
-use wharfinger_backends::faults::Faults;
-use wharfinger_backends::quota::{QuotaError, RedisQuota};
-use wharfinger_backends::scanner::Scanner;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{Catalog, Destination};
+use wharfinger_engines::embeddings::{Embeddings, EmbeddingsOptions};
+use wharfinger_engines::rabbitmq::Rabbit;
+use wharfinger_engines::redis_quota::{QuotaError, RedisQuota};
+use wharfinger_engines::scanner::Scanner;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::{Finding, bad, good};

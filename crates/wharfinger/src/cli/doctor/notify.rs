@@ -1,7 +1,7 @@
 //! The webhook and Slack: whether they can be reached and are wanted. Nothing is sent.
 
-use wharfinger_backends::catalog::{Catalog, Destination};
-use wharfinger_backends::webhooks::{Endpoint, check_resolves};
+use wharfinger_catalog::{Catalog, Destination};
+use wharfinger_engines::webhooks::{Endpoint, check_resolves};
 
 use super::{Finding, bad, good};
 use crate::clock::rfc3339;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use wharfinger_backends::blobs::disk::DiskStore;
-use wharfinger_backends::blobs::{BlobError, BlobPlace, BlobStore};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::disk::DiskStore;
+use wharfinger_stores::{BlobError, BlobPlace, BlobStore};
 
 use super::super::{Failure, failed};
 use crate::config::{Flags, ForeignBucket, foreign_bucket};

@@ -9,9 +9,9 @@ use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::blobs::{BlobError, ObjectMeta};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_reconcile::{Count, Entries, Entry, Times};
+use wharfinger_stores::{BlobError, ObjectMeta};
 
 use super::super::{Failure, failed};
 use super::Arguments;

@@ -7,10 +7,10 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::key_sources::inventory::Inventory;
-use wharfinger_backends::key_sources::{Column, ListFormat, Passed, SourceError, read_list, read_query};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_reconcile::{Entry, Sorted, Sorter, bare, percent_decoded};
+use wharfinger_stores::key_sources::inventory::Inventory;
+use wharfinger_stores::key_sources::{Column, ListFormat, Passed, SourceError, read_list, read_query};
 
 use super::super::{Failure, failed};
 use super::bucket::{Bucket, without_address};

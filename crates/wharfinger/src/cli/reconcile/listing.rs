@@ -9,10 +9,10 @@ use futures::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use wharfinger_backends::blobs::{BlobError, BlobStore};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_reconcile::{Entries, Entry, Sorter};
+use wharfinger_stores::{BlobError, BlobStore};
 
 use super::super::{Failure, failed};
 use super::bucket::Bucket;

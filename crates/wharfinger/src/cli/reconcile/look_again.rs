@@ -6,8 +6,8 @@ use std::io::{BufWriter, Write as _};
 
 use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
-use wharfinger_backends::blobs::BlobError;
 use wharfinger_reconcile::{Entries, Entry};
+use wharfinger_stores::BlobError;
 
 use super::super::{Failure, failed};
 use super::bucket::Bucket;

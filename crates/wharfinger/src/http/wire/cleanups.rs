@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::PendingCleanup;
+use wharfinger_catalog::PendingCleanup;
 
 use crate::clock::rfc3339;
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::Notification;
+use wharfinger_catalog::Notification;
 
 use crate::clock::rfc3339;
 

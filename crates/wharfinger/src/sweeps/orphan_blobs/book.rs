@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use wharfinger_backends::catalog::{Catalog, CatalogError, ScanProgress, ScanRange, ScanTally};
+use wharfinger_catalog::{Catalog, CatalogError, ScanProgress, ScanRange, ScanTally};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 

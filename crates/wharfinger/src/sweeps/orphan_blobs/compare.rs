@@ -7,10 +7,10 @@ use std::iter::Peekable;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use wharfinger_backends::blobs::{BlobError, Listed};
-use wharfinger_backends::catalog::{ObjectState, OrphanBlob};
+use wharfinger_catalog::{ObjectState, OrphanBlob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::{BlobError, Listed};
 
 use super::book::SAMPLES_MAX;
 use crate::app::App;

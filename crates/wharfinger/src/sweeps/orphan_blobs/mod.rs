@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_backends::catalog::{OrphanScan, ScanRange, ScanTally, Scope};
+use wharfinger_catalog::{OrphanScan, ScanRange, ScanTally, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::retry::Backoff;
 

@@ -1,7 +1,7 @@
 //! Cuts the keys of the store into ranges that can be scanned side by side. Together they hold every key below
 //! `uploads/` and `derived/`, whatever the catalog knows of it.
 
-use wharfinger_backends::catalog::{KeySample, ScanRange};
+use wharfinger_catalog::{KeySample, ScanRange};
 use wharfinger_lifecycle::key::{DERIVED, UPLOADS, behind};
 
 /// At most so many for each folder, of about as many objects each, and none of less than `objects_min`.

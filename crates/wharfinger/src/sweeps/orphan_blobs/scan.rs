@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use wharfinger_backends::catalog::ScanRange;
+use wharfinger_catalog::ScanRange;
 use wharfinger_lifecycle::UnixMs;
 
 use super::book::{Book, Entry};

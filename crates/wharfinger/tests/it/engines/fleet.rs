@@ -19,7 +19,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use wharfinger::uploads::Role;
-use wharfinger_backends::catalog::{Destination, Scope};
+use wharfinger_catalog::{Destination, Scope};
 
 use crate::test_app::{Database, Ground, caller};
 use crate::{long, oracle};

@@ -7,8 +7,8 @@ use harness::rabbitmq::RabbitMq;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use wharfinger::worker::{Supervisor, messages};
-use wharfinger_backends::broker::Delayed;
-use wharfinger_backends::catalog::Destination;
+use wharfinger_catalog::Destination;
+use wharfinger_engines::rabbitmq::Delayed;
 
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
@@ -133,7 +133,7 @@ async fn what_names_no_job_goes_to_the_dead_letters(database: Database) {
 }
 
 fn uuid_of_nobody() -> String {
-    wharfinger_backends::catalog::fresh_id(1).to_string()
+    wharfinger_catalog::fresh_id(1).to_string()
 }
 
 /// Bytes that one process is told to delete are deleted by another at once: its clock stands still, so it does not poll.

@@ -102,11 +102,11 @@ async fn room_that_nobody_holds_is_found_again(database: Database) {
     me.upload("a", b"ten bytes!").await;
     let gate = server.app.redis_gate.as_ref().expect("Redis");
     let tenant = wharfinger_lifecycle::id::TenantId::new("t").expect("a tenant");
-    let nobody = wharfinger_backends::catalog::fresh_id(1);
+    let nobody = wharfinger_catalog::fresh_id(1);
     gate.redis.reserve(&tenant, nobody, 20, 30).await.expect("counted");
     me.upload("b", b"ten bytes!").await;
     // And once more within a moment: that is not looked into again so soon.
-    gate.redis.reserve(&tenant, wharfinger_backends::catalog::fresh_id(2), 10, 30).await.expect("counted");
+    gate.redis.reserve(&tenant, wharfinger_catalog::fresh_id(2), 10, 30).await.expect("counted");
     me.init("c", 1).await.expect_problem(403, "quota_exceeded");
     ground.advance(AWAY_MS);
     me.upload("c", b"ten bytes!").await;

@@ -29,7 +29,7 @@ impl Caller<'_> {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_log_line_holds_a_token_or_a_signed_url() {
     let place = Place::new();
-    let filter = "wharfinger=trace,wharfinger_backends=trace,wharfinger_lifecycle=trace";
+    let filter = "wharfinger=trace,wharfinger_catalog=trace,wharfinger_stores=trace,wharfinger_engines=trace,wharfinger_calls=trace,wharfinger_lifecycle=trace";
     let served = place.serve(&[("RUST_LOG", filter)]);
     let token = place.token("t", "u", "operator");
     let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());

@@ -21,10 +21,10 @@ use futures::TryStreamExt as _;
 use harness::proxy::Proxy;
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
-use wharfinger_backends::blobs::BlobStore;
-use wharfinger_backends::blobs::s3::{S3Credentials, S3Options, S3Store};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
+use wharfinger_stores::BlobStore;
+use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
 
 use crate::cli::program::{Place, Served};
 

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::sweeps::{LEASE_MS, Sweep, Turn, follow_schedule, take_turn, upload_window};
 use wharfinger::uploads::VerbError;
 use wharfinger::worker::Supervisor;
-use wharfinger_backends::catalog::{Fence, SweepClaim, SweepTurn};
+use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};

@@ -2,8 +2,8 @@
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
-use wharfinger_backends::catalog::Destination;
-use wharfinger_backends::faults::{Fault, Faults};
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_catalog::Destination;
 
 use super::receiver::Receiver;
 use super::{HOUR_MS, MINUTE_MS, quarantine, telling};

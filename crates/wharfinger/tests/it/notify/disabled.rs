@@ -1,7 +1,7 @@
 //! A receiver that answers 410 Gone wants no more, until a person says otherwise.
 
 use axum::http::StatusCode;
-use wharfinger_backends::catalog::Destination;
+use wharfinger_catalog::Destination;
 
 use super::receiver::Receiver;
 use super::{SECRET, telling};

@@ -2,7 +2,7 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse as _;
-use wharfinger_backends::catalog::Destination;
+use wharfinger_catalog::Destination;
 
 use super::receiver::Receiver;
 use super::{SECRET, telling};

@@ -1,7 +1,7 @@
 //! Alerts to Slack: what operators should know, in few messages.
 
 use axum::http::StatusCode;
-use wharfinger_backends::catalog::Destination;
+use wharfinger_catalog::Destination;
 
 use super::quarantine;
 use super::receiver::Receiver;

@@ -76,7 +76,7 @@ async fn answers(me: &Client<'_>) -> Vec<Value> {
 
 /// The database brings the one that is nearest, and not all for this process to compare.
 async fn is_compared_by_the_database(server: &TestApp) {
-    let scope = wharfinger_backends::catalog::Scope::All;
+    let scope = wharfinger_catalog::Scope::All;
     let wanted = server.app.pipeline.embedder.embed(vec!["coffee".into()]).await.expect("a vector").remove(0);
     let mut candidates = server.app.catalog.candidates(scope, &wanted, 1);
     let mut seen = 0;

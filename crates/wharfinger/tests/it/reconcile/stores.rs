@@ -9,10 +9,10 @@ use futures::StreamExt as _;
 use harness::proxy::Proxy;
 use harness::{azurite, radosgw};
 use serde_json::Value;
-use wharfinger_backends::blobs::azure::{AzureCredentials, AzureOptions, AzureStore};
-use wharfinger_backends::blobs::s3::{S3Credentials, S3Options, S3Store};
-use wharfinger_backends::blobs::{BlobStore, Over};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
+use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
+use wharfinger_stores::{BlobStore, Over};
 
 use super::{refused, report, samples};
 use crate::cli::program::{Place, Ran};

@@ -4,9 +4,9 @@ use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::store::{self, Standing};
 use wharfinger::sweeps::{Turn, orphan_blobs};
 use wharfinger::uploads::VerbError;
-use wharfinger_backends::blobs::Over;
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::Over;
 
 use crate::test_app::{Database, Ground, on_each_database};
 

@@ -2,8 +2,8 @@
 
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
-use wharfinger_backends::blobs::PartStore;
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::PartStore;
 
 use super::{LONG_MS, Site, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
 use crate::oracle;

@@ -3,7 +3,7 @@
 use harness::radosgw;
 use serde_json::json;
 use wharfinger::sweeps::{Turn, pending_cleanups};
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::ObjectKey;
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wharfinger::sweeps::{LEASE_MS, Sweep};
 use wharfinger::uploads::Role;
-use wharfinger_backends::catalog::SweepClaim;
+use wharfinger_catalog::SweepClaim;
 
 use super::{ask, dry_run, sweep};
 use crate::oracle;

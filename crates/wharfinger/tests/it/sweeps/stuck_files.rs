@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wharfinger::sweeps::stuck_files::{NAME, Outcome, run};
 use wharfinger::sweeps::{LEASE_MS, Turn};
 use wharfinger::uploads::{Role, VerbError};
-use wharfinger_backends::catalog::{Fence, SweepClaim, SweepTurn};
+use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 
 use crate::notify::receiver::Receiver;
 use crate::oracle;

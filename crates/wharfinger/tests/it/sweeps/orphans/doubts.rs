@@ -7,7 +7,7 @@ use wharfinger::store;
 use wharfinger::sweeps::Turn;
 use wharfinger::sweeps::orphan_blobs::run_at;
 use wharfinger::uploads::VerbError;
-use wharfinger_backends::faults::{Fault, Faults};
+use wharfinger_calls::faults::{Fault, Faults};
 
 async fn uploads(server: &TestApp, count: usize) {
     for _ in 0..count {

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::sweeps::orphan_blobs::run_at;
 use wharfinger::sweeps::{ByHand, LEASE_MS, NotRun, Sweep, Turn, run_now};
 use wharfinger::uploads::VerbError;
-use wharfinger_backends::catalog::{Fence, SweepClaim, SweepTurn};
-use wharfinger_backends::faults::{Fault, Faults};
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 
 const ORPHANS: u64 = 5;
 

@@ -6,7 +6,7 @@ use super::{UNLIMITED, is_there, key_of, try_scan};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use wharfinger::uploads::VerbError;
-use wharfinger_backends::faults::Faults;
+use wharfinger_calls::faults::Faults;
 
 const USERS: u32 = 4;
 const SCANS: u32 = 30;

@@ -4,8 +4,8 @@ use super::{HOUR_MS, UNLIMITED, key_of, scan, unknown_key};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp};
 use bytes::Bytes;
-use wharfinger_backends::blobs::Over;
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::Over;
 
 const AT_ONCE: (&str, &str) = ("ORPHAN_BLOB_GRACE_MS", "0");
 

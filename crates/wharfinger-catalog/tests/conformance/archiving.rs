@@ -1,0 +1,321 @@
+//! Events for the archive: whatever makes a file's history grow leaves one of each line in the outbox, in the same
+//! transaction, and nothing where nobody archives.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::DateTime;
+use serde_json::{Value, json};
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{
+    BatchEnding, Catalog, CatalogError, Destination, EndBy, Ended, Ending, Outbound, OutboxLine, Recoverable,
+    Recovered, Recovery, Registered, Scope, StageEnd,
+};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::{self, Change, File};
+use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::retention::{FailureLook, look_at_failure};
+use wharfinger_lifecycle::stage::Stage;
+
+use super::batches::opening;
+use super::sample::{
+    HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, confirmed, deleted, pin,
+    registered, registration,
+};
+use super::site::Site;
+use super::stages::{claim, done, end, plan};
+
+const ADA: (&str, &str) = ("harbour", "ada");
+const DAY: i64 = 24 * HOUR;
+/// When everything that a case writes is due.
+const AFTERWARDS: UnixMs = NOW + 400 * DAY;
+
+fn body(line: &OutboxLine) -> Value {
+    match &line.what {
+        Outbound::Event { body } => serde_json::from_str(body).expect("an event is JSON"),
+        other => panic!("{other:?} is no event"),
+    }
+}
+
+fn text<'v>(event: &'v Value, name: &str) -> &'v str {
+    event[name].as_str().unwrap_or("-")
+}
+
+/// All that waits for the archive, in the order in which it leaves.
+async fn events(catalog: &Catalog) -> Vec<Value> {
+    let lines = catalog.claim_outbox(Destination::Archive, 1_000, AFTERWARDS, AFTERWARDS).await;
+    let lines = lines.expect("claimed");
+    assert!(lines.iter().all(|line| line.tenant.as_str() == text(&body(line), "tenant")));
+    lines.iter().map(body).collect()
+}
+
+async fn waiting(catalog: &Catalog) -> u64 {
+    catalog.outbox_depth(Destination::Archive).await.expect("counted").0
+}
+
+/// A line of history as the database has it, and as an event tells of it.
+const HISTORY: &str = "SELECT file_id || ':' || CAST(version AS TEXT) || ' ' || CAST(at AS TEXT) || ' ' || \
+     COALESCE(from_status, '-') || ' ' || to_status || ' ' || actor || ' ' || reason FROM file_history";
+
+fn history_line(event: &Value) -> String {
+    let at = text(event, "at");
+    assert!(at.ends_with('Z'), "{at} is not UTC");
+    let at = DateTime::parse_from_rfc3339(at).expect("RFC 3339").timestamp_millis();
+    let words = ["from", "to", "actor", "reason"].map(|name| text(event, name));
+    format!("{} {at} {}", text(event, "id"), words.join(" "))
+}
+
+async fn queued(catalog: &Catalog) -> File {
+    let file = registered(catalog, ADA, 10).await;
+    let plan = Plan { stages: vec![Stage::Scan, Stage::Extract], ..plan() };
+    committed(
+        catalog,
+        file::confirm(&file, pin(), None, "confirmed", &plan, NOW + SECOND).expect("confirmable"),
+    )
+    .await
+}
+
+async fn end_stages(catalog: &Catalog, ends: Vec<StageEnd>, now: UnixMs) -> Vec<Ended> {
+    catalog.end_stages(ends, EndBy { actor: "worker:a", plan: &plan(), now }).await.expect("answered")
+}
+
+fn reclaimed(files: &[File], now: UnixMs) -> Vec<Change> {
+    files
+        .iter()
+        .map(|file| file::reclaim(file, "not confirmed", &POLICY, now).expect("reclaimable"))
+        .collect()
+}
+
+/// A batch of thirty that nobody uploads.
+async fn live_as_a_batch(catalog: &Catalog) {
+    let (batch, wanted) = opening(ADA, &[10; 30]);
+    assert_eq!(catalog.register(wanted).await.expect("answered"), Registered::Made);
+    let over = batch.expires_at;
+    catalog.end_batch(batch.id, BatchEnding::Expired, "batch-timeout", over).await.expect("answered");
+    let files = catalog.batch_files(batch.id, None, 100).await.expect("read");
+    let ended = catalog.end_many(reclaimed(&files, over + SECOND), "batch-timeout").await.expect("ended");
+    assert_eq!(ended.len(), 30);
+}
+
+/// Seven files go through the stages, each its own way.
+async fn live_in_stages(site: &Site, catalog: &Catalog) {
+    for _ in 0..7 {
+        queued(catalog).await;
+    }
+    let at = |seconds: i64| NOW + seconds * SECOND;
+    let held = catalog.claim_stage(claim(Stage::Scan, 10, at(2))).await.expect("claimed");
+    let endings = [
+        done(),
+        Ending::Retry { why: "hiccup".into(), at: at(5) },
+        Ending::Failed { why: "not \"supported\"".into() },
+        Ending::Quarantined { why: "infected".into() },
+        Ending::GivenBack,
+        Ending::PutOff { why: "clamd is away".into(), at: at(5) },
+    ];
+    let ends = held.iter().zip(endings).map(|(held, how)| end(held, how)).collect();
+    assert!(!end_stages(catalog, ends, at(3)).await.contains(&Ended::LeaseLost));
+    // Nobody comes back from the seventh.
+    let by = EndBy { actor: "recovery", plan: &plan(), now: at(12) };
+    let taken = catalog.take_back_stages(vec![held[6].job.id], by, at(12)).await.expect("answered");
+    assert_eq!(taken, [(held[6].file.id, Ended::Retried)]);
+    let letters = catalog.dead_letters(&Scope::All, None, 10).await.expect("read");
+    assert!(catalog.redrive(letters[0].clone(), "ada", &plan(), at(13)).await.expect("answered"));
+    let lost = held[4].file.id;
+    site.sql(&format!("DELETE FROM jobs WHERE file_id = '{lost}'")).await;
+    let recovery = Recovery {
+        files: vec![lost],
+        of: Recoverable::Named,
+        actor: "ada".into(),
+        plan: plan(),
+        now: at(14),
+    };
+    let recovered = catalog.recover(recovery).await.expect("answered");
+    assert!(matches!(recovered[0].1, Recovered::Queued { .. }), "{recovered:?}");
+
+    let again = catalog.claim_stage(claim(Stage::Scan, 10, at(15))).await.expect("claimed");
+    assert_eq!(again.len(), 4, "the retried, the put off, the redriven and the recovered");
+    let ends = again.iter().map(|held| end(held, Ending::Failed { why: "encrypted".into() })).collect();
+    assert_eq!(end_stages(catalog, ends, at(16)).await, [Ended::Failed; 4]);
+    let mut failed = catalog.file(again[0].file.id).await.expect("read").expect("it is there");
+    for days in [24, 40] {
+        let looked = look_at_failure(&failed, plan().failures, &REFUSING, at(16) + days * DAY);
+        let (FailureLook::Warn(change) | FailureLook::Delete(change)) = looked.expect("looked at") else {
+            panic!("nothing is due after {days} days")
+        };
+        failed = committed(catalog, *change).await;
+    }
+}
+
+/// Every way there is to change a file.
+async fn live(site: &Site, catalog: &Catalog) {
+    live_as_a_batch(catalog).await;
+    live_in_stages(site, catalog).await;
+    let file = confirmed(catalog, ADA, 10).await;
+    committed(catalog, file::quarantine(&file, "changed", NOW + 2 * SECOND).expect("quarantinable")).await;
+    deleted(catalog, ADA, 10, &REFUSING).await;
+}
+
+pub(super) async fn every_line_of_history_is_an_event(site: &Site) {
+    let catalog = site.archiving().await;
+    live(site, &catalog).await;
+    let events = events(&catalog).await;
+    let (of_batches, of_files): (Vec<&Value>, Vec<&Value>) =
+        events.iter().partition(|event| text(event, "type").starts_with("batch."));
+    let told: BTreeSet<String> = of_files.iter().map(|event| history_line(event)).collect();
+    assert_eq!(told.len(), of_files.len(), "each once");
+    assert_eq!(told, site.texts(HISTORY).await.into_iter().collect());
+
+    let mut kinds = BTreeMap::<&str, u32>::new();
+    for event in &events {
+        *kinds.entry(text(event, "type")).or_default() += 1;
+    }
+    let expected = [
+        ("batch.expired", 1),
+        ("batch.opened", 1),
+        ("file.cleaned-up", 31),
+        ("file.deleted", 1),
+        ("file.failed", 5),
+        ("file.quarantined", 2),
+        ("file.queued", 14),
+        ("file.ready", 1),
+        ("file.registered", 39),
+        ("file.scanning", 11),
+        ("file.uploaded", 8),
+        ("file.warned", 1),
+    ];
+    assert_eq!(kinds, expected.into());
+    let mut versions = BTreeMap::<&str, Vec<i64>>::new();
+    for event in of_files {
+        let version = event["version"].as_i64().expect("a number");
+        assert_eq!(text(event, "id"), format!("{}:{version}", text(event, "fileId")));
+        versions.entry(text(event, "fileId")).or_default().push(version);
+    }
+    for (file, versions) in versions {
+        assert!(versions.is_sorted(), "{file} leaves in the order {versions:?}");
+    }
+    assert_eq!(
+        of_batches.iter().map(|event| text(event, "actor")).collect::<Vec<_>>(),
+        ["ada", "batch-timeout"]
+    );
+}
+
+pub(super) async fn nobody_who_does_not_archive_leaves_an_event(site: &Site) {
+    live(site, &site.catalog).await;
+    assert_eq!(site.texts("SELECT id FROM outbox").await, Vec::<String>::new());
+    // Whoever tells the others has no more to say.
+    let told = site.telling_people().await;
+    confirmed(&told, ADA, 10).await;
+    assert_eq!(waiting(&told).await, 0);
+}
+
+pub(super) async fn an_event_says_all_that_is_known(site: &Site) {
+    let catalog = site.archiving().await;
+    let file = confirmed(&catalog, ADA, 10).await;
+    committed(&catalog, file::delete(&file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
+    let said =
+        |kind: &str, version: i64, at: &str, from: Option<&str>, to: &str, reason: &str, actor: &str| {
+            json!({
+                "type": kind, "id": format!("{}:{version}", file.id), "at": at, "fileId": file.id.to_string(),
+                "batchId": null, "tenant": "harbour", "user": "ada", "fileName": "report.pdf", "size": 10,
+                "from": from, "to": to, "reason": reason, "actor": actor, "version": version,
+            })
+        };
+    let (at, later, last) =
+        ("2027-01-15T08:00:00.000Z", "2027-01-15T08:00:01.000Z", "2027-01-15T08:00:02.000Z");
+    let expected = [
+        said("file.registered", 1, at, None, "registered", "registered", "ada"),
+        said("file.uploaded", 2, later, Some("registered"), "uploaded", "confirmed", "clerk"),
+        said("file.ready", 3, later, Some("uploaded"), "ready", "no stages", "clerk"),
+        said("file.deleted", 4, last, Some("ready"), "deleted", "deleted", "clerk"),
+    ];
+    let first = events(&catalog).await;
+    assert_eq!(first, expected);
+    assert_eq!(events(&catalog).await, first, "the same when it is delivered again");
+
+    let (batch, wanted) = opening(ADA, &[1]);
+    catalog.register(wanted).await.expect("answered");
+    catalog.end_batch(batch.id, BatchEnding::Cancelled, "ada", NOW + SECOND).await.expect("answered");
+    let told = events(&catalog).await;
+    let of_batch: Vec<&Value> =
+        told.iter().filter(|event| text(event, "batchId") == batch.id.to_string()).collect();
+    let turn = |kind: &str, version: i64, at: &str, from: Option<&str>, to: &str| {
+        json!({
+            "type": kind, "id": format!("{}:{version}", batch.id), "at": at, "batchId": batch.id.to_string(),
+            "tenant": "harbour", "user": "ada", "from": from, "to": to, "actor": "ada", "version": version,
+        })
+    };
+    let (opened, cancelled) = (
+        turn("batch.opened", batch.version, at, None, "active"),
+        turn("batch.cancelled", batch.version + 1, later, Some("active"), "cancelled"),
+    );
+    assert_eq!(of_batch.len(), 3, "its file among them: {of_batch:?}");
+    assert!(of_batch.contains(&&opened) && of_batch.contains(&&cancelled), "{of_batch:?}");
+}
+
+pub(super) async fn what_does_not_happen_leaves_no_event(site: &Site) {
+    let catalog = site.archiving().await;
+    let file = registered(&catalog, ADA, 10).await;
+    committed(&catalog, confirm(&file)).await;
+    let held = {
+        queued(&catalog).await;
+        catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("claimed").remove(0)
+    };
+    let before = site.dump().await;
+    let too_much = catalog.register(registration(ADA, LIMIT + 1)).await.expect("answered");
+    assert!(matches!(too_much, Registered::QuotaExceeded { .. }), "{too_much:?}");
+    let (_, too_many) = opening(ADA, &[LIMIT / 2, LIMIT]);
+    assert!(matches!(catalog.register(too_many).await, Ok(Registered::QuotaExceeded { .. })));
+    let late = file::delete(&file, &REFUSING, NOW + 3 * SECOND).expect("deletable");
+    assert!(matches!(catalog.commit(late, "clerk").await, Err(CatalogError::Stale)));
+    let ended = catalog.end_many(reclaimed(std::slice::from_ref(&file), SILENT), "a sweep").await;
+    assert_eq!(ended.expect("answered"), []);
+    let lost = StageEnd { token: held.job.token + 1, ..end(&held, done()) };
+    assert_eq!(end_stages(&catalog, vec![lost], NOW + 3 * SECOND).await, [Ended::LeaseLost]);
+    assert_eq!(site.dump().await, before);
+    // A change without a line of history has none to tell of either.
+    let repinned =
+        file::repin(&catalog.file(file.id).await.expect("read").expect("there"), pin(), NOW + 4 * SECOND);
+    let told = waiting(&catalog).await;
+    committed(&catalog, repinned).await;
+    assert_eq!(waiting(&catalog).await, told);
+}
+
+/// Many files cost hardly more statements than without an archive.
+pub(super) async fn events_are_written_together(site: &Site) {
+    // How many statements it takes to write thirty lines, or sixty.
+    let (of_thirty, of_sixty) = if site.is_postgres() { (1, 1) } else { (2, 3) };
+    // The first of its tenant makes rows that the next ones change.
+    registered(&site.catalog, ADA, 1).await;
+    let mut calls: Vec<[u64; 4]> = Vec::new();
+    for archives in [false, true] {
+        let counting = Faults::counting();
+        let catalog = match archives {
+            true => site.archiving_with(counting.clone()).await,
+            false => site.faulty(counting.clone()).await,
+        };
+        let mut seen = 0;
+        let mut since = || {
+            let so_far = counting.calls() - seen;
+            seen += so_far;
+            so_far
+        };
+        let (batch, wanted) = opening(ADA, &[1; 60]);
+        since();
+        catalog.register(wanted).await.expect("answered");
+        let registering = since();
+        let files = site.catalog.batch_files(batch.id, None, 100).await.expect("read");
+        catalog.end_many(reclaimed(&files[..30], SILENT), "a sweep").await.expect("ended");
+        let ending = since();
+        for _ in 0..30 {
+            queued(&site.catalog).await;
+        }
+        let held = catalog.claim_stage(claim(Stage::Scan, 30, NOW + 2 * SECOND)).await.expect("claimed");
+        assert_eq!(held.len(), 30);
+        let claiming = since();
+        end_stages(&catalog, held.iter().map(|held| end(held, done())).collect(), NOW + 3 * SECOND).await;
+        calls.push([registering, ending, claiming, since()]);
+    }
+    // One more for the batch itself.
+    let more = [of_sixty + 1, of_thirty, of_thirty, of_thirty];
+    let cost: [u64; 4] = std::array::from_fn(|n| calls[1][n] - calls[0][n]);
+    assert_eq!(cost, more, "{calls:?}");
+}

@@ -1,0 +1,371 @@
+//! Batches: opened whole or not at all, ended once, and never ended over a file that is just being added.
+
+use std::time::Instant;
+
+use wharfinger_catalog::{
+    BatchEnd, BatchEnding, BatchUse, Catalog, JobClaim, NewFile, Registered, Registration, fresh_id,
+};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::batch::{self, Batch, BatchStatus, Refusal};
+use wharfinger_lifecycle::file::{self, File};
+use wharfinger_lifecycle::id::{BatchId, FileId};
+use wharfinger_lifecycle::quota::Quota;
+use wharfinger_lifecycle::state::Status;
+
+use super::sample::{
+    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, committed, confirm, only, registration,
+    registration_at, tenant, user, with_key,
+};
+use super::site::{Site, all_at_once};
+
+const ADA: (&str, &str) = ("harbour", "ada");
+const BEN: (&str, &str) = ("harbour", "ben");
+const DAY: i64 = 24 * HOUR;
+
+fn batch_at(owner: (&str, &str), now: UnixMs) -> Batch {
+    batch::open(BatchId(fresh_id(now)), tenant(owner.0), user(owner.1), DAY, now)
+}
+
+/// A batch of files of these sizes, in the order of their ids.
+pub(super) fn opening(owner: (&str, &str), sizes: &[u64]) -> (Batch, Registration) {
+    let batch = batch_at(owner, NOW);
+    let mut files: Vec<NewFile> = sizes
+        .iter()
+        .flat_map(|size| registration(owner, *size).files)
+        .map(|new| adopted(&batch, new))
+        .collect();
+    files.sort_by_key(|new| new.file.id);
+    let opens = BatchUse::Opens(batch.clone());
+    (batch, Registration { files, batch: opens, ..registration(owner, 0) })
+}
+
+fn adopted(batch: &Batch, new: NewFile) -> NewFile {
+    let file = batch.adopt(new.file, &POLICY);
+    let mut check = new.check;
+    check.run_at = file.next_look_at.expect("a registered file is looked at");
+    NewFile { file, check, ..new }
+}
+
+fn joining(owner: (&str, &str), batch: &Batch, now: UnixMs) -> Registration {
+    let mut wanted = registration_at(owner, 10, now);
+    wanted.files = wanted.files.into_iter().map(|new| adopted(batch, new)).collect();
+    Registration { batch: BatchUse::Joins(batch.id), ..wanted }
+}
+
+async fn opened(catalog: &Catalog, sizes: &[u64]) -> (Batch, Vec<File>) {
+    let (batch, wanted) = opening(ADA, sizes);
+    let files = wanted.files.iter().map(|new| new.file.clone()).collect();
+    assert_eq!(catalog.register(wanted).await.expect("answered"), Registered::Made);
+    (batch, files)
+}
+
+async fn end(catalog: &Catalog, batch: &Batch, ending: BatchEnding, now: UnixMs) -> BatchEnd {
+    catalog.end_batch(batch.id, ending, "clerk", now).await.expect("answered")
+}
+
+fn refused(batch: &Batch, refusal: Refusal) -> BatchEnd {
+    BatchEnd::Refused { batch: batch.clone(), refusal }
+}
+
+/// Claims the checks that are due then; answers their files.
+async fn due_checks(catalog: &Catalog, now: UnixMs) -> Vec<FileId> {
+    let claim = JobClaim {
+        queue: CHECKS,
+        owner: "worker".into(),
+        limit: 100,
+        lease_ms: SECOND,
+        deadline_ms: SECOND,
+        now,
+    };
+    let mut files: Vec<FileId> =
+        catalog.claim_jobs(claim).await.expect("claimed").into_iter().filter_map(|job| job.file).collect();
+    files.sort();
+    files
+}
+
+pub(super) async fn a_batch_comes_to_be_whole(site: &Site) {
+    let (batch, files) = opened(&site.catalog, &[10, 0, 30]).await;
+    let another = site.another().await;
+    assert_eq!(another.batch(batch.id).await.expect("read"), Some(batch.clone()));
+    assert_eq!(another.batch_files(batch.id, None, 10).await.expect("read"), files);
+    let rest = another.batch_files(batch.id, Some(files[0].id), 1).await.expect("read");
+    assert_eq!(rest, files[1..2]);
+    for file in &files {
+        assert_eq!(another.history(file.id).await.expect("read").len(), 1);
+    }
+    assert_eq!(site.texts("SELECT key FROM objects").await.len(), 3);
+    assert_eq!(another.next_job_at(&[CHECKS]).await.expect("read"), Some(NOW + DAY + 60 * SECOND));
+    assert_eq!(
+        another.quota(&tenant("harbour"), LIMIT).await.expect("read"),
+        Quota { limit_bytes: LIMIT, used_bytes: 40, reserved_bytes: 40 }
+    );
+    // Nothing is charged for a batch that has no files yet, and no tenant is known for it.
+    let (empty, wanted) = opening(("wharf", "eve"), &[]);
+    assert_eq!(site.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(another.batch_files(empty.id, None, 10).await.expect("read"), []);
+    let (_, by_broker) = opening(ADA, &[1, 2]);
+    let by_broker = Registration { by_broker: true, ..by_broker };
+    assert_eq!(site.catalog.register(by_broker).await.expect("answered"), Registered::Made);
+    assert_eq!(site.texts("SELECT job_id FROM outbox").await.len(), 2);
+}
+
+pub(super) async fn a_batch_that_does_not_fit_leaves_nothing(site: &Site) {
+    opened(&site.catalog, &[100]).await;
+    site.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
+    let before = site.dump().await;
+    let (_, wanted) = opening(ADA, &[300, 300, 301]);
+    let wanted = with_key(wanted, "key", "body");
+    let exceeded = Registered::QuotaExceeded { used_bytes: 100, limit_bytes: 1_000 };
+    assert_eq!(site.catalog.register(wanted).await.expect("answered"), exceeded);
+    let (_, wanted) = opening(ADA, &[200, 201]);
+    let wanted = Registration { unconfirmed_limit_percent: 50, ..wanted };
+    let held = Registered::UnconfirmedLimit { held_bytes: 100, limit_bytes: 500 };
+    assert_eq!(site.catalog.register(wanted).await.expect("answered"), held);
+    // The last of many is the id of another.
+    let (_, mut wanted) = opening(ADA, &[1; 600]);
+    wanted.files[599].check_id = wanted.files[0].check_id;
+    site.catalog.register(wanted).await.expect_err("one id twice");
+    assert_eq!(site.dump().await, before, "not even a key");
+    let (_, fits) = opening(ADA, &[300, 300, 300]);
+    assert_eq!(site.catalog.register(fits).await.expect("answered"), Registered::Made);
+}
+
+pub(super) async fn a_key_makes_one_batch(site: &Site) {
+    let (batch, wanted) = opening(ADA, &[10, 10]);
+    let first = site.catalog.register(with_key(wanted, "key", "body")).await.expect("answered");
+    assert_eq!(first, Registered::Made);
+    let before = site.dump().await;
+    let again = with_key(opening(ADA, &[10, 10]).1, "key", "body");
+    let key_use = again.key_use.clone().expect("it has a key");
+    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(batch.id.0));
+    let known = site.catalog.key_answer((&tenant("harbour"), &user("ada")), &key_use, NOW).await;
+    assert_eq!(known.expect("read"), Some(Registered::Repeated(batch.id.0)));
+    let other = with_key(opening(ADA, &[10]).1, "key", "another body");
+    assert_eq!(site.catalog.register(other).await.expect("answered"), Registered::KeyMismatch);
+    assert_eq!(site.dump().await, before);
+}
+
+pub(super) async fn ten_thousand_files_are_one_batch(site: &Site) {
+    let (batch, wanted) = opening(ADA, &vec![7; 10_000]);
+    let ids: Vec<FileId> = wanted.files.iter().map(|new| new.file.id).collect();
+    let started = Instant::now();
+    assert_eq!(site.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    let opened = started.elapsed();
+    let files = site.catalog.batch_files(batch.id, None, 20_000).await.expect("read");
+    assert_eq!(files.iter().map(|file| file.id).collect::<Vec<_>>(), ids);
+    let started = Instant::now();
+    let fresh: Vec<_> =
+        files.iter().map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered")).collect();
+    assert_eq!(site.catalog.raise_urls(fresh).await.expect("raised").len(), 10_000);
+    let raised = started.elapsed();
+    let started = Instant::now();
+    let ended = end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
+    assert!(matches!(ended, BatchEnd::Ended { called_off: 10_000, .. }), "{ended:?}");
+    let cancelled = started.elapsed();
+    println!("10,000 files: opened {opened:?}, URLs raised {raised:?}, cancelled {cancelled:?}");
+}
+
+pub(super) async fn a_file_joins_its_owners_active_batch_only(site: &Site) {
+    let (batch, files) = opened(&site.catalog, &[10]).await;
+    let joined = joining(ADA, &batch, NOW + SECOND);
+    let second = only(&joined).clone();
+    assert_eq!(site.catalog.register(joined).await.expect("answered"), Registered::Made);
+    let listed = site.catalog.batch_files(batch.id, None, 10).await.expect("read");
+    assert_eq!(listed, [files[0].clone(), second]);
+
+    let before = site.dump().await;
+    let register = async |wanted: Registration| site.catalog.register(wanted).await.expect("answered");
+    assert_eq!(register(joining(BEN, &batch, NOW)).await, Registered::NoBatch);
+    assert_eq!(register(joining(("wharf", "ada"), &batch, NOW)).await, Registered::NoBatch);
+    assert_eq!(register(joining(ADA, &batch_at(ADA, NOW), NOW)).await, Registered::NoBatch);
+    let over = Registered::BatchClosed(Refusal::TimeOver);
+    assert_eq!(register(with_key(joining(ADA, &batch, NOW + DAY), "key", "body")).await, over);
+    assert_eq!(site.dump().await, before, "a refusal writes nothing, not even its key");
+    end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
+    let cancelled = Registered::BatchClosed(Refusal::Ended(BatchStatus::Cancelled));
+    assert_eq!(register(joining(ADA, &batch, NOW + SECOND)).await, cancelled);
+}
+
+pub(super) async fn a_batch_ends_once(site: &Site) {
+    assert_eq!(
+        end(&site.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await,
+        BatchEnd::NotFound
+    );
+    for ending in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
+        let (batch, files) = opened(&site.catalog, &[10]).await;
+        committed(&site.catalog, confirm(&files[0])).await;
+        let not_yet = end(&site.catalog, &batch, BatchEnding::Expired, NOW + DAY - 1).await;
+        assert_eq!(not_yet, refused(&batch, Refusal::NotYet));
+        let answer = end(&site.catalog, &batch, ending, NOW + DAY).await;
+        let BatchEnd::Ended { batch: after, called_off: 0 } = answer else { panic!("{answer:?}") };
+        assert_eq!((after.version, after.ended_at), (2, Some(NOW + DAY)));
+        let before = site.dump().await;
+        for again in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
+            let answer = end(&site.catalog, &batch, again, NOW + 2 * DAY).await;
+            assert_eq!(answer, refused(&after, Refusal::Ended(after.status)));
+        }
+        assert_eq!(site.dump().await, before);
+        assert_eq!(site.catalog.batch(batch.id).await.expect("read"), Some(after));
+    }
+}
+
+pub(super) async fn what_is_not_confirmed_is_called_off(site: &Site) {
+    let (batch, files) = opened(&site.catalog, &[1, 2, 4]).await;
+    let (_, others) = opened(&site.catalog, &[8]).await;
+    let kept = committed(&site.catalog, confirm(&files[0])).await;
+    assert_eq!(due_checks(&site.catalog, NOW + HOUR).await, []);
+    let answer = end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
+    assert!(matches!(answer, BatchEnd::Ended { called_off: 2, .. }), "{answer:?}");
+    assert_eq!(site.catalog.file(kept.id).await.expect("read"), Some(kept));
+    for file in &files[1..] {
+        let after = site.catalog.file(file.id).await.expect("read").expect("there");
+        assert_eq!((after.status, after.next_look_at), (Status::Registered, Some(NOW + HOUR)));
+        // A confirm that was under way has lost.
+        site.catalog.commit(confirm(file), "clerk").await.expect_err("stale");
+    }
+    assert_eq!(due_checks(&site.catalog, NOW + HOUR).await, [files[1].id, files[2].id]);
+    let due = site.catalog.files_to_look_at(Status::Registered, NOW + HOUR, None, 10).await.expect("read");
+    assert_eq!(due.len(), 2, "another's batch is as it was");
+    assert_eq!(site.catalog.file(others[0].id).await.expect("read"), Some(others[0].clone()));
+    // A check that is being worked on is taken back too.
+    let (batch, files) = opened(&site.catalog, &[1]).await;
+    assert_eq!(due_checks(&site.catalog, NOW + 2 * DAY).await.len(), 2);
+    end(&site.catalog, &batch, BatchEnding::Expired, NOW + 2 * DAY).await;
+    assert_eq!(due_checks(&site.catalog, NOW + 2 * DAY).await, [files[0].id]);
+}
+
+pub(super) async fn an_expired_batch_is_told_of_once(site: &Site) {
+    let (batch, files) = opened(&site.catalog, &[1, 2, 4, 8, 16]).await;
+    committed(&site.catalog, confirm(&files[0])).await;
+    committed(&site.catalog, file::delete(&files[1], &REFUSING, NOW + SECOND).expect("deletable")).await;
+    let late = NOW + DAY + 60 * SECOND;
+    committed(&site.catalog, file::reclaim(&files[2], "late", &POLICY, late).expect("reclaimable")).await;
+    let endings = [BatchEnding::Expired; 4].map(|ending| {
+        let (catalog, id) = (site.catalog.clone(), batch.id);
+        async move { catalog.end_batch(id, ending, "clerk", late).await.expect("answered") }
+    });
+    let answers = all_at_once(endings).await;
+    let ended = answers.iter().filter(|answer| matches!(answer, BatchEnd::Ended { called_off: 2, .. }));
+    assert_eq!(ended.count(), 1, "{answers:?}");
+    let told = site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    let told: Vec<_> = told.into_iter().filter(|notice| notice.kind != "file-ready").collect();
+    let [notice] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(notice.kind, "batch-expired");
+    assert_eq!(notice.batch_id, Some(batch.id.to_string()));
+    assert_eq!((&notice.file_id, &notice.file_name), (&None, &None));
+    let data: serde_json::Value = serde_json::from_str(&notice.data).expect("JSON");
+    assert_eq!(data["confirmedFiles"], 1);
+    assert_eq!(data["removedFiles"], 3);
+    assert_eq!(data["sizeReclaimed"], files[2..].iter().map(|file| file.size).sum::<u64>());
+    assert!(notice.message.contains("3 of its files"), "{}", notice.message);
+}
+
+pub(super) async fn completing_waits_for_every_file(site: &Site) {
+    let (batch, files) = opened(&site.catalog, &[1, 2, 4]).await;
+    let complete = async || end(&site.catalog, &batch, BatchEnding::Completed, NOW + HOUR).await;
+    assert_eq!(complete().await, refused(&batch, Refusal::Unconfirmed(3)));
+    committed(&site.catalog, confirm(&files[0])).await;
+    committed(&site.catalog, confirm(&files[1])).await;
+    assert_eq!(complete().await, refused(&batch, Refusal::Unconfirmed(1)));
+    committed(&site.catalog, file::delete(&files[2], &REFUSING, NOW + SECOND).expect("deletable")).await;
+    let answer = complete().await;
+    assert!(
+        matches!(&answer, BatchEnd::Ended { batch, called_off: 0 } if batch.status == BatchStatus::Completed)
+    );
+
+    let (batch, files) = opened(&site.catalog, &[1]).await;
+    committed(&site.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable"))
+        .await;
+    let answer = end(&site.catalog, &batch, BatchEnding::Completed, NOW + DAY).await;
+    assert_eq!(answer, refused(&batch, Refusal::Unconfirmed(1)), "what was reclaimed was not confirmed");
+    let (empty, wanted) = opening(ADA, &[]);
+    site.catalog.register(wanted).await.expect("answered");
+    let answer = end(&site.catalog, &empty, BatchEnding::Completed, NOW).await;
+    assert!(matches!(answer, BatchEnd::Ended { .. }), "{answer:?}");
+}
+
+/// Eight add while one ends: whatever was added before is called off or keeps the batch from completing; nothing is
+/// added after.
+pub(super) async fn adding_races_with_ending(site: &Site) {
+    for ending in [BatchEnding::Cancelled, BatchEnding::Completed].repeat(8) {
+        let (batch, files) = opened(&site.catalog, &[1]).await;
+        committed(&site.catalog, confirm(&files[0])).await;
+        let adding = (0..8).map(|_| {
+            let (catalog, wanted) = (site.catalog.clone(), joining(ADA, &batch, NOW));
+            async move { catalog.register(wanted).await.expect("answered") == Registered::Made }
+        });
+        let (catalog, id) = (site.catalog.clone(), batch.id);
+        let ended =
+            tokio::spawn(async move { catalog.end_batch(id, ending, "clerk", NOW).await.expect("answered") });
+        let made = all_at_once(adding).await.into_iter().filter(|made| *made).count();
+        let ended = ended.await.expect("no panic");
+        let after = site.catalog.batch(batch.id).await.expect("read").expect("there");
+        let waiting: Vec<File> = site.catalog.batch_files(batch.id, None, 100).await.expect("read");
+        let waiting: Vec<File> = waiting.into_iter().filter(|f| f.status == Status::Registered).collect();
+        assert_eq!(waiting.len(), made);
+        match (ending, ended) {
+            (BatchEnding::Cancelled, BatchEnd::Ended { called_off, .. }) => {
+                assert_eq!(called_off as usize, made, "all that was added is called off");
+                assert!(waiting.iter().all(|file| file.next_look_at == Some(NOW)));
+            }
+            (_, BatchEnd::Ended { batch, .. }) => {
+                assert_eq!((batch.status, made), (BatchStatus::Completed, 0));
+            }
+            (_, BatchEnd::Refused { refusal, .. }) => {
+                assert!(matches!(refusal, Refusal::Unconfirmed(1..)), "{refusal:?}");
+                assert_eq!((after.status, made), (BatchStatus::Active, 8));
+            }
+            (_, BatchEnd::NotFound) => panic!("the batch is there"),
+        }
+    }
+}
+
+pub(super) async fn fresh_urls_are_for_those_that_are_as_they_were(site: &Site) {
+    let (batch, files) = opened(&site.catalog, &[1, 2, 4]).await;
+    let now = NOW + HOUR;
+    let fresh = || files.iter().map(|file| file::reissue(file, &POLICY, now).expect("registered")).collect();
+    committed(&site.catalog, confirm(&files[1])).await;
+    let mut raised = site.catalog.raise_urls(fresh()).await.expect("raised");
+    raised.sort();
+    assert_eq!(raised, [files[0].id, files[2].id]);
+    let wanted = file::reissue(&files[2], &POLICY, now).expect("registered").after;
+    assert_eq!(site.catalog.file(files[2].id).await.expect("read"), Some(wanted));
+    assert_eq!(site.catalog.raise_urls(fresh()).await.expect("raised"), []);
+    assert_eq!(site.catalog.raise_urls(Vec::new()).await.expect("raised"), []);
+    end(&site.catalog, &batch, BatchEnding::Cancelled, now).await;
+}
+
+pub(super) async fn overdue_batches_are_found_oldest_first(site: &Site) {
+    let mut batches = Vec::new();
+    for later in [3, 1, 2] {
+        let mut wanted = registration_at(ADA, 0, NOW + later);
+        let batch = batch_at(ADA, NOW + later);
+        wanted.files.clear();
+        let opens = Registration { batch: BatchUse::Opens(batch.clone()), ..wanted };
+        site.catalog.register(opens).await.expect("answered");
+        batches.push(batch);
+    }
+    batches.sort_by_key(|batch| batch.expires_at);
+    let found =
+        async |now, after, limit| site.catalog.overdue_batches(now, after, limit).await.expect("read");
+    let place = |batch: &Batch| (batch.expires_at, batch.id);
+    assert_eq!(found(NOW + DAY, None, 10).await, []);
+    assert_eq!(found(NOW + DAY + 2, None, 10).await, [place(&batches[0]), place(&batches[1])]);
+    let first = found(NOW + 2 * DAY, None, 1).await;
+    assert_eq!(found(NOW + 2 * DAY, first.last().copied(), 1).await, [place(&batches[1])]);
+    end(&site.catalog, &batches[0], BatchEnding::Completed, NOW).await;
+    assert_eq!(found(NOW + DAY + 2, None, 10).await, [place(&batches[1])]);
+}
+
+pub(super) async fn an_ended_batch_goes_with_its_last_file(site: &Site) {
+    let (batch, files) = opened(&site.catalog, &[1, 2]).await;
+    end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
+    for (file, is_there) in files.iter().zip([true, false]) {
+        let read = site.catalog.file(file.id).await.expect("read").expect("there");
+        let gone = file::reclaim(&read, "cancelled", &REFUSING, NOW + SECOND).expect("reclaimable");
+        let tombstone = committed(&site.catalog, gone).await;
+        site.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
+        assert!(site.catalog.forget(tombstone).await.expect("forgotten"));
+        assert_eq!(site.catalog.batch(batch.id).await.expect("read").is_some(), is_there);
+    }
+}

@@ -1,0 +1,122 @@
+//! Uploads that end together: as they would one by one, and without those that somebody was faster with.
+
+use std::collections::BTreeSet;
+
+use wharfinger_catalog::{CatalogError, Scope};
+use wharfinger_lifecycle::file::{self, Change, File, Look};
+use wharfinger_lifecycle::id::FileId;
+
+use super::sample::{POLICY, REFUSING, SILENT, committed, confirm, deleted, registered, tenant};
+use super::site::{Site, all_at_once};
+
+const OWNERS: [(&str, &str); 3] = [("harbour", "ada"), ("harbour", "bob"), ("quay", "ada")];
+const ACTOR: &str = "a sweep";
+
+/// Some of each owner, each of ten bytes.
+async fn unconfirmed(site: &Site, of_each: usize) -> Vec<File> {
+    let mut files = Vec::new();
+    for owner in OWNERS {
+        for _ in 0..of_each {
+            files.push(registered(&site.catalog, owner, 10).await);
+        }
+    }
+    files
+}
+
+fn reclaimed(file: &File) -> Change {
+    file::reclaim(file, "not confirmed", &POLICY, SILENT).expect("it can be")
+}
+
+async fn is_sound(site: &Site) {
+    assert_eq!(site.catalog.audit().await.expect("an audit"), Vec::<String>::new());
+}
+
+pub(super) async fn those_that_are_still_as_they_were_read_end(site: &Site) {
+    let files = unconfirmed(site, 30).await;
+    let changes: Vec<Change> = files.iter().map(reclaimed).collect();
+    let mut taken = BTreeSet::new();
+    for file in files.iter().step_by(9) {
+        committed(&site.catalog, confirm(file)).await;
+        taken.insert(file.id);
+    }
+    let ended = site.catalog.end_many(changes.clone(), ACTOR).await.expect("ended");
+    let expected: BTreeSet<FileId> =
+        files.iter().map(|file| file.id).filter(|id| !taken.contains(id)).collect();
+    assert_eq!(ended.into_iter().collect::<BTreeSet<_>>(), expected);
+    is_sound(site).await;
+    for change in changes.iter().filter(|change| expected.contains(&change.after.id)) {
+        let now = site.catalog.file(change.after.id).await.expect("read").expect("a tombstone");
+        assert_eq!(now, change.after, "as it would be alone");
+        let history = site.catalog.history(now.id).await.expect("read");
+        let last = history.last().expect("a line");
+        assert_eq!((last.actor.as_str(), last.reason.as_str()), (ACTOR, "not confirmed"));
+    }
+    let cleanups = site.catalog.cleanup_counts(&Scope::All).await.expect("counted");
+    assert_eq!(cleanups.pending, expected.len() as u64);
+    for name in ["harbour", "quay"] {
+        let kept = files.iter().filter(|file| file.tenant == tenant(name) && taken.contains(&file.id));
+        let quota = site.catalog.quota(&tenant(name), 0).await.expect("read");
+        assert_eq!(quota.used_bytes, kept.count() as u64 * 10, "{name}");
+    }
+    let before = site.dump().await;
+    assert_eq!(site.catalog.end_many(changes, ACTOR).await.expect("nothing left"), Vec::new());
+    assert_eq!(site.dump().await, before);
+}
+
+pub(super) async fn eight_that_end_the_same_end_each_once(site: &Site) {
+    let changes: Vec<Change> = unconfirmed(site, 20).await.iter().map(reclaimed).collect();
+    let enders = (0..8).map(|n| {
+        let (catalog, mut changes) = (site.catalog.clone(), changes.clone());
+        changes.rotate_left(n * 7);
+        async move { catalog.end_many(changes, ACTOR).await.expect("ended") }
+    });
+    let ended: Vec<FileId> = all_at_once(enders).await.concat();
+    assert_eq!(ended.len(), 60, "each once");
+    is_sound(site).await;
+}
+
+pub(super) async fn refunds_come_due_together(site: &Site) {
+    let mut changes = Vec::new();
+    for owner in OWNERS {
+        for _ in 0..5 {
+            let file = deleted(&site.catalog, owner, 10, &POLICY).await;
+            let Look::Refund(refund) = file::look(&file, &POLICY, SILENT) else { panic!("it is due") };
+            changes.push(*refund);
+        }
+    }
+    assert_eq!(site.catalog.quota(&tenant("harbour"), 0).await.expect("read").used_bytes, 100);
+    assert_eq!(site.catalog.end_many(changes, ACTOR).await.expect("refunded").len(), 15);
+    assert_eq!(site.catalog.quota(&tenant("harbour"), 0).await.expect("read").used_bytes, 0);
+    is_sound(site).await;
+}
+
+pub(super) async fn what_is_no_end_is_refused(site: &Site) {
+    let file = registered(&site.catalog, OWNERS[0], 10).await;
+    let other = registered(&site.catalog, OWNERS[0], 10).await;
+    let before = site.dump().await;
+    let refused = site.catalog.end_many(vec![reclaimed(&other), confirm(&file)], ACTOR).await;
+    assert!(matches!(refused, Err(CatalogError::Corrupt(_))), "{refused:?}");
+    assert_eq!(site.dump().await, before);
+}
+
+pub(super) async fn tombstones_go_together_but_not_before_their_bytes(site: &Site) {
+    let mut tombstones = Vec::new();
+    for owner in OWNERS {
+        for _ in 0..20 {
+            tombstones.push(deleted(&site.catalog, owner, 10, &REFUSING).await);
+        }
+    }
+    let living = registered(&site.catalog, OWNERS[0], 10).await;
+    // The bytes of all but the first are gone.
+    site.sql(&format!("DELETE FROM pending_cleanups WHERE document_id <> '{}'", tombstones[0].id)).await;
+    let mut all = tombstones.clone();
+    all.push(living.clone());
+    let gone = site.catalog.forget_many(all.clone()).await.expect("forgotten");
+    assert_eq!(gone.len(), 59);
+    assert!(!gone.contains(&living.id) && !gone.contains(&tombstones[0].id));
+    let left = site.catalog.files_by_id(&all.iter().map(|file| file.id).collect::<Vec<_>>()).await;
+    let left: BTreeSet<FileId> = left.expect("read").iter().map(|file| file.id).collect();
+    assert_eq!(left, BTreeSet::from([living.id, tombstones[0].id]));
+    is_sound(site).await;
+    assert_eq!(site.catalog.forget_many(all).await.expect("nothing left"), Vec::new());
+}

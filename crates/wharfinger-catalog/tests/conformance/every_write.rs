@@ -1,0 +1,509 @@
+//! Every write of the catalog, failed at each of its statements and at its commit. After each failure the database is
+//! as it was before, and the same call succeeds in the end. The list of writes is read from the sources, so that a new
+//! write without a call here fails the test.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_catalog::{
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, Ending,
+    GateKeeper, MoveGate, NewJob, OrphanBlob, Output, Recoverable, Recovery, Registration, ScanProgress,
+    ScanRange, Scope, StageJob, SweepClaim, SweepRecord, SweepTurn, TextPart,
+};
+use wharfinger_lifecycle::file::{self, File, too_late};
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::key::{ObjectKey, behind};
+use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::stage::Stage;
+
+use super::batches::opening;
+use super::plans;
+use super::rehearsal::{Rehearsal, short};
+use super::sample::{
+    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, WORK, claim, committed, confirm, confirmed,
+    deleted, only, pin, registered, registration, tenant, with_key, work,
+};
+use super::searching::{embedded, some_vectors};
+use super::site::{Site, dump_at, open};
+use super::stages;
+
+const ADA: (&str, &str) = ("harbour", "ada");
+const LATER: i64 = NOW + 10 * SECOND;
+const DAY: i64 = 24 * HOUR;
+const LEASE: i64 = 60 * SECOND;
+/// A write with more calls than this would never end.
+pub(super) const CALLS_MAX: u64 = 500;
+/// These are only made where pgvector is.
+const OF_PGVECTOR: [&str; 2] = ["pgvector::AddColumn", "vector_copies::CopyVectors"];
+
+/// All types of the sources that are written in one transaction.
+fn writes_of_the_sources() -> BTreeSet<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut writes = BTreeSet::new();
+    for entry in fs::read_dir(folder).expect("the sources") {
+        let path = entry.expect("a source file").path();
+        let Some(module) = path.file_stem().and_then(|stem| stem.to_str()).filter(|_| path.is_file()) else {
+            continue;
+        };
+        let text = fs::read_to_string(&path).expect("a source file");
+        let types = text.lines().filter_map(|line| line.strip_prefix("impl Write for ")?.strip_suffix(" {"));
+        writes.extend(types.map(|name| format!("{module}::{name}")));
+    }
+    writes
+}
+
+pub(super) async fn no_write_is_made_in_part(site: &Site) {
+    let mut rehearsal = Rehearsal::on(site).await;
+    registrations(&mut rehearsal).await;
+    changes(&mut rehearsal).await;
+    jobs(&mut rehearsal).await;
+    pipeline(&mut rehearsal).await;
+    cleanups(&mut rehearsal).await;
+    outbox(&mut rehearsal).await;
+    quotas_and_facts(&mut rehearsal).await;
+    sweeps(&mut rehearsal).await;
+    orphan_scans(&mut rehearsal).await;
+    forgetting(&mut rehearsal).await;
+    let slow = plans::slow(site, rehearsal.statements()).await;
+    assert!(slow.is_empty(), "{}", slow.join("\n\n"));
+    let mut written = rehearsal.written;
+    // It needs an empty database, and so a test of its own.
+    // On SQLite it is part of the claim.
+    written.insert("fair::RaiseVirtualTime".into());
+    // What follows is made in migrations.
+    written.extend(["schema::ApplyStep", "schema::AddIndexes"].map(String::from));
+    written.extend(OF_PGVECTOR.map(String::from));
+    assert_eq!(written, writes_of_the_sources());
+}
+
+/// The same for a database without a schema.
+pub(super) async fn no_migration_is_made_in_part(site: &Site) {
+    let url = site.empty_database();
+    let faults = Faults::at(0, Fault::Fail);
+    let catalog = open(&url, faults.clone()).await;
+    let empty = dump_at(&url).await;
+    for n in 1..CALLS_MAX {
+        faults.aim_at(n, Fault::Fail);
+        let outcome = catalog.migrate(NOW).await;
+        match outcome {
+            Ok(steps) => {
+                assert!(!steps.is_empty() && n > 50, "{n} calls for the steps {steps:?}");
+                return;
+            }
+            Err(_) => {
+                let left = dump_at(&url).await;
+                // The step may be made, and what follows it not: it goes on from there.
+                if left != empty {
+                    let whole = site.dump().await;
+                    assert!(left.keys().eq(whole.keys()), "a failure at call {n} left a part");
+                    faults.aim_at(0, Fault::Fail);
+                    assert_eq!(catalog.migrate(NOW).await.expect("migrated"), Vec::<i64>::new());
+                    assert!(n > 50, "{n} calls");
+                    return;
+                }
+            }
+        }
+    }
+    panic!("a migration without an end");
+}
+
+/// The same for what is written where the database compares vectors.
+pub(super) async fn no_write_of_pgvector_is_made_in_part(site: &Site) {
+    site.sql("ALTER TABLE chunks DROP COLUMN embedding").await;
+    embedded(&site.another().await, ADA, &some_vectors(3, 4)).await;
+    let faults = Faults::at(0, Fault::Fail);
+    let catalog = site.faulty(faults.clone()).await;
+    let mut written = BTreeSet::new();
+    let columns =
+        "SELECT CAST(COUNT(*) AS TEXT) FROM information_schema.columns WHERE column_name = 'embedding'";
+    let before = site.texts(columns).await;
+    // A start goes on without pgvector where it cannot be prepared.
+    for n in 1..CALLS_MAX {
+        faults.aim_at(n, Fault::Fail);
+        let _ = catalog.migrate(NOW).await;
+        let Some(call) = faults.hit() else { break };
+        let Some(write) = faults.last_write().map(short) else { continue };
+        // Once it is ready, only its index is left to fail.
+        if write == OF_PGVECTOR[0] && !catalog.has_pgvector() {
+            assert_eq!(site.texts(columns).await, before, "{write} failed at call {n}, {call}");
+        }
+        written.insert(write);
+    }
+    assert!(catalog.has_pgvector());
+    let copied = "SELECT CAST(COUNT(embedding) AS TEXT) FROM chunks";
+    for n in 1..CALLS_MAX {
+        faults.aim_at(n, Fault::Fail);
+        let outcome = catalog.copy_vectors(None).await;
+        let Some(call) = faults.hit() else {
+            outcome.expect("copied").expect("a place to continue from");
+            break;
+        };
+        assert_eq!(site.texts(copied).await, ["0"], "failed at call {n}, {call}");
+        written.insert(short(faults.last_write().expect("a write was made")));
+    }
+    assert_eq!(site.texts(copied).await, ["3"]);
+    assert!(OF_PGVECTOR.iter().all(|write| written.contains(*write)), "{written:?}");
+}
+
+async fn registrations(rehearsal: &mut Rehearsal<'_>) {
+    let mut wanted = with_key(registration(ADA, 10), "key", "body");
+    wanted.by_broker = true;
+    rehearsal.each(async |catalog| catalog.register(wanted.clone()).await).await;
+    let (batch, wanted) = opening(ADA, &[10, 20]);
+    let files: Vec<File> = wanted.files.iter().map(|new| new.file.clone()).collect();
+    let wanted = Registration { by_broker: true, ..with_key(wanted, "batch", "body") };
+    rehearsal.each(async |catalog| catalog.register(wanted.clone()).await).await;
+
+    let set = async |catalog: &Catalog| catalog.set_upload_id(&files[0].key, None, "upload".into()).await;
+    assert!(rehearsal.each(set).await);
+    let fresh = || files.iter().map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered"));
+    let raised = rehearsal.each(async |catalog| catalog.raise_urls(fresh().collect()).await).await;
+    assert_eq!(raised.len(), 2);
+    let expire = async |catalog: &Catalog| {
+        catalog.end_batch(batch.id, BatchEnding::Expired, "sweep", batch.expires_at).await
+    };
+    rehearsal.each(expire).await;
+}
+
+async fn changes(rehearsal: &mut Rehearsal<'_>) {
+    let catalog = rehearsal.site.catalog.clone();
+    let waiting = registered(&catalog, ADA, 10).await;
+    let ready = confirm(&waiting);
+    rehearsal.each(async |catalog| catalog.commit(ready.clone(), "clerk").await).await;
+    let changed = file::quarantine(&ready.after, "changed", LATER).expect("it was ready");
+    rehearsal.each(async |catalog| catalog.commit(changed.clone(), "clerk").await).await;
+    let gone = file::delete(&changed.after, &REFUSING, LATER).expect("deletable");
+    rehearsal.each(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
+    let late = registered(&catalog, ADA, 10).await;
+    let reclaimed = file::reclaim(&late, "late", &POLICY, SILENT).expect("reclaimable");
+    rehearsal.each(async |catalog| catalog.commit(reclaimed.clone(), "clerk").await).await;
+    let put_off =
+        file::reissue(&registered(&catalog, ADA, 10).await, &POLICY, NOW + HOUR).expect("registered");
+    rehearsal.each(async |catalog| catalog.commit(put_off.clone(), "clerk").await).await;
+
+    let mut ends = Vec::new();
+    for owner in [ADA, ("quay", "ben"), ADA] {
+        let file = registered(&catalog, owner, 10).await;
+        ends.push(file::reclaim(&file, "late", &POLICY, SILENT).expect("reclaimable"));
+    }
+    let ended = rehearsal.each(async |catalog| catalog.end_many(ends.clone(), "sweep").await).await;
+    assert_eq!(ended.len(), 3);
+}
+
+async fn jobs(rehearsal: &mut Rehearsal<'_>) {
+    let new = || (0..6).map(|n| work(if n < 3 { "a" } else { "b" }, NOW)).collect::<Vec<NewJob>>();
+    let ids = rehearsal.each(async |catalog| catalog.enqueue(new(), NOW).await).await;
+    let two = async |catalog: &Catalog| catalog.claim_jobs(claim(2, NOW)).await;
+    let held = rehearsal.each(two).await;
+    rehearsal.each(two).await;
+    let these = async |catalog: &Catalog| catalog.claim_these_jobs(claim(6, NOW), ids.clone()).await;
+    assert_eq!(rehearsal.each(these).await.len(), 2);
+    let [first, second] = held.as_slice() else { panic!("{held:?}") };
+    let beat =
+        async |catalog: &Catalog| catalog.heartbeat_job(first.id, first.token, LEASE, NOW + SECOND).await;
+    rehearsal.each(beat).await;
+    let fail = async |catalog: &Catalog| {
+        catalog.fail_job(second.id, second.token, "no", Some(NOW + HOUR), NOW + SECOND).await
+    };
+    rehearsal.each(fail).await;
+    let done = vec![(first.id, first.token)];
+    rehearsal.each(async |catalog| catalog.complete_jobs(done.clone()).await).await;
+    let late = NOW + HOUR;
+    let take_back = async |catalog: &Catalog| catalog.take_back_jobs(WORK, late, late, 10).await;
+    assert_eq!(rehearsal.each(take_back).await.len(), 4);
+}
+
+fn by(plan: &Plan, now: i64) -> EndBy<'_> {
+    EndBy { actor: "worker:a", plan, now }
+}
+
+/// A file with text, chunks and vectors; one of each way to end a stage; and what recovery does to those that stop.
+async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
+    let site = rehearsal.site;
+    let plan = stages::plan();
+    for _ in 0..7 {
+        stages::queued(site, &[Stage::Extract, Stage::Embed]).await;
+    }
+    let take = stages::claim(Stage::Extract, 7, NOW + SECOND);
+    let rank = async |catalog: &Catalog| catalog.rank_due(Stage::Extract, NOW + SECOND).await;
+    assert_eq!(rehearsal.each(rank).await, 7);
+    let claim_stage =
+        async |catalog: &Catalog| catalog.claim_stage(take.clone()).await.map_err(|failed| failed.error);
+    let held = rehearsal.each(claim_stage).await;
+    assert_eq!(held.len(), 7);
+
+    // A claim whose answer was lost, of which only the catalog knows.
+    let lost = stages::queued(site, &[Stage::Chunk]).await;
+    let mut unheard =
+        site.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
+    assert_eq!(unheard.pop().map(|held| held.file.id), Some(lost.id));
+    let claim_id = site.texts("SELECT claim_id FROM jobs WHERE queue = 'file-chunk'").await.remove(0);
+    let release =
+        async |catalog: &Catalog| catalog.release_claim(&claim_id, "recovery", &plan, NOW + SECOND).await;
+    assert_eq!(rehearsal.each(release).await, 1);
+    let chunked =
+        site.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
+    let ends = chunked.iter().map(|held| stages::end(held, Ending::Done(Output::default()))).collect();
+    site.catalog.end_stages(ends, by(&plan, NOW + SECOND)).await.expect("ended");
+
+    let lease = |held: &StageJob| (held.job.id, held.job.token);
+    let (job, token) = lease(&held[0]);
+    let take_in = async |catalog: &Catalog| catalog.begin_taking_in(job, token, NOW + HOUR).await;
+    assert!(rehearsal.each(take_in).await);
+    let file = &held[0].file;
+    let key = ObjectKey::text_part(&file.key, job, token, 0);
+    let keys = vec![key.clone()];
+    let add = async |catalog: &Catalog| {
+        catalog.add_derived_objects((job, token), file.id, keys.clone(), LATER).await
+    };
+    assert!(rehearsal.each(add).await);
+    let text = vec![TextPart { key, pin: pin(), bytes: 4 }];
+    let output = Output { said: Some("{}".into()), text: Some(text) };
+    let ends = [
+        Ending::Done(output),
+        Ending::Retry { why: "busy".into(), at: LATER + HOUR },
+        Ending::PutOff { why: "away".into(), at: LATER + HOUR },
+        Ending::Failed { why: "unreadable".into() },
+        Ending::Quarantined { why: "infected".into() },
+        Ending::GivenBack,
+    ];
+    let ends: Vec<_> = held.iter().zip(ends).map(|(held, how)| stages::end(held, how)).collect();
+    let end = async |catalog: &Catalog| catalog.end_stages(ends.clone(), by(&plan, LATER)).await;
+    assert_eq!(rehearsal.each(end).await.len(), 6);
+
+    let embed = stages::claimed(site, Stage::Embed, LATER).await;
+    let chunks = |text: &str| vec![ChunkRow { ordinal: 0, text: text.into(), start: 0, end: 4 }];
+    let put = async |catalog: &Catalog| {
+        catalog.put_chunks(lease(&embed), embed.file.id, chunks("text"), true).await
+    };
+    assert!(rehearsal.each(put).await);
+    let vectors = vec![Embedded { ordinal: 0, vector: vec![1.0, 2.0] }];
+    let set = async |catalog: &Catalog| {
+        catalog.set_vectors(lease(&embed), embed.file.id, vectors.clone(), "model").await
+    };
+    assert!(rehearsal.each(set).await);
+    let ready = vec![stages::end(&embed, stages::done())];
+    rehearsal.each(async |catalog| catalog.end_stages(ready.clone(), by(&plan, LATER)).await).await;
+
+    let late = LATER + HOUR;
+    let lost = vec![held[6].job.id];
+    let take_back =
+        async |catalog: &Catalog| catalog.take_back_stages(lost.clone(), by(&plan, late), late).await;
+    assert_eq!(rehearsal.each(take_back).await.len(), 1);
+    recoveries(rehearsal).await;
+    let letter = site.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
+    let redrive = async |catalog: &Catalog| catalog.redrive(letter.clone(), "operator", &plan, late).await;
+    assert!(rehearsal.each(redrive).await);
+    let letter = site.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
+    let discard = async |catalog: &Catalog| catalog.discard(letter.clone(), "operator", late).await;
+    assert!(rehearsal.each(discard).await);
+    // A ready file with all that stages made of it.
+    let whole = site.catalog.file(embed.file.id).await.expect("read").expect("it is there");
+    let gone = file::delete(&whole, &REFUSING, late).expect("deletable");
+    rehearsal.each(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
+}
+
+/// One that is given up and one that is queued again, by the same transaction.
+async fn recoveries(rehearsal: &mut Rehearsal<'_>) {
+    let site = rehearsal.site;
+    let files = [
+        stages::queued(site, &[Stage::Scan]).await.id,
+        stages::queued(site, &[Stage::Scan]).await.id,
+        stages::queued(site, &[Stage::Scan]).await.id,
+    ];
+    let held = site.catalog.claim_stage(stages::claim(Stage::Scan, 3, NOW + SECOND)).await.expect("claimed");
+    assert_eq!(held.len(), 3);
+    site.sql(&format!("UPDATE files SET retry_count = 1 WHERE id = '{}'", files[0])).await;
+    let plan = Plan { stuck_retries_max: 1, ..stages::plan() };
+    let recovery = Recovery {
+        files: files[..2].to_vec(),
+        of: Recoverable::Overdue,
+        actor: "recovery".into(),
+        plan,
+        now: NOW + HOUR,
+    };
+    rehearsal.each(async |catalog| catalog.recover(recovery.clone()).await).await;
+    let scheduled = held.iter().find(|held| held.file.id == files[2]).expect("it was claimed");
+    let retry = Ending::Retry { why: "busy".into(), at: LATER + DAY };
+    stages::ended(site, scheduled, retry, LATER).await;
+    let id: FileId = files[2];
+    rehearsal.each(async |catalog| catalog.bring_forward(id, LATER).await).await;
+}
+
+async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
+    let catalog = rehearsal.site.catalog.clone();
+    for policy in [&REFUSING, &POLICY, &POLICY, &POLICY] {
+        deleted(&catalog, ADA, 10, policy).await;
+    }
+    let now = LATER + DAY;
+    assert!(rehearsal.each(async |catalog| catalog.rank_cleanups(now).await).await > 0);
+    let claims = rehearsal.each(async |catalog| catalog.claim_cleanups(now, 100, LEASE).await).await;
+    let retry_at = now + HOUR;
+    let outcomes = [
+        CleanupOutcome::Gone,
+        CleanupOutcome::Refused { error: "no".into(), retry_at },
+        CleanupOutcome::StoreDown { error: "away".into(), retry_at },
+    ];
+    let outcomes: Vec<_> = claims.into_iter().zip(outcomes.into_iter().cycle()).collect();
+    rehearsal.each(async |catalog| catalog.settle_cleanups(outcomes.clone(), now).await).await;
+    let retry = async |catalog: &Catalog| catalog.retry_cleanups_now(&Scope::All, now).await;
+    assert!(rehearsal.each(retry).await > 0);
+    let file = deleted(&catalog, ADA, 10, &REFUSING).await;
+    let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
+    let again =
+        async |catalog: &Catalog| catalog.clean_again(file.clone(), cleanup.clone(), NOW + SECOND).await;
+    rehearsal.each(again).await;
+}
+
+async fn outbox(rehearsal: &mut Rehearsal<'_>) {
+    let now = LATER + DAY;
+    let rank = async |catalog: &Catalog| catalog.rank_outbox(Destination::Webhook, now).await;
+    assert!(rehearsal.each(rank).await > 0);
+    let take =
+        async |catalog: &Catalog| catalog.claim_outbox(Destination::Webhook, 100, now, now + HOUR).await;
+    let lines = rehearsal.each(take).await;
+    let mut ids: Vec<String> = lines.into_iter().map(|line| line.id).collect();
+    let arrived = vec![ids.pop().expect("a notice was written")];
+    assert!(!ids.is_empty());
+    let put_off = async |catalog: &Catalog| catalog.put_off_outbox(ids.clone(), "away", now + DAY).await;
+    rehearsal.each(put_off).await;
+    rehearsal.each(async |catalog| catalog.outbox_arrived(arrived.clone()).await).await;
+    rehearsal.each(async |catalog| catalog.forget_outbox(Destination::Archive).await).await;
+}
+
+async fn quotas_and_facts(rehearsal: &mut Rehearsal<'_>) {
+    let harbour = tenant("harbour");
+    rehearsal.each(async |catalog| catalog.set_limit(&harbour, 2 * LIMIT).await).await;
+    rehearsal.site.sql("UPDATE quotas SET used_bytes = used_bytes + 7 WHERE tenant_id = 'harbour'").await;
+    let drift = rehearsal.each(async |catalog| catalog.rebuild_quota(&harbour, LIMIT).await).await;
+    assert_eq!(drift.map(|drift| drift.drift_bytes), Some(7));
+    let at_redis = registered(&rehearsal.site.catalog, ADA, 10).await;
+    for to in [GateKeeper::Redis, GateKeeper::Database] {
+        let wanted =
+            MoveGate { tenant: harbour.clone(), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
+        rehearsal.each(async |catalog| catalog.move_gate(wanted.clone()).await).await;
+        if to == GateKeeper::Redis {
+            let gone = file::delete(&at_redis, &REFUSING, LATER).expect("deletable");
+            rehearsal.each(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
+        }
+    }
+    rehearsal.each(async |catalog| catalog.establish("mark", "1").await).await;
+    rehearsal.each(async |catalog| catalog.set_fact("mark", "2").await).await;
+    rehearsal.each(async |catalog| catalog.raise_fact("mark").await).await;
+}
+
+async fn sweeps(rehearsal: &mut Rehearsal<'_>) {
+    const NAME: &str = "orphans";
+    let asked =
+        SweepClaim { name: NAME, owner: "a process".into(), now: NOW, lease_ms: LEASE, only_if_due: true };
+    let turn = rehearsal.each(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
+    let SweepTurn::Ours(fence) = turn else { panic!("{turn:?}") };
+    let hold =
+        async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NAME, NOW + 2 * LEASE).await;
+    rehearsal.each(hold).await;
+    let record =
+        SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None };
+    let keep = async |catalog: &Catalog| catalog.fenced(fence.clone()).record_sweep(record.clone()).await;
+    rehearsal.each(keep).await;
+    let release =
+        async |catalog: &Catalog| catalog.fenced(fence.clone()).release_sweep(NAME, Some(NOW + DAY)).await;
+    rehearsal.each(release).await;
+    rehearsal.each(async |catalog| catalog.advance_sweep(NAME, NOW + DAY, NOW + HOUR).await).await;
+}
+
+async fn orphan_scans(rehearsal: &mut Rehearsal<'_>) {
+    let kept = confirmed(&rehearsal.site.catalog, ADA, 1).await;
+    let range = ScanRange::new(0, "uploads/", "uploads/".into(), behind("uploads/"));
+    let begin = async |catalog: &Catalog| catalog.begin_scan("premise", vec![range.clone()], NOW).await;
+    let scan = rehearsal.each(begin).await;
+    let progress = ScanProgress {
+        scan: scan.id.clone(),
+        ordinal: 0,
+        from: "uploads/".into(),
+        to: behind("uploads/"),
+        listed: 10,
+        foreign: 1,
+        found: vec![OrphanBlob { key: "uploads/stray".into(), size: 7, modified_at: NOW }],
+        missing: vec![kept.key.to_string()],
+        now: NOW,
+    };
+    rehearsal.each(async |catalog| catalog.advance_scan(progress.clone()).await).await;
+    assert!(rehearsal.each(async |catalog| catalog.finish_range(&scan.id, 0, 100).await).await);
+    rehearsal.each(async |catalog| catalog.queue_orphans(&scan.id, "", 100, NOW).await).await;
+    let end = async |catalog: &Catalog| catalog.end_scan(&scan.id, Some("many".into()), NOW).await;
+    rehearsal.each(end).await;
+}
+
+async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
+    let site = rehearsal.site;
+    site.sql("INSERT INTO queue_tenants (queue, tenant_id, last_rank) VALUES ('q', '', 9), ('q', 't', 1)")
+        .await;
+    assert!(rehearsal.each(async |catalog| catalog.forget_queue_tenants(10).await).await > 0);
+    site.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('files', 'gone', 'x')").await;
+    assert_eq!(rehearsal.each(async |catalog| catalog.recheck_unreadable().await).await, 0);
+    site.sql(
+        "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
+        VALUES ('no-id', 'harbour', 'ada', 'k', 'm', '{}', 0)",
+    )
+    .await;
+    let told = async |catalog: &Catalog| {
+        let (tenant, user) =
+            (tenant("harbour"), wharfinger_lifecycle::id::UserId::new("ada").expect("a user"));
+        catalog.notifications(&tenant, &user, None, 10).await
+    };
+    rehearsal.each_told(told).await;
+    site.sql("DELETE FROM notifications WHERE id = 'no-id'").await;
+    let late = NOW + 1_000 * DAY;
+    let forgotten = rehearsal.each(async |catalog| catalog.forget_notifications(late, 10).await).await;
+    assert!(forgotten > 0);
+    assert!(rehearsal.each(async |catalog| catalog.forget_expired_keys(late, 10).await).await > 0);
+    assert!(rehearsal.each(async |catalog| catalog.forget_outcomes(late).await).await > 0);
+    let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
+    let aborted = AbortedUpload { key, file: None };
+    rehearsal.each(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
+    assert!(rehearsal.each(async |catalog| catalog.forget_deletions(late, 10).await).await > 0);
+    assert!(rehearsal.each(async |catalog| catalog.forget_zero_counters(3).await).await > 0);
+    site.sql("INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
+        VALUES ('01977420-dc00-7639-b4cc-0216978d32b7', 't', 'u', 'completed', 2, 0, 1, 1)").await;
+    let (gone, _) = rehearsal.each(async |catalog| catalog.forget_empty_batches(None, late, 10).await).await;
+    assert_eq!(gone, 1);
+    site.sql(
+        "INSERT INTO outbox (id, destination, tenant_id, message, attempts, created_at, next_attempt_at) \
+        VALUES ('old', 'archive', 't', '{}', 0, 1, 1)",
+    )
+    .await;
+    let drop = async |catalog: &Catalog| catalog.drop_old_lines(Destination::Archive, 2, 10).await;
+    assert_eq!(rehearsal.each(drop).await, 1);
+
+    let (batch, wanted) = opening(ADA, &[10]);
+    let batched = only(&wanted).id;
+    site.catalog.register(wanted).await.expect("registered");
+    site.catalog.end_batch(batch.id, BatchEnding::Cancelled, "clerk", LATER).await.expect("cancelled");
+    let batched = site.catalog.file(batched).await.expect("read").expect("it is there");
+    let mut tombstones = vec![
+        committed(
+            &site.catalog,
+            file::reclaim(&batched, "cancelled", &REFUSING, LATER).expect("reclaimable"),
+        )
+        .await,
+    ];
+    for _ in 0..2 {
+        tombstones.push(deleted(&site.catalog, ADA, 10, &REFUSING).await);
+    }
+    for file in &tombstones {
+        site.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
+    }
+    let last = tombstones.pop().expect("three");
+    assert!(rehearsal.each(async |catalog| catalog.forget(last.clone()).await).await);
+    let gone = rehearsal.each(async |catalog| catalog.forget_many(tombstones.clone()).await).await;
+    assert_eq!(gone.len(), 2);
+
+    let failed = "UPDATE files SET failed_at = NULL WHERE pipeline_status = 'failed'";
+    assert!(site.sql(failed).await > 0);
+    rehearsal.each(async |catalog| catalog.date_failures().await).await;
+    // Checks of files that were deleted by hand above.
+    site.sql(&format!("DELETE FROM jobs WHERE queue = '{CHECKS}' AND file_id NOT IN (SELECT id FROM files)"))
+        .await;
+}

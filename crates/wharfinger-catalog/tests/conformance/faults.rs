@@ -1,0 +1,125 @@
+//! Every kind of fault at every call of a registration, crashes and lost answers among them: afterwards the write has been
+//! made entirely or not at all, its caller was told nothing else, and it can be repeated where it was not made. All
+//! writes share the code that begins and commits; `every_write` fails each of them at each of its statements.
+
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_catalog::{Catalog, CatalogError, Registration};
+
+use super::sample::{REFUSING, deleted, only, registered, registration, with_key};
+use super::site::{Difference, Site, difference};
+
+const ADA: (&str, &str) = ("harbour", "ada");
+
+/// Runs a verb once without a fault, then with each fault at each of its calls, in a process that archives what
+/// happens. `prepare` makes what the verb needs; the same verb then makes the same difference every time.
+async fn try_every_fault<I: Clone>(
+    site: &Site,
+    prepare: impl AsyncFn(&Catalog) -> I,
+    act: impl AsyncFn(&Catalog, I) -> Result<(), CatalogError>,
+) {
+    let counting = Faults::counting();
+    let input = prepare(&site.catalog).await;
+    let before = site.dump().await;
+    act(&site.archiving_with(counting.clone()).await, input).await.expect("nothing is wrong yet");
+    let whole = difference(&before, &site.dump().await);
+    assert!(!whole.is_empty(), "a verb that changes nothing proves nothing");
+    let commit = counting.calls();
+
+    for n in 1.. {
+        let mut calls = 0;
+        for fault in Fault::ALL {
+            let trial = Trial { n, fault, commit, whole: &whole };
+            calls = trial.run(site, &prepare, &act).await;
+        }
+        if calls < n {
+            assert_eq!(n, commit + 1, "every call of the verb was hit once");
+            return;
+        }
+    }
+}
+
+struct Trial<'t> {
+    n: u64,
+    fault: Fault,
+    /// The number of the call that commits.
+    commit: u64,
+    whole: &'t Difference,
+}
+
+impl Trial<'_> {
+    /// Answers how many calls the verb made.
+    async fn run<I: Clone>(
+        &self,
+        site: &Site,
+        prepare: &impl AsyncFn(&Catalog) -> I,
+        act: &impl AsyncFn(&Catalog, I) -> Result<(), CatalogError>,
+    ) -> u64 {
+        let place = format!("{:?} at call {} of {}", self.fault, self.n, self.commit);
+        let input = prepare(&site.catalog).await;
+        let before = site.dump().await;
+        let faults = Faults::at(self.n, self.fault);
+        let catalog = site.archiving_with(faults.clone()).await;
+        let outcome = act(&catalog, input.clone()).await;
+        drop(catalog);
+
+        let reopened = site.archiving().await;
+        let made = difference(&before, &site.dump().await);
+        let happened = made == *self.whole;
+        assert!(happened || made.is_empty(), "{place}: half of it happened: {made:?}");
+        assert_eq!(reopened.audit().await.expect("audited"), Vec::<String>::new(), "{place}");
+        match &outcome {
+            Ok(()) => assert!(happened, "{place}: said to have happened"),
+            // Whoever looks at the row next knows.
+            Err(CatalogError::Unknown(_)) => assert_eq!(self.n, self.commit, "{place}"),
+            Err(CatalogError::Unavailable(_)) => assert!(!happened, "{place}: said not to have happened"),
+            Err(other) => panic!("{place}: {other}"),
+        }
+        if self.n == self.commit {
+            let made = matches!(self.fault, Fault::LoseAnswer | Fault::CrashAfter);
+            assert_eq!(happened, made, "{place}: a commit that was made was made");
+            assert!(matches!(outcome, Err(CatalogError::Unknown(_))), "{place}: {outcome:?}");
+        } else {
+            assert_eq!(happened, self.n > self.commit, "{place}");
+        }
+        if !happened {
+            act(&reopened, input).await.expect("it can be done again");
+            assert_eq!(difference(&before, &site.dump().await), *self.whole, "{place}, then again");
+        }
+        faults.calls()
+    }
+}
+
+pub(super) async fn a_fault_never_halves_a_registration(site: &Site) {
+    let made = async |catalog: &Catalog, wanted: Registration| catalog.register(wanted).await.map(drop);
+    // The first of its tenant would make rows that the next ones change.
+    registered(&site.catalog, ADA, 10).await;
+    try_every_fault(
+        site,
+        async |_| {
+            let wanted = registration(ADA, 10);
+            let key = only(&wanted).id.to_string();
+            with_key(wanted, &key, "body")
+        },
+        made,
+    )
+    .await;
+}
+
+/// Reads have no halves, but a fault in one must be an error and not an empty answer.
+pub(super) async fn a_read_that_fails_is_not_an_empty_answer(site: &Site) {
+    let file = deleted(&site.catalog, ADA, 10, &REFUSING).await;
+    for n in 1..=2 {
+        for fault in Fault::ALL {
+            let catalog = site.faulty(Faults::at(n, fault)).await;
+            let error = catalog.file(file.id).await.expect_err("the answer is not known");
+            assert!(matches!(error, CatalogError::Unavailable(_)), "{error}");
+            assert!(error.is_retryable());
+            let again = catalog.file(file.id).await;
+            if matches!(fault, Fault::CrashBefore | Fault::CrashAfter) {
+                again.expect_err("a dead process asks nothing");
+            } else {
+                assert_eq!(again.expect("the next call works"), Some(file.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Who lets a tenant in: charges and refunds hold the gate where it is, a move waits for them, and what it counts from
+//! contains exactly what was let in before it.
+
+use wharfinger_catalog::{
+    Admission, Catalog, Destination, GateKeeper, MoveGate, Moved, Outbound, Registered, Registration,
+};
+use wharfinger_lifecycle::file::{self, File};
+
+use super::sample::{LIMIT, NOW, REFUSING, SECOND, committed, only, registered, registration, tenant};
+use super::site::{Site, all_at_once};
+
+const ADA: (&str, &str) = ("harbour", "ada");
+
+async fn moved(catalog: &Catalog, to: GateKeeper) -> Moved {
+    let wanted =
+        MoveGate { tenant: tenant("harbour"), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
+    catalog.move_gate(wanted).await.expect("moved")
+}
+
+fn by_redis(size: u64, epoch: i64) -> Registration {
+    Registration { admission: Admission::Redis { epoch, limit_bytes: LIMIT }, ..registration(ADA, size) }
+}
+
+fn ended(file: &File) -> wharfinger_lifecycle::file::Change {
+    file::delete(file, &REFUSING, NOW + SECOND).expect("deletable")
+}
+
+async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
+    let lines =
+        catalog.claim_outbox(Destination::Quota, 1_000, NOW + 9 * SECOND, NOW).await.expect("claimed");
+    lines
+        .into_iter()
+        .filter_map(|line| match line.what {
+            Outbound::Refund { bytes, epoch } => Some((bytes, epoch)),
+            Outbound::Check { .. }
+            | Outbound::Notice { .. }
+            | Outbound::Alert { .. }
+            | Outbound::Event { .. } => None,
+        })
+        .collect()
+}
+
+pub(super) async fn only_the_keeper_lets_in(site: &Site) {
+    let beside = site.beside_redis().await;
+    assert_eq!(moved(&beside, GateKeeper::Redis).await.epoch, 1);
+    assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), Registered::Made);
+    for (wrong, catalog) in
+        [(by_redis(10, 0), &beside), (by_redis(10, 2), &beside), (registration(ADA, 10), &beside)]
+    {
+        let before = site.dump().await;
+        let answer = catalog.register(wrong).await.expect("answered");
+        assert!(matches!(answer, Registered::GateMoved(gate) if gate.epoch == 1), "{answer:?}");
+        assert_eq!(site.dump().await, before);
+    }
+    // One that knows no Redis finds out too.
+    let answer = site.catalog.register(registration(ADA, 10)).await.expect("answered");
+    assert!(matches!(answer, Registered::GateMoved(_)), "{answer:?}");
+    assert_eq!(site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 10);
+
+    let back = moved(&beside, GateKeeper::Database).await;
+    assert_eq!((back.epoch, back.used_bytes), (2, 10));
+    let answer = beside.register(by_redis(10, 1)).await.expect("answered");
+    assert!(
+        matches!(answer, Registered::GateMoved(gate) if gate.keeper == GateKeeper::Database),
+        "{answer:?}"
+    );
+    registered(&beside, ADA, 10).await;
+    registered(&site.catalog, ADA, 10).await;
+}
+
+pub(super) async fn a_move_goes_beyond_what_was_seen(site: &Site) {
+    let wanted = MoveGate {
+        tenant: tenant("harbour"),
+        to: GateKeeper::Redis,
+        after_epoch: 41,
+        default_limit_bytes: 7,
+        now: NOW,
+    };
+    let first = site.catalog.move_gate(wanted.clone()).await.expect("moved");
+    assert_eq!((first.epoch, first.limit_bytes, first.has_own_limit), (42, 7, false));
+    site.catalog.set_limit(&tenant("harbour"), 99).await.expect("set");
+    assert_eq!(
+        site.catalog.gate(&tenant("harbour")).await.expect("read").epoch,
+        43,
+        "Redis knows the old limit"
+    );
+    let second = site.catalog.move_gate(wanted).await.expect("moved");
+    assert_eq!((second.epoch, second.limit_bytes, second.has_own_limit), (44, 99, true));
+    moved(&site.catalog, GateKeeper::Database).await;
+    site.catalog.set_limit(&tenant("harbour"), 98).await.expect("set");
+    assert_eq!(
+        site.catalog.gate(&tenant("harbour")).await.expect("read").epoch,
+        45,
+        "nobody else knows a limit"
+    );
+}
+
+pub(super) async fn refunds_go_to_whoever_counts(site: &Site) {
+    let beside = site.beside_redis().await;
+    let before = registered(&beside, ADA, 1).await;
+    moved(&beside, GateKeeper::Redis).await;
+    for (size, catalog) in [(2, &beside), (4, &site.catalog)] {
+        let made = by_redis(size, 1);
+        let file = only(&made).clone();
+        assert_eq!(beside.register(made).await.expect("answered"), Registered::Made);
+        committed(catalog, ended(&file)).await;
+    }
+    committed(&beside, ended(&before)).await;
+    let mut lines = refunds(&beside).await;
+    lines.sort();
+    assert_eq!(lines, [(1, 1), (2, 1), (4, 1)]);
+    // What is counted from the new sum has them in it.
+    assert_eq!(moved(&beside, GateKeeper::Redis).await.used_bytes, 0);
+    assert_eq!(refunds(&beside).await, []);
+}
+
+/// Whatever comes at the same time: the sum has exactly those who were let in under the epoch before it.
+pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
+    let beside = site.beside_redis().await;
+    moved(&beside, GateKeeper::Redis).await;
+    let mut files = Vec::new();
+    for size in 1..=20 {
+        let wanted = by_redis(size, 1);
+        files.push(only(&wanted).clone());
+        assert_eq!(beside.register(wanted).await.expect("answered"), Registered::Made);
+    }
+    let handles = [beside.clone(), site.beside_redis().await];
+    for round in 1..=4 {
+        let epoch = round;
+        let charges = (0..20).map(|n| {
+            let catalog = handles[n % 2].clone();
+            async move {
+                catalog.register(by_redis(1_000, epoch)).await.expect("answered");
+                None
+            }
+        });
+        let ends = files.drain(..5).collect::<Vec<_>>().into_iter().map(|file| {
+            let catalog = handles[0].clone();
+            async move {
+                catalog.commit(ended(&file), "clerk").await.expect("committed");
+                None
+            }
+        });
+        let mover = {
+            let catalog = handles[1].clone();
+            async move { Some(moved(&catalog, GateKeeper::Redis).await) }
+        };
+        type Step = std::pin::Pin<Box<dyn Future<Output = Option<Moved>> + Send>>;
+        let mut steps: Vec<Step> = Vec::new();
+        steps.extend(charges.map(|step| Box::pin(step) as Step));
+        steps.insert(10, Box::pin(mover));
+        steps.extend(ends.map(|step| Box::pin(step) as Step));
+        let answers = all_at_once(steps).await;
+        let moved = answers.iter().find_map(|moved| *moved).expect("one moved it");
+        let charged = site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes as i64;
+        let owed: i64 = refunds(&beside)
+            .await
+            .iter()
+            .map(|(bytes, epoch)| {
+                assert_eq!(*epoch, moved.epoch, "older ones are in the sum");
+                *bytes as i64
+            })
+            .sum();
+        assert_eq!(moved.used_bytes as i64 - owed, charged, "round {round}");
+        site.sql("DELETE FROM outbox").await;
+        assert_eq!(moved.epoch, epoch + 1);
+    }
+}

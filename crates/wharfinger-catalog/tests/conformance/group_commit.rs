@@ -1,0 +1,182 @@
+//! SQLite's one writer: verbs that arrive together share a commit, and each is answered for itself.
+//!
+//! On a runtime of one thread all that are sent before the first wait arrive together, so these cases are exact.
+
+use futures::future::join_all;
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_catalog::{Catalog, CatalogError, Registered, Registration};
+use wharfinger_lifecycle::file::{self, File};
+use wharfinger_lifecycle::quota::Quota;
+
+use super::sample::{
+    LIMIT, NOW, POLICY, SECOND, committed, confirm, only, registered, registration, tenant, with_key, work,
+};
+use super::site::Site;
+
+const ADA: (&str, &str) = ("harbour", "ada");
+
+async fn is_sound(catalog: &Catalog) {
+    assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
+}
+
+async fn exists(catalog: &Catalog, file: &File) -> bool {
+    catalog.file(file.id).await.expect("read").is_some()
+}
+
+#[tokio::test]
+async fn one_that_fails_does_not_disturb_the_others() {
+    let site = Site::sqlite().await;
+    let catalog = &site.catalog;
+    let old = registered(catalog, ADA, 10).await;
+    let stale = confirm(&old);
+    let current = committed(catalog, file::reissue(&old, &POLICY, NOW).expect("registered")).await;
+    catalog.set_limit(&tenant("harbour"), 600).await.expect("set");
+
+    // Sixty fit of which ten are there; one of each ten is the id of another, and breaks a rule of the schema.
+    let registrations: Vec<Registration> = (0..100)
+        .map(|n| {
+            let mut wanted = registration(ADA, 10);
+            if n % 10 == 3 {
+                wanted.files[0].file = old.clone();
+            }
+            wanted
+        })
+        .collect();
+    let registering = join_all(registrations.iter().map(|wanted| catalog.register(wanted.clone())));
+    let refused = join_all((0..20).map(|_| catalog.commit(stale.clone(), "late")));
+    let working = join_all((0..20).map(|_| catalog.enqueue(vec![work("a", NOW)], NOW)));
+    let confirming = catalog.commit(confirm(&current), "clerk");
+    let (registering, refused, working, confirming) = tokio::join!(registering, refused, working, confirming);
+
+    confirming.expect("committed");
+    assert!(refused.iter().all(|outcome| matches!(outcome, Err(CatalogError::Stale))));
+    assert!(working.iter().all(Result::is_ok));
+    assert_eq!(site.texts("SELECT id FROM jobs WHERE queue = 'work'").await.len(), 20);
+    let mut made = 0;
+    for (n, outcome) in registering.iter().enumerate() {
+        let wanted = only(&registrations[n]);
+        match outcome {
+            Ok(Registered::Made) => {
+                made += 1;
+                assert!(exists(catalog, wanted).await);
+            }
+            Ok(refusal) => {
+                assert_eq!(*refusal, Registered::QuotaExceeded { used_bytes: 600, limit_bytes: 600 });
+                assert!(!exists(catalog, wanted).await);
+            }
+            Err(error) => {
+                assert!(matches!(error, CatalogError::Corrupt(_)), "{error}");
+                assert_eq!(n % 10, 3);
+            }
+        }
+    }
+    assert_eq!(made, 59);
+    let quota = Quota { limit_bytes: 600, used_bytes: 600, reserved_bytes: 590 };
+    assert_eq!(catalog.quota(&tenant("harbour"), LIMIT).await.expect("read"), quota);
+    is_sound(catalog).await;
+}
+
+/// Registers five at once under a fault and answers what each was told, with how many calls that took.
+async fn five_under(site: &Site, faults: Faults) -> (Vec<(File, Result<Registered, CatalogError>)>, u64) {
+    let catalog = site.faulty(faults.clone()).await;
+    let wanted: Vec<Registration> = (0..5).map(|_| registration(ADA, 10)).collect();
+    let answers = join_all(wanted.iter().map(|wanted| catalog.register(wanted.clone()))).await;
+    (wanted.iter().map(|wanted| only(wanted).clone()).zip(answers).collect(), faults.calls())
+}
+
+#[tokio::test]
+async fn a_fault_in_a_shared_commit_halves_nobody() {
+    let site = Site::sqlite().await;
+    registered(&site.catalog, ADA, 10).await;
+    let (answers, commit) = five_under(&site, Faults::counting()).await;
+    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(Registered::Made))));
+
+    for n in 1..=commit {
+        for fault in Fault::ALL {
+            let (answers, _) = five_under(&site, Faults::at(n, fault)).await;
+            let reopened = site.another().await;
+            is_sound(&reopened).await;
+            let mut happened = 0;
+            for (file, answer) in &answers {
+                let exists = exists(&reopened, file).await;
+                happened += usize::from(exists);
+                match answer {
+                    Ok(answer) => assert!(exists && *answer == Registered::Made, "{fault:?} at {n}"),
+                    Err(CatalogError::Unknown(_)) => {}
+                    Err(error) => assert!(!exists, "{fault:?} at {n}: {error}, and yet it is there"),
+                }
+            }
+            if n == commit {
+                let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
+                assert_eq!(happened, if made { 5 } else { 0 }, "they share one commit");
+                let unknown =
+                    answers.iter().filter(|(_, a)| matches!(a, Err(CatalogError::Unknown(_)))).count();
+                assert_eq!(unknown, 5);
+            }
+        }
+    }
+}
+
+/// Who was refused because of others that then did not commit was refused by what never was.
+#[tokio::test]
+async fn nobody_is_answered_by_what_did_not_commit() {
+    let site = Site::sqlite().await;
+    registered(&site.catalog, ADA, 10).await;
+    let together = async |catalog: &Catalog| {
+        let first = with_key(registration(ADA, 500), "key", "body");
+        let again = with_key(registration(ADA, 500), "key", "body");
+        let mut third = registration(ADA, 501);
+        third.default_limit_bytes = 1_010;
+        let id = only(&first).id;
+        let answers = tokio::join!(catalog.register(first), catalog.register(again), catalog.register(third));
+        (id, answers)
+    };
+
+    let counting = Faults::counting();
+    {
+        let catalog = site.faulty(counting.clone()).await;
+        let (id, answers) = together(&catalog).await;
+        assert_eq!(answers.0.expect("answered"), Registered::Made);
+        assert_eq!(answers.1.expect("answered"), Registered::Repeated(id.0));
+        let exceeded = Registered::QuotaExceeded { used_bytes: 510, limit_bytes: 1_010 };
+        assert_eq!(answers.2.expect("answered"), exceeded);
+    }
+
+    let site = Site::sqlite().await;
+    registered(&site.catalog, ADA, 10).await;
+    let catalog = site.faulty(Faults::at(counting.calls(), Fault::Fail)).await;
+    let (id, (first, again, third)) = together(&catalog).await;
+    assert!(matches!(first, Err(CatalogError::Unknown(_))), "{first:?}");
+    assert_eq!(catalog.file(id).await.expect("read"), None);
+    assert!(matches!(again, Err(CatalogError::Unavailable(_))), "{again:?}");
+    assert!(matches!(third, Err(CatalogError::Unavailable(_))), "{third:?}");
+    registered(&catalog, ADA, 10).await;
+    is_sound(&catalog).await;
+}
+
+/// A client that hangs up does not stop what it asked for half-way.
+#[tokio::test]
+async fn a_verb_runs_to_its_end_without_its_caller() {
+    let site = Site::sqlite().await;
+    let wanted = registration(ADA, 10);
+    let file = only(&wanted).clone();
+    let mut asking = Box::pin(site.catalog.register(wanted));
+    assert!(futures::poll!(&mut asking).is_pending(), "sent and not answered");
+    drop(asking);
+    // What is asked for later is written later: once this is there, that is.
+    registered(&site.catalog, ADA, 10).await;
+    assert!(exists(&site.catalog, &file).await);
+    is_sound(&site.catalog).await;
+}
+
+/// After a crash between two statements the file is not locked for whoever comes next.
+#[tokio::test]
+async fn a_crashed_writer_leaves_no_lock() {
+    let site = Site::sqlite().await;
+    let catalog = site.faulty(Faults::at(3, Fault::CrashAfter)).await;
+    catalog.register(registration(ADA, 10)).await.expect_err("crashed");
+    let file = registered(&site.catalog, ADA, 10).await;
+    let change = file::delete(&file, &POLICY, NOW + SECOND).expect("deletable");
+    committed(&site.catalog, change).await;
+    is_sound(&site.catalog).await;
+}

@@ -1,0 +1,127 @@
+//! Migrations beside other applications and beside running processes.
+
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{CatalogError, CatalogUrl};
+
+use super::sample::{NOW, registered};
+use super::site::{Site, open, sql_at, texts_at};
+
+/// The refusal of a database that is not ours, which is left as it was.
+async fn refusal(url: &CatalogUrl) -> String {
+    let catalog = open(url, Faults::none()).await;
+    let error = catalog.migrate(NOW).await.expect_err("a database that is not ours");
+    let step = catalog.schema_step().await.expect_err("doctor gets the same answer");
+    assert_eq!(step.to_string(), error.to_string());
+    catalog.close().await;
+    match error {
+        CatalogError::Unusable(why) => why,
+        other => panic!("{other}"),
+    }
+}
+
+/// An application keeps its own files in the same database.
+pub(super) async fn tables_of_an_application_are_left_alone(site: &Site) {
+    let url = site.empty_database();
+    for statement in ["CREATE TABLE files (name TEXT)", "INSERT INTO files (name) VALUES ('theirs')"] {
+        sql_at(&url, statement).await;
+    }
+    let theirs = match site.is_postgres() {
+        true => "SELECT name FROM public.files",
+        false => "SELECT name FROM files",
+    };
+    if site.is_postgres() {
+        let catalog = open(&url, Faults::none()).await;
+        catalog.migrate(NOW).await.expect("migrated");
+        registered(&catalog, ("harbour", "ada"), 10).await;
+        let beside = catalog.foreign_tables().await.expect("read");
+        assert_eq!(beside.as_deref(), Some("public.files"));
+        assert_eq!(texts_at(&url, "SELECT file_name FROM wharfinger.files").await.len(), 1);
+        catalog.close().await;
+    } else {
+        let why = refusal(&url).await;
+        assert!(why.contains("another application (files)") && why.contains("DATABASE_URL"), "{why}");
+        assert_eq!(texts_at(&url, "SELECT name FROM sqlite_master").await, ["files"]);
+    }
+    assert_eq!(texts_at(&url, theirs).await, ["theirs"]);
+}
+
+pub(super) async fn a_schema_of_others_is_refused(site: &Site) {
+    if !site.is_postgres() {
+        return;
+    }
+    let url = site.empty_database();
+    sql_at(&url, "CREATE SCHEMA wharfinger").await;
+    sql_at(&url, "CREATE TABLE wharfinger.crates (name TEXT)").await;
+    let why = refusal(&url).await;
+    assert!(why.contains("`wharfinger`") && why.contains("(crates)"), "{why}");
+    assert!(why.contains("WHARFINGER_DATABASE_SCHEMA"), "{why}");
+    // An empty schema that an administrator has made is what we need.
+    sql_at(&url, "DROP TABLE wharfinger.crates").await;
+    let catalog = open(&url, Faults::none()).await;
+    catalog.migrate(NOW).await.expect("migrated");
+    catalog.close().await;
+}
+
+pub(super) async fn a_catalog_from_before_the_first_release_is_refused(site: &Site) {
+    let url = site.empty_database();
+    for table in ["schema_steps", "pending_cleanups", "files"] {
+        sql_at(&url, &format!("CREATE TABLE {table} (step BIGINT)")).await;
+    }
+    let why = refusal(&url).await;
+    assert!(why.contains("before the first release") && why.contains("empty database"), "{why}");
+
+    site.sql("UPDATE schema_migrations SET fingerprint = 'of an earlier text'").await;
+    let before = site.dump().await;
+    assert_eq!(refusal(&site.url).await, why);
+    assert_eq!(site.dump().await, before);
+}
+
+/// An index that is missing, or that was left half-built, is built while others write.
+pub(super) async fn indexes_are_completed_beside_writers(site: &Site) {
+    site.sql("DROP INDEX files_by_tenant").await;
+    let mut missing = vec!["files_by_tenant"];
+    if site.is_postgres() {
+        let invalid = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'files_charged'::regclass";
+        site.sql(invalid).await;
+        missing.push("files_charged");
+    }
+    assert_eq!(site.catalog.missing_indexes().await.expect("read"), missing);
+    let migrating = site.another().await;
+    let migration = tokio::spawn(async move {
+        migrating.migrate(NOW).await.expect("migrated");
+        migrating.close().await;
+    });
+    let mut written = 0;
+    while !migration.is_finished() || written < 20 {
+        registered(&site.catalog, ("harbour", "ada"), 1).await;
+        written += 1;
+    }
+    migration.await.expect("it ends");
+    assert_eq!(site.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
+    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
+}
+
+/// A reader of hours must not be waited for with all others queued up behind: the migration tries again.
+pub(super) async fn a_table_in_use_is_waited_for(site: &Site) {
+    if !site.is_postgres() {
+        return;
+    }
+    site.sql("DROP INDEX jobs_dead").await;
+    let CatalogUrl::Postgres(url) = &site.url else { panic!("PostgreSQL") };
+    let mut holder = <sqlx::PgConnection as sqlx::Connection>::connect(url).await.expect("a connection");
+    sqlx::query("BEGIN").execute(&mut holder).await.expect("started");
+    sqlx::query("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE").execute(&mut holder).await.expect("locked");
+    let migrating = site.another().await;
+    let migration = tokio::spawn(async move { migrating.migrate(NOW).await });
+    // It has given up waiting at least once before the lock goes.
+    let waiting = "SELECT COUNT(*)::text FROM pg_locks WHERE relation = 'jobs'::regclass AND NOT granted";
+    for was_waiting in [true, false] {
+        while (site.texts(waiting).await != ["0"]) != was_waiting {
+            assert!(!migration.is_finished(), "it ended while the table was locked");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+    sqlx::query("COMMIT").execute(&mut holder).await.expect("committed");
+    migration.await.expect("it ends").expect("migrated");
+    assert_eq!(site.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
+}

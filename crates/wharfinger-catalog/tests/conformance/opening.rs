@@ -1,0 +1,83 @@
+//! Opening, migrating and closing, and the questions that need no rows.
+
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{CatalogError, Dialect, SCHEMA_VERSION};
+use wharfinger_lifecycle::quota::Quota;
+
+use super::sample::{LIMIT, NOW, registered, tenant};
+use super::site::{Site, all_at_once, open, texts_at};
+
+const ID: &str = "SELECT value FROM catalog_facts WHERE name = 'catalog_id'";
+
+pub(super) async fn migrates_once(site: &Site) {
+    let url = site.empty_database();
+    let catalog = open(&url, Faults::none()).await;
+    let applied = catalog.migrate(NOW).await.expect("migrated");
+    assert!(applied.is_sorted() && applied[0] == 1, "{applied:?}");
+    assert_eq!(applied.last(), Some(&SCHEMA_VERSION));
+    let id = texts_at(&url, ID).await;
+    assert_eq!(id.len(), 1);
+
+    assert_eq!(catalog.migrate(NOW + 1).await.expect("migrated"), Vec::<i64>::new());
+    assert_eq!(texts_at(&url, ID).await, id, "a catalog keeps its id");
+    assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
+    catalog.close().await;
+}
+
+pub(super) async fn two_handles_migrate_at_once(site: &Site) {
+    for _ in 0..10 {
+        let url = site.empty_database();
+        let mut steps = all_at_once((0..2).map(|_| {
+            let url = url.clone();
+            async move {
+                let catalog = open(&url, Faults::none()).await;
+                catalog.migrate(NOW).await.expect("migrated")
+            }
+        }))
+        .await;
+        steps.sort();
+        assert!(steps[0].is_empty(), "one of them finds nothing left to do: {steps:?}");
+        assert_eq!(steps[1].last(), Some(&SCHEMA_VERSION));
+        assert_eq!(texts_at(&url, ID).await.len(), 1);
+    }
+}
+
+pub(super) async fn a_newer_schema_is_refused(site: &Site) {
+    site.sql("INSERT INTO schema_migrations (step, fingerprint, applied_at) VALUES (999, '', 0)").await;
+    let before = site.dump().await;
+    let error = site.catalog.migrate(NOW).await.expect_err("a schema this program does not know");
+    assert!(matches!(&error, CatalogError::Corrupt(why) if why.contains("999")), "{error}");
+    assert!(!error.is_retryable());
+    assert_eq!(site.dump().await, before);
+}
+
+pub(super) async fn answers_when_asked(site: &Site) {
+    site.catalog.ping().await.expect("answered");
+    let time = site.catalog.server_time().await.expect("answered");
+    if site.is_postgres() {
+        assert_eq!(site.catalog.dialect(), Dialect::Postgres);
+        let then = time.expect("a server has a clock");
+        let now = site.catalog.server_time().await.expect("answered").expect("a server has a clock");
+        let year_2020 = 1_577_836_800_000;
+        assert!(year_2020 < then && then <= now, "{then} {now}");
+    } else {
+        assert_eq!(site.catalog.dialect(), Dialect::Sqlite);
+        assert_eq!(time, None);
+    }
+}
+
+pub(super) async fn what_was_written_is_there_after_closing(site: &Site) {
+    let catalog = site.another().await;
+    let kept = catalog.clone();
+    let file = registered(&catalog, ("harbour", "ada"), 10).await;
+    catalog.close().await;
+
+    let error = kept.ping().await.expect_err("the catalog is closed");
+    assert!(matches!(error, CatalogError::Unavailable(_)), "{error}");
+    let reopened = site.another().await;
+    assert_eq!(reopened.file(file.id).await.expect("read"), Some(file));
+    assert_eq!(
+        reopened.quota(&tenant("harbour"), LIMIT).await.expect("read"),
+        Quota { limit_bytes: LIMIT, used_bytes: 10, reserved_bytes: 10 }
+    );
+}

@@ -1,0 +1,148 @@
+//! Lines for the webhook: one for each notice, and of one file never a later one before an earlier one.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+use wharfinger_catalog::{Catalog, Destination, Outbound, OutboxLine};
+use wharfinger_lifecycle::file::{self, File};
+
+use super::sample::{NOW, POLICY, SECOND, committed, confirmed, registered};
+use super::site::{Site, all_at_once};
+
+const ADA: (&str, &str) = ("harbour", "ada");
+const HIDDEN: i64 = 30 * SECOND;
+
+async fn claimed(catalog: &Catalog, limit: usize, now: i64) -> Vec<OutboxLine> {
+    catalog.claim_outbox(Destination::Webhook, limit, now, now + HIDDEN).await.expect("claimed")
+}
+
+fn notice(line: &OutboxLine) -> (Uuid, String, i64) {
+    match &line.what {
+        Outbound::Notice { notification, subject, place } => (*notification, subject.clone(), *place),
+        other => panic!("{other:?} is no notice"),
+    }
+}
+
+async fn arrived(catalog: &Catalog, line: &OutboxLine) {
+    catalog.outbox_arrived(vec![line.id.clone()]).await.expect("removed");
+}
+
+/// Ready, then quarantined: two notices of one file.
+async fn twice_told(catalog: &Catalog) -> File {
+    let file = confirmed(catalog, ADA, 10).await;
+    committed(catalog, file::quarantine(&file, "infected", NOW + 2 * SECOND).expect("quarantinable")).await
+}
+
+pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(site: &Site) {
+    twice_told(&site.catalog).await;
+    for destination in [Destination::Webhook, Destination::Slack] {
+        assert_eq!(
+            site.catalog.outbox_depth(destination).await.expect("counted").0,
+            0,
+            "nobody else is told"
+        );
+    }
+    let catalog = site.telling().await;
+    let file = twice_told(&catalog).await;
+    let mut told = catalog.notifications(&file.tenant, &file.user, None, 10).await.expect("read");
+    told.retain(|notice| notice.file_id == Some(file.id.to_string()));
+    assert_eq!(catalog.outbox_depth(Destination::Webhook).await.expect("counted"), (2, Some(NOW + SECOND)));
+    assert_eq!(catalog.next_outbox_at(Destination::Webhook).await.expect("read"), Some(NOW + SECOND));
+    assert_eq!(catalog.next_outbox_at(Destination::Broker).await.expect("read"), None);
+    let late = NOW + 10 * SECOND;
+    let first = claimed(&catalog, 10, late).await;
+    assert_eq!((first.len(), first[0].created_at), (1, NOW + SECOND));
+    arrived(&catalog, &first[0]).await;
+    let second = claimed(&catalog, 10, late).await;
+    assert_eq!(notice(&second[0]), (told[0].id, file.id.to_string(), file.version));
+    assert_eq!(notice(&first[0]).1, file.id.to_string());
+    let alerts = catalog.claim_outbox(Destination::Slack, 10, late, late).await.expect("claimed");
+    let said = format!("report.pdf of tenant harbour was quarantined: infected (file {})", file.id);
+    assert_eq!(
+        alerts.iter().map(|line| &line.what).collect::<Vec<_>>(),
+        [&Outbound::Alert { message: said }]
+    );
+
+    catalog.forget_outbox(Destination::Webhook).await.expect("forgotten");
+    assert_eq!(catalog.outbox_depth(Destination::Webhook).await.expect("counted"), (0, None));
+    assert_eq!(catalog.outbox_depth(Destination::Slack).await.expect("counted").0, 1);
+    // What changes nothing for the owner is not told.
+    let quiet = registered(&catalog, ADA, 10).await;
+    committed(&catalog, file::delete(&quiet, &POLICY, NOW).expect("deletable")).await;
+    assert_eq!(catalog.outbox_depth(Destination::Webhook).await.expect("counted").0, 0);
+}
+
+pub(super) async fn a_line_waits_for_the_earlier_ones_of_its_subject(site: &Site) {
+    let catalog = site.telling().await;
+    twice_told(&catalog).await;
+    let now = NOW + 10 * SECOND;
+    let first = claimed(&catalog, 10, now).await;
+    assert_eq!(first.len(), 1, "the second is due and waits");
+    assert_eq!(claimed(&catalog, 10, now).await, [], "also while the first is in another's hands");
+    let ids = vec![first[0].id.clone()];
+    catalog.put_off_outbox(ids, "503", now + 600 * SECOND).await.expect("put off");
+    assert_eq!(claimed(&catalog, 10, now + 599 * SECOND).await, [], "also while the first is put off");
+    let next = catalog.next_outbox_at(Destination::Webhook).await.expect("read");
+    assert_eq!(next, Some(now + 600 * SECOND), "and is put off with it");
+    let again = claimed(&catalog, 10, now + 600 * SECOND).await;
+    assert_eq!((again.len(), &again[0].id, again[0].attempts), (1, &first[0].id, 1));
+    // Whoever held it has died.
+    let once_more = claimed(&catalog, 10, now + 600 * SECOND + HIDDEN).await;
+    assert_eq!((once_more.len(), &once_more[0].id), (1, &first[0].id));
+    arrived(&catalog, &first[0]).await;
+    let second = claimed(&catalog, 10, now + 600 * SECOND).await;
+    assert_eq!(second.len(), 1);
+    assert!(notice(&second[0]).2 > notice(&first[0]).2);
+}
+
+pub(super) async fn one_subjects_trouble_is_not_anothers(site: &Site) {
+    let catalog = site.telling().await;
+    for _ in 0..3 {
+        twice_told(&catalog).await;
+    }
+    let now = NOW + 10 * SECOND;
+    let heads = claimed(&catalog, 10, now).await;
+    assert_eq!(heads.len(), 3, "one of each");
+    catalog.put_off_outbox(vec![heads[0].id.clone()], "503", now + HIDDEN).await.expect("put off");
+    for head in &heads[1..] {
+        arrived(&catalog, head).await;
+    }
+    let next: Vec<String> = claimed(&catalog, 10, now).await.iter().map(|line| notice(line).1).collect();
+    let mut others: Vec<String> = heads[1..].iter().map(|line| notice(line).1).collect();
+    others.sort();
+    let mut sorted = next.clone();
+    sorted.sort();
+    assert_eq!(sorted, others);
+}
+
+pub(super) async fn eight_relays_keep_the_order_of_every_subject(site: &Site) {
+    let catalog = site.telling().await;
+    for _ in 0..15 {
+        twice_told(&catalog).await;
+    }
+    // The order in which they left, as far as anybody can tell: each writes down what it has before it lets it go.
+    let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let handles = [catalog.clone(), site.telling().await];
+    let relays = (0..8).map(|n| {
+        let (catalog, log) = (handles[n % 2].clone(), log.clone());
+        async move {
+            while catalog.outbox_depth(Destination::Webhook).await.expect("counted").0 > 0 {
+                for line in claimed(&catalog, 2, NOW + 10 * SECOND).await {
+                    log.lock().expect("no relay panics with it").push(notice(&line));
+                    arrived(&catalog, &line).await;
+                }
+            }
+        }
+    });
+    all_at_once(relays).await;
+    let log = log.lock().expect("no relay panicked with it");
+    assert_eq!(log.len(), 30, "each once");
+    let mut places = BTreeMap::<&str, Vec<i64>>::new();
+    for (_, subject, place) in log.iter() {
+        places.entry(subject).or_default().push(*place);
+    }
+    assert_eq!(places.len(), 15);
+    for (subject, places) in places {
+        assert!(places.is_sorted() && places.len() == 2, "{subject}: {places:?}");
+    }
+}

@@ -1,0 +1,355 @@
+//! How statements are carried out on tables of a million rows: none that a loop, a list or a write sends reads a large table
+//! from one end to the other.
+
+use std::cell::RefCell;
+
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_catalog::{Abandoned, Catalog, Claimable, Destination, EndBy, Scope, StageClaim};
+use wharfinger_lifecycle::id::TenantId;
+use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::state::Status;
+
+use super::sample::{CHECKS, HOUR, LIMIT, NOW, claim, confirmed, registered, tenant, user};
+use super::site::Site;
+use super::stages::{self, plan, queued};
+
+/// Tables that grow with files, tenants or events.
+const LARGE: [&str; 15] = [
+    "files",
+    "objects",
+    "file_history",
+    "file_counts",
+    "jobs",
+    "pending_cleanups",
+    "deletion_log",
+    "outbox",
+    "notifications",
+    "chunks",
+    "text_parts",
+    "stage_outputs",
+    "idempotency_keys",
+    "upload_batches",
+    "queue_tenants",
+];
+
+/// Statements that look through a table by design, by how they begin, with the reason.
+const MEANT: [(&str, &str); 6] = [
+    ("SELECT COUNT(*) AS pending", "counts for an operator, at most every few seconds"),
+    ("SELECT status, stage, CAST(SUM(files)", "adds up one counter of each user"),
+    ("SELECT CAST(COALESCE(SUM(changes), 0)", "adds up one counter of each user"),
+    ("SELECT table_name, COUNT(*)", "of few rows"),
+    ("DELETE FROM outbox WHERE destination", "a destination that is switched off is emptied"),
+    ("UPDATE files SET failed_at", "at a start, and only where none is dated"),
+];
+
+fn is_meant(statement: &str) -> bool {
+    MEANT.iter().any(|(begins, _)| statement.starts_with(begins))
+}
+
+/// Statements that read a large table from one end to the other, with their plans.
+pub(super) async fn slow(site: &Site, statements: Vec<String>) -> Vec<String> {
+    let wanted = statements.into_iter().filter(|statement| {
+        let verb = statement.split_whitespace().next().unwrap_or_default();
+        matches!(verb, "SELECT" | "WITH" | "UPDATE" | "DELETE") && !is_meant(statement)
+    });
+    let (mut slow, wanted) = (Vec::new(), wanted.collect::<Vec<_>>());
+    let count = wanted.len();
+    let plans = site.plans_of_a_million(wanted).await;
+    assert!(plans.len() * 10 >= count * 8, "{} of {count} statements have plans", plans.len());
+    for (statement, plan) in plans {
+        let reads_all = |line: &String| {
+            LARGE.iter().any(|table| {
+                line.contains(&format!("Seq Scan on {table} "))
+                    || line.trim_end().ends_with(&format!("Seq Scan on {table}"))
+                    || line.trim() == format!("SCAN {table}")
+                    || line.starts_with(&format!("SCAN {table} ")) && !line.contains("INDEX")
+            })
+        };
+        if plan.iter().any(reads_all) {
+            slow.push(format!("{statement}\n    {}", plan.join("\n    ")));
+        }
+    }
+    slow
+}
+
+/// Rows of each kind in the backlog.
+const BACKLOG: usize = 20_000;
+
+/// Tables filled with what is there on a busy day: much that waits, and more that is done or not due. `{n}` is the kind.
+fn backlog(site: &Site) -> Vec<String> {
+    let id = |kind: usize| match site.is_postgres() {
+        true => format!("'018f4e6e-7f3a-7000-800{kind}-' || lpad(to_hex(n), 12, '0')"),
+        false => format!("printf('018f4e6e-7f3a-7000-800{kind}-%012x', n)"),
+    };
+    let numbers = match site.is_postgres() {
+        true => format!("SELECT n FROM generate_series(1, {BACKLOG}) AS n"),
+        false => format!(
+            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {BACKLOG}) \
+             SELECT n FROM numbers"
+        ),
+    };
+    let mut statements = vec![format!("CREATE TABLE numbers AS {numbers}")];
+    let (past, later) = (NOW - HOUR, NOW + 1_000 * HOUR);
+    let statuses = ["queued", "scanning", "registered", "ready", "failed", "deleted"];
+    for (kind, status) in statuses.into_iter().enumerate() {
+        let ended = if status == "deleted" { "'owner'" } else { "NULL" };
+        statements.push(format!(
+            "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
+             charged_bytes, retry_count, etag, end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, \
+             ready_at, failed_at, stages, stage) SELECT {id}, 'crowd', 'u', 'report.pdf', 1, 'uploads/crowd/u/{kind}' || n, \
+             '{status}', 3, 0, 0, 'e', {ended}, 1, {later}, 1, {past}, 1, {past}, {past}, 'scan', 'scan' FROM numbers",
+            id = id(kind),
+        ));
+    }
+    let leased = format!("'o', {later}, {later}");
+    let jobs = [
+        (0, "file-scan", "waiting", past, "NULL, NULL, NULL", 0),
+        (1, "file-scan", "leased", past, leased.as_str(), 0),
+        (2, "file-scan", "waiting", later, "NULL, NULL, NULL", 0),
+        (3, "file-scan", "waiting", later, "NULL, NULL, NULL", 1),
+        (4, "file-scan", "dead", past, "NULL, NULL, NULL", 0),
+        (5, CHECKS, "waiting", past, "NULL, NULL, NULL", 0),
+        (6, CHECKS, "waiting", later, "NULL, NULL, NULL", 0),
+    ];
+    for (kind, queue, state, run_at, lease, lost) in jobs {
+        statements.push(format!(
+            "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, \
+             lease_owner, lease_until, deadline_at, lost_leases, created_at, updated_at) \
+             SELECT {job}, '{queue}', 'crowd', {file}, '{state}', {run_at}, 0, 5, 0, {lease}, {lost}, 1, 1 FROM numbers",
+            job = id(kind),
+            file = id(kind % statuses.len()),
+        ));
+    }
+    for (kind, at, exhausted) in [(0, past, 0), (1, later, 0), (2, later, 1)] {
+        statements.push(format!(
+            "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, attempts, \
+             max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
+             SELECT {id}, 'uploads/crowd/u/' || n, 'disk', 'deleted', 'crowd', {file}, 1, 0, 3, 1, {at}, {at}, {exhausted}, 0, 0 \
+             FROM numbers",
+            id = id(kind),
+            file = id(5),
+        ));
+    }
+    for (kind, destination) in ["quota", "broker", "webhook", "slack", "archive"].into_iter().enumerate() {
+        for (due, at) in [(0, past), (1, later)] {
+            statements.push(format!(
+                "INSERT INTO outbox (id, destination, tenant_id, bytes, epoch, job_id, due_at, notification_id, subject, \
+                 place, message, attempts, created_at, next_attempt_at) SELECT '{due}' || {id}, '{destination}', 'crowd', 1, 0, \
+                 'j', 1, {id}, 's' || n, 1, '{{}}', 0, 1, {at} FROM numbers",
+                id = id(kind),
+            ));
+        }
+    }
+    statements.push(format!(
+        "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
+         SELECT {}, 'crowd', 'u', 'file-ready', 'm', '{{}}', 1 FROM numbers",
+        id(0)
+    ));
+    for (kind, status, ended) in [(0, "active", "NULL"), (1, "completed", "1")] {
+        statements.push(format!(
+            "INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
+             SELECT {}, 'crowd', 'u', '{status}', 1, 1, {later}, {ended} FROM numbers",
+            id(kind)
+        ));
+    }
+    statements
+}
+
+/// What each call costs: steps of SQLite.
+struct Meter {
+    faults: Faults,
+    /// Of calls whose costs cannot be told apart, those that may cost more are left out.
+    leaves_out_bounded: bool,
+    costs: RefCell<Vec<(&'static str, u64)>>,
+}
+
+impl Meter {
+    fn new(faults: Faults) -> Meter {
+        Meter { faults, leaves_out_bounded: false, costs: RefCell::default() }
+    }
+
+    /// The call that has just ended.
+    fn read(&self, call: &'static str) {
+        let before: u64 = self.costs.borrow().iter().map(|(_, steps)| steps).sum();
+        self.costs.borrow_mut().push((call, self.faults.steps() - before));
+    }
+}
+
+/// How much the database reads for all that loops and lists ask: steps of SQLite by call, or rows of PostgreSQL in all.
+async fn work(site: &Site) -> Vec<(&'static str, u64)> {
+    let faults = Faults::counting_steps();
+    let catalog = site.faulty(faults.clone()).await;
+    let before = rows_read(site).await;
+    let meter = Meter { leaves_out_bounded: site.is_postgres(), ..Meter::new(faults) };
+    loops(&catalog, &meter).await;
+    let scopes = [Scope::All, Scope::Tenant(tenant("crowd")), Scope::User(tenant("crowd"), user("u"))];
+    lists(&catalog, &scopes, &meter).await;
+    // Sessions that end have handed in their statistics.
+    catalog.close().await;
+    let mut costs = meter.costs.into_inner();
+    costs.push(("all", rows_read(site).await - before));
+    costs
+}
+
+/// Rows that PostgreSQL has read so far, in tables and in indexes.
+async fn rows_read(site: &Site) -> u64 {
+    if !site.is_postgres() {
+        return 0;
+    }
+    let sql = "SELECT CAST((SELECT COALESCE(SUM(idx_tup_read), 0) FROM pg_stat_user_indexes) \
+               + (SELECT COALESCE(SUM(seq_tup_read), 0) FROM pg_stat_user_tables) AS TEXT)";
+    site.texts(sql).await.remove(0).parse().expect("a number")
+}
+
+/// Calls that read more where there is more, and why.
+const BOUNDED: [(&str, &str); 3] = [
+    ("outbox_depth", "counts up to COUNTED_MAX"),
+    ("count_active_batches", "counts up to COUNTED_MAX"),
+    ("candidates", "a search reads what its owner has, and is bounded by itself"),
+];
+
+/// A plan that names an index may still read all of it: here the rows are there. Reading the rows of one kind once costs
+/// a row each on PostgreSQL, and four or more steps each on SQLite.
+pub(super) async fn no_call_costs_more_beside_a_backlog(site: &Site) {
+    queued(site, &[Stage::Scan]).await;
+    registered(&site.catalog, ("harbour", "ada"), 10).await;
+    if site.is_postgres() {
+        // Tables of this size are read whole where a lot of rows is looked for; those of a million are not.
+        let name = site.texts("SELECT current_database()").await.remove(0);
+        site.sql(&format!("ALTER DATABASE {name} SET enable_seqscan = off")).await;
+    }
+    let small = work(site).await;
+    site.sql(&backlog(site).join("; ")).await;
+    site.sql("ANALYZE").await;
+    // At first all that is due gets its rank, in many lots on PostgreSQL, which leaves as many dead rows.
+    for _ in 0..2 {
+        work(site).await;
+    }
+    site.sql(if site.is_postgres() { "VACUUM" } else { "ANALYZE" }).await;
+    let large = work(site).await;
+    let much = BACKLOG as u64 * if site.is_postgres() { 1 } else { 3 };
+    let dearer: Vec<String> = small
+        .iter()
+        .zip(&large)
+        .filter(|((call, before), (_, beside))| {
+            *beside > before + much && !BOUNDED.iter().any(|(bounded, _)| bounded == call)
+        })
+        .map(|((call, before), (_, beside))| format!("{call}: {before} before, {beside} beside a backlog"))
+        .collect();
+    assert_eq!(dearer, Vec::<String>::new());
+    // Nothing of it would stand up to an audit.
+    for table in LARGE.into_iter().chain(["quotas", "numbers"]) {
+        site.sql(&format!("DELETE FROM {table}")).await;
+    }
+}
+
+/// What loops and lists read; what they write is in `every_write`.
+pub(super) async fn no_read_looks_through_a_large_table(site: &Site) {
+    let faults = Faults::at(0, Fault::Fail);
+    let catalog = site.faulty(faults.clone()).await;
+    let file = queued(site, &[Stage::Scan]).await;
+    confirmed(&site.catalog, ("harbour", "ada"), 10).await;
+    registered(&site.catalog, ("harbour", "ada"), 10).await;
+    let meter = Meter::new(faults.clone());
+    loops(&catalog, &meter).await;
+    lists(
+        &catalog,
+        &[Scope::All, Scope::Tenant(tenant("harbour")), Scope::User(tenant("harbour"), user("ada"))],
+        &meter,
+    )
+    .await;
+    catalog.history(file.id).await.expect("read");
+    let slow = slow(site, faults.statements()).await;
+    assert!(slow.is_empty(), "{}", slow.join("\n\n"));
+}
+
+async fn loops(catalog: &Catalog, meter: &Meter) {
+    let now = NOW + HOUR;
+    for of in [
+        Claimable::Suspects,
+        Claimable::LastChance,
+        Claimable::UntriedOfOthers(vec![tenant("quay")]),
+        Claimable::Untried,
+    ] {
+        let claim = StageClaim { of, ..stages::claim(Stage::Scan, 1, now) };
+        catalog.claim_stage(claim).await.expect("claimed");
+        meter.read("claim_stage");
+    }
+    catalog.next_job_at(&["file-scan", "file-extract"]).await.expect("read");
+    meter.read("next_job_at");
+    catalog.has_last_chance(&[Stage::Scan], now).await.expect("read");
+    meter.read("has_last_chance");
+    catalog.lost_stages(now + HOUR, None, 10).await.expect("read");
+    meter.read("lost_stages");
+    let by = EndBy { actor: "a", plan: &plan(), now };
+    catalog.take_back_stages(Vec::new(), by, now).await.expect("answered");
+    meter.read("take_back_stages");
+    catalog.claim_jobs(claim(10, now)).await.expect("claimed");
+    meter.read("claim_jobs");
+    catalog.claim_cleanups(now, 10, 1).await.expect("claimed");
+    meter.read("claim_cleanups");
+    let of_tenant = Scope::Tenant(TenantId::new("harbour").expect("a tenant"));
+    catalog.claim_cleanups_of(&of_tenant, now, 10, 1).await.expect("claimed");
+    meter.read("claim_cleanups_of");
+    catalog.next_cleanup_at().await.expect("read");
+    meter.read("next_cleanup_at");
+    for destination in Destination::ALL {
+        catalog.claim_outbox(destination, 10, now, now + HOUR).await.expect("claimed");
+        meter.read("claim_outbox");
+        catalog.next_outbox_at(destination).await.expect("read");
+        meter.read("next_outbox_at");
+        if !meter.leaves_out_bounded {
+            catalog.outbox_depth(destination).await.expect("read");
+            meter.read("outbox_depth");
+        }
+    }
+    for status in [Status::Registered, Status::Deleted] {
+        catalog.files_to_look_at(status, now, None, 10).await.expect("read");
+        meter.read("files_to_look_at");
+    }
+    let abandoned = Abandoned { quiet_since: now, now, min_rate_bytes: 1 };
+    catalog.files_abandoned(abandoned, None, 10).await.expect("read");
+    meter.read("files_abandoned");
+    catalog.files_failed_by(now, None, 10).await.expect("read");
+    meter.read("files_failed_by");
+    catalog.overdue_batches(now, None, 10).await.expect("read");
+    meter.read("overdue_batches");
+    catalog.tenants("", 10).await.expect("read");
+    meter.read("tenants");
+    catalog.object_rows("uploads/", "uploads0", 10).await.expect("read");
+    meter.read("object_rows");
+}
+
+async fn lists(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
+    let now = NOW + HOUR;
+    for scope in scopes {
+        catalog.files(scope, None, 10).await.expect("read");
+        meter.read("files");
+        catalog.dead_letters(scope, None, 10).await.expect("read");
+        meter.read("dead_letters");
+        catalog.pending_cleanups(scope, None, 10).await.expect("read");
+        meter.read("pending_cleanups");
+        catalog.stuck_files(scope, (now, now), None, 10).await.expect("read");
+        meter.read("stuck_files");
+        catalog.status_counts(scope).await.expect("read");
+        meter.read("status_counts");
+        catalog.trend(scope, now).await.expect("read");
+        meter.read("trend");
+        catalog.orphans(scope, 3).await.expect("read");
+        meter.read("orphans");
+        catalog.missing_blobs(scope, 3).await.expect("read");
+        meter.read("missing_blobs");
+        if meter.leaves_out_bounded {
+            continue;
+        }
+        catalog.count_active_batches(scope).await.expect("read");
+        meter.read("count_active_batches");
+        let mut candidates = catalog.candidates(scope.clone(), &[1.0, 0.0], 5);
+        while candidates.next_page().await.expect("read").is_some() {}
+        meter.read("candidates");
+    }
+    catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    meter.read("notifications");
+    catalog.quotas("", 10, LIMIT).await.expect("read");
+    meter.read("quotas");
+}

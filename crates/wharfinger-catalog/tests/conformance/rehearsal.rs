@@ -1,0 +1,90 @@
+//! A catalog whose calls fail one after the other, until a write gets through.
+
+use std::collections::BTreeSet;
+
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_catalog::{Catalog, CatalogError};
+
+use super::every_write::CALLS_MAX;
+use super::site::Site;
+
+/// A process with every outbox target and with Redis beside the catalog: it makes the most statements.
+pub(super) struct Rehearsal<'s> {
+    pub(super) site: &'s Site,
+    catalog: Catalog,
+    faults: Faults,
+    pub(super) written: BTreeSet<String>,
+}
+
+impl<'s> Rehearsal<'s> {
+    pub(super) async fn on(site: &'s Site) -> Rehearsal<'s> {
+        let faults = Faults::at(0, Fault::Fail);
+        let catalog = site.telling_with(faults.clone(), true).await;
+        Rehearsal { site, catalog, faults, written: BTreeSet::new() }
+    }
+
+    /// All that was sent.
+    pub(super) fn statements(&self) -> Vec<String> {
+        self.faults.statements()
+    }
+
+    /// Fails the write at its first call, then at its second, and so on, until it succeeds.
+    pub(super) async fn each<T>(&mut self, act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>) -> T {
+        let before = self.site.dump().await;
+        let mut claim = String::new();
+        for n in 1..CALLS_MAX {
+            self.faults.aim_at(n, Fault::Fail);
+            let outcome = act(&self.catalog).await;
+            let hit = self.faults.hit();
+            // Some read before they write.
+            let write = self.faults.last_write().map_or_else(|| "a read".into(), short);
+            let after = self.site.dump().await;
+            let place = format!("{write}, call {n}, {}", hit.unwrap_or("not made"));
+            match (outcome, hit) {
+                (Ok(answer), None) => {
+                    assert_ne!(after, before, "{write} changes nothing here, so its trials prove nothing");
+                    self.faults.aim_at(0, Fault::Fail);
+                    self.written.insert(write);
+                    return answer;
+                }
+                // Best effort, after the claim, which is made.
+                (Ok(answer), Some(_)) if write == "fair::RaiseVirtualTime" => {
+                    self.faults.aim_at(0, Fault::Fail);
+                    self.written.insert(claim);
+                    return answer;
+                }
+                (Ok(_), Some(_)) => panic!("{place}: the failure was not reported"),
+                (Err(CatalogError::Unknown(_)), Some("commit")) => {}
+                (Err(CatalogError::Unavailable(_)), Some(call)) if call != "commit" => {}
+                (Err(error), _) => panic!("{place}: {error}"),
+            }
+            assert_eq!(after, before, "{place}: a part of it was written");
+            claim = write;
+        }
+        panic!("a write without an end");
+    }
+
+    /// A read that lists what it cannot read: where that fails, it answers all the same.
+    pub(super) async fn each_told<T>(&mut self, act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>) {
+        for n in 1..CALLS_MAX {
+            self.faults.aim_at(n, Fault::Fail);
+            let outcome = act(&self.catalog).await;
+            let hit = self.faults.hit();
+            let write = self.faults.last_write().map(short);
+            if let (Ok(_), None, Some(write)) = (&outcome, hit, &write) {
+                self.faults.aim_at(0, Fault::Fail);
+                self.written.insert(write.clone());
+                return;
+            }
+            assert!(outcome.is_ok() || write.is_none(), "{write:?}, call {n}");
+        }
+        panic!("a read without an end");
+    }
+}
+
+/// `wharfinger_catalog::jobs::Fail` is `jobs::Fail`.
+pub(super) fn short(type_name: &str) -> String {
+    let mut names: Vec<&str> = type_name.rsplit("::").take(2).collect();
+    names.reverse();
+    names.join("::")
+}

@@ -1,0 +1,177 @@
+//! What a search has to look at: the vectors of ready files of a scope, the best of them among the rest.
+
+use wharfinger_catalog::{
+    Catalog, ChunkRow, Claimable, Embedded, EndBy, Ended, Ending, Output, Scope, StageClaim, StageEnd,
+    StageJob, StoredVector,
+};
+use wharfinger_lifecycle::file;
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::stage::Stage;
+
+use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
+use super::site::Site;
+
+pub(super) const ADA: (&str, &str) = ("harbour", "ada");
+
+pub(super) fn of(owner: (&str, &str)) -> Scope {
+    Scope::User(tenant(owner.0), user(owner.1))
+}
+
+fn plan() -> Plan {
+    Plan { stages: vec![Stage::Embed], ..Plan::without_stages() }
+}
+
+/// A file at its last stage, with a chunk for each vector.
+pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &[Vec<f32>]) -> StageJob {
+    let file = registered(catalog, owner, 10).await;
+    let change = file::confirm(&file, pin(), None, "confirmed", &plan(), NOW + SECOND).expect("confirmable");
+    committed(catalog, change).await;
+    let claim = StageClaim {
+        stage: Stage::Embed,
+        owner: "worker:a".into(),
+        limit: 1,
+        tenants: None,
+        of: Claimable::Untried,
+        lease_ms: 10 * SECOND,
+        deadline_ms: HOUR,
+        plan: plan(),
+        now: NOW + SECOND,
+    };
+    let held = catalog.claim_stage(claim).await.expect("claimed").remove(0);
+    assert_eq!(held.file.id, file.id);
+    let chunks =
+        (0..vectors.len() as u64).map(|n| ChunkRow { ordinal: n, text: "text".into(), start: n, end: n + 1 });
+    let lease = (held.job.id, held.job.token);
+    assert!(catalog.put_chunks(lease, file.id, chunks.collect(), true).await.expect("written"));
+    let embedded =
+        vectors.iter().zip(0..).map(|(vector, ordinal)| Embedded { ordinal, vector: vector.clone() });
+    assert!(catalog.set_vectors(lease, file.id, embedded.collect(), "model").await.expect("written"));
+    held
+}
+
+/// A ready file whose chunks have these vectors.
+pub(super) async fn embedded(catalog: &Catalog, owner: (&str, &str), vectors: &[Vec<f32>]) -> FileId {
+    let held = embedding(catalog, owner, vectors).await;
+    let end = StageEnd { job: held.job.id, token: held.job.token, how: Ending::Done(Output::default()) };
+    let by = EndBy { actor: "worker:a", plan: &plan(), now: NOW + SECOND };
+    assert_eq!(catalog.end_stages(vec![end], by).await.expect("answered"), [Ended::Ready]);
+    held.file.id
+}
+
+pub(super) async fn candidates(
+    catalog: &Catalog,
+    scope: Scope,
+    wanted: &[f32],
+    limit: usize,
+) -> Vec<StoredVector> {
+    let mut candidates = catalog.candidates(scope, wanted, limit);
+    let mut all = Vec::new();
+    while let Some(page) = candidates.next_page().await.expect("read") {
+        all.extend(page);
+    }
+    all
+}
+
+/// The places of candidates, each once and in order.
+pub(super) async fn places(
+    catalog: &Catalog,
+    scope: Scope,
+    wanted: &[f32],
+    limit: usize,
+) -> Vec<(FileId, u64)> {
+    let found = candidates(catalog, scope, wanted, limit).await;
+    let mut places: Vec<(FileId, u64)> = found.iter().map(|one| (one.file, one.ordinal)).collect();
+    places.sort();
+    places.dedup();
+    places
+}
+
+/// As search reckons: in 64 bits, and then of no more digits than 32 hold.
+pub(super) fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let length = (dot(one, one) * dot(other, other)).sqrt();
+    (one.len() == other.len() && length > 0.0)
+        .then(|| (dot(one, other) / length) as f32)
+        .filter(|score| *score > 0.0)
+}
+
+/// The best of these as a search ranks them.
+pub(super) fn ranked(all: &[StoredVector], wanted: &[f32], limit: usize) -> Vec<(FileId, u64)> {
+    let mut scored: Vec<(f32, FileId, u64)> =
+        all.iter().filter_map(|one| Some((cosine(wanted, &one.vector)?, one.file, one.ordinal))).collect();
+    scored.sort_by(|one, other| other.0.total_cmp(&one.0).then((one.1, one.2).cmp(&(other.1, other.2))));
+    scored.dedup();
+    scored.truncate(limit);
+    scored.into_iter().map(|(_, file, ordinal)| (file, ordinal)).collect()
+}
+
+/// Numbers without a pattern, the same ones each time.
+pub(super) fn some_vectors(count: usize, dimensions: usize) -> Vec<Vec<f32>> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| (0..dimensions).map(|_| next()).collect()).collect()
+}
+
+pub(super) async fn candidates_are_ready_and_of_the_scope(site: &Site) {
+    let catalog = &site.catalog;
+    let vector = vec![vec![1.0, 0.5]];
+    let adas = embedded(catalog, ADA, &vector).await;
+    let bens = embedded(catalog, ("harbour", "ben"), &vector).await;
+    let namesakes = embedded(catalog, ("island", "ada"), &vector).await;
+    embedding(catalog, ADA, &vector).await;
+    let deleted = embedded(catalog, ADA, &vector).await;
+    let file = catalog.file(deleted).await.expect("read").expect("it is there");
+    committed(catalog, file::delete(&file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
+
+    let found = async |scope: Scope| places(catalog, scope, &[1.0, 0.0], 10).await;
+    assert_eq!(found(of(ADA)).await, [(adas, 0)]);
+    assert_eq!(found(of(("island", "ada"))).await, [(namesakes, 0)]);
+    assert_eq!(found(of(("island", "ben"))).await, []);
+    let mut in_harbour = [(adas, 0), (bens, 0)];
+    in_harbour.sort();
+    assert_eq!(found(Scope::Tenant(tenant("harbour"))).await, in_harbour);
+    let mut everywhere = [(adas, 0), (bens, 0), (namesakes, 0)];
+    everywhere.sort();
+    assert_eq!(found(Scope::All).await, everywhere);
+}
+
+/// With ties, vectors of other models, one that has no direction, and such as have hardly any length or a very great one.
+pub(super) async fn the_best_are_among_the_candidates(site: &Site) {
+    let mut vectors = some_vectors(40, 8);
+    vectors.push(vec![0.0; 8]);
+    vectors.extend(some_vectors(5, 3));
+    vectors.push(vec![f32::MIN_POSITIVE / 8.0; 8]);
+    vectors.push(vec![f32::MAX / 2.0; 8]);
+    let first = embedded(&site.catalog, ADA, &vectors).await;
+    let second = embedded(&site.catalog, ADA, &vectors).await;
+    let all: Vec<StoredVector> = [first, second]
+        .into_iter()
+        .flat_map(|file| {
+            let stored =
+                |(vector, ordinal): (&Vec<f32>, u64)| StoredVector { file, ordinal, vector: vector.clone() };
+            vectors.iter().zip(0..).map(stored).collect::<Vec<_>>()
+        })
+        .collect();
+    for wanted in some_vectors(6, 8).iter().chain(&some_vectors(2, 3)).chain(&some_vectors(1, 9)) {
+        for limit in [1, 2, 7, 200] {
+            let found = candidates(&site.catalog, of(ADA), wanted, limit).await;
+            assert_eq!(ranked(&found, wanted, limit), ranked(&all, wanted, limit), "{limit} for {wanted:?}");
+        }
+    }
+}
+
+pub(super) async fn no_page_is_missed(site: &Site) {
+    // By a process that knows of no pgvector, so that pages have to be read everywhere.
+    let catalog = site.another().await;
+    let mut files = Vec::new();
+    for count in [1_999, 1, 2_500] {
+        let file = embedded(&catalog, ADA, &vec![vec![1.0, 2.0]; count]).await;
+        files.extend((0..count as u64).map(|ordinal| (file, ordinal)));
+    }
+    files.sort();
+    assert!(places(&site.catalog, of(ADA), &[1.0, 2.0], 5).await == files);
+}

@@ -1,0 +1,396 @@
+//! A database for each case: handles on it, and raw SQL to look behind the catalog's back and to damage it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+
+use harness::postgres::Postgres;
+use sqlx::postgres::PgConnection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+use tempfile::TempDir;
+use tokio::sync::{Mutex, OnceCell};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{Catalog, CatalogOptions, CatalogUrl, Dialect, Tells};
+
+use super::sample::NOW;
+
+pub(super) const CLEANUP_ATTEMPTS_MAX: u32 = 3;
+
+pub(super) struct Site {
+    pub(super) catalog: Catalog,
+    pub(super) url: CatalogUrl,
+    folder: TempDir,
+    server: Option<&'static Postgres>,
+    /// Dumps share one connection: opening one takes longer than a dump.
+    dumping: Mutex<Option<Raw>>,
+}
+
+/// Every row of every table as text, in order.
+pub(super) type Dump = BTreeMap<String, Vec<String>>;
+
+/// How many rows of each table went and came. The same verb makes the same difference each time.
+pub(super) type Difference = BTreeMap<String, (usize, usize)>;
+
+/// Opens a handle; its schema may have to be migrated.
+pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
+    open_with(url, faults, false, Tells::default()).await
+}
+
+async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool, tells: Tells) -> Catalog {
+    let options = CatalogOptions {
+        url: url.clone(),
+        schema: wharfinger_catalog::DEFAULT_SCHEMA.into(),
+        faults,
+        storage_type: "disk",
+        cleanup_max_attempts: CLEANUP_ATTEMPTS_MAX,
+        job_max_attempts: 3,
+        connections_max: 16,
+        beside_redis,
+        tells,
+    };
+    Catalog::open(options).await.expect("the catalog opens")
+}
+
+/// A copy of a migrated database is faster than migrating another.
+async fn postgres_template() -> &'static str {
+    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+    TEMPLATE
+        .get_or_init(|| async {
+            let url = empty_postgres();
+            let catalog = open(&CatalogUrl::Postgres(url.clone()), Faults::none()).await;
+            catalog.migrate(NOW).await.expect("migrated");
+            catalog.close().await;
+            url
+        })
+        .await
+}
+
+/// Sorted by the rules of a language unless a column says otherwise: what depends on the order of bytes without
+/// asking for it fails here.
+fn empty_postgres() -> String {
+    let server = harness::postgres::shared();
+    let name = format!("conformance_{}", Uuid::new_v4().simple());
+    let statement = format!(
+        "CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+    );
+    server.psql(&server.admin_url(), &statement).expect("a database with a natural language");
+    let path = format!("ALTER DATABASE {name} SET search_path = public, wharfinger");
+    server.psql(&server.admin_url(), &path).expect("a search path for the statements of tests");
+    server.url(&name)
+}
+
+impl Site {
+    fn of(catalog: Catalog, url: CatalogUrl, folder: TempDir, server: Option<&'static Postgres>) -> Site {
+        Site { catalog, url, folder, server, dumping: Mutex::new(None) }
+    }
+
+    pub(super) async fn sqlite() -> Site {
+        let folder = TempDir::new().expect("a temporary folder");
+        let url = CatalogUrl::Sqlite(folder.path().join("catalog.sqlite"));
+        let catalog = open(&url, Faults::none()).await;
+        catalog.migrate(NOW).await.expect("migrated");
+        Site::of(catalog, url, folder, None)
+    }
+
+    pub(super) async fn postgres() -> Site {
+        let folder = TempDir::new().expect("a temporary folder");
+        let template = postgres_template().await;
+        let server = harness::postgres::shared();
+        let url = CatalogUrl::Postgres(server.create_database_from(template));
+        let catalog = open(&url, Faults::none()).await;
+        Site::of(catalog, url, folder, Some(server))
+    }
+
+    /// A PostgreSQL whose administrator has created the extension.
+    pub(super) async fn with_pgvector() -> Site {
+        let site = Site::before_pgvector().await;
+        site.sql("CREATE EXTENSION vector").await;
+        site.catalog.migrate(NOW).await.expect("migrated");
+        assert!(site.catalog.has_pgvector());
+        site
+    }
+
+    /// A PostgreSQL whose administrator could create the extension, and has not.
+    pub(super) async fn before_pgvector() -> Site {
+        let folder = TempDir::new().expect("a temporary folder");
+        let server = harness::postgres::shared_with_pgvector();
+        let url = CatalogUrl::Postgres(server.create_database());
+        let catalog = open(&url, Faults::none()).await;
+        catalog.migrate(NOW).await.expect("migrated");
+        assert!(!catalog.has_pgvector());
+        Site::of(catalog, url, folder, Some(server))
+    }
+
+    /// A handle of a process that signs in under another name.
+    pub(super) async fn as_role(&self, role: &str) -> Catalog {
+        let CatalogUrl::Postgres(url) = &self.url else { panic!("SQLite has no roles") };
+        open(&CatalogUrl::Postgres(url.replace("//postgres@", &format!("//{role}@"))), Faults::none()).await
+    }
+
+    /// Another database of the same kind, in which there is nothing at all.
+    pub(super) fn empty_database(&self) -> CatalogUrl {
+        match self.url {
+            CatalogUrl::Sqlite(_) => CatalogUrl::Sqlite(self.folder.path().join(Uuid::new_v4().to_string())),
+            CatalogUrl::Postgres(_) => CatalogUrl::Postgres(empty_postgres()),
+        }
+    }
+
+    pub(super) fn is_postgres(&self) -> bool {
+        self.catalog.dialect() == Dialect::Postgres
+    }
+
+    /// Another handle on the same database, as another process would have.
+    pub(super) async fn another(&self) -> Catalog {
+        open(&self.url, Faults::none()).await
+    }
+
+    /// The same of a process that has Redis beside the catalog.
+    pub(super) async fn beside_redis(&self) -> Catalog {
+        open_with(&self.url, Faults::none(), true, Tells::default()).await
+    }
+
+    /// The same of a process that tells everybody.
+    pub(super) async fn telling(&self) -> Catalog {
+        self.telling_with(Faults::none(), false).await
+    }
+
+    pub(super) async fn telling_with(&self, faults: Faults, beside_redis: bool) -> Catalog {
+        let tells = Tells { webhook: true, slack: true, archive: true };
+        open_with(&self.url, faults, beside_redis, tells).await
+    }
+
+    /// The same of one that tells everybody but the archive.
+    pub(super) async fn telling_people(&self) -> Catalog {
+        let tells = Tells { webhook: true, slack: true, archive: false };
+        open_with(&self.url, Faults::none(), false, tells).await
+    }
+
+    /// The same of one that only archives.
+    pub(super) async fn archiving(&self) -> Catalog {
+        self.archiving_with(Faults::none()).await
+    }
+
+    pub(super) async fn archiving_with(&self, faults: Faults) -> Catalog {
+        open_with(&self.url, faults, false, Tells { archive: true, ..Tells::default() }).await
+    }
+
+    pub(super) async fn faulty(&self, faults: Faults) -> Catalog {
+        open(&self.url, faults).await
+    }
+
+    pub(super) async fn try_sql(&self, statement: &str) -> Result<u64, sqlx::Error> {
+        Raw::connect(&self.url).await.run(statement).await
+    }
+
+    /// Runs a statement and answers how many rows it changed.
+    pub(super) async fn sql(&self, statement: &str) -> u64 {
+        self.try_sql(statement).await.expect(statement)
+    }
+
+    /// The first column of a query, as texts.
+    pub(super) async fn texts(&self, query: &str) -> Vec<String> {
+        texts_at(&self.url, query).await
+    }
+
+    /// How each statement would be carried out if every table had a million rows. SQLite believes its statistics;
+    /// PostgreSQL is kept from reading whole tables wherever an index leads to the same.
+    pub(super) async fn plans_of_a_million(&self, statements: Vec<String>) -> Vec<(String, Vec<String>)> {
+        let mut raw = Raw::connect(&self.url).await;
+        match &mut raw {
+            Raw::Sqlite(_) => {
+                raw.run("ANALYZE").await.expect("statistics");
+                raw.run("DELETE FROM sqlite_stat1").await.expect("none");
+                let rows = "INSERT INTO sqlite_stat1 (tbl, idx, stat) SELECT name, NULL, '1000000' FROM sqlite_master \
+                    WHERE type = 'table' AND name NOT LIKE 'sqlite%'";
+                raw.run(rows).await.expect("a million rows");
+                raw.run("ANALYZE sqlite_schema").await.expect("read again");
+            }
+            Raw::Postgres(_) => {
+                raw.run("SET search_path = wharfinger").await.expect("our schema");
+                raw.run("SET enable_seqscan = off").await.expect("set");
+                raw.run("SET plan_cache_mode = force_generic_plan").await.expect("set");
+            }
+        }
+        let mut plans = Vec::new();
+        for statement in statements {
+            let explain = match &raw {
+                Raw::Sqlite(_) => format!("EXPLAIN QUERY PLAN {}", statement.replace('$', "?")),
+                Raw::Postgres(_) => {
+                    // Without bound values the types of a few cannot be told; SQLite shows those.
+                    if raw.run(&format!("PREPARE planned AS {statement}")).await.is_err() {
+                        continue;
+                    }
+                    match parameters(&statement) {
+                        0 => "EXPLAIN EXECUTE planned".to_owned(),
+                        n => format!("EXPLAIN EXECUTE planned ({})", vec!["NULL"; n].join(", ")),
+                    }
+                }
+            };
+            plans.push((statement, raw.plan(&explain).await));
+            if matches!(raw, Raw::Postgres(_)) {
+                raw.run("DEALLOCATE planned").await.expect("forgotten");
+            }
+        }
+        plans
+    }
+
+    pub(super) async fn dump(&self) -> Dump {
+        let mut dumping = self.dumping.lock().await;
+        let raw = match dumping.take() {
+            Some(raw) => raw,
+            None => Raw::connect(&self.url).await,
+        };
+        dumping.insert(raw).dump().await
+    }
+
+    /// Ends the case's database; a failed case leaves it to whoever wants to look.
+    pub(super) async fn remove(self) {
+        self.catalog.close().await;
+        if let (CatalogUrl::Postgres(url), Some(server)) = (&self.url, self.server) {
+            let name = url.rsplit('/').next().unwrap_or_default();
+            let statement = format!("DROP DATABASE \"{name}\" WITH (FORCE)");
+            // Those who still hold it have a few seconds to let go; what is not removed now ends with the server.
+            if let Err(error) = server.psql(&server.admin_url(), &statement) {
+                eprintln!("{name} stays: {error}");
+            }
+        }
+    }
+}
+
+pub(super) async fn dump_at(url: &CatalogUrl) -> Dump {
+    Raw::connect(url).await.dump().await
+}
+
+/// The highest `$n` of a statement.
+fn parameters(statement: &str) -> usize {
+    let numbers = statement.split('$').skip(1).filter_map(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    });
+    numbers.max().unwrap_or(0)
+}
+
+pub(super) async fn sql_at(url: &CatalogUrl, statement: &str) {
+    Raw::connect(url).await.run(statement).await.expect(statement);
+}
+
+pub(super) async fn texts_at(url: &CatalogUrl, query: &str) -> Vec<String> {
+    Raw::connect(url).await.texts(query).await
+}
+
+pub(super) fn difference(before: &Dump, after: &Dump) -> Difference {
+    let rows_not_in = |left: &Dump, right: &Dump, table: &str| {
+        let others = right.get(table).map_or(&[][..], Vec::as_slice);
+        left.get(table).map_or(0, |rows| rows.iter().filter(|row| !others.contains(row)).count())
+    };
+    let tables: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    tables
+        .into_iter()
+        .map(|table| (table.clone(), (rows_not_in(before, after, table), rows_not_in(after, before, table))))
+        .filter(|(_, moved)| *moved != (0, 0))
+        .collect()
+}
+
+/// Runs all of them side by side, each as a task of its own, and answers in their order.
+pub(super) async fn all_at_once<T, F>(futures: impl IntoIterator<Item = F>) -> Vec<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for (n, future) in futures.into_iter().enumerate() {
+        tasks.spawn(async move { (n, future.await) });
+    }
+    let mut answers = tasks.join_all().await;
+    answers.sort_by_key(|(n, _)| *n);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+enum Raw {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Raw {
+    async fn connect(url: &CatalogUrl) -> Raw {
+        match url {
+            CatalogUrl::Sqlite(path) => {
+                let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
+                Raw::Sqlite(SqliteConnection::connect_with(&options).await.expect("a raw connection"))
+            }
+            CatalogUrl::Postgres(url) => {
+                Raw::Postgres(PgConnection::connect(url).await.expect("a raw connection"))
+            }
+        }
+    }
+
+    /// The name of each table with an expression that shows a row of it as text.
+    async fn tables(&mut self) -> Vec<(String, String)> {
+        let query = match self {
+            Raw::Sqlite(_) => {
+                "SELECT t.name || ' ' || group_concat('quote(\"' || c.name || '\")', ' || '','' || ') \
+                 FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table' GROUP BY t.name"
+            }
+            Raw::Postgres(_) => {
+                "SELECT tablename || ' r::text' FROM pg_tables WHERE schemaname = 'wharfinger'"
+            }
+        };
+        let split = |line: String| {
+            let (table, row) = line.split_once(' ').expect("a name and an expression");
+            (table.to_owned(), row.to_owned())
+        };
+        self.texts(query).await.into_iter().map(split).collect()
+    }
+
+    /// The lines of a plan.
+    async fn plan(&mut self, explain: &str) -> Vec<String> {
+        match self {
+            Raw::Sqlite(connection) => {
+                let rows = sqlx::raw_sql(AssertSqlSafe(explain.to_owned())).fetch_all(connection).await;
+                rows.expect(explain).iter().map(|row| row.get::<String, _>("detail")).collect()
+            }
+            Raw::Postgres(connection) => {
+                let rows = sqlx::raw_sql(AssertSqlSafe(explain.to_owned())).fetch_all(connection).await;
+                rows.expect(explain).iter().map(|row| row.get::<String, _>(0)).collect()
+            }
+        }
+    }
+
+    /// One statement reads all tables.
+    async fn dump(&mut self) -> Dump {
+        let tables = self.tables().await;
+        let selects: Vec<String> =
+            tables.iter().map(|(table, row)| format!("SELECT '{table} ' || {row} FROM {table} r")).collect();
+        let mut dump: Dump = tables.into_iter().map(|(table, _)| (table, Vec::new())).collect();
+        if dump.is_empty() {
+            return dump;
+        }
+        for line in self.texts(&selects.join(" UNION ALL ")).await {
+            let (table, row) = line.split_once(' ').expect("a name and a row");
+            dump.get_mut(table).expect("a table of the list").push(row.to_owned());
+        }
+        dump.values_mut().for_each(|rows| rows.sort());
+        dump
+    }
+
+    async fn run(&mut self, statement: &str) -> Result<u64, sqlx::Error> {
+        let query = AssertSqlSafe(statement.to_owned());
+        Ok(match self {
+            Raw::Sqlite(connection) => sqlx::raw_sql(query).execute(connection).await?.rows_affected(),
+            Raw::Postgres(connection) => sqlx::raw_sql(query).execute(connection).await?.rows_affected(),
+        })
+    }
+
+    async fn texts(&mut self, query: &str) -> Vec<String> {
+        let safe = AssertSqlSafe(query.to_owned());
+        let texts = match self {
+            Raw::Sqlite(connection) => sqlx::query_scalar(safe).persistent(false).fetch_all(connection).await,
+            Raw::Postgres(connection) => {
+                sqlx::query_scalar(safe).persistent(false).fetch_all(connection).await
+            }
+        };
+        texts.expect(query)
+    }
+}

@@ -1,0 +1,157 @@
+//! Rows that cannot be read: each is set aside and listed, and everything beside it goes on.
+
+use wharfinger_catalog::{Abandoned, Destination, EndBy, Ended, Ending, Output, Scope};
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::state::Status;
+
+use super::sample::{HOUR, NOW, REFUSING, SECOND, claim, confirmed, deleted, registered, tenant, user, work};
+use super::site::Site;
+use super::stages::{self, end, plan, queued};
+
+const ADA: (&str, &str) = ("harbour", "ada");
+const LATER: i64 = NOW + 10 * SECOND;
+
+async fn listed(site: &Site) -> Vec<(String, String)> {
+    let rows = site.catalog.unreadable_rows(100).await.expect("read");
+    assert!(rows.iter().all(|row| !row.error.is_empty()));
+    rows.into_iter().map(|row| (row.table, row.id)).collect()
+}
+
+/// As a newer version or a hand may have written it.
+async fn damage(site: &Site, file: FileId) {
+    site.sql(&format!("UPDATE files SET stage = 'unheard-of' WHERE id = '{file}'")).await;
+}
+
+pub(super) async fn a_stage_goes_on_beside_unreadable_rows(site: &Site) {
+    let (file, job) = (queued(site, &[Stage::Scan]).await, queued(site, &[Stage::Scan]).await);
+    let sound = queued(site, &[Stage::Scan]).await;
+    damage(site, file.id).await;
+    site.sql(&format!("UPDATE jobs SET tenant_id = '' WHERE file_id = '{}'", job.id)).await;
+    site.sql(&format!("UPDATE jobs SET id = 'no id' WHERE file_id = '{}'", job.id)).await;
+    let held = site.catalog.claim_stage(stages::claim(Stage::Scan, 10, LATER)).await.expect("claimed");
+    assert_eq!(held.iter().map(|held| held.file.id).collect::<Vec<_>>(), [sound.id]);
+    let set_aside = [("files".to_owned(), file.id.to_string()), ("jobs".to_owned(), "no id".to_owned())];
+    assert_eq!(listed(site).await, set_aside);
+    // They are not in the way of the next ones either.
+    let next = queued(site, &[Stage::Scan]).await;
+    let more = site.catalog.claim_stage(stages::claim(Stage::Scan, 1, LATER)).await.expect("claimed");
+    assert_eq!(more.iter().map(|held| held.file.id).collect::<Vec<_>>(), [next.id]);
+
+    // Damaged while it is in work: it ends nothing, and the others end.
+    damage(site, next.id).await;
+    let ends = held.iter().chain(&more).map(|held| end(held, Ending::Done(Output::default()))).collect();
+    let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
+    let ended = site.catalog.end_stages(ends, by).await.expect("answered");
+    assert_eq!(ended, [Ended::Ready, Ended::LeaseLost]);
+    let lost = site.catalog.lost_stages(LATER + HOUR, None, 10).await.expect("read");
+    let by = EndBy { actor: "recovery", plan: &plan(), now: LATER + HOUR };
+    let jobs = lost.into_iter().map(|(_, job)| job).collect();
+    assert_eq!(site.catalog.take_back_stages(jobs, by, LATER + HOUR).await.expect("answered"), []);
+
+    // Repaired, it goes on: it only waited.
+    site.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", file.id)).await;
+    let held =
+        site.catalog.claim_stage(stages::claim(Stage::Scan, 10, LATER + 2 * HOUR)).await.expect("claimed");
+    assert_eq!(held.iter().map(|held| (held.file.id, held.job.attempt)).collect::<Vec<_>>(), [(file.id, 1)]);
+    site.sql("UPDATE files SET stage = 'scan' WHERE stage = 'unheard-of'").await;
+}
+
+pub(super) async fn checks_and_cleanups_go_on_beside_unreadable_rows(site: &Site) {
+    let ids = site.catalog.enqueue(vec![work("a", NOW), work("a", NOW)], NOW).await.expect("enqueued");
+    site.sql(&format!("UPDATE jobs SET file_id = 'no id' WHERE id = '{}'", ids[0])).await;
+    let claimed = site.catalog.claim_jobs(claim(10, NOW)).await.expect("claimed");
+    assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[1]]);
+    let these =
+        site.catalog.claim_these_jobs(claim(10, NOW + 2 * HOUR), vec![ids[0]]).await.expect("claimed");
+    assert_eq!(these, [], "it is found again, and set aside again");
+
+    for _ in 0..2 {
+        deleted(&site.catalog, ADA, 10, &REFUSING).await;
+    }
+    let first = site.texts("SELECT MIN(id) FROM pending_cleanups").await.remove(0);
+    site.sql(&format!("UPDATE pending_cleanups SET file_path = '../etc' WHERE id = '{first}'")).await;
+    let cleanups = site.catalog.claim_cleanups(NOW + HOUR, 10, HOUR).await.expect("claimed");
+    assert_eq!(cleanups.len(), 1);
+    let set_aside = [("jobs".to_owned(), ids[0].to_string()), ("pending_cleanups".to_owned(), first)];
+    assert_eq!(listed(site).await, set_aside);
+    assert_eq!(site.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read").len(), 2);
+}
+
+/// Even where all that come first cannot be read.
+pub(super) async fn the_outbox_goes_on_beside_unreadable_lines(site: &Site) {
+    let catalog = site.telling().await;
+    for _ in 0..3 {
+        confirmed(&catalog, ADA, 10).await;
+    }
+    for destination in [Destination::Webhook, Destination::Archive] {
+        let name = destination.as_str();
+        let first =
+            site.texts(&format!("SELECT MIN(id) FROM outbox WHERE destination = '{name}'")).await.remove(0);
+        site.sql(&format!("UPDATE outbox SET tenant_id = '' WHERE id = '{first}'")).await;
+        let claim = async || {
+            catalog.claim_outbox(destination, 1, NOW + HOUR, NOW + 2 * HOUR).await.expect("claimed").len()
+        };
+        let (mut lines, mut tries) = (0, 0);
+        while lines == 0 && tries < 3 {
+            lines = claim().await;
+            tries += 1;
+        }
+        assert_eq!(lines, 1, "{name}: a line behind it arrives");
+        assert!(listed(site).await.contains(&("outbox".to_owned(), first)), "{name}");
+    }
+}
+
+pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(site: &Site) {
+    let (bad, good) = (queued(site, &[Stage::Scan]).await, queued(site, &[Stage::Scan]).await);
+    damage(site, bad.id).await;
+    let files = site.catalog.files(&Scope::Tenant(tenant("harbour")), None, 1).await.expect("read");
+    assert_eq!(files.iter().map(|file| file.id).collect::<Vec<_>>(), [good.id]);
+    let both = site.catalog.files(&Scope::All, None, 10).await.expect("read");
+    assert_eq!(both.len(), 1);
+    assert_eq!(listed(site).await, [("files".to_owned(), bad.id.to_string())]);
+
+    let late = NOW + 1_000 * HOUR;
+    let stuck = site.catalog.stuck_files(&Scope::All, (late, late), None, 10).await.expect("read");
+    assert_eq!(stuck.len(), 2, "what is wrong with it is not needed for that");
+    let waiting = registered(&site.catalog, ADA, 10).await;
+    site.sql(&format!("UPDATE files SET id = 'no id' WHERE id = '{}'", waiting.id)).await;
+    let other = registered(&site.catalog, ADA, 10).await;
+    let due = site.catalog.files_to_look_at(Status::Registered, late, None, 10).await.expect("read");
+    assert_eq!(due.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
+    let abandoned = Abandoned { quiet_since: late, now: late, min_rate_bytes: 1 };
+    let found = site.catalog.files_abandoned(abandoned, None, 10).await.expect("read");
+    assert_eq!(found.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
+
+    site.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('', 0)").await;
+    assert!(!site.catalog.quotas("", 10, 1).await.expect("read").is_empty());
+    site.sql(
+        "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
+        VALUES ('no id', 'harbour', 'ada', 'k', 'm', '{}', 0)",
+    )
+    .await;
+    site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+
+    site.sql(&format!("UPDATE files SET id = '{}' WHERE id = 'no id'", waiting.id)).await;
+    site.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", bad.id)).await;
+}
+
+pub(super) async fn what_can_be_read_again_is_dropped_from_the_list(site: &Site) {
+    let (one, other) = (queued(site, &[Stage::Scan]).await, queued(site, &[Stage::Scan]).await);
+    damage(site, one.id).await;
+    damage(site, other.id).await;
+    site.catalog.files(&Scope::All, None, 10).await.expect("read");
+    assert_eq!(site.catalog.count_unreadable().await.expect("read"), [("files".to_owned(), 2)].into());
+    site.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", one.id)).await;
+    // A job that waits, and could not be read.
+    site.sql("INSERT INTO unreadable_rows (table_name, row_id, error) SELECT 'jobs', id, 'x' FROM jobs")
+        .await;
+    assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 1);
+    assert_eq!(listed(site).await, [("files".to_owned(), other.id.to_string())]);
+    let gone = format!("UPDATE files SET id = 'elsewhere' WHERE id = '{}'", other.id);
+    site.sql(&gone).await;
+    assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 0);
+    assert_eq!(listed(site).await, []);
+    let back = format!("UPDATE files SET id = '{}', stage = 'scan' WHERE id = 'elsewhere'", other.id);
+    site.sql(&back).await;
+}

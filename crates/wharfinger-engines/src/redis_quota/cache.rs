@@ -1,0 +1,52 @@
+//! What was worked out lately, kept by the same Redis for all processes. Whoever reads it judges whether it still holds.
+
+use std::time::Duration;
+
+use redis::Script;
+
+use super::QuotaError;
+use super::connect::Connector;
+use wharfinger_calls::faults::Faults;
+
+pub struct RedisCache {
+    connector: Connector,
+    catalog_id: String,
+    faults: Faults,
+    read: Script,
+    keep: Script,
+}
+
+impl RedisCache {
+    /// Reads the URL; nothing is connected yet.
+    pub fn new(url: &str, catalog_id: String, faults: Faults) -> Result<RedisCache, QuotaError> {
+        Ok(RedisCache {
+            connector: Connector::new(url)?,
+            catalog_id,
+            faults,
+            read: Script::new("return redis.call('GET', KEYS[1])"),
+            keep: Script::new("redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1"),
+        })
+    }
+
+    /// Waits so long for an answer before the server counts as away.
+    pub fn with_patience(self, patience: Duration) -> RedisCache {
+        RedisCache { connector: self.connector.with_patience(patience), ..self }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("wharfinger:cache:{}:{name}", self.catalog_id)
+    }
+
+    pub async fn read(&self, name: &str) -> Result<Option<String>, QuotaError> {
+        let mut call = self.read.prepare_invoke();
+        call.key(self.key(name));
+        self.faults.around("redis cache read", self.connector.invoke(&call)).await
+    }
+
+    pub async fn keep(&self, name: &str, value: &str, ms: i64) -> Result<(), QuotaError> {
+        let mut call = self.keep.prepare_invoke();
+        call.key(self.key(name)).arg(value).arg(ms.max(1));
+        let _: i64 = self.faults.around("redis cache keep", self.connector.invoke(&call)).await?;
+        Ok(())
+    }
+}

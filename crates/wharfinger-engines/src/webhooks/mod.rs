@@ -1,0 +1,51 @@
+//! Messages to endpoints of others: webhooks as Standard Webhooks has them, and Slack's incoming webhooks.
+
+mod address;
+mod post;
+mod signing;
+mod slack;
+
+pub use address::{Endpoint, EndpointError, check_resolves, is_public};
+pub use post::SendError;
+pub use signing::{SecretError, Secrets};
+pub use slack::Slack;
+
+use uuid::Uuid;
+
+use post::Poster;
+use wharfinger_calls::faults::Faults;
+
+/// One message, as often as it has to be sent: id and body stay the same, the time is that of the attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub id: Uuid,
+    /// Seconds since 1970.
+    pub sent_at: i64,
+    /// JSON; these very bytes are signed.
+    pub body: String,
+}
+
+/// An endpoint that takes signed messages.
+pub struct Webhook {
+    poster: Poster,
+    secrets: Secrets,
+}
+
+impl Webhook {
+    /// Sends nothing yet.
+    pub fn new(endpoint: Endpoint, secrets: Secrets, faults: Faults) -> Result<Webhook, EndpointError> {
+        Ok(Webhook { poster: Poster::new(endpoint, "webhook", faults)?, secrets })
+    }
+
+    pub fn endpoint(&self) -> &Endpoint {
+        self.poster.endpoint()
+    }
+
+    /// Answers when the receiver has said that it has it.
+    pub async fn send(&self, message: &Message) -> Result<(), SendError> {
+        let (id, sent_at) = (message.id.to_string(), message.sent_at.to_string());
+        let signatures = self.secrets.sign(&id, &sent_at, message.body.as_bytes());
+        let headers = [("webhook-id", id), ("webhook-timestamp", sent_at), ("webhook-signature", signatures)];
+        self.poster.post(&headers, message.body.clone(), message.sent_at).await
+    }
+}

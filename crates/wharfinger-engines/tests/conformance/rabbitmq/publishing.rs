@@ -1,0 +1,135 @@
+//! Only what the broker confirmed is published.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_engines::rabbitmq::{BrokerError, Rabbit, RabbitOptions};
+
+use super::site::{
+    delayed, delete_queue, exists, next, open, options, publish, publish_at_last, publish_one, take, vhost,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_message_of_a_large_call_is_answered() {
+    let rabbit = open(&vhost().await).await;
+    let messages: Vec<_> = (0..500).map(|n| delayed(n, 0)).collect();
+    let begun = Instant::now();
+    let outcomes = rabbit.publish_delayed(&messages).await;
+    println!("500 confirmed messages took {:?}", begun.elapsed());
+    assert_eq!(outcomes, vec![Ok(()); 500]);
+    let mut came: Vec<usize> =
+        take(&mut rabbit.due(100), 500).await.iter().map(|id| id.parse().expect("a number")).collect();
+    came.sort_unstable();
+    assert_eq!(came, (0..500).collect::<Vec<_>>());
+    assert_eq!(rabbit.publish_delayed(&[]).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_without_a_queue_are_failures_and_their_neighbours_are_not() {
+    let url = vhost().await;
+    let rabbit = open(&url).await;
+    publish(&rabbit, &[delayed("before", 0)]).await;
+    delete_queue(&url, "resource.delayed.5000").await;
+    let messages: Vec<_> = (0..100).map(|n| delayed(n, if n % 3 == 0 { 5_000 } else { 0 })).collect();
+    let outcomes = rabbit.publish_delayed(&messages).await;
+    for (n, outcome) in outcomes.iter().enumerate() {
+        match outcome {
+            Ok(()) => assert_ne!(n % 3, 0, "{n} has no queue"),
+            Err(error) => {
+                assert!(matches!(error, BrokerError::Returned(_)) && error.is_retryable(), "{n}: {error}");
+                assert_eq!(n % 3, 0, "{n} has a queue: {error}");
+            }
+        }
+    }
+    // The same handle has declared the queue again by the next call.
+    publish(&rabbit, &[delayed("after", 5_000)]).await;
+    assert!(exists(&url, "resource.delayed.5000").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_at_the_same_time_have_their_own_outcomes() {
+    let url = vhost().await;
+    let rabbit = open(&url).await;
+    delete_queue(&url, "resource.delayed.15000").await;
+    let kinds = [0, 15_000, 0, 0];
+    let calls = kinds.map(|delay| {
+        let rabbit = rabbit.clone();
+        async move {
+            let messages: Vec<_> = (0..50).map(|n| delayed(n, delay)).collect();
+            rabbit.publish_delayed(&messages).await
+        }
+    });
+    for (delay, outcomes) in kinds.into_iter().zip(join_all(calls).await) {
+        assert_eq!(outcomes.len(), 50);
+        if delay == 0 {
+            assert_eq!(outcomes, vec![Ok(()); 50]);
+        } else {
+            assert!(outcomes.iter().all(Result::is_err), "there was no queue for these");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abandoned_call_spoils_no_later_one() {
+    let url = vhost().await;
+    let rabbit = open(&url).await;
+    delete_queue(&url, "resource.delayed.15000").await;
+    let lost: Vec<_> = (0..200).map(|n| delayed(n, 15_000)).collect();
+    for micros in [50, 500, 2_000, 10_000] {
+        let _ = tokio::time::timeout(Duration::from_micros(micros), rabbit.publish_delayed(&lost)).await;
+        publish(&rabbit, &[delayed("whole", 0)]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_cannot_be_sent_does_not_stop_its_neighbours() {
+    let rabbit = open(&vhost().await).await;
+    let messages = [delayed("first", 0), delayed("x".repeat(300), 0), delayed("last", 0)];
+    let outcomes = rabbit.publish_delayed(&messages).await;
+    assert_eq!((&outcomes[0], &outcomes[2]), (&Ok(()), &Ok(())));
+    assert!(matches!(&outcomes[1], Err(BrokerError::Refused(_))));
+    publish(&rabbit, &[delayed("after", 0)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_start_at_once_declare_the_same() {
+    let url = vhost().await;
+    for rabbit in join_all((0..6).map(|_| open(&url))).await {
+        publish(&rabbit, &[delayed("hello", 0)]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fault_anywhere_is_told_and_survived() {
+    let url = vhost().await;
+    let script = |faults: Faults| {
+        let options = RabbitOptions { faults, ..options(&url) };
+        async move {
+            let rabbit = Rabbit::lazy(options);
+            let first = publish_one(&rabbit, &delayed("first", 0)).await;
+            let checked = rabbit.check().await;
+            let woken = rabbit.wake("topic").await;
+            publish_at_last(&rabbit, delayed("last", 0)).await;
+            let mut due = rabbit.due(1);
+            let mut came = String::new();
+            while came != "last" {
+                let message = next(&mut due).await;
+                came = message.id.clone();
+                let _ = message.ack().await;
+            }
+            rabbit.close().await;
+            [first, checked, woken].into_iter().filter_map(Result::err).collect::<Vec<_>>()
+        }
+    };
+    let counting = Faults::counting();
+    assert_eq!(script(counting.clone()).await, []);
+    let calls = counting.calls();
+    assert!(calls >= 8, "{calls} calls leave the process");
+    for at in 1..=calls {
+        for fault in [Fault::Fail, Fault::LoseAnswer] {
+            let told = script(Faults::at(at, fault)).await;
+            assert!(told.iter().all(BrokerError::is_retryable), "{told:?}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Every answer, and none, means one thing to do.
+
+use std::time::Duration;
+
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_engines::webhooks::{Endpoint, SendError, Webhook};
+
+use super::{Receiver, SECRET, message, webhook};
+
+async fn outcome(answer: &str) -> Result<(), SendError> {
+    let receiver = Receiver::answering(answer).await;
+    let sent = receiver.webhook().send(&message()).await;
+    assert_eq!(receiver.got().len(), 1, "sent once, whatever is answered");
+    sent
+}
+
+fn head(status: &str, more: &str) -> String {
+    format!("HTTP/1.1 {status}\r\n{more}content-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+#[tokio::test]
+async fn any_2xx_is_an_arrival() {
+    for status in ["200 OK", "201 Created", "202 Accepted", "204 No Content", "299 Odd"] {
+        assert_eq!(outcome(&head(status, "")).await, Ok(()), "{status}");
+    }
+    // One whose body never ends, or is cut off, has been given all the same.
+    let cut = "HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\nconnection: close\r\n\r\nthanks";
+    assert_eq!(outcome(cut).await, Ok(()));
+}
+
+#[tokio::test]
+async fn whatever_else_is_answered_is_a_failure() {
+    for status in [400, 401, 403, 404, 408, 422, 500, 502, 503, 504] {
+        let refused = SendError::Refused { status, said: String::new(), retry_after: None };
+        assert_eq!(outcome(&head(&format!("{status} So"), "")).await, Err(refused));
+    }
+    assert_eq!(outcome(&head("410 Gone", "")).await, Err(SendError::Gone));
+    let busy = outcome(&head("429 Too Many Requests", "retry-after: 17\r\n")).await;
+    assert_eq!(busy, Err(SendError::TooMany { retry_after: Some(Duration::from_secs(17)) }));
+    assert_eq!(
+        outcome(&head("429 Too Many Requests", "")).await,
+        Err(SendError::TooMany { retry_after: None })
+    );
+    let later = outcome(&head("503 Soon", "retry-after: 9\r\n")).await.expect_err("a refusal");
+    assert_eq!(later.retry_after(), Some(Duration::from_secs(9)));
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    for status in [301, 302, 303, 307, 308] {
+        let elsewhere = Receiver::answering(&head("200 OK", "")).await;
+        let location = format!("location: {}\r\n", elsewhere.url());
+        let refused = SendError::Refused { status, said: String::new(), retry_after: None };
+        assert_eq!(outcome(&head(&format!("{status} Away"), &location)).await, Err(refused));
+        assert_eq!(elsewhere.got(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn of_a_refusal_no_more_than_a_line_is_kept() {
+    let body = format!("no\r\nway\t{}", "x".repeat(100_000));
+    let length = body.len();
+    let answer = format!("HTTP/1.1 500 So\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+    let Err(SendError::Refused { said, .. }) = outcome(&answer).await else { panic!("a refusal") };
+    assert!(said.starts_with("no  way x") && said.chars().count() == 200, "{said}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_no_answer_and_the_url_is_not_told() {
+    let error = webhook("http://127.0.0.1:1/hush?token=hush", SECRET, true).send(&message()).await;
+    let Err(SendError::Unanswered(why)) = error else { panic!("{error:?}") };
+    assert!(!why.contains("hush"), "{why}");
+    // Hung up without a word.
+    assert!(matches!(outcome("").await, Err(SendError::Unanswered(_))));
+    assert!(matches!(outcome("gibberish\r\n\r\n").await, Err(SendError::Unanswered(_))));
+}
+
+#[tokio::test]
+async fn a_message_can_be_hit_by_a_fault_before_and_after() {
+    for (fault, sent) in [(Fault::Fail, 0), (Fault::LoseAnswer, 1), (Fault::CrashAfter, 1)] {
+        let receiver = Receiver::answering(&head("200 OK", "")).await;
+        let endpoint = Endpoint::new(&receiver.url(), true).expect("an endpoint");
+        let secrets = SECRET.parse().expect("a secret");
+        let hit = Webhook::new(endpoint, secrets, Faults::at(1, fault)).expect("a client");
+        assert!(matches!(hit.send(&message()).await, Err(SendError::Unanswered(_))), "{fault:?}");
+        assert_eq!(receiver.got().len(), sent, "{fault:?}");
+    }
+}

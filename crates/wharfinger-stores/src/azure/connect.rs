@@ -1,0 +1,225 @@
+//! From settings to a client: the account's address, and the key or the identity that signs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::super::BlobError;
+use super::super::skew::Skew;
+use super::call::Client;
+use super::entra::Entra;
+use super::keys::Keys;
+use super::sas::SigningKey;
+
+/// Where the container is, and who we are to it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct AzureOptions {
+    pub account: String,
+    pub container: String,
+    /// Empty, or what every key begins with, its slash included.
+    pub prefix: String,
+    /// The account's address. Default: `https://<account>.blob.core.windows.net`. That of an emulator has the
+    /// account in its path.
+    pub endpoint: Option<String>,
+    /// The account's address as clients see it.
+    pub public_endpoint: Option<String>,
+    pub credentials: Option<AzureCredentials>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub enum AzureCredentials {
+    /// In base64, as Azure shows it.
+    AccountKey(String),
+    /// An identity of Entra's, for which the service lends a key to sign with.
+    Entra(EntraOptions),
+    /// Known only to be refused: it can sign nothing for clients.
+    SasToken,
+}
+
+/// Which identity: a client with its secret or its federated token, or else the machine's own.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct EntraOptions {
+    pub tenant_id: Option<String>,
+    pub client_id: Option<String>,
+    pub client_secret: Option<String>,
+    pub federated_token_file: Option<String>,
+    pub authority_host: Option<String>,
+    /// Where the machine's identity is asked for, if not at the usual address.
+    pub identity_endpoint: Option<String>,
+}
+
+impl fmt::Debug for AzureOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AzureOptions")
+            .field("account", &self.account)
+            .field("container", &self.container)
+            .field("prefix", &self.prefix)
+            .field("endpoint", &self.endpoint)
+            .field("credentials", &self.credentials)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AzureCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AzureCredentials::AccountKey(_) => "AccountKey",
+            AzureCredentials::Entra(_) => "Entra",
+            AzureCredentials::SasToken => "SasToken",
+        })
+    }
+}
+
+impl AzureOptions {
+    /// Takes what is absent from the variables that Azure's own tools read.
+    pub fn filled(mut self, variable: &dyn Fn(&str) -> Option<String>) -> AzureOptions {
+        let first = |names: &[&str]| {
+            names.iter().find_map(|name| variable(name).filter(|value| !value.trim().is_empty()))
+        };
+        let connection = first(&["AZURE_STORAGE_CONNECTION_STRING"]).unwrap_or_default();
+        let connected = |name: &str| {
+            let mut fields = connection.split(';').filter_map(|field| field.split_once('='));
+            fields.find(|(field, _)| *field == name).map(|(_, value)| value.to_owned())
+        };
+        if self.account.is_empty() {
+            let named = first(&["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"]);
+            self.account = named.or_else(|| connected("AccountName")).unwrap_or_default();
+        }
+        self.endpoint = self
+            .endpoint
+            .or_else(|| first(&["AZURE_STORAGE_ENDPOINT", "AZURE_STORAGE_BLOB_ENDPOINT", "AZURE_ENDPOINT"]))
+            .or_else(|| connected("BlobEndpoint"))
+            .or_else(|| {
+                let suffix = connected("EndpointSuffix")?;
+                let protocol = connected("DefaultEndpointsProtocol").unwrap_or_else(|| "https".into());
+                Some(format!("{protocol}://{}.blob.{suffix}", self.account))
+            });
+        self.credentials = self
+            .credentials
+            .or_else(|| {
+                let keys = ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCESS_KEY"];
+                first(&keys).or_else(|| connected("AccountKey")).map(AzureCredentials::AccountKey)
+            })
+            .or_else(|| {
+                let token = first(&["AZURE_STORAGE_SAS_TOKEN"]);
+                token.or_else(|| connected("SharedAccessSignature")).map(|_| AzureCredentials::SasToken)
+            })
+            .or_else(|| {
+                Some(AzureCredentials::Entra(EntraOptions {
+                    tenant_id: first(&["AZURE_TENANT_ID"]),
+                    client_id: first(&["AZURE_CLIENT_ID"]),
+                    client_secret: first(&["AZURE_CLIENT_SECRET"]),
+                    federated_token_file: first(&["AZURE_FEDERATED_TOKEN_FILE"]),
+                    authority_host: first(&["AZURE_AUTHORITY_HOST"]),
+                    identity_endpoint: first(&["IDENTITY_ENDPOINT"]),
+                }))
+            });
+        self
+    }
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For the next byte of an answer: joining thousands of blocks takes its time.
+const READ_TIMEOUT: Duration = Duration::from_secs(50);
+
+pub(super) fn client(options: &AzureOptions) -> Result<Client, BlobError> {
+    wharfinger_calls::tls::ready();
+    let refused = |why: &str| BlobError::Refused(why.to_owned());
+    if options.account.is_empty() {
+        return Err(refused("no storage account: set AZURE_STORAGE_ACCOUNT_NAME"));
+    }
+    let endpoint = match &options.endpoint {
+        Some(endpoint) => endpoint.trim_end_matches('/').to_owned(),
+        None => format!("https://{}.blob.core.windows.net", options.account),
+    };
+    let public = options.public_endpoint.as_deref().map(|public| public.trim_end_matches('/').to_owned());
+    let keys = match &options.credentials {
+        Some(AzureCredentials::AccountKey(key)) => match STANDARD.decode(key.trim()) {
+            Ok(key) if !key.is_empty() => Keys::account(SigningKey::Account(key)),
+            _ => return Err(refused("the account key is no base64: check AZURE_STORAGE_ACCOUNT_KEY")),
+        },
+        Some(AzureCredentials::Entra(entra)) => Keys::Entra(Entra::new(options, entra)?),
+        Some(AzureCredentials::SasToken) => {
+            return Err(refused(
+                "a SAS token can sign nothing for clients: set AZURE_STORAGE_ACCOUNT_KEY, or unset \
+                 AZURE_STORAGE_SAS_TOKEN to use an identity of Entra's",
+            ));
+        }
+        None => return Err(refused("no credentials: set AZURE_STORAGE_ACCOUNT_KEY")),
+    };
+    let http = reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(READ_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(|error| BlobError::Unavailable(error.to_string()))?;
+    Ok(Client {
+        http,
+        public: public.unwrap_or_else(|| endpoint.clone()),
+        endpoint,
+        account: options.account.clone(),
+        container: options.container.clone(),
+        keys,
+        skew: Arc::new(Skew::default()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(variables: &[(&str, &str)]) -> AzureOptions {
+        let variable = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        AzureOptions { container: "c".into(), ..AzureOptions::default() }.filled(&variable)
+    }
+
+    #[test]
+    fn what_is_absent_comes_from_variables() {
+        let options = filled(&[
+            ("AZURE_STORAGE_ACCOUNT", "acct"),
+            ("AZURE_STORAGE_ACCOUNT_KEY", "a2V5"),
+            ("AZURE_STORAGE_ENDPOINT", "http://localhost:1/acct"),
+        ]);
+        assert_eq!(options.account, "acct");
+        assert_eq!(options.endpoint.as_deref(), Some("http://localhost:1/acct"));
+        assert!(options.credentials == Some(AzureCredentials::AccountKey("a2V5".into())));
+        let given = AzureOptions { account: "mine".into(), ..options }.filled(&|_| Some("theirs".into()));
+        assert_eq!(given.account, "mine");
+        assert!(given.credentials == Some(AzureCredentials::AccountKey("a2V5".into())));
+    }
+
+    #[test]
+    fn a_connection_string_is_read() {
+        let options = filled(&[(
+            "AZURE_STORAGE_CONNECTION_STRING",
+            "DefaultEndpointsProtocol=https;AccountName=acct;AccountKey=a2V5==;EndpointSuffix=core.example",
+        )]);
+        assert_eq!(options.account, "acct");
+        assert_eq!(options.endpoint.as_deref(), Some("https://acct.blob.core.example"));
+        assert!(options.credentials == Some(AzureCredentials::AccountKey("a2V5==".into())));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let options = filled(&[("AZURE_STORAGE_ACCOUNT", "acct"), ("AZURE_STORAGE_KEY", "c2VjcmV0")]);
+        let shown = format!("{options:?}");
+        assert!(shown.contains("acct") && !shown.contains("c2VjcmV0"), "{shown}");
+    }
+
+    #[test]
+    fn what_cannot_sign_is_refused_with_a_remedy() {
+        for (variables, remedy) in [
+            (&[][..], "AZURE_STORAGE_ACCOUNT_NAME"),
+            (&[("AZURE_STORAGE_ACCOUNT", "a"), ("AZURE_STORAGE_SAS_TOKEN", "sv=1")], "SAS token"),
+            (&[("AZURE_STORAGE_ACCOUNT", "a"), ("AZURE_STORAGE_KEY", "?")], "AZURE_STORAGE_ACCOUNT_KEY"),
+        ] {
+            let error = client(&filled(variables)).err().expect("refused").to_string();
+            assert!(error.contains(remedy), "{error}");
+        }
+    }
+}

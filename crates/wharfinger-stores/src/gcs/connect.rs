@@ -1,0 +1,156 @@
+//! From settings to a client: the bucket's address, and the service account that signs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::super::BlobError;
+use super::super::skew::Skew;
+use super::call::Client;
+use super::sign::Signer;
+
+/// Where the bucket is, and who we are to it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct GcsOptions {
+    pub bucket: String,
+    /// Empty, or what every key begins with, its slash included.
+    pub prefix: String,
+    /// Default: `https://storage.googleapis.com`.
+    pub endpoint: Option<String>,
+    /// The store's address as clients see it.
+    pub public_endpoint: Option<String>,
+    pub credentials: Option<GcsCredentials>,
+}
+
+/// The key of a service account, as Google hands it out.
+#[derive(Clone, PartialEq, Eq)]
+pub enum GcsCredentials {
+    File(String),
+    Json(String),
+}
+
+#[derive(Deserialize)]
+struct KeyFile {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    client_email: Option<String>,
+    private_key: Option<String>,
+}
+
+impl fmt::Debug for GcsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GcsOptions")
+            .field("bucket", &self.bucket)
+            .field("prefix", &self.prefix)
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl GcsOptions {
+    /// Takes what is absent from the variables that Google's own tools read.
+    pub fn filled(mut self, variable: &dyn Fn(&str) -> Option<String>) -> GcsOptions {
+        let first = |names: &[&str]| {
+            names.iter().find_map(|name| variable(name).filter(|value| !value.trim().is_empty()))
+        };
+        self.credentials = self
+            .credentials
+            .or_else(|| first(&["GOOGLE_SERVICE_ACCOUNT_KEY"]).map(GcsCredentials::Json))
+            .or_else(|| {
+                let files = [
+                    "GOOGLE_SERVICE_ACCOUNT",
+                    "GOOGLE_SERVICE_ACCOUNT_PATH",
+                    "GOOGLE_APPLICATION_CREDENTIALS",
+                ];
+                first(&files).map(GcsCredentials::File)
+            });
+        self
+    }
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For the next byte of an answer: joining thousands of parts takes its time.
+const READ_TIMEOUT: Duration = Duration::from_secs(50);
+const ENDPOINT: &str = "https://storage.googleapis.com";
+
+pub(super) fn client(options: &GcsOptions) -> Result<Client, BlobError> {
+    wharfinger_calls::tls::ready();
+    let text = match &options.credentials {
+        Some(GcsCredentials::Json(text)) => text.clone(),
+        Some(GcsCredentials::File(path)) => std::fs::read_to_string(path).map_err(|error| {
+            BlobError::Refused(format!("the service account's key {path} cannot be read: {error}"))
+        })?,
+        None => {
+            return Err(BlobError::Refused(
+                "no service account: set GOOGLE_APPLICATION_CREDENTIALS to the file of its key".into(),
+            ));
+        }
+    };
+    let http = reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(READ_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(|error| BlobError::Unavailable(error.to_string()))?;
+    let address = |given: &Option<String>| given.as_deref().map(|url| url.trim_end_matches('/').to_owned());
+    let endpoint = address(&options.endpoint).unwrap_or_else(|| ENDPOINT.to_owned());
+    Ok(Client {
+        http,
+        public: address(&options.public_endpoint).unwrap_or_else(|| endpoint.clone()),
+        endpoint,
+        bucket: options.bucket.clone(),
+        signer: signer(&text)?,
+        skew: Arc::new(Skew::default()),
+    })
+}
+
+fn signer(text: &str) -> Result<Signer, BlobError> {
+    let refused = |why: &str| BlobError::Refused(format!("{why}: check GOOGLE_APPLICATION_CREDENTIALS"));
+    // What serde says may repeat the key.
+    let file: KeyFile = serde_json::from_str(text)
+        .map_err(|_| refused("the service account's key is no JSON of Google's"))?;
+    match (file.kind.as_deref(), file.client_email, file.private_key) {
+        (Some("service_account"), Some(email), Some(key)) => Signer::new(&email, &key),
+        (kind, ..) => Err(refused(&format!(
+            "only the key of a service account can sign for clients, and this is of the type {}",
+            kind.unwrap_or("unknown")
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_comes_from_variables() {
+        let options = GcsOptions::default().filled(&|name| {
+            (name == "GOOGLE_APPLICATION_CREDENTIALS").then(|| "/no/such/key.json".to_owned())
+        });
+        assert!(options.credentials == Some(GcsCredentials::File("/no/such/key.json".into())));
+        let error = client(&options).err().expect("no such file").to_string();
+        assert!(error.contains("/no/such/key.json"), "{error}");
+        let both = GcsOptions::default().filled(&|_| Some("{}".into()));
+        assert!(both.credentials == Some(GcsCredentials::Json("{}".into())));
+        assert!(!format!("{both:?}").contains("Json"), "secrets are not shown");
+    }
+
+    #[test]
+    fn what_cannot_sign_is_refused_with_a_remedy() {
+        for (text, remedy) in [
+            ("secret", "no JSON"),
+            ("{\"type\":\"authorized_user\"}", "authorized_user"),
+            (
+                "{\"type\":\"service_account\",\"client_email\":\"a\",\"private_key\":\"b\"}",
+                "download a new one",
+            ),
+        ] {
+            let error = signer(text).err().expect("refused").to_string();
+            assert!(error.contains(remedy) && !error.contains("secret"), "{error}");
+        }
+        let error = client(&GcsOptions::default()).err().expect("refused").to_string();
+        assert!(error.contains("GOOGLE_APPLICATION_CREDENTIALS"), "{error}");
+    }
+}

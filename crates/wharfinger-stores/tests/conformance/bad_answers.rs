@@ -1,0 +1,315 @@
+//! Answers that are not S3's, are broken off, contradict themselves or never come: unknown, tried again, or an
+//! error for the key it is about; never a wrong "absent" and never a loss.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_smithy_types::DateTime;
+use aws_smithy_types::date_time::Format;
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::s3::{S3Options, S3Store};
+use wharfinger_stores::{BlobError, BlobStore as _, Over, PartGrant, PartStore as _, PutGrant};
+
+use super::bad_stores::every_call;
+use harness::scripted::{Asked, Scripted, says};
+
+use super::scripted_s3::{error, options_of, relayed, store, xml};
+use super::sending::Client;
+use super::shelf::{LIFE, key, pin, put_signed, strict_options};
+
+const PAGE: &str = "<!DOCTYPE html><html><body>Welcome to the proxy<br></body></html>";
+
+/// A proxy's page, a router's login, a wrong port: whatever the status, it says nothing about objects.
+#[tokio::test]
+async fn a_web_page_says_nothing_about_objects() {
+    for (status, words) in [(200, "AWS_ENDPOINT_URL"), (404, "AWS_ENDPOINT_URL")] {
+        let server = Scripted::start(move |_, _| says(status, "text/html", PAGE));
+        let store = store(&server).await;
+        for (call, error) in every_call(&store).await {
+            assert!(error.is_retryable(), "{status}: {call}: {error}");
+            assert!(error.to_string().contains(words), "{status}: {call}: {error}");
+        }
+    }
+}
+
+/// The same where keys are deleted one by one, for want of a bulk delete.
+#[tokio::test]
+async fn a_web_page_deletes_nothing() {
+    let server = Scripted::start(|asked, _| match asked.method.as_str() {
+        "POST" => error(501, "NotImplemented"),
+        _ => says(404, "text/html", PAGE),
+    });
+    let outcomes = store(&server).await.delete_many(&[key("uploads/t/u/f")]).await;
+    assert!(matches!(outcomes[..], [Err(BlobError::Unavailable(_))]), "{outcomes:?}");
+}
+
+fn listing(keys: &[&str], more: &str) -> String {
+    let modified = "<LastModified>2026-01-01T00:00:00.000Z</LastModified>";
+    let contents: String = keys
+        .iter()
+        .map(|key| format!("<Contents><Key>{key}</Key>{modified}<Size>1</Size></Contents>"))
+        .collect();
+    format!("<ListBucketResult><Name>bucket</Name>{contents}{more}</ListBucketResult>")
+}
+
+async fn listed(store: &S3Store) -> Result<Vec<String>, BlobError> {
+    let all: Vec<_> = store.list("", None).try_collect().await?;
+    Ok(all.into_iter().map(|listed| listed.key).collect())
+}
+
+#[tokio::test]
+async fn a_store_that_is_busy_for_a_while_is_asked_again() {
+    let server = Scripted::start(|_, before| match before {
+        0 | 1 => error(503, "SlowDown"),
+        _ => xml(200, &listing(&["a", "b"], "")),
+    });
+    assert_eq!(listed(&store(&server).await).await.expect("in the end"), ["a", "b"]);
+    assert_eq!(server.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn a_store_that_stays_busy_is_unavailable() {
+    let server = Scripted::start(|_, _| error(503, "SlowDown"));
+    let error = listed(&store(&server).await).await.expect_err("busy");
+    assert!(error.is_retryable() && error.to_string().contains("SlowDown"), "{error}");
+    assert_eq!(server.asked().len(), 3, "not for ever");
+}
+
+/// A merge with the catalog would take living objects for orphans.
+#[tokio::test]
+async fn a_listing_out_of_order_is_an_error() {
+    for keys in [["b", "a"], ["a", "a"]] {
+        let server = Scripted::start(move |_, _| xml(200, &listing(&keys, "")));
+        let error = listed(&store(&server).await).await.expect_err("out of order");
+        assert!(matches!(error, BlobError::Refused(_)), "{error}");
+        assert!(error.to_string().contains("in the order of their bytes"), "{error}");
+    }
+    // Each page sorted, and the second before the first.
+    let server = Scripted::start(|_, before| {
+        let more = "<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>";
+        xml(200, &if before == 0 { listing(&["c", "d"], more) } else { listing(&["a", "b"], "") })
+    });
+    listed(&store(&server).await).await.expect_err("out of order");
+}
+
+/// What is left out would be taken for absent, uploads for ended and versions for deleted.
+#[tokio::test]
+async fn a_listing_that_breaks_off_is_an_error() {
+    let cut = "<IsTruncated>true</IsTruncated>";
+    let server = Scripted::start(move |asked, _| {
+        let versioning = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+        match asked.path.as_str() {
+            path if path.contains("versioning") => xml(200, versioning),
+            path if path.contains("uploadId") => {
+                xml(200, &format!("<ListPartsResult><UploadId>x</UploadId>{cut}</ListPartsResult>"))
+            }
+            path if path.contains("?uploads") => xml(
+                200,
+                &format!(
+                    "<ListMultipartUploadsResult><Bucket>bucket</Bucket>{cut}</ListMultipartUploadsResult>"
+                ),
+            ),
+            path if path.contains("versions") => {
+                xml(200, &format!("<ListVersionsResult><Name>bucket</Name>{cut}</ListVersionsResult>"))
+            }
+            path if path.contains("max-keys") => xml(200, &listing(&[], "")),
+            path if path.contains("list-type") => xml(200, &listing(&["a"], cut)),
+            _ => error(403, "AccessDenied"),
+        }
+    });
+    let store = store(&server).await;
+    let key = key("uploads/t/u/f");
+    // It ends early, but has learned that versions are kept.
+    store.probe().await.expect_err("no more is scripted");
+    assert!(store.caps().versioned);
+    let [Err(deleted)] = &store.delete_many(std::slice::from_ref(&key)).await[..] else {
+        panic!("versions that nobody named are not deleted");
+    };
+    for (call, outcome) in [
+        ("list", listed(&store).await.map(drop)),
+        ("parts", store.parts(&key, "x").await.map(drop)),
+        ("unfinished", store.unfinished("").try_collect::<Vec<_>>().await.map(drop)),
+        ("abandon", store.abandon(&key).await),
+        ("delete", Err(deleted.clone())),
+    ] {
+        let error = outcome.expect_err(call);
+        assert!(error.is_retryable(), "{call}: {error}");
+        assert!(error.to_string().contains("breaks off"), "{call}: {error}");
+    }
+}
+
+fn three() -> [ObjectKey; 3] {
+    ["uploads/t/u/a", "uploads/t/u/b", "uploads/t/u/c"].map(key)
+}
+
+fn deleted(names: &[&str], errors: &str) -> Vec<u8> {
+    let deleted: String =
+        names.iter().map(|name| format!("<Deleted><Key>uploads/t/u/{name}</Key></Deleted>")).collect();
+    xml(200, &format!("<DeleteResult>{deleted}{errors}</DeleteResult>"))
+}
+
+#[tokio::test]
+async fn a_delete_that_succeeds_can_hold_errors() {
+    let server = Scripted::start(|_, _| {
+        let error = |name: &str, code: &str| {
+            format!("<Error><Key>uploads/t/u/{name}</Key><Code>{code}</Code><Message>No.</Message></Error>")
+        };
+        deleted(&["a"], &format!("{}{}", error("b", "AccessDenied"), error("c", "InternalError")))
+    });
+    let outcomes = store(&server).await.delete_many(&three()).await;
+    let [Ok(()), Err(BlobError::Refused(why)), Err(BlobError::Unavailable(_))] = &outcomes[..] else {
+        panic!("{outcomes:?}");
+    };
+    assert_eq!(why, "AccessDenied (No)");
+}
+
+#[tokio::test]
+async fn a_key_that_a_delete_passes_over_is_not_deleted() {
+    let server = Scripted::start(|_, _| deleted(&["a", "c"], ""));
+    let outcomes = store(&server).await.delete_many(&three()).await;
+    let [Ok(()), Err(BlobError::Unavailable(why)), Ok(())] = &outcomes[..] else { panic!("{outcomes:?}") };
+    assert!(why.contains("passes over this key"), "{why}");
+}
+
+#[tokio::test]
+async fn a_store_without_bulk_delete_deletes_one_by_one() {
+    for refusal in [(501, "NotImplemented"), (405, "MethodNotAllowed")] {
+        let server = Scripted::start(move |asked, _| match (asked.method.as_str(), asked.path.as_bytes()) {
+            ("POST", _) => error(refusal.0, refusal.1),
+            (_, path) if path.starts_with(b"/bucket/uploads/t/u/b") => error(403, "AccessDenied"),
+            _ => b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_vec(),
+        });
+        let store = store(&server).await;
+        for _ in 0..2 {
+            let outcomes = store.delete_many(&three()).await;
+            assert!(matches!(outcomes[..], [Ok(()), Err(BlobError::Refused(_)), Ok(())]), "{outcomes:?}");
+        }
+        let bulk = server.asked().iter().filter(|asked| asked.method == "POST").count();
+        assert_eq!(bulk, 1, "what was learned is not asked again");
+    }
+}
+
+/// Less than was announced, and then the end.
+#[tokio::test]
+async fn a_body_that_is_cut_short_is_no_short_object() {
+    let server = Scripted::start(|_, _| {
+        b"HTTP/1.1 200 OK\r\netag: \"x\"\r\ncontent-length: 100\r\nconnection: close\r\n\r\nonly so much"
+            .to_vec()
+    });
+    let store = store(&server).await;
+    let bytes = store.get(&key("uploads/t/u/f"), &pin("x"), 0, None).await.expect("it begins well");
+    let error = bytes.try_collect::<Vec<_>>().await.expect_err("it was cut");
+    assert!(error.is_retryable(), "{error}");
+}
+
+/// A store that cannot be bound to create only is asked first, and what it does not answer is no "absent".
+#[tokio::test]
+async fn nothing_is_put_where_nobody_could_look() {
+    let server = Scripted::start(|asked, _| match asked.method.as_str() {
+        "PUT" => b"HTTP/1.1 200 OK\r\netag: \"x\"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
+        _ => b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
+    });
+    let store = store(&server).await;
+    let put = store.put(&key("uploads/t/u/f"), Bytes::from_static(b"x"), Over::Nothing).await;
+    assert!(matches!(put, Err(BlobError::Refused(_))), "{put:?}");
+    assert!(server.asked().iter().all(|asked| asked.method != "PUT"));
+}
+
+/// The call is repeated, and finds in its way what it made itself: whoever is told so has to look whose it is.
+#[tokio::test]
+async fn a_new_object_whose_answer_is_lost_was_made() {
+    let lost_before = AtomicBool::new(false);
+    let (_server, store, direct) = losing(move |asked, _| {
+        asked.method == "PUT" && asked.path.contains("/uploads/") && !lost_before.swap(true, Ordering::SeqCst)
+    })
+    .await;
+    store.probe().await.expect("a store that can be used");
+    assert!(store.caps().create_only);
+    let key = key("uploads/t/u/f");
+    let put = store.put(&key, Bytes::from_static(b"four"), Over::Nothing).await;
+    assert!(matches!(put, Err(BlobError::Changed)), "{put:?}");
+    assert_eq!(direct.head(&key, None).await.expect("it is there").size, 4);
+}
+
+/// Hands everything on to a real server, and loses some of its answers.
+async fn losing(
+    lost: impl Fn(&Asked, usize) -> bool + Send + Sync + 'static,
+) -> (Scripted, S3Store, S3Store) {
+    let options = strict_options();
+    let address = strict_s3::shared().address();
+    let server = Scripted::start(move |asked, before| {
+        let answer = relayed(asked, address);
+        if lost(asked, before) { Vec::new() } else { answer }
+    });
+    let through = S3Options { endpoint: options_of(&server).endpoint, ..options.clone() };
+    let through = S3Store::connect(&through).await.expect("connected");
+    (server, through, S3Store::connect(&options).await.expect("connected"))
+}
+
+#[tokio::test]
+async fn a_put_whose_answer_is_lost_is_unknown() {
+    let (_server, store, direct) = losing(|asked, _| asked.method == "PUT").await;
+    let key = key("uploads/t/u/f");
+    let error = store.put(&key, Bytes::from_static(b"four"), Over::Anything).await.expect_err("no answer");
+    assert!(error.is_retryable(), "{error}");
+    assert_eq!(direct.head(&key, None).await.expect("it is there").size, 4);
+}
+
+/// The call is repeated, and then there is no upload any more: whoever joins has to look for the object.
+#[tokio::test]
+async fn a_join_whose_answer_is_lost_has_made_the_object() {
+    for lost_always in [true, false] {
+        let (_server, store, direct) = losing(move |asked, before| {
+            asked.method == "POST" && asked.path.contains("uploadId") && (lost_always || before == 0)
+        })
+        .await;
+        let key = key("uploads/t/u/f");
+        let upload_id = direct.begin(&key, None).await.expect("begun");
+        let grant =
+            PartGrant { key: key.clone(), upload_id: upload_id.clone(), number: 1, size: 4, life: LIFE };
+        let signed = direct.sign_part(&grant).await.expect("signed");
+        assert!(Client::new().send(&signed, b"four").await.accepted());
+        let parts = direct.parts(&key, &upload_id).await.expect("listed");
+        let error = store.join(&key, &upload_id, None, &parts).await.expect_err("no answer");
+        match lost_always {
+            true => assert!(error.is_retryable(), "{error}"),
+            false => assert!(matches!(error, BlobError::NotFound), "{error}"),
+        }
+        assert_eq!(direct.head(&key, None).await.expect("it is there").size, 4);
+    }
+}
+
+/// Five minutes, of which the server itself knows nothing: it would take ten for an expired URL.
+#[tokio::test]
+async fn urls_are_dated_by_the_clock_of_the_store() {
+    const BEHIND: Duration = Duration::from_secs(300);
+    let address = strict_s3::shared().address();
+    let server = Scripted::start(move |asked, _| {
+        let answer = relayed(asked, address);
+        let at = answer.windows(6).position(|six| six.eq_ignore_ascii_case(b"date: ")).expect("a date") + 6;
+        let end = at + answer[at..].iter().position(|byte| *byte == b'\r').expect("the end of a line");
+        let date = DateTime::from(SystemTime::now() - BEHIND).fmt(Format::HttpDate).expect("a date");
+        // Without the fraction that no HTTP date has.
+        let date = date.split_once('.').map_or(date.clone(), |(whole, _)| format!("{whole} GMT"));
+        [&answer[..at], date.as_bytes(), &answer[end..]].concat()
+    });
+    let options = S3Options { endpoint: options_of(&server).endpoint, ..strict_options() };
+    let store = S3Store::connect(&options).await.expect("connected");
+    let probed = store.probe().await.expect("a store that can be used");
+    let off_by = (probed.clock_ahead_ms - 300_000).abs();
+    assert!(off_by < 60_000, "{probed:?}");
+
+    let key = key("uploads/t/u/f");
+    let grant = PutGrant { key: key.clone(), size: 4, content_type: None, checksum_sha256: None, life: LIFE };
+    let signed = store.sign_put(&grant).await.expect("signed");
+    let date = signed.url.split("X-Amz-Date=").nth(1).and_then(|rest| rest.get(..16)).expect("a date");
+    let (day, time) = date.split_once('T').expect("a day and a time");
+    let spelt =
+        format!("{}-{}-{}T{}:{}:{}Z", &day[..4], &day[4..6], &day[6..], &time[..2], &time[2..4], &time[4..6]);
+    let signed_at = DateTime::from_str(&spelt, Format::DateTime).expect("a date").secs();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64;
+    assert!((now - signed_at - 300).abs() < 60, "{date}");
+    assert_eq!(put_signed(&Client::new(), &store, &key, b"four").await, 200);
+}

@@ -1,0 +1,179 @@
+//! Stores that are set up wrongly: the error names what the operator can mend, and nothing is called absent or
+//! deleted that nobody could look at.
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use harness::radosgw::{self, Radosgw, Rights};
+use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
+use wharfinger_stores::{BlobError, BlobStore as _, Over, Part, PartStore as _};
+
+use super::shelf::{ceph_options, key, pin, strict_options};
+
+/// What every call says, by its name, where nothing can work.
+pub(super) async fn every_call(store: &S3Store) -> Vec<(&'static str, BlobError)> {
+    let key = key("uploads/t/u/f");
+    let mut said = Vec::new();
+    let mut told = |call, outcome: Result<(), BlobError>| match outcome {
+        Ok(()) => panic!("{call} worked"),
+        Err(error) => said.push((call, error)),
+    };
+    told("check", store.check().await);
+    told("probe", store.probe().await.map(drop));
+    told("head", store.head(&key, None).await.map(drop));
+    told("get", store.get(&key, &pin("etag"), 0, None).await.map(drop));
+    told("get none", store.get(&key, &pin("etag"), 0, Some(0)).await.map(drop));
+    told("put", store.put(&key, Bytes::from_static(b"x"), Over::Anything).await);
+    told("put new", store.put(&key, Bytes::from_static(b"x"), Over::Nothing).await);
+    told("list", store.list("", None).try_collect::<Vec<_>>().await.map(drop));
+    for outcome in store.delete_many(&[key.clone(), key.clone()]).await {
+        told("delete", outcome);
+    }
+    told("begin", store.begin(&key, None).await.map(drop));
+    told("parts", store.parts(&key, "upload").await.map(drop));
+    let part = Part { number: 1, size: 1, etag: "etag".into() };
+    told("join", store.join(&key, "upload", None, &[part]).await);
+    told("abandon", store.abandon(&key).await);
+    told("unfinished", store.unfinished("").try_collect::<Vec<_>>().await.map(drop));
+    said
+}
+
+async fn connected(options: &S3Options) -> S3Store {
+    S3Store::connect(options).await.expect("connected")
+}
+
+fn with_keys(options: &S3Options, access_key: &str, secret_key: &str) -> S3Options {
+    let (access_key, secret_key) = (access_key.to_owned(), secret_key.to_owned());
+    S3Options {
+        credentials: Some(S3Credentials { access_key, secret_key, session_token: None }),
+        ..options.clone()
+    }
+}
+
+/// Everything would look absent there, and every object like one that can be forgotten.
+#[tokio::test]
+async fn nothing_is_absent_from_a_bucket_that_is_not_there() {
+    for options in [ceph_options(), strict_options()] {
+        let store = connected(&S3Options { bucket: "no-such-bucket".into(), ..options }).await;
+        for (call, error) in every_call(&store).await {
+            let text = error.to_string();
+            assert!(matches!(error, BlobError::Refused(_)), "{call}: {text}");
+            assert!(text.contains("NoSuchBucket") && text.contains("WHARFINGER_BLOB_URL"), "{call}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn wrong_keys_are_told() {
+    for options in [ceph_options(), strict_options()] {
+        let right = options.credentials.clone().expect("given").access_key;
+        for (access_key, code) in
+            [(right.as_str(), "SignatureDoesNotMatch"), ("NOBODY", "InvalidAccessKeyId")]
+        {
+            let store = connected(&with_keys(&options, access_key, "guessed")).await;
+            for (call, error) in every_call(&store).await {
+                let text = error.to_string();
+                assert!(matches!(error, BlobError::Refused(_)), "{call}: {text}");
+                assert!(text.contains("AWS_SECRET_ACCESS_KEY"), "{call}: {text}");
+                // The answer to a HEAD has no words.
+                let by_head = matches!(call, "head" | "get none" | "put new");
+                assert!(by_head || text.contains(code), "{call}: {text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_region_is_told() {
+    let options = S3Options { region: Some("us-west-2".into()), ..strict_options() };
+    let error = connected(&options).await.check().await.expect_err("another region");
+    let text = error.to_string();
+    assert!(matches!(error, BlobError::Refused(_)), "{text}");
+    assert!(text.contains("AWS_REGION") && text.contains(strict_s3::REGION), "{text}");
+}
+
+/// Of a gateway of our own, where the one that all share is another process's and cannot be given keys.
+fn able_to_make_keys() -> &'static Radosgw {
+    static OWN: std::sync::OnceLock<Radosgw> = std::sync::OnceLock::new();
+    match radosgw::shared() {
+        shared if shared.pid().is_some() => shared,
+        _ => OWN.get_or_init(|| Radosgw::start().expect("an S3 server of our own")),
+    }
+}
+
+/// A bucket of the owner's, or of the keys' own, and the keys of so much right.
+fn restricted(rights: Rights, own_bucket: bool) -> (S3Options, S3Options) {
+    let server = able_to_make_keys();
+    let keys = server.add_keys(rights).expect("made");
+    let bucket = if own_bucket {
+        let name = keys.access_key.to_lowercase();
+        let answer = server.request_as(&keys, "PUT", &format!("/{name}"), b"").expect("answered");
+        assert_eq!(answer.status, 200);
+        name
+    } else {
+        server.create_bucket()
+    };
+    let owner = S3Options {
+        bucket,
+        region: Some(server.region().to_owned()),
+        endpoint: Some(server.endpoint()),
+        ..S3Options::default()
+    };
+    let owner = with_keys(&owner, server.access_key(), server.secret_key());
+    let restricted = with_keys(&owner, &keys.access_key, &keys.secret_key);
+    (owner, restricted)
+}
+
+#[tokio::test]
+async fn keys_that_may_only_read() {
+    let (owner, reader) = restricted(Rights::ReadOnly, false);
+    let (owner, reader) = (connected(&owner).await, connected(&reader).await);
+    let key = key("uploads/t/u/f");
+    owner.put(&key, Bytes::from_static(b"kept"), Over::Anything).await.expect("put");
+    let text = reader.probe().await.expect_err("it may not write").to_string();
+    assert!(text.contains("it will not let us write objects: AccessDenied"), "{text}");
+    let error = reader.put(&key, Bytes::from_static(b"x"), Over::Anything).await.expect_err("it may not");
+    assert!(matches!(error, BlobError::Refused(_)), "{error}");
+    let outcomes = reader.delete_many(std::slice::from_ref(&key)).await;
+    assert!(matches!(outcomes[..], [Err(BlobError::Refused(_))]), "{outcomes:?}");
+    assert_eq!(owner.head(&key, None).await.expect("kept").size, 4);
+}
+
+#[tokio::test]
+async fn keys_that_may_neither_list_nor_read() {
+    let (owner, writer) = restricted(Rights::WriteOnly, false);
+    let (owner, writer) = (connected(&owner).await, connected(&writer).await);
+    let key = key("uploads/t/u/f");
+    owner.put(&key, Bytes::from_static(b"kept"), Over::Anything).await.expect("put");
+    let text = writer.probe().await.expect_err("it may not list").to_string();
+    assert!(text.contains("it will not let us list the bucket: AccessDenied"), "{text}");
+    let error = writer.head(&key, None).await.expect_err("it may not look");
+    assert!(matches!(error, BlobError::Refused(_)), "what is there is not absent: {error}");
+    let error = writer.get(&key, &pin("etag"), 0, None).await.err().expect("it may not read");
+    assert!(matches!(error, BlobError::Refused(_)), "{error}");
+    let error = writer.list("", None).try_collect::<Vec<_>>().await.expect_err("it may not list");
+    assert!(matches!(error, BlobError::Refused(_)), "{error}");
+}
+
+#[tokio::test]
+async fn keys_that_may_not_delete() {
+    let (_, keeper) = restricted(Rights::WithoutDelete, true);
+    let keeper = connected(&keeper).await;
+    let key = key("uploads/t/u/f");
+    keeper.put(&key, Bytes::from_static(b"kept"), Over::Anything).await.expect("put");
+    let text = keeper.probe().await.expect_err("it may not delete").to_string();
+    assert!(text.contains("it will not let us delete objects: AccessDenied"), "{text}");
+    let outcomes = keeper.delete_many(std::slice::from_ref(&key)).await;
+    assert!(matches!(outcomes[..], [Err(BlobError::Refused(_))]), "{outcomes:?}");
+    assert_eq!(keeper.head(&key, None).await.expect("kept").size, 4);
+}
+
+#[tokio::test]
+async fn a_store_that_is_not_there_may_come_back() {
+    let endpoint = Some("http://127.0.0.1:1".to_owned());
+    let store = connected(&S3Options { endpoint, ..strict_options() }).await;
+    let error = store.check().await.expect_err("nobody is there");
+    assert!(error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("Connection refused"), "{error}");
+    let error = store.head(&key("uploads/t/u/f"), None).await.expect_err("nobody is there");
+    assert!(error.is_retryable(), "{error}");
+}

@@ -1,0 +1,48 @@
+//! A folder longer than what is held of it at a time: listed in order and in full, from its start or its middle.
+
+use std::fs;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use wharfinger_stores::BlobStore as _;
+
+use super::shelf::Dock;
+
+const NAMES: usize = 200_000;
+
+#[tokio::test]
+async fn a_long_folder_is_listed_in_order() {
+    let dock = Dock::in_memory();
+    let folder = dock.root().join("uploads/t/u");
+    fs::create_dir_all(&folder).expect("made");
+    // Made in another order than they are listed in: the step shares no divisor with the count.
+    for n in 0..NAMES {
+        fs::File::create(folder.join(format!("{:06}", n * 7_919 % NAMES))).expect("made");
+    }
+    fs::write(dock.root().join("uploads/t/u-"), b"").expect("written");
+    fs::write(dock.root().join("uploads/t/u0"), b"").expect("written");
+
+    let mut next = 0;
+    let mut listing = dock.store.list("uploads/t/u/", None);
+    while let Some(listed) = listing.try_next().await.expect("listed") {
+        assert_eq!(listed.key, format!("uploads/t/u/{next:06}"));
+        next += 1;
+    }
+    assert_eq!(next, NAMES);
+
+    // From the middle and from just before the borders of what is held at a time, without a gap or a repeat.
+    for start in [NAMES / 2, 65_534, 65_535, 65_536, 131_072, NAMES - 1] {
+        let after = format!("uploads/t/u/{start:06}");
+        let keys: Vec<String> = dock
+            .store
+            .list("uploads/", Some(&after))
+            .take(3)
+            .map_ok(|listed| listed.key)
+            .try_collect()
+            .await
+            .expect("listed");
+        let mut expected: Vec<String> = (start + 1..NAMES).map(|n| format!("uploads/t/u/{n:06}")).collect();
+        expected.push("uploads/t/u0".into());
+        expected.truncate(3);
+        assert_eq!(keys, expected, "after {after}");
+    }
+}

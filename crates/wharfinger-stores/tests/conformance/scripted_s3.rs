@@ -1,0 +1,45 @@
+//! An S3 server that says what a test tells it to say.
+
+use std::net::SocketAddr;
+
+use harness::scripted::{Asked, Scripted, says};
+use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
+
+pub(super) fn options_of(server: &Scripted) -> S3Options {
+    S3Options {
+        bucket: "bucket".into(),
+        region: Some("eu-north-1".into()),
+        endpoint: Some(format!("http://{}", server.address())),
+        credentials: Some(S3Credentials {
+            access_key: "key".into(),
+            secret_key: "secret".into(),
+            session_token: None,
+        }),
+        ..S3Options::default()
+    }
+}
+
+pub(super) async fn store(server: &Scripted) -> S3Store {
+    S3Store::connect(&options_of(server)).await.expect("connected")
+}
+
+pub(super) fn xml(status: u16, body: &str) -> Vec<u8> {
+    says(status, "application/xml", &format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>{body}"))
+}
+
+pub(super) fn error(status: u16, code: &str) -> Vec<u8> {
+    xml(status, &format!("<Error><Code>{code}</Code><Message>Because.</Message></Error>"))
+}
+
+/// A request handed on to a real server as it is, and its whole answer.
+pub(super) fn relayed(asked: &Asked, to: SocketAddr) -> Vec<u8> {
+    use std::io::{Read as _, Write as _};
+    let mut server = std::net::TcpStream::connect(to).expect("the server is there");
+    let end_of_line = asked.raw.windows(2).position(|pair| pair == b"\r\n").expect("a request") + 2;
+    server.write_all(&asked.raw[..end_of_line]).expect("written");
+    server.write_all(b"connection: close\r\n").expect("written");
+    server.write_all(&asked.raw[end_of_line..]).expect("written");
+    let mut answer = Vec::new();
+    server.read_to_end(&mut answer).expect("answered");
+    answer
+}

@@ -1,0 +1,282 @@
+//! A store with nothing in it, for each case; and a way to put bytes there, which every store does differently.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use harness::{azurite, radosgw};
+use tempfile::TempDir;
+use uuid::Uuid;
+use wharfinger_calls::faults::Faults;
+use wharfinger_lifecycle::file::Pin;
+use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
+use wharfinger_stores::disk::{DiskStore, Landed, LandingError, SigningKey};
+use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
+use wharfinger_stores::{BlobStore, Over, PutGrant, UrlLife};
+
+use super::sending::Client;
+
+type Put = Box<dyn Fn(ObjectKey, Vec<u8>) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Any store, as the suite sees it.
+pub(super) struct Shelf {
+    pub(super) store: Arc<dyn BlobStore>,
+    /// So many keys come on one page of a listing.
+    pub(super) keys_per_page: usize,
+    put: Put,
+    /// Kept while the case runs.
+    _dock: Option<Dock>,
+}
+
+impl Shelf {
+    pub(super) async fn disk() -> Shelf {
+        let dock = Dock::new();
+        let store = dock.store.clone();
+        let put: Put = Box::new(move |key, bytes| {
+            let store = store.clone();
+            Box::pin(async move { land(&store, &key, &bytes).await.expect("landed").keep() })
+        });
+        Shelf { store: dock.store.clone(), keys_per_page: 1, put, _dock: Some(dock) }
+    }
+
+    /// A fresh bucket of a Ceph gateway.
+    pub(super) async fn ceph() -> Shelf {
+        Shelf::s3(ceph_options()).await
+    }
+
+    /// The same behind a prefix, beside what belongs to others.
+    pub(super) async fn ceph_prefix() -> Shelf {
+        let mut options = ceph_options();
+        let neighbours = S3Store::connect(&options).await.expect("connected");
+        options.prefix = "wharf/".into();
+        for theirs in ["a", "uploads/t/u/f", "wharf", "wharf-2/uploads/t/u/f", "wharfuploads/t/u/f", "z"] {
+            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), Over::Anything).await;
+            put.expect("put");
+        }
+        Shelf::s3(options).await
+    }
+
+    /// The same with a bucket that keeps every version.
+    pub(super) async fn ceph_versions() -> Shelf {
+        let options = ceph_options();
+        keep_versions(&options.bucket);
+        Shelf::s3(options).await
+    }
+
+    /// A fresh bucket of a server that takes nothing on trust and answers in small pages.
+    pub(super) async fn strict() -> Shelf {
+        Shelf { keys_per_page: strict_s3::KEYS_PER_PAGE, ..Shelf::s3(strict_options()).await }
+    }
+
+    async fn s3(options: S3Options) -> Shelf {
+        let store = S3Store::connect(&options).await.expect("connected");
+        store.probe().await.expect("a store that can be used");
+        Shelf::by_signed_put(Arc::new(store))
+    }
+
+    /// A fresh container of Azurite.
+    pub(super) async fn azure() -> Shelf {
+        Shelf::in_azure(azure_options()).await
+    }
+
+    /// The same behind a prefix, beside what belongs to others.
+    pub(super) async fn azure_prefix() -> Shelf {
+        let mut options = azure_options();
+        let neighbours = AzureStore::connect(&options).expect("connected");
+        options.prefix = "wharf/".into();
+        for theirs in ["a", "uploads/t/u/f", "wharf", "wharf-2/uploads/t/u/f", "wharfuploads/t/u/f", "z"] {
+            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), Over::Anything).await;
+            put.expect("put");
+        }
+        Shelf::in_azure(options).await
+    }
+
+    async fn in_azure(options: AzureOptions) -> Shelf {
+        let store = AzureStore::connect(&options).expect("connected");
+        store.probe().await.expect("a store that can be used");
+        Shelf::by_signed_put(Arc::new(store))
+    }
+
+    /// Bytes come as clients bring them.
+    fn by_signed_put(store: Arc<dyn BlobStore>) -> Shelf {
+        let (to, by) = (store.clone(), Client::new());
+        let put: Put = Box::new(move |key, bytes| {
+            let (store, client) = (to.clone(), by.clone());
+            Box::pin(async move {
+                let status = put_signed(&client, &*store, &key, &bytes).await;
+                assert!((200..300).contains(&status), "{key}: {status}");
+            })
+        });
+        Shelf { store, keys_per_page: 1_000, put, _dock: None }
+    }
+
+    /// Whether a signed request is refused for whatever is added to it.
+    pub(super) fn signs_every_parameter(&self) -> bool {
+        self.store.kind() == "s3"
+    }
+
+    pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
+        let key = key(text);
+        (self.put)(key.clone(), bytes.to_vec()).await;
+        key
+    }
+}
+
+pub(super) fn key(text: &str) -> ObjectKey {
+    ObjectKey::parse(text).expect("a key")
+}
+
+pub(super) fn pin(etag: &str) -> Pin {
+    Pin { etag: etag.to_owned(), version_id: None }
+}
+
+pub(super) fn ceph_options() -> S3Options {
+    let server = radosgw::shared();
+    S3Options {
+        bucket: server.create_bucket(),
+        region: Some(server.region().to_owned()),
+        endpoint: Some(server.endpoint()),
+        credentials: Some(S3Credentials {
+            access_key: server.access_key().to_owned(),
+            secret_key: server.secret_key().to_owned(),
+            session_token: None,
+        }),
+        ..S3Options::default()
+    }
+}
+
+pub(super) fn azure_options() -> AzureOptions {
+    let server = azurite::shared();
+    AzureOptions {
+        account: server.account().to_owned(),
+        container: server.create_container(),
+        endpoint: Some(server.endpoint()),
+        credentials: Some(AzureCredentials::AccountKey(server.key().to_owned())),
+        ..AzureOptions::default()
+    }
+}
+
+pub(super) fn strict_options() -> S3Options {
+    let server = strict_s3::shared();
+    S3Options {
+        bucket: server.create_bucket(),
+        region: Some(strict_s3::REGION.to_owned()),
+        endpoint: Some(server.endpoint()),
+        credentials: Some(S3Credentials {
+            access_key: strict_s3::ACCESS_KEY.to_owned(),
+            secret_key: strict_s3::SECRET_KEY.to_owned(),
+            session_token: None,
+        }),
+        ..S3Options::default()
+    }
+}
+
+pub(super) fn keep_versions(bucket: &str) {
+    let body = "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+                <Status>Enabled</Status></VersioningConfiguration>";
+    let answer = radosgw::shared().request("PUT", &format!("/{bucket}?versioning"), body.as_bytes());
+    assert_eq!(answer.expect("answered").status, 200);
+}
+
+pub(super) const LIFE: UrlLife = UrlLife { signed_at: 0, expires_at: 3_600_000 };
+
+/// Brings bytes by a URL that was signed for them; the answer's status.
+pub(super) async fn put_signed(client: &Client, store: &dyn BlobStore, key: &ObjectKey, bytes: &[u8]) -> u16 {
+    let size = bytes.len() as u64;
+    let grant = PutGrant { key: key.clone(), size, content_type: None, checksum_sha256: None, life: LIFE };
+    let signed = store.sign_put(&grant).await.expect("signed");
+    client.send(&signed, bytes).await.status
+}
+
+pub(super) fn file_id() -> FileId {
+    FileId(Uuid::now_v7())
+}
+
+/// Takes bytes all the way to their place.
+pub(super) async fn land(store: &DiskStore, key: &ObjectKey, bytes: &[u8]) -> Result<Landed, LandingError> {
+    let mut landing = store.land(file_id(), key, bytes.len() as u64, None).await?;
+    landing.write(bytes).await?;
+    store.place(landing).await
+}
+
+/// A local store, with its folder to look into.
+pub(super) struct Dock {
+    pub(super) store: Arc<DiskStore>,
+    folder: TempDir,
+}
+
+pub(super) const SECRET: &[u8] = b"a secret of the tests";
+pub(super) const PUBLIC_URL: &str = "https://files.example";
+
+impl Dock {
+    pub(super) fn new() -> Dock {
+        let folder = TempDir::new().expect("a temporary folder");
+        Dock { store: Arc::new(Dock::open(folder.path(), Faults::none())), folder }
+    }
+
+    /// In memory where the system has a place for that: for cases that need many turns, and no disk.
+    pub(super) fn in_memory() -> Dock {
+        let folder = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a temporary folder");
+        Dock { store: Arc::new(Dock::open(folder.path(), Faults::none())), folder }
+    }
+
+    fn open(root: &Path, faults: Faults) -> DiskStore {
+        DiskStore::open(root, PUBLIC_URL, SigningKey::new(SECRET), faults).expect("the store opens")
+    }
+
+    /// The same folder, through calls that go wrong.
+    pub(super) fn faulty(&self, faults: Faults) -> DiskStore {
+        Dock::open(self.folder.path(), faults)
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn path(&self, key: &ObjectKey) -> PathBuf {
+        self.folder.path().join(key.as_str())
+    }
+
+    pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
+        let key = key(text);
+        land(&self.store, &key, bytes).await.expect("landed").keep();
+        key
+    }
+
+    /// The names of what is on its way, or was left there.
+    pub(super) fn on_the_way(&self) -> Vec<String> {
+        names_in(&self.folder.path().join(".landing"))
+    }
+
+    /// Everything in the store but the landing folder, as paths below the root; folders too.
+    pub(super) fn tree(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut folders = vec![String::new()];
+        while let Some(folder) = folders.pop() {
+            for name in names_in(&self.folder.path().join(&folder)) {
+                let path = format!("{folder}{name}");
+                if path == ".landing" {
+                    continue;
+                }
+                if self.folder.path().join(&path).is_dir() {
+                    folders.push(format!("{path}/"));
+                }
+                found.push(path);
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = folder.read_dir().expect("a folder that can be read");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
+        .collect();
+    names.sort();
+    names
+}

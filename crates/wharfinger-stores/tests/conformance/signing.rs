@@ -1,0 +1,181 @@
+//! Signed URLs of the local store: good for exactly what was granted, and for nothing that differs in one bit.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::disk::{ROUTE, SignedQuery, SigningKey};
+use wharfinger_stores::{BlobStore as _, GetGrant, PutGrant, SignedRequest, UrlLife};
+
+use super::shelf::{Dock, PUBLIC_URL, key, pin};
+
+const EXPIRES: i64 = 1_800_000_000_000;
+
+fn put_grant() -> PutGrant {
+    PutGrant {
+        key: key("uploads/h%C3%A4fen/ada/f"),
+        size: 1_234,
+        content_type: Some("text/plain; charset=\"utf-8\"".into()),
+        checksum_sha256: Some("ab".repeat(32)),
+        life: UrlLife { signed_at: 0, expires_at: EXPIRES },
+    }
+}
+
+fn get_grant() -> GetGrant {
+    GetGrant {
+        key: key("uploads/h%C3%A4fen/ada/f"),
+        pin: pin("1a-2b"),
+        content_type: Some("image/svg+xml".into()),
+        file_name: "Übersicht & Plan 100%=?#.pdf".into(),
+        life: UrlLife { signed_at: 0, expires_at: EXPIRES },
+    }
+}
+
+/// Takes a URL apart as the program does that serves it: each side decoded once.
+fn parsed(signed: &SignedRequest) -> (ObjectKey, SignedQuery) {
+    let rest = signed.url.strip_prefix(PUBLIC_URL).and_then(|rest| rest.strip_prefix(ROUTE));
+    let (path, query) = rest.and_then(|rest| rest.split_once('?')).expect("a path and a query");
+    let query = serde_urlencoded::from_str(query).expect("a query of ours");
+    (key(&path.replace("%25", "%")), query)
+}
+
+#[tokio::test]
+async fn a_granted_upload_is_good() {
+    let dock = Dock::new();
+    let grant = put_grant();
+    let signed = dock.store.sign_put(&grant).await.expect("signed");
+    assert_eq!(signed.method, "PUT");
+    assert_eq!(signed.headers, [("content-type".to_owned(), "text/plain; charset=\"utf-8\"".to_owned())]);
+    let (key, query) = parsed(&signed);
+    assert_eq!(key, grant.key);
+    let bound = (query.size, query.content_type.clone(), query.sha256.clone(), query.expires);
+    assert_eq!(bound, (Some(1_234), grant.content_type, grant.checksum_sha256, EXPIRES));
+    assert_eq!((&query.etag, &query.name), (&None, &None));
+    assert!(dock.store.signing_key().verify("PUT", &key, &query));
+
+    let plain = PutGrant { content_type: None, checksum_sha256: None, size: 0, ..put_grant() };
+    let signed = dock.store.sign_put(&plain).await.expect("signed");
+    assert_eq!(signed.headers, []);
+    let (key, query) = parsed(&signed);
+    assert_eq!((query.size, &query.content_type, &query.sha256), (Some(0), &None, &None));
+    assert!(dock.store.signing_key().verify("PUT", &key, &query));
+}
+
+#[tokio::test]
+async fn a_granted_download_is_good() {
+    let dock = Dock::new();
+    let grant = get_grant();
+    let signed = dock.store.sign_get(&grant).await.expect("signed");
+    assert_eq!((signed.method, signed.headers.len()), ("GET", 0));
+    let (key, query) = parsed(&signed);
+    assert_eq!(key, grant.key);
+    assert_eq!(query.name, Some(grant.file_name));
+    assert_eq!((query.etag.as_deref(), query.size), (Some("1a-2b"), None));
+    assert!(dock.store.signing_key().verify("GET", &key, &query));
+}
+
+/// The query with each of its fields changed, removed or added.
+fn tampered(query: &SignedQuery) -> Vec<SignedQuery> {
+    let mut all = Vec::new();
+    let mut with = |change: &dyn Fn(&mut SignedQuery)| {
+        let mut other = query.clone();
+        change(&mut other);
+        if other != *query {
+            all.push(other);
+        }
+    };
+    for expires in [EXPIRES + 1, EXPIRES - 1, -EXPIRES, 0, i64::MAX] {
+        with(&|other| other.expires = expires);
+    }
+    for size in [None, Some(0), Some(1_233), Some(1_235), Some(12_340), Some(u64::MAX)] {
+        with(&|other| other.size = size);
+    }
+    let texts = ["", "x", "1a-2b", "text/plain", "image/svg+xml", "Übersicht & Plan 100%=?#.pdf", " "];
+    for text in texts.map(|text| Some(text.to_owned())).into_iter().chain([None]) {
+        with(&|other| other.content_type = text.clone());
+        with(&|other| other.sha256 = text.clone());
+        with(&|other| other.etag = text.clone());
+        with(&|other| other.name = text.clone());
+    }
+    with(&|other| std::mem::swap(&mut other.content_type, &mut other.sha256));
+    with(&|other| std::mem::swap(&mut other.etag, &mut other.name));
+    with(&|other| other.sha256 = other.sha256.as_ref().map(|text| text.to_uppercase()));
+    // The end of one field at the beginning of the next.
+    with(&|other| {
+        if let (Some(first), Some(second)) = (&mut other.content_type, &mut other.sha256) {
+            second.insert_str(0, &first.split_off(4));
+        }
+    });
+    all
+}
+
+fn spoilt_signatures(query: &SignedQuery) -> Vec<SignedQuery> {
+    let sig = URL_SAFE_NO_PAD.decode(&query.sig).expect("a signature of ours");
+    assert_eq!(sig.len(), 32);
+    let mut spoilt: Vec<String> = (0..256)
+        .map(|bit| {
+            let mut other = sig.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            URL_SAFE_NO_PAD.encode(other)
+        })
+        .collect();
+    spoilt.push(String::new());
+    spoilt.push(URL_SAFE_NO_PAD.encode(&sig[..31]));
+    spoilt.push(URL_SAFE_NO_PAD.encode([&sig[..], &[0]].concat()));
+    spoilt.push(format!("{}=", query.sig));
+    spoilt.push(format!("{} ", query.sig));
+    // The same bytes in another spelling: the last character carries two bits that are no part of them.
+    let last = query.sig.as_bytes()[query.sig.len() - 1];
+    spoilt
+        .extend((last + 1..=last + 3).map(|c| format!("{}{}", &query.sig[..query.sig.len() - 1], c as char)));
+    spoilt.into_iter().map(|sig| SignedQuery { sig, ..query.clone() }).collect()
+}
+
+#[tokio::test]
+async fn nothing_but_what_was_granted_is_good() {
+    let dock = Dock::new();
+    let plain_put = PutGrant { content_type: None, checksum_sha256: None, ..put_grant() };
+    let plain_get = GetGrant { content_type: None, ..get_grant() };
+    let signed = [
+        ("PUT", dock.store.sign_put(&put_grant()).await),
+        ("PUT", dock.store.sign_put(&plain_put).await),
+        ("GET", dock.store.sign_get(&get_grant()).await),
+        ("GET", dock.store.sign_get(&plain_get).await),
+    ];
+    let verify = |method: &str, key: &ObjectKey, query: &SignedQuery| {
+        dock.store.signing_key().verify(method, key, query)
+    };
+    for (method, signed) in signed {
+        let (own_key, query) = parsed(&signed.expect("signed"));
+        assert!(verify(method, &own_key, &query));
+        for other in ["PUT", "GET", "HEAD", "DELETE", "put", "get", ""] {
+            assert_eq!(verify(other, &own_key, &query), other == method, "{other}");
+        }
+        for other in ["uploads/h%C3%A4fen/ada/g", "uploads/h%c3%a4fen/ada/f", "uploads/h/ada/f", "f"] {
+            assert!(!verify(method, &key(other), &query), "{other}");
+        }
+        for other in tampered(&query).into_iter().chain(spoilt_signatures(&query)) {
+            assert!(!verify(method, &own_key, &other), "{method} {other:?}");
+        }
+        for secret in [&b"another secret"[..], b"a secret of the test", b""] {
+            assert!(!SigningKey::new(secret).verify(method, &own_key, &query));
+        }
+    }
+}
+
+#[test]
+fn a_query_with_more_or_less_in_it_is_no_query_of_ours() {
+    let good = format!("expires={EXPIRES}&size=5&sig=x");
+    serde_urlencoded::from_str::<SignedQuery>(&good).expect("a whole query");
+    for bad in [
+        format!("{good}&admin=1"),
+        format!("{good}&size=6"),
+        format!("{good}&Size=6"),
+        "size=5&sig=x".to_owned(),
+        format!("expires={EXPIRES}&size=5"),
+        format!("expires={EXPIRES}&size=-5&sig=x"),
+        "expires=soon&size=5&sig=x".to_owned(),
+        String::new(),
+    ] {
+        assert!(serde_urlencoded::from_str::<SignedQuery>(&bad).is_err(), "{bad}");
+    }
+}
