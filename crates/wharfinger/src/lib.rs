@@ -10,6 +10,7 @@ pub mod batches;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod core;
 pub mod dashboard;
 pub mod demo;
 pub mod http;

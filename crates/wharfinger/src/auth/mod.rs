@@ -12,7 +12,7 @@ use wharfinger_lifecycle::id::{TenantId, UserId};
 use wharfinger_lifecycle::stage::Stage;
 
 use crate::config::{BadSetting, Secrets, Settings};
-use crate::uploads::{Caller, Role};
+use crate::core::{Caller, Role};
 use jwks::{Jwks, Source};
 
 const TOKEN_BYTES_MAX: usize = 8 * 1024;

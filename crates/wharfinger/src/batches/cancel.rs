@@ -7,7 +7,7 @@ use wharfinger_lifecycle::id::BatchId;
 
 use super::{BatchGrant, files_of, unsigned, visible};
 use crate::app::App;
-use crate::uploads::{Caller, VerbError};
+use crate::core::{Caller, VerbError};
 
 pub async fn cancel(app: &App, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
     visible(app, caller, id).await?;

@@ -9,8 +9,8 @@ use wharfinger_lifecycle::state::Status;
 
 use super::{files_of, visible};
 use crate::app::App;
+use crate::core::{Caller, FileOutcome, VerbError};
 use crate::uploads::confirm::confirm;
-use crate::uploads::{Caller, FileOutcome, VerbError};
 
 const CONFIRMS_AT_ONCE: usize = 16;
 

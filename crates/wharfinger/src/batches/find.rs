@@ -8,7 +8,8 @@ use wharfinger_lifecycle::state::Status;
 
 use super::{BatchGrant, files_of, sign, unsigned, visible};
 use crate::app::App;
-use crate::uploads::{Caller, STALE_TRIES_MAX, VerbError};
+use crate::core::{Caller, VerbError};
+use crate::uploads::STALE_TRIES_MAX;
 
 pub async fn find(app: &App, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
     for _ in 0..STALE_TRIES_MAX {

@@ -12,8 +12,8 @@ use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::state::Status;
 
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 use crate::uploads::init::{Grant, grant};
-use crate::uploads::{Caller, VerbError};
 
 /// A batch with its files, in the order in which they were added.
 #[derive(Clone, Debug)]

@@ -8,9 +8,9 @@ use wharfinger_lifecycle::limits::BATCH_FILES_MAX;
 
 use super::{BatchGrant, cancel, find, sign};
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 use crate::uploads::announce::{Problems, check_size, fingerprint};
 use crate::uploads::init::{key_use, new_file, register, registration};
-use crate::uploads::{Caller, VerbError};
 
 pub async fn open(
     app: &App,

@@ -10,7 +10,7 @@ use crate::auth::{LeaseScope, TokenKeys};
 use crate::clock::{Clock, rfc3339};
 use crate::config::parse_duration_ms;
 use crate::config::{Flags, Settings, prepare_secrets};
-use crate::uploads::{Caller, Role};
+use crate::core::{Caller, Role};
 
 #[derive(Args)]
 pub(super) struct Arguments {

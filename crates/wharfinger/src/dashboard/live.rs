@@ -11,7 +11,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use super::{figures, trend};
 use crate::app::App;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 
 const LOOKS_AT_ONCE: usize = 4;
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
 use crate::app::App;
-use crate::uploads::{Caller, Role, VerbError};
+use crate::core::{Caller, Role, VerbError};
 use cache::Cache;
 use live::Live;
 

@@ -6,8 +6,8 @@ use axum::http::request::Parts;
 use super::Shared;
 use super::problem::Problem;
 use crate::auth::Session;
+use crate::core::{Caller, Role};
 use crate::pipeline::remote::Worker;
-use crate::uploads::{Caller, Role};
 
 impl FromRequestParts<Shared> for Session {
     type Rejection = Problem;

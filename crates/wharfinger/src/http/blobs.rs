@@ -15,7 +15,7 @@ use wharfinger_stores::disk::{DiskStore, SignedQuery};
 use super::Shared;
 use super::extract::Asked;
 use super::problem::Problem;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 use crate::uploads::land::{self, Refused, Sent};
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {

@@ -17,8 +17,8 @@ use super::extract::{Asked, TenantQuery};
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
+use crate::core::VerbError;
 use crate::dashboard::{failure_rate, figures, trend};
-use crate::uploads::VerbError;
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

@@ -12,7 +12,7 @@ use wharfinger_lifecycle::limits::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX};
 
 use super::Shared;
 use super::problem::Problem;
-use crate::uploads::{Caller, Role};
+use crate::core::{Caller, Role};
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

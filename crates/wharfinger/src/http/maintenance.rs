@@ -13,9 +13,9 @@ use super::problem::Problem;
 use super::wire::{CleanupStatusView, CleanupView, CleanupsView, NotificationView, NotificationsView};
 use crate::app::App;
 use crate::clock::rfc3339;
+use crate::core::VerbError;
 use crate::sweeps::pending_cleanups::{self, Outcome};
 use crate::sweeps::run_cleanups_of;
-use crate::uploads::VerbError;
 
 /// Retry failed deletes now
 #[utoipa::path(

@@ -46,11 +46,11 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::app::App;
+use crate::core::Role;
 use crate::memory_budget::Hold;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
 use crate::telemetry::traces::for_caller;
-use crate::uploads::Role;
 pub use places::ConnectionLimits;
 use problem::Problem;
 pub use server::serve;

@@ -12,8 +12,8 @@ use super::extract::{Asked, TenantQuery};
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
+use crate::core::VerbError;
 use crate::sweeps::abandoned_uploads::abandoned;
-use crate::uploads::VerbError;
 
 const SAMPLES_MAX: usize = 20;
 

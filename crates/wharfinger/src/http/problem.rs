@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 
 use super::wire::OutcomeView;
 use crate::clock::rfc3339;
+use crate::core::VerbError;
 use crate::roles::Roles;
-use crate::uploads::VerbError;
 use crate::uploads::land::Refused;
 
 /// A problem document. Further members depend on the code.

@@ -10,7 +10,7 @@ use super::auth::{Operator, Person};
 use super::extract::{Asked, Body, PageQuery, cut_page};
 use super::problem::Problem;
 use super::wire::{QuotaView, SetQuotaRequest, TenantsView};
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 
 /// Show the tenant's quota
 #[utoipa::path(

@@ -21,9 +21,9 @@ use super::wire::{NotificationView, QuotaView};
 use super::{Shared, maintenance, sweeps};
 use crate::app::App;
 use crate::auth::Session;
+use crate::core::{Caller, Role, VerbError};
 use crate::dashboard::StreamPlace;
 use crate::dashboard::live::Watch;
-use crate::uploads::{Caller, Role, VerbError};
 
 const TICK: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -106,7 +106,7 @@ pub struct RetryErrorView {
 
 impl From<RetriedAll> for RetriedAllView {
     fn from(all: RetriedAll) -> Self {
-        let told = |(file, error): (FileId, crate::uploads::VerbError)| RetryErrorView {
+        let told = |(file, error): (FileId, crate::core::VerbError)| RetryErrorView {
             file_id: file.to_string(),
             error: error.to_string(),
         };

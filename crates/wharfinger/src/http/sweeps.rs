@@ -15,8 +15,8 @@ use super::extract::Body;
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
+use crate::core::VerbError;
 use crate::sweeps::{ByHand, NotRun, Report, Sweep, run_now};
-use crate::uploads::VerbError;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SweepsView {

@@ -19,8 +19,8 @@ use super::problem::Problem;
 use crate::batches::BatchGrant;
 use crate::batches::complete::Completion;
 use crate::clock::rfc3339;
+use crate::core::FileOutcome;
 use crate::pipeline::search::Hit;
-use crate::uploads::FileOutcome;
 use crate::uploads::init::{Grant, GrantedPart, How};
 
 #[derive(Debug, Deserialize, ToSchema)]

@@ -6,8 +6,8 @@ use wharfinger_lifecycle::id::TenantId;
 
 use super::{EVENT_BYTES_MAX, Ingest, NotTaken};
 use crate::config::Ack;
+use crate::core::Caller;
 use crate::memory_budget::Hold;
-use crate::uploads::Caller;
 
 /// Larger bodies are looked through beside the threads that answer.
 const INLINE_BYTES_MAX: usize = 64 << 10;

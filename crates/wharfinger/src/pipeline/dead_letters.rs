@@ -4,7 +4,7 @@ use wharfinger_catalog::{DeadLetter, Redriven, Scope};
 use wharfinger_lifecycle::id::JobId;
 
 use crate::app::App;
-use crate::uploads::{Caller, Role, VerbError};
+use crate::core::{Caller, Role, VerbError};
 
 /// The name of the place in metrics, logs and docs.
 pub const NAME: &str = "file-processing-dlq";

@@ -11,8 +11,8 @@ use wharfinger_lifecycle::stage::Stage;
 use super::Trouble;
 use super::chunk::read_part;
 use crate::app::App;
+use crate::core::VerbError;
 use crate::http::Shared;
-use crate::uploads::VerbError;
 
 /// What goes with the lease itself.
 const INLINE_BYTES_MAX: u64 = 256 << 10;

@@ -6,7 +6,7 @@ use sha2::Sha256;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::id::JobId;
 
-use crate::uploads::Caller;
+use crate::core::Caller;
 
 /// Shared by all processes on one catalog.
 pub struct LeaseKey(Vec<u8>);
@@ -76,7 +76,7 @@ mod tests {
     use wharfinger_lifecycle::id::{TenantId, UserId};
 
     use super::*;
-    use crate::uploads::Role;
+    use crate::core::Role;
 
     fn worker(tenant: &str, user: &str) -> Caller {
         Caller {

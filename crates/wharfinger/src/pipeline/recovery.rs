@@ -9,8 +9,9 @@ use wharfinger_lifecycle::state::Status;
 
 use super::apart::{Outcomes, all_or_apart};
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 use crate::telemetry::metric;
-use crate::uploads::{Caller, STALE_TRIES_MAX, VerbError, find};
+use crate::uploads::{STALE_TRIES_MAX, find};
 
 /// Files that are listed at once.
 pub const PAGE_FILES: usize = 1_000;

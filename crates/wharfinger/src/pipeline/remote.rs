@@ -19,7 +19,7 @@ use super::output::{ChunkSink, TextSink, embedded, put_vectors};
 use super::{Attempt, Trouble, run, scan, taking_up};
 use crate::app::App;
 use crate::auth::LeaseScope;
-use crate::uploads::{Caller, VerbError};
+use crate::core::{Caller, VerbError};
 
 pub const LEASE_JOBS_MAX: usize = 100;
 const LEASE_MS_MIN: i64 = 1_000;

@@ -14,9 +14,9 @@ use super::apart::all_or_apart;
 use super::taking_up::{Rests, UnderWay, begin_due, claim, rank_backlog};
 use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
 use crate::app::App;
+use crate::core::VerbError;
 use crate::telemetry::metric;
 use crate::telemetry::traces::Done;
-use crate::uploads::VerbError;
 
 /// Another process may have written a job that we have not heard of.
 const PAUSE_MS_MAX: i64 = 2_000;

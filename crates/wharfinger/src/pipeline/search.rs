@@ -12,7 +12,7 @@ use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 
 use super::Trouble;
 use crate::app::App;
-use crate::uploads::{Caller, VerbError};
+use crate::core::{Caller, VerbError};
 
 pub struct Hit {
     pub file: FileId,

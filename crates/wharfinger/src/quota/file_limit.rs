@@ -10,7 +10,7 @@ use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::id::TenantId;
 
 use crate::app::App;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 
 /// How long a count is believed, at least.
 const COUNTED_FOR: Duration = Duration::from_secs(10);

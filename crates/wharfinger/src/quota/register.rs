@@ -11,7 +11,7 @@ use wharfinger_lifecycle::retry::Backoff;
 use super::count::{self, Why};
 use super::{RedisGate, Tenant};
 use crate::app::App;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 
 /// After so many rounds in which the gate moved between two steps, the catalog lets in by itself.
 const ROUNDS_MAX: u32 = 8;

@@ -10,8 +10,8 @@ use wharfinger_lifecycle::id::FileId;
 use super::turn::page_files;
 use super::{Turn, orphan_cleanup};
 use crate::app::App;
+use crate::core::VerbError;
 use crate::telemetry::metric;
-use crate::uploads::VerbError;
 use crate::uploads::look::{Looked, Over};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]

@@ -11,7 +11,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::Turn;
 use crate::app::App;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 use crate::uploads::look::{Looked, Over};
 
 pub const NAME: &str = "batch-timeout";

@@ -11,7 +11,8 @@ use wharfinger_lifecycle::retention::{FailureLook, look_at_failure};
 
 use super::{Turn, orphan_cleanup};
 use crate::app::App;
-use crate::uploads::{STALE_TRIES_MAX, VerbError, commit_in};
+use crate::core::VerbError;
+use crate::uploads::{STALE_TRIES_MAX, commit_in};
 
 const PAGE_FILES: usize = 200;
 

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use super::{Turn, abandoned_uploads, old_failures, orphan_blobs, retention};
 use crate::app::App;
+use crate::core::VerbError;
 use crate::telemetry::metric;
-use crate::uploads::VerbError;
 
 pub const NAME: &str = "orphan-cleanup";
 

@@ -10,8 +10,8 @@ use wharfinger_stores::BlobError;
 
 use super::Turn;
 use crate::app::App;
+use crate::core::VerbError;
 use crate::telemetry::metric;
-use crate::uploads::VerbError;
 
 pub const NAME: &str = "pending-cleanups";
 

@@ -6,10 +6,10 @@ use utoipa::ToSchema;
 
 use super::Turn;
 use crate::app::App;
+use crate::core::VerbError;
 use crate::quota::Ledger;
 use crate::quota::sync::{self, Aim};
 use crate::telemetry::metric;
-use crate::uploads::VerbError;
 
 pub const NAME: &str = "quota-sync";
 

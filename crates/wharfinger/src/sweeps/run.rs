@@ -11,8 +11,8 @@ use wharfinger_lifecycle::UnixMs;
 use super::turn::LEASE_MS;
 use super::{Report, Sweep, Turn, pending_cleanups};
 use crate::app::App;
+use crate::core::VerbError;
 use crate::telemetry::metric;
-use crate::uploads::VerbError;
 
 /// After an error of the catalog.
 const ERROR_PAUSE_MS: i64 = 1_000;

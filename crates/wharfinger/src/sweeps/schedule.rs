@@ -9,7 +9,7 @@ use super::{
 use crate::app::App;
 use crate::clock::to_utc;
 use crate::config::SweepSettings;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {

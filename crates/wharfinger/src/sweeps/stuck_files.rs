@@ -11,9 +11,9 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Turn;
 use crate::app::App;
+use crate::core::VerbError;
 use crate::pipeline::recovery::{self, BATCH_FILES, PAGE_FILES};
 use crate::telemetry::metric;
-use crate::uploads::VerbError;
 
 pub const NAME: &str = "stuck-file-recovery";
 

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::ByHand;
 use crate::app::App;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 use crate::uploads::look::{Looked, Over, foresee, look_at_many, may_only_reclaim};
 
 /// How long a process that died keeps the others from its sweep.

@@ -11,8 +11,8 @@ use wharfinger_stores::Unfinished;
 
 use super::Turn;
 use crate::app::App;
+use crate::core::VerbError;
 use crate::telemetry::metric;
-use crate::uploads::VerbError;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {

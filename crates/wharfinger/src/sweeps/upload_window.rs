@@ -9,8 +9,9 @@ use wharfinger_lifecycle::state::Status;
 use super::turn::page_files;
 use super::{Turn, retention};
 use crate::app::App;
+use crate::core::VerbError;
+use crate::uploads::land;
 use crate::uploads::look::{Looked, Over};
-use crate::uploads::{VerbError, land};
 
 pub const NAME: &str = "upload-window";
 

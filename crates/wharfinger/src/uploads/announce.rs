@@ -8,8 +8,8 @@ use wharfinger_lifecycle::file::Announcement;
 use wharfinger_lifecycle::limits;
 use wharfinger_lifecycle::name::check_file_name;
 
-use super::{FieldProblem, VerbError};
 use crate::app::App;
+use crate::core::{FieldProblem, VerbError};
 
 /// How many mistakes of one call are told.
 const PROBLEMS_MAX: usize = 20;

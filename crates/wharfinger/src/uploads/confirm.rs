@@ -16,8 +16,9 @@ use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::{BlobError, BlobStore};
 
-use super::{Caller, STALE_TRIES_MAX, VerbError, check_batch, commit, find, parts};
+use super::{STALE_TRIES_MAX, check_batch, commit, find, parts};
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 use crate::telemetry::traces::Done;
 
 pub async fn confirm(

@@ -3,8 +3,9 @@
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
 
-use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find};
+use super::{STALE_TRIES_MAX, commit, find};
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 
 pub async fn delete(app: &App, caller: &Caller, id: FileId) -> Result<(), VerbError> {
     for _ in 0..STALE_TRIES_MAX {

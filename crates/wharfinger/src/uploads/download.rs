@@ -6,8 +6,9 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::{BlobError, GetGrant, ObjectMeta, SignedRequest, UrlLife};
 
-use super::{Caller, STALE_TRIES_MAX, VerbError, commit, find};
+use super::{STALE_TRIES_MAX, commit, find};
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 
 const URL_LIFE_MS: i64 = 5 * 60_000;
 

@@ -6,8 +6,8 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
-use super::{Caller, VerbError};
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 
 /// A live file, or one that was reclaimed: that is told apart from one that never was.
 fn visible(caller: &Caller, file: Option<File>) -> Result<File, VerbError> {

@@ -12,8 +12,9 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::{PutGrant, SignedRequest, UrlLife};
 
 use super::announce::{Problems, check_size, fingerprint};
-use super::{Caller, VerbError, commit, parts, reissue};
+use super::{commit, parts, reissue};
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 use crate::quota;
 use crate::telemetry::traces::Done;
 

@@ -15,8 +15,8 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::disk::{DiskStore, Landing, LandingError, LeftBehind, SignedQuery};
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::VerbError;
 use crate::app::App;
+use crate::core::VerbError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {

@@ -13,9 +13,10 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::BlobError;
 
 use super::confirm::Reading;
-use super::{STALE_TRIES_MAX, VerbError, commit_in, confirm, follow_up};
+use super::{STALE_TRIES_MAX, commit_in, confirm, follow_up};
 use crate::app::App;
 use crate::config::WindowPolicy;
+use crate::core::VerbError;
 use crate::telemetry::metric;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@ pub(crate) mod announce;
 pub mod confirm;
 pub mod delete;
 pub mod download;
-mod error;
 pub mod find;
 pub mod init;
 pub mod land;
@@ -12,70 +11,12 @@ pub mod look;
 pub mod parts;
 pub mod reissue;
 
-use wharfinger_catalog::{Catalog, CatalogError, Scope};
+use wharfinger_catalog::{Catalog, CatalogError};
 use wharfinger_lifecycle::file::{Change, File};
-use wharfinger_lifecycle::id::{TenantId, UserId};
-
-pub use error::{FieldProblem, FileOutcome, VerbError};
 
 use crate::app::App;
+use crate::core::VerbError;
 use crate::telemetry::metric;
-
-/// Who asks, and what they may see.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    pub tenant: TenantId,
-    pub user: UserId,
-    pub role: Role,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    User,
-    Admin,
-    Operator,
-    Worker,
-}
-
-impl Role {
-    pub fn parse(word: &str) -> Option<Role> {
-        match word {
-            "user" => Some(Role::User),
-            "admin" => Some(Role::Admin),
-            "operator" => Some(Role::Operator),
-            "worker" => Some(Role::Worker),
-            _ => None,
-        }
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Role::User => "user",
-            Role::Admin => "admin",
-            Role::Operator => "operator",
-            Role::Worker => "worker",
-        }
-    }
-}
-
-impl Caller {
-    pub fn scope(&self) -> Scope {
-        match self.role {
-            Role::User | Role::Worker => Scope::User(self.tenant.clone(), self.user.clone()),
-            Role::Admin => Scope::Tenant(self.tenant.clone()),
-            Role::Operator => Scope::All,
-        }
-    }
-
-    /// What is the caller's own, whatever else they may see.
-    pub fn own_scope(&self) -> Scope {
-        Scope::User(self.tenant.clone(), self.user.clone())
-    }
-
-    pub fn actor(&self) -> String {
-        format!("{}:{}", self.role.as_str(), self.user)
-    }
-}
 
 /// How often a verb reads again after somebody else was faster.
 pub(crate) const STALE_TRIES_MAX: u32 = 20;

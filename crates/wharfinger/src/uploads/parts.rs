@@ -8,9 +8,10 @@ use wharfinger_lifecycle::file::{File, too_late};
 use wharfinger_lifecycle::parts::Cut;
 use wharfinger_stores::{BlobError, Part, PartGrant, PartStore, UrlLife};
 
+use super::STALE_TRIES_MAX;
 use super::init::{GrantedPart, How};
-use super::{STALE_TRIES_MAX, VerbError};
 use crate::app::App;
+use crate::core::VerbError;
 
 /// How many missing parts an error names.
 const MISSING_SHOWN_MAX: usize = 20;

@@ -5,8 +5,9 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::transition::Refusal;
 
 use super::init::{Grant, grant};
-use super::{Caller, STALE_TRIES_MAX, VerbError, check_batch, commit, find};
+use super::{STALE_TRIES_MAX, check_batch, commit, find};
 use crate::app::App;
+use crate::core::{Caller, VerbError};
 
 pub async fn reissue(app: &App, caller: &Caller, id: FileId) -> Result<Grant, VerbError> {
     let mut first_deadline = None;

@@ -8,7 +8,7 @@ use wharfinger_catalog::{JobClaim, LeasedJob};
 use wharfinger_lifecycle::retry::Backoff;
 
 use crate::app::App;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 use crate::uploads::init::CHECK_QUEUE;
 use crate::uploads::look::look;
 

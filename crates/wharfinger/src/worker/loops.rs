@@ -10,6 +10,7 @@ use wharfinger_catalog::Destination;
 use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
+use crate::core::VerbError;
 use crate::ingest;
 use crate::notify;
 use crate::pipeline::search;
@@ -17,7 +18,6 @@ use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
 use crate::sweeps::{self, Sweep, Turn};
-use crate::uploads::VerbError;
 use crate::uploads::init::CHECK_QUEUE;
 use crate::worker::checks;
 use crate::worker::messages::{self, Broker};

@@ -13,8 +13,8 @@ use wharfinger_lifecycle::retry::Backoff;
 
 use super::checks;
 use crate::app::App;
+use crate::core::VerbError;
 use crate::telemetry::metric;
-use crate::uploads::VerbError;
 use crate::uploads::init::CHECK_QUEUE;
 
 const CLAIM_LINES: usize = 200;

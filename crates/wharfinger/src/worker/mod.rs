@@ -10,12 +10,12 @@ pub use supervisor::Supervisor;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
+use crate::core::VerbError;
 use crate::ingest;
 use crate::notify;
 use crate::pipeline;
 use crate::quota;
 use crate::sweeps::{self, Sweep, Turn};
-use crate::uploads::VerbError;
 
 /// Does everything that is due now, until nothing is: what the loops do over time, in one go.
 pub async fn run_all_due(app: &App) -> Result<(), VerbError> {

@@ -7,8 +7,8 @@ mod pipeline;
 use std::collections::BTreeSet;
 
 use serde_json::json;
+use wharfinger::core::Role;
 use wharfinger::sweeps::{self, Sweep, Turn};
-use wharfinger::uploads::Role;
 use wharfinger_calls::faults::{Fault, Faults};
 
 use crate::notify::receiver::Receiver;

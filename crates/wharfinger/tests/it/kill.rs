@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rand::Rng as _;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::long::{self, FIXED_SEED};
 use crate::oracle;

@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use rand::Rng as _;
 use serde_json::json;
 
-use wharfinger::uploads::VerbError;
+use wharfinger::core::VerbError;
 
 use crate::long::{self, FIXED_SEED};
 use crate::oracle;

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use super::JOB;
 use super::compare::Differences;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 
 pub(super) const SAMPLES_MAX: usize = 20;
 /// Outdated findings that are forgotten in one transaction.

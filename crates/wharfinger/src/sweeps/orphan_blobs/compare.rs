@@ -14,7 +14,7 @@ use wharfinger_stores::{BlobError, Listed};
 
 use super::book::SAMPLES_MAX;
 use crate::app::App;
-use crate::uploads::VerbError;
+use crate::core::VerbError;
 
 /// Rows that are read at once: those of ended files may be many more than the objects between them.
 const ROWS_PER_READ: usize = 1_000;

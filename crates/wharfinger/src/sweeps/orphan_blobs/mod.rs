@@ -19,8 +19,8 @@ use wharfinger_lifecycle::retry::Backoff;
 use super::orphan_cleanup::NAME as JOB;
 use super::{Turn, pending_cleanups, unfinished_uploads};
 use crate::app::App;
+use crate::core::VerbError;
 use crate::store::{self, ClaimError, Standing};
-use crate::uploads::VerbError;
 use book::{Book, ours};
 use scan::Scan;
 

@@ -11,8 +11,8 @@ use super::book::{Book, Entry};
 use super::compare::{Listing, Page, compare};
 use super::{JOB, Pace};
 use crate::app::App;
+use crate::core::VerbError;
 use crate::sweeps::Turn;
-use crate::uploads::VerbError;
 
 const TRIES_MAX: u32 = 4;
 /// Findings that are held before they are written down.

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use super::{cancel, complete, open, path, wanted};
 use crate::oracle;

@@ -2,7 +2,7 @@
 
 use harness::proxy::Proxy;
 use serde_json::json;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::sweeps::stuck_files::{THRESHOLD_MS, without_job};
 use crate::test_app::{Client, Database, Ground, on_each_database};

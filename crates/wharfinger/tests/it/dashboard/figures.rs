@@ -1,7 +1,7 @@
 //! The five calls: figures of the caller's scope and of nobody else's.
 
 use serde_json::{Value, json};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};

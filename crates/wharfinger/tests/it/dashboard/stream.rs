@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::{Method, Response};
 use serde_json::Value;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::test_app::{Client, Database, Ground, caller, on_each_database};
 

@@ -18,7 +18,7 @@ use rand::seq::SliceRandom as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 use wharfinger_catalog::{Destination, Scope};
 
 use crate::test_app::{Database, Ground, caller};

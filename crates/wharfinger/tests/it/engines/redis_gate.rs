@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::oracle;
 use crate::test_app::{Database, Ground, on_each_database};

@@ -138,7 +138,7 @@ struct Tally {
 
 /// Fills the quota and makes room again, for as long as it is told.
 async fn press(server: Arc<TestApp>, stop: Arc<AtomicBool>, tally: Arc<Tally>, user: usize) {
-    let me = server.as_user("t", &format!("u{user}"), wharfinger::uploads::Role::User);
+    let me = server.as_user("t", &format!("u{user}"), wharfinger::core::Role::User);
     let mut held: Vec<Value> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let answer = me.init("f", SIZE).await;

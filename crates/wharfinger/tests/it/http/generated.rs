@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::test_app::{Database, Ground};
 

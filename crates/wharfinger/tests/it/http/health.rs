@@ -5,7 +5,7 @@ use sqlx::Connection as _;
 
 use crate::oracle;
 use crate::test_app::{Answer, Database, Ground, TestApp, on_each_database};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 async fn get(server: &TestApp, path: &str) -> Answer {
     Answer::read(server.http.get(format!("{}{path}", server.url)).send().await.expect("an answer")).await

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, on_each_database};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 /// Every call that names a file.
 fn calls(file: &str) -> Vec<(Method, String)> {

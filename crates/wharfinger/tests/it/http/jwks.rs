@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::signing_keys::{RSA, SigningPair, elliptic, jwks};
 use super::{claims, knock_with};
 use crate::test_app::{Database, Ground, TestApp, caller};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 /// A server that knows these keys, and the folder that holds them.
 async fn start(keys: &[Value]) -> (tempfile::TempDir, Ground, TestApp) {

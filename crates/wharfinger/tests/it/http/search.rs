@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::test_app::{Client, Database, Ground};
 

@@ -13,7 +13,7 @@ use prost::Message as _;
 use reqwest::Method;
 use serde_json::json;
 use tokio::net::TcpListener;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::test_app::{Database, Ground, TestApp};
 

@@ -12,7 +12,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, block_in_place};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 use wharfinger::worker::Supervisor;
 
 use crate::oracle;

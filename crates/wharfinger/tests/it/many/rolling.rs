@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use crate::cli::program::{Place, Served};
 use crate::oracle;

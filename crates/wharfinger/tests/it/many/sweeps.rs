@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use wharfinger::core::VerbError;
 use wharfinger::sweeps::{LEASE_MS, Sweep, Turn, follow_schedule, take_turn, upload_window};
-use wharfinger::uploads::VerbError;
 use wharfinger::worker::Supervisor;
 use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 

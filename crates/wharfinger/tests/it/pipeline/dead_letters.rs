@@ -1,7 +1,7 @@
 //! Dead letters: seen by whom they concern, redriven, discarded.
 
 use serde_json::{Value, json};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use super::{told, way};
 use crate::oracle;

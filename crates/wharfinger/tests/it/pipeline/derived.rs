@@ -1,7 +1,7 @@
 //! What is made of a file is bounded by its size: text and chunks beyond that are left out, and the file says so.
 
 use serde_json::{Value, json};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use super::{ALL, chunks};
 use crate::oracle;

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{ALL, chunks, eicar, told, way};
 use crate::oracle;
 use crate::test_app::{Database, Ground, on_each_database};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 /// Enough for some chunks, with characters of more than one byte.
 fn text() -> String {

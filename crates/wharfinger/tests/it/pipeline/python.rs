@@ -5,7 +5,7 @@ use std::process::Command;
 use super::{ALL, chunks, eicar};
 use crate::oracle;
 use crate::test_app::{Database, Ground, on_each_database};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 const WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/worker.py");
 

@@ -1,7 +1,7 @@
 //! Search in one's own chunks, compared here or by pgvector: the same is found.
 
 use serde_json::{Value, json};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use super::ALL;
 use crate::cli::program::Place;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wharfinger::auth::LeaseScope;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;

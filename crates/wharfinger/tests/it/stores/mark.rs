@@ -1,9 +1,9 @@
 //! The bucket is the one this catalog's objects lie in, and as old as the catalog is.
 
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
+use wharfinger::core::VerbError;
 use wharfinger::store::{self, Standing};
 use wharfinger::sweeps::{Turn, orphan_blobs};
-use wharfinger::uploads::VerbError;
 use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::Over;

@@ -1,8 +1,8 @@
 //! Sweeps asked for by people: who may, what they are told, and that nothing is done twice or by a dry run.
 
 use serde_json::{Value, json};
+use wharfinger::core::Role;
 use wharfinger::sweeps::{LEASE_MS, Sweep};
-use wharfinger::uploads::Role;
 use wharfinger_catalog::SweepClaim;
 
 use super::{ask, dry_run, sweep};

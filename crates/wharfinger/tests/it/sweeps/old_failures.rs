@@ -92,7 +92,7 @@ async fn a_redrive_takes_the_warning_back(database: Database) {
     ground.advance(30 * DAY_MS);
     assert_eq!(old_failures(&server).await, (0, 0), "it is not failed");
     // It fails again: its time begins anew, and so does its warning.
-    let worker = server.as_user("ops", "w", wharfinger::uploads::Role::Worker);
+    let worker = server.as_user("ops", "w", wharfinger::core::Role::Worker);
     let lease = worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"] })).await.expect(200);
     let body = json!({ "leaseToken": lease["jobs"][0]["leaseToken"], "error": "still", "retryable": false });
     worker.post(&format!("/api/v2/workers/jobs/{job}/fail"), body).await.expect(200);

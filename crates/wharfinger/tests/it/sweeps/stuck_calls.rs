@@ -1,7 +1,7 @@
 //! The calls about stuck files: who sees which, and what a person's word does.
 
 use serde_json::{Value, json};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use super::stuck_files::{OUTSIDE, THRESHOLD_MS, without_job};
 use crate::oracle;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use wharfinger::core::{Role, VerbError};
 use wharfinger::sweeps::stuck_files::{NAME, Outcome, run};
 use wharfinger::sweeps::{LEASE_MS, Turn};
-use wharfinger::uploads::{Role, VerbError};
 use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 
 use crate::notify::receiver::Receiver;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::object_of;
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;

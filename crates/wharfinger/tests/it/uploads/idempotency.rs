@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{GRACE_MS, WINDOW_MS, id};
 use crate::oracle;
 use crate::test_app::{Answer, Client, Database, Ground, on_each_database, patiently};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 async fn init(me: &Client<'_>, key: &str, body: Value) -> Answer {
     let request = me.request(Method::POST, "/api/v2/files/init").header("idempotency-key", key);

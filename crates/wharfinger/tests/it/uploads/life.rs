@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{id, object_of, sha256};
 use crate::oracle;
 use crate::test_app::{Database, Ground, on_each_database};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 fn members(object: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = object.as_object().expect("an object").keys().map(String::as_str).collect();

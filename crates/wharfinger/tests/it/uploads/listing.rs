@@ -83,7 +83,7 @@ async fn fifty_are_listed_where_no_limit_is_given(database: Database) {
 async fn limits_out_of_bounds_and_foreign_cursors_are_refused() {
     let ground = Ground::new(Database::Sqlite);
     let server = ground.start().await;
-    let admin = server.as_user("t", "a", wharfinger::uploads::Role::Admin);
+    let admin = server.as_user("t", "a", wharfinger::core::Role::Admin);
     for list in ["/api/v2/files", "/api/v2/notifications", "/api/v1/maintenance/cleanup/pending"] {
         for (query, field) in [
             ("limit=0", "limit"),

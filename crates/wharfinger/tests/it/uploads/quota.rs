@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{GRACE_MS, WINDOW_MS, id};
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, on_each_database, patiently};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
     let ground = Ground::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{id, sha256};
 use crate::oracle;
 use crate::test_app::{Answer, Database, Ground, TestApp};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 const BYTES: &[u8] = b"hello";
 

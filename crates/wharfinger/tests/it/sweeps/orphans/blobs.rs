@@ -3,9 +3,9 @@
 use super::{DAY_MS, HOUR_MS, UNLIMITED, is_there, key_of, plant, plant_foreign, scan, stored, unknown_key};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use wharfinger::core::Role;
 use wharfinger::sweeps::orphan_blobs::run;
 use wharfinger::sweeps::{Turn, orphan_blobs, upload_window};
-use wharfinger::uploads::Role;
 
 async fn uploads(server: &TestApp, count: usize) -> Vec<String> {
     let mut ids = Vec::new();

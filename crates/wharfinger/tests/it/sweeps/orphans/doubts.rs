@@ -3,10 +3,10 @@
 use super::{DAY_MS, SLOW, UNLIMITED, is_there, key_of, plant, scan, stored, try_scan, unknown_key};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use wharfinger::core::VerbError;
 use wharfinger::store;
 use wharfinger::sweeps::Turn;
 use wharfinger::sweeps::orphan_blobs::run_at;
-use wharfinger::uploads::VerbError;
 use wharfinger_calls::faults::{Fault, Faults};
 
 async fn uploads(server: &TestApp, count: usize) {

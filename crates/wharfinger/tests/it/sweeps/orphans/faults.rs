@@ -7,9 +7,9 @@ use super::{
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use tokio_util::sync::CancellationToken;
+use wharfinger::core::VerbError;
 use wharfinger::sweeps::orphan_blobs::run_at;
 use wharfinger::sweeps::{ByHand, LEASE_MS, NotRun, Sweep, Turn, run_now};
-use wharfinger::uploads::VerbError;
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 

@@ -10,9 +10,9 @@ mod views;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
+use wharfinger::core::VerbError;
 use wharfinger::sweeps::Turn;
 use wharfinger::sweeps::orphan_blobs::{Outcome, Pace, run_at};
-use wharfinger::uploads::VerbError;
 use wharfinger_lifecycle::retry::Backoff;
 
 use crate::oracle;

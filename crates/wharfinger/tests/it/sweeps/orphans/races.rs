@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::{UNLIMITED, is_there, key_of, try_scan};
 use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
-use wharfinger::uploads::VerbError;
+use wharfinger::core::VerbError;
 use wharfinger_calls::faults::Faults;
 
 const USERS: u32 = 4;

@@ -3,7 +3,7 @@
 use super::{DAY_MS, HOUR_MS, UNKNOWN_DERIVED, plant, scan, unknown_key};
 use crate::test_app::{Client, Database, Ground, on_each_database};
 use serde_json::Value;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 async fn shown(client: &Client<'_>) -> Value {
     client.get("/api/v2/uploads/orphans").await.expect(200)

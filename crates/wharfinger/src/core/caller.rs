@@ -1,0 +1,59 @@
+//! Who asks, and what they may see.
+
+use wharfinger_catalog::Scope;
+use wharfinger_lifecycle::id::{TenantId, UserId};
+
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub tenant: TenantId,
+    pub user: UserId,
+    pub role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    User,
+    Admin,
+    Operator,
+    Worker,
+}
+
+impl Role {
+    pub fn parse(word: &str) -> Option<Role> {
+        match word {
+            "user" => Some(Role::User),
+            "admin" => Some(Role::Admin),
+            "operator" => Some(Role::Operator),
+            "worker" => Some(Role::Worker),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Admin => "admin",
+            Role::Operator => "operator",
+            Role::Worker => "worker",
+        }
+    }
+}
+
+impl Caller {
+    pub fn scope(&self) -> Scope {
+        match self.role {
+            Role::User | Role::Worker => Scope::User(self.tenant.clone(), self.user.clone()),
+            Role::Admin => Scope::Tenant(self.tenant.clone()),
+            Role::Operator => Scope::All,
+        }
+    }
+
+    /// What is the caller's own, whatever else they may see.
+    pub fn own_scope(&self) -> Scope {
+        Scope::User(self.tenant.clone(), self.user.clone())
+    }
+
+    pub fn actor(&self) -> String {
+        format!("{}:{}", self.role.as_str(), self.user)
+    }
+}

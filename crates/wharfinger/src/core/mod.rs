@@ -1,0 +1,7 @@
+//! What every verb needs, below all subsystems.
+
+mod caller;
+mod verb_error;
+
+pub use caller::{Caller, Role};
+pub use verb_error::{FieldProblem, FileOutcome, VerbError};
