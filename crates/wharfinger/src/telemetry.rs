@@ -48,26 +48,15 @@ pub mod metric {
 
     use std::collections::BTreeSet;
     use std::sync::Mutex;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use axum::http::{Method, StatusCode};
     use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-    use serde_json::Value;
-    use wharfinger_catalog::{CatalogError, Destination, Ended, Scope, SweepState, Table};
+    use wharfinger_catalog::{Destination, Ended};
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
-    use wharfinger_lifecycle::stage::Stage;
-    use wharfinger_lifecycle::state::Status;
-
-    use crate::app::App;
-    use crate::quota::count::Why;
-    use crate::sweeps::Sweep;
 
     const TENANT_LABELS_MAX: usize = 200;
-    /// A count that took longer than this is not made at every scrape.
-    const COUNT_WORTH_KEEPING: Duration = Duration::from_millis(50);
-    /// It is made again after so many times what it took.
-    const COUNTS_PAUSE: u32 = 200;
 
     pub(super) fn describe() {
         describe_counter!(
@@ -151,6 +140,8 @@ pub mod metric {
 
     const RECOVERIES: [&str; 2] = ["reEnqueued", "permanentlyFailed"];
     const CLEANUP_ERRORS: [&str; 2] = ["unavailable", "refused"];
+    /// `quota::count::Why` has a test that compares.
+    pub(crate) const COUNT_REASONS: [&str; 6] = ["lost", "moved", "back", "doubt", "full", "sync"];
     const STAGE_OUTCOMES: [&str; 5] = ["done", "retried", "failed", "quarantined", "lease_lost"];
 
     /// What has not happened yet is 0, not absent: rules compare it with what comes. Tenants are not known beforehand.
@@ -167,8 +158,8 @@ pub mod metric {
         for outcome in STAGE_OUTCOMES {
             counter!("pipeline_stages_ended_total", "outcome" => outcome).increment(0);
         }
-        for why in Why::ALL {
-            counter!("quota_counted_anew_total", "reason" => why.as_str()).increment(0);
+        for reason in COUNT_REASONS {
+            counter!("quota_counted_anew_total", "reason" => reason).increment(0);
         }
         for destination in [Destination::Webhook, Destination::Slack] {
             for outcome in Delivery::ALL {
@@ -285,31 +276,6 @@ pub mod metric {
         gauge!("sweep_last_success_timestamp_seconds", "sweep" => sweep).set(at as f64 / 1_000.0);
     }
 
-    fn sweep_stands(sweep: &'static str, is_running: bool, has_failed: bool) {
-        gauge!("sweep_running", "sweep" => sweep).set(f64::from(u8::from(is_running)));
-        gauge!("sweep_last_run_failed", "sweep" => sweep).set(f64::from(u8::from(has_failed)));
-    }
-
-    /// What the last run said of itself, whichever process it was in.
-    fn tell_last_run(sweep: Sweep, state: &SweepState) {
-        let result = state.last_result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
-        let said = |field: &str| result.as_ref().and_then(|result| result[field].as_u64());
-        match sweep {
-            Sweep::QuotaSync => said("driftBytes").into_iter().for_each(quota_drift),
-            Sweep::OrphanCleanup => {
-                said("executionTime")
-                    .and_then(|ms| i64::try_from(ms).ok())
-                    .into_iter()
-                    .for_each(cleanup_took);
-            }
-            Sweep::StuckFiles => {
-                let took = state.last_end_at.zip(state.last_start_at).map(|(end, start)| end - start);
-                took.into_iter().for_each(stuck_detection_took);
-            }
-            Sweep::BatchTimeout | Sweep::PendingCleanups | Sweep::UploadWindow => {}
-        }
-    }
-
     pub fn abandoned_upload_deleted() {
         counter!("abandoned_uploads_deleted_total").increment(1);
     }
@@ -353,71 +319,5 @@ pub mod metric {
             _ => return,
         };
         histogram!("dashboard_request_duration_seconds", "endpoint" => endpoint).record(took.as_secs_f64());
-    }
-
-    /// A number that took long to count is good for some time.
-    async fn count_findings(app: &App) -> Result<(), CatalogError> {
-        let count_at = || app.pipeline.count_stuck_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let started = Instant::now();
-        if started < *count_at() {
-            return Ok(());
-        }
-        let stuck = app.catalog.count_stuck(&Scope::All, app.clock.now()).await?;
-        gauge!("stuck_files").set(stuck as f64);
-        let orphans = app.catalog.orphans(&Scope::All, 0).await?;
-        gauge!("orphan_blobs").set(orphans.count as f64);
-        let missing = app.catalog.missing_blobs(&Scope::All, 0).await?;
-        gauge!("missing_blobs").set(missing.count as f64);
-        let took = started.elapsed();
-        if took > COUNT_WORTH_KEEPING {
-            *count_at() = started + took * COUNTS_PAUSE;
-        }
-        Ok(())
-    }
-
-    pub async fn refresh_gauges(app: &App) -> Result<(), CatalogError> {
-        // First: they need nobody's answer.
-        if let Some(ingest) = app.ingest.get() {
-            super::events::refresh_gauges(ingest, app.clock.now());
-        }
-        let counts = app.catalog.status_counts(&Scope::All).await?;
-        for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
-            gauge!("file_pipeline_status", "status" => status.as_str()).set(counts.of(status) as f64);
-        }
-        for stage in Stage::ALL {
-            gauge!("pipeline_queue_depth", "queue" => stage.queue()).set(counts.waiting_for(stage) as f64);
-        }
-        gauge!("dead_letters").set(counts.dead_letters as f64);
-        gauge!("active_batches").set(app.catalog.count_active_batches(&Scope::All).await? as f64);
-        let unreadable = app.catalog.count_unreadable().await?;
-        for table in Table::ALL {
-            let rows = unreadable.get(table.as_str()).copied().unwrap_or(0);
-            gauge!("wharfinger_unreadable_rows", "table" => table.as_str()).set(rows as f64);
-        }
-        count_findings(app).await?;
-        for destination in Destination::ALL {
-            let (waiting, _) = app.catalog.outbox_depth(destination).await?;
-            gauge!("outbox_lines", "destination" => destination.as_str()).set(waiting as f64);
-        }
-        if let Some(webhook) = &app.notifier.webhook {
-            let since = crate::notify::disabled_since(&app.catalog, webhook.endpoint()).await?;
-            webhook_disabled(since.is_some());
-        }
-        // Another process may have been the one to run it.
-        for sweep in app.catalog.sweeps().await? {
-            let Some(known) = Sweep::named(&sweep.name) else { continue };
-            if let Some(at) = sweep.last_success_at {
-                sweep_succeeded(known.name(), at);
-            }
-            if let Some(at) = sweep.next_run_at {
-                gauge!("sweep_next_run_timestamp_seconds", "sweep" => known.name()).set(at as f64 / 1_000.0);
-            }
-            sweep_stands(known.name(), sweep.lease_until > app.clock.now(), sweep.last_error.is_some());
-            tell_last_run(known, &sweep);
-        }
-        let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
-        gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);
-        gauge!("pending_cleanups", "state" => "exhausted").set(cleanups.exhausted as f64);
-        Ok(())
     }
 }

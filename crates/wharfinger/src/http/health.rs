@@ -15,7 +15,8 @@ use super::auth::Operator;
 use super::problem::Problem;
 use crate::config::MetricsAccess;
 use crate::roles::{ProcessRole, Roles};
-use crate::telemetry::{self, metric};
+use crate::telemetry;
+use crate::worker::gauges;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Health {
@@ -157,7 +158,7 @@ pub(super) async fn metrics_for_all(State(app): State<Shared>) -> Response {
 const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
 
 async fn rendered(app: &Shared) -> Response {
-    if let Err(error) = metric::refresh_gauges(app).await {
+    if let Err(error) = gauges::refresh(app).await {
         tracing::warn!(error = %error, "some gauges could not be read");
     }
     let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];

@@ -147,3 +147,13 @@ async fn move_to(
         })
         .await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_counted_from_zero() {
+        assert_eq!(Why::ALL.map(Why::as_str), metric::COUNT_REASONS);
+    }
+}

@@ -1,9 +1,6 @@
 //! What became of events, counted.
 
-use metrics::{counter, describe_counter, describe_gauge, gauge};
-
-use crate::ingest::Ingest;
-use wharfinger_lifecycle::UnixMs;
+use metrics::{counter, describe_counter, describe_gauge};
 
 /// Why acknowledged events are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,16 +103,4 @@ pub fn expired(files: u64, events: u64) {
 
 pub fn damaged() {
     counter!("dlq_files_damaged_total").increment(1);
-}
-
-pub(super) fn refresh_gauges(ingest: &Ingest, now: UnixMs) {
-    let status = ingest.spool_status();
-    gauge!("dlq_files_current").set(status.files as f64);
-    gauge!("dlq_size_bytes").set(status.bytes as f64);
-    gauge!("dlq_size_bytes_max").set(ingest.spool_bytes_max() as f64);
-    let oldest_age = status.oldest_unix.map_or(0, |unix| (now.div_euclid(1_000) - unix).max(0));
-    gauge!("dlq_oldest_age_seconds").set(oldest_age as f64);
-    gauge!("dlq_oldest_age_seconds_max").set(ingest.spool_age_ms_max() as f64 / 1_000.0);
-    gauge!("ingest_store_up").set(f64::from(u8::from(ingest.store_is_up())));
-    gauge!("ingest_memory_bytes_free").set(ingest.free_bytes() as f64);
 }

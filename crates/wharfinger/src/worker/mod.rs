@@ -1,6 +1,7 @@
 //! Background work: the delayed checks, the reaper, the scheduled sweeps, and the supervisor that runs them.
 
 pub mod checks;
+pub mod gauges;
 mod loops;
 pub mod messages;
 mod supervisor;

@@ -1,0 +1,125 @@
+//! Gauges: numbers that are read when somebody asks for the metrics, from the catalog and from the parts of this process.
+
+use std::time::{Duration, Instant};
+
+use metrics::gauge;
+use serde_json::Value;
+use wharfinger_catalog::{CatalogError, Destination, Scope, SweepState, Table};
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::state::Status;
+
+use crate::app::App;
+use crate::ingest::Ingest;
+use crate::notify::disabled_since;
+use crate::sweeps::Sweep;
+use crate::telemetry::metric;
+
+/// A count that took longer than this is not made at every scrape.
+const COUNT_WORTH_KEEPING: Duration = Duration::from_millis(50);
+/// It is made again after so many times what it took.
+const COUNTS_PAUSE: u32 = 200;
+
+/// Reads them from the catalog and from this process, when somebody asks for the metrics.
+pub async fn refresh(app: &App) -> Result<(), CatalogError> {
+    // First: they need nobody's answer.
+    if let Some(ingest) = app.ingest.get() {
+        spool(ingest, app.clock.now());
+    }
+    let counts = app.catalog.status_counts(&Scope::All).await?;
+    for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
+        gauge!("file_pipeline_status", "status" => status.as_str()).set(counts.of(status) as f64);
+    }
+    for stage in Stage::ALL {
+        gauge!("pipeline_queue_depth", "queue" => stage.queue()).set(counts.waiting_for(stage) as f64);
+    }
+    gauge!("dead_letters").set(counts.dead_letters as f64);
+    gauge!("active_batches").set(app.catalog.count_active_batches(&Scope::All).await? as f64);
+    let unreadable = app.catalog.count_unreadable().await?;
+    for table in Table::ALL {
+        let rows = unreadable.get(table.as_str()).copied().unwrap_or(0);
+        gauge!("wharfinger_unreadable_rows", "table" => table.as_str()).set(rows as f64);
+    }
+    count_findings(app).await?;
+    for destination in Destination::ALL {
+        let (waiting, _) = app.catalog.outbox_depth(destination).await?;
+        gauge!("outbox_lines", "destination" => destination.as_str()).set(waiting as f64);
+    }
+    if let Some(webhook) = &app.notifier.webhook {
+        let since = disabled_since(&app.catalog, webhook.endpoint()).await?;
+        metric::webhook_disabled(since.is_some());
+    }
+    // Another process may have been the one to run it.
+    for sweep in app.catalog.sweeps().await? {
+        let Some(known) = Sweep::named(&sweep.name) else { continue };
+        if let Some(at) = sweep.last_success_at {
+            metric::sweep_succeeded(known.name(), at);
+        }
+        if let Some(at) = sweep.next_run_at {
+            gauge!("sweep_next_run_timestamp_seconds", "sweep" => known.name()).set(at as f64 / 1_000.0);
+        }
+        sweep_state(known.name(), sweep.lease_until > app.clock.now(), sweep.last_error.is_some());
+        last_run(known, &sweep);
+    }
+    let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
+    gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);
+    gauge!("pending_cleanups", "state" => "exhausted").set(cleanups.exhausted as f64);
+    Ok(())
+}
+
+/// A number that took long to count is good for some time.
+async fn count_findings(app: &App) -> Result<(), CatalogError> {
+    let count_at = || app.pipeline.count_stuck_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let started = Instant::now();
+    if started < *count_at() {
+        return Ok(());
+    }
+    let stuck = app.catalog.count_stuck(&Scope::All, app.clock.now()).await?;
+    gauge!("stuck_files").set(stuck as f64);
+    let orphans = app.catalog.orphans(&Scope::All, 0).await?;
+    gauge!("orphan_blobs").set(orphans.count as f64);
+    let missing = app.catalog.missing_blobs(&Scope::All, 0).await?;
+    gauge!("missing_blobs").set(missing.count as f64);
+    let took = started.elapsed();
+    if took > COUNT_WORTH_KEEPING {
+        *count_at() = started + took * COUNTS_PAUSE;
+    }
+    Ok(())
+}
+
+fn spool(ingest: &Ingest, now: UnixMs) {
+    let status = ingest.spool_status();
+    gauge!("dlq_files_current").set(status.files as f64);
+    gauge!("dlq_size_bytes").set(status.bytes as f64);
+    gauge!("dlq_size_bytes_max").set(ingest.spool_bytes_max() as f64);
+    let oldest_age = status.oldest_unix.map_or(0, |unix| (now.div_euclid(1_000) - unix).max(0));
+    gauge!("dlq_oldest_age_seconds").set(oldest_age as f64);
+    gauge!("dlq_oldest_age_seconds_max").set(ingest.spool_age_ms_max() as f64 / 1_000.0);
+    gauge!("ingest_store_up").set(f64::from(u8::from(ingest.store_is_up())));
+    gauge!("ingest_memory_bytes_free").set(ingest.free_bytes() as f64);
+}
+
+fn sweep_state(sweep: &'static str, is_running: bool, has_failed: bool) {
+    gauge!("sweep_running", "sweep" => sweep).set(f64::from(u8::from(is_running)));
+    gauge!("sweep_last_run_failed", "sweep" => sweep).set(f64::from(u8::from(has_failed)));
+}
+
+/// What the last run said of itself, whichever process it was in.
+fn last_run(sweep: Sweep, state: &SweepState) {
+    let result = state.last_result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let said = |field: &str| result.as_ref().and_then(|result| result[field].as_u64());
+    match sweep {
+        Sweep::QuotaSync => said("driftBytes").into_iter().for_each(metric::quota_drift),
+        Sweep::OrphanCleanup => {
+            said("executionTime")
+                .and_then(|ms| i64::try_from(ms).ok())
+                .into_iter()
+                .for_each(metric::cleanup_took);
+        }
+        Sweep::StuckFiles => {
+            let took = state.last_end_at.zip(state.last_start_at).map(|(end, start)| end - start);
+            took.into_iter().for_each(metric::stuck_detection_took);
+        }
+        Sweep::BatchTimeout | Sweep::PendingCleanups | Sweep::UploadWindow => {}
+    }
+}
