@@ -13,10 +13,10 @@ use wharfinger_catalog::{Catalog, CatalogError, CatalogUrl, Pgvector, SCHEMA_VER
 
 use super::output::line;
 use super::{Failure, catalog_options};
-use crate::app::named;
 use crate::auth::TokenKeys;
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
+use crate::core::named;
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -6,7 +6,7 @@ use wharfinger_catalog::SCHEMA_VERSION;
 
 use super::output::line;
 use super::{Failure, failed, migrated_catalog};
-use crate::app::open_broker;
+use crate::checks::messages::Broker;
 use crate::config::{Flags, Settings};
 
 #[derive(Args)]
@@ -20,7 +20,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     let (catalog, applied) = migrated_catalog(&settings).await?;
     catalog.close().await;
     // Queues are declared long before anything depends on them: a broker that dies just after may lose what is new.
-    if let Some(broker) = open_broker(&settings, &Faults::none()).await.map_err(failed)? {
+    if let Some(broker) = Broker::open(&settings, &Faults::none()).await.map_err(failed)? {
         let declared = broker.rabbit.check().await;
         broker.rabbit.close().await;
         declared.map_err(|error| Failure::Failed(format!("WHARFINGER_BROKER_URL: {error}")))?;

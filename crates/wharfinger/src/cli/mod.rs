@@ -21,8 +21,8 @@ use clap::{Args, Parser, Subcommand};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{Catalog, CatalogError, CatalogOptions};
 
-use crate::app::named;
 use crate::config::{BadSetting, Flags, Settings};
+use crate::core::named;
 
 /// Answers for every uploaded byte.
 #[derive(Parser)]

@@ -8,11 +8,10 @@ use wharfinger_lifecycle::quota::Quota;
 
 use super::output::line;
 use super::{Failure, failed, migrated_catalog};
-use crate::app::open_redis;
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, format_size, parse_size};
-use crate::quota::Ledger;
 use crate::quota::sync::{self, Aim, Synced};
+use crate::quota::{Ledger, RedisGate};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -62,7 +61,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             show(&name, quota, arguments.json);
         }
         Action::Sync { tenant: name } => {
-            let gate = open_redis(&settings, &catalog, &Faults::none()).await.map_err(failed)?;
+            let gate = RedisGate::open(&settings, &catalog, &Faults::none()).await.map_err(failed)?;
             if let Some(away) = gate.as_ref().filter(|gate| gate.is_away()) {
                 let why = format!("WHARFINGER_QUOTA_URL: {} does not answer", away.redis.address());
                 return Err(Failure::Failed(why));

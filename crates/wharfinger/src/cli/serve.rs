@@ -13,9 +13,10 @@ use wharfinger_catalog::Dialect;
 
 use super::output::line;
 use super::{Failure, failed, token};
-use crate::app::{App, OpenError};
+use crate::app::App;
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, prepare_secrets};
+use crate::core::OpenError;
 use crate::http::ConnectionLimits;
 use crate::roles::{ProcessRole, Roles};
 use crate::worker::Supervisor;

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use super::interrupt::stopped_by_hand;
 use super::output::line;
 use super::{Failure, failed};
-use crate::app::{App, OpenError};
+use crate::app::App;
 use crate::clock::{Clock, rfc3339};
 use crate::config::{Flags, Settings, prepare_secrets};
+use crate::core::OpenError;
 use crate::sweeps::{ByHand, NotRun, Ran, Sweep, run_now};
 use crate::telemetry;
 

@@ -7,9 +7,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use wharfinger_catalog::Scope;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{Catalog, Scope};
 use wharfinger_engines::redis_quota::{QuotaError, RedisCache};
 use wharfinger_lifecycle::UnixMs;
+
+use crate::config::Settings;
+use crate::core::OpenError;
 
 /// More scopes than this are not kept here.
 const ENTRIES_MAX: usize = 10_000;
@@ -45,11 +49,22 @@ fn name(scope: &Scope) -> String {
 }
 
 impl Cache {
-    pub fn here(ttl_ms: i64) -> Cache {
+    pub async fn open(settings: &Settings, catalog: &Catalog, faults: &Faults) -> Result<Cache, OpenError> {
+        let Some(url) = &settings.quota_redis else {
+            return Ok(Cache::here(settings.dashboard_cache_ms));
+        };
+        let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
+        let cache = RedisCache::new(url, catalog_id, faults.clone())
+            .map_err(|error| OpenError::Quota(error.to_string()))?
+            .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
+        Ok(Cache::redis(settings.dashboard_cache_ms, cache))
+    }
+
+    fn here(ttl_ms: i64) -> Cache {
         Cache { ttl_ms, keeper: if ttl_ms == 0 { Keeper::Nobody } else { Keeper::Here(Mutex::default()) } }
     }
 
-    pub fn redis(ttl_ms: i64, cache: RedisCache) -> Cache {
+    fn redis(ttl_ms: i64, cache: RedisCache) -> Cache {
         match ttl_ms {
             0 => Cache::here(0),
             _ => Cache {

@@ -7,8 +7,8 @@ use wharfinger_text::hashing;
 use super::chunk::on_own_thread;
 use super::output::{embedded, put_vectors};
 use super::{Attempt, Backend, Trouble, bad};
-use crate::app::OpenError;
 use crate::config::PipelineSettings;
+use crate::core::OpenError;
 
 /// Chunks that are embedded and written at a time.
 const PAGE_CHUNKS: usize = 128;

@@ -1,6 +1,8 @@
 //! What a stage works on beside the file itself: the output of the stage before it. A small one goes with the lease, a
 //! large one behind a signed URL that works while the lease does.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use serde_json::{Value, json};
@@ -12,7 +14,6 @@ use super::Trouble;
 use super::chunk::read_part;
 use crate::app::App;
 use crate::core::VerbError;
-use crate::http::Shared;
 
 /// What goes with the lease itself.
 const INLINE_BYTES_MAX: u64 = 256 << 10;
@@ -86,7 +87,7 @@ fn url(app: &App, held: &StageJob) -> String {
 
 /// The whole input as JSON, piece by piece.
 pub async fn open(
-    app: Shared,
+    app: Arc<App>,
     job: JobId,
     token: i64,
     given_signature: &str,
@@ -107,7 +108,7 @@ pub async fn open(
 
 type Pieces = BoxStream<'static, Result<Bytes, VerbError>>;
 
-fn text(app: Shared, file: FileId) -> Pieces {
+fn text(app: Arc<App>, file: FileId) -> Pieces {
     stream::once(async move {
         let parts = app.catalog.text_parts(file).await?;
         Ok::<_, VerbError>(stream::iter(parts).then(move |part| {
@@ -127,7 +128,7 @@ fn text(app: Shared, file: FileId) -> Pieces {
     .boxed()
 }
 
-fn chunks(app: Shared, file: FileId) -> Pieces {
+fn chunks(app: Arc<App>, file: FileId) -> Pieces {
     stream::unfold(Some(0u64), move |from| {
         let app = app.clone();
         async move {

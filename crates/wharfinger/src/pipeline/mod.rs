@@ -29,8 +29,9 @@ use wharfinger_lifecycle::stage::Stage;
 
 pub use attempt::{Attempt, Backend, Trouble};
 
-use crate::app::{App, OpenError};
+use crate::app::App;
 use crate::config::{BadSetting, Settings};
+use crate::core::OpenError;
 use embed::Embedder;
 use lease_token::LeaseKey;
 

@@ -5,8 +5,8 @@ use wharfinger_catalog::{Ending, Output};
 use wharfinger_engines::scanner::{ScanError, Scanner, Signatures, Verdict};
 
 use super::{Attempt, Backend, Trouble, bad};
-use crate::app::OpenError;
 use crate::config::PipelineSettings;
+use crate::core::OpenError;
 
 pub(super) fn scanner(settings: &PipelineSettings) -> Result<Scanner, OpenError> {
     if let Some(url) = &settings.clamd_url {

@@ -10,9 +10,11 @@ pub mod sync;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use uuid::Uuid;
+use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{Catalog, CatalogError, Gate, GateKeeper};
 use wharfinger_engines::redis_quota::{QuotaError, RedisQuota};
 use wharfinger_lifecycle::UnixMs;
@@ -22,6 +24,8 @@ pub use file_limit::FileCounts;
 pub use register::register;
 
 use crate::clock::Clock;
+use crate::config::Settings;
+use crate::core::OpenError;
 use crate::telemetry::metric;
 
 /// A tenant that left Redis stays away from it this long: processes that do not agree on whether it answers must
@@ -63,7 +67,27 @@ struct Known {
 }
 
 impl RedisGate {
-    pub fn new(redis: RedisQuota, fails_closed: bool) -> RedisGate {
+    /// A Redis that is away when the program starts is no reason not to start, unless nothing may be let in without it.
+    pub async fn open(
+        settings: &Settings,
+        catalog: &Catalog,
+        faults: &Faults,
+    ) -> Result<Option<RedisGate>, OpenError> {
+        let Some(url) = &settings.quota_redis else { return Ok(None) };
+        let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
+        let redis = RedisQuota::new(url, catalog_id, faults.clone())
+            .map_err(|error| OpenError::Quota(error.to_string()))?
+            .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
+        let gate = RedisGate::new(redis, settings.quota_fails_closed);
+        match gate.redis.check().await {
+            Ok(_) => {}
+            Err(error @ QuotaError::Away(_)) if !gate.fails_closed => gate.lost(&error),
+            Err(error) => return Err(OpenError::Quota(format!("{}: {error}", gate.redis.address()))),
+        }
+        Ok(Some(gate))
+    }
+
+    fn new(redis: RedisQuota, fails_closed: bool) -> RedisGate {
         // A gauge that is not there says nothing to an alert.
         metric::redis_away(false);
         RedisGate {
@@ -120,7 +144,7 @@ impl RedisGate {
     /// it counts anew: memory, nothing else.
     pub async fn settle_gathered(&self) {
         self.settle_bell.notified().await;
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
         let gathered = std::mem::take(&mut *lock(&self.settled));
         for (tenant, attempts) in gathered {
             if self.is_away() {

@@ -10,6 +10,8 @@ use wharfinger_catalog::Destination;
 use wharfinger_lifecycle::UnixMs;
 
 use crate::app::App;
+use crate::checks;
+use crate::checks::messages::{self, Broker};
 use crate::core::VerbError;
 use crate::ingest;
 use crate::notify;
@@ -19,8 +21,6 @@ use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
 use crate::sweeps::{self, Sweep, Turn};
 use crate::uploads::init::CHECK_QUEUE;
-use crate::worker::checks;
-use crate::worker::messages::{self, Broker};
 
 /// Another process may have enqueued something earlier than what we know of.
 const CHECK_PAUSE_MS_MAX: i64 = 5_000;

@@ -1,9 +1,7 @@
 //! Background work: the delayed checks, the reaper, the scheduled sweeps, and the supervisor that runs them.
 
-pub mod checks;
 pub mod gauges;
 mod loops;
-pub mod messages;
 mod supervisor;
 
 pub use supervisor::Supervisor;
@@ -11,6 +9,7 @@ pub use supervisor::Supervisor;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
+use crate::checks::{self, messages};
 use crate::core::VerbError;
 use crate::ingest;
 use crate::notify;

@@ -161,7 +161,7 @@ impl Verb {
             // A sweep that is hit may fail; the next one goes on.
             (Verb::Reclaim, _) => {
                 let stop = tokio_util::sync::CancellationToken::new();
-                let _ = wharfinger::worker::checks::run_due(&server.app, &stop).await;
+                let _ = wharfinger::checks::run_due(&server.app, &stop).await;
                 run_sweep(server, Sweep::UploadWindow).await
             }
             (Verb::Sweep | Verb::Forget, _) => run_sweep(server, Sweep::UploadWindow).await,

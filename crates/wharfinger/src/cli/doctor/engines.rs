@@ -11,7 +11,7 @@ use wharfinger_engines::scanner::Scanner;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::{Finding, bad, good};
-use crate::app::rabbit_options;
+use crate::checks::messages::rabbit_options;
 use crate::config::Settings;
 
 pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {

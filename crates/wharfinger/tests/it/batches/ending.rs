@@ -101,7 +101,7 @@ async fn checks_that_come_before_the_sweep_change_nothing(database: Database) {
     let batch = open(&me, &[1, 2]).await;
     ground.advance(DAY_MS + 3_600_000);
     let stop = tokio_util::sync::CancellationToken::new();
-    assert_eq!(wharfinger::worker::checks::run_due(&server.app, &stop).await.expect("checks"), 2);
+    assert_eq!(wharfinger::checks::run_due(&server.app, &stop).await.expect("checks"), 2);
     let incomplete = complete(&me, &batch).await.expect_problem(409, "batch_incomplete");
     assert_eq!(each(&incomplete, "code"), ["gone"; 2]);
     let outcome = expired_batches::run(&server.app, &Turn::by_hand(&server.app)).await.expect("it runs");

@@ -6,7 +6,8 @@ use std::time::Duration;
 use harness::rabbitmq::RabbitMq;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use wharfinger::worker::{Supervisor, messages};
+use wharfinger::checks::messages;
+use wharfinger::worker::Supervisor;
 use wharfinger_catalog::Destination;
 use wharfinger_engines::rabbitmq::Delayed;
 

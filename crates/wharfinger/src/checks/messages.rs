@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{CatalogError, Destination, JobClaim, Outbound, OutboxLine};
-use wharfinger_engines::rabbitmq::{Delayed, Due, DueMessages, Rabbit};
+use wharfinger_engines::rabbitmq::{Delayed, Due, DueMessages, Rabbit, RabbitOptions};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::retry::Backoff;
 
-use super::checks;
 use crate::app::App;
+use crate::checks;
+use crate::config::Settings;
+use crate::core::OpenError;
 use crate::core::VerbError;
 use crate::telemetry::metric;
 use crate::uploads::init::CHECK_QUEUE;
@@ -22,14 +25,23 @@ const CLAIM_LINES: usize = 200;
 const HIDDEN_MS: i64 = 30_000;
 const LATER: Backoff = Backoff { base_ms: 1_000, cap_ms: 60_000 };
 /// Deliveries that one process may hold unacknowledged, and that are claimed together.
-pub(super) const PREFETCH: u16 = 64;
+const PREFETCH: u16 = 64;
 /// Checks come in showers, as uploads do: one claim for many of them.
 const GATHERS: Duration = Duration::from_millis(20);
 /// How much later than it was due a check is run by the poller, while the broker is there to bring it.
 const SLACK_MS: i64 = 30_000;
 /// Wake-ups of one kind in one.
-pub(super) const WAKE_GATHERS: Duration = Duration::from_millis(20);
+pub const WAKE_GATHERS: Duration = Duration::from_millis(20);
 pub const CLEANUPS: &str = "cleanups";
+
+pub fn rabbit_options(settings: &Settings, faults: &Faults) -> Option<RabbitOptions> {
+    settings.broker_rabbit.as_ref().map(|url| RabbitOptions {
+        url: url.clone(),
+        delayed_exchange: settings.amqp_delayed_exchange,
+        instance: settings.instance_id.clone(),
+        faults: faults.clone(),
+    })
+}
 
 /// The broker, as this process sees it.
 pub struct Broker {
@@ -38,7 +50,21 @@ pub struct Broker {
 }
 
 impl Broker {
-    pub fn new(rabbit: Rabbit, is_up: bool) -> Broker {
+    /// Connects and declares the queues. A broker that is away when the program starts is no reason not to start.
+    pub async fn open(settings: &Settings, faults: &Faults) -> Result<Option<Broker>, OpenError> {
+        let Some(options) = rabbit_options(settings, faults) else { return Ok(None) };
+        match Rabbit::open(options.clone()).await {
+            Ok(rabbit) => Ok(Some(Broker::new(rabbit, true))),
+            Err(error) if error.is_retryable() => {
+                tracing::error!(backend = "broker", error = %error,
+                    "WHARFINGER_BROKER_URL: delayed checks are polled for until the broker answers");
+                Ok(Some(Broker::new(Rabbit::lazy(options), false)))
+            }
+            Err(error) => Err(OpenError::Broker(error.to_string())),
+        }
+    }
+
+    fn new(rabbit: Rabbit, is_up: bool) -> Broker {
         metric::broker_up(is_up);
         Broker { rabbit, is_up: AtomicBool::new(is_up) }
     }

@@ -1,5 +1,7 @@
 //! The delayed checks: jobs that look at an upload when its window is over.
 
+pub mod messages;
+
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -34,7 +36,7 @@ pub async fn run_due(app: &App, stop: &CancellationToken) -> Result<u64, VerbErr
     Ok(ran)
 }
 
-pub(super) fn claim(app: &App) -> JobClaim {
+fn claim(app: &App) -> JobClaim {
     JobClaim {
         queue: CHECK_QUEUE,
         owner: app.settings.instance_id.clone(),
@@ -46,7 +48,7 @@ pub(super) fn claim(app: &App) -> JobClaim {
 }
 
 /// Runs the checks of claimed jobs.
-pub(super) async fn run(app: &App, jobs: Vec<LeasedJob>) -> Result<(), VerbError> {
+async fn run(app: &App, jobs: Vec<LeasedJob>) -> Result<(), VerbError> {
     let outcomes: Vec<_> = futures::stream::iter(jobs)
         .map(async |job| {
             let outcome = check(app, &job).await;
@@ -87,7 +89,7 @@ async fn settle(app: &App, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) ->
     Ok(())
 }
 
-pub(super) async fn take_back(app: &App) -> Result<(), VerbError> {
+pub async fn take_back(app: &App) -> Result<(), VerbError> {
     loop {
         let now = app.clock.now();
         let taken = app.catalog.take_back_jobs(CHECK_QUEUE, now, now, TAKE_BACK_JOBS).await?;

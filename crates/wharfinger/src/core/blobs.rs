@@ -1,0 +1,100 @@
+//! Opens the store, and says how it stands to the catalog: a process that serves claims it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::Catalog;
+use wharfinger_lifecycle::checksum::to_hex;
+use wharfinger_stores::disk::{DiskStore, SigningKey};
+use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs, Probed};
+
+use super::{OpenError, Opening};
+use crate::clock::Clock;
+use crate::config::{Secrets, Settings};
+use crate::store::{self, Place, Standing};
+
+const PROBE_TRIES_MAX: u32 = 5;
+const PROBE_PAUSE: Duration = Duration::from_secs(3);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The local store twice: its own routes need what other stores do not have.
+type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, Standing);
+
+pub async fn open_blobs(
+    opening: Opening,
+    settings: &Settings,
+    secrets: &Secrets,
+    catalog: &Catalog,
+    clock: &Clock,
+    faults: &Faults,
+    public_url: &str,
+) -> Result<Blobs, OpenError> {
+    let unusable = |error: String| OpenError::Blobs(format!("{}: {error}", settings.blobs));
+    let faulty = |blobs: Arc<dyn BlobStore>| -> Arc<dyn BlobStore> {
+        if faults.is_none() { blobs } else { Arc::new(FaultyBlobs::new(blobs, faults.clone())) }
+    };
+    let connected = settings.blobs.connect().await.map_err(|error| unusable(error.to_string()))?;
+    if let Some(blobs) = connected {
+        let place = Place::store(&settings.blobs, &*blobs);
+        let standing = match opening {
+            Opening::Beside => store::check(catalog, &place).await?,
+            // Whose the rest of the store is does not matter to events.
+            Opening::ToTakeEvents => Standing::Ours,
+            Opening::ToServe => {
+                let probed = probe(&*blobs).await.map_err(|error| unusable(error.to_string()))?;
+                for warning in probed.warnings() {
+                    tracing::warn!(store = %settings.blobs, "{warning}");
+                }
+                store::claim(catalog, &place, clock.now()).await?
+            }
+        };
+        announce(standing);
+        return Ok((faulty(blobs), None, standing));
+    }
+    let Some(folder) = settings.blobs.folder() else { return Err(unusable("no driver for it".into())) };
+    let place = Place::folder(folder);
+    let standing = match opening {
+        Opening::ToServe | Opening::ToTakeEvents => store::claim(catalog, &place, clock.now()).await?,
+        Opening::Beside => store::check(catalog, &place).await?,
+    };
+    announce(standing);
+    let signing_key = match &secrets.url_signing_key {
+        Some(key) => SigningKey::new(key),
+        None => {
+            let fresh: [u8; 32] = rand::random();
+            SigningKey::new(catalog.establish("url_signing_key", &to_hex(&fresh)).await?.as_bytes())
+        }
+    };
+    let disk = DiskStore::open(folder, public_url, signing_key, faults.clone())
+        .map_err(|error| unusable(error.to_string()))?;
+    let disk = Arc::new(disk);
+    Ok((faulty(disk.clone()), Some(disk), standing))
+}
+
+/// A store that is away when the program starts may only be starting too.
+async fn probe(blobs: &dyn BlobStore) -> Result<Probed, BlobError> {
+    let mut tries_left = PROBE_TRIES_MAX;
+    loop {
+        let late = || Err(BlobError::Unavailable("no answer in time".into()));
+        match tokio::time::timeout(PROBE_TIMEOUT, blobs.probe()).await.unwrap_or_else(|_| late()) {
+            Err(BlobError::Unavailable(why)) if tries_left > 1 => {
+                tracing::warn!(error = %why, "the store could not be tried out yet");
+                tries_left -= 1;
+                tokio::time::sleep(PROBE_PAUSE).await;
+            }
+            probed => return probed,
+        }
+    }
+}
+
+fn announce(standing: Standing) {
+    if let Standing::Restored { catalog, store } = standing {
+        tracing::error!(
+            catalog,
+            store,
+            "the store is ahead of the catalog, which seems to come from a backup: no upload is reclaimed and nothing \
+             deleted for having no row until `wharfinger doctor --accept-store` says that the catalog is right"
+        );
+    }
+}
