@@ -41,11 +41,11 @@ async fn measure(objects: usize, postgres: bool) {
     write(&database, &rows).await;
 
     let (bare, bare_peak) = peak_of(bare_listing(&app, objects)).await;
-    let (dry, dry_peak) = peak_of(scan(&app, &Turn::dry(&app), objects)).await;
-    let (real, real_peak) = peak_of(scan(&app, &Turn::by_hand(&app), objects)).await;
+    let (dry, dry_peak) = peak_of(scan(&app, &Turn::dry(&app.core), objects)).await;
+    let (real, real_peak) = peak_of(scan(&app, &Turn::by_hand(&app.core), objects)).await;
     let (again, _) = peak_of(async {
         let started = Instant::now();
-        let nothing = orphan_blobs::run(&app, &Turn::by_hand(&app)).await.expect("a scan");
+        let nothing = orphan_blobs::run(&app.core, &Turn::by_hand(&app.core)).await.expect("a scan");
         assert_eq!(nothing.total, 0);
         started.elapsed()
     })
@@ -143,7 +143,7 @@ async fn peak_of<T>(work: impl Future<Output = T>) -> (T, u64) {
 
 async fn bare_listing(app: &App, objects: usize) -> Duration {
     let started = Instant::now();
-    let listed = app.blobs.list("uploads/", None).try_fold(0, async |count, _| Ok(count + 1)).await;
+    let listed = app.core.blobs.list("uploads/", None).try_fold(0, async |count, _| Ok(count + 1)).await;
     assert_eq!(listed.expect("a listing"), objects);
     started.elapsed()
 }
@@ -160,7 +160,7 @@ async fn in_memory(app: &App, database: &str) -> Duration {
         sqlx::query_scalar(KEYS).fetch(&mut connection).try_collect().await.expect("keys")
     };
     let mut orphans = Vec::new();
-    let mut listing = app.blobs.list("uploads/", None);
+    let mut listing = app.core.blobs.list("uploads/", None);
     while let Some(listed) = listing.next().await {
         let key = listed.expect("an object").key;
         if !known.remove(&key) {
@@ -173,7 +173,7 @@ async fn in_memory(app: &App, database: &str) -> Duration {
 
 async fn scan(app: &App, turn: &Turn, objects: usize) -> Duration {
     let started = Instant::now();
-    let found = orphan_blobs::run(app, turn).await.expect("a scan");
+    let found = orphan_blobs::run(&app.core, turn).await.expect("a scan");
     let took = started.elapsed();
     let orphans = (objects / ONE_ORPHAN_IN) as u64;
     let deleted = if turn.is_dry_run() { 0 } else { orphans };

@@ -64,7 +64,7 @@ async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize
     let (app, _folder) = open(&url).await;
     let idle = forget_peak();
     let started = Instant::now();
-    let outcome = stuck_files::run(&app, &Turn::by_hand(&app)).await.expect("it runs");
+    let outcome = stuck_files::run(&app.core, &Turn::by_hand(&app.core)).await.expect("it runs");
     let took = started.elapsed();
     assert_eq!((outcome.total_stuck, outcome.waiting), (files as u64, files as u64));
     say(format!(
@@ -75,10 +75,10 @@ async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize
         rate(files, bare.scan)
     ));
     let started = Instant::now();
-    assert_eq!(app.catalog.count_stuck(&Scope::All, NOW).await.expect("counted"), files as u64);
+    assert_eq!(app.core.catalog.count_stuck(&Scope::All, NOW).await.expect("counted"), files as u64);
     let counted = started.elapsed();
     let started = Instant::now();
-    app.catalog.stuck_files(&Scope::All, (NOW, NOW), None, 51).await.expect("a page");
+    app.core.catalog.stuck_files(&Scope::All, (NOW, NOW), None, 51).await.expect("a page");
     say(format!(
         "{name}: counted in {:.0} ms, the first page of 50 in {:.1} ms",
         counted.as_secs_f64() * 1e3,
@@ -89,7 +89,7 @@ async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize
     settle(&url).await;
     let idle = forget_peak();
     let started = Instant::now();
-    let outcome = stuck_files::run(&app, &Turn::by_hand(&app)).await.expect("it runs");
+    let outcome = stuck_files::run(&app.core, &Turn::by_hand(&app.core)).await.expect("it runs");
     let took = started.elapsed();
     assert_eq!(outcome.re_enqueued, files as u64);
     say(format!(

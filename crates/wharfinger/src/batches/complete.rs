@@ -8,8 +8,8 @@ use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::state::Status;
 
 use super::{files_of, visible};
-use crate::app::App;
 use crate::core::{Caller, FileOutcome, VerbError};
+use crate::uploads::Uploads;
 use crate::uploads::confirm::confirm;
 
 const CONFIRMS_AT_ONCE: usize = 16;
@@ -21,19 +21,20 @@ pub struct Completion {
     pub files: Vec<FileOutcome>,
 }
 
-pub async fn complete(app: &App, caller: &Caller, id: BatchId) -> Result<Completion, VerbError> {
-    let batch = visible(app, caller, id).await?;
+pub async fn complete(uploads: &Uploads, caller: &Caller, id: BatchId) -> Result<Completion, VerbError> {
+    let core = &uploads.core;
+    let batch = visible(core, caller, id).await?;
     if batch.status.is_called_off() {
         return Err(VerbError::BatchGone(batch.status));
     }
-    let files: Vec<FileOutcome> = futures::stream::iter(files_of(app, id).await?)
-        .map(|file| settle(app, caller, file))
+    let files: Vec<FileOutcome> = futures::stream::iter(files_of(core, id).await?)
+        .map(|file| settle(uploads, caller, file))
         .buffered(CONFIRMS_AT_ONCE)
         .collect()
         .await;
-    match app.catalog.end_batch(id, BatchEnding::Completed, &caller.actor(), app.clock.now()).await? {
+    match core.catalog.end_batch(id, BatchEnding::Completed, &caller.actor(), core.clock.now()).await? {
         BatchEnd::Ended { batch, .. } => {
-            app.archive_bell.notify_one();
+            core.wakeups.archive.notify_one();
             Ok(Completion { batch, files })
         }
         BatchEnd::Refused { batch, refusal } => match refusal {
@@ -47,13 +48,13 @@ pub async fn complete(app: &App, caller: &Caller, id: BatchId) -> Result<Complet
 }
 
 /// Confirms a file that waits; the others are what they are.
-async fn settle(app: &App, caller: &Caller, file: File) -> FileOutcome {
+async fn settle(uploads: &Uploads, caller: &Caller, file: File) -> FileOutcome {
     let (id, status) = (file.id, file.status);
     if status != Status::Registered {
         let problem = (file.ended == Some(EndReason::Reclaimed)).then_some(VerbError::Gone);
         return FileOutcome { id, status, problem };
     }
-    match confirm(app, caller, id, None).await {
+    match confirm(uploads, caller, id, None).await {
         Ok(status) => FileOutcome { id, status, problem: None },
         // Deleted by its owner meanwhile.
         Err(VerbError::NotFound) => FileOutcome { id, status: Status::Deleted, problem: None },

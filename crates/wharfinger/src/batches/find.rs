@@ -7,36 +7,36 @@ use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::state::Status;
 
 use super::{BatchGrant, files_of, sign, unsigned, visible};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::uploads::STALE_TRIES_MAX;
 
-pub async fn find(app: &App, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
+pub async fn find(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
     for _ in 0..STALE_TRIES_MAX {
-        let batch = visible(app, caller, id).await?;
-        let files = files_of(app, id).await?;
+        let batch = visible(core, caller, id).await?;
+        let files = files_of(core, id).await?;
         if batch.status.is_called_off() {
             return Ok(BatchGrant { batch, files: files.into_iter().map(unsigned).collect() });
         }
-        if let Some(files) = with_time_left(app, files).await? {
-            return signed(app, batch, files).await;
+        if let Some(files) = with_time_left(core, files).await? {
+            return signed(core, batch, files).await;
         }
     }
     Err(VerbError::busy())
 }
 
-async fn signed(app: &App, batch: Batch, files: Vec<File>) -> Result<BatchGrant, VerbError> {
-    Ok(BatchGrant { batch, files: sign(app, files).await? })
+async fn signed(core: &Core, batch: Batch, files: Vec<File>) -> Result<BatchGrant, VerbError> {
+    Ok(BatchGrant { batch, files: sign(core, files).await? })
 }
 
 /// None: somebody changed some of them meanwhile.
-async fn with_time_left(app: &App, mut files: Vec<File>) -> Result<Option<Vec<File>>, VerbError> {
-    let now = app.clock.now();
-    let half = now.saturating_add(app.policy.window_ms / 2);
+async fn with_time_left(core: &Core, mut files: Vec<File>) -> Result<Option<Vec<File>>, VerbError> {
+    let now = core.clock.now();
+    let half = now.saturating_add(core.policy.window_ms / 2);
     let is_short = |file: &&mut File| file.status == Status::Registered && file.url_dead_at < half;
     let mut changes: Vec<Change> = Vec::new();
     for file in files.iter_mut().filter(is_short) {
-        let change = file::reissue(file, &app.policy, now)
+        let change = file::reissue(file, &core.policy, now)
             .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
         *file = change.after.clone();
         changes.push(change);
@@ -45,6 +45,6 @@ async fn with_time_left(app: &App, mut files: Vec<File>) -> Result<Option<Vec<Fi
     if wanted == 0 {
         return Ok(Some(files));
     }
-    let raised = app.catalog.raise_urls(changes).await?;
+    let raised = core.catalog.raise_urls(changes).await?;
     Ok((raised.len() == wanted).then_some(files))
 }

@@ -11,7 +11,7 @@ use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::state::Status;
 
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::uploads::init::{Grant, grant};
 
@@ -28,16 +28,16 @@ const PAGE_FILES: usize = 1_000;
 const SIGNED_AT_ONCE: usize = 16;
 
 /// A batch that its caller may see. Another's is absent, not forbidden.
-async fn visible(app: &App, caller: &Caller, id: BatchId) -> Result<Batch, VerbError> {
-    let batch = app.catalog.batch(id).await?;
+async fn visible(core: &Core, caller: &Caller, id: BatchId) -> Result<Batch, VerbError> {
+    let batch = core.catalog.batch(id).await?;
     batch.filter(|batch| caller.scope().covers(&batch.tenant, &batch.user)).ok_or(VerbError::NotFound)
 }
 
-pub(crate) async fn files_of(app: &App, id: BatchId) -> Result<Vec<File>, VerbError> {
+pub(crate) async fn files_of(core: &Core, id: BatchId) -> Result<Vec<File>, VerbError> {
     let mut files: Vec<File> = Vec::new();
     loop {
         let after = files.last().map(|file| file.id);
-        let page = app.catalog.batch_files(id, after, PAGE_FILES).await?;
+        let page = core.catalog.batch_files(id, after, PAGE_FILES).await?;
         let is_last = page.len() < PAGE_FILES;
         files.extend(page);
         if is_last {
@@ -47,10 +47,10 @@ pub(crate) async fn files_of(app: &App, id: BatchId) -> Result<Vec<File>, VerbEr
 }
 
 /// A URL for each file that waits, as long as its row says.
-async fn sign(app: &App, files: Vec<File>) -> Result<Vec<Grant>, VerbError> {
+async fn sign(core: &Core, files: Vec<File>) -> Result<Vec<Grant>, VerbError> {
     futures::stream::iter(files)
         .map(async |file| match file.status {
-            Status::Registered => grant(app, file).await,
+            Status::Registered => grant(core, file).await,
             _ => Ok(unsigned(file)),
         })
         .buffered(SIGNED_AT_ONCE)

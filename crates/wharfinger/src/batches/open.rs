@@ -7,64 +7,66 @@ use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::limits::BATCH_FILES_MAX;
 
 use super::{BatchGrant, cancel, find, sign};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
+use crate::uploads::Uploads;
 use crate::uploads::announce::{Problems, check_size, fingerprint};
 use crate::uploads::init::{key_use, new_file, register, registration};
 
 pub async fn open(
-    app: &App,
+    uploads: &Uploads,
     caller: &Caller,
     announced: Vec<Announcement>,
     key: Option<String>,
 ) -> Result<BatchGrant, VerbError> {
-    check(app, &announced, key.as_deref())?;
-    let now = app.clock.now();
+    let core = &uploads.core;
+    check(core, &announced, key.as_deref())?;
+    let now = core.clock.now();
     let fingerprint = fingerprint(&announced);
     let id = BatchId(fresh_id(now));
     let (tenant, user) = (caller.tenant.clone(), caller.user.clone());
-    let batch = batch::open(id, tenant, user, app.settings.batch_timeout_ms, now);
+    let batch = batch::open(id, tenant, user, core.settings.batch_timeout_ms, now);
     // In order: what the batch answers later has its files in the order in which they were asked for.
     let mut ids: Vec<FileId> = announced.iter().map(|_| FileId(fresh_id(now))).collect();
     ids.sort();
     let files: Vec<NewFile> = ids
         .into_iter()
         .zip(announced)
-        .map(|(id, announced)| new_file(app, caller, id, announced, Some(&batch), now))
+        .map(|(id, announced)| new_file(core, caller, id, announced, Some(&batch), now))
         .collect();
     let made = files.iter().map(|new| new.file.clone()).collect();
     let has_key = key.is_some();
     let wanted = Registration {
         batch: BatchUse::Opens(batch.clone()),
-        key_use: key.map(|key| key_use(app, "batches", key, fingerprint, now)),
-        ..registration(app, caller, files, now)
+        key_use: key.map(|key| key_use(core, "batches", key, fingerprint, now)),
+        ..registration(core, caller, files, now)
     };
-    match register(app, wanted).await? {
-        None => match sign(app, made).await {
+    match register(uploads, wanted).await? {
+        None => match sign(core, made).await {
             Ok(files) => Ok(BatchGrant { batch, files }),
             // Nobody has its id, and nobody can ask for it again.
             Err(error) if !has_key => {
-                if let Err(left) = cancel::cancel(app, caller, id).await {
+                if let Err(left) = cancel::cancel(core, caller, id).await {
                     tracing::warn!(batchId = %id, error = ?left, "a batch that was never granted is left to its end");
                 }
                 Err(error)
             }
             Err(error) => Err(error),
         },
-        Some(before) => repeat(app, caller, BatchId(before)).await,
+        Some(before) => repeat(core, caller, BatchId(before)).await,
     }
 }
 
 /// The same answer as the first time, made anew.
-async fn repeat(app: &App, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
-    match find::find(app, caller, id).await {
+async fn repeat(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
+    match find::find(core, caller, id).await {
         Ok(found) if found.batch.status.is_called_off() => Err(VerbError::BatchGone(found.batch.status)),
         Err(VerbError::NotFound) => Err(VerbError::Gone),
         found => found,
     }
 }
 
-fn check(app: &App, announced: &[Announcement], key: Option<&str>) -> Result<(), VerbError> {
+fn check(core: &Core, announced: &[Announcement], key: Option<&str>) -> Result<(), VerbError> {
     if announced.len() > BATCH_FILES_MAX {
         return Err(VerbError::invalid(
             "files",
@@ -77,5 +79,5 @@ fn check(app: &App, announced: &[Announcement], key: Option<&str>) -> Result<(),
         problems.check(announced, &format!("files[{n}]."));
     }
     problems.none()?;
-    announced.iter().enumerate().try_for_each(|(n, one)| check_size(app, one, &format!("files[{n}].")))
+    announced.iter().enumerate().try_for_each(|(n, one)| check_size(core, one, &format!("files[{n}].")))
 }

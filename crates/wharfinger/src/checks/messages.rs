@@ -12,12 +12,13 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::retry::Backoff;
 
-use crate::app::App;
 use crate::checks;
 use crate::config::Settings;
+use crate::core::Core;
 use crate::core::OpenError;
 use crate::core::VerbError;
 use crate::telemetry::metric;
+use crate::uploads::Uploads;
 use crate::uploads::init::CHECK_QUEUE;
 
 const CLAIM_LINES: usize = 200;
@@ -102,12 +103,11 @@ impl Broker {
 }
 
 /// Publishes all that is due; answers how many lines arrived.
-pub async fn relay(app: &App) -> Result<u64, CatalogError> {
-    let Some(broker) = &app.broker else { return Ok(0) };
+pub async fn relay(core: &Core, broker: &Broker) -> Result<u64, CatalogError> {
     let mut arrived = 0;
     loop {
-        let now = app.clock.now();
-        let lines = app
+        let now = core.clock.now();
+        let lines = core
             .catalog
             .claim_outbox(Destination::Broker, CLAIM_LINES, now, now.saturating_add(HIDDEN_MS))
             .await?;
@@ -127,12 +127,12 @@ pub async fn relay(app: &App) -> Result<u64, CatalogError> {
             }
         }
         arrived += done.len() as u64;
-        app.catalog.outbox_arrived(done).await?;
+        core.catalog.outbox_arrived(done).await?;
         if let Some(first) = late.first() {
             let delay = LATER.delay_ms(first.attempts + 1, rand::random());
-            let until = app.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
+            let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
             let ids = late.into_iter().map(|line| line.id).collect();
-            app.catalog.put_off_outbox(ids, &why, until).await?;
+            core.catalog.put_off_outbox(ids, &why, until).await?;
             broker.learn(false, Some(&why));
             return Ok(arrived);
         }
@@ -155,10 +155,10 @@ fn delayed(id: String, job: JobId, due_at: UnixMs, now: UnixMs) -> Delayed {
 }
 
 /// Runs checks as they come due, until told to stop.
-pub async fn consume(app: &App, broker: &Broker, stop: &CancellationToken) {
+pub async fn consume(uploads: &Uploads, broker: &Broker, stop: &CancellationToken) {
     let mut due = broker.rabbit.due(PREFETCH);
     while let Some(messages) = stop.run_until_cancelled(gather(&mut due)).await {
-        if let Err(error) = run(app, broker, messages).await {
+        if let Err(error) = run(uploads, broker, messages).await {
             tracing::warn!(job = CHECK_QUEUE, error = ?error, "checks that came due are left to the poller");
         }
     }
@@ -177,7 +177,8 @@ async fn gather(due: &mut DueMessages) -> Vec<Due> {
 
 /// The claim is what counts: whoever has it runs the check, however often its message comes. A message is acknowledged
 /// even where the catalog could not be asked: held back it would do no more than the poller does.
-async fn run(app: &App, broker: &Broker, messages: Vec<Due>) -> Result<(), VerbError> {
+async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<Due>) -> Result<(), VerbError> {
+    let core = &uploads.core;
     let (mut ids, mut known) = (Vec::new(), Vec::new());
     for message in messages {
         match message.body.parse::<JobId>() {
@@ -191,24 +192,24 @@ async fn run(app: &App, broker: &Broker, messages: Vec<Due>) -> Result<(), VerbE
             }
         }
     }
-    let claim = JobClaim { limit: ids.len(), ..checks::claim(app) };
-    let claimed = app.catalog.claim_these_jobs(claim, ids.clone()).await;
+    let claim = JobClaim { limit: ids.len(), ..checks::claim(core) };
+    let claimed = core.catalog.claim_these_jobs(claim, ids.clone()).await;
     let early = match &claimed {
-        Ok(jobs) if jobs.len() < ids.len() => send_back(app, broker, &ids).await,
+        Ok(jobs) if jobs.len() < ids.len() => send_back(core, broker, &ids).await,
         _ => Ok(()),
     };
     for message in known {
         // One that is not acknowledged comes again, and finds nothing to claim.
         let _ = message.ack().await;
     }
-    checks::run(app, claimed?).await?;
+    checks::run(uploads, claimed?).await?;
     early
 }
 
 /// Those whose time was put off meanwhile, by a fresh URL say, go round once more.
-async fn send_back(app: &App, broker: &Broker, ids: &[JobId]) -> Result<(), VerbError> {
-    let now = app.clock.now();
-    let waiting = app.catalog.waiting_jobs(ids).await?;
+async fn send_back(core: &Core, broker: &Broker, ids: &[JobId]) -> Result<(), VerbError> {
+    let now = core.clock.now();
+    let waiting = core.catalog.waiting_jobs(ids).await?;
     let again: Vec<Delayed> = waiting
         .into_iter()
         .filter(|(_, run_at)| *run_at > now)

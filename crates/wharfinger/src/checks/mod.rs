@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_catalog::{JobClaim, LeasedJob};
 use wharfinger_lifecycle::retry::Backoff;
 
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::uploads::Uploads;
 use crate::uploads::init::CHECK_QUEUE;
 use crate::uploads::look::look;
 
@@ -22,54 +23,55 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 const TAKE_BACK_JOBS: usize = 100;
 
 /// Runs every check that is due, unless told to claim no more; answers how many.
-pub async fn run_due(app: &App, stop: &CancellationToken) -> Result<u64, VerbError> {
-    take_back(app).await?;
+pub async fn run_due(uploads: &Uploads, stop: &CancellationToken) -> Result<u64, VerbError> {
+    let core = &uploads.core;
+    take_back(core).await?;
     let mut ran = 0;
     while !stop.is_cancelled() {
-        let jobs = app.catalog.claim_jobs(claim(app)).await?;
+        let jobs = core.catalog.claim_jobs(claim(core)).await?;
         if jobs.is_empty() {
             return Ok(ran);
         }
         ran += jobs.len() as u64;
-        run(app, jobs).await?;
+        run(uploads, jobs).await?;
     }
     Ok(ran)
 }
 
-fn claim(app: &App) -> JobClaim {
+fn claim(core: &Core) -> JobClaim {
     JobClaim {
         queue: CHECK_QUEUE,
-        owner: app.settings.instance_id.clone(),
+        owner: core.settings.instance_id.clone(),
         limit: CLAIM_JOBS,
-        lease_ms: app.settings.job_lease_ms,
-        deadline_ms: app.settings.stage_timeout_ms,
-        now: app.clock.now(),
+        lease_ms: core.settings.job_lease_ms,
+        deadline_ms: core.settings.stage_timeout_ms,
+        now: core.clock.now(),
     }
 }
 
 /// Runs the checks of claimed jobs.
-async fn run(app: &App, jobs: Vec<LeasedJob>) -> Result<(), VerbError> {
+async fn run(uploads: &Uploads, jobs: Vec<LeasedJob>) -> Result<(), VerbError> {
     let outcomes: Vec<_> = futures::stream::iter(jobs)
         .map(async |job| {
-            let outcome = check(app, &job).await;
+            let outcome = check(uploads, &job).await;
             (job, outcome)
         })
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    settle(app, outcomes).await
+    settle(&uploads.core, outcomes).await
 }
 
-async fn check(app: &App, job: &LeasedJob) -> Result<(), VerbError> {
+async fn check(uploads: &Uploads, job: &LeasedJob) -> Result<(), VerbError> {
     let Some(file) = job.file else { return Ok(()) };
-    match tokio::time::timeout(LOOK_TIMEOUT, look(app, &app.catalog, file, CHECK_QUEUE)).await {
+    match tokio::time::timeout(LOOK_TIMEOUT, look(uploads, &uploads.core.catalog, file, CHECK_QUEUE)).await {
         Ok(looked) => looked.map(|_| ()),
         Err(_) => Err(VerbError::Unavailable("the look took too long".into())),
     }
 }
 
 /// A look that put the file off has taken the job back to wait; a job whose file has ended is gone already.
-async fn settle(app: &App, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) -> Result<(), VerbError> {
+async fn settle(core: &Core, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) -> Result<(), VerbError> {
     let mut done = Vec::new();
     for (job, outcome) in outcomes {
         match outcome {
@@ -77,22 +79,22 @@ async fn settle(app: &App, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) ->
             Err(error) => {
                 tracing::warn!(job = CHECK_QUEUE, jobId = %job.id, error = ?error, attempt = job.attempt,
                     "a check failed");
-                let now = app.clock.now();
+                let now = core.clock.now();
                 let delay =
                     i64::try_from(RETRY.delay_ms(job.attempt, rand::random())).unwrap_or(i64::MAX / 4);
                 let why = format!("{error:?}");
-                app.catalog.fail_job(job.id, job.token, &why, Some(now + delay), now).await?;
+                core.catalog.fail_job(job.id, job.token, &why, Some(now + delay), now).await?;
             }
         }
     }
-    app.catalog.complete_jobs(done).await?;
+    core.catalog.complete_jobs(done).await?;
     Ok(())
 }
 
-pub async fn take_back(app: &App) -> Result<(), VerbError> {
+pub async fn take_back(core: &Core) -> Result<(), VerbError> {
     loop {
-        let now = app.clock.now();
-        let taken = app.catalog.take_back_jobs(CHECK_QUEUE, now, now, TAKE_BACK_JOBS).await?;
+        let now = core.clock.now();
+        let taken = core.catalog.take_back_jobs(CHECK_QUEUE, now, now, TAKE_BACK_JOBS).await?;
         for (job, fate) in &taken {
             tracing::warn!(job = CHECK_QUEUE, jobId = %job, fate = ?fate, "a lease ran out");
         }

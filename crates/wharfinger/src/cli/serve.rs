@@ -95,15 +95,15 @@ async fn serve(
         app.start_ingest().await.map_err(not_opened)?;
     }
     if app.roles.has_any(&[ProcessRole::Api, ProcessRole::Ingest]) {
-        app.tokens.refresh(app.clock.now()).await;
+        app.tokens.refresh(app.core.clock.now()).await;
     }
     let supervisor = Supervisor::start(&app).await;
 
     // Before anybody knows that we are there: who is told to stop at once stops in order too.
     let mut signals = Signals::listen().map_err(failed)?;
     let stop = CancellationToken::new();
-    let limits = connection_limits(&app.settings);
-    if let Some(address) = &app.settings.metrics_listen {
+    let limits = connection_limits(&app.core.settings);
+    if let Some(address) = &app.core.settings.metrics_listen {
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failure::Failed(format!("WHARFINGER_METRICS_LISTEN: cannot listen on {address}: {error}"))
         })?;
@@ -114,13 +114,13 @@ async fn serve(
     if greeting == Greeting::Full {
         greet(&app, secrets.first_start);
     }
-    tracing::info!(instance = %app.settings.instance_id, address = %address, roles = %app.roles, "serving");
+    tracing::info!(instance = %app.core.settings.instance_id, address = %address, roles = %app.roles, "serving");
 
     let told = tokio::select! {
         told = signals.next() => told,
         () = told.cancelled() => Told::Interrupt,
     };
-    app.draining.cancel();
+    app.core.draining.cancel();
     // Whoever says it twice does not want to wait.
     let hurry = CancellationToken::new();
     tokio::spawn({
@@ -130,10 +130,10 @@ async fn serve(
             hurry.cancel();
         }
     });
-    if told == Told::Terminate && app.settings.shutdown_drain_ms > 0 {
-        let drain = Duration::from_millis(app.settings.shutdown_drain_ms);
+    if told == Told::Terminate && app.core.settings.shutdown_drain_ms > 0 {
+        let drain = Duration::from_millis(app.core.settings.shutdown_drain_ms);
         tracing::info!(
-            durationMs = app.settings.shutdown_drain_ms,
+            durationMs = app.core.settings.shutdown_drain_ms,
             "draining: serving on, not ready any more"
         );
         hurry.run_until_cancelled(tokio::time::sleep(drain)).await;
@@ -141,8 +141,8 @@ async fn serve(
     tracing::info!("stopping: what is under way comes to its end");
     stop.cancel();
     hurry.run_until_cancelled(server).await;
-    app.verbs.close();
-    let verbs = hurry.run_until_cancelled(tokio::time::timeout(VERBS_TIMEOUT, app.verbs.wait())).await;
+    app.core.verbs.close();
+    let verbs = hurry.run_until_cancelled(tokio::time::timeout(VERBS_TIMEOUT, app.core.verbs.wait())).await;
     if !matches!(verbs, Some(Ok(()))) {
         tracing::warn!("some verbs did not come to their end in time");
     }
@@ -151,9 +151,9 @@ async fn serve(
         broker.rabbit.close().await;
     }
     let traces = app.clone();
-    let _ = tokio::task::spawn_blocking(move || traces.traces.close()).await;
+    let _ = tokio::task::spawn_blocking(move || traces.core.traces.close()).await;
     if let Ok(app) = Arc::try_unwrap(app) {
-        app.catalog.close().await;
+        app.core.catalog.clone().close().await;
     }
     tracing::info!("stopped");
     Ok(())
@@ -227,8 +227,8 @@ fn reachable(address: std::net::SocketAddr) -> std::net::SocketAddr {
 
 /// What a newcomer needs: an address, a token, and commands that work as they stand.
 fn greet(app: &App, first_start: bool) {
-    let url = &app.public_url;
-    let catalog = match app.catalog.dialect() {
+    let url = &app.core.public_url;
+    let catalog = match app.core.catalog.dialect() {
         Dialect::Sqlite => "SQLite",
         Dialect::Postgres => "PostgreSQL",
     };
@@ -241,20 +241,20 @@ fn greet(app: &App, first_start: bool) {
         line(format!("  Dashboard   {url}/"));
         line(format!("  API pages   {url}/docs/"));
     }
-    match app.settings.blobs.folder() {
+    match app.core.settings.blobs.folder() {
         Some(_) => {
-            line(format!("  Data        {} ({catalog}, local disk)", app.settings.data_dir.display()));
+            line(format!("  Data        {} ({catalog}, local disk)", app.core.settings.data_dir.display()));
         }
         None => {
             line(format!("  Catalog     {catalog}"));
-            line(format!("  Store       {}", app.settings.blobs));
+            line(format!("  Store       {}", app.core.settings.blobs));
         }
     }
     if !app.roles.has(ProcessRole::Api) || !(first_start || std::io::stdout().is_terminal()) {
         return;
     }
     let Ok(caller) = token::caller("default", "local", "operator") else { return };
-    let Some(token) = app.tokens.mint(&caller, app.clock.now() + FIRST_TOKEN_MS) else { return };
+    let Some(token) = app.tokens.mint(&caller, app.core.clock.now() + FIRST_TOKEN_MS) else { return };
     line("  Token       tenant `default`, user `local`, role `operator`, 12 hours");
     line("");
     if std::io::stdout().is_terminal() {
@@ -269,12 +269,12 @@ fn greet(app: &App, first_start: bool) {
         // What is printed here may end in a log, where others read it.
         line("Get it with this command, for the page or a terminal:");
         line("");
-        line(format!("export WHARFINGER_TOKEN=$({})", token::command(&app.settings)));
+        line(format!("export WHARFINGER_TOKEN=$({})", token::command(&app.core.settings)));
     }
     line("");
     line("Upload a file, in another terminal (paste the line above first):");
     line("");
-    if app.disk.is_none() {
+    if app.core.disk.is_none() {
         line("  wharfinger put hello.txt");
         line("");
         return;

@@ -48,7 +48,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     // Told to stop, it ends at the next safe point.
     let by_hand = ByHand { is_dry_run: arguments.dry_run, stop: stopped_by_hand()?, ..ByHand::default() };
     let ran = tokio::select! {
-        ran = run_now(&app, sweep, &by_hand) => ran,
+        ran = run_now(&app.uploads, sweep, &by_hand) => ran,
         () = tell_progress(sweep, &by_hand, arguments.json) => unreachable!("progress is told until the end"),
     };
     let ran = ran.map_err(|not_run| match not_run {
@@ -61,7 +61,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     })?;
     let trouble = ran.report.trouble();
     show(sweep, &arguments, &ran);
-    app.catalog.close().await;
+    app.core.catalog.clone().close().await;
     match trouble {
         None => Ok(()),
         Some(trouble) => Err(Failure::Failed(format!("{}: {trouble}", sweep.name()))),

@@ -15,7 +15,7 @@ mod sweeps;
 
 use std::path::PathBuf;
 
-use wharfinger_catalog::CatalogUrl;
+use wharfinger_catalog::{CatalogUrl, Tells};
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 use wharfinger_stores::BlobPlace;
 
@@ -194,6 +194,15 @@ impl Settings {
             ));
         }
         Ok(settings)
+    }
+
+    /// Which systems are told of what happens, besides the users.
+    pub fn tells(&self) -> Tells {
+        Tells {
+            webhook: self.notify.webhook.is_some(),
+            slack: self.notify.slack.is_some(),
+            archive: self.ingest.archive,
+        }
     }
 
     /// Secrets made by the program are for the embedded database only.

@@ -19,9 +19,9 @@ const PROBE_PAUSE: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The local store twice: its own routes need what other stores do not have.
-type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, Standing);
+pub(super) type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, Standing);
 
-pub async fn open_blobs(
+pub(super) async fn open_blobs(
     opening: Opening,
     settings: &Settings,
     secrets: &Secrets,

@@ -1,10 +1,23 @@
-//! What a process is opened for, and what can keep it from starting.
+//! Opens the catalog and the store. What a process is opened for, and what can keep it from starting.
 
-use wharfinger_catalog::CatalogError;
+use std::sync::atomic::AtomicBool;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::{Catalog, CatalogError, CatalogOptions, SCHEMA_VERSION};
 use wharfinger_engines::webhooks::EndpointError;
+use wharfinger_lifecycle::file::UploadPolicy;
+use wharfinger_lifecycle::processing::Plan;
 
-use crate::config::BadSetting;
-use crate::store::ClaimError;
+use super::blobs::open_blobs;
+use super::{Core, Wakeups};
+use crate::clock::Clock;
+use crate::config::{BadSetting, Secrets, Settings};
+use crate::store::{ClaimError, Standing};
+use crate::telemetry::traces::Traces;
+
+const DATABASE_CONNECTIONS_MAX: u32 = 20;
 
 /// What a process is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,5 +56,78 @@ pub fn named(error: &CatalogError) -> String {
     match error {
         CatalogError::Unusable(problem) => format!("WHARFINGER_DATABASE_URL: {problem}"),
         other => other.to_string(),
+    }
+}
+
+impl Core {
+    /// Brings the schema up to date and claims the store, unless it is opened beside a server. Answers, too, how the store
+    /// stands to the catalog.
+    pub async fn open(
+        opening: Opening,
+        settings: Settings,
+        secrets: &Secrets,
+        clock: Clock,
+        faults: &Faults,
+        public_url: String,
+    ) -> Result<(Core, Standing), OpenError> {
+        let catalog = Catalog::open(CatalogOptions {
+            url: settings.database.clone(),
+            schema: settings.database_schema.clone(),
+            faults: faults.clone(),
+            storage_type: settings.blobs.kind(),
+            cleanup_max_attempts: settings.cleanup_max_attempts,
+            job_max_attempts: settings.job_max_attempts,
+            connections_max: DATABASE_CONNECTIONS_MAX,
+            beside_redis: settings.quota_redis.is_some(),
+            tells: settings.tells(),
+        })
+        .await?;
+        match opening {
+            Opening::ToServe | Opening::ToTakeEvents => drop(catalog.migrate(clock.now()).await?),
+            Opening::Beside if catalog.schema_step().await? == SCHEMA_VERSION => {}
+            Opening::Beside => {
+                let problem =
+                    "its schema is not this program's: run `wharfinger migrate`, or the server's version";
+                return Err(CatalogError::Unusable(problem.into()).into());
+            }
+        }
+        let (blobs, disk, standing) =
+            open_blobs(opening, &settings, secrets, &catalog, &clock, faults, &public_url).await?;
+        let policy = UploadPolicy {
+            charge_bytes_min: settings.charge_bytes_min,
+            window_ms: settings.upload_window_ms,
+            grace_ms: settings.upload_grace_ms,
+            min_rate_bytes: settings.upload_min_rate_bytes,
+            tombstone_ms: settings.tombstone_ms,
+            store_refuses_ended: blobs.caps().refuses_ended,
+        };
+        let plan = Plan {
+            stages: settings.pipeline.stages.clone(),
+            stuck_after_ms: settings.pipeline.stuck_after_ms,
+            stuck_retries_max: settings.sweeps.stuck_retries_max,
+            failures: settings.sweeps.failures,
+        };
+        let traces = match (&settings.otlp_endpoint, opening) {
+            (Some(endpoint), Opening::ToServe) => {
+                Traces::to(endpoint, &settings.instance_id).map_err(OpenError::Traces)?
+            }
+            _ => Traces::default(),
+        };
+        let core = Core {
+            settings,
+            clock,
+            catalog,
+            blobs,
+            disk,
+            store_is_ours: AtomicBool::new(standing == Standing::Ours),
+            policy,
+            plan,
+            public_url,
+            wakeups: Wakeups::default(),
+            traces,
+            draining: CancellationToken::new(),
+            verbs: TaskTracker::new(),
+        };
+        Ok((core, standing))
     }
 }

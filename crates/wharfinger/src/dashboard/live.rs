@@ -10,7 +10,7 @@ use wharfinger_catalog::{Figures, Outcomes, Scope};
 use wharfinger_lifecycle::UnixMs;
 
 use super::{figures, trend};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 
 const LOOKS_AT_ONCE: usize = 4;
@@ -73,7 +73,7 @@ impl Live {
 }
 
 impl Watch {
-    pub async fn look(&self, app: &App) -> Result<Arc<Seen>, VerbError> {
+    pub async fn look(&self, core: &Core) -> Result<Arc<Seen>, VerbError> {
         let Some(slot) = &self.slot else { return Err(VerbError::busy()) };
         let mut slot = slot.lock().await;
         if let Some(last) = slot.last.as_ref().filter(|last| last.at.elapsed() < last.pause) {
@@ -82,7 +82,7 @@ impl Watch {
         if let Some((_, error)) = slot.failed.as_ref().filter(|(at, _)| at.elapsed() < LOOK_PAUSE) {
             return Err(error.clone());
         }
-        let looked = match tokio::time::timeout(LOOK_TIMEOUT, self.look_again(app, &mut slot)).await {
+        let looked = match tokio::time::timeout(LOOK_TIMEOUT, self.look_again(core, &mut slot)).await {
             Ok(looked) => looked,
             Err(_) => Err(VerbError::Unavailable("the catalog takes too long to answer".into())),
         };
@@ -90,10 +90,10 @@ impl Watch {
         looked
     }
 
-    async fn look_again(&self, app: &App, slot: &mut Slot) -> Result<Arc<Seen>, VerbError> {
+    async fn look_again(&self, core: &Core, slot: &mut Slot) -> Result<Arc<Seen>, VerbError> {
         let _place = self.looks.acquire().await.map_err(|_| VerbError::busy())?;
         let started = Instant::now();
-        let changes = app.catalog.changes(&self.scope).await?;
+        let changes = core.catalog.changes(&self.scope).await?;
         let still = slot
             .last
             .take_if(|last| last.changes == changes && last.worked_out_at.elapsed() < ANEW_AFTER)
@@ -101,8 +101,10 @@ impl Watch {
         let (seen, worked_out_at) = match still {
             Some(still) => still,
             None => {
-                let seen =
-                    Seen { figures: figures(app, &self.scope).await?, trend: trend(app, &self.scope).await? };
+                let seen = Seen {
+                    figures: figures(core, &self.scope).await?,
+                    trend: trend(core, &self.scope).await?,
+                };
                 (Arc::new(seen), started)
             }
         };

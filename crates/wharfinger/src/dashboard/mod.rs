@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
-use crate::app::App;
-use crate::core::{Caller, Role, VerbError};
+use crate::core::{Caller, Core, OpenError, Role, VerbError};
 use cache::Cache;
 use live::Live;
 
@@ -55,15 +55,15 @@ impl Drop for StreamPlace {
 }
 
 impl Dashboard {
-    pub fn new(cache: Cache) -> Dashboard {
-        Dashboard {
-            cache,
+    pub async fn open(core: &Core, faults: &Faults) -> Result<Dashboard, OpenError> {
+        Ok(Dashboard {
+            cache: Cache::open(&core.settings, &core.catalog, faults).await?,
             live: Live::default(),
             store_origin: OnceCell::new(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             operators_streams: Arc::new(Semaphore::new(OPERATORS_STREAMS_MAX)),
             own_streams: OwnStreams::default(),
-        }
+        })
     }
 
     /// None: there is no place left, for anybody or for this user.
@@ -87,15 +87,15 @@ fn first_span(now: UnixMs) -> UnixMs {
     this_span - SHOWN_MS + OUTCOME_SPAN_MS
 }
 
-pub async fn figures(app: &App, scope: &Scope) -> Result<Figures, VerbError> {
-    let now = app.clock.now();
-    Ok(app.catalog.figures(scope, now, first_span(now) - 1).await?)
+pub async fn figures(core: &Core, scope: &Scope) -> Result<Figures, VerbError> {
+    let now = core.clock.now();
+    Ok(core.catalog.figures(scope, now, first_span(now) - 1).await?)
 }
 
 /// What files came to in each span of the last day, the oldest first, and none left out.
-pub async fn trend(app: &App, scope: &Scope) -> Result<Vec<(UnixMs, Outcomes)>, VerbError> {
-    let first = first_span(app.clock.now());
-    let counted = app.catalog.trend(scope, first - 1).await?;
+pub async fn trend(core: &Core, scope: &Scope) -> Result<Vec<(UnixMs, Outcomes)>, VerbError> {
+    let first = first_span(core.clock.now());
+    let counted = core.catalog.trend(scope, first - 1).await?;
     let spans = (0..SHOWN_MS / OUTCOME_SPAN_MS).map(|n| first + n * OUTCOME_SPAN_MS);
     let outcomes =
         |at| counted.iter().find(|(counted, _)| *counted == at).map_or_else(Outcomes::default, |c| c.1);

@@ -32,7 +32,7 @@ pub(super) async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session,
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
         .ok_or_else(|| Problem::unauthorized("send `Authorization: Bearer <token>`"))?;
-    app.tokens.verify(token, app.clock.now()).await.map_err(Problem::unauthorized)
+    app.tokens.verify(token, app.core.clock.now()).await.map_err(Problem::unauthorized)
 }
 
 /// A caller who works on files: of all tenants, and by leases only.

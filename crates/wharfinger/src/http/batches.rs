@@ -33,7 +33,7 @@ pub(super) async fn open(
     Body(request): Body<BatchRequest>,
 ) -> Result<(StatusCode, Json<BatchView>), Problem> {
     let announced = request.files.into_iter().map(Into::into).collect();
-    let opened = open::open(&app, &caller, announced, idempotency_key(&headers)).await?;
+    let opened = open::open(&app.uploads, &caller, announced, idempotency_key(&headers)).await?;
     Ok((StatusCode::CREATED, Json(opened.into())))
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn get(
     Person(caller): Person,
     Id(id): Id<BatchId>,
 ) -> Result<Json<BatchView>, Problem> {
-    Ok(Json(find::find(&app, &caller, id).await?.into()))
+    Ok(Json(find::find(&app.core, &caller, id).await?.into()))
 }
 
 /// Complete a batch
@@ -71,7 +71,7 @@ pub(super) async fn complete(
     Person(caller): Person,
     Id(id): Id<BatchId>,
 ) -> Result<Json<CompletionView>, Problem> {
-    Ok(Json(complete::complete(&app, &caller, id).await?.into()))
+    Ok(Json(complete::complete(&app.uploads, &caller, id).await?.into()))
 }
 
 /// Cancel a batch
@@ -89,5 +89,5 @@ pub(super) async fn cancel(
     Person(caller): Person,
     Id(id): Id<BatchId>,
 ) -> Result<Json<BatchView>, Problem> {
-    Ok(Json(cancel::cancel(&app, &caller, id).await?.into()))
+    Ok(Json(cancel::cancel(&app.core, &caller, id).await?.into()))
 }

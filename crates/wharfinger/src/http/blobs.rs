@@ -24,7 +24,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
 
 /// These routes serve local disk; another store is served by others.
 fn local(app: &Shared) -> Result<Arc<DiskStore>, Problem> {
-    app.disk.clone().ok_or_else(Problem::not_found)
+    app.core.disk.clone().ok_or_else(Problem::not_found)
 }
 
 pub(super) async fn put(
@@ -40,13 +40,14 @@ pub(super) async fn put(
         content_length: text(&headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
     };
     let disk = local(&app)?;
-    let (file, size) = land::admit(&app, &disk, &key, &query, &sent).await?;
+    let (file, size) = land::admit(&app.core, &disk, &key, &query, &sent).await?;
     let bytes = body.into_data_stream();
     // The client may hang up at any byte: what has begun comes to its end, or leaves nothing.
     let task = app.clone();
     let landed = app
+        .core
         .verbs
-        .spawn(async move { land::land(&task, &disk, file, &key, size, query.sha256, bytes).await })
+        .spawn(async move { land::land(&task.uploads, &disk, file, &key, size, query.sha256, bytes).await })
         .await
         .map_err(|_| Problem::internal())?;
     let etag = format!("\"{}\"", landed?);
@@ -66,17 +67,17 @@ pub(super) async fn get(
     let Some(etag) = query.etag.clone().filter(|_| disk.signing_key().verify("GET", &key, &query)) else {
         return Err(Refused::Signature.into());
     };
-    if app.clock.now() >= query.expires {
+    if app.core.clock.now() >= query.expires {
         return Err(Refused::Expired.into());
     }
     let id =
         key.as_str().rsplit('/').next().and_then(|part| part.parse().ok()).ok_or_else(Problem::not_found)?;
-    let file = app.catalog.file(id).await.map_err(VerbError::from)?.ok_or_else(Problem::not_found)?;
+    let file = app.core.catalog.file(id).await.map_err(VerbError::from)?.ok_or_else(Problem::not_found)?;
     // Of a file in work only workers have URLs.
     if file.status != Status::Ready && !file.status.is_working() {
         return Err(Refused::Ended.into());
     }
-    let meta = app.blobs.head(&key, None).await.map_err(found)?;
+    let meta = app.core.blobs.head(&key, None).await.map_err(found)?;
     if meta.etag != etag {
         return Err(found(BlobError::Changed));
     }
@@ -95,7 +96,7 @@ pub(super) async fn get(
         Body::empty()
     } else {
         let pin = Pin { etag: etag.clone(), version_id: None };
-        let bytes = app.blobs.get(&key, &pin, range.start, Some(range.length)).await.map_err(found)?;
+        let bytes = app.core.blobs.get(&key, &pin, range.start, Some(range.length)).await.map_err(found)?;
         Body::from_stream(bytes)
     };
     let mut response = (status, body).into_response();

@@ -205,7 +205,8 @@ pub(super) async fn get(
         return Ok(json(worked_out(&app, &scope).await?));
     }
     // Before anything is read: what changes meanwhile makes the answer one that does not hold.
-    let (changes, read_at) = (app.catalog.changes(&scope).await.map_err(VerbError::from)?, app.clock.now());
+    let (changes, read_at) =
+        (app.core.catalog.changes(&scope).await.map_err(VerbError::from)?, app.core.clock.now());
     if let Some(answer) = cache.find(&scope, changes, read_at).await {
         return Ok(json(answer));
     }
@@ -215,7 +216,7 @@ pub(super) async fn get(
 }
 
 async fn worked_out(app: &App, scope: &Scope) -> Result<String, Problem> {
-    let view = DashboardView::from(figures(app, scope).await?);
+    let view = DashboardView::from(figures(&app.core, scope).await?);
     serde_json::to_string(&view).map_err(|_| Problem::internal())
 }
 
@@ -237,6 +238,6 @@ pub(super) async fn get_trend(
     Person(caller): Person,
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<TrendView>, Problem> {
-    let spans = trend(&app, &query.scope(&caller)?).await?;
+    let spans = trend(&app.core, &query.scope(&caller)?).await?;
     Ok(Json(TrendView::from(spans.as_slice())))
 }

@@ -84,7 +84,7 @@ pub(super) async fn list(
 ) -> Result<Json<DeadLettersView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
-    let mut letters = dead_letters::list(&app, &scope, page.cursor()?, limit + 1).await?;
+    let mut letters = dead_letters::list(&app.core, &scope, page.cursor()?, limit + 1).await?;
     let next_cursor = cut_page(&mut letters, limit, |letter| letter.job.to_string());
     Ok(Json(DeadLettersView { jobs: letters.into_iter().map(DeadLetterView::from).collect(), next_cursor }))
 }
@@ -104,7 +104,7 @@ pub(super) async fn redrive(
     Person(caller): Person,
     Id(job): Id<JobId>,
 ) -> Result<Json<RedrivenView>, Problem> {
-    let letter = dead_letters::redrive(&app, &caller, job).await?;
+    let letter = dead_letters::redrive(&app.core, &caller, job).await?;
     Ok(Json(RedrivenView { file_id: letter.file.to_string(), status: "queued" }))
 }
 
@@ -119,6 +119,6 @@ pub(super) async fn discard(
     Person(caller): Person,
     Id(job): Id<JobId>,
 ) -> Result<StatusCode, Problem> {
-    dead_letters::discard(&app, &caller, job).await?;
+    dead_letters::discard(&app.core, &caller, job).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -73,7 +73,7 @@ pub(super) async fn take(
     };
     let taking = ingest.clone();
     // A client that hangs up now has sent everything: what it sent is accepted all the same.
-    let verb = app.verbs.spawn(async move { taking.accept(&caller, encoding, incoming).await });
+    let verb = app.core.verbs.spawn(async move { taking.accept(&caller, encoding, incoming).await });
     match verb.await {
         Ok(Ok(accepted)) => Ok((StatusCode::ACCEPTED, Json(Accepted { accepted }))),
         Ok(Err(refusal)) => Err(refused(refusal, ingest)),

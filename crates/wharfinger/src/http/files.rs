@@ -39,7 +39,7 @@ pub(super) async fn init(
     Body(request): Body<InitRequest>,
 ) -> Result<(StatusCode, Json<GrantView>), Problem> {
     let (announced, batch) = request.into_announcement()?;
-    let grant = init::init(&app, &caller, announced, batch, idempotency_key(&headers)).await?;
+    let grant = init::init(&app.uploads, &caller, announced, batch, idempotency_key(&headers)).await?;
     Ok((StatusCode::CREATED, Json(grant.into())))
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn reissue(
     Person(caller): Person,
     Id(id): Id<FileId>,
 ) -> Result<Json<GrantView>, Problem> {
-    Ok(Json(reissue::reissue(&app, &caller, id).await?.into()))
+    Ok(Json(reissue::reissue(&app.uploads, &caller, id).await?.into()))
 }
 
 /// Confirm an upload
@@ -80,7 +80,7 @@ pub(super) async fn confirm(
     Id(id): Id<FileId>,
     Body(request): Body<ConfirmRequest>,
 ) -> Result<Json<StatusView>, Problem> {
-    let status = confirm::confirm(&app, &caller, id, request.checksum_sha256).await?;
+    let status = confirm::confirm(&app.uploads, &caller, id, request.checksum_sha256).await?;
     Ok(Json(StatusView { file_id: id.to_string(), status: status.as_str() }))
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn list(
     Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<FilesView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
-    let page = find::list(&app, &scope, page.cursor()?, page.limit()?).await?;
+    let page = find::list(&app.core, &scope, page.cursor()?, page.limit()?).await?;
     Ok(Json(FilesView {
         files: page.files.into_iter().map(FileView::from).collect(),
         next_cursor: page.next.map(|id| id.to_string()),
@@ -121,9 +121,9 @@ pub(super) async fn get(
     Person(caller): Person,
     Id(id): Id<FileId>,
 ) -> Result<Json<FileView>, Problem> {
-    let file = find::find(&app, &caller, id).await?;
+    let file = find::find(&app.core, &caller, id).await?;
     let mut view = FileView::from(file);
-    view.text_truncated = find::is_text_cut(&app, id).await?.then_some(true);
+    view.text_truncated = find::is_text_cut(&app.core, id).await?.then_some(true);
     Ok(Json(view))
 }
 
@@ -138,7 +138,7 @@ pub(super) async fn history(
     Person(caller): Person,
     Id(id): Id<FileId>,
 ) -> Result<Json<HistoryView>, Problem> {
-    let events = find::history(&app, &caller, id).await?;
+    let events = find::history(&app.core, &caller, id).await?;
     Ok(Json(HistoryView { events: events.into_iter().map(Into::into).collect() }))
 }
 
@@ -158,7 +158,7 @@ pub(super) async fn chunks(
     Asked(page): Asked<PageQuery>,
 ) -> Result<Json<ChunksView>, Problem> {
     let limit = page.limit()?;
-    let mut chunks = find::chunks(&app, &caller, id, page.cursor()?, limit + 1).await?;
+    let mut chunks = find::chunks(&app.core, &caller, id, page.cursor()?, limit + 1).await?;
     let next_cursor = cut_page(&mut chunks, limit, |chunk| (chunk.ordinal + 1).to_string());
     Ok(Json(ChunksView { chunks: chunks.into_iter().map(Into::into).collect(), next_cursor }))
 }
@@ -179,7 +179,7 @@ pub(super) async fn search(
     Body(request): Body<SearchRequest>,
 ) -> Result<Json<HitsView>, Problem> {
     let (query, limit) = request.into_checked()?;
-    let hits = search::search(&app, &caller, &query, limit).await?;
+    let hits = search::search(&app.pipeline, &caller, &query, limit).await?;
     Ok(Json(HitsView { hits: hits.into_iter().map(Into::into).collect() }))
 }
 
@@ -198,7 +198,7 @@ pub(super) async fn download(
     Person(caller): Person,
     Id(id): Id<FileId>,
 ) -> Result<Response, Problem> {
-    let signed = download::download(&app, &caller, id).await?;
+    let signed = download::download(&app.uploads, &caller, id).await?;
     let headers = [(header::LOCATION, signed.url), (header::CACHE_CONTROL, "no-store".to_owned())];
     Ok((StatusCode::FOUND, headers).into_response())
 }
@@ -217,6 +217,6 @@ pub(super) async fn delete(
     Person(caller): Person,
     Id(id): Id<FileId>,
 ) -> Result<StatusCode, Problem> {
-    delete::delete(&app, &caller, id).await?;
+    delete::delete(&app.uploads, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

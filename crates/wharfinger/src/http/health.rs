@@ -74,7 +74,7 @@ const UNNEEDED_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readiness>) {
     let roles = app.roles.names();
     // Whatever the backends say: who sends calls here is to stop.
-    if app.draining.is_cancelled() {
+    if app.core.draining.is_cancelled() {
         let draining = Readiness { status: "draining", roles, backends: Vec::new() };
         return (StatusCode::SERVICE_UNAVAILABLE, Json(draining));
     }
@@ -83,8 +83,8 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
     let patience = if needed { Duration::MAX } else { UNNEEDED_TIMEOUT };
     let late = || "no answer in time".to_owned();
     let (catalog, blobs) = tokio::join!(
-        tokio::time::timeout(patience, app.catalog.ping()),
-        tokio::time::timeout(patience, app.blobs.is_ready()),
+        tokio::time::timeout(patience, app.core.catalog.ping()),
+        tokio::time::timeout(patience, app.core.blobs.is_ready()),
     );
     let catalog = catalog.map_or_else(|_| Err(late()), |ping| ping.map_err(|error| error.to_string()));
     let blobs = blobs.map_or_else(|_| Err(late()), |check| check.map_err(|error| error.to_string()));
@@ -93,7 +93,7 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
             tracing::warn!(backend = name, error = %error, "not ready");
         }
     }
-    let kind = match app.catalog.dialect() {
+    let kind = match app.core.catalog.dialect() {
         Dialect::Sqlite => "sqlite",
         Dialect::Postgres => "postgres",
     };
@@ -101,13 +101,13 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
         BackendState { name: "catalog", kind, ok: catalog.is_ok(), needed, enforces: None },
         BackendState {
             name: "blobs",
-            kind: app.blobs.kind(),
+            kind: app.core.blobs.kind(),
             ok: blobs.is_ok(),
             needed,
-            enforces: Some(app.blobs.caps().enforced()),
+            enforces: Some(app.core.blobs.caps().enforced()),
         },
     ];
-    if let Some(gate) = &app.redis_gate {
+    if let Some(gate) = &app.quota.redis_gate {
         // What is not needed is not waited for either.
         let needed = gate.fails_closed;
         let ok = if needed { gate.redis.check().await.is_ok() } else { !gate.is_away() };
@@ -143,7 +143,7 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
 pub(super) async fn metrics(State(app): State<Shared>, request: Request) -> Result<Response, Problem> {
     let (mut parts, _) = request.into_parts();
     let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
-    if app.settings.metrics == MetricsAccess::Token || is_forwarded {
+    if app.core.settings.metrics == MetricsAccess::Token || is_forwarded {
         Operator::from_request_parts(&mut parts, &app).await?;
     }
     Ok(rendered(&app).await)

@@ -31,9 +31,9 @@ pub(super) async fn trigger(
     Keeper(caller): Keeper,
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<Outcome>, Problem> {
-    let (scope, now) = (query.scope(&caller)?, app.clock.now());
-    app.catalog.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
-    Ok(Json(run_cleanups_of(&app, &scope).await?))
+    let (scope, now) = (query.scope(&caller)?, app.core.clock.now());
+    app.core.catalog.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
+    Ok(Json(run_cleanups_of(&app.core, &scope).await?))
 }
 
 /// Count pending deletes
@@ -51,12 +51,12 @@ pub(super) async fn status(
 }
 
 pub(super) async fn cleanup_status(app: &App, scope: &Scope) -> Result<CleanupStatusView, VerbError> {
-    let counts = app.catalog.cleanup_counts(scope).await?;
-    let last_run = app.catalog.sweep_ended_at(pending_cleanups::NAME).await?;
+    let counts = app.core.catalog.cleanup_counts(scope).await?;
+    let last_run = app.core.catalog.sweep_ended_at(pending_cleanups::NAME).await?;
     Ok(CleanupStatusView {
         pending: counts.pending,
         exhausted: counts.exhausted,
-        oldest_age: counts.oldest_created_at.map(|at| app.clock.now().saturating_sub(at).max(0)),
+        oldest_age: counts.oldest_created_at.map(|at| app.core.clock.now().saturating_sub(at).max(0)),
         last_run: last_run.map(rfc3339),
     })
 }
@@ -105,7 +105,7 @@ pub(super) async fn spool(
 }
 
 pub(super) fn spool_state(app: &App) -> SpoolView {
-    let now = app.clock.now();
+    let now = app.core.clock.now();
     let spool = app.ingest.get().map(|ingest| {
         let status = ingest.spool_status();
         SpoolStateView {
@@ -116,7 +116,7 @@ pub(super) fn spool_state(app: &App) -> SpoolView {
             is_store_up: ingest.store_is_up(),
         }
     });
-    SpoolView { instance: app.settings.instance_id.clone(), spool }
+    SpoolView { instance: app.core.settings.instance_id.clone(), spool }
 }
 
 /// List pending deletes
@@ -132,8 +132,12 @@ pub(super) async fn pending(
 ) -> Result<Json<CleanupsView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
-    let mut cleanups =
-        app.catalog.pending_cleanups(&scope, page.cursor()?, limit + 1).await.map_err(VerbError::from)?;
+    let mut cleanups = app
+        .core
+        .catalog
+        .pending_cleanups(&scope, page.cursor()?, limit + 1)
+        .await
+        .map_err(VerbError::from)?;
     let next_cursor = cut_page(&mut cleanups, limit, |cleanup| cleanup.id.to_string());
     Ok(Json(CleanupsView { cleanups: cleanups.into_iter().map(CleanupView::from).collect(), next_cursor }))
 }
@@ -151,6 +155,7 @@ pub(super) async fn notifications(
 ) -> Result<Json<NotificationsView>, Problem> {
     let limit = page.limit()?;
     let mut told = app
+        .core
         .catalog
         .notifications(&caller.tenant, &caller.user, page.cursor()?, limit + 1)
         .await

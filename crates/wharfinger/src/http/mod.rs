@@ -185,7 +185,7 @@ pub fn router(app: Shared) -> Router {
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn(secure))
         .layer(middleware::from_fn_with_state(app.clone(), see_off))
-        .layer(cors(&app.settings.cors_origins))
+        .layer(cors(&app.core.settings.cors_origins))
         .with_state(app)
 }
 
@@ -228,7 +228,7 @@ fn without_api(app: Shared) -> Router {
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn(secure))
         .layer(middleware::from_fn_with_state(app.clone(), see_off))
-        .layer(cors(&app.settings.cors_origins))
+        .layer(cors(&app.core.settings.cors_origins))
         .with_state(app)
 }
 
@@ -297,7 +297,7 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
         let searched = tokio::time::timeout(timeout, for_caller(traceparent.as_deref(), next.run(request)));
         return searched.await.unwrap_or_else(|_| Problem::unavailable().into_response());
     }
-    let verb = app.verbs.spawn(async move {
+    let verb = app.core.verbs.spawn(async move {
         let answer = for_caller(traceparent.as_deref(), next.run(request)).await;
         drop(held);
         answer
@@ -359,7 +359,7 @@ fn body_limit_bytes(parts: &Parts, role: Role) -> usize {
 async fn see_off(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = next.run(request).await;
-    if is_http1 && app.draining.is_cancelled() {
+    if is_http1 && app.core.draining.is_cancelled() {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response

@@ -114,11 +114,11 @@ pub(super) async fn get(
 }
 
 async fn seen_by(app: &App, scope: &Scope) -> Result<OrphansView, VerbError> {
-    let now = app.clock.now();
-    let last_scan_at = app.catalog.last_scan_at().await?;
-    let orphans = app.catalog.orphans(scope, SAMPLES_MAX).await?;
-    let missing = app.catalog.missing_blobs(scope, SAMPLES_MAX).await?;
-    let (abandoned, oldest_at) = app.catalog.count_abandoned(scope, abandoned(app)).await?;
+    let now = app.core.clock.now();
+    let last_scan_at = app.core.catalog.last_scan_at().await?;
+    let orphans = app.core.catalog.orphans(scope, SAMPLES_MAX).await?;
+    let missing = app.core.catalog.missing_blobs(scope, SAMPLES_MAX).await?;
+    let (abandoned, oldest_at) = app.core.catalog.count_abandoned(scope, abandoned(&app.core)).await?;
     Ok(OrphansView {
         last_scan_time: last_scan_at.map(rfc3339),
         orphan_blobs: OrphanBlobsView {

@@ -121,7 +121,7 @@ fn policy(store: Option<&str>) -> String {
 /// Where signed URLs lead: uploads go straight there. None where the store cannot sign at the moment: the next who asks for
 /// the page may have it.
 async fn store_origin(app: &App) -> Option<String> {
-    let now = app.clock.now();
+    let now = app.core.clock.now();
     let grant = PutGrant {
         key: ObjectKey::parse("uploads/page/page/origin").ok()?,
         size: 0,
@@ -129,7 +129,7 @@ async fn store_origin(app: &App) -> Option<String> {
         checksum_sha256: None,
         life: UrlLife { signed_at: now, expires_at: now + 1_000 },
     };
-    let url = app.blobs.sign_put(&grant).await.ok()?.url;
+    let url = app.core.blobs.sign_put(&grant).await.ok()?.url;
     let origin = reqwest::Url::parse(&url).ok()?.origin();
     origin.is_tuple().then(|| origin.ascii_serialization())
 }

@@ -44,7 +44,7 @@ pub(super) async fn set(
     if request.limit > QUOTA_BYTES_MAX {
         return Err(Problem::invalid("limit", format!("must be at most {QUOTA_BYTES_MAX}")));
     }
-    app.catalog.set_limit(&tenant, request.limit).await.map_err(VerbError::from)?;
+    app.core.catalog.set_limit(&tenant, request.limit).await.map_err(VerbError::from)?;
     tracing::info!(tenant = %tenant, action = "quota-set", limit = request.limit, by = %caller.user);
     show(&app, &tenant).await
 }
@@ -64,7 +64,7 @@ pub(super) async fn list(
     Asked(page): Asked<PageQuery>,
 ) -> Result<Json<TenantsView>, Problem> {
     let (limit, after) = (page.limit()?, page.cursor::<String>()?.unwrap_or_default());
-    let quotas = app.catalog.quotas(&after, limit + 1, app.settings.default_quota_bytes).await;
+    let quotas = app.core.catalog.quotas(&after, limit + 1, app.core.settings.default_quota_bytes).await;
     let mut quotas = quotas.map_err(VerbError::from)?;
     let next_cursor = cut_page(&mut quotas, limit, |(tenant, _)| tenant.to_string());
     let tenants = quotas.into_iter().map(|(tenant, quota)| QuotaView::new(tenant.as_str(), quota)).collect();
@@ -72,6 +72,11 @@ pub(super) async fn list(
 }
 
 async fn show(app: &Shared, tenant: &TenantId) -> Result<Json<QuotaView>, Problem> {
-    let quota = app.catalog.quota(tenant, app.settings.default_quota_bytes).await.map_err(VerbError::from)?;
+    let quota = app
+        .core
+        .catalog
+        .quota(tenant, app.core.settings.default_quota_bytes)
+        .await
+        .map_err(VerbError::from)?;
     Ok(Json(QuotaView::new(tenant.as_str(), quota)))
 }

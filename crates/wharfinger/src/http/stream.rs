@@ -103,12 +103,14 @@ impl Watcher {
                 return None;
             }
             let app = self.app.clone();
-            if self.ticks > 0 && app.draining.run_until_cancelled(tokio::time::sleep(TICK)).await.is_none() {
+            if self.ticks > 0
+                && app.core.draining.run_until_cancelled(tokio::time::sleep(TICK)).await.is_none()
+            {
                 self.end("the server is stopping");
-            } else if app.clock.now() >= self.expires_at {
+            } else if app.core.clock.now() >= self.expires_at {
                 self.end("the token has expired");
             } else {
-                match app.draining.run_until_cancelled(self.look(&app)).await {
+                match app.core.draining.run_until_cancelled(self.look(&app)).await {
                     Some(Ok(())) => drop(self.sent.remove("trouble")),
                     Some(Err(error)) => {
                         // Whoever was told of trouble is told when it is over, also if nothing else has changed.
@@ -139,7 +141,7 @@ impl Watcher {
     }
 
     async fn look(&mut self, app: &App) -> Result<(), VerbError> {
-        let seen = self.watch.look(app).await?;
+        let seen = self.watch.look(&app.core).await?;
         self.offer("dashboard", DashboardView::from(seen.figures.clone()));
         self.offer("trend", TrendView::from(seen.trend.as_slice()));
         self.tell(app).await?;
@@ -150,7 +152,7 @@ impl Watcher {
             Scope::All => self.caller.tenant.clone(),
             Scope::Tenant(tenant) | Scope::User(tenant, _) => tenant.clone(),
         };
-        let quota = app.catalog.quota(&tenant, app.settings.default_quota_bytes).await?;
+        let quota = app.core.catalog.quota(&tenant, app.core.settings.default_quota_bytes).await?;
         self.offer("quota", QuotaView::new(tenant.as_str(), quota));
         if matches!(self.caller.role, Role::Admin | Role::Operator) {
             let cleanups = maintenance::cleanup_status(app, &self.scope).await?;
@@ -166,7 +168,7 @@ impl Watcher {
     /// What the caller was told since the last look, the oldest first.
     async fn tell(&mut self, app: &App) -> Result<(), VerbError> {
         let (tenant, user) = (&self.caller.tenant, &self.caller.user);
-        let newest = app.catalog.notifications(tenant, user, None, NOTIFICATIONS_MAX).await?;
+        let newest = app.core.catalog.notifications(tenant, user, None, NOTIFICATIONS_MAX).await?;
         let told = self.told.replace(newest.iter().map(|told| told.id).collect());
         let Some(before) = told else { return Ok(()) };
         let is_new = |told: &Notification| !before.contains(&told.id);

@@ -137,9 +137,9 @@ pub(super) async fn list(
 ) -> Result<Json<StuckFilesView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
-    let (mut files, total) = recovery::list(&app, &scope, page.cursor()?, limit + 1).await?;
+    let (mut files, total) = recovery::list(&app.core, &scope, page.cursor()?, limit + 1).await?;
     let next_cursor = cut_page(&mut files, limit, |file| file.place.to_string());
-    let now = app.clock.now();
+    let now = app.core.clock.now();
     let files = files.into_iter().map(|file| StuckFileView::new(file, now)).collect();
     Ok(Json(StuckFilesView { files, total, next_cursor }))
 }
@@ -160,7 +160,7 @@ pub(super) async fn retry(
     Person(caller): Person,
     Id(file): Id<FileId>,
 ) -> Result<Json<RetriedView>, Problem> {
-    let retried = recovery::retry(&app, &caller, file).await?;
+    let retried = recovery::retry(&app.core, &caller, file).await?;
     Ok(Json(RetriedView {
         success: true,
         file_id: file.to_string(),
@@ -186,5 +186,5 @@ pub(super) async fn retry_all(
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<RetriedAllView>, Problem> {
     let scope = query.scope(&caller)?;
-    Ok(Json(recovery::retry_all(&app, &scope, &caller.actor()).await?.into()))
+    Ok(Json(recovery::retry_all(&app.core, &scope, &caller.actor()).await?.into()))
 }

@@ -53,12 +53,12 @@ pub struct SweepView {
 
 impl SweepView {
     fn new(app: &App, sweep: Sweep, state: &SweepState) -> SweepView {
-        let now = app.clock.now();
+        let now = app.core.clock.now();
         let lasted = |began: UnixMs| Some(state.last_end_at?.saturating_sub(began));
         SweepView {
             name: sweep.name(),
-            schedule: sweep.schedule(&app.settings.sweeps).pattern.to_string(),
-            next_run: rfc3339(state.next_run_at.unwrap_or_else(|| sweep.next_time(app))),
+            schedule: sweep.schedule(&app.core.settings.sweeps).pattern.to_string(),
+            next_run: rfc3339(state.next_run_at.unwrap_or_else(|| sweep.next_time(&app.core))),
             last_run: state.last_start_at.map(rfc3339),
             last_success: state.last_success_at.map(rfc3339),
             duration: state.last_start_at.and_then(lasted),
@@ -85,7 +85,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn all(app: &App) -> Result<SweepsView, VerbError> {
-    let states = app.catalog.sweeps().await?;
+    let states = app.core.catalog.sweeps().await?;
     let view = |sweep: Sweep| {
         let state = states.iter().find(|state| state.name == sweep.name());
         SweepView::new(app, sweep, state.unwrap_or(&SweepState::default()))
@@ -137,9 +137,10 @@ pub(super) async fn run(
     Body(request): Body<RunSweepRequest>,
 ) -> Result<Json<SweepRunView>, Problem> {
     let sweep = Sweep::named(&name).ok_or_else(Problem::not_found)?;
-    let by_hand = ByHand { is_dry_run: request.dry_run, stop: app.draining.clone(), ..ByHand::default() };
+    let by_hand =
+        ByHand { is_dry_run: request.dry_run, stop: app.core.draining.clone(), ..ByHand::default() };
     tracing::info!(job = name, action = "run-now", dryRun = request.dry_run, by = %caller.user, "a sweep is run by hand");
-    let ran = run_now(&app, sweep, &by_hand).await.map_err(|not_run| match not_run {
+    let ran = run_now(&app.uploads, sweep, &by_hand).await.map_err(|not_run| match not_run {
         NotRun::Failed(VerbError::TakenOver) => Problem::new(
             StatusCode::CONFLICT,
             "sweep_running",

@@ -191,8 +191,8 @@ pub(super) async fn lease(
         let detail = format!("This token may not lease the stage `{}` (claim `stages`).", stage.as_str());
         return Err(Problem::forbidden(&detail));
     }
-    let leased = remote::lease(&app, &worker, &stages, max, request.lease_ms).await?;
-    let mut delivery = Delivery::of(&app, &leased);
+    let leased = remote::lease(&app.pipeline, &worker, &stages, max, request.lease_ms).await?;
+    let mut delivery = Delivery::of(&app.pipeline, &leased);
     let view = LeasesView { jobs: leased.into_iter().map(LeaseView::from).collect() };
     let Ok(json) = serde_json::to_vec(&view) else { return Err(Problem::internal()) };
     let headers = [
@@ -219,7 +219,7 @@ pub(super) async fn heartbeat(
     Id(job): Id<JobId>,
     Body(request): Body<TokenRequest>,
 ) -> Result<Json<HeartbeatView>, Problem> {
-    let until = remote::heartbeat(&app, &worker.caller, job, &request.lease_token).await?;
+    let until = remote::heartbeat(&app.pipeline, &worker.caller, job, &request.lease_token).await?;
     Ok(Json(HeartbeatView { lease_until: rfc3339(until) }))
 }
 
@@ -240,7 +240,7 @@ pub(super) async fn complete(
     Body(request): Body<CompleteRequest>,
 ) -> Result<Json<EndedView>, Problem> {
     let CompleteRequest { lease_token, output } = &request;
-    Ok(Json(remote::complete(&app, &worker.caller, job, lease_token, output).await?.into()))
+    Ok(Json(remote::complete(&app.pipeline, &worker.caller, job, lease_token, output).await?.into()))
 }
 
 /// End an attempt that failed
@@ -259,7 +259,7 @@ pub(super) async fn fail(
         return Err(Problem::invalid("error", "must say what went wrong"));
     }
     let FailRequest { lease_token, error, retryable } = &request;
-    let ended = remote::fail(&app, &worker.caller, job, lease_token, error, *retryable).await?;
+    let ended = remote::fail(&app.pipeline, &worker.caller, job, lease_token, error, *retryable).await?;
     Ok(Json(ended.into()))
 }
 
@@ -287,6 +287,6 @@ pub(super) async fn input(
     Id(job): Id<JobId>,
     Asked(query): Asked<InputQuery>,
 ) -> Result<Response, Problem> {
-    let pieces = input::open(app, job, query.lease, &query.signature).await?;
+    let pieces = input::open(app.pipeline.clone(), job, query.lease, &query.signature).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], Stream::from_stream(pieces)).into_response())
 }

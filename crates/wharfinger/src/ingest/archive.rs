@@ -11,7 +11,7 @@ use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::Ingest;
-use crate::app::App;
+use crate::core::Core;
 
 const CLAIM_LINES: usize = 1_000;
 /// Ingest may promise to answer only when events are in the object store.
@@ -31,13 +31,12 @@ struct Share {
 
 /// Archives all that is due, unless told to begin nothing new; answers how many lines arrived. What is not taken is
 /// tried again for as long as it takes: an archive has no gaps.
-pub async fn relay(app: &App, stop: &CancellationToken) -> Result<u64, CatalogError> {
-    let Some(ingest) = app.ingest.get() else { return Ok(0) };
+pub async fn relay(core: &Core, ingest: &Ingest, stop: &CancellationToken) -> Result<u64, CatalogError> {
     let mut arrived = 0;
     while !stop.is_cancelled() {
-        let now = app.clock.now();
+        let now = core.clock.now();
         let hidden_until = now.saturating_add(HIDDEN_MS);
-        let lines = app.catalog.claim_outbox(Destination::Archive, CLAIM_LINES, now, hidden_until).await?;
+        let lines = core.catalog.claim_outbox(Destination::Archive, CLAIM_LINES, now, hidden_until).await?;
         if lines.is_empty() {
             break;
         }
@@ -53,7 +52,7 @@ pub async fn relay(app: &App, stop: &CancellationToken) -> Result<u64, CatalogEr
             }
         }
         arrived += done.len() as u64;
-        app.catalog.outbox_arrived(done).await?;
+        core.catalog.outbox_arrived(done).await?;
         if let Some((_, why)) = late.first() {
             let events: usize = late.iter().map(|(share, _)| share.lines.len()).sum();
             tracing::warn!(job = "archive", tenants = late.len(), events, error = %why,
@@ -61,8 +60,8 @@ pub async fn relay(app: &App, stop: &CancellationToken) -> Result<u64, CatalogEr
         }
         for (share, why) in late {
             let delay = LATER.delay_ms(share.attempts + 1, rand::random());
-            let until = app.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
-            app.catalog.put_off_outbox(share.lines, &why, until).await?;
+            let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
+            core.catalog.put_off_outbox(share.lines, &why, until).await?;
         }
     }
     Ok(arrived)

@@ -1,7 +1,6 @@
 //! What waits on disk goes to the store, the oldest first, one at a time: while there is nothing newer to do back to back,
 //! under load for a small share of the time, and while the store is down not at all but for a trial now and then.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +15,6 @@ use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
 use wharfinger_stores::BlobError;
 
 use super::{ATTEMPT_TIMEOUT, Ingest, Parked, remove_segment};
-use crate::app::App;
 use crate::telemetry::events as metric;
 
 /// Of something to do, if nobody rings.
@@ -33,8 +31,7 @@ const ASIDE_MS: i64 = 60_000;
 pub(super) const PARKED_PAUSE: Duration = Duration::from_secs(10);
 const AGE_PAUSE_MS: i64 = 10_000;
 
-pub async fn run(app: Arc<App>, stop: CancellationToken) {
-    let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
+pub async fn run(ingest: &Ingest, stop: &CancellationToken) {
     let mut share_due = Instant::now();
     while !stop.is_cancelled() {
         if ingest.health.is_down() {
@@ -64,8 +61,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
 
 /// Removes what has waited for too long, but nothing that the store would take: what was down for a week comes up, and
 /// first of all offers what it has.
-pub async fn limit_age(app: Arc<App>, stop: CancellationToken) {
-    let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
+pub async fn limit_age(ingest: &Ingest, stop: &CancellationToken) {
     while !stop.is_cancelled() {
         let before = (ingest.clock.now() - ingest.settings.spool_age_ms_max).div_euclid(1_000);
         let spool = ingest.spool.clone();

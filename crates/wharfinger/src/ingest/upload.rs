@@ -1,6 +1,5 @@
 //! Closed batches to the store, several at a time, again after failures; what it does not take goes to the spool.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -14,7 +13,6 @@ use wharfinger_stores::BlobError;
 use super::batch::Packed;
 use super::recover::PARKED_PAUSE;
 use super::{Ingest, remove_segment};
-use crate::app::App;
 use crate::config::Ack;
 use crate::telemetry::events::{self as metric, Dropped};
 
@@ -30,8 +28,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// Until nothing is taken any more and all that was is stored or on disk.
-pub async fn run(app: Arc<App>, stop: CancellationToken) {
-    let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
+pub async fn run(ingest: &Ingest, stop: &CancellationToken) {
     let mut packed = ingest.packed.lock().await;
     let mut under_way = FuturesUnordered::new();
     let (mut is_open, mut hurries_at): (bool, Option<Instant>) = (true, None);
@@ -42,7 +39,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
         tokio::select! {
             batch = packed.recv(), if may_take => match batch {
                 Some(batch) => {
-                    under_way.push(ingest.see_off(batch, is_full || hurries, &stop));
+                    under_way.push(ingest.see_off(batch, is_full || hurries, stop));
                 }
                 None => is_open = false,
             },

@@ -6,16 +6,16 @@ mod webhook;
 
 pub use webhook::{disabled_since, enable};
 
-use std::sync::atomic::{AtomicI64, AtomicU32};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use tokio_util::sync::CancellationToken;
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{CatalogError, Destination, Tells};
+use wharfinger_catalog::{CatalogError, Destination};
 use wharfinger_engines::webhooks::{EndpointError, SendError, Slack, Webhook};
 use wharfinger_lifecycle::UnixMs;
 
-use crate::app::App;
-use crate::config::NotifySettings;
+use crate::core::Core;
 
 const SECOND_MS: i64 = 1_000;
 const MINUTE_MS: i64 = 60 * SECOND_MS;
@@ -33,6 +33,7 @@ const GIVE_UP_AFTER_MS: i64 = 72 * HOUR_MS;
 
 /// The ways out, as this process has them.
 pub struct Notifier {
+    core: Arc<Core>,
     pub webhook: Option<Webhook>,
     pub slack: Option<Slack>,
     /// Nothing is sent to the webhook before this.
@@ -44,7 +45,8 @@ pub struct Notifier {
 
 impl Notifier {
     /// Sends nothing yet; says what an operator may not have meant.
-    pub fn new(settings: &NotifySettings, faults: &Faults) -> Result<Notifier, EndpointError> {
+    pub fn new(core: Arc<Core>, faults: &Faults) -> Result<Notifier, EndpointError> {
+        let settings = &core.settings.notify;
         let endpoints = [
             ("WEBHOOK_URL", settings.webhook.as_ref().map(|webhook| &webhook.endpoint)),
             ("SLACK_WEBHOOK_URL", settings.slack.as_ref()),
@@ -63,6 +65,7 @@ impl Notifier {
             webhook_rests_until: AtomicI64::new(0),
             unanswered: AtomicU32::new(0),
             slack_rests_until: AtomicI64::new(0),
+            core,
         })
     }
 
@@ -71,26 +74,22 @@ impl Notifier {
     }
 }
 
-pub fn tells(settings: &NotifySettings) -> Tells {
-    Tells { webhook: settings.webhook.is_some(), slack: settings.slack.is_some(), ..Tells::default() }
-}
-
 /// Tells all that is due, unless told to begin nothing new; answers how many lines arrived.
-pub async fn relay(app: &App, stop: &CancellationToken) -> Result<u64, CatalogError> {
+pub async fn relay(notifier: &Notifier, stop: &CancellationToken) -> Result<u64, CatalogError> {
     // One that fails does not keep the other from its turn.
-    let (told, alerted) = tokio::join!(webhook::relay(app, stop), slack::relay(app));
+    let (told, alerted) = tokio::join!(webhook::relay(notifier, stop), slack::relay(notifier));
     Ok(told? + alerted?)
 }
 
 /// When there may be something to tell next.
-pub async fn next_at(app: &App) -> Result<Option<UnixMs>, CatalogError> {
+pub async fn next_at(notifier: &Notifier) -> Result<Option<UnixMs>, CatalogError> {
     let mut next: Option<UnixMs> = None;
     for (destination, configured, rests_until) in [
-        (Destination::Webhook, app.notifier.webhook.is_some(), &app.notifier.webhook_rests_until),
-        (Destination::Slack, app.notifier.slack.is_some(), &app.notifier.slack_rests_until),
+        (Destination::Webhook, notifier.webhook.is_some(), &notifier.webhook_rests_until),
+        (Destination::Slack, notifier.slack.is_some(), &notifier.slack_rests_until),
     ] {
-        if configured && let Some(due) = app.catalog.next_outbox_at(destination).await? {
-            let at = due.max(rests_until.load(std::sync::atomic::Ordering::Relaxed));
+        if configured && let Some(due) = notifier.core.catalog.next_outbox_at(destination).await? {
+            let at = due.max(rests_until.load(Ordering::Relaxed));
             next = Some(next.map_or(at, |earlier| earlier.min(at)));
         }
     }

@@ -6,7 +6,7 @@ use wharfinger_catalog::{CatalogError, Destination, Outbound, OutboxLine};
 use wharfinger_lifecycle::limits::clip;
 
 use super::{Fate, SECOND_MS, fate};
-use crate::app::App;
+use crate::notify::Notifier;
 use crate::telemetry::metric::{self, Delivery};
 
 const CLAIM_LINES: usize = 500;
@@ -19,22 +19,23 @@ const ALERTS_SHOWN_MAX: usize = 10;
 const ALERT_BYTES_MAX: usize = 500;
 
 /// Answers how many lines arrived.
-pub(super) async fn relay(app: &App) -> Result<u64, CatalogError> {
-    let Some(slack) = &app.notifier.slack else { return Ok(0) };
-    let now = app.clock.now();
-    if now < app.notifier.slack_rests_until.load(Ordering::Relaxed) {
+pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
+    let core = &notifier.core;
+    let Some(slack) = &notifier.slack else { return Ok(0) };
+    let now = core.clock.now();
+    if now < notifier.slack_rests_until.load(Ordering::Relaxed) {
         return Ok(0);
     }
-    let lines = app.catalog.claim_outbox(Destination::Slack, CLAIM_LINES, now, now + HIDDEN_MS).await?;
+    let lines = core.catalog.claim_outbox(Destination::Slack, CLAIM_LINES, now, now + HIDDEN_MS).await?;
     if lines.is_empty() {
         return Ok(0);
     }
-    app.notifier.slack_rests_until.store(now + PAUSE_MS, Ordering::Relaxed);
+    notifier.slack_rests_until.store(now + PAUSE_MS, Ordering::Relaxed);
     let count = lines.len() as u64;
     let error = match slack.send(&text(&lines), now.div_euclid(SECOND_MS)).await {
         Ok(()) => {
             metric::deliveries(Destination::Slack, Delivery::Delivered, count);
-            app.catalog.outbox_arrived(lines.into_iter().map(|line| line.id).collect()).await?;
+            core.catalog.outbox_arrived(lines.into_iter().map(|line| line.id).collect()).await?;
             return Ok(count);
         }
         Err(error) => error,
@@ -42,7 +43,7 @@ pub(super) async fn relay(app: &App) -> Result<u64, CatalogError> {
     tracing::warn!(job = "slack", lines = count, error = %error, "alerts did not arrive");
     let (mut late, mut given_up) = (Vec::new(), Vec::new());
     for line in lines {
-        match fate(line.created_at, line.attempts, &error, app.clock.now(), rand::random()) {
+        match fate(line.created_at, line.attempts, &error, core.clock.now(), rand::random()) {
             Fate::AgainAt(at) => late.push((line.id, at)),
             Fate::GivenUp => given_up.push(line.id),
         }
@@ -51,13 +52,13 @@ pub(super) async fn relay(app: &App) -> Result<u64, CatalogError> {
     if let Some(at) = late.iter().map(|(_, at)| *at).min() {
         metric::deliveries(Destination::Slack, Delivery::Failed, late.len() as u64);
         let ids = late.into_iter().map(|(id, _)| id).collect();
-        app.catalog.put_off_outbox(ids, &error.to_string(), at).await?;
+        core.catalog.put_off_outbox(ids, &error.to_string(), at).await?;
     }
     if !given_up.is_empty() {
         tracing::error!(job = "slack", lines = given_up.len(), error = %error,
             "alerts are given up: SLACK_WEBHOOK_URL has not taken them for three days");
         metric::deliveries(Destination::Slack, Delivery::GivenUp, given_up.len() as u64);
-        app.catalog.outbox_arrived(given_up).await?;
+        core.catalog.outbox_arrived(given_up).await?;
     }
     Ok(0)
 }

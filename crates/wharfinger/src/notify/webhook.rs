@@ -14,8 +14,9 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
 
 use super::{Fate, PAUSE_MS_MAX, SECOND_MS, fate};
-use crate::app::App;
 use crate::clock::rfc3339;
+use crate::core::Core;
+use crate::notify::Notifier;
 use crate::telemetry::metric::{self, Delivery};
 
 const AT_ONCE: usize = 16;
@@ -27,19 +28,19 @@ const AWAY_REST_MS: i64 = 15 * SECOND_MS;
 const BUSY_REST_MS: i64 = 30 * SECOND_MS;
 
 /// Answers how many lines arrived.
-pub(super) async fn relay(app: &App, stop: &CancellationToken) -> Result<u64, CatalogError> {
-    let Some(webhook) = &app.notifier.webhook else { return Ok(0) };
+pub(super) async fn relay(notifier: &Notifier, stop: &CancellationToken) -> Result<u64, CatalogError> {
+    let Some(webhook) = &notifier.webhook else { return Ok(0) };
     let mut arrived = 0;
     let mut failed = None;
     let mut under_way = FuturesUnordered::new();
     let mut may_be_more = true;
     loop {
         let has_room = under_way.len() <= AT_ONCE / 2 && failed.is_none();
-        if may_be_more && has_room && !stop.is_cancelled() && !rests(app) {
-            match claim(app, webhook, AT_ONCE - under_way.len()).await {
+        if may_be_more && has_room && !stop.is_cancelled() && !rests(notifier) {
+            match claim(&notifier.core, webhook, AT_ONCE - under_way.len()).await {
                 Ok(lines) => {
                     may_be_more = !lines.is_empty();
-                    under_way.extend(lines.into_iter().map(|told| tell(app, webhook, told)));
+                    under_way.extend(lines.into_iter().map(|told| tell(notifier, webhook, told)));
                 }
                 // What is under way is not broken off: it would only be sent again.
                 Err(error) => failed = Some(error),
@@ -57,34 +58,34 @@ pub(super) async fn relay(app: &App, stop: &CancellationToken) -> Result<u64, Ca
     }
 }
 
-fn rests(app: &App) -> bool {
-    app.clock.now() < app.notifier.webhook_rests_until.load(Ordering::Relaxed)
+fn rests(notifier: &Notifier) -> bool {
+    notifier.core.clock.now() < notifier.webhook_rests_until.load(Ordering::Relaxed)
 }
 
-fn rest(app: &App, ms: i64) {
-    let until = app.clock.now().saturating_add(ms.min(PAUSE_MS_MAX));
-    app.notifier.webhook_rests_until.fetch_max(until, Ordering::Relaxed);
+fn rest(notifier: &Notifier, ms: i64) {
+    let until = notifier.core.clock.now().saturating_add(ms.min(PAUSE_MS_MAX));
+    notifier.webhook_rests_until.fetch_max(until, Ordering::Relaxed);
 }
 
 /// Lines that can be told now, each with what it tells.
 async fn claim(
-    app: &App,
+    core: &Core,
     webhook: &Webhook,
     limit: usize,
 ) -> Result<Vec<(OutboxLine, Notification)>, CatalogError> {
     loop {
-        let now = app.clock.now();
+        let now = core.clock.now();
         let until = now.saturating_add(HIDDEN_MS);
-        let lines = app.catalog.claim_outbox(Destination::Webhook, limit, now, until).await?;
+        let lines = core.catalog.claim_outbox(Destination::Webhook, limit, now, until).await?;
         if lines.is_empty() {
             return Ok(Vec::new());
         }
-        if disabled_since(&app.catalog, webhook.endpoint()).await?.is_some() {
-            drop_lines(app, lines, Delivery::Dropped).await?;
+        if disabled_since(&core.catalog, webhook.endpoint()).await?.is_some() {
+            drop_lines(core, lines, Delivery::Dropped).await?;
             continue;
         }
         let ids: Vec<Uuid> = lines.iter().filter_map(notification_of).collect();
-        let mut known = app.catalog.notifications_by_id(&ids).await?;
+        let mut known = core.catalog.notifications_by_id(&ids).await?;
         let (mut told, mut forgotten) = (Vec::with_capacity(lines.len()), Vec::new());
         for line in lines {
             let at = notification_of(&line).and_then(|id| known.iter().position(|known| known.id == id));
@@ -99,7 +100,7 @@ async fn claim(
                 lines = forgotten.len(),
                 "notices were forgotten before they were told"
             );
-            drop_lines(app, forgotten, Delivery::Dropped).await?;
+            drop_lines(core, forgotten, Delivery::Dropped).await?;
         }
         if !told.is_empty() {
             return Ok(told);
@@ -117,69 +118,70 @@ fn notification_of(line: &OutboxLine) -> Option<Uuid> {
     }
 }
 
-async fn drop_lines(app: &App, lines: Vec<OutboxLine>, outcome: Delivery) -> Result<(), CatalogError> {
+async fn drop_lines(core: &Core, lines: Vec<OutboxLine>, outcome: Delivery) -> Result<(), CatalogError> {
     metric::deliveries(Destination::Webhook, outcome, lines.len() as u64);
-    app.catalog.outbox_arrived(lines.into_iter().map(|line| line.id).collect()).await
+    core.catalog.outbox_arrived(lines.into_iter().map(|line| line.id).collect()).await
 }
 
 /// True if it has arrived.
 async fn tell(
-    app: &App,
+    notifier: &Notifier,
     webhook: &Webhook,
     (line, notification): (OutboxLine, Notification),
 ) -> Result<bool, CatalogError> {
-    let now = app.clock.now();
+    let core = &notifier.core;
+    let now = core.clock.now();
     let message = Message {
         id: notification.id,
         sent_at: now.div_euclid(SECOND_MS),
         body: body(&notification).to_string(),
     };
     let outcome = webhook.send(&message).await;
-    learn(app, &outcome);
+    learn(notifier, &outcome);
     let error = match outcome {
         Ok(()) => {
             metric::deliveries(Destination::Webhook, Delivery::Delivered, 1);
-            app.catalog.outbox_arrived(vec![line.id]).await?;
+            core.catalog.outbox_arrived(vec![line.id]).await?;
             return Ok(true);
         }
         Err(SendError::Gone) => {
-            disable(app, webhook.endpoint()).await?;
-            drop_lines(app, vec![line], Delivery::Dropped).await?;
+            disable(core, webhook.endpoint()).await?;
+            drop_lines(core, vec![line], Delivery::Dropped).await?;
             return Ok(false);
         }
         Err(error) => error,
     };
     let (kind, id, host) = (&notification.kind, notification.id, webhook.endpoint().host());
-    match fate(line.created_at, line.attempts, &error, app.clock.now(), rand::random()) {
+    match fate(line.created_at, line.attempts, &error, core.clock.now(), rand::random()) {
         Fate::AgainAt(at) => {
             metric::deliveries(Destination::Webhook, Delivery::Failed, 1);
             tracing::warn!(job = "webhook", host, notificationId = %id, kind, attempt = line.attempts + 1,
                 error = %error, "a notice did not arrive and is told again later");
-            app.catalog.put_off_outbox(vec![line.id], &error.to_string(), at).await?;
+            core.catalog.put_off_outbox(vec![line.id], &error.to_string(), at).await?;
         }
         Fate::GivenUp => {
             tracing::error!(job = "webhook", host, notificationId = %id, kind, attempt = line.attempts + 1,
                 error = %error, "a notice is given up: the webhook has not taken it for three days");
-            drop_lines(app, vec![line], Delivery::GivenUp).await?;
+            drop_lines(core, vec![line], Delivery::GivenUp).await?;
         }
     }
     Ok(false)
 }
 
 /// Whether the endpoint as a whole is to be left alone.
-fn learn(app: &App, outcome: &Result<(), SendError>) {
-    let unanswered = &app.notifier.unanswered;
+fn learn(notifier: &Notifier, outcome: &Result<(), SendError>) {
+    let unanswered = &notifier.unanswered;
     match outcome {
         Err(SendError::Unanswered(_) | SendError::Private) => {
             if unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED_MAX {
                 unanswered.store(0, Ordering::Relaxed);
-                rest(app, AWAY_REST_MS);
+                rest(notifier, AWAY_REST_MS);
             }
         }
         Err(SendError::TooMany { retry_after }) => {
             unanswered.store(0, Ordering::Relaxed);
             let asked = retry_after.map(|wait| i64::try_from(wait.as_millis()).unwrap_or(i64::MAX));
-            rest(app, asked.unwrap_or(BUSY_REST_MS));
+            rest(notifier, asked.unwrap_or(BUSY_REST_MS));
         }
         Ok(()) | Err(SendError::Gone | SendError::Refused { .. }) => unanswered.store(0, Ordering::Relaxed),
     }
@@ -216,9 +218,9 @@ pub async fn disabled_since(catalog: &Catalog, endpoint: &Endpoint) -> Result<Op
     Ok(fact.and_then(|since| since.parse().ok()))
 }
 
-async fn disable(app: &App, endpoint: &Endpoint) -> Result<(), CatalogError> {
-    if disabled_since(&app.catalog, endpoint).await?.is_none() {
-        app.catalog.set_fact(&disabled_fact(endpoint), &app.clock.now().to_string()).await?;
+async fn disable(core: &Core, endpoint: &Endpoint) -> Result<(), CatalogError> {
+    if disabled_since(&core.catalog, endpoint).await?.is_none() {
+        core.catalog.set_fact(&disabled_fact(endpoint), &core.clock.now().to_string()).await?;
         tracing::error!(
             job = "webhook",
             host = endpoint.host(),

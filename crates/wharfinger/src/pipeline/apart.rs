@@ -2,7 +2,7 @@
 
 use wharfinger_catalog::CatalogError;
 
-use crate::app::App;
+use crate::core::Core;
 
 /// What became of some, and of which of them it is not known because of which error.
 pub struct Outcomes<T, R> {
@@ -13,7 +13,7 @@ pub struct Outcomes<T, R> {
 /// Does it to all at once; where that fails, to each half, until those that fail are alone. A catalog that is away is no
 /// fault of any of them, and ends this.
 pub async fn all_or_apart<T, R, F>(
-    app: &App,
+    core: &Core,
     items: Vec<T>,
     act: impl Fn(Vec<T>) -> F,
 ) -> Result<Outcomes<T, R>, CatalogError>
@@ -28,7 +28,7 @@ where
             Ok(done) => outcomes.done.extend(done),
             Err(CatalogError::Fenced) => return Err(CatalogError::Fenced),
             Err(error) => {
-                app.catalog.ping().await?;
+                core.catalog.ping().await?;
                 match some.as_slice() {
                     [one] => outcomes.failed.push((one.clone(), error)),
                     many => {

@@ -6,7 +6,8 @@ use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_stores::BlobError;
 
-use crate::app::App;
+use crate::core::Core;
+use crate::pipeline::Pipeline;
 
 const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
 /// How long a file waits for something that all files need.
@@ -17,7 +18,7 @@ const REFUSED_JITTER_MS: u16 = 10_000;
 
 /// A file under a lease.
 pub struct Attempt<'a> {
-    pub app: &'a App,
+    pub pipeline: &'a Pipeline,
     pub held: &'a StageJob,
 }
 
@@ -34,11 +35,11 @@ pub enum Backend {
 
 impl Backend {
     /// Only a check that fails makes an outage of what went wrong with one file.
-    async fn is_away(self, app: &App) -> bool {
+    async fn is_away(self, pipeline: &Pipeline) -> bool {
         match self {
-            Backend::Store => app.blobs.check().await.is_err(),
-            Backend::Scanner => app.pipeline.scanner.check().await.is_err(),
-            Backend::Embeddings => app.pipeline.embedder.check().await.is_err(),
+            Backend::Store => pipeline.core.blobs.check().await.is_err(),
+            Backend::Scanner => pipeline.scanner.check().await.is_err(),
+            Backend::Embeddings => pipeline.embedder.check().await.is_err(),
             Backend::Machine | Backend::Catalog => true,
         }
     }
@@ -83,14 +84,15 @@ impl From<BlobError> for Trouble {
 
 impl Trouble {
     /// How an attempt ends that came into it; none where there is nothing left to end.
-    pub async fn ending(self, app: &App, attempt: u32) -> Option<Ending> {
-        let in_ms = |ms: u64| app.clock.now().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX / 4));
+    pub async fn ending(self, pipeline: &Pipeline, attempt: u32) -> Option<Ending> {
+        let in_ms =
+            |ms: u64| pipeline.core.clock.now().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX / 4));
         match self {
             Trouble::Hopeless(why) => Some(Ending::Failed { why }),
             Trouble::Again(why) => {
                 Some(Ending::Retry { why, at: in_ms(RETRY.delay_ms(attempt, rand::random())) })
             }
-            Trouble::Away(of, why) if of.is_away(app).await => {
+            Trouble::Away(of, why) if of.is_away(pipeline).await => {
                 Some(Ending::PutOff { why, at: in_ms(OUTAGE.delay_ms(1, rand::random())) })
             }
             Trouble::Away(_, why) => {
@@ -116,11 +118,11 @@ impl Attempt<'_> {
     pub async fn original(&self) -> Result<BoxStream<'static, Result<bytes::Bytes, BlobError>>, Trouble> {
         let file = &self.held.file;
         let pin = file.pin.as_ref().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
-        Ok(self.app.blobs.get(&file.key, pin, 0, None).await?)
+        Ok(self.pipeline.core.blobs.get(&file.key, pin, 0, None).await?)
     }
 }
 
 /// When a lease that somebody did not come back from is tried again.
-pub fn retry_at(app: &App) -> i64 {
-    app.clock.now().saturating_add(i64::try_from(RETRY.delay_ms(1, rand::random())).unwrap_or(0))
+pub fn retry_at(core: &Core) -> i64 {
+    core.clock.now().saturating_add(i64::try_from(RETRY.delay_ms(1, rand::random())).unwrap_or(0))
 }

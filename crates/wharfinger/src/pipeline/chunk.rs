@@ -6,8 +6,8 @@ use wharfinger_text::{ChunkSettings, ChunkUnit, Chunker};
 
 use super::output::{ChunkSink, TEXT_PART_BYTES_MAX};
 use super::{Attempt, Backend, Trouble};
-use crate::app::App;
 use crate::config::PipelineSettings;
+use crate::core::Core;
 
 pub fn chunk_settings(settings: &PipelineSettings) -> ChunkSettings {
     ChunkSettings {
@@ -18,12 +18,12 @@ pub fn chunk_settings(settings: &PipelineSettings) -> ChunkSettings {
 }
 
 pub async fn chunk(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
-    let app = attempt.app;
-    let mut chunker = Chunker::new(chunk_settings(&app.settings.pipeline))
+    let core = &attempt.pipeline.core;
+    let mut chunker = Chunker::new(chunk_settings(&core.settings.pipeline))
         .map_err(|why| Trouble::Away(Backend::Machine, why))?;
     let mut sink = ChunkSink::open(attempt).await?;
-    for part in app.catalog.text_parts(attempt.held.file.id).await? {
-        let text = read_part(app, &part).await?;
+    for part in core.catalog.text_parts(attempt.held.file.id).await? {
+        let text = read_part(core, &part).await?;
         let (back, chunks) = on_own_thread(move || {
             let chunks = chunker.push(&text);
             (chunker, chunks)
@@ -50,14 +50,14 @@ pub(super) async fn on_own_thread<T: Send + 'static>(
 }
 
 /// One piece of a text, as it was put.
-pub async fn read_part(app: &App, part: &TextPart) -> Result<String, Trouble> {
+pub async fn read_part(core: &Core, part: &TextPart) -> Result<String, Trouble> {
     let of_ours = |trouble: Trouble| match trouble {
         Trouble::Hopeless(_) | Trouble::Changed(_) => {
             Trouble::Hopeless("its text has been changed or removed in the store".into())
         }
         other => other,
     };
-    let stream = app.blobs.get(&part.key, &part.pin, 0, None).await;
+    let stream = core.blobs.get(&part.key, &part.pin, 0, None).await;
     let mut stream = stream.map_err(|error| of_ours(error.into()))?;
     let mut bytes = Vec::with_capacity(usize::try_from(part.bytes).unwrap_or(0).min(2 * TEXT_PART_BYTES_MAX));
     while let Some(piece) = stream.next().await {

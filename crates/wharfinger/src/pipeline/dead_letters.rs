@@ -3,7 +3,7 @@
 use wharfinger_catalog::{DeadLetter, Redriven, Scope};
 use wharfinger_lifecycle::id::JobId;
 
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, Role, VerbError};
 
 /// The name of the place in metrics, logs and docs.
@@ -13,36 +13,36 @@ pub const NAME: &str = "file-processing-dlq";
 const REDRIVES_OF_OWNER_MAX: u32 = 3;
 
 pub async fn list(
-    app: &App,
+    core: &Core,
     scope: &Scope,
     before: Option<JobId>,
     limit: usize,
 ) -> Result<Vec<DeadLetter>, VerbError> {
-    Ok(app.catalog.dead_letters(scope, before, limit).await?)
+    Ok(core.catalog.dead_letters(scope, before, limit).await?)
 }
 
 /// Sends a failed file through again, from the stage that stopped it.
-pub async fn redrive(app: &App, caller: &Caller, job: JobId) -> Result<DeadLetter, VerbError> {
-    let letter = app.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
-    let now = app.clock.now();
+pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<DeadLetter, VerbError> {
+    let letter = core.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
+    let now = core.clock.now();
     let redrives_max = (caller.role == Role::User).then_some(REDRIVES_OF_OWNER_MAX);
     let redriven =
-        app.catalog.redrive_at_most(letter.clone(), &caller.actor(), &app.plan, redrives_max, now).await?;
+        core.catalog.redrive_at_most(letter.clone(), &caller.actor(), &core.plan, redrives_max, now).await?;
     match redriven {
         Redriven::Done => {}
         Redriven::Gone => return Err(VerbError::NotFound),
         Redriven::TooOften => return Err(VerbError::RedriveLimit(REDRIVES_OF_OWNER_MAX)),
     }
     tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "a dead letter is redriven");
-    app.pipeline.bell.notify_one();
-    app.archive_bell.notify_one();
+    core.wakeups.stage.notify_one();
+    core.wakeups.archive.notify_one();
     Ok(letter)
 }
 
 /// The letter goes; its file stays failed, and its reason with it.
-pub async fn discard(app: &App, caller: &Caller, job: JobId) -> Result<(), VerbError> {
-    let letter = app.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
-    match app.catalog.discard(letter.clone(), &caller.actor(), app.clock.now()).await? {
+pub async fn discard(core: &Core, caller: &Caller, job: JobId) -> Result<(), VerbError> {
+    let letter = core.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
+    match core.catalog.discard(letter.clone(), &caller.actor(), core.clock.now()).await? {
         true => {
             tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "discarded",
                 "a dead letter is discarded");

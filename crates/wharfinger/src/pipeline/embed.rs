@@ -68,11 +68,11 @@ impl Embedder {
 
 /// What an earlier attempt has embedded by the same model is not paid for again.
 pub async fn embed(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
-    let (app, file) = (attempt.app, attempt.held.file.id);
-    let embedder = &app.pipeline.embedder;
+    let (pipeline, file) = (attempt.pipeline, attempt.held.file.id);
+    let (core, embedder) = (&pipeline.core, &pipeline.embedder);
     let (mut from, mut dimensions) = (0, 0);
     loop {
-        let chunks = app.catalog.chunks_to_embed(file, embedder.model(), from, PAGE_CHUNKS).await?;
+        let chunks = core.catalog.chunks_to_embed(file, embedder.model(), from, PAGE_CHUNKS).await?;
         let Some(last) = chunks.last() else { break };
         from = last.ordinal + 1;
         let (ordinals, texts): (Vec<u64>, Vec<String>) =
@@ -83,6 +83,6 @@ pub async fn embed(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
         let vectors = pairs.map(|(ordinal, vector)| Embedded { ordinal, vector }).collect();
         put_vectors(attempt, vectors, embedder.model()).await?;
     }
-    let count = app.catalog.chunk_count(file).await?;
+    let count = core.catalog.chunk_count(file).await?;
     Ok(embedded(count, dimensions, embedder.model()))
 }

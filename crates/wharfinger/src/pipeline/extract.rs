@@ -14,8 +14,8 @@ use wharfinger_text::{ExtractError, ExtractLimits, Extracted, child};
 
 use super::output::TextSink;
 use super::{Attempt, Backend, Trouble};
-use crate::app::App;
 use crate::config::ExtractSettings;
+use crate::pipeline::Pipeline;
 
 /// Where copies lie while they are read; what crashed processes left there goes when the program starts.
 const FOLDER: &str = "extracting";
@@ -23,8 +23,7 @@ const READ_BYTES: usize = 256 << 10;
 const REPORT_BYTES_MAX: u64 = 64 << 10;
 
 pub async fn extract(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
-    let app = attempt.app;
-    let limits = &app.settings.pipeline.extract;
+    let limits = &attempt.pipeline.core.settings.pipeline.extract;
     if attempt.held.file.size > limits.file_bytes_max {
         let most = limits.file_bytes_max;
         return Err(Trouble::Hopeless(format!("larger than the {most} bytes that are read for text")));
@@ -36,7 +35,7 @@ pub async fn extract(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
         file_name: attempt.held.file.name.clone(),
         limits: child_limits(limits, sink.bytes_max()),
     };
-    let extracted = run_child(app, &request, &mut sink).await?;
+    let extracted = run_child(attempt.pipeline, &request, &mut sink).await?;
     sink.is_cut |= extracted.cut;
     sink.finish(&extracted.kind, extracted.pages).await
 }
@@ -70,7 +69,7 @@ fn of_machine(error: std::io::Error) -> Trouble {
 
 impl Copy {
     async fn make(attempt: &Attempt<'_>) -> Result<Copy, Trouble> {
-        let folder = attempt.app.settings.data_dir.join(FOLDER);
+        let folder = attempt.pipeline.core.settings.data_dir.join(FOLDER);
         tokio::fs::create_dir_all(&folder).await.map_err(of_machine)?;
         let (job, token) = attempt.lease();
         let copy = Copy { path: folder.join(format!("{job}-{token}")) };
@@ -84,8 +83,12 @@ impl Copy {
     }
 }
 
-async fn run_child(app: &App, request: &Request, sink: &mut TextSink<'_>) -> Result<Extracted, Trouble> {
-    let mut child = tokio::process::Command::from(child::command(&app.pipeline.extractor))
+async fn run_child(
+    pipeline: &Pipeline,
+    request: &Request,
+    sink: &mut TextSink<'_>,
+) -> Result<Extracted, Trouble> {
+    let mut child = tokio::process::Command::from(child::command(&pipeline.extractor))
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| Trouble::Away(Backend::Machine, format!("the extractor does not start: {error}")))?;
@@ -116,7 +119,8 @@ async fn run_child(app: &App, request: &Request, sink: &mut TextSink<'_>) -> Res
         child::verdict(status, &report).map_err(trouble)
     };
     // The child ends itself by its own limits; this is for one that sleeps.
-    let patience = Duration::from_millis(app.settings.pipeline.extract.timeout_ms.saturating_mul(4));
+    let patience =
+        Duration::from_millis(pipeline.core.settings.pipeline.extract.timeout_ms.saturating_mul(4));
     match tokio::time::timeout(patience, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Trouble::Hopeless("its text was not out in time (EXTRACT_TIMEOUT_MS)".into())),

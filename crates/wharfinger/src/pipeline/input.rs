@@ -12,8 +12,9 @@ use wharfinger_lifecycle::stage::Stage;
 
 use super::Trouble;
 use super::chunk::read_part;
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::pipeline::Pipeline;
 
 /// What goes with the lease itself.
 const INLINE_BYTES_MAX: u64 = 256 << 10;
@@ -27,27 +28,28 @@ pub enum Input {
     There(String),
 }
 
-pub(super) async fn of(app: &App, held: &StageJob) -> Result<Input, Trouble> {
+pub(super) async fn of(pipeline: &Pipeline, held: &StageJob) -> Result<Input, Trouble> {
+    let core = &pipeline.core;
     let file = held.file.id;
     match needed(held) {
         Needed::Nothing => Ok(Input::Nothing),
         Needed::Verdict => Ok(Input::Here(json!({ "verdict": "clean" }))),
         Needed::Text => {
-            let parts = app.catalog.text_parts(file).await?;
+            let parts = core.catalog.text_parts(file).await?;
             if parts.iter().map(|part| part.bytes).sum::<u64>() > INLINE_BYTES_MAX {
-                return Ok(Input::There(url(app, held)));
+                return Ok(Input::There(url(pipeline, held)));
             }
             let mut text = String::new();
             for part in &parts {
-                text.push_str(&read_part(app, part).await?);
+                text.push_str(&read_part(core, part).await?);
             }
             Ok(Input::Here(json!({ "text": text })))
         }
         Needed::Chunks => {
-            if app.catalog.chunk_count(file).await? > INLINE_CHUNKS_MAX {
-                return Ok(Input::There(url(app, held)));
+            if core.catalog.chunk_count(file).await? > INLINE_CHUNKS_MAX {
+                return Ok(Input::There(url(pipeline, held)));
             }
-            let chunks = app.catalog.chunks(file, 0, INLINE_CHUNKS_MAX as usize).await?;
+            let chunks = core.catalog.chunks(file, 0, INLINE_CHUNKS_MAX as usize).await?;
             Ok(Input::Here(json!({ "chunks": chunks.iter().map(shown).collect::<Vec<_>>() })))
         }
     }
@@ -79,27 +81,31 @@ fn shown(chunk: &ChunkRow) -> Value {
     json!({ "text": chunk.text, "start": chunk.start, "end": chunk.end })
 }
 
-fn url(app: &App, held: &StageJob) -> String {
+fn url(pipeline: &Pipeline, held: &StageJob) -> String {
     let (job, token) = (held.job.id, held.job.token);
-    let signature = app.pipeline.lease_key.input_signature(job, token);
-    format!("{}/api/v2/workers/jobs/{job}/input?lease={token}&signature={signature}", app.public_url)
+    let signature = pipeline.lease_key.input_signature(job, token);
+    format!(
+        "{}/api/v2/workers/jobs/{job}/input?lease={token}&signature={signature}",
+        pipeline.core.public_url
+    )
 }
 
 /// The whole input as JSON, piece by piece.
 pub async fn open(
-    app: Arc<App>,
+    pipeline: Arc<Pipeline>,
     job: JobId,
     token: i64,
     given_signature: &str,
 ) -> Result<BoxStream<'static, Result<Bytes, VerbError>>, VerbError> {
-    if !app.pipeline.lease_key.is_input_signature(job, token, given_signature) {
+    let core = &pipeline.core;
+    if !pipeline.lease_key.is_input_signature(job, token, given_signature) {
         return Err(VerbError::NotFound);
     }
-    let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
+    let held = core.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let file = held.file.id;
     let (opening, pieces, closing) = match needed(&held) {
-        Needed::Text => ("{\"text\":\"", text(app, file), "\"}"),
-        Needed::Chunks => ("{\"chunks\":[", chunks(app, file), "]}"),
+        Needed::Text => ("{\"text\":\"", text(core.clone(), file), "\"}"),
+        Needed::Chunks => ("{\"chunks\":[", chunks(core.clone(), file), "]}"),
         Needed::Nothing | Needed::Verdict => ("{", stream::empty().boxed(), "}"),
     };
     let fixed = |text: &'static str| stream::once(async move { Ok(Bytes::from_static(text.as_bytes())) });
@@ -108,13 +114,13 @@ pub async fn open(
 
 type Pieces = BoxStream<'static, Result<Bytes, VerbError>>;
 
-fn text(app: Arc<App>, file: FileId) -> Pieces {
+fn text(core: Arc<Core>, file: FileId) -> Pieces {
     stream::once(async move {
-        let parts = app.catalog.text_parts(file).await?;
+        let parts = core.catalog.text_parts(file).await?;
         Ok::<_, VerbError>(stream::iter(parts).then(move |part| {
-            let app = app.clone();
+            let core = core.clone();
             async move {
-                let text = read_part(&app, &part).await;
+                let text = read_part(&core, &part).await;
                 let text = text.map_err(|trouble| VerbError::Unavailable(format!("{trouble:?}")))?;
                 let quoted = Value::String(text).to_string();
                 Ok(Bytes::from(quoted[1..quoted.len() - 1].to_owned()))
@@ -128,12 +134,12 @@ fn text(app: Arc<App>, file: FileId) -> Pieces {
     .boxed()
 }
 
-fn chunks(app: Arc<App>, file: FileId) -> Pieces {
+fn chunks(core: Arc<Core>, file: FileId) -> Pieces {
     stream::unfold(Some(0u64), move |from| {
-        let app = app.clone();
+        let core = core.clone();
         async move {
             let from = from?;
-            let page = match app.catalog.chunks(file, from, PAGE_CHUNKS).await {
+            let page = match core.catalog.chunks(file, from, PAGE_CHUNKS).await {
                 Ok(page) => page,
                 Err(error) => return Some((Err(error.into()), None)),
             };

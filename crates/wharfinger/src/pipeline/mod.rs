@@ -19,18 +19,17 @@ mod taking_up;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
-use tokio::sync::{Notify, Semaphore};
-use wharfinger_catalog::{Catalog, StageEnd};
+use tokio::sync::Semaphore;
+use wharfinger_catalog::StageEnd;
 use wharfinger_engines::scanner::Scanner;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::stage::Stage;
 
 pub use attempt::{Attempt, Backend, Trouble};
 
-use crate::app::App;
-use crate::config::{BadSetting, Settings};
+use crate::config::BadSetting;
+use crate::core::Core;
 use crate::core::OpenError;
 use embed::Embedder;
 use lease_token::LeaseKey;
@@ -40,6 +39,7 @@ const OUTPUTS_MAX: usize = 4;
 
 /// What the stages of this process work with.
 pub struct Pipeline {
+    pub core: Arc<Core>,
     pub scanner: Scanner,
     pub embedder: Embedder,
     /// This very program: text is extracted in a process of its own.
@@ -58,16 +58,13 @@ pub struct Pipeline {
     unreceived: Mutex<Vec<String>>,
     /// Leases that no worker got, and that could not be given back yet.
     unreturned: Mutex<Vec<StageEnd>>,
-    /// Rung when a job was written for a stage.
-    pub bell: Notify,
-    /// When stuck files are counted again: a long backlog not each time that somebody asks.
-    pub count_stuck_at: Mutex<Instant>,
 }
 
 impl Pipeline {
-    pub async fn open(settings: &Settings, catalog: &Catalog) -> Result<Pipeline, OpenError> {
+    pub async fn open(core: Arc<Core>) -> Result<Pipeline, OpenError> {
+        let settings = &core.settings;
         let fresh: [u8; 32] = rand::random();
-        let lease_key = catalog.establish("lease_key", &to_hex(&fresh)).await?.into_bytes();
+        let lease_key = core.catalog.establish("lease_key", &to_hex(&fresh)).await?.into_bytes();
         extract::clear_left_behind(&settings.data_dir, settings.stage_timeout_ms);
         let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
         Ok(Pipeline {
@@ -81,8 +78,7 @@ impl Pipeline {
             lease_key: LeaseKey::new(lease_key),
             unreceived: Mutex::default(),
             unreturned: Mutex::default(),
-            bell: Notify::new(),
-            count_stuck_at: Mutex::new(Instant::now()),
+            core,
         })
     }
 }
@@ -92,6 +88,6 @@ fn bad(name: &str, problem: String) -> OpenError {
 }
 
 /// The stages this process works on itself, the last first: what was begun is finished before something new is.
-pub fn own_stages(app: &App) -> Vec<Stage> {
-    Stage::ALL.into_iter().rev().filter(|stage| app.settings.pipeline.builtin.contains(stage)).collect()
+pub fn own_stages(core: &Core) -> Vec<Stage> {
+    Stage::ALL.into_iter().rev().filter(|stage| core.settings.pipeline.builtin.contains(stage)).collect()
 }

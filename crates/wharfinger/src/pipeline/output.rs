@@ -70,18 +70,18 @@ impl<'a> TextSink<'a> {
     async fn put(&mut self, bytes: Bytes) -> Result<(), Trouble> {
         // No database takes a NUL in a text, and no text needs one.
         let text = String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}");
-        let (app, file) = (self.attempt.app, &self.attempt.held.file);
+        let (core, file) = (&self.attempt.pipeline.core, &self.attempt.held.file);
         let (job, token) = self.attempt.lease();
         let number = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         let key = ObjectKey::text_part(&file.key, job, token, number);
-        let now = app.clock.now();
-        if !app.catalog.add_derived_objects((job, token), file.id, vec![key.clone()], now).await? {
+        let now = core.clock.now();
+        if !core.catalog.add_derived_objects((job, token), file.id, vec![key.clone()], now).await? {
             return Err(Trouble::LeaseLost);
         }
         let bytes = text.len() as u64;
-        app.blobs.put(&key, Bytes::from(text), Over::Anything).await.map_err(away)?;
-        let meta = app.blobs.head(&key, None).await.map_err(away)?;
-        app.blobs.make_durable(&key).await.map_err(away)?;
+        core.blobs.put(&key, Bytes::from(text), Over::Anything).await.map_err(away)?;
+        let meta = core.blobs.head(&key, None).await.map_err(away)?;
+        core.blobs.make_durable(&key).await.map_err(away)?;
         let pin = Pin { etag: meta.etag, version_id: meta.version_id };
         self.parts.push(TextPart { key, pin, bytes });
         Ok(())
@@ -90,7 +90,7 @@ impl<'a> TextSink<'a> {
 
 /// How much text of a file may be kept, so that its chunks have room beside it.
 fn text_bytes_max(attempt: &Attempt<'_>) -> u64 {
-    let settings = &attempt.app.settings.pipeline;
+    let settings = &attempt.pipeline.core.settings.pipeline;
     let file = &attempt.held.file;
     let unit_bytes = if settings.chunk_by_tokens { BYTES_PER_TOKEN } else { 1 };
     let chunk_bytes = settings.chunk_size as u64 * unit_bytes;
@@ -107,7 +107,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 /// What is stored of a chunk beside its text, as far as that is known before.
 fn vector_bytes(attempt: &Attempt<'_>) -> u64 {
-    let settings = &attempt.app.settings.pipeline;
+    let settings = &attempt.pipeline.core.settings.pipeline;
     let is_ours = settings.embeddings.is_none() && settings.builtin.contains(&Stage::Embed);
     let has_vector = attempt.held.file.stages.contains(&Stage::Embed) && is_ours;
     if has_vector { (hashing::DIMENSIONS * size_of::<f32>()) as u64 } else { 0 }
@@ -159,8 +159,9 @@ pub struct ChunkSink<'a> {
 impl<'a> ChunkSink<'a> {
     pub async fn open(attempt: &'a Attempt<'a>) -> Result<ChunkSink<'a>, Trouble> {
         let file = &attempt.held.file;
-        let text: u64 = attempt.app.catalog.text_parts(file.id).await?.iter().map(|part| part.bytes).sum();
-        let left = attempt.app.settings.pipeline.derived.bytes_max(file.size).saturating_sub(text);
+        let text: u64 =
+            attempt.pipeline.core.catalog.text_parts(file.id).await?.iter().map(|part| part.bytes).sum();
+        let left = attempt.pipeline.core.settings.pipeline.derived.bytes_max(file.size).saturating_sub(text);
         Ok(ChunkSink { attempt, open: Vec::new(), written: false, count: 0, left, is_cut: false })
     }
 
@@ -181,7 +182,8 @@ impl<'a> ChunkSink<'a> {
         let attempt = self.attempt;
         let rows = std::mem::take(&mut self.open);
         let file = attempt.held.file.id;
-        let written = attempt.app.catalog.put_chunks(attempt.lease(), file, rows, !self.written).await?;
+        let written =
+            attempt.pipeline.core.catalog.put_chunks(attempt.lease(), file, rows, !self.written).await?;
         self.written = true;
         if written { Ok(()) } else { Err(Trouble::LeaseLost) }
     }
@@ -197,7 +199,13 @@ impl<'a> ChunkSink<'a> {
 
 /// Writes vectors of some chunks.
 pub async fn put_vectors(attempt: &Attempt<'_>, vectors: Vec<Embedded>, model: &str) -> Result<(), Trouble> {
-    match attempt.app.catalog.set_vectors(attempt.lease(), attempt.held.file.id, vectors, model).await? {
+    match attempt
+        .pipeline
+        .core
+        .catalog
+        .set_vectors(attempt.lease(), attempt.held.file.id, vectors, model)
+        .await?
+    {
         true => Ok(()),
         false => Err(Trouble::LeaseLost),
     }

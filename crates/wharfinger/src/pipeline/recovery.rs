@@ -8,7 +8,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
 use super::apart::{Outcomes, all_or_apart};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::telemetry::metric;
 use crate::uploads::{STALE_TRIES_MAX, find};
@@ -24,31 +24,31 @@ const ERRORS_MAX: usize = 1_000;
 
 /// A page of the files in a scope that have not got on for too long, the longest first, and how many there are.
 pub async fn list(
-    app: &App,
+    core: &Core,
     scope: &Scope,
     after: Option<StuckPlace>,
     limit: usize,
 ) -> Result<(Vec<StuckFile>, u64), VerbError> {
-    let now = app.clock.now();
-    let files = app.catalog.stuck_files(scope, (now, now), after, limit).await?;
-    Ok((files, app.catalog.count_stuck(scope, now).await?))
+    let now = core.clock.now();
+    let files = core.catalog.stuck_files(scope, (now, now), after, limit).await?;
+    Ok((files, core.catalog.count_stuck(scope, now).await?))
 }
 
 /// What became of each of these, and of which that is not known.
 pub async fn recover(
-    app: &App,
+    core: &Core,
     catalog: &Catalog,
     files: Vec<FileId>,
     of: Recoverable,
     actor: &str,
 ) -> Result<Outcomes<FileId, (FileId, Recovered)>, VerbError> {
     let begin_anew = |files| {
-        let (actor, plan, now) = (actor.to_owned(), app.plan.clone(), app.clock.now());
+        let (actor, plan, now) = (actor.to_owned(), core.plan.clone(), core.clock.now());
         catalog.recover(Recovery { files, of, actor, plan, now })
     };
-    let outcomes = all_or_apart(app, files, begin_anew).await?;
+    let outcomes = all_or_apart(core, files, begin_anew).await?;
     for (file, recovered) in &outcomes.done {
-        follow(app, *file, recovered, actor);
+        follow(core, *file, recovered, actor);
     }
     for (file, error) in &outcomes.failed {
         tracing::error!(job = actor, fileId = %file, error = %error, "a stuck file could not be recovered");
@@ -57,21 +57,21 @@ pub async fn recover(
 }
 
 /// What follows outside the catalog.
-fn follow(app: &App, file: FileId, recovered: &Recovered, actor: &str) {
+fn follow(core: &Core, file: FileId, recovered: &Recovered, actor: &str) {
     match recovered {
         Recovered::Queued { from, retry_count } => {
             tracing::debug!(job = actor, fileId = %file, from = %from, retryCount = retry_count, action = "reEnqueued",
                 "a stuck file is begun anew");
             metric::stuck_recovered("reEnqueued");
-            app.pipeline.bell.notify_one();
-            app.archive_bell.notify_one();
+            core.wakeups.stage.notify_one();
+            core.wakeups.archive.notify_one();
         }
         Recovered::GivenUp { tenant, why } => {
             tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "permanentlyFailed",
                 "a stuck file is given up");
             metric::stuck_recovered("permanentlyFailed");
-            app.notice_bell.notify_one();
-            app.archive_bell.notify_one();
+            core.wakeups.notice.notify_one();
+            core.wakeups.archive.notify_one();
         }
         Recovered::Waits | Recovered::InWork { .. } | Recovered::MovedOn | Recovered::Unreadable => {}
     }
@@ -86,9 +86,9 @@ pub struct Retried {
 
 /// Sends one file on at a person's word, however often it was begun anew. One that waits for a later time no longer has
 /// to, and nothing is counted for that; one that a worker is at is the worker's.
-pub async fn retry(app: &App, caller: &Caller, id: FileId) -> Result<Retried, VerbError> {
+pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, VerbError> {
     for _ in 0..STALE_TRIES_MAX {
-        let file = find::find(app, caller, id).await?;
+        let file = find::find(core, caller, id).await?;
         match file.status {
             Status::Registered | Status::Deleted => return Err(VerbError::NotConfirmed),
             Status::Ready | Status::Failed | Status::Quarantined => {
@@ -102,15 +102,15 @@ pub async fn retry(app: &App, caller: &Caller, id: FileId) -> Result<Retried, Ve
             | Status::Embedding => {}
         }
         let actor = caller.actor();
-        let outcomes = recover(app, &app.catalog, vec![id], Recoverable::Named, &actor).await?;
+        let outcomes = recover(core, &core.catalog, vec![id], Recoverable::Named, &actor).await?;
         if let Some((_, error)) = outcomes.failed.into_iter().next() {
             return Err(error.into());
         }
         match outcomes.done.into_iter().next() {
             Some((_, Recovered::Queued { from, retry_count })) => return Ok(Retried { from, retry_count }),
             Some((_, Recovered::Waits)) => {
-                app.catalog.bring_forward(id, app.clock.now()).await?;
-                app.pipeline.bell.notify_one();
+                core.catalog.bring_forward(id, core.clock.now()).await?;
+                core.wakeups.stage.notify_one();
                 return Ok(Retried { from: file.status, retry_count: file.retry_count });
             }
             Some((_, Recovered::InWork { until })) => return Err(VerbError::InWork { until }),
@@ -134,8 +134,8 @@ pub struct RetriedAll {
 }
 
 /// Sends on all that is stuck in a scope and does not merely wait.
-pub async fn retry_all(app: &App, scope: &Scope, actor: &str) -> Result<RetriedAll, VerbError> {
-    let overdue_at = app.clock.now();
+pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<RetriedAll, VerbError> {
+    let overdue_at = core.clock.now();
     let started = Instant::now();
     let mut all = RetriedAll::default();
     let mut after = None;
@@ -144,7 +144,7 @@ pub async fn retry_all(app: &App, scope: &Scope, actor: &str) -> Result<RetriedA
             all.is_broken_off = true;
             return Ok(all);
         }
-        let page = app.catalog.stuck_files(scope, (overdue_at, app.clock.now()), after, PAGE_FILES).await?;
+        let page = core.catalog.stuck_files(scope, (overdue_at, core.clock.now()), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(all) };
         after = Some(last.place);
         let unsound: Vec<FileId> = unsound(&page).collect();
@@ -154,7 +154,7 @@ pub async fn retry_all(app: &App, scope: &Scope, actor: &str) -> Result<RetriedA
                 all.is_broken_off = true;
                 return Ok(all);
             }
-            let outcomes = recover(app, &app.catalog, some.to_vec(), Recoverable::Named, actor).await?;
+            let outcomes = recover(core, &core.catalog, some.to_vec(), Recoverable::Named, actor).await?;
             let is_retried =
                 |(_, recovered): &&(FileId, Recovered)| matches!(recovered, Recovered::Queued { .. });
             let retried = outcomes.done.iter().filter(is_retried).count();

@@ -17,9 +17,10 @@ use wharfinger_stores::{BlobError, GetGrant, UrlLife};
 use super::input::{self, Input};
 use super::output::{ChunkSink, TextSink, embedded, put_vectors};
 use super::{Attempt, Trouble, run, scan, taking_up};
-use crate::app::App;
 use crate::auth::LeaseScope;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
+use crate::pipeline::Pipeline;
 
 pub const LEASE_JOBS_MAX: usize = 100;
 const LEASE_MS_MIN: i64 = 1_000;
@@ -51,14 +52,14 @@ pub struct Leased {
 /// Leases on their way to a worker. Dropped before they were sent (the client hung up, the call took too long), they are
 /// given back: a worker that never had a file must not count as lost.
 pub struct Delivery {
-    app: Arc<App>,
+    pipeline: Arc<Pipeline>,
     leases: Vec<StageEnd>,
 }
 
 impl Delivery {
-    pub fn of(app: &Arc<App>, leased: &[Leased]) -> Delivery {
+    pub fn of(pipeline: &Arc<Pipeline>, leased: &[Leased]) -> Delivery {
         let leases = leased.iter().map(|leased| taking_up::given_back(&leased.held)).collect();
-        Delivery { app: app.clone(), leases }
+        Delivery { pipeline: pipeline.clone(), leases }
     }
 
     /// The worker's connection has taken them.
@@ -78,13 +79,13 @@ impl Drop for Delivery {
             "a worker hung up before it got its jobs"
         );
         for lease in self.leases.drain(..) {
-            taking_up::return_later(&self.app, lease);
+            taking_up::return_later(&self.pipeline, lease);
         }
         // Without a runtime the process is ending, and another one takes the leases back.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let app = self.app.clone();
-            let returning = self.app.verbs.track_future(async move {
-                if let Err(error) = taking_up::release_unreceived(&app).await {
+            let pipeline = self.pipeline.clone();
+            let returning = self.pipeline.core.verbs.track_future(async move {
+                if let Err(error) = taking_up::release_unreceived(&pipeline).await {
                     tracing::warn!(error = %error, "cannot give back leases now, trying again later");
                 }
             });
@@ -99,44 +100,46 @@ fn worker_name(caller: &Caller) -> String {
 
 /// Claims up to so many files of these stages. What cannot be handed out is ended there and then, for the right reason.
 pub async fn lease(
-    app: &App,
+    pipeline: &Pipeline,
     worker: &Worker,
     stages: &[Stage],
     max: usize,
     lease_ms: Option<i64>,
 ) -> Result<Vec<Leased>, VerbError> {
+    let core = &pipeline.core;
     let caller = &worker.caller;
     if worker.scope.tenants.as_ref().is_some_and(Vec::is_empty) {
         return Ok(Vec::new());
     }
     for stage in stages {
         // Files keep the stages they were confirmed under.
-        if !app.plan.stages.contains(stage) && app.catalog.next_job_at(&[stage.queue()]).await?.is_none() {
+        if !core.plan.stages.contains(stage) && core.catalog.next_job_at(&[stage.queue()]).await?.is_none() {
             return Err(VerbError::NotInPipeline(*stage));
         }
     }
-    run::take_back(app).await?;
-    let timeout_ms = app.settings.stage_timeout_ms;
+    run::take_back(core).await?;
+    let timeout_ms = core.settings.stage_timeout_ms;
     let lease_ms =
-        lease_ms.unwrap_or(app.settings.job_lease_ms).clamp(LEASE_MS_MIN.min(timeout_ms), timeout_ms);
-    let held = claim_some(app, worker, stages, max, (lease_ms, timeout_ms)).await?;
+        lease_ms.unwrap_or(core.settings.job_lease_ms).clamp(LEASE_MS_MIN.min(timeout_ms), timeout_ms);
+    let held = claim_some(pipeline, worker, stages, max, (lease_ms, timeout_ms)).await?;
     if !held.is_empty() {
-        app.archive_bell.notify_one();
+        core.wakeups.archive.notify_one();
     }
-    let handed = futures::stream::iter(held).map(|held| hand_out(app, caller, held, lease_ms));
+    let handed = futures::stream::iter(held).map(|held| hand_out(pipeline, caller, held, lease_ms));
     let leased: Vec<Option<Leased>> = handed.buffered(HAND_OUT_AT_ONCE).collect().await;
     Ok(leased.into_iter().flatten().collect())
 }
 
 /// One that would be given up with one more lost worker comes alone; of other suspects there is one at a time.
 async fn claim_some(
-    app: &App,
+    pipeline: &Pipeline,
     worker: &Worker,
     stages: &[Stage],
     max: usize,
     (lease_ms, deadline_ms): (i64, i64),
 ) -> Result<Vec<StageJob>, VerbError> {
-    taking_up::release_unreceived(app).await?;
+    let core = &pipeline.core;
+    taking_up::release_unreceived(pipeline).await?;
     let mut held: Vec<StageJob> = Vec::new();
     for (of, room) in [(Claimable::LastChance, 1), (Claimable::Suspects, 1), (Claimable::Untried, max)] {
         for stage in stages {
@@ -152,10 +155,10 @@ async fn claim_some(
                 tenants: worker.scope.tenants.clone(),
                 lease_ms,
                 deadline_ms,
-                plan: app.plan.clone(),
-                now: app.clock.now(),
+                plan: core.plan.clone(),
+                now: core.clock.now(),
             };
-            match taking_up::claim_stage(app, claim).await {
+            match taking_up::claim_stage(pipeline, claim).await {
                 Ok(claimed) => held.extend(claimed),
                 // What is held already goes to the worker: thrown away, it would count as lost.
                 Err(error) if !held.is_empty() => {
@@ -173,25 +176,27 @@ async fn claim_some(
 }
 
 /// None where the file did not get as far as the worker.
-async fn hand_out(app: &App, caller: &Caller, held: StageJob, lease_ms: i64) -> Option<Leased> {
+async fn hand_out(pipeline: &Pipeline, caller: &Caller, held: StageJob, lease_ms: i64) -> Option<Leased> {
+    let core = &pipeline.core;
     let ready = async {
-        is_unchanged(app, &held.file).await?;
-        let download_url = download_url(app, &held, lease_ms).await?;
-        Ok::<_, Trouble>((download_url, input::of(app, &held).await?))
+        is_unchanged(core, &held.file).await?;
+        let download_url = download_url(core, &held, lease_ms).await?;
+        Ok::<_, Trouble>((download_url, input::of(pipeline, &held).await?))
     };
     match ready.await {
         Ok((download_url, input)) => {
-            let token = app.pipeline.lease_key.token(held.job.id, held.job.token, caller);
+            let token = pipeline.lease_key.token(held.job.id, held.job.token, caller);
             Some(Leased { held, token, download_url, input })
         }
         Err(trouble) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = ?trouble,
                 action = "stopped", "a file could not be handed to a worker");
-            if let Some(how) = trouble.ending(app, held.job.attempt).await {
-                let ended = end(app, caller, StageEnd { job: held.job.id, token: held.job.token, how }).await;
+            if let Some(how) = trouble.ending(pipeline, held.job.attempt).await {
+                let ended =
+                    end(core, caller, StageEnd { job: held.job.id, token: held.job.token, how }).await;
                 if ended.is_err_and(|error| error != VerbError::LeaseLost) {
                     // No worker had it: it must not count as lost when its lease runs out.
-                    taking_up::return_later(app, taking_up::given_back(&held));
+                    taking_up::return_later(pipeline, taking_up::given_back(&held));
                 }
             }
             None
@@ -200,19 +205,19 @@ async fn hand_out(app: &App, caller: &Caller, held: StageJob, lease_ms: i64) -> 
 }
 
 /// The object is still the one that was confirmed: not every store binds a URL to that.
-async fn is_unchanged(app: &App, file: &File) -> Result<(), Trouble> {
+async fn is_unchanged(core: &Core, file: &File) -> Result<(), Trouble> {
     let pin = file.pin.as_ref().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
-    let meta = app.blobs.head(&file.key, pin.version_id.as_deref()).await?;
+    let meta = core.blobs.head(&file.key, pin.version_id.as_deref()).await?;
     match meta.etag == pin.etag && meta.content_encoding.is_none() {
         true => Ok(()),
         false => Err(BlobError::Changed.into()),
     }
 }
 
-async fn download_url(app: &App, held: &StageJob, lease_ms: i64) -> Result<String, Trouble> {
+async fn download_url(core: &Core, held: &StageJob, lease_ms: i64) -> Result<String, Trouble> {
     let file = &held.file;
     let pin = file.pin.clone().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
-    let now = app.clock.now();
+    let now = core.clock.now();
     let grant = GetGrant {
         key: file.key.clone(),
         pin,
@@ -220,98 +225,106 @@ async fn download_url(app: &App, held: &StageJob, lease_ms: i64) -> Result<Strin
         file_name: file.name.clone(),
         life: UrlLife { signed_at: now, expires_at: now.saturating_add(lease_ms.max(URL_LIFE_MS_MIN)) },
     };
-    Ok(app.blobs.sign_get(&grant).await?.url)
+    Ok(core.blobs.sign_get(&grant).await?.url)
 }
 
 /// The number of the caller's own lease. A token of another, or none at all, says nothing about the lease of now.
-fn number(app: &App, caller: &Caller, job: JobId, token: &str) -> Result<i64, VerbError> {
-    app.pipeline.lease_key.number(job, token, caller).ok_or(VerbError::LeaseLost)
+fn number(pipeline: &Pipeline, caller: &Caller, job: JobId, token: &str) -> Result<i64, VerbError> {
+    pipeline.lease_key.number(job, token, caller).ok_or(VerbError::LeaseLost)
 }
 
 /// The new end of the lease.
-pub async fn heartbeat(app: &App, caller: &Caller, job: JobId, token: &str) -> Result<UnixMs, VerbError> {
-    let token = number(app, caller, job, token)?;
-    let now = app.clock.now();
-    app.catalog.heartbeat_job(job, token, app.settings.job_lease_ms, now).await?.ok_or(VerbError::LeaseLost)
+pub async fn heartbeat(
+    pipeline: &Pipeline,
+    caller: &Caller,
+    job: JobId,
+    token: &str,
+) -> Result<UnixMs, VerbError> {
+    let core = &pipeline.core;
+    let token = number(pipeline, caller, job, token)?;
+    let now = core.clock.now();
+    core.catalog.heartbeat_job(job, token, core.settings.job_lease_ms, now).await?.ok_or(VerbError::LeaseLost)
 }
 
 /// Takes a stage's output, keeps it, and moves the file on.
 pub async fn complete(
-    app: &App,
+    pipeline: &Pipeline,
     caller: &Caller,
     job: JobId,
     token: &str,
     output: &RawValue,
 ) -> Result<Ended, VerbError> {
-    let token = number(app, caller, job, token)?;
+    let core = &pipeline.core;
+    let token = number(pipeline, caller, job, token)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
-    let _place = app.pipeline.outputs.acquire().await.map_err(closed)?;
-    let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
+    let _place = pipeline.outputs.acquire().await.map_err(closed)?;
+    let held = core.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let output = Made::read(held.stage, output)?;
-    let attempt = Attempt { app, held: &held };
+    let attempt = Attempt { pipeline, held: &held };
     output.check(&attempt).await?;
     // A worker that was told to try again may do so while its first try is still at it.
-    let until = app.clock.now().saturating_add(app.settings.job_lease_ms.max(TAKE_IN_MS));
-    if !app.catalog.begin_taking_in(job, token, until).await? {
-        return match app.catalog.held_stage(job, token).await? {
+    let until = core.clock.now().saturating_add(core.settings.job_lease_ms.max(TAKE_IN_MS));
+    if !core.catalog.begin_taking_in(job, token, until).await? {
+        return match core.catalog.held_stage(job, token).await? {
             Some(_) => Err(VerbError::Unavailable("this output is being taken in".into())),
             None => Err(VerbError::LeaseLost),
         };
     }
     let kept = async {
-        is_unchanged(app, &held.file).await?;
+        is_unchanged(core, &held.file).await?;
         output.keep(&attempt).await
     };
     let how = match kept.await {
         Ok(how) => how,
         Err(Trouble::LeaseLost) => return Err(VerbError::LeaseLost),
         Err(trouble @ (Trouble::Changed(_) | Trouble::Hopeless(_))) => {
-            trouble.ending(app, held.job.attempt).await.ok_or(VerbError::LeaseLost)?
+            trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?
         }
         Err(trouble) => {
-            app.catalog.stop_taking_in(job, token).await?;
+            core.catalog.stop_taking_in(job, token).await?;
             return Err(VerbError::Unavailable(format!("{trouble:?}")));
         }
     };
     let traced = how.clone();
-    let ended = end(app, caller, StageEnd { job, token, how }).await;
+    let ended = end(core, caller, StageEnd { job, token, how }).await;
     if ended.is_ok() {
-        run::trace(app, &held, &traced);
+        run::trace(core, &held, &traced);
     }
     if matches!(ended, Err(VerbError::Unavailable(_))) {
         // The worker may bring it again. If the end was written after all, there is nothing to take back.
-        app.catalog.stop_taking_in(job, token).await?;
+        core.catalog.stop_taking_in(job, token).await?;
     }
     ended
 }
 
 /// An attempt that did not end well. A permanent error fails the file at once.
 pub async fn fail(
-    app: &App,
+    pipeline: &Pipeline,
     caller: &Caller,
     job: JobId,
     token: &str,
     error: &str,
     retryable: bool,
 ) -> Result<Ended, VerbError> {
-    let token = number(app, caller, job, token)?;
-    let held = app.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
+    let core = &pipeline.core;
+    let token = number(pipeline, caller, job, token)?;
+    let held = core.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let why = reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
-    let how = trouble.ending(app, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
-    let ended = end(app, caller, StageEnd { job, token, how: how.clone() }).await?;
-    run::trace(app, &held, &how);
+    let how = trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
+    let ended = end(core, caller, StageEnd { job, token, how: how.clone() }).await?;
+    run::trace(core, &held, &how);
     Ok(ended)
 }
 
-async fn end(app: &App, caller: &Caller, end: StageEnd) -> Result<Ended, VerbError> {
+async fn end(core: &Core, caller: &Caller, end: StageEnd) -> Result<Ended, VerbError> {
     let actor = worker_name(caller);
-    let by = EndBy { actor: &actor, plan: &app.plan, now: app.clock.now() };
-    let ended = app.catalog.end_stages(vec![end], by).await?;
+    let by = EndBy { actor: &actor, plan: &core.plan, now: core.clock.now() };
+    let ended = core.catalog.end_stages(vec![end], by).await?;
     match ended.first() {
         None | Some(Ended::LeaseLost) => Err(VerbError::LeaseLost),
         Some(ended) => {
-            run::follow(app, *ended);
+            run::follow(core, *ended);
             Ok(*ended)
         }
     }
@@ -404,7 +417,7 @@ impl Made {
     /// What can be found out without changing anything.
     async fn check(&self, attempt: &Attempt<'_>) -> Result<(), VerbError> {
         let Made::Vectors(vectors) = self else { return Ok(()) };
-        let count = attempt.app.catalog.chunk_count(attempt.held.file.id).await?;
+        let count = attempt.pipeline.core.catalog.chunk_count(attempt.held.file.id).await?;
         match vectors.len() as u64 == count {
             true => Ok(()),
             false => {

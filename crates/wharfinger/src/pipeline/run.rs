@@ -13,8 +13,9 @@ use wharfinger_lifecycle::stage::Stage;
 use super::apart::all_or_apart;
 use super::taking_up::{Rests, UnderWay, begin_due, claim, rank_backlog};
 use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::pipeline::Pipeline;
 use crate::telemetry::metric;
 use crate::telemetry::traces::Done;
 
@@ -31,16 +32,17 @@ const TAKE_BACK_EVERY_MS: i64 = 1_000;
 const CLEAR_EVERY_MS: i64 = 10 * 60_000;
 
 /// The name of this process's worker in leases and histories.
-pub fn worker_name(app: &App) -> String {
-    format!("worker:{}", app.settings.instance_id)
+pub fn worker_name(core: &Core) -> String {
+    format!("worker:{}", core.settings.instance_id)
 }
 
-pub(super) fn by<'a>(app: &'a App, actor: &'a str) -> EndBy<'a> {
-    EndBy { actor, plan: &app.plan, now: app.clock.now() }
+pub(super) fn by<'a>(core: &'a Core, actor: &'a str) -> EndBy<'a> {
+    EndBy { actor, plan: &core.plan, now: core.clock.now() }
 }
 
 /// Works until it is told to stop. What is under way then is given back, and no attempt is spent on it.
-pub async fn work(app: Arc<App>, stop: CancellationToken) {
+pub async fn work(pipeline: Arc<Pipeline>, stop: CancellationToken) {
+    let core = &pipeline.core;
     let mut under_way = UnderWay::default();
     let mut ends: Vec<StageEnd> = Vec::new();
     let mut rests = Rests::default();
@@ -48,25 +50,25 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
     // Since when ends could not be written.
     let mut unwritten_since = None;
     while !stop.is_cancelled() {
-        let now = app.clock.now();
+        let now = core.clock.now();
         if now >= take_back_at {
             take_back_at = now + TAKE_BACK_EVERY_MS;
-            if let Err(error) = take_back(&app).await {
+            if let Err(error) = take_back(core).await {
                 tracing::warn!(job = "pipeline", error = ?error, "leases that are over could not be taken back");
             }
-            if let Err(error) = rank_backlog(&app).await {
+            if let Err(error) = rank_backlog(core).await {
                 tracing::warn!(job = "pipeline", error = %error, "cannot rank due jobs");
             }
         }
         if now >= clear_at {
             clear_at = now + CLEAR_EVERY_MS;
-            extract::clear_left_behind(&app.settings.data_dir, app.settings.stage_timeout_ms);
+            extract::clear_left_behind(&core.settings.data_dir, core.settings.stage_timeout_ms);
         }
         while let Some(done) = under_way.tasks.try_join_next_with_id() {
             ends.extend(ended_task(done, &mut under_way, &mut rests, now));
         }
-        let round = match end(&app, &mut ends).await {
-            Ok(()) => begin_due(&app, &mut under_way, &rests, &stop).await,
+        let round = match end(core, &mut ends).await {
+            Ok(()) => begin_due(&pipeline, &mut under_way, &rests, &stop).await,
             Err(error) => Err(error),
         };
         let again_at = match round {
@@ -76,7 +78,7 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             }
             Err(error) => {
                 // By then the leases are over, and nobody waits for these any more.
-                if now - *unwritten_since.get_or_insert(now) > app.settings.job_lease_ms {
+                if now - *unwritten_since.get_or_insert(now) > core.settings.job_lease_ms {
                     ends.clear();
                 }
                 tracing::warn!(job = "pipeline", error = %error, "the catalog could not be asked for work");
@@ -88,12 +90,12 @@ pub async fn work(app: Arc<App>, stop: CancellationToken) {
             Some(done) = under_way.tasks.join_next_with_id() => {
                 ends.extend(ended_task(done, &mut under_way, &mut rests, now));
             }
-            () = app.pipeline.bell.notified() => {}
-            () = app.clock.sleep_until(again_at.min(now + PAUSE_MS_MAX)) => {}
+            () = core.wakeups.stage.notified() => {}
+            () = core.clock.sleep_until(again_at.min(now + PAUSE_MS_MAX)) => {}
             () = stop.cancelled() => {}
         }
     }
-    give_back(&app, under_way, ends).await;
+    give_back(core, under_way, ends).await;
 }
 
 fn ended_task(
@@ -120,36 +122,36 @@ fn ended_task(
 }
 
 /// Ends what has ended; what could not be stays for the next round.
-async fn end(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
+async fn end(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
     if ends.is_empty() {
         return Ok(());
     }
-    let name = worker_name(app);
-    match app.catalog.end_stages(ends.clone(), by(app, &name)).await {
+    let name = worker_name(core);
+    match core.catalog.end_stages(ends.clone(), by(core, &name)).await {
         Ok(outcomes) => {
             for (end, ended) in ends.drain(..).zip(outcomes) {
                 note(&end, ended);
-                follow(app, ended);
+                follow(core, ended);
             }
             Ok(())
         }
         // One that cannot be written must not hold up the others.
-        Err(_) if ends.len() > 1 => end_each(app, ends).await,
+        Err(_) if ends.len() > 1 => end_each(core, ends).await,
         Err(error) => Err(error),
     }
 }
 
-async fn end_each(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
-    let name = worker_name(app);
+async fn end_each(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
+    let name = worker_name(core);
     let (mut refused, mut is_any_written) = (None, false);
     let mut left = Vec::new();
     for end in ends.drain(..) {
-        match app.catalog.end_stages(vec![end.clone()], by(app, &name)).await {
+        match core.catalog.end_stages(vec![end.clone()], by(core, &name)).await {
             Ok(outcomes) => {
                 is_any_written = true;
                 let ended = outcomes.first().copied().unwrap_or(Ended::LeaseLost);
                 note(&end, ended);
-                follow(app, ended);
+                follow(core, ended);
             }
             Err(error) => {
                 tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage's end was not written");
@@ -169,14 +171,14 @@ async fn end_each(app: &App, ends: &mut Vec<StageEnd>) -> Result<(), CatalogErro
 }
 
 /// What follows from the end of a stage outside the catalog.
-pub(super) fn follow(app: &App, ended: Ended) {
+pub(super) fn follow(core: &Core, ended: Ended) {
     metric::stage_ended(ended);
     if ended != Ended::LeaseLost {
-        app.archive_bell.notify_one();
+        core.wakeups.archive.notify_one();
     }
     match ended {
-        Ended::Next(_) => app.pipeline.bell.notify_one(),
-        Ended::Ready | Ended::Failed | Ended::Quarantined => app.notice_bell.notify_one(),
+        Ended::Next(_) => core.wakeups.stage.notify_one(),
+        Ended::Ready | Ended::Failed | Ended::Quarantined => core.wakeups.notice.notify_one(),
         Ended::Retried | Ended::LeaseLost => {}
     }
 }
@@ -189,20 +191,21 @@ fn note(end: &StageEnd, ended: Ended) {
 }
 
 /// Works on one file until it is done or the lease is lost; then there is nothing to end.
-pub(super) async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
+pub(super) async fn run_one(pipeline: &Pipeline, held: &StageJob) -> Option<StageEnd> {
+    let core = &pipeline.core;
     let outcome = tokio::select! {
         biased;
-        outcome = run_stage(app, held) => outcome,
-        () = keep_lease(app, held) => Err(Trouble::LeaseLost),
+        outcome = run_stage(pipeline, held) => outcome,
+        () = keep_lease(core, held) => Err(Trouble::LeaseLost),
     };
-    let duration_ms = app.clock.now().saturating_sub(held.file.updated_at);
+    let duration_ms = core.clock.now().saturating_sub(held.file.updated_at);
     let how = match outcome {
         Ok(ending) => ending,
         Err(trouble) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
                 attempt = held.job.attempt, error = ?trouble, action = "stopped", durationMs = duration_ms,
                 "a stage did not end well");
-            trouble.ending(app, held.job.attempt).await?
+            trouble.ending(pipeline, held.job.attempt).await?
         }
     };
     match &how {
@@ -215,12 +218,12 @@ pub(super) async fn run_one(app: &App, held: &StageJob) -> Option<StageEnd> {
             "a file is quarantined"),
         _ => {}
     }
-    trace(app, held, &how);
+    trace(core, held, &how);
     Some(StageEnd { job: held.job.id, token: held.job.token, how })
 }
 
 /// One attempt, from when the file was claimed.
-pub(super) fn trace(app: &App, held: &StageJob, how: &Ending) {
+pub(super) fn trace(core: &Core, held: &StageJob, how: &Ending) {
     let error = match how {
         Ending::Done(_) => None,
         Ending::Retry { why, .. }
@@ -230,18 +233,18 @@ pub(super) fn trace(app: &App, held: &StageJob, how: &Ending) {
         | Ending::Quarantined { why } => Some(why.clone()),
         Ending::GivenBack => Some("given back".to_owned()),
     };
-    app.traces.went_on(&Done {
+    core.traces.went_on(&Done {
         name: held.stage.as_str(),
         from: held.file.updated_at,
-        to: app.clock.now(),
+        to: core.clock.now(),
         error,
         file: &held.file,
         attempt: Some(held.job.attempt),
     });
 }
 
-async fn run_stage(app: &App, held: &StageJob) -> Result<Ending, Trouble> {
-    let attempt = Attempt { app, held };
+async fn run_stage(pipeline: &Pipeline, held: &StageJob) -> Result<Ending, Trouble> {
+    let attempt = Attempt { pipeline, held };
     match held.stage {
         Stage::Scan => scan::scan(&attempt).await,
         Stage::Extract => extract::extract(&attempt).await,
@@ -251,12 +254,12 @@ async fn run_stage(app: &App, held: &StageJob) -> Result<Ending, Trouble> {
 }
 
 /// Heartbeats, until the lease is lost.
-async fn keep_lease(app: &App, held: &StageJob) {
-    let lease_ms = app.settings.job_lease_ms;
+async fn keep_lease(core: &Core, held: &StageJob) {
+    let lease_ms = core.settings.job_lease_ms;
     loop {
-        app.clock.sleep_until(app.clock.now() + lease_ms / 3).await;
-        let now = app.clock.now();
-        match app.catalog.heartbeat_job(held.job.id, held.job.token, lease_ms, now).await {
+        core.clock.sleep_until(core.clock.now() + lease_ms / 3).await;
+        let now = core.clock.now();
+        match core.catalog.heartbeat_job(held.job.id, held.job.token, lease_ms, now).await {
             Ok(Some(until)) if until > now => {}
             Ok(_) => return,
             // The catalog may be back before the lease is over.
@@ -268,19 +271,19 @@ async fn keep_lease(app: &App, held: &StageJob) {
 }
 
 /// What workers did not come back from is given to others.
-pub async fn take_back(app: &App) -> Result<(), VerbError> {
+pub async fn take_back(core: &Core) -> Result<(), VerbError> {
     let mut after = None;
     loop {
-        let lost = app.catalog.lost_stages(app.clock.now(), after, TAKE_BACK_FILES).await?;
+        let lost = core.catalog.lost_stages(core.clock.now(), after, TAKE_BACK_FILES).await?;
         let Some(last) = lost.last() else { return Ok(()) };
         after = Some(*last);
-        let retry_at = attempt::retry_at(app);
+        let retry_at = attempt::retry_at(core);
         let jobs = lost.iter().map(|(_, job)| *job).collect();
-        let take = |jobs| app.catalog.take_back_stages(jobs, by(app, "recovery"), retry_at);
-        let taken = all_or_apart(app, jobs, take).await?;
+        let take = |jobs| core.catalog.take_back_stages(jobs, by(core, "recovery"), retry_at);
+        let taken = all_or_apart(core, jobs, take).await?;
         for (file, ended) in &taken.done {
             tracing::warn!(job = "pipeline", fileId = %file, ended = ?ended, action = "taken_back", "a lease ran out");
-            follow(app, *ended);
+            follow(core, *ended);
         }
         for (job, error) in &taken.failed {
             tracing::error!(job = "pipeline", jobId = %job, error = %error, "a lease that ran out was not taken back");
@@ -288,34 +291,35 @@ pub async fn take_back(app: &App) -> Result<(), VerbError> {
     }
 }
 
-async fn give_back(app: &App, mut under_way: UnderWay, mut ends: Vec<StageEnd>) {
+async fn give_back(core: &Core, mut under_way: UnderWay, mut ends: Vec<StageEnd>) {
     while let Some(done) = under_way.tasks.join_next_with_id().await {
-        ends.extend(ended_task(done, &mut under_way, &mut Rests::default(), app.clock.now()));
+        ends.extend(ended_task(done, &mut under_way, &mut Rests::default(), core.clock.now()));
     }
-    if let Err(error) = end(app, &mut ends).await {
+    if let Err(error) = end(core, &mut ends).await {
         tracing::warn!(job = "pipeline", error = %error, "what was under way is given to others when its lease ends");
     }
 }
 
 /// Works on all that is due, until nothing is; answers how many stages were run.
-pub async fn run_due(app: &App) -> Result<u64, VerbError> {
-    take_back(app).await?;
+pub async fn run_due(pipeline: &Pipeline) -> Result<u64, VerbError> {
+    let core = &pipeline.core;
+    take_back(core).await?;
     let mut ran = 0;
     loop {
         let mut ends = Vec::new();
         let mut claimed = false;
-        for stage in own_stages(app) {
+        for stage in own_stages(core) {
             for of in [Claimable::LastChance, Claimable::Suspects, Claimable::Untried] {
-                for held in claim(app, stage, app.settings.pipeline.concurrency, of).await? {
+                for held in claim(pipeline, stage, core.settings.pipeline.concurrency, of).await? {
                     claimed = true;
                     ran += 1;
-                    ends.extend(run_one(app, &held).await);
+                    ends.extend(run_one(pipeline, &held).await);
                 }
             }
         }
         if !claimed {
             return Ok(ran);
         }
-        end(app, &mut ends).await?;
+        end(core, &mut ends).await?;
     }
 }

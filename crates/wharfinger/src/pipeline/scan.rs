@@ -25,7 +25,7 @@ pub(super) fn scanner(settings: &PipelineSettings) -> Result<Scanner, OpenError>
 
 pub async fn scan(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
     let bytes = attempt.original().await?.map_err(|error| error.to_string()).boxed();
-    match attempt.app.pipeline.scanner.scan(bytes).await {
+    match attempt.pipeline.scanner.scan(bytes).await {
         Ok(Verdict::Clean) => Ok(Ending::Done(Output::default())),
         Ok(Verdict::Infected { signature }) => Ok(infected(&signature)),
         Err(ScanError::Unavailable(why)) => Err(Trouble::Away(Backend::Scanner, why)),

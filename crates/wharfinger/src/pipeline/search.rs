@@ -11,8 +11,9 @@ use wharfinger_catalog::StoredVector;
 use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 
 use super::Trouble;
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
+use crate::pipeline::Pipeline;
 
 pub struct Hit {
     pub file: FileId,
@@ -75,18 +76,24 @@ impl Drop for Ongoing<'_> {
     }
 }
 
-pub async fn search(app: &App, caller: &Caller, query: &str, limit: usize) -> Result<Vec<Hit>, VerbError> {
-    let searches = &app.pipeline.searches;
+pub async fn search(
+    pipeline: &Pipeline,
+    caller: &Caller,
+    query: &str,
+    limit: usize,
+) -> Result<Vec<Hit>, VerbError> {
+    let core = &pipeline.core;
+    let searches = &pipeline.searches;
     let _ongoing = searches.begin(caller)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
     let _place = searches.places.acquire().await.map_err(closed)?;
-    let wanted = match app.pipeline.embedder.embed(vec![query.to_owned()]).await {
+    let wanted = match pipeline.embedder.embed(vec![query.to_owned()]).await {
         Ok(mut vectors) => vectors.pop().unwrap_or_default(),
         Err(Trouble::Hopeless(why)) => return Err(VerbError::invalid("query", why)),
         Err(trouble) => return Err(VerbError::Unavailable(format!("{trouble:?}"))),
     };
     let mut best = Best { limit, found: BTreeSet::new() };
-    let mut candidates = app.catalog.candidates(caller.own_scope(), &wanted, limit);
+    let mut candidates = core.catalog.candidates(caller.own_scope(), &wanted, limit);
     while let Some(page) = candidates.next_page().await? {
         for stored in page {
             // Vectors of another model say nothing about this one's.
@@ -97,8 +104,8 @@ pub async fn search(app: &App, caller: &Caller, query: &str, limit: usize) -> Re
     }
     let mut hits = Vec::new();
     for found in best.found {
-        let chunk = app.catalog.chunks(found.file, found.ordinal, 1).await?.pop();
-        let file = app.catalog.file(found.file).await?;
+        let chunk = core.catalog.chunks(found.file, found.ordinal, 1).await?.pop();
+        let file = core.catalog.file(found.file).await?;
         // Deleted meanwhile.
         let (Some(chunk), Some(file)) = (chunk, file) else { continue };
         hits.push(Hit {
@@ -113,10 +120,10 @@ pub async fn search(app: &App, caller: &Caller, query: &str, limit: usize) -> Re
 }
 
 /// Copies what the database could compare and does not have yet.
-pub async fn copy_vectors(app: &App, stop: &CancellationToken) -> Result<(), VerbError> {
+pub async fn copy_vectors(core: &Core, stop: &CancellationToken) -> Result<(), VerbError> {
     let mut after = None;
     while !stop.is_cancelled() {
-        after = app.catalog.copy_vectors(after).await?;
+        after = core.catalog.copy_vectors(after).await?;
         if after.is_none() {
             break;
         }

@@ -14,7 +14,8 @@ use wharfinger_lifecycle::stage::Stage;
 
 use super::own_stages;
 use super::run::{by, run_one, worker_name};
-use crate::app::App;
+use crate::core::Core;
+use crate::pipeline::Pipeline;
 
 /// Due jobs that cannot be claimed now are tried again after this.
 const BUSY_PAUSE_MS: i64 = 100;
@@ -68,15 +69,15 @@ impl UnderWay {
 
 /// Due jobs get their place in the fair order soon, also those of stages that outside workers work on: a backlog that is
 /// not ranked yet would be in the way of a tenant that comes later.
-pub(super) async fn rank_backlog(app: &App) -> Result<(), CatalogError> {
-    let queues: Vec<&str> = app.plan.stages.iter().map(|stage| stage.queue()).collect();
+pub(super) async fn rank_backlog(core: &Core) -> Result<(), CatalogError> {
+    let queues: Vec<&str> = core.plan.stages.iter().map(|stage| stage.queue()).collect();
     // Nothing is written while nothing is due.
-    if app.catalog.next_job_at(&queues).await?.is_none_or(|at| at > app.clock.now()) {
+    if core.catalog.next_job_at(&queues).await?.is_none_or(|at| at > core.clock.now()) {
         return Ok(());
     }
-    for stage in &app.plan.stages {
+    for stage in &core.plan.stages {
         for _ in 0..RANK_ROUNDS_MAX {
-            if app.catalog.rank_due(*stage, app.clock.now()).await? < RANK_ROUND_JOBS {
+            if core.catalog.rank_due(*stage, core.clock.now()).await? < RANK_ROUND_JOBS {
                 break;
             }
         }
@@ -96,38 +97,39 @@ impl Rests {
 
 /// Begins what is due, as far as there is room; answers when to look again.
 pub(super) async fn begin_due(
-    app: &Arc<App>,
+    pipeline: &Arc<Pipeline>,
     under_way: &mut UnderWay,
     rests: &Rests,
     stop: &CancellationToken,
 ) -> Result<UnixMs, CatalogError> {
-    release_unreceived(app).await?;
+    let core = &pipeline.core;
+    release_unreceived(pipeline).await?;
     loop {
-        let now = app.clock.now();
+        let now = core.clock.now();
         if let Some((_, until)) = under_way.alone.filter(|(_, until)| now < *until) {
             return Ok(until);
         }
         let stages: Vec<Stage> =
-            own_stages(app).into_iter().filter(|stage| rests.is_over(*stage, now)).collect();
-        if now >= under_way.alone_at && app.catalog.has_last_chance(&stages, now).await? {
+            own_stages(core).into_iter().filter(|stage| rests.is_over(*stage, now)).collect();
+        if now >= under_way.alone_at && core.catalog.has_last_chance(&stages, now).await? {
             if let Some(drained_at) = drained_at(under_way, now) {
                 return Ok(drained_at);
             }
-            begin_alone(app, under_way, &stages, stop).await?;
+            begin_alone(pipeline, under_way, &stages, stop).await?;
             continue;
         }
         under_way.draining_since = None;
         let queues: Vec<&str> = stages.iter().map(|stage| stage.queue()).collect();
-        let next_at = app.catalog.next_job_at(&queues).await?.unwrap_or(i64::MAX);
+        let next_at = core.catalog.next_job_at(&queues).await?.unwrap_or(i64::MAX);
         if next_at > now {
             return Ok(next_at.max(now + BUSY_PAUSE_MS));
         }
-        let is_full = under_way.len() >= app.settings.pipeline.concurrency;
+        let is_full = under_way.len() >= core.settings.pipeline.concurrency;
         let has_started = match is_full {
             true => false,
-            false => begin(app, under_way, &stages, stop).await?,
+            false => begin(pipeline, under_way, &stages, stop).await?,
         };
-        if !has_started && !begin_spare(app, under_way, &stages, stop).await? {
+        if !has_started && !begin_spare(pipeline, under_way, &stages, stop).await? {
             return Ok(if is_full { i64::MAX } else { next_at.max(now + BUSY_PAUSE_MS) });
         }
     }
@@ -142,18 +144,18 @@ fn drained_at(under_way: &mut UnderWay, now: UnixMs) -> Option<UnixMs> {
 
 /// A file that lost its worker twice has one more chance, and no neighbour that could cost it that one.
 async fn begin_alone(
-    app: &Arc<App>,
+    pipeline: &Arc<Pipeline>,
     under_way: &mut UnderWay,
     stages: &[Stage],
     stop: &CancellationToken,
 ) -> Result<(), CatalogError> {
-    let now = app.clock.now();
+    let now = pipeline.core.clock.now();
     under_way.draining_since = None;
     under_way.alone_at = now.saturating_add(ALONE_EVERY_MS);
     for stage in stages {
-        let claimed = claim_with_places(app, *stage, 1, Claimable::LastChance).await?.pop();
+        let claimed = claim_with_places(pipeline, *stage, 1, Claimable::LastChance).await?.pop();
         if let Some((held, permit)) = claimed {
-            let id = spawn(app, under_way, held, (permit, None), false, stop);
+            let id = spawn(pipeline, under_way, held, (permit, None), false, stop);
             under_way.alone = Some((id, now.saturating_add(ALONE_MS)));
             return Ok(());
         }
@@ -163,7 +165,7 @@ async fn begin_alone(
 
 /// Claims as much as there is room for; answers whether there was anything.
 async fn begin(
-    app: &Arc<App>,
+    pipeline: &Arc<Pipeline>,
     under_way: &mut UnderWay,
     stages: &[Stage],
     stop: &CancellationToken,
@@ -171,20 +173,20 @@ async fn begin(
     let mut claimed = false;
     for stage in stages {
         // One suspect at a time: if it kills us, it takes no other suspect along.
-        if let Ok(place) = app.pipeline.suspects.clone().try_acquire_owned() {
-            let suspect = claim_with_places(app, *stage, 1, Claimable::Suspects).await?.pop();
+        if let Ok(place) = pipeline.suspects.clone().try_acquire_owned() {
+            let suspect = claim_with_places(pipeline, *stage, 1, Claimable::Suspects).await?.pop();
             if let Some((held, permit)) = suspect {
                 claimed = true;
-                spawn(app, under_way, held, (permit, Some(place)), false, stop);
+                spawn(pipeline, under_way, held, (permit, Some(place)), false, stop);
             }
         }
-        let room = app.settings.pipeline.concurrency.saturating_sub(under_way.len());
+        let room = pipeline.core.settings.pipeline.concurrency.saturating_sub(under_way.len());
         if room == 0 || stop.is_cancelled() {
             break;
         }
-        for (held, permit) in claim_with_places(app, *stage, room, Claimable::Untried).await? {
+        for (held, permit) in claim_with_places(pipeline, *stage, room, Claimable::Untried).await? {
             claimed = true;
-            spawn(app, under_way, held, (permit, None), false, stop);
+            spawn(pipeline, under_way, held, (permit, None), false, stop);
         }
     }
     Ok(claimed)
@@ -192,7 +194,7 @@ async fn begin(
 
 /// No tenant holds all places of a stage while another waits: one more in each is kept for those that hold none.
 async fn begin_spare(
-    app: &Arc<App>,
+    pipeline: &Arc<Pipeline>,
     under_way: &mut UnderWay,
     stages: &[Stage],
     stop: &CancellationToken,
@@ -200,9 +202,9 @@ async fn begin_spare(
     let mut claimed = false;
     for stage in stages {
         let Some(tenants) = under_way.tenants_with_work(*stage) else { continue };
-        for held in claim(app, *stage, 1, Claimable::UntriedOfOthers(tenants)).await? {
+        for held in claim(pipeline, *stage, 1, Claimable::UntriedOfOthers(tenants)).await? {
             claimed = true;
-            spawn(app, under_way, held, (None, None), true, stop);
+            spawn(pipeline, under_way, held, (None, None), true, stop);
         }
     }
     Ok(claimed)
@@ -212,18 +214,18 @@ async fn begin_spare(
 type Places = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
 
 fn spawn(
-    app: &Arc<App>,
+    pipeline: &Arc<Pipeline>,
     under_way: &mut UnderWay,
     held: StageJob,
     places: Places,
     is_spare: bool,
     stop: &CancellationToken,
 ) -> task::Id {
-    let (app, stop) = (app.clone(), stop.clone());
+    let (pipeline, stop) = (pipeline.clone(), stop.clone());
     let (stage, tenant) = (held.stage, held.file.tenant.clone());
     let task = under_way.tasks.spawn(async move {
         let _places = places;
-        let ended = stop.run_until_cancelled(run_one(&app, &held)).await;
+        let ended = stop.run_until_cancelled(run_one(&pipeline, &held)).await;
         (held.stage, ended.unwrap_or_else(|| Some(given_back(&held))))
     });
     under_way.of.insert(task.id(), (stage, tenant, is_spare));
@@ -232,21 +234,21 @@ fn spawn(
 
 /// Text is extracted where there is memory for it: a file does not spend its time waiting for that.
 async fn claim_with_places(
-    app: &App,
+    pipeline: &Pipeline,
     stage: Stage,
     room: usize,
     of: Claimable,
 ) -> Result<Vec<(StageJob, Option<OwnedSemaphorePermit>)>, CatalogError> {
     if stage != Stage::Extract {
-        let held = claim(app, stage, room, of).await?;
+        let held = claim(pipeline, stage, room, of).await?;
         return Ok(held.into_iter().map(|held| (held, None)).collect());
     }
-    let places = &app.pipeline.extractions;
+    let places = &pipeline.extractions;
     let mut permits: Vec<_> = (0..room).map_while(|_| places.clone().try_acquire_owned().ok()).collect();
     if permits.is_empty() {
         return Ok(Vec::new());
     }
-    let held = claim(app, stage, permits.len(), of).await?;
+    let held = claim(pipeline, stage, permits.len(), of).await?;
     Ok(held.into_iter().map(|held| (held, permits.pop())).collect())
 }
 
@@ -255,50 +257,55 @@ pub(super) fn given_back(held: &StageJob) -> StageEnd {
 }
 
 pub(super) async fn claim(
-    app: &App,
+    pipeline: &Pipeline,
     stage: Stage,
     limit: usize,
     of: Claimable,
 ) -> Result<Vec<StageJob>, CatalogError> {
+    let core = &pipeline.core;
     let claim = StageClaim {
         stage,
-        owner: worker_name(app),
+        owner: worker_name(core),
         limit,
         of,
         tenants: None,
-        lease_ms: app.settings.job_lease_ms,
-        deadline_ms: app.settings.stage_timeout_ms,
-        plan: app.plan.clone(),
-        now: app.clock.now(),
+        lease_ms: core.settings.job_lease_ms,
+        deadline_ms: core.settings.stage_timeout_ms,
+        plan: core.plan.clone(),
+        now: core.clock.now(),
     };
-    let held = claim_stage(app, claim).await?;
+    let held = claim_stage(pipeline, claim).await?;
     if !held.is_empty() {
-        app.archive_bell.notify_one();
+        core.wakeups.archive.notify_one();
     }
     Ok(held)
 }
 
 /// Claims, and remembers a claim whose answer was lost: no worker has what it leased.
-pub(super) async fn claim_stage(app: &App, claim: StageClaim) -> Result<Vec<StageJob>, CatalogError> {
-    app.catalog.claim_stage(claim).await.map_err(|failed| {
+pub(super) async fn claim_stage(
+    pipeline: &Pipeline,
+    claim: StageClaim,
+) -> Result<Vec<StageJob>, CatalogError> {
+    pipeline.core.catalog.claim_stage(claim).await.map_err(|failed| {
         if let Some(claim_id) = failed.unreceived {
-            app.pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner).push(claim_id);
+            pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner).push(claim_id);
         }
         failed.error
     })
 }
 
 /// Gives a lease back as soon as the catalog can be written.
-pub(super) fn return_later(app: &App, lease: StageEnd) {
-    app.pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
+pub(super) fn return_later(pipeline: &Pipeline, lease: StageEnd) {
+    pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
 }
 
 /// Gives back what claims have leased whose answers were lost, so that it does not count as a lost worker.
-pub(super) async fn release_unreceived(app: &App) -> Result<(), CatalogError> {
-    let unreturned = || app.pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner);
+pub(super) async fn release_unreceived(pipeline: &Pipeline) -> Result<(), CatalogError> {
+    let core = &pipeline.core;
+    let unreturned = || pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let Some(end) = unreturned().last().cloned() else { break };
-        match app.catalog.end_stages(vec![end.clone()], by(app, "recovery")).await {
+        match core.catalog.end_stages(vec![end.clone()], by(core, "recovery")).await {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "cannot give back a lease");
@@ -307,11 +314,15 @@ pub(super) async fn release_unreceived(app: &App) -> Result<(), CatalogError> {
         }
         unreturned().retain(|other| (other.job, other.token) != (end.job, end.token));
     }
-    let lost = || app.pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner);
+    let lost = || pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let Some(claim_id) = lost().last().cloned() else { return Ok(()) };
         // One that cannot be given back must not stop all others: its leases run out.
-        let given = match app.catalog.release_claim(&claim_id, "recovery", &app.plan, app.clock.now()).await {
+        let given = match core
+            .catalog
+            .release_claim(&claim_id, "recovery", &core.plan, core.clock.now())
+            .await
+        {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 tracing::error!(job = "pipeline", error = %error, "cannot give back the leases of a claim");

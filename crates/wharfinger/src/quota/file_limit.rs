@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::id::TenantId;
 
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 
 /// How long a count is believed, at least.
@@ -45,12 +45,12 @@ impl FileCounts {
     }
 
     /// Lets so many more files of a tenant in, or says how many it may have.
-    pub async fn admit(&self, app: &App, tenant: &TenantId, more: u64) -> Result<(), VerbError> {
-        let max = app.settings.tenant_files_max;
+    pub async fn admit(&self, core: &Core, tenant: &TenantId, more: u64) -> Result<(), VerbError> {
+        let max = core.settings.tenant_files_max;
         let known = self.known().get(tenant).copied();
         let counted = match known {
             Some(counted) if !counted.is_old(counted.files + more > max) => counted,
-            _ => self.count(app, tenant).await?,
+            _ => self.count(core, tenant).await?,
         };
         if counted.files + more > max {
             return Err(VerbError::FileLimit { files: counted.files, limit: max });
@@ -61,9 +61,9 @@ impl FileCounts {
         Ok(())
     }
 
-    async fn count(&self, app: &App, tenant: &TenantId) -> Result<Counted, VerbError> {
+    async fn count(&self, core: &Core, tenant: &TenantId) -> Result<Counted, VerbError> {
         let at = Instant::now();
-        let counts = app.catalog.status_counts(&Scope::Tenant(tenant.clone())).await?;
+        let counts = core.catalog.status_counts(&Scope::Tenant(tenant.clone())).await?;
         let files = counts.by_status.iter().map(|(_, files)| files).sum();
         let counted = Counted { at, took: at.elapsed(), files };
         let mut known = self.known();

@@ -20,13 +20,13 @@ use wharfinger_engines::redis_quota::{QuotaError, RedisQuota};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 
-pub use file_limit::FileCounts;
 pub use register::register;
 
 use crate::clock::Clock;
 use crate::config::Settings;
-use crate::core::OpenError;
+use crate::core::{Core, OpenError};
 use crate::telemetry::metric;
+use file_limit::FileCounts;
 
 /// A tenant that left Redis stays away from it this long: processes that do not agree on whether it answers must
 /// not pass the gate to and fro.
@@ -37,6 +37,33 @@ const DOUBT_MS_MIN: i64 = 10_000;
 const TENANTS_MAX: usize = 10_000;
 const TENANTS_PER_PAGE: usize = 500;
 
+/// What lets uploads in.
+pub struct Quota {
+    pub core: Arc<Core>,
+    /// Redis in front of the tenants' quotas, where there is one.
+    pub redis_gate: Option<RedisGate>,
+    /// How many files each tenant has, for the limit on that.
+    file_counts: FileCounts,
+}
+
+impl Quota {
+    pub async fn open(core: Arc<Core>, faults: &Faults) -> Result<Quota, OpenError> {
+        let redis_gate = RedisGate::open(&core.settings, &core.catalog, faults).await?;
+        Ok(Quota { redis_gate, ..Quota::without_redis(core) })
+    }
+
+    /// By the catalog alone.
+    pub fn without_redis(core: Arc<Core>) -> Quota {
+        Quota { core, redis_gate: None, file_counts: FileCounts::default() }
+    }
+
+    /// What it takes to move the gate of a tenant's quota.
+    pub fn ledger(&self) -> Ledger<'_> {
+        let Core { catalog, clock, settings, .. } = &*self.core;
+        Ledger { catalog, clock, default_limit_bytes: settings.default_quota_bytes }
+    }
+}
+
 /// Redis, as this process sees it.
 pub struct RedisGate {
     pub redis: RedisQuota,
@@ -46,7 +73,7 @@ pub struct RedisGate {
     tenants: Mutex<BTreeMap<TenantId, Arc<Tenant>>>,
     /// Tries whose files are in the catalog, which Redis need not remember singly.
     settled: Mutex<BTreeMap<TenantId, Vec<Uuid>>>,
-    settle_bell: Notify,
+    settle_wakeup: Notify,
     /// Tenants of which Redis may count too much.
     doubtful: Mutex<BTreeSet<TenantId>>,
 }
@@ -96,7 +123,7 @@ impl RedisGate {
             away: AtomicBool::new(false),
             tenants: Mutex::default(),
             settled: Mutex::default(),
-            settle_bell: Notify::new(),
+            settle_wakeup: Notify::new(),
             doubtful: Mutex::default(),
         }
     }
@@ -137,13 +164,13 @@ impl RedisGate {
 
     fn settle(&self, tenant: &TenantId, attempt: Uuid) {
         lock(&self.settled).entry(tenant.clone()).or_default().push(attempt);
-        self.settle_bell.notify_one();
+        self.settle_wakeup.notify_one();
     }
 
     /// Tells Redis of the tries that came to their end, some at a time. What it does not hear of it remembers until
     /// it counts anew: memory, nothing else.
     pub async fn settle_gathered(&self) {
-        self.settle_bell.notified().await;
+        self.settle_wakeup.notified().await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         let gathered = std::mem::take(&mut *lock(&self.settled));
         for (tenant, attempts) in gathered {

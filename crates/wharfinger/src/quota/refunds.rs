@@ -7,7 +7,7 @@ use wharfinger_lifecycle::retry::Backoff;
 
 use super::count::{self, Why};
 use super::{RedisGate, lock};
-use crate::app::App;
+use crate::quota::Quota;
 
 const CLAIM_LINES: usize = 200;
 const AT_ONCE: usize = 32;
@@ -23,13 +23,14 @@ enum Delivered {
 }
 
 /// Delivers all that is due; answers how many lines arrived.
-pub async fn relay(app: &App) -> Result<u64, CatalogError> {
-    let Some(gate) = &app.redis_gate else { return Ok(0) };
-    settle_doubts(app, gate).await?;
+pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
+    let core = &quota.core;
+    let Some(gate) = &quota.redis_gate else { return Ok(0) };
+    settle_doubts(quota, gate).await?;
     let mut arrived = 0;
     while !gate.is_away() {
-        let now = app.clock.now();
-        let lines = app
+        let now = core.clock.now();
+        let lines = core
             .catalog
             .claim_outbox(Destination::Quota, CLAIM_LINES, now, now.saturating_add(HIDDEN_MS))
             .await?;
@@ -38,7 +39,7 @@ pub async fn relay(app: &App) -> Result<u64, CatalogError> {
         }
         let outcomes: Vec<(OutboxLine, Delivered)> = futures::stream::iter(lines)
             .map(async |line| {
-                let delivered = deliver(app, gate, &line).await;
+                let delivered = deliver(quota, gate, &line).await;
                 (line, delivered)
             })
             .buffer_unordered(AT_ONCE)
@@ -52,17 +53,17 @@ pub async fn relay(app: &App) -> Result<u64, CatalogError> {
             }
         }
         arrived += done.len() as u64;
-        app.catalog.outbox_arrived(done).await?;
+        core.catalog.outbox_arrived(done).await?;
         for (line, why) in late {
             let delay = LATER.delay_ms(line.attempts + 1, rand::random());
-            let until = app.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
-            app.catalog.put_off_outbox(vec![line.id], &why, until).await?;
+            let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
+            core.catalog.put_off_outbox(vec![line.id], &why, until).await?;
         }
     }
     Ok(arrived)
 }
 
-async fn deliver(app: &App, gate: &RedisGate, line: &OutboxLine) -> Delivered {
+async fn deliver(quota: &Quota, gate: &RedisGate, line: &OutboxLine) -> Delivered {
     let Outbound::Refund { bytes, epoch } = line.what else {
         return Delivered::Not("no refund".into());
     };
@@ -74,18 +75,19 @@ async fn deliver(app: &App, gate: &RedisGate, line: &OutboxLine) -> Delivered {
         Ok(Refunded::Done { remembered }) if remembered <= REMEMBERED_MAX => return Delivered::Yes,
         Ok(Refunded::Done { .. }) => {
             // What it forgets then is older than what it counts from.
-            let _ = count::anew(&app.ledger(), gate, &line.tenant, seen, Why::Full).await;
+            let _ = count::anew(&quota.ledger(), gate, &line.tenant, seen, Why::Full).await;
             return Delivered::Yes;
         }
         Ok(Refunded::Later) => {
             // The load may be on its way, or have died with whoever was to bring it.
             if line.attempts > 0 {
-                let _ = count::anew(&app.ledger(), gate, &line.tenant, seen, Why::Moved).await;
+                let _ = count::anew(&quota.ledger(), gate, &line.tenant, seen, Why::Moved).await;
             }
             "Redis counts from an older epoch".to_owned()
         }
         // The sum that it counts from then has this refund in it, and the line goes with the older epoch.
-        Ok(Refunded::Reload) => match count::anew(&app.ledger(), gate, &line.tenant, seen, Why::Lost).await {
+        Ok(Refunded::Reload) => match count::anew(&quota.ledger(), gate, &line.tenant, seen, Why::Lost).await
+        {
             Ok(_) => "Redis had lost count".to_owned(),
             Err(error) => error.to_string(),
         },
@@ -98,7 +100,7 @@ async fn deliver(app: &App, gate: &RedisGate, line: &OutboxLine) -> Delivered {
 }
 
 /// Whether a commit happened whose answer was lost, the catalog knows.
-async fn settle_doubts(app: &App, gate: &RedisGate) -> Result<(), CatalogError> {
+async fn settle_doubts(quota: &Quota, gate: &RedisGate) -> Result<(), CatalogError> {
     if gate.is_away() {
         return Ok(());
     }
@@ -106,7 +108,7 @@ async fn settle_doubts(app: &App, gate: &RedisGate) -> Result<(), CatalogError> 
     let mut outcome = Ok(());
     for name in doubtful {
         let seen = gate.tenant(&name).counts();
-        match count::anew(&app.ledger(), gate, &name, seen, Why::Doubt).await {
+        match count::anew(&quota.ledger(), gate, &name, seen, Why::Doubt).await {
             Ok(counted) if counted.is_loaded => {}
             // One that has left Redis is counted when it comes back.
             Ok(_) if !gate.is_away() => {}

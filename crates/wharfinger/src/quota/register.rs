@@ -10,31 +10,33 @@ use wharfinger_lifecycle::retry::Backoff;
 
 use super::count::{self, Why};
 use super::{RedisGate, Tenant};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::quota::Quota;
 
 /// After so many rounds in which the gate moved between two steps, the catalog lets in by itself.
 const ROUNDS_MAX: u32 = 8;
 const TWIN_PAUSES_MS: [u64; 4] = [0, 20, 60, 150];
 const ROUND_PAUSE: Backoff = Backoff { base_ms: 5, cap_ms: 100 };
 
-pub async fn register(app: &App, wanted: Registration) -> Result<Registered, VerbError> {
-    if let Err(refusal) = app.file_counts.admit(app, &wanted.tenant, wanted.files.len() as u64).await {
+pub async fn register(quota: &Quota, wanted: Registration) -> Result<Registered, VerbError> {
+    let core = &quota.core;
+    if let Err(refusal) = quota.file_counts.admit(core, &wanted.tenant, wanted.files.len() as u64).await {
         // Who asks again for what was made before is answered as before.
-        return known_answer(app, &wanted).await?.ok_or(refusal);
+        return known_answer(core, &wanted).await?.ok_or(refusal);
     }
-    let Some(gate) = app.redis_gate.as_ref().filter(|_| wanted.needs_room()) else {
-        return without_redis(app, wanted).await;
+    let Some(gate) = quota.redis_gate.as_ref().filter(|_| wanted.needs_room()) else {
+        return without_redis(quota, wanted).await;
     };
-    if let Some(answer) = known_answer(app, &wanted).await? {
+    if let Some(answer) = known_answer(core, &wanted).await? {
         return Ok(answer);
     }
     let tenant = gate.tenant(&wanted.tenant);
     for round in 1..=ROUNDS_MAX {
-        let answer = if gate.is_away() || tenant.is_at_database(app.clock.now()) {
-            by_database(app, gate, &tenant, &wanted).await?
+        let answer = if gate.is_away() || tenant.is_at_database(core.clock.now()) {
+            by_database(quota, gate, &tenant, &wanted).await?
         } else {
-            by_redis(app, gate, &tenant, &wanted).await?
+            by_redis(quota, gate, &tenant, &wanted).await?
         };
         if let Some(answer) = answer {
             return Ok(answer);
@@ -46,16 +48,16 @@ pub async fn register(app: &App, wanted: Registration) -> Result<Registered, Ver
     if gate.fails_closed {
         return Err(VerbError::Unavailable("Redis loses count as fast as it is told".into()));
     }
-    without_redis(app, wanted).await
+    without_redis(quota, wanted).await
 }
 
 /// By the catalog, wherever the gate is.
-async fn without_redis(app: &App, wanted: Registration) -> Result<Registered, VerbError> {
+async fn without_redis(quota: &Quota, wanted: Registration) -> Result<Registered, VerbError> {
     for _ in 0..ROUNDS_MAX {
         let admission = Admission::Database;
-        match app.catalog.register(Registration { admission, ..wanted.clone() }).await? {
+        match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
             Registered::GateMoved(_) => {
-                count::leave(&app.ledger(), app.redis_gate.as_ref(), &wanted.tenant).await?
+                count::leave(&quota.ledger(), quota.redis_gate.as_ref(), &wanted.tenant).await?
             }
             answer => return Ok(answer),
         };
@@ -65,7 +67,7 @@ async fn without_redis(app: &App, wanted: Registration) -> Result<Registered, Ve
 
 /// None: look again where the gate is.
 async fn by_database(
-    app: &App,
+    quota: &Quota,
     gate: &RedisGate,
     tenant: &Tenant,
     wanted: &Registration,
@@ -74,11 +76,11 @@ async fn by_database(
         return Err(VerbError::Unavailable("Redis, which lets uploads in, is away".into()));
     }
     let admission = Admission::Database;
-    match app.catalog.register(Registration { admission, ..wanted.clone() }).await? {
+    match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
         Registered::GateMoved(moved) => {
             tenant.learn(&moved);
             if gate.is_away() {
-                count::leave(&app.ledger(), app.redis_gate.as_ref(), &wanted.tenant).await?;
+                count::leave(&quota.ledger(), quota.redis_gate.as_ref(), &wanted.tenant).await?;
             }
             Ok(None)
         }
@@ -87,37 +89,38 @@ async fn by_database(
 }
 
 async fn by_redis(
-    app: &App,
+    quota: &Quota,
     gate: &RedisGate,
     tenant: &Tenant,
     wanted: &Registration,
 ) -> Result<Option<Registered>, VerbError> {
+    let core = &quota.core;
     let name = &wanted.tenant;
     let seen = tenant.counts();
-    let attempt = fresh_id(app.clock.now());
+    let attempt = fresh_id(core.clock.now());
     match gate.redis.reserve(name, attempt, wanted.bytes(), wanted.default_limit_bytes).await {
         Err(error) => {
             gate.lost(&error);
             Ok(None)
         }
         Ok(Reservation::Reload) => {
-            count::anew(&app.ledger(), gate, name, seen, Why::Lost).await?;
+            count::anew(&quota.ledger(), gate, name, seen, Why::Lost).await?;
             Ok(None)
         }
         Ok(Reservation::Full { used_bytes, limit_bytes }) => {
-            if is_doubtful(app, tenant, wanted, limit_bytes).await? {
-                count::anew(&app.ledger(), gate, name, seen, Why::Doubt).await?;
+            if is_doubtful(core, tenant, wanted, limit_bytes).await? {
+                count::anew(&quota.ledger(), gate, name, seen, Why::Doubt).await?;
                 return Ok(None);
             }
             // What took the room may be this very request, sent twice.
-            match key_answer(app, wanted).await? {
+            match key_answer(core, wanted).await? {
                 None => Ok(Some(Registered::QuotaExceeded { used_bytes, limit_bytes })),
                 answer => Ok(answer),
             }
         }
         Ok(Reservation::Counted { epoch, limit_bytes }) => {
             let admission = Admission::Redis { epoch, limit_bytes };
-            match app.catalog.register(Registration { admission, ..wanted.clone() }).await {
+            match core.catalog.register(Registration { admission, ..wanted.clone() }).await {
                 Ok(Registered::Made) => {
                     gate.settle(name, attempt);
                     Ok(Some(Registered::Made))
@@ -126,9 +129,9 @@ async fn by_redis(
                     release(gate, wanted, attempt).await;
                     tenant.learn(&moved);
                     if moved.keeper == GateKeeper::Redis {
-                        count::anew(&app.ledger(), gate, name, seen, Why::Moved).await?;
-                    } else if !tenant.is_at_database(app.clock.now()) {
-                        count::anew(&app.ledger(), gate, name, seen, Why::Back).await?;
+                        count::anew(&quota.ledger(), gate, name, seen, Why::Moved).await?;
+                    } else if !tenant.is_at_database(core.clock.now()) {
+                        count::anew(&quota.ledger(), gate, name, seen, Why::Back).await?;
                     }
                     Ok(None)
                 }
@@ -151,20 +154,20 @@ async fn by_redis(
 }
 
 /// What its key has made already.
-async fn known_answer(app: &App, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
+async fn known_answer(core: &Core, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
     let Some(key_use) = &wanted.key_use else { return Ok(None) };
     let owner = (&wanted.tenant, &wanted.user);
-    Ok(app.catalog.key_answer(owner, key_use, wanted.now).await?)
+    Ok(core.catalog.key_answer(owner, key_use, wanted.now).await?)
 }
 
 /// Asks a few times: a twin that is under way has its answer in a moment.
-async fn key_answer(app: &App, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
+async fn key_answer(core: &Core, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
     if wanted.key_use.is_none() {
         return Ok(None);
     }
     for pause_ms in TWIN_PAUSES_MS {
         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-        if let Some(answer) = known_answer(app, wanted).await? {
+        if let Some(answer) = known_answer(core, wanted).await? {
             return Ok(Some(answer));
         }
     }
@@ -181,14 +184,14 @@ async fn release(gate: &RedisGate, wanted: &Registration, attempt: Uuid) {
 
 /// Redis may count reservations of those who died with them. What the catalog knows of decides whether to count anew.
 async fn is_doubtful(
-    app: &App,
+    core: &Core,
     tenant: &Tenant,
     wanted: &Registration,
     limit_bytes: u64,
 ) -> Result<bool, VerbError> {
-    let quota = app.catalog.quota(&wanted.tenant, wanted.default_limit_bytes).await?;
+    let quota = core.catalog.quota(&wanted.tenant, wanted.default_limit_bytes).await?;
     let fits = quota.used_bytes.saturating_add(wanted.bytes()) <= quota.limit_bytes;
     // The limit was set anew, and Redis has not heard of it.
     let is_outdated = quota.limit_bytes != limit_bytes;
-    Ok(is_outdated || (fits && tenant.may_doubt(app.clock.now())))
+    Ok(is_outdated || (fits && tenant.may_doubt(core.clock.now())))
 }

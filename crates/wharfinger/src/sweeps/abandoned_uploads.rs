@@ -9,9 +9,10 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::turn::page_files;
 use super::{Turn, orphan_cleanup};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
+use crate::uploads::Uploads;
 use crate::uploads::look::{Looked, Over};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -27,28 +28,29 @@ pub struct Outcome {
 }
 
 /// Which uploads are abandoned at this moment.
-pub fn abandoned(app: &App) -> Abandoned {
-    let now = app.clock.now();
+pub fn abandoned(core: &Core) -> Abandoned {
+    let now = core.clock.now();
     Abandoned {
-        quiet_since: now.saturating_sub(app.settings.sweeps.abandoned_after_ms),
+        quiet_since: now.saturating_sub(core.settings.sweeps.abandoned_after_ms),
         now,
-        min_rate_bytes: i64::try_from(app.settings.upload_min_rate_bytes).unwrap_or(i64::MAX).max(1),
+        min_rate_bytes: i64::try_from(core.settings.upload_min_rate_bytes).unwrap_or(i64::MAX).max(1),
     }
 }
 
-pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
-    let by = abandoned(app);
+pub(super) async fn run(uploads: &Uploads, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+    let core = &uploads.core;
+    let by = abandoned(core);
     let over = Over::QuietSince(by.quiet_since);
     let mut after: Option<(UnixMs, FileId)> = None;
     loop {
-        let page = app.catalog.files_abandoned(by, after, page_files(app)).await?;
+        let page = core.catalog.files_abandoned(by, after, page_files(core)).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
         if turn.is_cut_short() {
             return Ok(());
         }
         let ids: Vec<FileId> = page.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in turn.look_at(app, &ids, orphan_cleanup::NAME, over).await? {
+        for (id, looked) in turn.look_at(uploads, &ids, orphan_cleanup::NAME, over).await? {
             outcome.total += 1;
             match looked {
                 Ok(Looked::Reclaimed) => {

@@ -10,8 +10,8 @@ use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 
 use super::Turn;
-use crate::app::App;
 use crate::core::VerbError;
+use crate::uploads::Uploads;
 use crate::uploads::look::{Looked, Over};
 
 pub const NAME: &str = "batch-timeout";
@@ -36,25 +36,26 @@ pub struct Outcome {
     pub errors: u64,
 }
 
-pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+pub async fn run(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
+    let core = &uploads.core;
     let mut outcome = Outcome::default();
     let mut ages_ms = 0_i128;
     let mut after = None;
     loop {
-        let overdue = app.catalog.overdue_batches(app.clock.now(), after, PAGE_BATCHES).await?;
+        let overdue = core.catalog.overdue_batches(core.clock.now(), after, PAGE_BATCHES).await?;
         let Some(last) = overdue.last() else { return Ok(outcome) };
         after = Some(*last);
         for (_, id) in &overdue {
-            if !turn.goes_on(app) {
+            if !turn.goes_on(core) {
                 return Ok(outcome);
             }
-            match expire(app, turn, *id).await {
+            match expire(uploads, turn, *id).await {
                 Ok(None) => {}
                 Ok(Some((batch, rest))) => {
                     outcome.expired_batches += 1;
                     outcome.deleted_files += rest.deleted;
                     outcome.errors += rest.errors;
-                    ages_ms += i128::from(app.clock.now().saturating_sub(batch.created_at));
+                    ages_ms += i128::from(core.clock.now().saturating_sub(batch.created_at));
                     let average = ages_ms / i128::from(outcome.expired_batches);
                     outcome.average_batch_age = i64::try_from(average).unwrap_or(i64::MAX);
                 }
@@ -76,27 +77,28 @@ struct Rest {
 }
 
 /// None: somebody else ended it. After a crash in here the files are due, and whoever looks at such goes on.
-async fn expire(app: &App, turn: &Turn, id: BatchId) -> Result<Option<(Batch, Rest)>, VerbError> {
+async fn expire(uploads: &Uploads, turn: &Turn, id: BatchId) -> Result<Option<(Batch, Rest)>, VerbError> {
+    let core = &uploads.core;
     if turn.is_dry_run() {
-        let batch = app.catalog.batch(id).await?.filter(|batch| batch.status == BatchStatus::Active);
+        let batch = core.catalog.batch(id).await?.filter(|batch| batch.status == BatchStatus::Active);
         let Some(batch) = batch else { return Ok(None) };
-        return Ok(Some((batch, reclaim_rest(app, turn, id).await?)));
+        return Ok(Some((batch, reclaim_rest(uploads, turn, id).await?)));
     }
-    match turn.catalog.end_batch(id, BatchEnding::Expired, NAME, app.clock.now()).await? {
+    match turn.catalog.end_batch(id, BatchEnding::Expired, NAME, core.clock.now()).await? {
         BatchEnd::Ended { batch, .. } => {
-            app.archive_bell.notify_one();
-            Ok(Some((batch, reclaim_rest(app, turn, id).await?)))
+            core.wakeups.archive.notify_one();
+            Ok(Some((batch, reclaim_rest(uploads, turn, id).await?)))
         }
         BatchEnd::Refused { .. } | BatchEnd::NotFound => Ok(None),
     }
 }
 
 /// Looks at what is left unconfirmed; answers how many files of the batch are gone, whoever was the one to take them.
-async fn reclaim_rest(app: &App, turn: &Turn, id: BatchId) -> Result<Rest, VerbError> {
+async fn reclaim_rest(uploads: &Uploads, turn: &Turn, id: BatchId) -> Result<Rest, VerbError> {
     let mut rest = Rest::default();
     let mut after: Option<FileId> = None;
     loop {
-        let page = app.catalog.batch_files(id, after, PAGE_FILES).await?;
+        let page = uploads.core.catalog.batch_files(id, after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(rest) };
         after = Some(last.id);
         if turn.is_cut_short() {
@@ -110,7 +112,7 @@ async fn reclaim_rest(app: &App, turn: &Turn, id: BatchId) -> Result<Rest, VerbE
             rest.deleted += ids.len() as u64;
             continue;
         }
-        for (id, looked) in turn.look_at(app, &ids, NAME, Over::Due).await? {
+        for (id, looked) in turn.look_at(uploads, &ids, NAME, Over::Due).await? {
             match looked {
                 Ok(looked) => rest.deleted += u64::from(looked == Looked::Reclaimed),
                 Err(error) => {

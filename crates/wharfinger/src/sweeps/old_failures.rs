@@ -10,8 +10,8 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::retention::{FailureLook, look_at_failure};
 
 use super::{Turn, orphan_cleanup};
-use crate::app::App;
 use crate::core::VerbError;
+use crate::uploads::Uploads;
 use crate::uploads::{STALE_TRIES_MAX, commit_in};
 
 const PAGE_FILES: usize = 200;
@@ -35,22 +35,23 @@ enum Done {
 }
 
 /// By when they failed and not by when they were to be looked at: a retention that was made shorter counts at once.
-pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+pub(super) async fn run(uploads: &Uploads, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+    let core = &uploads.core;
     if !turn.is_dry_run() {
         turn.catalog.date_failures().await?;
     }
-    let retention = app.plan.failures;
-    let warned_by = app.clock.now().saturating_sub((retention.keep_ms - retention.warning_ms).max(0));
+    let retention = core.plan.failures;
+    let warned_by = core.clock.now().saturating_sub((retention.keep_ms - retention.warning_ms).max(0));
     let mut after: Option<(UnixMs, FileId)> = None;
     loop {
-        let page = app.catalog.files_failed_by(warned_by, after, PAGE_FILES).await?;
+        let page = core.catalog.files_failed_by(warned_by, after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
         for (_, id) in &page {
-            if !turn.goes_on(app) {
+            if !turn.goes_on(core) {
                 return Ok(());
             }
-            match look_at(app, turn, *id).await {
+            match look_at(uploads, turn, *id).await {
                 Ok(Done::Nothing) => {}
                 Ok(Done::Warned) => outcome.warnings += 1,
                 Ok(Done::Deleted) => outcome.deleted += 1,
@@ -65,23 +66,26 @@ pub(super) async fn run(app: &App, turn: &Turn, outcome: &mut Outcome) -> Result
     }
 }
 
-async fn look_at(app: &App, turn: &Turn, id: FileId) -> Result<Done, VerbError> {
+async fn look_at(uploads: &Uploads, turn: &Turn, id: FileId) -> Result<Done, VerbError> {
+    let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
-        let Some(file) = app.catalog.file(id).await? else { return Ok(Done::Nothing) };
-        let looked = look_at_failure(&file, app.plan.failures, &app.policy, app.clock.now())
+        let Some(file) = core.catalog.file(id).await? else { return Ok(Done::Nothing) };
+        let looked = look_at_failure(&file, core.plan.failures, &core.policy, core.clock.now())
             .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
         let (change, done) = match looked {
             FailureLook::Nothing => return Ok(Done::Nothing),
             FailureLook::Later(change) => (change, Done::Nothing),
             FailureLook::Warn(change) => (change, Done::Warned),
             // A catalog from a backup may take for failed what has been sent through again since.
-            FailureLook::Delete(_) if !app.store_is_ours.load(Ordering::Relaxed) => return Ok(Done::Nothing),
+            FailureLook::Delete(_) if !core.store_is_ours.load(Ordering::Relaxed) => {
+                return Ok(Done::Nothing);
+            }
             FailureLook::Delete(change) => (change, Done::Deleted),
         };
         if turn.is_dry_run() {
             return Ok(done);
         }
-        if commit_in(app, &turn.catalog, *change, orphan_cleanup::NAME).await? {
+        if commit_in(uploads, &turn.catalog, *change, orphan_cleanup::NAME).await? {
             if matches!(done, Done::Deleted) {
                 tracing::info!(job = orphan_cleanup::NAME, fileId = %id, tenant = %file.tenant, action = "deleted",
                     bytes = file.size, "a failed file was kept for its time");

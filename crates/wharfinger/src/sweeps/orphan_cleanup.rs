@@ -5,9 +5,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Turn, abandoned_uploads, old_failures, orphan_blobs, retention};
-use crate::app::App;
 use crate::core::VerbError;
 use crate::telemetry::metric;
+use crate::uploads::Uploads;
 
 pub const NAME: &str = "orphan-cleanup";
 
@@ -60,18 +60,19 @@ impl Outcome {
     }
 }
 
-pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
-    let started_at = app.clock.now();
+pub async fn run(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
+    let core = &uploads.core;
+    let started_at = core.clock.now();
     let mut outcome = Outcome::default();
-    let ended = Box::pin(orphan_blobs::run(app, turn)).await.map(|found| outcome.orphan_blobs = found);
+    let ended = Box::pin(orphan_blobs::run(core, turn)).await.map(|found| outcome.orphan_blobs = found);
     outcome.note("orphan blobs", ended)?;
-    let ended = abandoned_uploads::run(app, turn, &mut outcome.abandoned_uploads).await;
+    let ended = abandoned_uploads::run(uploads, turn, &mut outcome.abandoned_uploads).await;
     outcome.note("abandoned uploads", ended)?;
-    let ended = old_failures::run(app, turn, &mut outcome.old_failures).await;
+    let ended = old_failures::run(uploads, turn, &mut outcome.old_failures).await;
     outcome.note("old failures", ended)?;
-    outcome.execution_time = app.clock.now() - started_at;
+    outcome.execution_time = core.clock.now() - started_at;
     if !turn.is_dry_run() {
-        retention::remove_empty(app, turn).await;
+        retention::remove_empty(core, turn).await;
         metric::cleanup_took(outcome.execution_time);
     }
     Ok(outcome)

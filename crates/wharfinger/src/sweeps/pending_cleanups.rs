@@ -9,7 +9,7 @@ use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_stores::BlobError;
 
 use super::Turn;
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
 
@@ -38,34 +38,34 @@ pub struct Outcome {
 }
 
 /// Deletes all that is due.
-pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
-    run_for(app, turn, &Scope::All).await
+pub async fn run(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
+    run_for(core, turn, &Scope::All).await
 }
 
 /// Deletes what is due in a scope.
-pub async fn run_for(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
+pub async fn run_for(core: &Core, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
     if turn.is_dry_run() {
-        let attempted = app.catalog.due_cleanups(app.clock.now()).await?;
+        let attempted = core.catalog.due_cleanups(core.clock.now()).await?;
         return Ok(Outcome { attempted, ..Outcome::default() });
     }
     let mut outcome = Outcome::default();
-    let batch_max = app.blobs.caps().delete_batch_max.min(BATCH_MAX);
+    let batch_max = core.blobs.caps().delete_batch_max.min(BATCH_MAX);
     loop {
-        if !turn.goes_on(app) {
+        if !turn.goes_on(core) {
             return Ok(outcome);
         }
-        let claimed = turn.catalog.claim_cleanups_of(scope, app.clock.now(), batch_max, LEASE_MS).await?;
+        let claimed = turn.catalog.claim_cleanups_of(scope, core.clock.now(), batch_max, LEASE_MS).await?;
         if claimed.is_empty() {
             return Ok(outcome);
         }
         // Before the deletes: what is put after this moment is not covered by them.
-        let deleted_at = app.clock.now();
-        let answers = delete(app, &claimed).await;
+        let deleted_at = core.clock.now();
+        let answers = delete(core, &claimed).await;
         let attempted = claimed.len() as u64;
         // One object that cannot be deleted is not a store that is down.
         let unsure = answers.iter().any(|answer| matches!(answer, Err(BlobError::Unavailable(_))));
-        let store_down = unsure && app.blobs.check().await.is_err();
-        let now = app.clock.now();
+        let store_down = unsure && core.blobs.check().await.is_err();
+        let now = core.clock.now();
         let judged = claimed
             .into_iter()
             .zip(answers)
@@ -81,23 +81,23 @@ pub async fn run_for(app: &App, turn: &Turn, scope: &Scope) -> Result<Outcome, V
 }
 
 /// Ends unfinished uploads, then deletes. Parts that would come after this find no upload.
-async fn delete(app: &App, claimed: &[ClaimedCleanup]) -> Vec<Result<(), BlobError>> {
+async fn delete(core: &Core, claimed: &[ClaimedCleanup]) -> Vec<Result<(), BlobError>> {
     let keys: Vec<_> = claimed.iter().map(|cleanup| cleanup.key.clone()).collect();
     let answers: Vec<Result<(), BlobError>> = futures::stream::iter(claimed.to_vec())
-        .map(|cleanup| abandon(app, cleanup))
+        .map(|cleanup| abandon(core, cleanup))
         .buffered(ABANDONS_AT_ONCE)
         .collect()
         .await;
-    let deleted = app.blobs.delete_many(&keys).await;
+    let deleted = core.blobs.delete_many(&keys).await;
     answers.into_iter().zip(deleted).map(|(abandoned, deleted)| abandoned.and(deleted)).collect()
 }
 
 /// The upload that is known by its id too: a part that was on its way may have outlived the first time it was ended,
 /// when the store did not list it any more.
-async fn abandon(app: &App, cleanup: ClaimedCleanup) -> Result<(), BlobError> {
-    let Some(parts) = app.blobs.in_parts().filter(|_| cleanup.in_parts) else { return Ok(()) };
+async fn abandon(core: &Core, cleanup: ClaimedCleanup) -> Result<(), BlobError> {
+    let Some(parts) = core.blobs.in_parts().filter(|_| cleanup.in_parts) else { return Ok(()) };
     let unknown = |error: CatalogError| BlobError::Unavailable(error.to_string());
-    if let Some(upload_id) = app.catalog.upload_id(&cleanup.key).await.map_err(unknown)? {
+    if let Some(upload_id) = core.catalog.upload_id(&cleanup.key).await.map_err(unknown)? {
         parts.abandon_one(&cleanup.key, &upload_id).await?;
     }
     parts.abandon(&cleanup.key).await

@@ -5,9 +5,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Turn;
-use crate::app::App;
 use crate::core::VerbError;
 use crate::quota::Ledger;
+use crate::quota::Quota;
 use crate::quota::sync::{self, Aim};
 use crate::telemetry::metric;
 
@@ -29,13 +29,13 @@ pub struct Outcome {
     pub failed: u64,
 }
 
-pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
-    let ledger = Ledger { catalog: &turn.catalog, ..app.ledger() };
+pub async fn run(quota: &Quota, turn: &Turn) -> Result<Outcome, VerbError> {
+    let ledger = Ledger { catalog: &turn.catalog, ..quota.ledger() };
     let aim = match turn.is_dry_run() {
         true => Aim::Compare,
-        false => Aim::Mend(app.redis_gate.as_ref()),
+        false => Aim::Mend(quota.redis_gate.as_ref()),
     };
-    let synced = sync::all(&ledger, aim, || turn.goes_on(app)).await?;
+    let synced = sync::all(&ledger, aim, || turn.goes_on(&quota.core)).await?;
     if !turn.is_dry_run() {
         metric::quota_drift(synced.drift_bytes);
         if synced.drift_bytes > 0 {

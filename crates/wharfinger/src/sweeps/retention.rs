@@ -5,7 +5,7 @@ use wharfinger_catalog::{Catalog, CatalogError, Destination};
 use wharfinger_lifecycle::UnixMs;
 
 use super::Turn;
-use crate::app::App;
+use crate::core::Core;
 use crate::telemetry::metric;
 
 const ROWS_PER_STEP: usize = 500;
@@ -46,9 +46,9 @@ impl Expired {
     }
 
     /// Removes all; answers how many went.
-    async fn remove(self, app: &App, turn: &Turn) -> u64 {
+    async fn remove(self, core: &Core, turn: &Turn) -> u64 {
         let mut all = 0;
-        while turn.goes_on(app) {
+        while turn.goes_on(core) {
             match self.remove_some(&turn.catalog).await {
                 Ok(gone) => {
                     metric::rows_expired(self.table(), gone);
@@ -68,12 +68,13 @@ impl Expired {
 }
 
 /// What is cheap to find, with every run of the sweep that calls it.
-pub(super) async fn remove_expired(app: &App, turn: &Turn) {
-    let before = |kept_ms: i64| app.clock.now().saturating_sub(kept_ms);
-    Expired::Deletions(before(app.settings.sweeps.deletion_log_ms)).remove(app, turn).await;
-    Expired::QueueTenants.remove(app, turn).await;
-    Expired::Lines(Destination::Broker, before(BROKER_LINES_KEPT_MS)).remove(app, turn).await;
-    let dropped = Expired::Lines(Destination::Archive, before(ARCHIVE_LINES_KEPT_MS)).remove(app, turn).await;
+pub(super) async fn remove_expired(core: &Core, turn: &Turn) {
+    let before = |kept_ms: i64| core.clock.now().saturating_sub(kept_ms);
+    Expired::Deletions(before(core.settings.sweeps.deletion_log_ms)).remove(core, turn).await;
+    Expired::QueueTenants.remove(core, turn).await;
+    Expired::Lines(Destination::Broker, before(BROKER_LINES_KEPT_MS)).remove(core, turn).await;
+    let dropped =
+        Expired::Lines(Destination::Archive, before(ARCHIVE_LINES_KEPT_MS)).remove(core, turn).await;
     if dropped > 0 {
         tracing::error!(
             lines = dropped,
@@ -87,11 +88,11 @@ pub(super) async fn remove_expired(app: &App, turn: &Turn) {
 }
 
 /// What has to be looked for among rows that stay, once a day.
-pub(super) async fn remove_empty(app: &App, turn: &Turn) {
-    Expired::ZeroCounters.remove(app, turn).await;
-    let before = app.clock.now().saturating_sub(app.settings.tombstone_ms);
+pub(super) async fn remove_empty(core: &Core, turn: &Turn) {
+    Expired::ZeroCounters.remove(core, turn).await;
+    let before = core.clock.now().saturating_sub(core.settings.tombstone_ms);
     let mut after = None;
-    while turn.goes_on(app) {
+    while turn.goes_on(core) {
         match turn.catalog.forget_empty_batches(after, before, ROWS_PER_STEP).await {
             Ok((gone, next)) => {
                 metric::rows_expired("upload_batches", gone);

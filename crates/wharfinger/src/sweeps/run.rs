@@ -10,9 +10,10 @@ use wharfinger_lifecycle::UnixMs;
 
 use super::turn::LEASE_MS;
 use super::{Report, Sweep, Turn, pending_cleanups};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
+use crate::uploads::Uploads;
 
 /// After an error of the catalog.
 const ERROR_PAUSE_MS: i64 = 1_000;
@@ -27,30 +28,31 @@ pub struct Looked {
 }
 
 /// Runs a sweep if it is due and nobody else is at it. Runs that nobody was there for are made up for by one.
-pub async fn take_turn(app: &App, sweep: Sweep, stop: &CancellationToken) -> Looked {
-    let scheduled = |at: UnixMs| Looked { ran: false, again_at: at.min(sweep.next_time(app)) };
-    match app.catalog.claim_sweep(claim(app, sweep)).await {
+pub async fn take_turn(uploads: &Uploads, sweep: Sweep, stop: &CancellationToken) -> Looked {
+    let core = &uploads.core;
+    let scheduled = |at: UnixMs| Looked { ran: false, again_at: at.min(sweep.next_time(core)) };
+    match core.catalog.claim_sweep(claim(core, sweep)).await {
         Ok(SweepTurn::Ours(fence)) => {
             // Not after the end: a time that comes while the end is written down would be slept through.
-            let again_at = sweep.next_time(app);
-            let _ = run_in_turn(app, sweep, &Turn::under(app, fence).until(stop)).await;
+            let again_at = sweep.next_time(core);
+            let _ = run_in_turn(uploads, sweep, &Turn::under(core, fence).until(stop)).await;
             Looked { ran: true, again_at }
         }
         Ok(SweepTurn::NotYet { next_run_at }) => scheduled(next_run_at),
         Ok(SweepTurn::Taken { lease_until, .. }) => scheduled(lease_until),
         Err(error) => {
             tracing::warn!(job = sweep.name(), error = %error, "whether a sweep is due is not known");
-            scheduled(app.clock.now() + ERROR_PAUSE_MS)
+            scheduled(core.clock.now() + ERROR_PAUSE_MS)
         }
     }
 }
 
 /// The schedule may be denser than it was when the next run was written down.
-pub async fn follow_schedule(app: &App, sweep: Sweep) -> Result<(), CatalogError> {
-    let written = app.catalog.sweeps().await?.into_iter().find(|state| state.name == sweep.name());
-    let next_time = sweep.next_time(app);
+pub async fn follow_schedule(core: &Core, sweep: Sweep) -> Result<(), CatalogError> {
+    let written = core.catalog.sweeps().await?.into_iter().find(|state| state.name == sweep.name());
+    let next_time = sweep.next_time(core);
     match written.and_then(|state| state.next_run_at) {
-        Some(at) if at > next_time => app.catalog.advance_sweep(sweep.name(), at, next_time).await,
+        Some(at) if at > next_time => core.catalog.advance_sweep(sweep.name(), at, next_time).await,
         _ => Ok(()),
     }
 }
@@ -90,19 +92,20 @@ pub struct ByHand {
 }
 
 /// Runs a sweep whether it is due or not, and waits for its end. A dry run goes beside whoever is at it.
-pub async fn run_now(app: &App, sweep: Sweep, by_hand: &ByHand) -> Result<Ran, NotRun> {
-    let started_at = app.clock.now();
-    let ended = |report| Ran { started_at, ended_at: app.clock.now(), report };
+pub async fn run_now(uploads: &Uploads, sweep: Sweep, by_hand: &ByHand) -> Result<Ran, NotRun> {
+    let core = &uploads.core;
+    let started_at = core.clock.now();
+    let ended = |report| Ran { started_at, ended_at: core.clock.now(), report };
     if by_hand.is_dry_run {
-        let turn = Turn::dry(app).of(by_hand);
-        let report = sweep.find_and_mend(app, &turn).await?;
+        let turn = Turn::dry(core).of(by_hand);
+        let report = sweep.find_and_mend(uploads, &turn).await?;
         return if turn.is_cut_short() { Err(stopped()) } else { Ok(ended(report)) };
     }
-    let claim = SweepClaim { only_if_due: false, ..claim(app, sweep) };
-    match app.catalog.claim_sweep(claim).await.map_err(VerbError::from)? {
+    let claim = SweepClaim { only_if_due: false, ..claim(core, sweep) };
+    match core.catalog.claim_sweep(claim).await.map_err(VerbError::from)? {
         SweepTurn::Ours(fence) => {
-            let turn = Turn::under(app, fence).of(by_hand);
-            let report = run_in_turn(app, sweep, &turn).await?;
+            let turn = Turn::under(core, fence).of(by_hand);
+            let report = run_in_turn(uploads, sweep, &turn).await?;
             if turn.is_cut_short() {
                 return Err(stopped());
             }
@@ -119,31 +122,32 @@ fn stopped() -> NotRun {
     NotRun::Failed(VerbError::Unavailable("told to stop, and stopped at a safe point".into()))
 }
 
-fn claim(app: &App, sweep: Sweep) -> SweepClaim {
+fn claim(core: &Core, sweep: Sweep) -> SweepClaim {
     SweepClaim {
         name: sweep.name(),
-        owner: format!("{} {}", app.settings.instance_id, std::process::id()),
-        now: app.clock.now(),
+        owner: format!("{} {}", core.settings.instance_id, std::process::id()),
+        now: core.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
     }
 }
 
-async fn run_in_turn(app: &App, sweep: Sweep, turn: &Turn) -> Result<Report, VerbError> {
+async fn run_in_turn(uploads: &Uploads, sweep: Sweep, turn: &Turn) -> Result<Report, VerbError> {
+    let core = &uploads.core;
     let name = sweep.name();
-    let started_at = app.clock.now();
+    let started_at = core.clock.now();
     let outcome = tokio::select! {
         biased;
-        outcome = sweep.find_and_mend(app, turn) => outcome,
-        lost = turn.keep(app, name) => Err(lost),
+        outcome = sweep.find_and_mend(uploads, turn) => outcome,
+        lost = turn.keep(core, name) => Err(lost),
     };
-    write_down(app, sweep, turn, started_at, &outcome).await;
+    write_down(core, sweep, turn, started_at, &outcome).await;
     if outcome == Err(VerbError::TakenOver) {
         tracing::warn!(job = name, "another process has taken this sweep over");
         return outcome;
     }
     // A sweep that failed has said so itself, and is due again as scheduled; one that was cut short, at once.
-    let next_run_at = (!turn.is_cut_short()).then(|| sweep.next_time(app));
+    let next_run_at = (!turn.is_cut_short()).then(|| sweep.next_time(core));
     if let Err(error) = turn.catalog.release_sweep(name, next_run_at).await {
         tracing::warn!(job = name, error = %error, "a sweep's turn ends when its lease does");
     }
@@ -151,28 +155,29 @@ async fn run_in_turn(app: &App, sweep: Sweep, turn: &Turn) -> Result<Report, Ver
 }
 
 /// Runs a sweep beside whoever's turn it is, and writes down how it went.
-pub async fn run(app: &App, sweep: Sweep, turn: &Turn) -> Result<Report, VerbError> {
-    let started_at = app.clock.now();
-    let outcome = sweep.find_and_mend(app, turn).await;
-    write_down(app, sweep, turn, started_at, &outcome).await;
+pub async fn run(uploads: &Uploads, sweep: Sweep, turn: &Turn) -> Result<Report, VerbError> {
+    let core = &uploads.core;
+    let started_at = core.clock.now();
+    let outcome = sweep.find_and_mend(uploads, turn).await;
+    write_down(core, sweep, turn, started_at, &outcome).await;
     outcome
 }
 
 /// Carries out the deletes of a scope that are due, for somebody who asked.
-pub async fn run_cleanups_of(app: &App, scope: &Scope) -> Result<pending_cleanups::Outcome, VerbError> {
-    let (turn, started_at) = (Turn::by_hand(app).until(&app.draining), app.clock.now());
-    let outcome = pending_cleanups::run_for(app, &turn, scope).await;
+pub async fn run_cleanups_of(core: &Core, scope: &Scope) -> Result<pending_cleanups::Outcome, VerbError> {
+    let (turn, started_at) = (Turn::by_hand(core).until(&core.draining), core.clock.now());
+    let outcome = pending_cleanups::run_for(core, &turn, scope).await;
     // One tenant's are not the sweep.
     if *scope == Scope::All {
         let report = outcome.clone().map(Report::PendingCleanups);
-        write_down(app, Sweep::PendingCleanups, &turn, started_at, &report).await;
+        write_down(core, Sweep::PendingCleanups, &turn, started_at, &report).await;
     }
     outcome
 }
 
 /// For those who ask later. Of a sweep that did not come to its end, who goes on with it does.
 async fn write_down(
-    app: &App,
+    core: &Core,
     sweep: Sweep,
     turn: &Turn,
     started_at: UnixMs,
@@ -182,7 +187,7 @@ async fn write_down(
         return;
     }
     let name = sweep.name();
-    let ended_at = app.clock.now();
+    let ended_at = core.clock.now();
     let (result, error) = match outcome {
         Ok(report) => (serde_json::to_string(report).ok(), report.trouble()),
         Err(error) => (None, Some(format!("{error:?}"))),

@@ -6,10 +6,11 @@ use wharfinger_lifecycle::UnixMs;
 use super::{
     Report, Turn, expired_batches, orphan_cleanup, pending_cleanups, quota_sync, stuck_files, upload_window,
 };
-use crate::app::App;
 use crate::clock::to_utc;
 use crate::config::SweepSettings;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::uploads::Uploads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
@@ -58,23 +59,26 @@ impl Sweep {
     }
 
     /// When it is due next by this process's schedule.
-    pub fn next_time(self, app: &App) -> UnixMs {
-        let schedule = self.schedule(&app.settings.sweeps);
-        let next = schedule.find_next_occurrence(&to_utc(app.clock.now()), false);
+    pub fn next_time(self, core: &Core) -> UnixMs {
+        let schedule = self.schedule(&core.settings.sweeps);
+        let next = schedule.find_next_occurrence(&to_utc(core.clock.now()), false);
         next.map_or(i64::MAX, |at| at.timestamp_millis())
     }
 
     /// Boxed: the future of each is large, and whoever runs one would carry all of them.
-    pub(super) async fn find_and_mend(self, app: &App, turn: &Turn) -> Result<Report, VerbError> {
+    pub(super) async fn find_and_mend(self, uploads: &Uploads, turn: &Turn) -> Result<Report, VerbError> {
+        let core = &uploads.core;
         Ok(match self {
-            Sweep::StuckFiles => Report::StuckFiles(Box::pin(stuck_files::run(app, turn)).await?),
-            Sweep::OrphanCleanup => Report::OrphanCleanup(Box::pin(orphan_cleanup::run(app, turn)).await?),
-            Sweep::BatchTimeout => Report::BatchTimeout(Box::pin(expired_batches::run(app, turn)).await?),
-            Sweep::PendingCleanups => {
-                Report::PendingCleanups(Box::pin(pending_cleanups::run(app, turn)).await?)
+            Sweep::StuckFiles => Report::StuckFiles(Box::pin(stuck_files::run(core, turn)).await?),
+            Sweep::OrphanCleanup => {
+                Report::OrphanCleanup(Box::pin(orphan_cleanup::run(uploads, turn)).await?)
             }
-            Sweep::QuotaSync => Report::QuotaSync(Box::pin(quota_sync::run(app, turn)).await?),
-            Sweep::UploadWindow => Report::UploadWindow(Box::pin(upload_window::run(app, turn)).await?),
+            Sweep::BatchTimeout => Report::BatchTimeout(Box::pin(expired_batches::run(uploads, turn)).await?),
+            Sweep::PendingCleanups => {
+                Report::PendingCleanups(Box::pin(pending_cleanups::run(core, turn)).await?)
+            }
+            Sweep::QuotaSync => Report::QuotaSync(Box::pin(quota_sync::run(&uploads.quota, turn)).await?),
+            Sweep::UploadWindow => Report::UploadWindow(Box::pin(upload_window::run(uploads, turn)).await?),
         })
     }
 }

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 
 use super::Turn;
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 use crate::pipeline::recovery::{self, BATCH_FILES, PAGE_FILES};
 use crate::telemetry::metric;
@@ -41,35 +41,35 @@ pub struct Outcome {
     pub by_status: BTreeMap<&'static str, u64>,
 }
 
-pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
-    let started_at = app.clock.now();
-    let outcome = recover_all_overdue(app, turn).await?;
-    metric::stuck_detection_took(app.clock.now() - started_at);
+pub async fn run(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
+    let started_at = core.clock.now();
+    let outcome = recover_all_overdue(core, turn).await?;
+    metric::stuck_detection_took(core.clock.now() - started_at);
     Ok(outcome)
 }
 
-async fn recover_all_overdue(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+async fn recover_all_overdue(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut stuck_ms = 0_i128;
-    let overdue_at = app.clock.now();
+    let overdue_at = core.clock.now();
     let mut after = None;
-    while turn.goes_on(app) {
-        let now = app.clock.now();
-        let page = app.catalog.stuck_files(&Scope::All, (overdue_at, now), after, PAGE_FILES).await?;
+    while turn.goes_on(core) {
+        let now = core.clock.now();
+        let page = core.catalog.stuck_files(&Scope::All, (overdue_at, now), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.place);
         outcome.count(&page, &mut stuck_ms, now);
         if turn.is_dry_run() {
-            outcome.foresee(&page, app.plan.stuck_retries_max);
+            outcome.foresee(&page, core.plan.stuck_retries_max);
             continue;
         }
         let unsound: Vec<FileId> = recovery::unsound(&page).collect();
         for some in unsound.chunks(BATCH_FILES) {
-            if !turn.goes_on(app) {
+            if !turn.goes_on(core) {
                 return Ok(outcome);
             }
             let became =
-                recovery::recover(app, &turn.catalog, some.to_vec(), Recoverable::Overdue, NAME).await?;
+                recovery::recover(core, &turn.catalog, some.to_vec(), Recoverable::Overdue, NAME).await?;
             outcome.errors += became.failed.len() as u64;
             became.done.iter().for_each(|(_, recovered)| outcome.add(recovered));
         }

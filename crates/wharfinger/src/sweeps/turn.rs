@@ -9,8 +9,9 @@ use wharfinger_catalog::{Catalog, Dialect, Fence};
 use wharfinger_lifecycle::id::FileId;
 
 use super::ByHand;
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::uploads::Uploads;
 use crate::uploads::look::{Looked, Over, foresee, look_at_many, may_only_reclaim};
 
 /// How long a process that died keeps the others from its sweep.
@@ -31,8 +32,8 @@ pub struct Turn {
 }
 
 /// How many files are ended in one transaction. On SQLite all who write wait for it: fewer of them, more often.
-pub(super) fn page_files(app: &App) -> usize {
-    match app.catalog.dialect() {
+pub(super) fn page_files(core: &Core) -> usize {
+    match core.catalog.dialect() {
         Dialect::Sqlite => 50,
         Dialect::Postgres => 200,
     }
@@ -40,23 +41,23 @@ pub(super) fn page_files(app: &App) -> usize {
 
 impl Turn {
     /// Outside the schedule and beside whoever's turn it is: for what is fenced row by row, or asked for by a person.
-    pub fn by_hand(app: &App) -> Turn {
+    pub fn by_hand(core: &Core) -> Turn {
         Turn {
-            catalog: app.catalog.clone(),
-            progress_at: AtomicI64::new(app.clock.now()),
+            catalog: core.catalog.clone(),
+            progress_at: AtomicI64::new(core.clock.now()),
             items: Arc::default(),
             is_dry_run: false,
             stop: CancellationToken::new(),
         }
     }
 
-    pub fn under(app: &App, fence: Fence) -> Turn {
-        Turn { catalog: app.catalog.fenced(fence), ..Turn::by_hand(app) }
+    pub fn under(core: &Core, fence: Fence) -> Turn {
+        Turn { catalog: core.catalog.fenced(fence), ..Turn::by_hand(core) }
     }
 
     /// To find everything and change nothing: what would write is refused.
-    pub fn dry(app: &App) -> Turn {
-        Turn { catalog: app.catalog.read_only(), is_dry_run: true, ..Turn::by_hand(app) }
+    pub fn dry(core: &Core) -> Turn {
+        Turn { catalog: core.catalog.read_only(), is_dry_run: true, ..Turn::by_hand(core) }
     }
 
     pub fn is_dry_run(&self) -> bool {
@@ -75,8 +76,8 @@ impl Turn {
 
     /// Asked before each item: false if the sweep is to end here. One that hangs at an item does not come to ask, and
     /// does not keep its turn for ever.
-    pub(super) fn goes_on(&self, app: &App) -> bool {
-        self.progress_at.store(app.clock.now(), Ordering::Relaxed);
+    pub(super) fn goes_on(&self, core: &Core) -> bool {
+        self.progress_at.store(core.clock.now(), Ordering::Relaxed);
         self.items.fetch_add(1, Ordering::Relaxed);
         !self.is_cut_short()
     }
@@ -84,22 +85,23 @@ impl Turn {
     /// Looks at files whose time has come, each with its own outcome; a dry run only foresees it.
     pub(super) async fn look_at(
         &self,
-        app: &App,
+        uploads: &Uploads,
         ids: &[FileId],
         actor: &str,
         over: Over,
     ) -> Result<Vec<(FileId, Result<Looked, VerbError>)>, VerbError> {
+        let core = &uploads.core;
         let mut all = Vec::with_capacity(ids.len());
         // What takes questions to the store is done one by one, and progress is shown after each.
-        let together = if !self.is_dry_run && may_only_reclaim(app) { ids.len().max(1) } else { 1 };
+        let together = if !self.is_dry_run && may_only_reclaim(core) { ids.len().max(1) } else { 1 };
         for some in ids.chunks(together) {
-            if !self.goes_on(app) {
+            if !self.goes_on(core) {
                 break;
             }
             self.items.fetch_add(some.len() as u64 - 1, Ordering::Relaxed);
             match self.is_dry_run {
-                false => all.extend(Box::pin(look_at_many(app, &self.catalog, some, actor, over)).await?),
-                true => all.push((some[0], foresee(app, some[0], over).await)),
+                false => all.extend(Box::pin(look_at_many(uploads, &self.catalog, some, actor, over)).await?),
+                true => all.push((some[0], foresee(core, some[0], over).await)),
             }
         }
         Ok(all)
@@ -110,11 +112,11 @@ impl Turn {
     }
 
     /// Extends the lease while the sweep gets on; ends when it is lost or the sweep hangs.
-    pub(super) async fn keep(&self, app: &App, name: &'static str) -> VerbError {
+    pub(super) async fn keep(&self, core: &Core, name: &'static str) -> VerbError {
         loop {
-            let now = app.clock.now();
-            app.clock.sleep_until(now.saturating_add(EXTEND_EVERY_MS)).await;
-            let now = app.clock.now();
+            let now = core.clock.now();
+            core.clock.sleep_until(now.saturating_add(EXTEND_EVERY_MS)).await;
+            let now = core.clock.now();
             if now - self.progress_at.load(Ordering::Relaxed) > HUNG_AFTER_MS {
                 tracing::error!(job = name, "a sweep hung at one item, and gives its turn away");
                 return VerbError::Unavailable("the sweep hung at one item".into());

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::Unfinished;
 
 use super::Turn;
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
 
@@ -33,17 +33,17 @@ enum Verdict {
 
 /// Ends all of them. Asked only where the store is surely ours: a catalog that was restored does not know what is
 /// alive. Uploads of others, by their key or because they are older than our mark, are left alone.
-pub(super) async fn end_all(app: &App, turn: &Turn, marked_at: UnixMs) -> Result<Outcome, VerbError> {
+pub(super) async fn end_all(core: &Core, turn: &Turn, marked_at: UnixMs) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
-    let Some(parts) = app.blobs.in_parts() else { return Ok(outcome) };
+    let Some(parts) = core.blobs.in_parts() else { return Ok(outcome) };
     let mut uploads = parts.unfinished(UPLOADS);
     while let Some(upload) = uploads.next().await {
         let upload = upload?;
-        if !turn.goes_on(app) {
+        if !turn.goes_on(core) {
             return Ok(outcome);
         }
         let Ok(key) = ObjectKey::stray(&upload.key) else { continue };
-        let file = match judge(app, &key, &upload, marked_at).await {
+        let file = match judge(core, &key, &upload, marked_at).await {
             Ok(Verdict::Wanted) => continue,
             Ok(Verdict::Foreign) => {
                 outcome.foreign += 1;
@@ -67,7 +67,7 @@ pub(super) async fn end_all(app: &App, turn: &Turn, marked_at: UnixMs) -> Result
                 outcome.ended += 1;
                 metric::orphans_deleted(1);
                 let aborted = AbortedUpload { key, file: file.as_ref().map(|file| file.id) };
-                turn.catalog.log_aborted_upload(aborted, app.clock.now()).await?;
+                turn.catalog.log_aborted_upload(aborted, core.clock.now()).await?;
             }
             Err(error) => {
                 outcome.failed += 1;
@@ -79,29 +79,29 @@ pub(super) async fn end_all(app: &App, turn: &Turn, marked_at: UnixMs) -> Result
 }
 
 async fn judge(
-    app: &App,
+    core: &Core,
     key: &ObjectKey,
     upload: &Unfinished,
     marked_at: UnixMs,
 ) -> Result<Verdict, VerbError> {
     // What is young may be about to be written down.
-    let grace_ms = app.settings.sweeps.orphan_grace_ms;
-    if upload.begun_at.is_some_and(|at| app.blobs.now() < at.saturating_add(grace_ms)) {
+    let grace_ms = core.settings.sweeps.orphan_grace_ms;
+    if upload.begun_at.is_some_and(|at| core.blobs.now() < at.saturating_add(grace_ms)) {
         return Ok(Verdict::Wanted);
     }
-    if !app.catalog.has_object(key).await? {
+    if !core.catalog.has_object(key).await? {
         // Without a row, only its name and its age can say that it is ours.
         let is_ours =
             ObjectKey::is_own_form(key.as_str()) && upload.begun_at.is_some_and(|at| at >= marked_at);
         return Ok(if is_ours { Verdict::Unwanted(None) } else { Verdict::Foreign });
     }
     let file = match key.file() {
-        Some(id) => app.catalog.file(id).await?.filter(|file| file.key == *key),
+        Some(id) => core.catalog.file(id).await?.filter(|file| file.key == *key),
         None => None,
     };
     match file {
         Some(file) if file.status == Status::Registered => {
-            let known = app.catalog.upload_id(key).await?;
+            let known = core.catalog.upload_id(key).await?;
             // Without a time of its own it may be about to be written down.
             match known.as_deref() == Some(upload.upload_id.as_str()) || upload.begun_at.is_none() {
                 true => Ok(Verdict::Wanted),

@@ -8,8 +8,9 @@ use wharfinger_lifecycle::state::Status;
 
 use super::turn::page_files;
 use super::{Turn, retention};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::uploads::Uploads;
 use crate::uploads::land;
 use crate::uploads::look::{Looked, Over};
 
@@ -34,42 +35,49 @@ pub struct Outcome {
     pub errors: u64,
 }
 
-pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+pub async fn run(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
+    let core = &uploads.core;
     if turn.is_dry_run() {
-        return look_at_all_due(app, turn).await;
+        return look_at_all_due(uploads, turn).await;
     }
     // Before tombstones are forgotten: they say where the objects of crashed landings are.
-    if let Err(error) = land::clear_left_behind(app).await {
+    if let Err(error) = land::clear_left_behind(core).await {
         tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
     }
-    let outcome = look_at_all_due(app, turn).await?;
-    forget_keys(app, turn).await;
-    forget_notices(app, turn).await;
-    forget_outcomes(app, turn).await;
-    retention::remove_expired(app, turn).await;
+    let outcome = look_at_all_due(uploads, turn).await?;
+    forget_keys(core, turn).await;
+    forget_notices(core, turn).await;
+    forget_outcomes(core, turn).await;
+    retention::remove_expired(core, turn).await;
     Ok(outcome)
 }
 
-async fn look_at_all_due(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
+async fn look_at_all_due(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     for status in [Status::Registered, Status::Deleted] {
-        look_at_due(app, turn, status, &mut outcome).await?;
+        look_at_due(uploads, turn, status, &mut outcome).await?;
     }
     Ok(outcome)
 }
 
-async fn look_at_due(app: &App, turn: &Turn, status: Status, outcome: &mut Outcome) -> Result<(), VerbError> {
-    let now = app.clock.now();
+async fn look_at_due(
+    uploads: &Uploads,
+    turn: &Turn,
+    status: Status,
+    outcome: &mut Outcome,
+) -> Result<(), VerbError> {
+    let core = &uploads.core;
+    let now = core.clock.now();
     let mut after = None;
     loop {
-        let due = app.catalog.files_to_look_at(status, now, after, page_files(app)).await?;
+        let due = core.catalog.files_to_look_at(status, now, after, page_files(core)).await?;
         let Some(last) = due.last() else { return Ok(()) };
         after = Some(*last);
         if turn.is_cut_short() {
             return Ok(());
         }
         let ids: Vec<FileId> = due.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in turn.look_at(app, &ids, NAME, Over::Due).await? {
+        for (id, looked) in turn.look_at(uploads, &ids, NAME, Over::Due).await? {
             outcome.checked += 1;
             match looked {
                 Ok(Looked::Reclaimed) => outcome.reclaimed += 1,
@@ -84,9 +92,9 @@ async fn look_at_due(app: &App, turn: &Turn, status: Status, outcome: &mut Outco
     }
 }
 
-async fn forget_keys(app: &App, turn: &Turn) {
-    while turn.goes_on(app) {
-        match turn.catalog.forget_expired_keys(app.clock.now(), KEYS_PER_STEP).await {
+async fn forget_keys(core: &Core, turn: &Turn) {
+    while turn.goes_on(core) {
+        match turn.catalog.forget_expired_keys(core.clock.now(), KEYS_PER_STEP).await {
             Ok(gone) if gone as usize == KEYS_PER_STEP => {}
             Ok(_) => return,
             Err(error) => {
@@ -97,15 +105,15 @@ async fn forget_keys(app: &App, turn: &Turn) {
     }
 }
 
-async fn forget_outcomes(app: &App, turn: &Turn) {
-    if let Err(error) = turn.catalog.forget_outcomes(app.clock.now()).await {
+async fn forget_outcomes(core: &Core, turn: &Turn) {
+    if let Err(error) = turn.catalog.forget_outcomes(core.clock.now()).await {
         tracing::warn!(job = NAME, error = %error, "old outcomes could not be forgotten");
     }
 }
 
-async fn forget_notices(app: &App, turn: &Turn) {
-    while turn.goes_on(app) {
-        let before = app.clock.now().saturating_sub(NOTICES_KEPT_MS);
+async fn forget_notices(core: &Core, turn: &Turn) {
+    while turn.goes_on(core) {
+        let before = core.clock.now().saturating_sub(NOTICES_KEPT_MS);
         match turn.catalog.forget_notifications(before, NOTICES_PER_STEP).await {
             Ok(gone) if gone as usize == NOTICES_PER_STEP => {}
             Ok(_) => return,

@@ -8,7 +8,7 @@ use wharfinger_lifecycle::file::Announcement;
 use wharfinger_lifecycle::limits;
 use wharfinger_lifecycle::name::check_file_name;
 
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{FieldProblem, VerbError};
 
 /// How many mistakes of one call are told.
@@ -63,9 +63,9 @@ impl Problems {
     }
 }
 
-pub(crate) fn check_size(app: &App, announced: &Announcement, place: &str) -> Result<(), VerbError> {
-    let of_store = app.blobs.in_parts().map_or(u64::MAX, |parts| parts.limits().object_bytes_max());
-    let limit_bytes = app.settings.file_size_bytes_max.min(of_store);
+pub(crate) fn check_size(core: &Core, announced: &Announcement, place: &str) -> Result<(), VerbError> {
+    let of_store = core.blobs.in_parts().map_or(u64::MAX, |parts| parts.limits().object_bytes_max());
+    let limit_bytes = core.settings.file_size_bytes_max.min(of_store);
     match announced.size > limit_bytes {
         true => Err(VerbError::TooLarge { field: format!("{place}size"), limit_bytes }),
         false => Ok(()),

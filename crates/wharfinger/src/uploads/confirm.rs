@@ -17,36 +17,38 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::{BlobError, BlobStore};
 
 use super::{STALE_TRIES_MAX, check_batch, commit, find, parts};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::telemetry::traces::Done;
+use crate::uploads::Uploads;
 
 pub async fn confirm(
-    app: &App,
+    uploads: &Uploads,
     caller: &Caller,
     id: FileId,
     checksum_sha256: Option<String>,
 ) -> Result<Status, VerbError> {
+    let core = &uploads.core;
     if checksum_sha256.as_deref().is_some_and(|checksum| !is_sha256(checksum)) {
         return Err(VerbError::invalid("checksumSha256", "must be 64 lower-case hex digits"));
     }
-    let from = app.clock.now();
+    let from = core.clock.now();
     for _ in 0..STALE_TRIES_MAX {
-        let read = find::find(app, caller, id).await?;
+        let read = find::find(core, caller, id).await?;
         if read.status != Status::Registered {
             return Ok(read.status);
         }
-        check_batch(app, &read).await?;
-        if let Some(later) = put_off_cleaner(app, &read, checksum_sha256.as_deref()) {
+        check_batch(core, &read).await?;
+        if let Some(later) = put_off_cleaner(core, &read, checksum_sha256.as_deref()) {
             // Committed or not, the next round finds what holds.
-            commit(app, later, &caller.actor()).await?;
+            commit(uploads, later, &caller.actor()).await?;
             continue;
         }
-        let change = examine(app, &read, checksum_sha256.clone(), "confirmed", Reading::Awaited).await?;
+        let change = examine(uploads, &read, checksum_sha256.clone(), "confirmed", Reading::Awaited).await?;
         let file = change.after.clone();
-        if commit(app, change, &caller.actor()).await? {
-            let to = app.clock.now();
-            app.traces.went_on(&Done { name: "confirm", from, to, error: None, file: &file, attempt: None });
+        if commit(uploads, change, &caller.actor()).await? {
+            let to = core.clock.now();
+            core.traces.went_on(&Done { name: "confirm", from, to, error: None, file: &file, attempt: None });
             return Ok(file.status);
         }
     }
@@ -54,8 +56,8 @@ pub async fn confirm(
 }
 
 /// Whether the object has to be read to the end to know its checksum.
-fn is_read(app: &App, file: &File, given_sha256: Option<&str>) -> bool {
-    let store_checked = app.blobs.caps().binds_checksum && file.part_size.is_none();
+fn is_read(core: &Core, file: &File, given_sha256: Option<&str>) -> bool {
+    let store_checked = core.blobs.caps().binds_checksum && file.part_size.is_none();
     match (&file.checksum_sha256, given_sha256) {
         (Some(_), _) => !store_checked,
         (None, given) => given.is_some(),
@@ -63,11 +65,11 @@ fn is_read(app: &App, file: &File, given_sha256: Option<&str>) -> bool {
 }
 
 /// Reading may take longer than the window has left: a cleaner must not take what is being confirmed.
-fn put_off_cleaner(app: &App, file: &File, given_sha256: Option<&str>) -> Option<Change> {
-    let now = app.clock.now();
-    let needed_until = now.saturating_add(app.policy.grace_for(file.size));
+fn put_off_cleaner(core: &Core, file: &File, given_sha256: Option<&str>) -> Option<Change> {
+    let now = core.clock.now();
+    let needed_until = now.saturating_add(core.policy.grace_for(file.size));
     let is_short = file.next_look_at.is_some_and(|at| at < needed_until);
-    (is_short && is_read(app, file, given_sha256)).then(|| {
+    (is_short && is_read(core, file, given_sha256)).then(|| {
         let until = needed_until.saturating_add(MARGIN_MS);
         file::defer(file, until, now)
     })
@@ -84,16 +86,17 @@ pub(super) enum Reading {
 
 /// Looks at the object of a registered file and decides its confirmation.
 pub(super) async fn examine(
-    app: &App,
+    uploads: &Uploads,
     file: &File,
     given_sha256: Option<String>,
     reason: &str,
     reading: Reading,
 ) -> Result<Change, VerbError> {
+    let core = &uploads.core;
     if let Some(cut) = file.cut() {
-        parts::join(app, file, cut).await?;
+        parts::join(core, file, cut).await?;
     }
-    let meta = match app.blobs.head(&file.key, None).await {
+    let meta = match core.blobs.head(&file.key, None).await {
         Ok(meta) => meta,
         Err(BlobError::NotFound) => return Err(VerbError::ObjectMissing),
         Err(error) => return Err(error.into()),
@@ -113,26 +116,27 @@ pub(super) async fn examine(
     }
     let pin = Pin { etag: meta.etag, version_id: meta.version_id };
     if let (true, Some(expected)) =
-        (is_read(app, file, given_sha256.as_deref()), declared.or(given_sha256.clone()))
+        (is_read(core, file, given_sha256.as_deref()), declared.or(given_sha256.clone()))
     {
-        check_bytes(app, file, &pin, &expected, reading).await?;
+        check_bytes(uploads, file, &pin, &expected, reading).await?;
     }
-    app.blobs.make_durable(&file.key).await?;
-    file::confirm(file, pin, given_sha256, reason, &app.plan, app.clock.now())
+    core.blobs.make_durable(&file.key).await?;
+    file::confirm(file, pin, given_sha256, reason, &core.plan, core.clock.now())
         .map_err(|refusal| VerbError::Internal(refusal.to_string()))
 }
 
 /// Reads the very object that is about to be pinned.
 async fn check_bytes(
-    app: &App,
+    uploads: &Uploads,
     file: &File,
     pin: &Pin,
     expected: &str,
     reading: Reading,
 ) -> Result<(), VerbError> {
+    let core = &uploads.core;
     let sum = match reading {
-        Reading::Awaited => app.examinations.sha256(app, file, pin).await,
-        Reading::InBackground => app.examinations.sha256_or_begin(app, file, pin).await,
+        Reading::Awaited => uploads.examinations.sha256(core, file, pin).await,
+        Reading::InBackground => uploads.examinations.sha256_or_begin(core, file, pin).await,
     };
     let found = match sum {
         Err(VerbError::NotFound) => return Err(VerbError::ObjectMissing),
@@ -220,7 +224,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Examinations {
     /// The SHA-256 of the very object that a pin names.
-    pub(super) async fn sha256(&self, app: &App, file: &File, pin: &Pin) -> Result<String, VerbError> {
+    pub(super) async fn sha256(&self, core: &Core, file: &File, pin: &Pin) -> Result<String, VerbError> {
         let known = lock(&self.known).iter().find(|(id, of, _)| (*id, of) == (file.id, pin)).cloned();
         if let Some((_, _, sum)) = known {
             return Ok(sum);
@@ -231,7 +235,7 @@ impl Examinations {
         let _under_way = UnderWay(&self.under_way, file.id);
         let places = if file.size <= SMALL_BYTES_MAX { &self.small_places } else { &self.places };
         let _place = places.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
-        let sum = read(&*app.blobs, file, pin).await?;
+        let sum = read(&*core.blobs, file, pin).await?;
         self.remember(file, pin, &sum);
         Ok(sum)
     }
@@ -239,18 +243,18 @@ impl Examinations {
     /// The same, except that a large object is read in the background: until then the answer is not there.
     pub(super) async fn sha256_or_begin(
         self: &Arc<Self>,
-        app: &App,
+        core: &Core,
         file: &File,
         pin: &Pin,
     ) -> Result<String, VerbError> {
         let is_known = lock(&self.known).iter().any(|(id, of, _)| (*id, of) == (file.id, pin));
         if is_known || file.size <= SMALL_BYTES_MAX {
-            return self.sha256(app, file, pin).await;
+            return self.sha256(core, file, pin).await;
         }
         if lock(&self.under_way).insert(file.id) {
-            let (me, blobs, stop) = (self.clone(), app.blobs.clone(), app.draining.clone());
+            let (me, blobs, stop) = (self.clone(), core.blobs.clone(), core.draining.clone());
             let (file, pin) = (file.clone(), pin.clone());
-            app.verbs.spawn(async move {
+            core.verbs.spawn(async move {
                 let _under_way = UnderWay(&me.under_way, file.id);
                 let Ok(_place) = me.places.acquire().await else { return };
                 match stop.run_until_cancelled(read(&*blobs, &file, &pin)).await {

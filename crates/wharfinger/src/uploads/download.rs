@@ -7,34 +7,36 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::{BlobError, GetGrant, ObjectMeta, SignedRequest, UrlLife};
 
 use super::{STALE_TRIES_MAX, commit, find};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
+use crate::uploads::Uploads;
 
 const URL_LIFE_MS: i64 = 5 * 60_000;
 
-pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRequest, VerbError> {
+pub async fn download(uploads: &Uploads, caller: &Caller, id: FileId) -> Result<SignedRequest, VerbError> {
+    let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
-        let read = find::find(app, caller, id).await?;
+        let read = find::find(core, caller, id).await?;
         let (Status::Ready, Some(pin)) = (read.status, &read.pin) else {
             return Err(VerbError::NotReady(read.status));
         };
-        match app.blobs.head(&read.key, pin.version_id.as_deref()).await {
+        match core.blobs.head(&read.key, pin.version_id.as_deref()).await {
             Ok(meta) if meta.etag == pin.etag && meta.content_encoding.is_none() => {
                 let pin = pin.clone();
-                return sign(app, read, pin).await;
+                return sign(core, read, pin).await;
             }
-            Ok(meta) if is_same_by_checksum(app, &read, &meta).await? => {
+            Ok(meta) if is_same_by_checksum(uploads, &read, &meta).await? => {
                 let pin = pin_of(meta);
                 // Committed or not, the next round finds the pin that holds.
-                commit(app, file::repin(&read, pin, app.clock.now()), "download").await?;
+                commit(uploads, file::repin(&read, pin, core.clock.now()), "download").await?;
                 tracing::info!(fileId = %read.id, tenant = %read.tenant, action = "repinned",
                     "the same bytes have another ETag, as after a restore");
             }
             Ok(_) => {
                 let change =
-                    file::quarantine(&read, "object changed after it was confirmed", app.clock.now())
+                    file::quarantine(&read, "object changed after it was confirmed", core.clock.now())
                         .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
-                if commit(app, change, "download").await? {
+                if commit(uploads, change, "download").await? {
                     tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "quarantined",
                         "an object was changed behind our back");
                     return Err(VerbError::NotReady(Status::Quarantined));
@@ -52,10 +54,10 @@ pub async fn download(app: &App, caller: &Caller, id: FileId) -> Result<SignedRe
 }
 
 /// A restore gives the same bytes another ETag. Where their checksum is known they can be told from others.
-async fn is_same_by_checksum(app: &App, file: &File, meta: &ObjectMeta) -> Result<bool, VerbError> {
+async fn is_same_by_checksum(uploads: &Uploads, file: &File, meta: &ObjectMeta) -> Result<bool, VerbError> {
     match &file.checksum_sha256 {
         Some(checksum) if meta.size == file.size && meta.content_encoding.is_none() => {
-            Ok(app.examinations.sha256(app, file, &pin_of(meta.clone())).await? == *checksum)
+            Ok(uploads.examinations.sha256(&uploads.core, file, &pin_of(meta.clone())).await? == *checksum)
         }
         _ => Ok(false),
     }
@@ -65,8 +67,8 @@ fn pin_of(meta: ObjectMeta) -> Pin {
     Pin { etag: meta.etag, version_id: meta.version_id }
 }
 
-async fn sign(app: &App, file: File, pin: Pin) -> Result<SignedRequest, VerbError> {
-    let now = app.clock.now();
+async fn sign(core: &Core, file: File, pin: Pin) -> Result<SignedRequest, VerbError> {
+    let now = core.clock.now();
     let grant = GetGrant {
         key: file.key,
         pin,
@@ -74,5 +76,5 @@ async fn sign(app: &App, file: File, pin: Pin) -> Result<SignedRequest, VerbErro
         file_name: file.name,
         life: UrlLife { signed_at: now, expires_at: now.saturating_add(URL_LIFE_MS) },
     };
-    Ok(app.blobs.sign_get(&grant).await?)
+    Ok(core.blobs.sign_get(&grant).await?)
 }

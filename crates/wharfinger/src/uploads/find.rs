@@ -6,7 +6,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
 
 /// A live file, or one that was reclaimed: that is told apart from one that never was.
@@ -20,8 +20,8 @@ fn visible(caller: &Caller, file: Option<File>) -> Result<File, VerbError> {
     }
 }
 
-pub async fn find(app: &App, caller: &Caller, id: FileId) -> Result<File, VerbError> {
-    visible(caller, app.catalog.file(id).await?)
+pub async fn find(core: &Core, caller: &Caller, id: FileId) -> Result<File, VerbError> {
+    visible(caller, core.catalog.file(id).await?)
 }
 
 pub struct Page {
@@ -29,8 +29,13 @@ pub struct Page {
     pub next: Option<FileId>,
 }
 
-pub async fn list(app: &App, scope: &Scope, before: Option<FileId>, limit: usize) -> Result<Page, VerbError> {
-    let mut files = app.catalog.files(scope, before, limit + 1).await?;
+pub async fn list(
+    core: &Core,
+    scope: &Scope,
+    before: Option<FileId>,
+    limit: usize,
+) -> Result<Page, VerbError> {
+    let mut files = core.catalog.files(scope, before, limit + 1).await?;
     let next = (files.len() > limit).then(|| {
         files.truncate(limit);
         files.last().map(|file| file.id)
@@ -40,25 +45,25 @@ pub async fn list(app: &App, scope: &Scope, before: Option<FileId>, limit: usize
 
 /// The chunks of a file's text, from an ordinal on; none before the stage that makes them has ended.
 pub async fn chunks(
-    app: &App,
+    core: &Core,
     caller: &Caller,
     id: FileId,
     from: Option<u64>,
     limit: usize,
 ) -> Result<Vec<ChunkRow>, VerbError> {
-    if find(app, caller, id).await?.status == Status::Quarantined {
+    if find(core, caller, id).await?.status == Status::Quarantined {
         return Ok(Vec::new());
     }
-    let outputs = app.catalog.stage_outputs(&[id]).await?;
+    let outputs = core.catalog.stage_outputs(&[id]).await?;
     if !outputs.iter().any(|(_, stage, _)| stage == Stage::Chunk.as_str()) {
         return Ok(Vec::new());
     }
-    Ok(app.catalog.chunks(id, from.unwrap_or(0), limit).await?)
+    Ok(core.catalog.chunks(id, from.unwrap_or(0), limit).await?)
 }
 
 /// Whether the file has more text than may be kept.
-pub async fn is_text_cut(app: &App, id: FileId) -> Result<bool, VerbError> {
-    let outputs = app.catalog.stage_outputs(&[id]).await?;
+pub async fn is_text_cut(core: &Core, id: FileId) -> Result<bool, VerbError> {
+    let outputs = core.catalog.stage_outputs(&[id]).await?;
     let is_cut = |said: &str| {
         let said: serde_json::Value = serde_json::from_str(said).unwrap_or_default();
         said["cut"] == serde_json::Value::Bool(true)
@@ -67,9 +72,9 @@ pub async fn is_text_cut(app: &App, id: FileId) -> Result<bool, VerbError> {
 }
 
 /// The history of a reclaimed file can still be read: it says what became of it.
-pub async fn history(app: &App, caller: &Caller, id: FileId) -> Result<Vec<HistoryLine>, VerbError> {
-    match find(app, caller, id).await {
-        Ok(_) | Err(VerbError::Gone) => Ok(app.catalog.history(id).await?),
+pub async fn history(core: &Core, caller: &Caller, id: FileId) -> Result<Vec<HistoryLine>, VerbError> {
+    match find(core, caller, id).await {
+        Ok(_) | Err(VerbError::Gone) => Ok(core.catalog.history(id).await?),
         Err(error) => Err(error),
     }
 }

@@ -13,10 +13,11 @@ use wharfinger_stores::{PutGrant, SignedRequest, UrlLife};
 
 use super::announce::{Problems, check_size, fingerprint};
 use super::{commit, parts, reissue};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::quota;
 use crate::telemetry::traces::Done;
+use crate::uploads::Uploads;
 
 /// The queue of delayed checks for uploads that nobody confirmed.
 pub const CHECK_QUEUE: &str = "upload-check";
@@ -51,62 +52,62 @@ pub struct GrantedPart {
 }
 
 pub async fn init(
-    app: &App,
+    uploads: &Uploads,
     caller: &Caller,
     announced: Announcement,
     batch: Option<BatchId>,
     key: Option<String>,
 ) -> Result<Grant, VerbError> {
+    let core = &uploads.core;
     let mut problems = Problems::default();
     problems.check(&announced, "");
     problems.check_key(key.as_deref());
     problems.none()?;
-    check_size(app, &announced, "")?;
+    check_size(core, &announced, "")?;
     let batch = match batch {
-        Some(id) => Some(app.catalog.batch(id).await?.ok_or(VerbError::NotFound)?),
+        Some(id) => Some(core.catalog.batch(id).await?.ok_or(VerbError::NotFound)?),
         None => None,
     };
     let has_key = key.is_some();
     // Not the batch: a file that is announced again, perhaps for another one, is the same.
     let fingerprint = fingerprint([&announced]);
-    let now = app.clock.now();
-    let new = new_file(app, caller, FileId(fresh_id(now)), announced, batch.as_ref(), now);
+    let now = core.clock.now();
+    let new = new_file(core, caller, FileId(fresh_id(now)), announced, batch.as_ref(), now);
     let file = new.file.clone();
     let registration = Registration {
         batch: batch.map_or(BatchUse::None, |batch| BatchUse::Joins(batch.id)),
-        ..registration(app, caller, vec![new], now)
+        ..registration(core, caller, vec![new], now)
     };
-    let key_use = key.map(|key| key_use(app, "files/init", key, fingerprint, now));
-    match register(app, Registration { key_use, ..registration }).await? {
-        None => match grant(app, file.clone()).await {
+    let key_use = key.map(|key| key_use(core, "files/init", key, fingerprint, now));
+    match register(uploads, Registration { key_use, ..registration }).await? {
+        None => match grant(core, file.clone()).await {
             // Nobody has an id or a URL of it, and nobody can ask for it again: its charge need not wait.
             Err(error) if !has_key => {
-                withdraw(app, caller, &file).await;
+                withdraw(uploads, caller, &file).await;
                 Err(error)
             }
             granted => granted,
         },
-        Some(made) => repeat(app, caller, FileId(made)).await,
+        Some(made) => repeat(uploads, caller, FileId(made)).await,
     }
 }
 
 /// A file as announced, with its delayed check.
 pub(crate) fn new_file(
-    app: &App,
+    core: &Core,
     caller: &Caller,
     id: FileId,
     announced: Announcement,
     batch: Option<&Batch>,
     now: UnixMs,
 ) -> NewFile {
-    let part_size = app
-        .blobs
-        .in_parts()
-        .and_then(|parts| part_size(announced.size, app.settings.multipart_threshold_bytes, &parts.limits()));
+    let part_size = core.blobs.in_parts().and_then(|parts| {
+        part_size(announced.size, core.settings.multipart_threshold_bytes, &parts.limits())
+    });
     let (tenant, user) = (caller.tenant.clone(), caller.user.clone());
-    let file = file::register(id, tenant, user, announced, &app.policy, now);
+    let file = file::register(id, tenant, user, announced, &core.policy, now);
     let file = match batch {
-        Some(batch) => batch.adopt(file, &app.policy),
+        Some(batch) => batch.adopt(file, &core.policy),
         None => file,
     };
     let check = NewJob {
@@ -115,12 +116,12 @@ pub(crate) fn new_file(
         file: Some(id),
         payload: None,
         run_at: file.next_look_at.unwrap_or(now),
-        max_attempts: app.settings.job_max_attempts,
+        max_attempts: core.settings.job_max_attempts,
     };
     NewFile { file: File { part_size, ..file }, check, check_id: JobId(fresh_id(now)) }
 }
 
-pub(crate) fn registration(app: &App, caller: &Caller, files: Vec<NewFile>, now: UnixMs) -> Registration {
+pub(crate) fn registration(core: &Core, caller: &Caller, files: Vec<NewFile>, now: UnixMs) -> Registration {
     Registration {
         tenant: caller.tenant.clone(),
         user: caller.user.clone(),
@@ -128,34 +129,35 @@ pub(crate) fn registration(app: &App, caller: &Caller, files: Vec<NewFile>, now:
         batch: BatchUse::None,
         now,
         actor: caller.actor(),
-        default_limit_bytes: app.settings.default_quota_bytes,
-        unconfirmed_limit_percent: app.settings.unconfirmed_limit_percent,
+        default_limit_bytes: core.settings.default_quota_bytes,
+        unconfirmed_limit_percent: core.settings.unconfirmed_limit_percent,
         key_use: None,
         admission: Admission::Database,
-        by_broker: app.broker.is_some(),
+        by_broker: core.settings.broker_rabbit.is_some(),
     }
 }
 
 pub(crate) fn key_use(
-    app: &App,
+    core: &Core,
     route: &'static str,
     key: String,
     fingerprint: String,
     now: UnixMs,
 ) -> KeyUse {
-    KeyUse { route, key, fingerprint, expires_at: now.saturating_add(app.settings.idempotency_ttl_ms) }
+    KeyUse { route, key, fingerprint, expires_at: now.saturating_add(core.settings.idempotency_ttl_ms) }
 }
 
 /// None: it was made. Otherwise what its key has made before.
-pub(crate) async fn register(app: &App, wanted: Registration) -> Result<Option<Uuid>, VerbError> {
+pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<Option<Uuid>, VerbError> {
+    let core = &uploads.core;
     let requested_bytes = wanted.bytes();
     let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_look_at).min();
-    let (from, traced) = (wanted.now, app.traces.are_kept().then(|| wanted.files.clone()));
-    match quota::register(app, wanted).await? {
+    let (from, traced) = (wanted.now, core.traces.are_kept().then(|| wanted.files.clone()));
+    match quota::register(&uploads.quota, wanted).await? {
         Registered::Made => {
             for new in traced.iter().flatten() {
-                let to = app.clock.now();
-                app.traces.began(&Done {
+                let to = core.clock.now();
+                core.traces.began(&Done {
                     name: "init",
                     from,
                     to,
@@ -164,10 +166,10 @@ pub(crate) async fn register(app: &App, wanted: Registration) -> Result<Option<U
                     attempt: None,
                 });
             }
-            app.archive_bell.notify_one();
+            core.wakeups.archive.notify_one();
             if let Some(at) = first_look_at {
-                app.check_bell.ring_for(at);
-                app.broker_bell.notify_one();
+                core.wakeups.check.wake_for(at);
+                core.wakeups.broker.notify_one();
             }
             Ok(None)
         }
@@ -186,21 +188,25 @@ pub(crate) async fn register(app: &App, wanted: Registration) -> Result<Option<U
 }
 
 /// Ends a file that was never granted. Where that fails, the window ends it.
-async fn withdraw(app: &App, caller: &Caller, file: &File) {
-    let unseen = UploadPolicy { store_refuses_ended: true, ..app.policy };
-    let Ok(change) = file::delete(file, &unseen, app.clock.now()) else { return };
-    if let Err(error) = commit(app, change, &caller.actor()).await {
+async fn withdraw(uploads: &Uploads, caller: &Caller, file: &File) {
+    let core = &uploads.core;
+    let unseen = UploadPolicy { store_refuses_ended: true, ..core.policy };
+    let Ok(change) = file::delete(file, &unseen, core.clock.now()) else { return };
+    if let Err(error) = commit(uploads, change, &caller.actor()).await {
         tracing::warn!(fileId = %file.id, error = ?error, "a file that was never granted is left to its window");
     }
 }
 
 /// The same answer as the first time, made anew: its URL may have died since.
-async fn repeat(app: &App, caller: &Caller, made: FileId) -> Result<Grant, VerbError> {
-    match app.catalog.file(made).await? {
-        Some(file) if file.status == Status::Registered => match reissue::reissue(app, caller, made).await {
-            Err(VerbError::AlreadyConfirmed(_)) => confirmed(app, made).await,
-            outcome => outcome,
-        },
+async fn repeat(uploads: &Uploads, caller: &Caller, made: FileId) -> Result<Grant, VerbError> {
+    let core = &uploads.core;
+    match core.catalog.file(made).await? {
+        Some(file) if file.status == Status::Registered => {
+            match reissue::reissue(uploads, caller, made).await {
+                Err(VerbError::AlreadyConfirmed(_)) => confirmed(core, made).await,
+                outcome => outcome,
+            }
+        }
         Some(file) if file.ended == Some(EndReason::Deleted) => Err(VerbError::Gone),
         None => Err(VerbError::Gone),
         Some(file) if file.status == Status::Deleted => Err(VerbError::Gone),
@@ -208,26 +214,26 @@ async fn repeat(app: &App, caller: &Caller, made: FileId) -> Result<Grant, VerbE
     }
 }
 
-async fn confirmed(app: &App, made: FileId) -> Result<Grant, VerbError> {
-    let file = app.catalog.file(made).await?.ok_or(VerbError::Gone)?;
+async fn confirmed(core: &Core, made: FileId) -> Result<Grant, VerbError> {
+    let file = core.catalog.file(made).await?.ok_or(VerbError::Gone)?;
     Ok(Grant { file, upload: None })
 }
 
 /// Signs for a registered file; what is signed lives as long as its row says.
-pub(crate) async fn grant(app: &App, file: File) -> Result<Grant, VerbError> {
+pub(crate) async fn grant(core: &Core, file: File) -> Result<Grant, VerbError> {
     let expires_at = file.url_dead_at;
     if let Some(cut) = file.cut() {
-        let how = parts::grant(app, &file, cut).await?;
+        let how = parts::grant(core, &file, cut).await?;
         return Ok(Grant { file, upload: Some(Upload { how, expires_at }) });
     }
-    let request = app
+    let request = core
         .blobs
         .sign_put(&PutGrant {
             key: file.key.clone(),
             size: file.size,
             content_type: file.content_type.clone(),
             checksum_sha256: file.checksum_sha256.clone(),
-            life: UrlLife { signed_at: app.clock.now(), expires_at: file.url_dead_at },
+            life: UrlLife { signed_at: core.clock.now(), expires_at: file.url_dead_at },
         })
         .await?;
     Ok(Grant { file, upload: Some(Upload { how: How::Whole(request), expires_at }) })

@@ -15,8 +15,9 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::disk::{DiskStore, Landing, LandingError, LeftBehind, SignedQuery};
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::uploads::Uploads;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
@@ -70,7 +71,7 @@ const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(600);
 
 /// Checks everything that can be known before a byte is read; answers the file and its exact size.
 pub async fn admit(
-    app: &App,
+    core: &Core,
     disk: &DiskStore,
     key: &ObjectKey,
     query: &SignedQuery,
@@ -80,7 +81,7 @@ pub async fn admit(
         Some(size) if disk.signing_key().verify("PUT", key, query) => size,
         _ => return Err(Refused::Signature),
     };
-    if app.clock.now() >= query.expires {
+    if core.clock.now() >= query.expires {
         return Err(Refused::Expired);
     }
     if sent.content_length.is_some_and(|length| length != size) {
@@ -91,7 +92,7 @@ pub async fn admit(
     {
         return Err(Refused::ContentType(bound.clone()));
     }
-    let file = row_of(app, key).await?;
+    let file = row_of(core, key).await?;
     match file {
         Some(file) if file.status == Status::Registered => match disk.head(key, None).await {
             Err(BlobError::NotFound) => Ok((file.id, size)),
@@ -146,7 +147,7 @@ impl Drop for Place<'_> {
 
 /// Streams the body to its place; answers the ETag.
 pub async fn land<E>(
-    app: &App,
+    uploads: &Uploads,
     disk: &DiskStore,
     file: FileId,
     key: &ObjectKey,
@@ -154,12 +155,13 @@ pub async fn land<E>(
     sha256: Option<String>,
     body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<String, Refused> {
-    let place = app.landings.begin(file);
+    let core = &uploads.core;
+    let place = uploads.landings.begin(file);
     let mut landing = disk.land(file, key, size, sha256).await?;
     tokio::select! {
-        received = receive(app, key, size, &mut landing, body) => received?,
+        received = receive(core, key, size, &mut landing, body) => received?,
         () = place.stop.cancelled() => {
-            let wanted = row_of(app, key).await?.is_some_and(|file| file.ended.is_none());
+            let wanted = row_of(core, key).await?.is_some_and(|file| file.ended.is_none());
             return Err(if wanted { Refused::Superseded } else { Refused::Ended });
         }
     }
@@ -168,7 +170,7 @@ pub async fn land<E>(
         outcome => outcome?,
     };
     // Not known is not "gone": the note beside the object stays, and the next look decides.
-    match row_of(app, key).await? {
+    match row_of(core, key).await? {
         Some(file) if file.ended.is_none() => {
             let etag = landed.meta.etag.clone();
             landed.keep();
@@ -183,7 +185,7 @@ pub async fn land<E>(
 
 /// Looks at the row now and then: another process may have ended the file, or its time may be over.
 async fn receive<E>(
-    app: &App,
+    core: &Core,
     key: &ObjectKey,
     size: u64,
     landing: &mut Landing,
@@ -201,8 +203,8 @@ async fn receive<E>(
         }
         if looked.elapsed() >= LOOK_EVERY {
             looked = Instant::now();
-            match row_of(app, key).await? {
-                Some(file) if file.ended.is_none() && app.clock.now() < app.policy.silent_at(&file) => {}
+            match row_of(core, key).await? {
+                Some(file) if file.ended.is_none() && core.clock.now() < core.policy.silent_at(&file) => {}
                 _ => return Err(Refused::Ended),
             }
         }
@@ -210,13 +212,13 @@ async fn receive<E>(
 }
 
 /// Makes up for the second look of uploads that crashed before it.
-pub async fn clear_left_behind(app: &App) -> Result<u64, VerbError> {
+pub async fn clear_left_behind(core: &Core) -> Result<u64, VerbError> {
     let mut cleared = 0;
-    let Some(disk) = &app.disk else { return Ok(cleared) };
+    let Some(disk) = &core.disk else { return Ok(cleared) };
     cleared += disk.clear_temporary(TEMPORARY_AFTER).await?;
     for left in disk.left_behind(LEFT_BEHIND_AFTER).await? {
         let id = left.file;
-        match clear_one(app, disk, left).await {
+        match clear_one(core, disk, left).await {
             Ok(()) => cleared += 1,
             Err(error) => {
                 tracing::warn!(fileId = %id, error = ?error, "a crashed landing could not be cleared")
@@ -226,8 +228,8 @@ pub async fn clear_left_behind(app: &App) -> Result<u64, VerbError> {
     Ok(cleared)
 }
 
-async fn clear_one(app: &App, disk: &DiskStore, left: LeftBehind) -> Result<(), VerbError> {
-    let file = app.catalog.file(left.file).await?;
+async fn clear_one(core: &Core, disk: &DiskStore, left: LeftBehind) -> Result<(), VerbError> {
+    let file = core.catalog.file(left.file).await?;
     if file.is_none() && left.placed {
         // Without its row nobody knows where the object is: the note is all that says that there is one.
         return Err(VerbError::Internal("an object is in place whose row has been forgotten".into()));
@@ -236,9 +238,9 @@ async fn clear_one(app: &App, disk: &DiskStore, left: LeftBehind) -> Result<(), 
     Ok(disk.clear(left, file.as_ref().map(|file| &file.key), keep).await?)
 }
 
-async fn row_of(app: &App, key: &ObjectKey) -> Result<Option<File>, VerbError> {
+async fn row_of(core: &Core, key: &ObjectKey) -> Result<Option<File>, VerbError> {
     let Some(id) = key.as_str().rsplit('/').next().and_then(|part| part.parse().ok()) else {
         return Ok(None);
     };
-    Ok(app.catalog.file(id).await?.filter(|file| file.key == *key))
+    Ok(core.catalog.file(id).await?.filter(|file| file.key == *key))
 }

@@ -14,10 +14,11 @@ use wharfinger_stores::BlobError;
 
 use super::confirm::Reading;
 use super::{STALE_TRIES_MAX, commit_in, confirm, follow_up};
-use crate::app::App;
 use crate::config::WindowPolicy;
+use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
+use crate::uploads::Uploads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looked {
@@ -49,40 +50,46 @@ pub enum Over {
 }
 
 impl Over {
-    fn judge(self, app: &App, file: &File) -> Look {
+    fn judge(self, core: &Core, file: &File) -> Look {
         match self {
             Over::QuietSince(at) if file.status == Status::Registered && file.updated_at <= at => {
                 Look::Unconfirmed
             }
-            _ => file::look(file, &app.policy, app.clock.now()),
+            _ => file::look(file, &core.policy, core.clock.now()),
         }
     }
 }
 
 /// Writes to the given catalog, which is fenced where a sweep looks.
-pub async fn look(app: &App, catalog: &Catalog, id: FileId, actor: &str) -> Result<Looked, VerbError> {
-    look_for(app, catalog, id, actor, Over::Due).await
+pub async fn look(
+    uploads: &Uploads,
+    catalog: &Catalog,
+    id: FileId,
+    actor: &str,
+) -> Result<Looked, VerbError> {
+    look_for(uploads, catalog, id, actor, Over::Due).await
 }
 
 async fn look_for(
-    app: &App,
+    uploads: &Uploads,
     catalog: &Catalog,
     id: FileId,
     actor: &str,
     over: Over,
 ) -> Result<Looked, VerbError> {
+    let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let Some(read) = catalog.file(id).await? else { return Ok(Looked::Nothing) };
-        let (change, looked) = match over.judge(app, &read) {
+        let (change, looked) = match over.judge(core, &read) {
             Look::NotYet => return Ok(Looked::Nothing),
             Look::Refund(change) => (*change, Looked::Refunded),
-            Look::Unconfirmed => unconfirmed(app, catalog, &read).await?,
+            Look::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
             Look::Forget => match catalog.forget(read.clone()).await? {
                 true => return Ok(Looked::Forgotten),
-                false => (put_off_forgetting(app, &read), Looked::Deferred),
+                false => (put_off_forgetting(core, &read), Looked::Deferred),
             },
         };
-        if commit_in(app, catalog, change, actor).await? {
+        if commit_in(uploads, catalog, change, actor).await? {
             if looked == Looked::Reclaimed {
                 tell_reclaimed(&read, actor);
             }
@@ -101,21 +108,22 @@ fn tell_reclaimed(file: &File, actor: &str) {
 /// Looks at many files: what needs no question to the store is ended together, the rest one by one. An error is that of
 /// its file, unless the work is another's now.
 pub async fn look_at_many(
-    app: &App,
+    uploads: &Uploads,
     catalog: &Catalog,
     ids: &[FileId],
     actor: &str,
     over: Over,
 ) -> Result<Vec<(FileId, Result<Looked, VerbError>)>, VerbError> {
+    let core = &uploads.core;
     let mut looked: BTreeMap<FileId, Result<Looked, VerbError>> = BTreeMap::new();
     let files = catalog.files_by_id(ids).await?;
     let (mut changes, mut tombstones) = (Vec::new(), Vec::new());
     let mut batches: BTreeMap<BatchId, Option<BatchStatus>> = BTreeMap::new();
     for file in files {
-        match over.judge(app, &file) {
+        match over.judge(core, &file) {
             Look::NotYet => drop(looked.insert(file.id, Ok(Looked::Nothing))),
             Look::Refund(change) => changes.push(*change),
-            Look::Unconfirmed if may_only_reclaim(app) => {
+            Look::Unconfirmed if may_only_reclaim(core) => {
                 let batch = match file.batch {
                     None => None,
                     Some(id) => match batches.get(&id) {
@@ -127,14 +135,14 @@ pub async fn look_at_many(
                         }
                     },
                 };
-                changes.extend(reclaim(app, &file, batch).ok());
+                changes.extend(reclaim(core, &file, batch).ok());
             }
             Look::Unconfirmed => {}
             Look::Forget => tombstones.push(file),
         }
     }
     for change in end(catalog, changes, actor).await? {
-        follow_up(app, &change);
+        follow_up(uploads, &change);
         let is_reclaimed = change.before.status == Status::Registered;
         if is_reclaimed {
             tell_reclaimed(&change.before, actor);
@@ -149,7 +157,7 @@ pub async fn look_at_many(
         let one = match looked.remove(id) {
             Some(one) => one,
             // Boxed, like whatever is large and seldom needed.
-            None => Box::pin(look_for(app, catalog, *id, actor, over)).await,
+            None => Box::pin(look_for(uploads, catalog, *id, actor, over)).await,
         };
         match one {
             Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
@@ -178,21 +186,21 @@ fn or_none(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, VerbE
 }
 
 /// Whether unconfirmed uploads are reclaimed without anything being found out about their objects.
-pub fn may_only_reclaim(app: &App) -> bool {
-    app.store_is_ours.load(Ordering::Relaxed) && app.settings.window_policy == WindowPolicy::Reclaim
+pub fn may_only_reclaim(core: &Core) -> bool {
+    core.store_is_ours.load(Ordering::Relaxed) && core.settings.window_policy == WindowPolicy::Reclaim
 }
 
 /// What a look would come to, without changing anything. An upload that would be rescued is not examined: whether its
 /// bytes are right is not known before they are.
-pub async fn foresee(app: &App, id: FileId, over: Over) -> Result<Looked, VerbError> {
-    let Some(read) = app.catalog.file(id).await? else { return Ok(Looked::Nothing) };
-    Ok(match over.judge(app, &read) {
+pub async fn foresee(core: &Core, id: FileId, over: Over) -> Result<Looked, VerbError> {
+    let Some(read) = core.catalog.file(id).await? else { return Ok(Looked::Nothing) };
+    Ok(match over.judge(core, &read) {
         Look::NotYet => Looked::Nothing,
         Look::Refund(_) => Looked::Refunded,
         Look::Forget => Looked::Forgotten,
-        Look::Unconfirmed if !app.store_is_ours.load(Ordering::Relaxed) => Looked::Deferred,
-        Look::Unconfirmed if app.settings.window_policy == WindowPolicy::Rescue => {
-            match app.blobs.head(&read.key, None).await {
+        Look::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => Looked::Deferred,
+        Look::Unconfirmed if core.settings.window_policy == WindowPolicy::Rescue => {
+            match core.blobs.head(&read.key, None).await {
                 Ok(meta) if meta.size == read.size => Looked::Rescued,
                 Ok(_) | Err(BlobError::NotFound) => Looked::Reclaimed,
                 Err(_) => Looked::Deferred,
@@ -202,10 +210,15 @@ pub async fn foresee(app: &App, id: FileId, over: Over) -> Result<Looked, VerbEr
     })
 }
 
-async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Change, Looked), VerbError> {
+async fn unconfirmed(
+    uploads: &Uploads,
+    catalog: &Catalog,
+    read: &File,
+) -> Result<(Change, Looked), VerbError> {
+    let core = &uploads.core;
     // A catalog from a backup may take for unconfirmed what was confirmed since.
-    if !app.store_is_ours.load(Ordering::Relaxed) {
-        let now = app.clock.now();
+    if !core.store_is_ours.load(Ordering::Relaxed) {
+        let now = core.clock.now();
         return Ok((file::defer(read, now.saturating_add(DEFER_UNSURE_MS), now), Looked::Deferred));
     }
     let batch = match read.batch {
@@ -213,13 +226,13 @@ async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Chang
         None => None,
     };
     // Whoever cancels a batch wants none of what is not confirmed.
-    if app.settings.window_policy == WindowPolicy::Rescue && batch != Some(BatchStatus::Cancelled) {
-        match confirm::examine(app, read, None, RESCUED, Reading::InBackground).await {
+    if core.settings.window_policy == WindowPolicy::Rescue && batch != Some(BatchStatus::Cancelled) {
+        match confirm::examine(uploads, read, None, RESCUED, Reading::InBackground).await {
             Ok(change) => return Ok((change, Looked::Rescued)),
             Err(VerbError::Unavailable(why)) => {
                 tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",
                     "the store could not be asked");
-                let now = app.clock.now();
+                let now = core.clock.now();
                 return Ok((file::defer(read, now.saturating_add(DEFER_MS), now), Looked::Deferred));
             }
             Err(
@@ -232,21 +245,21 @@ async fn unconfirmed(app: &App, catalog: &Catalog, read: &File) -> Result<(Chang
             Err(error) => return Err(error),
         }
     }
-    Ok((reclaim(app, read, batch)?, Looked::Reclaimed))
+    Ok((reclaim(core, read, batch)?, Looked::Reclaimed))
 }
 
-fn reclaim(app: &App, file: &File, batch: Option<BatchStatus>) -> Result<Change, VerbError> {
+fn reclaim(core: &Core, file: &File, batch: Option<BatchStatus>) -> Result<Change, VerbError> {
     let reason = match batch {
         Some(BatchStatus::Cancelled) => "its batch was cancelled",
         Some(BatchStatus::Active | BatchStatus::Expired | BatchStatus::Completed) => "its batch has expired",
         None => "not confirmed in its window",
     };
-    file::reclaim(file, reason, &app.policy, app.clock.now())
+    file::reclaim(file, reason, &core.policy, core.clock.now())
         .map_err(|refusal| VerbError::Internal(refusal.to_string()))
 }
 
 /// Its bytes are still waited for: the row says what they belonged to, so it stays.
-fn put_off_forgetting(app: &App, tombstone: &File) -> Change {
-    let now = app.clock.now();
+fn put_off_forgetting(core: &Core, tombstone: &File) -> Change {
+    let now = core.clock.now();
     file::defer(tombstone, now.saturating_add(DEFER_FORGET_MS), now)
 }

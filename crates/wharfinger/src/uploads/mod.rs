@@ -11,33 +11,54 @@ pub mod look;
 pub mod parts;
 pub mod reissue;
 
+use std::sync::Arc;
+
 use wharfinger_catalog::{Catalog, CatalogError};
 use wharfinger_lifecycle::file::{Change, File};
 
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
+use crate::quota::Quota;
 use crate::telemetry::metric;
+use confirm::Examinations;
+use land::Landings;
+
+/// What uploads keep in this process, with what their verbs need.
+pub struct Uploads {
+    pub core: Arc<Core>,
+    pub quota: Arc<Quota>,
+    /// Uploads to the local store that are under way here.
+    landings: Landings,
+    /// Objects that are being read for their checksum.
+    pub examinations: Arc<Examinations>,
+}
+
+impl Uploads {
+    pub fn new(core: Arc<Core>, quota: Arc<Quota>) -> Uploads {
+        Uploads { core, quota, landings: Landings::default(), examinations: Arc::default() }
+    }
+}
 
 /// How often a verb reads again after somebody else was faster.
 pub(crate) const STALE_TRIES_MAX: u32 = 20;
 
 /// A file whose batch was called off is as good as gone, although nobody may have looked at it yet.
-async fn check_batch(app: &App, file: &File) -> Result<(), VerbError> {
+async fn check_batch(core: &Core, file: &File) -> Result<(), VerbError> {
     let Some(id) = file.batch else { return Ok(()) };
-    match app.catalog.batch(id).await? {
+    match core.catalog.batch(id).await? {
         Some(batch) if batch.status.is_called_off() => Err(VerbError::BatchGone(batch.status)),
         _ => Ok(()),
     }
 }
 
 /// Commits a change and does what follows from it outside the catalog. False: somebody was faster, read again.
-async fn commit(app: &App, change: Change, actor: &str) -> Result<bool, VerbError> {
-    commit_in(app, &app.catalog, change, actor).await
+async fn commit(uploads: &Uploads, change: Change, actor: &str) -> Result<bool, VerbError> {
+    commit_in(uploads, &uploads.core.catalog, change, actor).await
 }
 
 /// The same in a catalog of the caller's, which may be fenced.
 pub(crate) async fn commit_in(
-    app: &App,
+    uploads: &Uploads,
     catalog: &Catalog,
     change: Change,
     actor: &str,
@@ -48,29 +69,30 @@ pub(crate) async fn commit_in(
         Err(CatalogError::Stale) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    follow_up(app, &done);
+    follow_up(uploads, &done);
     Ok(true)
 }
 
 /// What follows outside the catalog from a change that was committed: whoever has work now is told.
-fn follow_up(app: &App, change: &Change) {
+fn follow_up(uploads: &Uploads, change: &Change) {
+    let core = &uploads.core;
     let refunded = change.refunded_bytes();
     if refunded > 0 {
         metric::quota_refunded(&change.after.tenant, refunded);
-        app.outbox_bell.notify_one();
+        core.wakeups.refund.notify_one();
     }
     if change.enqueues.is_some() {
-        app.pipeline.bell.notify_one();
+        core.wakeups.stage.notify_one();
     }
     if change.notice.is_some() {
-        app.notice_bell.notify_one();
+        core.wakeups.notice.notify_one();
     }
     if !change.steps.is_empty() {
-        app.archive_bell.notify_one();
+        core.wakeups.archive.notify_one();
     }
     if change.cleanup.is_some() {
-        app.landings.stop(change.after.id);
-        app.cleanup_bell.notify_one();
-        app.wake_bell.notify_one();
+        uploads.landings.stop(change.after.id);
+        core.wakeups.cleanup.notify_one();
+        core.wakeups.other_processes.notify_one();
     }
 }

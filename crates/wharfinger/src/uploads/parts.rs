@@ -10,7 +10,7 @@ use wharfinger_stores::{BlobError, Part, PartGrant, PartStore, UrlLife};
 
 use super::STALE_TRIES_MAX;
 use super::init::{GrantedPart, How};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 
 /// How many missing parts an error names.
@@ -18,8 +18,8 @@ const MISSING_SHOWN_MAX: usize = 20;
 /// Signing is work without a wait: others get their turn in between.
 const SIGNED_AT_ONCE: u32 = 64;
 
-fn store(app: &App) -> Result<&dyn PartStore, VerbError> {
-    app.blobs.in_parts().ok_or_else(|| {
+fn store(core: &Core) -> Result<&dyn PartStore, VerbError> {
+    core.blobs.in_parts().ok_or_else(|| {
         VerbError::Unavailable(
             "the file was begun in parts, which the store of these settings does not take".into(),
         )
@@ -27,11 +27,11 @@ fn store(app: &App) -> Result<&dyn PartStore, VerbError> {
 }
 
 /// Signs every part; says which of them the store has already.
-pub(super) async fn grant(app: &App, file: &File, cut: Cut) -> Result<How, VerbError> {
-    let store = store(app)?;
-    let (upload_id, have) = upload(app, store, file).await?;
+pub(super) async fn grant(core: &Core, file: &File, cut: Cut) -> Result<How, VerbError> {
+    let store = store(core)?;
+    let (upload_id, have) = upload(core, store, file).await?;
     let have: BTreeMap<u32, u64> = have.into_iter().map(|part| (part.number, part.size)).collect();
-    let life = UrlLife { signed_at: app.clock.now(), expires_at: file.url_dead_at };
+    let life = UrlLife { signed_at: core.clock.now(), expires_at: file.url_dead_at };
     let mut parts = Vec::with_capacity(cut.count() as usize);
     for number in cut.numbers() {
         let size = cut.size_of(number).unwrap_or(0);
@@ -46,9 +46,9 @@ pub(super) async fn grant(app: &App, file: &File, cut: Cut) -> Result<How, VerbE
 }
 
 /// The upload that fills this file's object, with what has come of it; begun if there is none, or none any more.
-async fn upload(app: &App, store: &dyn PartStore, file: &File) -> Result<(String, Vec<Part>), VerbError> {
+async fn upload(core: &Core, store: &dyn PartStore, file: &File) -> Result<(String, Vec<Part>), VerbError> {
     for _ in 0..STALE_TRIES_MAX {
-        let known = app.catalog.upload_id(&file.key).await?;
+        let known = core.catalog.upload_id(&file.key).await?;
         if let Some(upload_id) = &known {
             match store.parts(&file.key, upload_id).await {
                 Ok(parts) => return Ok((upload_id.clone(), parts)),
@@ -56,7 +56,7 @@ async fn upload(app: &App, store: &dyn PartStore, file: &File) -> Result<(String
                 Err(error) => return Err(error.into()),
             }
             // Joined by a confirm that did not come to its end: all that is left is to confirm again.
-            match app.blobs.head(&file.key, None).await {
+            match core.blobs.head(&file.key, None).await {
                 Ok(meta) if meta.size == file.size => return Ok((upload_id.clone(), all_of(file))),
                 Ok(_) => {
                     return Err(VerbError::Unavailable(
@@ -68,14 +68,14 @@ async fn upload(app: &App, store: &dyn PartStore, file: &File) -> Result<(String
             }
         }
         let begun = store.begin(&file.key, file.content_type.as_deref()).await?;
-        if app.catalog.set_upload_id(&file.key, known.clone(), begun.clone()).await? {
+        if core.catalog.set_upload_id(&file.key, known.clone(), begun.clone()).await? {
             return Ok((begun, Vec::new()));
         }
         // Nobody knows of this one. Where that fails, the sweep finds it, or the file's end does.
         if let Err(error) = store.abandon_one(&file.key, &begun).await {
             tracing::warn!(fileId = %file.id, error = %error, "an upload that is not needed could not be ended");
         }
-        if app.catalog.upload_id(&file.key).await? == known {
+        if core.catalog.upload_id(&file.key).await? == known {
             return Err(VerbError::Gone);
         }
     }
@@ -91,14 +91,14 @@ fn all_of(file: &File) -> Vec<Part> {
 }
 
 /// Makes the object of its parts, if that has not happened yet. Whether it is right the caller finds out.
-pub(super) async fn join(app: &App, file: &File, cut: Cut) -> Result<(), VerbError> {
-    let store = store(app)?;
-    match app.blobs.head(&file.key, None).await {
+pub(super) async fn join(core: &Core, file: &File, cut: Cut) -> Result<(), VerbError> {
+    let store = store(core)?;
+    match core.blobs.head(&file.key, None).await {
         Ok(_) => return Ok(()),
         Err(BlobError::NotFound) => {}
         Err(error) => return Err(error.into()),
     }
-    let Some(upload_id) = app.catalog.upload_id(&file.key).await? else {
+    let Some(upload_id) = core.catalog.upload_id(&file.key).await? else {
         return Err(VerbError::ObjectMissing);
     };
     let have = match store.parts(&file.key, &upload_id).await {
@@ -110,7 +110,7 @@ pub(super) async fn join(app: &App, file: &File, cut: Cut) -> Result<(), VerbErr
     let wanted = choose(cut, have)?;
     let joined = store.join(&file.key, &upload_id, file.content_type.as_deref(), &wanted).await;
     // Also where the answer was lost: it may have happened.
-    take_back_if_ended(app, file).await?;
+    take_back_if_ended(core, file).await?;
     match joined {
         Ok(()) => end_others(store, file).await,
         // Joined by somebody else, or a part was sent anew at this moment: the object says which.
@@ -138,12 +138,12 @@ async fn end_others(store: &dyn PartStore, file: &File) {
 }
 
 /// The file may have ended while its parts were joined, and its bytes been deleted before they were there.
-async fn take_back_if_ended(app: &App, file: &File) -> Result<(), VerbError> {
-    let now = app.clock.now();
-    let Some(read) = app.catalog.file(file.id).await? else { return Ok(()) };
-    if let Some(cleanup) = too_late(&read, &app.policy, now) {
-        app.catalog.clean_again(read, cleanup, now).await?;
-        app.cleanup_bell.notify_one();
+async fn take_back_if_ended(core: &Core, file: &File) -> Result<(), VerbError> {
+    let now = core.clock.now();
+    let Some(read) = core.catalog.file(file.id).await? else { return Ok(()) };
+    if let Some(cleanup) = too_late(&read, &core.policy, now) {
+        core.catalog.clean_again(read, cleanup, now).await?;
+        core.wakeups.cleanup.notify_one();
     }
     Ok(())
 }

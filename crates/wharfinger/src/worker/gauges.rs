@@ -24,9 +24,9 @@ const COUNTS_PAUSE: u32 = 200;
 pub async fn refresh(app: &App) -> Result<(), CatalogError> {
     // First: they need nobody's answer.
     if let Some(ingest) = app.ingest.get() {
-        spool(ingest, app.clock.now());
+        spool(ingest, app.core.clock.now());
     }
-    let counts = app.catalog.status_counts(&Scope::All).await?;
+    let counts = app.core.catalog.status_counts(&Scope::All).await?;
     for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
         gauge!("file_pipeline_status", "status" => status.as_str()).set(counts.of(status) as f64);
     }
@@ -34,23 +34,23 @@ pub async fn refresh(app: &App) -> Result<(), CatalogError> {
         gauge!("pipeline_queue_depth", "queue" => stage.queue()).set(counts.waiting_for(stage) as f64);
     }
     gauge!("dead_letters").set(counts.dead_letters as f64);
-    gauge!("active_batches").set(app.catalog.count_active_batches(&Scope::All).await? as f64);
-    let unreadable = app.catalog.count_unreadable().await?;
+    gauge!("active_batches").set(app.core.catalog.count_active_batches(&Scope::All).await? as f64);
+    let unreadable = app.core.catalog.count_unreadable().await?;
     for table in Table::ALL {
         let rows = unreadable.get(table.as_str()).copied().unwrap_or(0);
         gauge!("wharfinger_unreadable_rows", "table" => table.as_str()).set(rows as f64);
     }
     count_findings(app).await?;
     for destination in Destination::ALL {
-        let (waiting, _) = app.catalog.outbox_depth(destination).await?;
+        let (waiting, _) = app.core.catalog.outbox_depth(destination).await?;
         gauge!("outbox_lines", "destination" => destination.as_str()).set(waiting as f64);
     }
     if let Some(webhook) = &app.notifier.webhook {
-        let since = disabled_since(&app.catalog, webhook.endpoint()).await?;
+        let since = disabled_since(&app.core.catalog, webhook.endpoint()).await?;
         metric::webhook_disabled(since.is_some());
     }
     // Another process may have been the one to run it.
-    for sweep in app.catalog.sweeps().await? {
+    for sweep in app.core.catalog.sweeps().await? {
         let Some(known) = Sweep::named(&sweep.name) else { continue };
         if let Some(at) = sweep.last_success_at {
             metric::sweep_succeeded(known.name(), at);
@@ -58,10 +58,10 @@ pub async fn refresh(app: &App) -> Result<(), CatalogError> {
         if let Some(at) = sweep.next_run_at {
             gauge!("sweep_next_run_timestamp_seconds", "sweep" => known.name()).set(at as f64 / 1_000.0);
         }
-        sweep_state(known.name(), sweep.lease_until > app.clock.now(), sweep.last_error.is_some());
+        sweep_state(known.name(), sweep.lease_until > app.core.clock.now(), sweep.last_error.is_some());
         last_run(known, &sweep);
     }
-    let cleanups = app.catalog.cleanup_counts(&Scope::All).await?;
+    let cleanups = app.core.catalog.cleanup_counts(&Scope::All).await?;
     gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);
     gauge!("pending_cleanups", "state" => "exhausted").set(cleanups.exhausted as f64);
     Ok(())
@@ -69,16 +69,16 @@ pub async fn refresh(app: &App) -> Result<(), CatalogError> {
 
 /// A number that took long to count is good for some time.
 async fn count_findings(app: &App) -> Result<(), CatalogError> {
-    let count_at = || app.pipeline.count_stuck_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let count_at = || app.count_findings_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let started = Instant::now();
     if started < *count_at() {
         return Ok(());
     }
-    let stuck = app.catalog.count_stuck(&Scope::All, app.clock.now()).await?;
+    let stuck = app.core.catalog.count_stuck(&Scope::All, app.core.clock.now()).await?;
     gauge!("stuck_files").set(stuck as f64);
-    let orphans = app.catalog.orphans(&Scope::All, 0).await?;
+    let orphans = app.core.catalog.orphans(&Scope::All, 0).await?;
     gauge!("orphan_blobs").set(orphans.count as f64);
-    let missing = app.catalog.missing_blobs(&Scope::All, 0).await?;
+    let missing = app.core.catalog.missing_blobs(&Scope::All, 0).await?;
     gauge!("missing_blobs").set(missing.count as f64);
     let took = started.elapsed();
     if took > COUNT_WORTH_KEEPING {

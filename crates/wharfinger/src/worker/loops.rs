@@ -48,14 +48,14 @@ pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
             Ok(due_at) => due_at,
             Err(error) => {
                 tracing::warn!(job = CHECK_QUEUE, error = ?error, "checks could not be run");
-                Some(app.clock.now() + ERROR_PAUSE_MS)
+                Some(app.core.clock.now() + ERROR_PAUSE_MS)
             }
         };
-        let now = app.clock.now();
+        let now = app.core.clock.now();
         let at = due_at.map_or(i64::MAX, |at| at.max(now + 1)).min(now + CHECK_PAUSE_MS_MAX);
         tokio::select! {
-            () = app.clock.sleep_until(at) => {}
-            () = app.check_bell.rung_for_before(at) => {}
+            () = app.core.clock.sleep_until(at) => {}
+            () = app.core.wakeups.check.woken_before(at) => {}
             () = stop.cancelled() => {}
         }
     }
@@ -63,11 +63,11 @@ pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
 
 /// Leaves the broker its time to bring a check, and runs what it did not bring. Answers when to look again.
 async fn run_overdue_checks(app: &App, stop: &CancellationToken) -> Result<Option<UnixMs>, VerbError> {
-    checks::take_back(app).await?;
+    checks::take_back(&app.core).await?;
     let slack_ms = app.broker.as_ref().map_or(0, Broker::slack_ms);
-    let next = async || app.catalog.next_job_at(&[CHECK_QUEUE]).await;
-    if next().await?.is_some_and(|at| at + slack_ms <= app.clock.now()) {
-        checks::run_due(app, stop).await?;
+    let next = async || app.core.catalog.next_job_at(&[CHECK_QUEUE]).await;
+    if next().await?.is_some_and(|at| at + slack_ms <= app.core.clock.now()) {
+        checks::run_due(&app.uploads, stop).await?;
     }
     Ok(next().await?.map(|at| at + slack_ms))
 }
@@ -79,12 +79,12 @@ pub(super) async fn checks_to_broker(app: Arc<App>, stop: CancellationToken) {
         broker.look_after().await;
         let next_look = tokio::time::Instant::now() + BROKER_PAUSE;
         while !stop.is_cancelled() && tokio::time::Instant::now() < next_look {
-            if let Err(error) = messages::relay(&app).await {
+            if let Err(error) = messages::relay(&app.core, broker).await {
                 tracing::warn!(job = "checks to broker", error = %error, "checks could not be published");
             }
             tokio::select! {
                 () = tokio::time::sleep(RELAY_PAUSE) => {}
-                () = app.broker_bell.notified() => {}
+                () = app.core.wakeups.broker.notified() => {}
                 () = stop.cancelled() => {}
             }
         }
@@ -93,13 +93,13 @@ pub(super) async fn checks_to_broker(app: Arc<App>, stop: CancellationToken) {
 
 pub(super) async fn checks_from_broker(app: Arc<App>, stop: CancellationToken) {
     let Some(broker) = &app.broker else { return stop.cancelled().await };
-    messages::consume(&app, broker, &stop).await;
+    messages::consume(&app.uploads, broker, &stop).await;
 }
 
 /// Wakes the reapers of other processes.
 pub(super) async fn wakes_to_others(app: Arc<App>, stop: CancellationToken) {
     let Some(broker) = &app.broker else { return stop.cancelled().await };
-    while stop.run_until_cancelled(app.wake_bell.notified()).await.is_some() {
+    while stop.run_until_cancelled(app.core.wakeups.other_processes.notified()).await.is_some() {
         // Who does not hear of it looks by itself, a little later.
         let _ = broker.rabbit.wake(messages::CLEANUPS).await;
         tokio::time::sleep(messages::WAKE_GATHERS).await;
@@ -111,7 +111,7 @@ pub(super) async fn wakes_from_others(app: Arc<App>, stop: CancellationToken) {
     let mut wakes = broker.rabbit.wakes();
     while let Some(topic) = stop.run_until_cancelled(wakes.next()).await {
         if topic == messages::CLEANUPS {
-            app.cleanup_bell.notify_one();
+            app.core.wakeups.cleanup.notify_one();
         }
     }
 }
@@ -119,14 +119,15 @@ pub(super) async fn wakes_from_others(app: Arc<App>, stop: CancellationToken) {
 /// Deletes bytes as soon as somebody rings, and whatever else falls due.
 pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        let now = app.clock.now();
-        let due_at = match app.catalog.next_cleanup_at().await {
+        let now = app.core.clock.now();
+        let due_at = match app.core.catalog.next_cleanup_at().await {
             Ok(at) => at,
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
         if due_at.is_some_and(|at| at <= now)
             && let Ok(report) =
-                sweeps::run(&app, Sweep::PendingCleanups, &Turn::by_hand(&app).until(&stop)).await
+                sweeps::run(&app.uploads, Sweep::PendingCleanups, &Turn::by_hand(&app.core).until(&stop))
+                    .await
             && !report.is_quiet()
         {
             // Deletes come in showers: one batch for many of them instead of many of one.
@@ -136,8 +137,8 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
         // What is due and was not taken is under another's lease, or the catalog is away.
         let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + REAPER_PAUSE_MS_MAX);
         tokio::select! {
-            () = app.clock.sleep_until(at) => {}
-            () = app.cleanup_bell.notified() => {}
+            () = app.core.clock.sleep_until(at) => {}
+            () = app.core.wakeups.cleanup.notified() => {}
             () = stop.cancelled() => {}
         }
     }
@@ -145,26 +146,26 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
 
 /// Whoever of the sweepers comes first runs it; the others look again when it is due next, or its lease is over.
 pub(super) async fn scheduled(app: Arc<App>, stop: CancellationToken, sweep: Sweep) {
-    if let Err(error) = sweeps::follow_schedule(&app, sweep).await {
+    if let Err(error) = sweeps::follow_schedule(&app.core, sweep).await {
         tracing::warn!(job = sweep.name(), error = %error, "a denser schedule holds from the next run on");
     }
     while !stop.is_cancelled() {
-        let looked = sweeps::take_turn(&app, sweep, &stop).await;
-        stop.run_until_cancelled(app.clock.sleep_until(looked.again_at)).await;
+        let looked = sweeps::take_turn(&app.uploads, sweep, &stop).await;
+        stop.run_until_cancelled(app.core.clock.sleep_until(looked.again_at)).await;
     }
 }
 
 /// Tells Redis what was refunded, and looks after it while it is away.
 pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
-    let Some(gate) = &app.redis_gate else { return stop.cancelled().await };
+    let Some(gate) = &app.quota.redis_gate else { return stop.cancelled().await };
     while !stop.is_cancelled() {
         gate.look_after().await;
-        if let Err(error) = refunds::relay(&app).await {
+        if let Err(error) = refunds::relay(&app.quota).await {
             tracing::warn!(job = "refunds", error = %error, "refunds could not be told to Redis");
         }
         tokio::select! {
             () = tokio::time::sleep(REDIS_PAUSE) => {}
-            () = app.outbox_bell.notified() => {}
+            () = app.core.wakeups.refund.notified() => {}
             () = stop.cancelled() => {}
         }
     }
@@ -172,8 +173,8 @@ pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
 
 /// Lets the database compare what was embedded before it could, or by a process that did not know.
 pub(super) async fn vector_copies(app: Arc<App>, stop: CancellationToken) {
-    while !stop.is_cancelled() && app.catalog.has_pgvector() {
-        if let Err(error) = search::copy_vectors(&app, &stop).await {
+    while !stop.is_cancelled() && app.core.catalog.has_pgvector() {
+        if let Err(error) = search::copy_vectors(&app.core, &stop).await {
             tracing::warn!(job = "vector copies", error = ?error, "vectors could not be copied");
         }
         stop.run_until_cancelled(pause(&app, VECTOR_COPIES_PAUSE_MS)).await;
@@ -188,10 +189,10 @@ pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
     }
     while !stop.is_cancelled() {
         let told = async {
-            notify::relay(&app, &stop).await?;
-            notify::next_at(&app).await
+            notify::relay(&app.notifier, &stop).await?;
+            notify::next_at(&app.notifier).await
         };
-        let now = app.clock.now();
+        let now = app.core.clock.now();
         let due_at = told.await.unwrap_or_else(|error| {
             tracing::warn!(job = "notices", error = %error, "notices could not be told");
             None
@@ -199,8 +200,8 @@ pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
         // What is due and was not taken is another's for now, or waits for an earlier one.
         let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + NOTICE_PAUSE_MS_MAX);
         tokio::select! {
-            () = app.clock.sleep_until(at) => {}
-            () = app.notice_bell.notified() => {}
+            () = app.core.clock.sleep_until(at) => {}
+            () = app.core.wakeups.notice.notified() => {}
             () = stop.cancelled() => {}
         }
     }
@@ -210,25 +211,32 @@ pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
 /// is to be archived, what waits already is.
 pub(super) async fn archive(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        if !app.settings.ingest.archive
-            && app.catalog.outbox_depth(Destination::Archive).await.is_ok_and(|(waiting, _)| waiting == 0)
+        if !app.core.settings.ingest.archive
+            && app
+                .core
+                .catalog
+                .outbox_depth(Destination::Archive)
+                .await
+                .is_ok_and(|(waiting, _)| waiting == 0)
         {
             return stop.cancelled().await;
         }
         let archived = async {
-            ingest::archive::relay(&app, &stop).await?;
-            app.catalog.next_outbox_at(Destination::Archive).await
+            if let Some(ingest) = app.ingest.get() {
+                ingest::archive::relay(&app.core, ingest, &stop).await?;
+            }
+            app.core.catalog.next_outbox_at(Destination::Archive).await
         };
         let due_at = archived.await.unwrap_or_else(|error| {
             tracing::warn!(job = "archive", error = %error, "events could not be archived");
             None
         });
-        let now = app.clock.now();
+        let now = app.core.clock.now();
         // What is due and was not taken is another's for now, or there is nobody yet to take it.
         let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + ARCHIVE_PAUSE_MS_MAX);
         tokio::select! {
-            () = app.clock.sleep_until(at) => {}
-            () = app.archive_bell.notified() => {}
+            () = app.core.clock.sleep_until(at) => {}
+            () = app.core.wakeups.archive.notified() => {}
             () = stop.cancelled() => {}
         }
         // Events come in showers: many of them cost hardly more than one.
@@ -236,8 +244,23 @@ pub(super) async fn archive(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
+pub(super) async fn events_to_store(app: Arc<App>, stop: CancellationToken) {
+    let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
+    ingest::upload::run(ingest, &stop).await;
+}
+
+pub(super) async fn spool_recovery(app: Arc<App>, stop: CancellationToken) {
+    let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
+    ingest::recover::run(ingest, &stop).await;
+}
+
+pub(super) async fn spool_age(app: Arc<App>, stop: CancellationToken) {
+    let Some(ingest) = app.ingest.get() else { return stop.cancelled().await };
+    ingest::recover::limit_age(ingest, &stop).await;
+}
+
 pub(super) async fn settlements(app: Arc<App>, stop: CancellationToken) {
-    let Some(gate) = &app.redis_gate else { return stop.cancelled().await };
+    let Some(gate) = &app.quota.redis_gate else { return stop.cancelled().await };
     while stop.run_until_cancelled(gate.settle_gathered()).await.is_some() {}
 }
 
@@ -245,14 +268,14 @@ pub(super) async fn settlements(app: Arc<App>, stop: CancellationToken) {
 /// looks at uploads must know how they stand; sweepers count.
 pub(super) async fn store_mark(app: Arc<App>, stop: CancellationToken) {
     while stop.run_until_cancelled(pause(&app, COUNTER_PAUSE_MS)).await.is_some() {
-        let standing = match store::check(&app.catalog, &app.place()).await {
+        let standing = match store::check(&app.core.catalog, &app.core.place()).await {
             Ok(Standing::Ours) if app.roles.has(ProcessRole::Sweeper) => {
-                store::count_on(&app.catalog, &app.place()).await
+                store::count_on(&app.core.catalog, &app.core.place()).await
             }
             other => other,
         };
         if let Ok(standing) = &standing {
-            app.store_is_ours.store(*standing == Standing::Ours, Ordering::Relaxed);
+            app.core.store_is_ours.store(*standing == Standing::Ours, Ordering::Relaxed);
         }
         match standing {
             Ok(Standing::Ours) => {}
@@ -272,7 +295,7 @@ pub(super) async fn metrics_upkeep(_app: Arc<App>, stop: CancellationToken) {
 /// Keys that the issuer withdrew are not trusted for long.
 pub(super) async fn issuer_keys(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        app.tokens.refresh(app.clock.now()).await;
+        app.tokens.refresh(app.core.clock.now()).await;
         stop.run_until_cancelled(pause(&app, ISSUER_PAUSE_MS)).await;
     }
 }
@@ -286,13 +309,13 @@ pub(super) async fn clock_keeping(app: Arc<App>, stop: CancellationToken) {
 }
 
 async fn pause(app: &App, ms: i64) {
-    app.clock.sleep_until(app.clock.now() + ms).await;
+    app.core.clock.sleep_until(app.core.clock.now() + ms).await;
 }
 
 pub(super) async fn follow_server_clock(app: &App) {
-    let before = app.clock.machine_now();
-    match app.catalog.server_time().await {
-        Ok(Some(server_now)) => app.clock.follow(server_now, before),
+    let before = app.core.clock.machine_now();
+    match app.core.catalog.server_time().await {
+        Ok(Some(server_now)) => app.core.clock.follow(server_now, before),
         Ok(None) => {}
         Err(error) => tracing::warn!(error = %error, "the database server's clock could not be read"),
     }

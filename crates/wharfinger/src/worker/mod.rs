@@ -19,21 +19,27 @@ use crate::sweeps::{self, Sweep, Turn};
 
 /// Does everything that is due now, until nothing is: what the loops do over time, in one go.
 pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
-    if let Some(gate) = &app.redis_gate {
+    let (core, uploads) = (&app.core, &app.uploads);
+    let stop = CancellationToken::new();
+    if let Some(gate) = &app.quota.redis_gate {
         gate.look_after().await;
-        quota::refunds::relay(app).await?;
+        quota::refunds::relay(&app.quota).await?;
     }
-    messages::relay(app).await?;
-    Box::pin(checks::run_due(app, &CancellationToken::new())).await?;
-    Box::pin(pipeline::run::run_due(app)).await?;
-    sweeps::run(app, Sweep::StuckFiles, &Turn::by_hand(app)).await?;
-    Box::pin(pipeline::run::run_due(app)).await?;
-    pipeline::search::copy_vectors(app, &CancellationToken::new()).await?;
+    if let Some(broker) = &app.broker {
+        messages::relay(core, broker).await?;
+    }
+    Box::pin(checks::run_due(uploads, &stop)).await?;
+    Box::pin(pipeline::run::run_due(&app.pipeline)).await?;
+    sweeps::run(uploads, Sweep::StuckFiles, &Turn::by_hand(core)).await?;
+    Box::pin(pipeline::run::run_due(&app.pipeline)).await?;
+    pipeline::search::copy_vectors(core, &stop).await?;
     for sweep in [Sweep::BatchTimeout, Sweep::UploadWindow, Sweep::PendingCleanups] {
-        sweeps::run(app, sweep, &Turn::by_hand(app)).await?;
+        sweeps::run(uploads, sweep, &Turn::by_hand(core)).await?;
     }
-    quota::refunds::relay(app).await?;
-    notify::relay(app, &CancellationToken::new()).await?;
-    ingest::archive::relay(app, &CancellationToken::new()).await?;
+    quota::refunds::relay(&app.quota).await?;
+    notify::relay(&app.notifier, &stop).await?;
+    if let Some(ingest) = app.ingest.get() {
+        ingest::archive::relay(core, ingest, &stop).await?;
+    }
     Ok(())
 }

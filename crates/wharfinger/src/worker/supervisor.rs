@@ -10,9 +10,9 @@ use tokio_util::task::TaskTracker;
 
 use super::loops;
 use crate::app::App;
+use crate::pipeline;
 use crate::roles::ProcessRole::{self, Api, Ingest, Sweeper, Worker};
 use crate::sweeps::Sweep;
-use crate::{ingest, pipeline};
 
 /// Runs until the token says that nothing new is to be begun.
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
@@ -20,7 +20,7 @@ type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 /// Each with the roles that need it.
 const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
-    ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app, stop))),
+    ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app.pipeline.clone(), stop))),
     ("vector copies", &[Worker], |app, stop| Box::pin(loops::vector_copies(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
     ("refunds", &ProcessRole::ALL, |app, stop| Box::pin(loops::refunds(app, stop))),
@@ -31,9 +31,9 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("wakes from others", &[Worker], |app, stop| Box::pin(loops::wakes_from_others(app, stop))),
     // Of the workers: they are the ones that reach out, and sending is work that more of them do faster.
     ("notices", &[Worker], |app, stop| Box::pin(loops::notices(app, stop))),
-    ("events to store", &[Ingest], |app, stop| Box::pin(ingest::upload::run(app, stop))),
-    ("spool recovery", &[Ingest], |app, stop| Box::pin(ingest::recover::run(app, stop))),
-    ("spool age", &[Ingest], |app, stop| Box::pin(ingest::recover::limit_age(app, stop))),
+    ("events to store", &[Ingest], |app, stop| Box::pin(loops::events_to_store(app, stop))),
+    ("spool recovery", &[Ingest], |app, stop| Box::pin(loops::spool_recovery(app, stop))),
+    ("spool age", &[Ingest], |app, stop| Box::pin(loops::spool_age(app, stop))),
     ("archive", &[Ingest], |app, stop| Box::pin(loops::archive(app, stop))),
     ("clock", &ProcessRole::ALL, |app, stop| Box::pin(loops::clock_keeping(app, stop))),
     ("store mark", &[Worker, Sweeper], |app, stop| Box::pin(loops::store_mark(app, stop))),

@@ -129,7 +129,7 @@ impl Verb {
             let leased =
                 worker.post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
             if self != Verb::CompleteJob {
-                ground.advance(server.app.plan.stuck_after_ms);
+                ground.advance(server.app.core.plan.stuck_after_ms);
             }
             return Some(Scene { id, grant: leased["jobs"][0].clone(), batch: serde_json::Value::Null });
         }
@@ -161,7 +161,7 @@ impl Verb {
             // A sweep that is hit may fail; the next one goes on.
             (Verb::Reclaim, _) => {
                 let stop = tokio_util::sync::CancellationToken::new();
-                let _ = wharfinger::checks::run_due(&server.app, &stop).await;
+                let _ = wharfinger::checks::run_due(&server.app.uploads, &stop).await;
                 run_sweep(server, Sweep::UploadWindow).await
             }
             (Verb::Sweep | Verb::Forget, _) => run_sweep(server, Sweep::UploadWindow).await,
@@ -172,7 +172,7 @@ impl Verb {
                 Some(me.post(&format!("/api/v2/uploads/stuck/{}/retry", scene.id), json!({})).await)
             }
             (Verb::Process, _) => {
-                let _ = wharfinger::pipeline::run::run_due(&server.app).await;
+                let _ = wharfinger::pipeline::run::run_due(&server.app.pipeline).await;
                 None
             }
             (Verb::CompleteJob, Some(scene)) => {
@@ -195,7 +195,7 @@ impl Verb {
             }
             (Verb::Tell, _) => {
                 let stop = tokio_util::sync::CancellationToken::new();
-                let _ = wharfinger::notify::relay(&server.app, &stop).await;
+                let _ = wharfinger::notify::relay(&server.app.notifier, &stop).await;
                 None
             }
             (Verb::Put | Verb::CompleteBatch | Verb::CancelBatch | Verb::CompleteJob | Verb::Retry, None) => {
@@ -206,7 +206,7 @@ impl Verb {
 }
 
 async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
-    let _ = sweeps::run(&server.app, sweep, &Turn::by_hand(&server.app)).await;
+    let _ = sweeps::run(&server.app.uploads, sweep, &Turn::by_hand(&server.app.core)).await;
     None
 }
 

@@ -129,8 +129,8 @@ async fn a_verb_that_has_begun_comes_to_its_end() {
         assert_eq!(held_up(&mut watcher).await, 1, "the verb was given up");
     }
     holder.execute("ROLLBACK").await.expect("the quota row is free");
-    server.app.verbs.close();
-    server.app.verbs.wait().await;
+    server.app.core.verbs.close();
+    server.app.core.verbs.wait().await;
     server.me().get(&format!("/api/v2/files/{file}")).await.expect_problem(404, "not_found");
     oracle::catalog_is_sound(&server).await;
 }

@@ -38,10 +38,10 @@ pub async fn stored(ground: &Ground, server: &TestApp) -> BTreeSet<String> {
     if ground.is_local() {
         return files_below(&ground.blob_dir());
     }
-    let listed = server.app.blobs.list("", None).map_ok(|listed| listed.key);
+    let listed = server.app.core.blobs.list("", None).map_ok(|listed| listed.key);
     let mut found: BTreeSet<String> = listed.try_collect().await.expect("a listing");
     found.remove(".wharfinger/store");
-    if let Some(parts) = server.app.blobs.in_parts() {
+    if let Some(parts) = server.app.core.blobs.in_parts() {
         let unfinished = parts.unfinished("").map_ok(|upload| format!("unfinished {}", upload.key));
         found.extend(unfinished.try_collect::<Vec<_>>().await.expect("a listing"));
     }
@@ -50,15 +50,16 @@ pub async fn stored(ground: &Ground, server: &TestApp) -> BTreeSet<String> {
 
 /// I1, I2, I15, I16: the catalog agrees with itself, whatever has happened.
 pub async fn catalog_is_sound(server: &TestApp) {
-    assert_eq!(server.app.catalog.audit().await.expect("an audit"), Vec::<String>::new());
+    assert_eq!(server.app.core.catalog.audit().await.expect("an audit"), Vec::<String>::new());
 }
 
 /// I7, once the sweep has run: whatever has not got on for too long has a sound job, and only waits.
 pub async fn no_file_is_stuck(server: &TestApp) {
-    let now = server.app.clock.now();
+    let now = server.app.core.clock.now();
     let mut after = None;
     loop {
-        let page = server.app.catalog.stuck_files(&Scope::All, (now, now), after, 1_000).await.expect("read");
+        let page =
+            server.app.core.catalog.stuck_files(&Scope::All, (now, now), after, 1_000).await.expect("read");
         let Some(last) = page.last() else { return };
         after = Some(last.place);
         for file in &page {
@@ -103,23 +104,23 @@ pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
     no_file_is_stuck(server).await;
     let mut live = BTreeSet::new();
     let mut weight = std::collections::BTreeMap::<String, u64>::new();
-    for file in server.app.catalog.files(&Scope::All, None, 100_000).await.expect("files") {
+    for file in server.app.core.catalog.files(&Scope::All, None, 100_000).await.expect("files") {
         assert_eq!(file.status, Status::Ready, "{} was not healed {moment}", file.id);
         *weight.entry(file.tenant.to_string()).or_default() += file.size;
         live.insert(file.key.to_string());
-        let parts = server.app.catalog.text_parts(file.id).await.expect("its text");
+        let parts = server.app.core.catalog.text_parts(file.id).await.expect("its text");
         live.extend(parts.into_iter().map(|part| part.key.to_string()));
     }
     let stored = stored(ground, server).await;
     assert_eq!(stored, live, "the store holds exactly the live files' objects {moment}");
-    let cleanups = server.app.catalog.cleanup_counts(&Scope::All).await.expect("counts");
+    let cleanups = server.app.core.catalog.cleanup_counts(&Scope::All).await.expect("counts");
     assert_eq!(
         (cleanups.pending, cleanups.exhausted),
         (0, 0),
         "an accepted delete was not carried out {moment}"
     );
-    for tenant in server.app.catalog.tenants("", 100_000).await.expect("tenants") {
-        let quota = server.app.catalog.quota(&tenant, 0).await.expect("a quota");
+    for tenant in server.app.core.catalog.tenants("", 100_000).await.expect("tenants") {
+        let quota = server.app.core.catalog.quota(&tenant, 0).await.expect("a quota");
         assert_eq!(
             quota.used_bytes,
             weight.get(tenant.as_str()).copied().unwrap_or(0),
@@ -132,7 +133,7 @@ pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
 
 /// What Redis counts of a tenant, and how much of it for tries of which it does not know the end.
 async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u64)> {
-    let url = server.app.settings.quota_redis.clone().expect("a URL");
+    let url = server.app.core.settings.quota_redis.clone().expect("a URL");
     let client = redis::Client::open(url).expect("a URL of Redis");
     let patience = Some(std::time::Duration::from_secs(60));
     let patient =
@@ -148,9 +149,9 @@ async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u
 /// Tells Redis all that waits; nothing may be left (I14).
 async fn tell_redis(server: &TestApp, moment: &str) {
     let app = &server.app;
-    app.redis_gate.as_ref().expect("Redis").look_after().await;
-    wharfinger::quota::refunds::relay(app).await.expect("refunds");
-    let waiting = app.catalog.outbox_depth(Destination::Quota).await.expect("counted").0;
+    app.quota.redis_gate.as_ref().expect("Redis").look_after().await;
+    wharfinger::quota::refunds::relay(&app.quota).await.expect("refunds");
+    let waiting = app.core.catalog.outbox_depth(Destination::Quota).await.expect("counted").0;
     assert_eq!(waiting, 0, "refunds wait {moment}");
 }
 
@@ -158,10 +159,11 @@ async fn tell_redis(server: &TestApp, moment: &str) {
 pub async fn redis_is_exact(server: &TestApp) {
     tell_redis(server, "").await;
     let app = &server.app;
-    let tenants = app.catalog.tenants_at_redis("", 100_000).await.expect("tenants");
+    let tenants = app.core.catalog.tenants_at_redis("", 100_000).await.expect("tenants");
     assert!(!tenants.is_empty(), "Redis counts nobody");
     for tenant in tenants {
-        let quota = app.catalog.quota(&tenant, app.settings.default_quota_bytes).await.expect("a quota");
+        let quota =
+            app.core.catalog.quota(&tenant, app.core.settings.default_quota_bytes).await.expect("a quota");
         let (counted, _) = counted_by_redis(server, &tenant).await.expect("a counter");
         assert_eq!(counted, quota.used_bytes, "what Redis counts of {tenant}");
     }
@@ -171,10 +173,11 @@ pub async fn redis_is_exact(server: &TestApp) {
 /// and exact once it was compared.
 pub async fn redis_heals(server: &TestApp, moment: &str) {
     let app = &server.app;
-    let Some(gate) = &app.redis_gate else { return };
+    let Some(gate) = &app.quota.redis_gate else { return };
     tell_redis(server, moment).await;
-    for tenant in app.catalog.tenants_at_redis("", 100_000).await.expect("tenants") {
-        let quota = app.catalog.quota(&tenant, app.settings.default_quota_bytes).await.expect("a quota");
+    for tenant in app.core.catalog.tenants_at_redis("", 100_000).await.expect("tenants") {
+        let quota =
+            app.core.catalog.quota(&tenant, app.core.settings.default_quota_bytes).await.expect("a quota");
         let used = quota.used_bytes;
         if let Some((counted, tries)) = counted_by_redis(server, &tenant).await {
             assert!(counted >= used, "Redis counts {counted} of {used} {moment}");
@@ -183,7 +186,7 @@ pub async fn redis_heals(server: &TestApp, moment: &str) {
                 "Redis counts {counted}, {tries} of it unsure, of {used} {moment}"
             );
         }
-        wharfinger::quota::sync::tenant(&app.ledger(), Some(gate), &tenant).await.expect("synced");
+        wharfinger::quota::sync::tenant(&app.quota.ledger(), Some(gate), &tenant).await.expect("synced");
         let after = counted_by_redis(server, &tenant).await;
         assert_eq!(after, Some((used, 0)), "what Redis counts of {tenant} {moment}");
     }

@@ -369,7 +369,8 @@ impl Ground {
             .expect("the app opens");
         faults.hold(false);
         app.roles = roles;
-        app.pipeline.extractor = env!("CARGO_BIN_EXE_wharfinger").into();
+        Arc::get_mut(&mut app.pipeline).expect("not shared yet").extractor =
+            env!("CARGO_BIN_EXE_wharfinger").into();
         let app = Arc::new(app);
         let stop = CancellationToken::new();
         tokio::spawn(http::serve(
@@ -390,7 +391,7 @@ impl Ground {
 impl TestApp {
     /// Drops everything and waits until nothing of it is left: no task, no connection.
     pub async fn crash(self) {
-        let left = Arc::downgrade(&self.app);
+        let left = Arc::downgrade(&self.app.core);
         drop(self);
         let gone = async {
             while left.strong_count() > 0 {
@@ -417,7 +418,7 @@ pub fn caller(tenant: &str, user: &str, role: Role) -> Caller {
 
 impl TestApp {
     pub fn token(&self, tenant: &str, user: &str, role: Role) -> String {
-        let expires_at = self.app.clock.now() + 365 * 86_400_000;
+        let expires_at = self.app.core.clock.now() + 365 * 86_400_000;
         self.app.tokens.mint(&caller(tenant, user, role), expires_at).expect("a secret to sign with")
     }
 
@@ -441,7 +442,7 @@ impl TestApp {
 
     /// Compares the store with the catalog, and deletes what nobody answers for.
     pub async fn scan_orphans(&self) -> orphan_blobs::Outcome {
-        orphan_blobs::run(&self.app, &Turn::by_hand(&self.app)).await.expect("a scan")
+        orphan_blobs::run(&self.app.core, &Turn::by_hand(&self.app.core)).await.expect("a scan")
     }
 
     /// Whole or in parts, as it was granted; of parts the last answer.

@@ -13,7 +13,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::{BlobError, Listed};
 
 use super::book::SAMPLES_MAX;
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 
 /// Rows that are read at once: those of ended files may be many more than the objects between them.
@@ -80,22 +80,22 @@ pub(super) struct Step {
 /// Compares a page with the rows behind `after`, and no more of them than are read at once: of a store that has lost
 /// its objects the rows are many.
 pub(super) async fn compare(
-    app: &App,
+    core: &Core,
     page: &mut Page,
     after: &str,
     marked_at: UnixMs,
 ) -> Result<Step, VerbError> {
-    let rows = app.catalog.object_rows(after, &page.upto, ROWS_PER_READ).await?;
+    let rows = core.catalog.object_rows(after, &page.upto, ROWS_PER_READ).await?;
     let is_page_done = rows.len() < ROWS_PER_READ;
     let upto = match rows.last() {
         Some(last) if !is_page_done => last.key.clone(),
         _ => page.upto.clone(),
     };
-    let now = app.blobs.now();
+    let now = core.blobs.now();
     // Without a time there is no telling.
     let is_old = |listed: &Listed| {
         listed.modified_at > 0
-            && listed.modified_at.saturating_add(app.settings.sweeps.orphan_grace_ms) <= now
+            && listed.modified_at.saturating_add(core.settings.sweeps.orphan_grace_ms) <= now
     };
     let is_ours = |listed: &Listed| ObjectKey::is_own_form(&listed.key) && listed.modified_at >= marked_at;
     let mut found = Differences::default();
@@ -125,8 +125,8 @@ pub(super) async fn compare(
     while let Some(object) = page.objects.next_if(|object| object.key <= upto) {
         without_row(object, &mut found, &mut orphans);
     }
-    sort_out(app, orphans, &mut found).await?;
-    found.missing = surely_missing(app, suspects).await;
+    sort_out(core, orphans, &mut found).await?;
+    found.missing = surely_missing(core, suspects).await;
     Ok(Step { found, upto, is_page_done })
 }
 
@@ -144,12 +144,12 @@ impl Differences {
 }
 
 /// Leaves aside what is under orders already.
-async fn sort_out(app: &App, orphans: Vec<Listed>, found: &mut Differences) -> Result<(), VerbError> {
+async fn sort_out(core: &Core, orphans: Vec<Listed>, found: &mut Differences) -> Result<(), VerbError> {
     if orphans.is_empty() {
         return Ok(());
     }
     let keys: Vec<&str> = orphans.iter().map(|object| object.key.as_str()).collect();
-    let ordered: BTreeSet<String> = app.catalog.under_orders(&keys).await?.into_iter().collect();
+    let ordered: BTreeSet<String> = core.catalog.under_orders(&keys).await?.into_iter().collect();
     let orphans = orphans.into_iter().filter(|object| !ordered.contains(&object.key));
     found.orphans = orphans
         .map(|object| OrphanBlob { key: object.key, size: object.size, modified_at: object.modified_at })
@@ -158,10 +158,10 @@ async fn sort_out(app: &App, orphans: Vec<Listed>, found: &mut Differences) -> R
 }
 
 /// Only a clear "no" counts. That the row is still so is looked at when it is written down.
-async fn surely_missing(app: &App, suspects: Vec<String>) -> Vec<String> {
+async fn surely_missing(core: &Core, suspects: Vec<String>) -> Vec<String> {
     let heads =
         suspects.into_iter().filter_map(|key| ObjectKey::parse(&key).ok()).map(async |key| {
-            match app.blobs.head(&key, None).await {
+            match core.blobs.head(&key, None).await {
                 Err(BlobError::NotFound) => Some(key.to_string()),
                 Ok(_) => None,
                 Err(error) => {

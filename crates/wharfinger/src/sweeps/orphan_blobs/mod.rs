@@ -18,7 +18,7 @@ use wharfinger_lifecycle::retry::Backoff;
 
 use super::orphan_cleanup::NAME as JOB;
 use super::{Turn, pending_cleanups, unfinished_uploads};
-use crate::app::App;
+use crate::core::Core;
 use crate::core::VerbError;
 use crate::store::{self, ClaimError, Standing};
 use book::{Book, ours};
@@ -85,14 +85,14 @@ pub struct Outcome {
     pub spared: u64,
 }
 
-pub async fn run(app: &App, turn: &Turn) -> Result<Outcome, VerbError> {
-    run_at(app, turn, Pace::default()).await
+pub async fn run(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
+    run_at(core, turn, Pace::default()).await
 }
 
 /// Objects first, then uploads in parts; the one does not wait for the other to go well.
-pub async fn run_at(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
-    let marked_at = check_store(app).await?;
-    let scanned = scan(app, turn, pace, marked_at).await;
+pub async fn run_at(core: &Core, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
+    let marked_at = check_store(core).await?;
+    let scanned = scan(core, turn, pace, marked_at).await;
     let is_over = match &scanned {
         Err(error) => matches!(error, VerbError::TakenOver | VerbError::StoreInDoubt(_)),
         // Where too much would go, nothing goes.
@@ -101,7 +101,7 @@ pub async fn run_at(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbE
     if is_over || turn.is_cut_short() {
         return scanned;
     }
-    let uploads = unfinished_uploads::end_all(app, turn, marked_at).await;
+    let uploads = unfinished_uploads::end_all(core, turn, marked_at).await;
     let mut outcome = scanned?;
     match uploads {
         Ok(uploads) => {
@@ -120,9 +120,9 @@ pub async fn run_at(app: &App, turn: &Turn, pace: Pace) -> Result<Outcome, VerbE
 
 /// Whether the store is this catalog's, and as old. Asked before a scan, and before anything follows from it. Answers
 /// since when it is ours.
-async fn check_store(app: &App) -> Result<UnixMs, VerbError> {
-    let checked = match store::check(&app.catalog, &app.place()).await {
-        Ok(Standing::Ours) => store::marked_at(&app.place()).await.map(Ok),
+async fn check_store(core: &Core) -> Result<UnixMs, VerbError> {
+    let checked = match store::check(&core.catalog, &core.place()).await {
+        Ok(Standing::Ours) => store::marked_at(&core.place()).await.map(Ok),
         other => other.map(Err),
     };
     match checked {
@@ -144,14 +144,14 @@ fn doubt(standing: Standing) -> String {
     }
 }
 
-async fn scan(app: &App, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
+async fn scan(core: &Core, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
     if turn.is_dry_run() {
-        return scan_dry(app, turn, pace, marked_at).await;
+        return scan_dry(core, turn, pace, marked_at).await;
     }
-    let begun = go_on_or_begin(app, turn, pace, marked_at).await?;
+    let begun = go_on_or_begin(core, turn, pace, marked_at).await?;
     let book = Book::Catalog { catalog: &turn.catalog, scan: begun.id.clone() };
     let ranges = begun.ranges.len() as u64;
-    let failed_ranges = Scan { app, turn, pace, marked_at, book }.run(begun.ranges).await?;
+    let failed_ranges = Scan { core, turn, pace, marked_at, book }.run(begun.ranges).await?;
     if failed_ranges == ranges {
         return Err(VerbError::Unavailable(
             "no part of the store could be compared, the log says why".into(),
@@ -173,14 +173,14 @@ async fn scan(app: &App, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<O
     if turn.is_cut_short() {
         return Ok(outcome);
     }
-    if let Some(why) = too_many(app, tally) {
+    if let Some(why) = too_many(core, tally) {
         tracing::error!(job = JOB, listed = tally.listed, found = tally.found, action = "stopped", "{why}");
-        ours(turn.catalog.end_scan(&scanned.id, Some(why.clone()), app.clock.now()).await)?;
-        app.notice_bell.notify_one();
+        ours(turn.catalog.end_scan(&scanned.id, Some(why.clone()), core.clock.now()).await)?;
+        core.wakeups.notice.notify_one();
         outcome.stopped = Some(why);
         return Ok(outcome);
     }
-    delete_found(app, turn, &scanned.id, &mut outcome, tally).await?;
+    delete_found(core, turn, &scanned.id, &mut outcome, tally).await?;
     tracing::info!(
         job = JOB,
         listed = tally.listed,
@@ -196,34 +196,34 @@ async fn scan(app: &App, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<O
 
 /// Takes up the scan that was cut short, if it looked at the same store in the same way.
 async fn go_on_or_begin(
-    app: &App,
+    core: &Core,
     turn: &Turn,
     pace: Pace,
     marked_at: UnixMs,
 ) -> Result<OrphanScan, VerbError> {
-    let now = app.clock.now();
-    let store = app.catalog.fact("store").await?.unwrap_or_default();
-    let grace_ms = app.settings.sweeps.orphan_grace_ms;
-    let premise = format!("{store} {} since {marked_at} grace {grace_ms}", app.settings.blobs);
+    let now = core.clock.now();
+    let store = core.catalog.fact("store").await?.unwrap_or_default();
+    let grace_ms = core.settings.sweeps.orphan_grace_ms;
+    let premise = format!("{store} {} since {marked_at} grace {grace_ms}", core.settings.blobs);
     if let Some(open) = turn.catalog.open_scan().await?
         && open.premise == premise
         && now.saturating_sub(open.started_at) < GOES_ON_MS_MAX
     {
         return Ok(open);
     }
-    let ranges = cut(app, pace).await?;
+    let ranges = cut(core, pace).await?;
     Ok(turn.catalog.begin_scan(&premise, ranges, now).await?)
 }
 
-async fn cut(app: &App, pace: Pace) -> Result<Vec<ScanRange>, VerbError> {
-    let ranges_max = if app.blobs.lists_from_anywhere() { pace.ranges_max } else { 1 };
-    let sample = app.catalog.sample_keys().await?;
+async fn cut(core: &Core, pace: Pace) -> Result<Vec<ScanRange>, VerbError> {
+    let ranges_max = if core.blobs.lists_from_anywhere() { pace.ranges_max } else { 1 };
+    let sample = core.catalog.sample_keys().await?;
     Ok(ranges::cut(&sample, ranges_max, pace.objects_per_page))
 }
 
 /// A scan of which a part failed is judged by what it listed: what it found there is as true as if it were whole.
-fn too_many(app: &App, tally: ScanTally) -> Option<String> {
-    let percent = app.settings.sweeps.orphan_limit_percent?;
+fn too_many(core: &Core, tally: ScanTally) -> Option<String> {
+    let percent = core.settings.sweeps.orphan_limit_percent?;
     let is_over = u128::from(tally.found) * 100 > u128::from(tally.listed) * u128::from(percent);
     is_over.then(|| {
         format!(
@@ -237,21 +237,21 @@ fn too_many(app: &App, tally: ScanTally) -> Option<String> {
 
 /// Orders everything that was found to be deleted, ends the scan, and sees to the deleting.
 async fn delete_found(
-    app: &App,
+    core: &Core,
     turn: &Turn,
     scan: &str,
     outcome: &mut Outcome,
     tally: ScanTally,
 ) -> Result<(), VerbError> {
     if tally.found > 0 {
-        check_store(app).await?;
+        check_store(core).await?;
     }
     let mut after = String::new();
     loop {
-        if !turn.goes_on(app) {
+        if !turn.goes_on(core) {
             return Ok(());
         }
-        let batch = turn.catalog.queue_orphans(scan, &after, QUEUED_AT_ONCE, app.clock.now()).await?;
+        let batch = turn.catalog.queue_orphans(scan, &after, QUEUED_AT_ONCE, core.clock.now()).await?;
         outcome.spared += batch.kept;
         if batch.kept > 0 {
             tracing::info!(
@@ -266,12 +266,12 @@ async fn delete_found(
             None => break,
         }
     }
-    ours(turn.catalog.end_scan(scan, None, app.clock.now()).await)?;
+    ours(turn.catalog.end_scan(scan, None, core.clock.now()).await)?;
     let queued = turn.catalog.ordered_orphans(scan).await?.queued;
     if queued > 0 {
-        app.cleanup_bell.notify_one();
-        app.wake_bell.notify_one();
-        if let Err(error) = pending_cleanups::run_for(app, turn, &Scope::All).await {
+        core.wakeups.cleanup.notify_one();
+        core.wakeups.other_processes.notify_one();
+        if let Err(error) = pending_cleanups::run_for(core, turn, &Scope::All).await {
             if error == VerbError::TakenOver {
                 return Err(error);
             }
@@ -285,9 +285,9 @@ async fn delete_found(
     Ok(())
 }
 
-async fn scan_dry(app: &App, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
-    let scan = Scan { app, turn, pace, marked_at, book: Book::Memory(Mutex::default()) };
-    let failed_ranges = scan.run(cut(app, pace).await?).await?;
+async fn scan_dry(core: &Core, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
+    let scan = Scan { core, turn, pace, marked_at, book: Book::Memory(Mutex::default()) };
+    let failed_ranges = scan.run(cut(core, pace).await?).await?;
     let (tally, samples) = match scan.book {
         Book::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),
         Book::Catalog { .. } => Default::default(),
@@ -297,7 +297,7 @@ async fn scan_dry(app: &App, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Resu
         deleted: 0,
         errors: failed_ranges,
         foreign: tally.foreign,
-        stopped: too_many(app, tally),
+        stopped: too_many(core, tally),
         samples,
         listed: tally.listed,
         missing: tally.missing,

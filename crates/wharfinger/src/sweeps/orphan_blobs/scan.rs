@@ -10,8 +10,7 @@ use wharfinger_lifecycle::UnixMs;
 use super::book::{Book, Entry};
 use super::compare::{Listing, Page, compare};
 use super::{JOB, Pace};
-use crate::app::App;
-use crate::core::VerbError;
+use crate::core::{Core, VerbError};
 use crate::sweeps::Turn;
 
 const TRIES_MAX: u32 = 4;
@@ -19,7 +18,7 @@ const TRIES_MAX: u32 = 4;
 const FINDINGS_MAX: usize = 1_000;
 
 pub(super) struct Scan<'s> {
-    pub(super) app: &'s App,
+    pub(super) core: &'s Core,
     pub(super) turn: &'s Turn,
     pub(super) pace: Pace,
     /// Objects without a row that are older are not ours.
@@ -71,14 +70,14 @@ impl Scan<'_> {
     }
 
     async fn go_on(&self, range: &mut ScanRange) -> Result<RangeEnd, VerbError> {
-        let app = self.app;
-        let mut listing = Listing::new(app.blobs.list(&range.folder, Some(&range.at)), &range.upto);
+        let core = self.core;
+        let mut listing = Listing::new(core.blobs.list(&range.folder, Some(&range.at)), &range.upto);
         let mut entry = Entry::default();
         let mut at = range.at.clone();
         let mut page: Option<Page> = None;
         loop {
-            if !self.turn.goes_on(app) {
-                self.book.enter(range, &at, entry, app.clock.now()).await?;
+            if !self.turn.goes_on(core) {
+                self.book.enter(range, &at, entry, core.clock.now()).await?;
                 return Ok(RangeEnd::CutShort);
             }
             let compared = async {
@@ -86,13 +85,13 @@ impl Scan<'_> {
                     Some(page) => page,
                     None => page.insert(listing.page(self.pace.objects_per_page).await?),
                 };
-                Ok((compare(app, page, &at, self.marked_at).await?, page.is_last))
+                Ok((compare(core, page, &at, self.marked_at).await?, page.is_last))
             };
             let (step, is_last_page) = match compared.await {
                 Ok(compared) => compared,
                 Err(error) => {
                     // What was compared before it counts.
-                    self.book.enter(range, &at, entry, app.clock.now()).await?;
+                    self.book.enter(range, &at, entry, core.clock.now()).await?;
                     return Err(error);
                 }
             };
@@ -104,7 +103,7 @@ impl Scan<'_> {
             }
             let findings = entry.found.orphans.len() + entry.found.missing.len();
             if is_last || entry.steps >= self.pace.pages_per_entry || findings >= FINDINGS_MAX {
-                self.book.enter(range, &at, std::mem::take(&mut entry), app.clock.now()).await?;
+                self.book.enter(range, &at, std::mem::take(&mut entry), core.clock.now()).await?;
             }
             if is_last {
                 self.book.finish(range).await?;

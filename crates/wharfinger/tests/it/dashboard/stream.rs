@@ -127,7 +127,7 @@ async fn changes_are_seen_as_they_happen(database: Database) {
 async fn it_ends_with_its_token(database: Database) {
     let ground = Ground::new(database);
     let server = ground.start().await;
-    let until = server.app.clock.now() + 60_000;
+    let until = server.app.core.clock.now() + 60_000;
     let token = server.app.tokens.mint(&caller("t", "u", Role::User), until).expect("a token");
     let client = Client { server: &server, token };
     let mut watching = Watching::begin(&client, "").await;
@@ -143,7 +143,7 @@ async fn it_ends_when_the_process_stops() {
     let server = ground.start().await;
     let mut watching = Watching::begin(&server.me(), "").await;
     watching.next_named("dashboard").await;
-    server.app.draining.cancel();
+    server.app.core.draining.cancel();
     assert_eq!(watching.next_named("bye").await["reason"], "the server is stopping");
     assert_eq!(watching.next().await, None);
 }

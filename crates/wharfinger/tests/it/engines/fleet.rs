@@ -393,12 +393,12 @@ async fn check(ground: &Ground, fleet: &Fleet) {
     oracle::all_is_healed(ground, &server).await;
     for tenant in TENANTS {
         let tenant = wharfinger_lifecycle::id::TenantId::new(tenant).expect("a tenant");
-        let quota = server.app.catalog.quota(&tenant, TENANT_LIMIT).await.expect("a quota");
+        let quota = server.app.core.catalog.quota(&tenant, TENANT_LIMIT).await.expect("a quota");
         assert!(quota.used_bytes <= TENANT_LIMIT, "{tenant} holds {}", quota.used_bytes);
     }
-    let depth = server.app.catalog.outbox_depth(Destination::Broker).await.expect("counted").0;
+    let depth = server.app.core.catalog.outbox_depth(Destination::Broker).await.expect("counted").0;
     assert_eq!(depth, 0, "checks that were never published");
-    let live = server.app.catalog.files(&Scope::All, None, 100_000).await.expect("files");
+    let live = server.app.core.catalog.files(&Scope::All, None, 100_000).await.expect("files");
     let live: std::collections::BTreeSet<String> = live.iter().map(|file| file.id.to_string()).collect();
     let told = fleet.told.lock().await;
     assert!(told.len() as u64 >= FILES_MIN / 2, "clients got something done: {}", told.len());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use harness::rabbitmq::RabbitMq;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use wharfinger::checks::messages;
+use wharfinger::checks::messages::{self, Broker};
 use wharfinger::worker::Supervisor;
 use wharfinger_catalog::Destination;
 use wharfinger_engines::rabbitmq::Delayed;
@@ -24,9 +24,13 @@ fn consume(server: &TestApp) -> tokio_util::sync::DropGuard {
     let (app, stop) = (server.app.clone(), CancellationToken::new());
     let told = stop.clone();
     tokio::spawn(async move {
-        messages::consume(&app, app.broker.as_ref().expect("a broker"), &told).await;
+        messages::consume(&app.uploads, app.broker.as_ref().expect("a broker"), &told).await;
     });
     stop.drop_guard()
+}
+
+fn broker_of(server: &TestApp) -> &Broker {
+    server.app.broker.as_ref().expect("a broker")
 }
 
 async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
@@ -41,7 +45,7 @@ async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
 }
 
 async fn waiting(server: &TestApp) -> u64 {
-    server.app.catalog.outbox_depth(Destination::Broker).await.expect("counted").0
+    server.app.core.catalog.outbox_depth(Destination::Broker).await.expect("counted").0
 }
 
 async fn status(server: &TestApp, file: &str) -> u16 {
@@ -58,7 +62,7 @@ async fn the_broker_brings_the_check(database: Database) {
     assert_eq!(waiting(&server).await, 2);
     // A second before it is due, or the test would take an hour.
     ground.advance(WINDOW_MS + GRACE_MS - 1_000);
-    messages::relay(&server.app).await.expect("published");
+    messages::relay(&server.app.core, broker_of(&server)).await.expect("published");
     assert_eq!(waiting(&server).await, 0);
     assert_eq!(status(&server, &id(&grant)).await, 200, "it is not time yet");
     ground.advance(1_000);
@@ -74,7 +78,7 @@ async fn a_check_that_comes_too_early_comes_again(database: Database) {
     let server = ground.start().await;
     let grant = server.me().init("reissued", 5).await.expect(201);
     ground.advance(WINDOW_MS + GRACE_MS - 1_000);
-    messages::relay(&server.app).await.expect("published");
+    messages::relay(&server.app.core, broker_of(&server)).await.expect("published");
     server.me().post(&format!("/api/v2/files/{}/url", id(&grant)), json!({})).await.expect(200);
     ground.advance(WINDOW_MS + GRACE_MS - 2_000);
     let _consumer = consume(&server);
@@ -176,11 +180,11 @@ async fn a_broker_that_is_lost_costs_time_and_nothing_else() {
     let server = ground.start().await;
     let me = server.me();
     let wiped = id(&me.init("its message is wiped away", 5).await.expect(201));
-    messages::relay(&server.app).await.expect("published");
+    messages::relay(&server.app.core, broker_of(&server)).await.expect("published");
     rabbit.wipe().expect("wiped");
     rabbit.kill().expect("killed");
     let unsent = id(&me.init("its message is not sent", 5).await.expect(201));
-    messages::relay(&server.app).await.expect("tried");
+    messages::relay(&server.app.core, broker_of(&server)).await.expect("tried");
     assert_eq!(waiting(&server).await, 1, "it waits");
     me.get("/readyz").await.expect(200);
     // While it is away it is polled for, without a grace.
@@ -200,7 +204,7 @@ async fn a_broker_that_is_lost_costs_time_and_nothing_else() {
         late.app.broker.as_ref().expect("a broker").look_after().await;
         // What could not be published waits by this clock.
         ground.advance(10);
-        messages::relay(&late.app).await.expect("published");
+        messages::relay(&late.app.core, broker_of(&late)).await.expect("published");
         waiting(&late).await == 0
     })
     .await;

@@ -45,7 +45,7 @@ async fn collector() -> (String, Collected) {
 async fn flushed(server: &TestApp, collected: &Collected, count: usize) -> Vec<Span> {
     for _ in 0..10 {
         let app = server.app.clone();
-        tokio::task::spawn_blocking(move || app.traces.flush()).await.expect("flushed");
+        tokio::task::spawn_blocking(move || app.core.traces.flush()).await.expect("flushed");
         if collected.lock().expect("whole").len() >= count {
             break;
         }

@@ -17,7 +17,7 @@ const HOURLY: [(&str, &str); 2] =
     [("UPLOAD_WINDOW_SCHEDULE", "0 * * * *"), ("CLEANUP_SWEEP_SCHEDULE", "0 * * * *")];
 
 async fn ran(server: &TestApp) -> bool {
-    take_turn(&server.app, Sweep::UploadWindow, &CancellationToken::new()).await.ran
+    take_turn(&server.app.uploads, Sweep::UploadWindow, &CancellationToken::new()).await.ran
 }
 
 /// The number of turns there have been.
@@ -30,11 +30,11 @@ async fn claim(server: &TestApp) -> Fence {
     let claim = SweepClaim {
         name: upload_window::NAME,
         owner: "one that dies".into(),
-        now: server.app.clock.now(),
+        now: server.app.core.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
     };
-    match server.app.catalog.claim_sweep(claim).await.expect("asked") {
+    match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
         SweepTurn::Ours(fence) => fence,
         other => panic!("{other:?}"),
     }
@@ -94,11 +94,11 @@ async fn a_denser_schedule_holds_from_the_start(database: Database) {
     let hourly = ground.start().await;
     assert!(ran(&hourly).await);
     let denser = ground.start_but("UPLOAD_WINDOW_SCHEDULE", "*/10 * * * *").await;
-    follow_schedule(&denser.app, Sweep::UploadWindow).await.expect("brought forward");
+    follow_schedule(&denser.app.core, Sweep::UploadWindow).await.expect("brought forward");
     assert!(!ran(&denser).await, "not yet");
     ground.advance(10 * MINUTE_MS);
     assert!(ran(&denser).await);
-    follow_schedule(&hourly.app, Sweep::UploadWindow).await.expect("nothing to bring forward");
+    follow_schedule(&hourly.app.core, Sweep::UploadWindow).await.expect("nothing to bring forward");
     ground.advance(10 * MINUTE_MS);
     assert!(ran(&hourly).await, "whoever is there runs it at the time written down");
 }
@@ -125,7 +125,7 @@ async fn who_dies_in_its_turn_is_followed_by_another(database: Database) {
     ground.advance(WINDOW_AND_GRACE_MS);
     claim(&one).await;
     one.crash().await;
-    let looked = take_turn(&other.app, Sweep::UploadWindow, &CancellationToken::new()).await;
+    let looked = take_turn(&other.app.uploads, Sweep::UploadWindow, &CancellationToken::new()).await;
     assert!(!looked.ran && looked.again_at <= ground.clock.now() + LEASE_MS, "{looked:?}");
     assert_eq!(status(&other.me(), &grant).await, 200);
     ground.advance(LEASE_MS);
@@ -139,15 +139,15 @@ async fn who_dies_in_its_turn_is_followed_by_another(database: Database) {
 async fn who_lost_its_turn_changes_nothing_more(database: Database) {
     let ground = Ground::with(database, &HOURLY);
     let (zombie, heir) = (ground.start().await, ground.start().await);
-    let turn = Turn::under(&zombie.app, claim(&zombie).await);
+    let turn = Turn::under(&zombie.app.core, claim(&zombie).await);
     ground.advance(LEASE_MS);
     assert!(ran(&heir).await, "taken over");
 
     let grant = lost_upload(&ground, &heir).await;
     ground.advance(WINDOW_AND_GRACE_MS);
-    assert_eq!(upload_window::run(&zombie.app, &turn).await, Err(VerbError::TakenOver));
+    assert_eq!(upload_window::run(&zombie.app.uploads, &turn).await, Err(VerbError::TakenOver));
     let id = grant["fileId"].as_str().expect("an id");
-    let file = heir.app.catalog.file(id.parse().expect("an id")).await.expect("read").expect("there");
+    let file = heir.app.core.catalog.file(id.parse().expect("an id")).await.expect("read").expect("there");
     assert_eq!((file.status.as_str(), file.version), ("registered", 1));
     assert_eq!(heir.me().used().await, 3);
     assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0);

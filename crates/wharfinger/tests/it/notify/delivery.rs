@@ -11,7 +11,7 @@ use crate::oracle;
 use crate::test_app::{Database, START, TestApp, on_each_database};
 
 async fn waiting(server: &TestApp) -> u64 {
-    server.app.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0
+    server.app.core.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0
 }
 
 async fn what_owners_are_told_arrives_at_the_webhook(database: Database) {
@@ -144,7 +144,7 @@ async fn a_crash_after_sending_sends_twice_with_one_id(database: Database) {
         assert!(n < 100, "nothing is ever sent");
         let server = ground.start_with(Faults::at(n, Fault::CrashAfter)).await;
         let stop = tokio_util::sync::CancellationToken::new();
-        let _ = wharfinger::notify::relay(&server.app, &stop).await;
+        let _ = wharfinger::notify::relay(&server.app.notifier, &stop).await;
         server.crash().await;
         ground.advance(2 * MINUTE_MS);
         n += 1;

@@ -22,7 +22,7 @@ async fn a_receiver_that_is_gone_gets_nothing_more(database: Database) {
     server.me().upload("b", b"abc").await;
     server.settle().await;
     assert_eq!(receiver.got().len(), 1, "it was told so once");
-    let waiting = server.app.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0;
+    let waiting = server.app.core.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0;
     assert_eq!(waiting, 0, "what it would not take does not pile up");
     let told = server.me().get("/api/v2/notifications").await.expect(200);
     assert_eq!(told["notifications"].as_array().expect("a list").len(), 2, "the owner is told all the same");

@@ -37,7 +37,7 @@ async fn two_processes_tell_everything_once_and_in_order() {
     let stop = CancellationToken::new();
     let relays = (0..6).map(|n| {
         let app = if n % 2 == 0 { &one.app } else { &other.app };
-        wharfinger::notify::relay(app, &stop)
+        wharfinger::notify::relay(&app.notifier, &stop)
     });
     for told in futures::future::join_all(relays).await {
         told.expect("told");

@@ -64,6 +64,6 @@ async fn a_redirect_is_a_failure() {
     server.me().upload("a", b"abc").await;
     server.settle().await;
     assert_eq!((receiver.got().len(), elsewhere.got().len()), (1, 0));
-    let waiting = server.app.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0;
+    let waiting = server.app.core.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0;
     assert_eq!(waiting, 1, "it is tried again");
 }

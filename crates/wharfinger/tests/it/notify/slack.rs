@@ -38,7 +38,7 @@ async fn operators_hear_of_what_was_quarantined(database: Database) {
     assert_eq!(texts(&slack), [said]);
     assert!(!texts(&slack)[0].contains("sig="));
     assert_eq!(slack.got()[0].body["unfurl_links"], false);
-    let waiting = server.app.catalog.outbox_depth(Destination::Slack).await.expect("counted").0;
+    let waiting = server.app.core.catalog.outbox_depth(Destination::Slack).await.expect("counted").0;
     assert_eq!(waiting, 0);
 }
 

@@ -26,7 +26,7 @@ async fn one_refused_object_is_no_outage(database: Database) {
     std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
     let fine = server.me().enqueue("fine", b"cargo").await;
     let stop = tokio_util::sync::CancellationToken::new();
-    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.clone(), stop.clone()));
+    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.pipeline.clone(), stop.clone()));
     let me = server.me();
     let other = server.as_user("other", "u", Role::User);
     let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";

@@ -78,7 +78,7 @@ async fn answers(me: &Client<'_>) -> Vec<Value> {
 async fn is_compared_by_the_database(server: &TestApp) {
     let scope = wharfinger_catalog::Scope::All;
     let wanted = server.app.pipeline.embedder.embed(vec!["coffee".into()]).await.expect("a vector").remove(0);
-    let mut candidates = server.app.catalog.candidates(scope, &wanted, 1);
+    let mut candidates = server.app.core.catalog.candidates(scope, &wanted, 1);
     let mut seen = 0;
     while let Some(page) = candidates.next_page().await.expect("read") {
         seen += page.len();

@@ -266,7 +266,7 @@ async fn a_worker_leases_what_its_token_names(database: Database) {
     let scoped = |stages: Option<Vec<Stage>>, tenants: Option<&[&str]>| {
         let name = |name: &&str| TenantId::new(name).expect("a tenant");
         let scope = LeaseScope { stages, tenants: tenants.map(|names| names.iter().map(name).collect()) };
-        let until = server.app.clock.now() + 3_600_000;
+        let until = server.app.core.clock.now() + 3_600_000;
         let token = server.app.tokens.mint_scoped(&caller("ops", "w", Role::Worker), &scope, until);
         Client { server: &server, token: token.expect("a secret") }
     };

@@ -25,12 +25,12 @@ async fn a_bucket_that_lost_its_mark_is_refused(database: Database) {
     let ground = Ground::on_s3(database, &[]);
     let server = ground.start().await;
     server.me().upload("cargo", b"bytes").await;
-    let deleted = server.app.blobs.delete_many(&[ObjectKey::mark()]).await;
+    let deleted = server.app.core.blobs.delete_many(&[ObjectKey::mark()]).await;
     assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
     let said = refusal(&ground).await;
     assert!(said.contains("is it the right bucket?") && said.contains("--accept-store"), "{said}");
 
-    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+    store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
         .await
         .expect("a person's word");
     server.crash().await;
@@ -114,7 +114,7 @@ async fn the_bucket_of_another_catalog_is_refused(database: Database) {
     let said = refusal(&ours).await;
     assert!(said.contains("the store of another catalog"), "{said}");
     server.me().upload("cargo", b"bytes").await;
-    let standing = store::check(&server.app.catalog, &server.app.place()).await;
+    let standing = store::check(&server.app.core.catalog, &server.app.core.place()).await;
     assert_eq!(standing.expect("looked"), Standing::Ours, "their mark was not touched");
 }
 
@@ -126,20 +126,20 @@ async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
     ground.start().await.crash().await;
     ground.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
     let server = ground.start().await;
-    let standing = store::check(&server.app.catalog, &server.app.place()).await.expect("looked");
+    let standing = store::check(&server.app.core.catalog, &server.app.core.place()).await.expect("looked");
     assert_eq!(standing, Standing::Restored { catalog: 1, store: 2 });
 
-    let parts = server.app.blobs.in_parts().expect("S3 takes parts");
+    let parts = server.app.core.blobs.in_parts().expect("S3 takes parts");
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
     let upload = parts.begin(&key, None).await.expect("begun");
-    let doubt = orphan_blobs::run(&server.app, &Turn::by_hand(&server.app)).await;
+    let doubt = orphan_blobs::run(&server.app.core, &Turn::by_hand(&server.app.core)).await;
     assert!(matches!(doubt, Err(VerbError::StoreInDoubt(_))), "{doubt:?}");
     assert_eq!(parts.parts(&key, &upload).await.expect("kept"), []);
 
-    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+    store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
         .await
         .expect("a person's word");
-    let standing = store::check(&server.app.catalog, &server.app.place()).await.expect("looked");
+    let standing = store::check(&server.app.core.catalog, &server.app.core.place()).await.expect("looked");
     assert_eq!(standing, Standing::Ours);
     server.scan_orphans().await;
     assert!(parts.parts(&key, &upload).await.is_err(), "ended now");
@@ -160,7 +160,7 @@ async fn a_catalog_from_a_backup_reclaims_nothing(database: Database) {
     ground.advance(2 * 3_600_000);
     server.settle().await;
     assert_eq!(server.me().get(&path).await.expect(200)["status"], "registered");
-    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+    store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
         .await
         .expect("a person's word");
     server.crash().await;

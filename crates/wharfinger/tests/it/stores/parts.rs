@@ -20,7 +20,7 @@ fn key(id: &str) -> ObjectKey {
 }
 
 fn store(server: &TestApp) -> &dyn PartStore {
-    server.app.blobs.in_parts().expect("it takes parts")
+    server.app.core.blobs.in_parts().expect("it takes parts")
 }
 
 async fn put_part(server: &TestApp, grant: &Value, number: usize, body: Vec<u8>) -> u16 {

@@ -13,7 +13,7 @@ use crate::test_app::{Database, Ground, TestApp, on_each_database};
 
 async fn object_of(server: &TestApp, id: &str) -> Option<u64> {
     let key = ObjectKey::parse(&format!("uploads/t/u/{id}")).expect("a key");
-    server.app.blobs.head(&key, None).await.ok().map(|meta| meta.size)
+    server.app.core.blobs.head(&key, None).await.ok().map(|meta| meta.size)
 }
 
 async fn a_file_lives_and_dies(site: Site) {
@@ -66,7 +66,8 @@ async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
     let grant = announce(&server, cargo(5)).await;
     server.me().delete(&format!("/api/v2/files/{}", id_of(&grant))).await.expect(204);
     let app = server.app.clone();
-    let deleting = tokio::spawn(async move { pending_cleanups::run(&app, &Turn::by_hand(&app)).await });
+    let deleting =
+        tokio::spawn(async move { pending_cleanups::run(&app.core, &Turn::by_hand(&app.core)).await });
     faults.reached().await;
     ground.advance(LONG_MS);
     faults.let_on();
@@ -133,7 +134,7 @@ async fn what_was_confirmed_is_not_overwritten(site: Site) {
 async fn what_was_not_announced_is_refused_or_found_out(site: Site) {
     let ground = site.ground(&[]);
     let server = ground.start().await;
-    let caps = server.app.blobs.caps();
+    let caps = server.app.core.blobs.caps();
     let enforced = [caps.binds_size, caps.binds_content_type, caps.create_only, caps.binds_checksum];
     match site.store {
         Store::S3 => assert_eq!(enforced, [true, true, true, false]),
@@ -184,7 +185,7 @@ async fn an_object_changed_behind_our_back(database: Database) {
         }
         let ground = Ground::in_bucket(database, &bucket, &gateway.endpoint(), &[]);
         let server = ground.start().await;
-        assert_eq!(server.app.blobs.caps().versioned, versions);
+        assert_eq!(server.app.core.blobs.caps().versioned, versions);
         let id = server.me().upload("cargo", b"right").await;
         let path = format!("/{bucket}/wharf/uploads/t/u/{id}");
         assert_eq!(gateway.request("PUT", &path, b"wrong").expect("answered").status, 200);

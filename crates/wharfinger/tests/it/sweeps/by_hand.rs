@@ -74,7 +74,7 @@ async fn one_that_runs_elsewhere_is_not_run_twice(database: Database) {
         lease_ms: LEASE_MS,
         only_if_due: true,
     };
-    server.app.catalog.claim_sweep(claim).await.expect("asked");
+    server.app.core.catalog.claim_sweep(claim).await.expect("asked");
     let refused = ask(&server, "upload-window", false).await.expect_problem(409, "sweep_running");
     assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("another 17")), "{refused}");
     assert_eq!(listed(&server, "upload-window").await["runningOn"], "another 17");

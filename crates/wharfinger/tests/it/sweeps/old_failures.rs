@@ -129,10 +129,10 @@ async fn nothing_is_deleted_while_the_store_is_in_doubt(database: Database) {
     ground.advance(23 * DAY_MS);
     assert_eq!(old_failures(&server).await, (1, 0));
     ground.advance(7 * DAY_MS);
-    server.app.store_is_ours.store(false, std::sync::atomic::Ordering::SeqCst);
+    server.app.core.store_is_ours.store(false, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(old_failures(&server).await, (0, 0));
     assert_eq!(server.me().file(&file).await["status"], "failed");
-    server.app.store_is_ours.store(true, std::sync::atomic::Ordering::SeqCst);
+    server.app.core.store_is_ours.store(true, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(old_failures(&server).await, (0, 1));
 }
 

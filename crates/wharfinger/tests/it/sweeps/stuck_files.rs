@@ -16,7 +16,7 @@ pub const THRESHOLD_MS: i64 = 1_800_000;
 pub const OUTSIDE: (&str, &str) = ("PIPELINE_BUILTIN_STAGES", "");
 
 async fn swept(server: &TestApp) -> Outcome {
-    run(&server.app, &Turn::by_hand(&server.app)).await.expect("it runs")
+    run(&server.app.core, &Turn::by_hand(&server.app.core)).await.expect("it runs")
 }
 
 fn by_status<const N: usize>(counts: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
@@ -111,7 +111,7 @@ async fn a_second_run_and_a_dry_run_do_nothing(database: Database) {
     ground.advance(THRESHOLD_MS);
 
     let before = state(&ground).await;
-    let foreseen = run(&server.app, &Turn::dry(&server.app)).await.expect("it runs");
+    let foreseen = run(&server.app.core, &Turn::dry(&server.app.core)).await.expect("it runs");
     assert_eq!(state(&ground).await, before, "nothing has changed");
     let done = swept(&server).await;
     assert_eq!(foreseen, done);
@@ -262,7 +262,7 @@ async fn items_that_fail_every_time_hold_up_nobody(database: Database) {
         let found = (outcome.total_stuck, outcome.re_enqueued, outcome.errors);
         assert_eq!(found, (total_stuck, re_enqueued, 3));
     }
-    wharfinger::pipeline::run::run_due(&server.app).await.expect("worked on");
+    wharfinger::pipeline::run::run_due(&server.app.pipeline).await.expect("worked on");
     let ready = "SELECT COUNT(*) FROM files WHERE pipeline_status = 'ready' AND retry_count = 1";
     assert_eq!(ground.scalar(ready).await, 37);
     ground.execute("DELETE FROM file_history WHERE actor = 'nobody'").await;
@@ -293,11 +293,11 @@ async fn claim(server: &TestApp) -> Fence {
     let claim = SweepClaim {
         name: NAME,
         owner: "one that dies".into(),
-        now: server.app.clock.now(),
+        now: server.app.core.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
     };
-    match server.app.catalog.claim_sweep(claim).await.expect("asked") {
+    match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
         SweepTurn::Ours(fence) => fence,
         other => panic!("{other:?}"),
     }
@@ -308,13 +308,13 @@ async fn a_sweep_that_lost_its_turn_changes_nothing(database: Database) {
     let ground = Ground::with_stages(database, "scan", &[]);
     let (zombie, heir) = (ground.start().await, ground.start().await);
     without_job(&ground, &heir.me(), "lost").await;
-    let turn = Turn::under(&zombie.app, claim(&zombie).await);
+    let turn = Turn::under(&zombie.app.core, claim(&zombie).await);
     ground.advance(THRESHOLD_MS);
-    let heirs = Turn::under(&heir.app, claim(&heir).await);
+    let heirs = Turn::under(&heir.app.core, claim(&heir).await);
     let before = state(&ground).await;
-    assert_eq!(run(&zombie.app, &turn).await, Err(VerbError::TakenOver));
+    assert_eq!(run(&zombie.app.core, &turn).await, Err(VerbError::TakenOver));
     assert_eq!(state(&ground).await, before);
-    assert_eq!(run(&heir.app, &heirs).await.map(|outcome| outcome.re_enqueued), Ok(1));
+    assert_eq!(run(&heir.app.core, &heirs).await.map(|outcome| outcome.re_enqueued), Ok(1));
     heir.settle().await;
     oracle::all_is_healed(&ground, &heir).await;
 }
@@ -327,7 +327,7 @@ async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
     ground.advance(THRESHOLD_MS);
     let stop = tokio_util::sync::CancellationToken::new();
     stop.cancel();
-    let outcome = run(&server.app, &Turn::by_hand(&server.app).until(&stop)).await;
+    let outcome = run(&server.app.core, &Turn::by_hand(&server.app.core).until(&stop)).await;
     assert_eq!(outcome, Ok(Outcome::default()));
     assert_eq!(swept(&server).await.re_enqueued, 1);
 }

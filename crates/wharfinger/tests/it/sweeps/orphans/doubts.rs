@@ -106,7 +106,7 @@ async fn a_catalog_from_a_backup_deletes_nothing(database: Database) {
     ground.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
     assert!(in_doubt(try_scan(&server).await).contains("--accept-store"));
     assert!(is_there(&ground, &key_of(&newer)));
-    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+    store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
         .await
         .expect("a person's word");
     assert_eq!(scan(&server).await.deleted, 1);
@@ -117,7 +117,7 @@ async fn a_catalog_from_a_backup_deletes_nothing(database: Database) {
 async fn found_and_no_more(ground: &Ground) {
     for n in 1..200 {
         let server = ground.start_with(Faults::at(n, Fault::CrashBefore)).await;
-        let _ = run_at(&server.app, &Turn::by_hand(&server.app), SLOW).await;
+        let _ = run_at(&server.app.core, &Turn::by_hand(&server.app.core), SLOW).await;
         server.crash().await;
         assert_eq!(ground.scalar(ORDERS).await, 0, "the moment in between was missed");
         let open = "SELECT COUNT(*) FROM orphan_scan_ranges WHERE done = 0";
@@ -137,7 +137,7 @@ async fn a_store_that_is_in_doubt_after_the_scan_keeps_everything(database: Data
     ground.execute("UPDATE catalog_facts SET value = '0' WHERE name = 'store_counter'").await;
     in_doubt(try_scan(&server).await);
     assert_eq!(ground.scalar(ORDERS).await, 0);
-    store::accept(&server.app.catalog, &server.app.place(), server.app.clock.now())
+    store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
         .await
         .expect("a person's word");
     assert_eq!(scan(&server).await.deleted, 1, "the same scan goes on");

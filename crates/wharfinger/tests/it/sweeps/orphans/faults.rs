@@ -85,11 +85,11 @@ async fn claim(server: &TestApp) -> Fence {
     let claim = SweepClaim {
         name: "orphan-cleanup",
         owner: "a process".into(),
-        now: server.app.clock.now(),
+        now: server.app.core.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
     };
-    match server.app.catalog.claim_sweep(claim).await.expect("asked") {
+    match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
         SweepTurn::Ours(fence) => fence,
         other => panic!("{other:?}"),
     }
@@ -100,15 +100,15 @@ async fn who_lost_its_turn_orders_nothing(database: Database) {
     living(&ground).await;
     plant_orphans(&ground);
     let (zombie, heir) = (ground.start().await, ground.start().await);
-    let lost = Turn::under(&zombie.app, claim(&zombie).await);
+    let lost = Turn::under(&zombie.app.core, claim(&zombie).await);
     ground.advance(LEASE_MS);
-    let turn = Turn::under(&heir.app, claim(&heir).await);
-    assert_eq!(run_at(&zombie.app, &lost, SMALL).await, Err(VerbError::TakenOver));
+    let turn = Turn::under(&heir.app.core, claim(&heir).await);
+    assert_eq!(run_at(&zombie.app.core, &lost, SMALL).await, Err(VerbError::TakenOver));
     let written = "SELECT (SELECT COUNT(*) FROM orphan_scans) + (SELECT COUNT(*) FROM orphan_blobs) \
         + (SELECT COUNT(*) FROM pending_cleanups)";
     assert_eq!((ground.scalar(written).await, orphans_left(&ground)), (0, ORPHANS));
 
-    let swept = run_at(&heir.app, &turn, SMALL).await.expect("its turn");
+    let swept = run_at(&heir.app.core, &turn, SMALL).await.expect("its turn");
     assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
     oracle::all_is_healed(&ground, &heir).await;
 }
@@ -142,7 +142,9 @@ async fn who_takes_over_goes_on_where_the_other_was(database: Database) {
     plant_orphans(&ground);
     let stop = CancellationToken::new();
     stop.cancel();
-    run_at(&server.app, &Turn::by_hand(&server.app).until(&stop), SMALL).await.expect("cut short at once");
+    run_at(&server.app.core, &Turn::by_hand(&server.app.core).until(&stop), SMALL)
+        .await
+        .expect("cut short at once");
     let begun = ground.texts("SELECT id FROM orphan_scans WHERE ended_at IS NULL").await;
     assert_eq!(begun.len(), 1);
     ground.advance(DAY_MS as i64);
@@ -156,14 +158,14 @@ async fn a_shutdown_stops_at_a_page(database: Database) {
     plant_orphans(&ground);
     let server = ground.start().await;
     let stop = CancellationToken::new();
-    let turn = Turn::by_hand(&server.app).until(&stop);
+    let turn = Turn::by_hand(&server.app.core).until(&stop);
     let cut_in_the_middle = async {
         while ground.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE listed > 0").await == 0 {
             tokio::task::yield_now().await;
         }
         stop.cancel();
     };
-    let mut sweeping = std::pin::pin!(run_at(&server.app, &turn, SLOW));
+    let mut sweeping = std::pin::pin!(run_at(&server.app.core, &turn, SLOW));
     let swept = tokio::select! {
         swept = &mut sweeping => swept,
         () = cut_in_the_middle => sweeping.await,
@@ -186,7 +188,7 @@ async fn two_sweepers_handle_each_orphan_once(database: Database) {
         ground.start_with(Faults::each("delete", 1)).await,
     );
     let by_hand = ByHand::default();
-    let run = async |server: &TestApp| run_now(&server.app, Sweep::OrphanCleanup, &by_hand).await;
+    let run = async |server: &TestApp| run_now(&server.app.uploads, Sweep::OrphanCleanup, &by_hand).await;
     for _ in 0..3 {
         let (a, b) = tokio::join!(run(&one), run(&other));
         assert!(a.is_ok() || b.is_ok(), "{a:?} {b:?}");

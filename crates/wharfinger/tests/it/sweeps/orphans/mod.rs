@@ -31,7 +31,7 @@ const SLOW: Pace =
 const NO_PAUSE: Backoff = Backoff { base_ms: 1, cap_ms: 1 };
 
 async fn try_scan(server: &TestApp) -> Result<Outcome, VerbError> {
-    run_at(&server.app, &Turn::by_hand(&server.app), SMALL).await
+    run_at(&server.app.core, &Turn::by_hand(&server.app.core), SMALL).await
 }
 
 async fn scan(server: &TestApp) -> Outcome {

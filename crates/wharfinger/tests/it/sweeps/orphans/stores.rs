@@ -11,7 +11,7 @@ const AT_ONCE: (&str, &str) = ("ORPHAN_BLOB_GRACE_MS", "0");
 
 async fn put(server: &TestApp, key: &str) {
     let key = ObjectKey::stray(key).expect("a key");
-    server.app.blobs.put(&key, Bytes::from_static(b"flotsam"), Over::Anything).await.expect("put");
+    server.app.core.blobs.put(&key, Bytes::from_static(b"flotsam"), Over::Anything).await.expect("put");
 }
 
 /// A file that is confirmed; stores have words of their own for having taken its bytes.
@@ -43,8 +43,8 @@ async fn orphans_go_after_the_grace_and_the_living_stay(ground: Ground) {
     assert_eq!((found.total, found.deleted, found.errors, found.foreign), (1, 1, 0, 4));
     for key in strays {
         let key = ObjectKey::stray(key).expect("a key");
-        assert!(server.app.blobs.head(&key, None).await.is_ok(), "{key}");
-        assert!(server.app.blobs.delete_many(&[key]).await[0].is_ok());
+        assert!(server.app.core.blobs.head(&key, None).await.is_ok(), "{key}");
+        assert!(server.app.core.blobs.delete_many(&[key]).await[0].is_ok());
     }
     oracle::all_is_healed(&ground, &server).await;
     assert_eq!((scan(&server).await.total, scan(&server).await.listed), (0, 5));
@@ -72,7 +72,7 @@ async fn what_is_missing_is_reported(ground: Ground) {
     let file = uploaded(&server).await;
     uploaded(&server).await;
     let key = ObjectKey::parse(&key_of(&file)).expect("a key");
-    assert!(server.app.blobs.delete_many(&[key]).await.iter().all(Result::is_ok));
+    assert!(server.app.core.blobs.delete_many(&[key]).await.iter().all(Result::is_ok));
     let seen = scan(&server).await;
     assert_eq!((seen.total, seen.missing), (0, 1));
     let shown = server.me().get("/api/v2/uploads/orphans").await.expect(200);
@@ -96,9 +96,9 @@ async fn a_neighbour_in_the_bucket_is_not_touched() {
     let swept = scan(&server).await;
     assert_eq!((swept.total, swept.deleted, swept.listed), (1, 1, 2));
     let key = ObjectKey::parse(&key_of(&file)).expect("a key");
-    assert!(other.app.blobs.head(&key, None).await.is_ok());
+    assert!(other.app.core.blobs.head(&key, None).await.is_ok());
     let stray = ObjectKey::stray(&unknown_key(1)).expect("a key");
-    assert!(other.app.blobs.head(&stray, None).await.is_ok());
+    assert!(other.app.core.blobs.head(&stray, None).await.is_ok());
     oracle::all_is_healed(&ours, &server).await;
 }
 
