@@ -1,5 +1,7 @@
 //! The house rules that a machine can check.
 
+mod layers;
+
 use std::path::{Path, PathBuf};
 
 const LINES_MAX: usize = 560;

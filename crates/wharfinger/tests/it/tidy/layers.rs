@@ -1,0 +1,131 @@
+//! The layers of the program: each module uses those below it and none above.
+
+use std::path::Path;
+
+/// From the lowest. ARCHITECTURE.md has the same list.
+const LAYERS: [&str; 22] = [
+    "clock",
+    "config",
+    "memory_budget",
+    "roles",
+    "telemetry",
+    "store",
+    "core",
+    "auth",
+    "quota",
+    "ingest",
+    "uploads",
+    "checks",
+    "batches",
+    "pipeline",
+    "sweeps",
+    "notify",
+    "dashboard",
+    "app",
+    "worker",
+    "http",
+    "demo",
+    "cli",
+];
+
+fn layer(name: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| *layer == name)
+}
+
+/// Modules of the program that a source names by a path from the root of the crate: in a `use`, with braces or without,
+/// or in the middle of its code. `depth` is how many modules the source lies deep, as it is written: `super` leads there too.
+fn named_modules(text: &str, depth: usize) -> Vec<String> {
+    let code: String =
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join(" ");
+    let up = "super::".repeat(depth);
+    let mut named = Vec::new();
+    for root in ["crate::", up.as_str()] {
+        for (at, _) in code.match_indices(root) {
+            let before = code[..at].chars().next_back();
+            let is_longer = before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':' || c == '$');
+            if !is_longer {
+                named.extend(first_names(&code[at + root.len()..]));
+            }
+        }
+    }
+    named
+}
+
+/// The name that a path goes on with, or all of them where it goes on with braces.
+fn first_names(path: &str) -> Vec<String> {
+    let name = |text: &str| -> String {
+        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let Some(inside) = path.strip_prefix('{') else { return vec![name(path)] };
+    let (mut open, mut names) = (0, vec![name(inside)]);
+    for (at, c) in inside.char_indices() {
+        match c {
+            '{' => open += 1,
+            '}' if open == 0 => break,
+            '}' => open -= 1,
+            ',' if open == 0 => names.push(name(&inside[at + 1..])),
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The top module of a source and how deep it lies; none for the roots of the crate.
+fn place(path: &Path) -> Option<(String, usize)> {
+    let inside = path.strip_prefix("crates/wharfinger/src").ok()?.with_extension("");
+    let mut modules: Vec<&str> = inside.iter().filter_map(|part| part.to_str()).collect();
+    if modules.last() == Some(&"mod") {
+        modules.pop();
+    }
+    match modules.first() {
+        None | Some(&"lib" | &"main") => None,
+        Some(top) => Some(((*top).to_owned(), modules.len())),
+    }
+}
+
+#[test]
+fn modules_use_only_what_lies_below_them() {
+    let mut upward = Vec::new();
+    for (path, text) in super::sources() {
+        let Some((module, depth)) = place(&path) else { continue };
+        let own = layer(&module).unwrap_or_else(|| panic!("{module} has no layer: put it into LAYERS"));
+        for used in named_modules(&text, depth) {
+            if layer(&used).is_some_and(|used| used > own) {
+                upward.push(format!("{} uses {used}, which lies above {module}", path.display()));
+            }
+        }
+    }
+    assert!(upward.is_empty(), "{}", upward.join("\n"));
+}
+
+#[test]
+fn an_upward_use_is_seen_however_it_is_written() {
+    let seen = |text: &str, depth| named_modules(text, depth).contains(&"http".to_owned());
+    for text in [
+        "use crate::http::Shared;",
+        "use crate::{app, http};",
+        "use crate::{\n    app::{App, open},\n    http::{self, Shared},\n};",
+        "fn f() { crate::http::serve() }",
+        "pub use crate::http;",
+        "use super::super::http::Shared;",
+    ] {
+        assert!(seen(text, 2), "{text}");
+    }
+    for text in [
+        "// crate::http",
+        "use $crate::http;",
+        "use crate::app::http;",
+        "use super::http;",
+        "use crate::app::{http};",
+    ] {
+        assert!(!seen(text, 2), "{text}");
+    }
+}
+
+#[test]
+fn the_architecture_lists_the_layers() {
+    let text = std::fs::read_to_string(super::root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let list = LAYERS.join(" → ");
+    assert!(words.join(" ").contains(&list), "ARCHITECTURE.md does not list: {list}");
+}
