@@ -1,7 +1,6 @@
 //! Finds a batch: every file as it stands, with a URL for those that wait. Where a URL has less than half of its window
 //! left, the row learns of a later deadline first.
 
-use wharfinger_lifecycle::batch::Batch;
 use wharfinger_lifecycle::file::{self, Change, File};
 use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::state::Status;
@@ -19,14 +18,10 @@ pub async fn find(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGran
             return Ok(BatchGrant { batch, files: files.into_iter().map(unsigned).collect() });
         }
         if let Some(files) = with_time_left(core, files).await? {
-            return signed(core, batch, files).await;
+            return Ok(BatchGrant { batch, files: sign(core, files).await? });
         }
     }
     Err(VerbError::busy())
-}
-
-async fn signed(core: &Core, batch: Batch, files: Vec<File>) -> Result<BatchGrant, VerbError> {
-    Ok(BatchGrant { batch, files: sign(core, files).await? })
 }
 
 /// None: somebody changed some of them meanwhile.

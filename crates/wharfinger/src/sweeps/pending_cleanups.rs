@@ -37,13 +37,8 @@ pub struct Outcome {
     pub exhausted: u64,
 }
 
-/// Deletes all that is due.
-pub async fn run(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
-    run_for(core, turn, &Scope::All).await
-}
-
 /// Deletes what is due in a scope.
-pub async fn run_for(core: &Core, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
+pub async fn run(core: &Core, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
     if turn.is_dry_run() {
         let attempted = core.catalog.due_cleanups(core.clock.now()).await?;
         return Ok(Outcome { attempted, ..Outcome::default() });

@@ -166,7 +166,7 @@ pub async fn run(uploads: &Uploads, sweep: Sweep, turn: &Turn) -> Result<Report,
 /// Carries out the deletes of a scope that are due, for somebody who asked.
 pub async fn run_cleanups_of(core: &Core, scope: &Scope) -> Result<pending_cleanups::Outcome, VerbError> {
     let (turn, started_at) = (Turn::by_hand(core).until(&core.draining), core.clock.now());
-    let outcome = pending_cleanups::run_for(core, &turn, scope).await;
+    let outcome = pending_cleanups::run(core, &turn, scope).await;
     // One tenant's are not the sweep.
     if *scope == Scope::All {
         let report = outcome.clone().map(Report::PendingCleanups);

@@ -1,6 +1,7 @@
 //! The sweeps that run by a schedule.
 
 use croner::Cron;
+use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::UnixMs;
 
 use super::{
@@ -75,7 +76,7 @@ impl Sweep {
             }
             Sweep::BatchTimeout => Report::BatchTimeout(Box::pin(expired_batches::run(uploads, turn)).await?),
             Sweep::PendingCleanups => {
-                Report::PendingCleanups(Box::pin(pending_cleanups::run(core, turn)).await?)
+                Report::PendingCleanups(Box::pin(pending_cleanups::run(core, turn, &Scope::All)).await?)
             }
             Sweep::QuotaSync => Report::QuotaSync(Box::pin(quota_sync::run(&uploads.quota, turn)).await?),
             Sweep::UploadWindow => Report::UploadWindow(Box::pin(upload_window::run(uploads, turn)).await?),

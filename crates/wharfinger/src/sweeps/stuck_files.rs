@@ -42,18 +42,11 @@ pub struct Outcome {
 }
 
 pub async fn run(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
-    let started_at = core.clock.now();
-    let outcome = recover_all_overdue(core, turn).await?;
-    metric::stuck_detection_took(core.clock.now() - started_at);
-    Ok(outcome)
-}
-
-async fn recover_all_overdue(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut stuck_ms = 0_i128;
     let overdue_at = core.clock.now();
     let mut after = None;
-    while turn.goes_on(core) {
+    'pages: while turn.goes_on(core) {
         let now = core.clock.now();
         let page = core.catalog.stuck_files(&Scope::All, (overdue_at, now), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { break };
@@ -66,7 +59,7 @@ async fn recover_all_overdue(core: &Core, turn: &Turn) -> Result<Outcome, VerbEr
         let unsound: Vec<FileId> = recovery::unsound(&page).collect();
         for some in unsound.chunks(BATCH_FILES) {
             if !turn.goes_on(core) {
-                return Ok(outcome);
+                break 'pages;
             }
             let became =
                 recovery::recover(core, &turn.catalog, some.to_vec(), Recoverable::Overdue, NAME).await?;
@@ -74,6 +67,7 @@ async fn recover_all_overdue(core: &Core, turn: &Turn) -> Result<Outcome, VerbEr
             became.done.iter().for_each(|(_, recovered)| outcome.add(recovered));
         }
     }
+    metric::stuck_detection_took(core.clock.now() - overdue_at);
     Ok(outcome)
 }
 

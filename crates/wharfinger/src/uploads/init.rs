@@ -203,7 +203,10 @@ async fn repeat(uploads: &Uploads, caller: &Caller, made: FileId) -> Result<Gran
     match core.catalog.file(made).await? {
         Some(file) if file.status == Status::Registered => {
             match reissue::reissue(uploads, caller, made).await {
-                Err(VerbError::AlreadyConfirmed(_)) => confirmed(core, made).await,
+                Err(VerbError::AlreadyConfirmed(_)) => {
+                    let file = core.catalog.file(made).await?.ok_or(VerbError::Gone)?;
+                    Ok(Grant { file, upload: None })
+                }
                 outcome => outcome,
             }
         }
@@ -212,11 +215,6 @@ async fn repeat(uploads: &Uploads, caller: &Caller, made: FileId) -> Result<Gran
         Some(file) if file.status == Status::Deleted => Err(VerbError::Gone),
         Some(file) => Ok(Grant { file, upload: None }),
     }
-}
-
-async fn confirmed(core: &Core, made: FileId) -> Result<Grant, VerbError> {
-    let file = core.catalog.file(made).await?.ok_or(VerbError::Gone)?;
-    Ok(Grant { file, upload: None })
 }
 
 /// Signs for a registered file; what is signed lives as long as its row says.

@@ -271,7 +271,7 @@ async fn delete_found(
     if queued > 0 {
         core.wakeups.cleanup.notify_one();
         core.wakeups.other_processes.notify_one();
-        if let Err(error) = pending_cleanups::run_for(core, turn, &Scope::All).await {
+        if let Err(error) = pending_cleanups::run(core, turn, &Scope::All).await {
             if error == VerbError::TakenOver {
                 return Err(error);
             }

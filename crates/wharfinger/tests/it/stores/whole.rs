@@ -4,6 +4,7 @@ use harness::radosgw;
 use serde_json::json;
 use wharfinger::sweeps::{Turn, pending_cleanups};
 use wharfinger_calls::faults::Faults;
+use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -66,8 +67,9 @@ async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
     let grant = announce(&server, cargo(5)).await;
     server.me().delete(&format!("/api/v2/files/{}", id_of(&grant))).await.expect(204);
     let app = server.app.clone();
-    let deleting =
-        tokio::spawn(async move { pending_cleanups::run(&app.core, &Turn::by_hand(&app.core)).await });
+    let deleting = tokio::spawn(async move {
+        pending_cleanups::run(&app.core, &Turn::by_hand(&app.core), &Scope::All).await
+    });
     faults.reached().await;
     ground.advance(LONG_MS);
     faults.let_on();
