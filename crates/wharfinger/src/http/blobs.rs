@@ -16,7 +16,7 @@ use super::Shared;
 use super::extract::Asked;
 use super::problem::Problem;
 use crate::core::VerbError;
-use crate::uploads::land::{self, Refused, Sent};
+use crate::uploads::receive::{self, Refused, Sent};
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
@@ -40,17 +40,19 @@ pub(super) async fn put(
         content_length: text(&headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
     };
     let disk = local(&app)?;
-    let (file, size) = land::admit(&app.core, &disk, &key, &query, &sent).await?;
+    let (file, size) = receive::admit(&app.core, &disk, &key, &query, &sent).await?;
     let bytes = body.into_data_stream();
     // The client may hang up at any byte: what has begun comes to its end, or leaves nothing.
     let task = app.clone();
-    let landed = app
-        .core
-        .verbs
-        .spawn(async move { land::land(&task.uploads, &disk, file, &key, size, query.sha256, bytes).await })
-        .await
-        .map_err(|_| Problem::internal())?;
-    let etag = format!("\"{}\"", landed?);
+    let received =
+        app.core
+            .verbs
+            .spawn(async move {
+                receive::receive(&task.uploads, &disk, file, &key, size, query.sha256, bytes).await
+            })
+            .await
+            .map_err(|_| Problem::internal())?;
+    let etag = format!("\"{}\"", received?);
     Ok((StatusCode::OK, [(header::ETAG, etag)]).into_response())
 }
 

@@ -12,7 +12,7 @@ use super::wire::OutcomeView;
 use crate::clock::rfc3339;
 use crate::core::VerbError;
 use crate::roles::Roles;
-use crate::uploads::land::Refused;
+use crate::uploads::receive::Refused;
 
 /// A problem document. Further members depend on the code.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -1,5 +1,5 @@
 //! Fault: a row whose next look is overdue, because its delayed check was lost or never written. The net under
-//! the delayed checks; also what forgets used-up keys, old notices and tombstones, and landings that crashed.
+//! the delayed checks; also what forgets used-up keys, old notices and tombstones, and uploads that crashed.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -11,8 +11,8 @@ use super::{Turn, retention};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
-use crate::uploads::land;
 use crate::uploads::look::{Looked, Over};
+use crate::uploads::receive;
 
 pub const NAME: &str = "upload-window";
 
@@ -40,9 +40,9 @@ pub async fn run(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
     if turn.is_dry_run() {
         return look_at_all_due(uploads, turn).await;
     }
-    // Before tombstones are forgotten: they say where the objects of crashed landings are.
-    if let Err(error) = land::clear_left_behind(core).await {
-        tracing::warn!(job = NAME, error = ?error, "crashed landings could not be cleared");
+    // Before tombstones are forgotten: they say where the objects of crashed uploads are.
+    if let Err(error) = receive::clear_left_behind(core).await {
+        tracing::warn!(job = NAME, error = ?error, "cannot clear crashed uploads");
     }
     let outcome = look_at_all_due(uploads, turn).await?;
     forget_keys(core, turn).await;

@@ -6,9 +6,9 @@ pub mod delete;
 pub mod download;
 pub mod find;
 pub mod init;
-pub mod land;
 pub mod look;
 pub mod parts;
+pub mod receive;
 pub mod reissue;
 
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use crate::core::VerbError;
 use crate::quota::Quota;
 use crate::telemetry::metric;
 use confirm::Examinations;
-use land::Landings;
+use receive::IncomingUploads;
 
 /// What uploads keep in this process, with what their verbs need.
 pub struct Uploads {
     pub core: Arc<Core>,
     pub quota: Arc<Quota>,
     /// Uploads to the local store that are under way here.
-    landings: Landings,
+    incoming: IncomingUploads,
     /// Objects that are being read for their checksum.
     pub examinations: Arc<Examinations>,
 }
 
 impl Uploads {
     pub fn new(core: Arc<Core>, quota: Arc<Quota>) -> Uploads {
-        Uploads { core, quota, landings: Landings::default(), examinations: Arc::default() }
+        Uploads { core, quota, incoming: IncomingUploads::default(), examinations: Arc::default() }
     }
 }
 
@@ -91,7 +91,7 @@ fn follow_up(uploads: &Uploads, change: &Change) {
         core.wakeups.archive.notify_one();
     }
     if change.cleanup.is_some() {
-        uploads.landings.stop(change.after.id);
+        uploads.incoming.stop(change.after.id);
         core.wakeups.cleanup.notify_one();
         core.wakeups.other_processes.notify_one();
     }

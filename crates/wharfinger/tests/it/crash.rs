@@ -410,7 +410,7 @@ async fn batch_has_ended(verb: Verb, server: &TestApp, scene: &Scene, acknowledg
 /// Past every window and every pause between attempts, also for what crashed uploads left on disk.
 async fn heal(ground: &Ground, server: &TestApp) {
     if ground.is_local() {
-        ground.age_landings();
+        ground.age_incoming_uploads();
     }
     for _ in 0..3 {
         server.settle().await;

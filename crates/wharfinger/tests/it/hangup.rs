@@ -86,7 +86,7 @@ async fn hang_up(database: Database) {
 
     let server = ground.start().await;
     oracle::catalog_is_sound(&server).await;
-    ground.age_landings();
+    ground.age_incoming_uploads();
     ground.advance(2 * 3_600_000);
     server.settle().await;
     oracle::all_is_healed(&ground, &server).await;

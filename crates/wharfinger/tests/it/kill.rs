@@ -169,7 +169,7 @@ async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
     wait_until_healed(&address, &token).await;
     assert!(server.terminate(), "SIGTERM ends the server in order");
 
-    ground.age_landings();
+    ground.age_incoming_uploads();
     let server = ground.start().await;
     server.settle().await;
     oracle::all_is_healed(&ground, &server).await;

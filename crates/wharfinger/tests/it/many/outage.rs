@@ -154,7 +154,7 @@ async fn all_that_was_told_is_true(
     supervisor.stop().await;
     ground.advance(3_660_000);
     // An upload whose row could not be looked at again has left its note.
-    ground.age_landings();
+    ground.age_incoming_uploads();
     server.settle().await;
     oracle::all_is_healed(ground, server).await;
     let operator = server.operator();

@@ -5,7 +5,7 @@ mod confirm;
 mod deletion;
 mod download;
 mod idempotency;
-mod landings;
+mod incoming;
 mod life;
 mod listing;
 mod quota;

@@ -107,22 +107,22 @@ pub async fn admit(
 /// Uploads under way in this process, one for each file: bytes that are not in place yet are nobody's charge, so
 /// a later PUT ends the earlier, and so does the end of the file.
 #[derive(Default)]
-pub struct Landings(Mutex<HashMap<FileId, CancellationToken>>);
+pub struct IncomingUploads(Mutex<HashMap<FileId, CancellationToken>>);
 
 /// Leaves the list when its upload ends, unless a later one has taken the place.
-struct Place<'l> {
-    landings: &'l Landings,
+struct IncomingUpload<'l> {
+    all: &'l IncomingUploads,
     file: FileId,
     stop: CancellationToken,
 }
 
-impl Landings {
-    fn begin(&self, file: FileId) -> Place<'_> {
+impl IncomingUploads {
+    fn begin(&self, file: FileId) -> IncomingUpload<'_> {
         let stop = CancellationToken::new();
         if let Some(earlier) = self.list().insert(file, stop.clone()) {
             earlier.cancel();
         }
-        Place { landings: self, file, stop }
+        IncomingUpload { all: self, file, stop }
     }
 
     /// The file has ended: what is on its way is not wanted any more.
@@ -137,16 +137,16 @@ impl Landings {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for IncomingUpload<'_> {
     fn drop(&mut self) {
         if !self.stop.is_cancelled() {
-            self.landings.list().remove(&self.file);
+            self.all.list().remove(&self.file);
         }
     }
 }
 
 /// Streams the body to its place; answers the ETag.
-pub async fn land<E>(
+pub async fn receive<E>(
     uploads: &Uploads,
     disk: &DiskStore,
     file: FileId,
@@ -156,11 +156,11 @@ pub async fn land<E>(
     body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<String, Refused> {
     let core = &uploads.core;
-    let place = uploads.landings.begin(file);
+    let upload = uploads.incoming.begin(file);
     let mut landing = disk.land(file, key, size, sha256).await?;
     tokio::select! {
-        received = receive(core, key, size, &mut landing, body) => received?,
-        () = place.stop.cancelled() => {
+        received = write_body(core, key, size, &mut landing, body) => received?,
+        () = upload.stop.cancelled() => {
             let wanted = row_of(core, key).await?.is_some_and(|file| file.ended.is_none());
             return Err(if wanted { Refused::Superseded } else { Refused::Ended });
         }
@@ -184,7 +184,7 @@ pub async fn land<E>(
 }
 
 /// Looks at the row now and then: another process may have ended the file, or its time may be over.
-async fn receive<E>(
+async fn write_body<E>(
     core: &Core,
     key: &ObjectKey,
     size: u64,
@@ -221,7 +221,7 @@ pub async fn clear_left_behind(core: &Core) -> Result<u64, VerbError> {
         match clear_one(core, disk, left).await {
             Ok(()) => cleared += 1,
             Err(error) => {
-                tracing::warn!(fileId = %id, error = ?error, "a crashed landing could not be cleared")
+                tracing::warn!(fileId = %id, error = ?error, "cannot clear a crashed upload")
             }
         }
     }
