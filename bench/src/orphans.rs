@@ -10,7 +10,7 @@ use sqlx::Connection as _;
 use wharfinger::app::App;
 use wharfinger::clock::Clock;
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
-use wharfinger::sweeps::{Turn, orphan_blobs};
+use wharfinger::sweeps::{SweepLease, orphan_blobs};
 use wharfinger_calls::faults::Faults;
 
 use crate::server::base;
@@ -41,11 +41,11 @@ async fn measure(objects: usize, postgres: bool) {
     write(&database, &rows).await;
 
     let (bare, bare_peak) = peak_of(bare_listing(&app, objects)).await;
-    let (dry, dry_peak) = peak_of(scan(&app, &Turn::dry(&app.core), objects)).await;
-    let (real, real_peak) = peak_of(scan(&app, &Turn::by_hand(&app.core), objects)).await;
+    let (dry, dry_peak) = peak_of(scan(&app, &SweepLease::dry(&app.core), objects)).await;
+    let (real, real_peak) = peak_of(scan(&app, &SweepLease::by_hand(&app.core), objects)).await;
     let (again, _) = peak_of(async {
         let started = Instant::now();
-        let nothing = orphan_blobs::run(&app.core, &Turn::by_hand(&app.core)).await.expect("a scan");
+        let nothing = orphan_blobs::run(&app.core, &SweepLease::by_hand(&app.core)).await.expect("a scan");
         assert_eq!(nothing.total, 0);
         started.elapsed()
     })
@@ -171,12 +171,12 @@ async fn in_memory(app: &App, database: &str) -> Duration {
     started.elapsed()
 }
 
-async fn scan(app: &App, turn: &Turn, objects: usize) -> Duration {
+async fn scan(app: &App, lease: &SweepLease, objects: usize) -> Duration {
     let started = Instant::now();
-    let found = orphan_blobs::run(&app.core, turn).await.expect("a scan");
+    let found = orphan_blobs::run(&app.core, lease).await.expect("a scan");
     let took = started.elapsed();
     let orphans = (objects / ONE_ORPHAN_IN) as u64;
-    let deleted = if turn.is_dry_run() { 0 } else { orphans };
+    let deleted = if lease.is_dry_run() { 0 } else { orphans };
     assert_eq!((found.listed, found.total, found.deleted), (objects as u64, orphans, deleted), "{found:?}");
     took
 }

@@ -53,7 +53,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     };
     let ran = ran.map_err(|not_run| match not_run {
         NotRun::Busy { owner, lease_until } => Failure::Failed(format!(
-            "{owner} is at {}; if that process is dead, its turn ends at {}",
+            "{owner} is at {}; if that process is dead, its lease ends at {}",
             sweep.name(),
             rfc3339(lease_until)
         )),

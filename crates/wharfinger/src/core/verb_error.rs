@@ -83,7 +83,7 @@ pub enum VerbError {
     RateLimited(&'static str),
     #[error("not available at this moment; try again")]
     Unavailable(String),
-    /// The sweep that did this has lost its turn to another process.
+    /// The sweep that did this has lost its lease to another process.
     #[error("another process has taken this over")]
     TakenOver,
     /// A person has to say what is true before anything is deleted.

@@ -152,7 +152,7 @@ pub(super) async fn run(
             StatusCode::CONFLICT,
             "sweep_running",
             "The sweep is running",
-            format!("{owner} is at it; if that process is dead, its turn ends at {}", rfc3339(lease_until)),
+            format!("{owner} is at it; if that process is dead, its lease ends at {}", rfc3339(lease_until)),
         ),
     })?;
     Ok(Json(SweepRunView {

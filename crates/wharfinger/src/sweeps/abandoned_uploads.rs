@@ -7,8 +7,8 @@ use wharfinger_catalog::Abandoned;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 
-use super::turn::page_files;
-use super::{Turn, orphan_cleanup};
+use super::sweep_lease::page_files;
+use super::{SweepLease, orphan_cleanup};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
@@ -37,7 +37,11 @@ pub fn abandoned(core: &Core) -> Abandoned {
     }
 }
 
-pub(super) async fn run(uploads: &Uploads, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+pub(super) async fn run(
+    uploads: &Uploads,
+    lease: &SweepLease,
+    outcome: &mut Outcome,
+) -> Result<(), VerbError> {
     let core = &uploads.core;
     let by = abandoned(core);
     let over = Over::QuietSince(by.quiet_since);
@@ -46,16 +50,16 @@ pub(super) async fn run(uploads: &Uploads, turn: &Turn, outcome: &mut Outcome) -
         let page = core.catalog.files_abandoned(by, after, page_files(core)).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
-        if turn.is_cut_short() {
+        if lease.is_cut_short() {
             return Ok(());
         }
         let ids: Vec<FileId> = page.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in turn.look_at(uploads, &ids, orphan_cleanup::NAME, over).await? {
+        for (id, looked) in lease.look_at(uploads, &ids, orphan_cleanup::NAME, over).await? {
             outcome.total += 1;
             match looked {
                 Ok(Looked::Reclaimed) => {
                     outcome.deleted += 1;
-                    if !turn.is_dry_run() {
+                    if !lease.is_dry_run() {
                         metric::abandoned_upload_deleted();
                     }
                 }

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 
-use super::Turn;
+use super::SweepLease;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
 use crate::uploads::look::{Looked, Over};
@@ -36,7 +36,7 @@ pub struct Outcome {
     pub errors: u64,
 }
 
-pub async fn run(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
+pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let core = &uploads.core;
     let mut outcome = Outcome::default();
     let mut ages_ms = 0_i128;
@@ -46,10 +46,10 @@ pub async fn run(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
         let Some(last) = overdue.last() else { return Ok(outcome) };
         after = Some(*last);
         for (_, id) in &overdue {
-            if !turn.goes_on(core) {
+            if !lease.goes_on(core) {
                 return Ok(outcome);
             }
-            match expire(uploads, turn, *id).await {
+            match expire(uploads, lease, *id).await {
                 Ok(None) => {}
                 Ok(Some((batch, rest))) => {
                     outcome.expired_batches += 1;
@@ -77,42 +77,46 @@ struct Rest {
 }
 
 /// None: somebody else ended it. After a crash in here the files are due, and whoever looks at such goes on.
-async fn expire(uploads: &Uploads, turn: &Turn, id: BatchId) -> Result<Option<(Batch, Rest)>, VerbError> {
+async fn expire(
+    uploads: &Uploads,
+    lease: &SweepLease,
+    id: BatchId,
+) -> Result<Option<(Batch, Rest)>, VerbError> {
     let core = &uploads.core;
-    if turn.is_dry_run() {
+    if lease.is_dry_run() {
         let batch = core.catalog.batch(id).await?.filter(|batch| batch.status == BatchStatus::Active);
         let Some(batch) = batch else { return Ok(None) };
-        return Ok(Some((batch, reclaim_rest(uploads, turn, id).await?)));
+        return Ok(Some((batch, reclaim_rest(uploads, lease, id).await?)));
     }
-    match turn.catalog.end_batch(id, BatchEnding::Expired, NAME, core.clock.now()).await? {
+    match lease.catalog.end_batch(id, BatchEnding::Expired, NAME, core.clock.now()).await? {
         BatchEnd::Ended { batch, .. } => {
             core.wakeups.archive.notify_one();
-            Ok(Some((batch, reclaim_rest(uploads, turn, id).await?)))
+            Ok(Some((batch, reclaim_rest(uploads, lease, id).await?)))
         }
         BatchEnd::Refused { .. } | BatchEnd::NotFound => Ok(None),
     }
 }
 
 /// Looks at what is left unconfirmed; answers how many files of the batch are gone, whoever was the one to take them.
-async fn reclaim_rest(uploads: &Uploads, turn: &Turn, id: BatchId) -> Result<Rest, VerbError> {
+async fn reclaim_rest(uploads: &Uploads, lease: &SweepLease, id: BatchId) -> Result<Rest, VerbError> {
     let mut rest = Rest::default();
     let mut after: Option<FileId> = None;
     loop {
         let page = uploads.core.catalog.batch_files(id, after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(rest) };
         after = Some(last.id);
-        if turn.is_cut_short() {
+        if lease.is_cut_short() {
             return Ok(rest);
         }
         let is_gone = |file: &&File| file.ended == Some(EndReason::Reclaimed) && file.confirmed_at.is_none();
         let unconfirmed = |file: &&File| file.status == Status::Registered;
         let ids: Vec<FileId> = page.iter().filter(unconfirmed).map(|file| file.id).collect();
         rest.deleted += page.iter().filter(is_gone).count() as u64;
-        if turn.is_dry_run() {
+        if lease.is_dry_run() {
             rest.deleted += ids.len() as u64;
             continue;
         }
-        for (id, looked) in turn.look_at(uploads, &ids, NAME, Over::Due).await? {
+        for (id, looked) in lease.look_at(uploads, &ids, NAME, Over::Due).await? {
             match looked {
                 Ok(looked) => rest.deleted += u64::from(looked == Looked::Reclaimed),
                 Err(error) => {

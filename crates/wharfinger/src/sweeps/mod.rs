@@ -13,11 +13,11 @@ mod retention;
 mod run;
 mod schedule;
 pub mod stuck_files;
-mod turn;
+mod sweep_lease;
 mod unfinished_uploads;
 pub mod upload_window;
 
 pub use report::Report;
-pub use run::{ByHand, Looked, NotRun, Ran, follow_schedule, run, run_cleanups_of, run_now, take_turn};
+pub use run::{ByHand, Looked, NotRun, Ran, follow_schedule, run, run_cleanups_of, run_if_due, run_now};
 pub use schedule::Sweep;
-pub use turn::{LEASE_MS, Turn};
+pub use sweep_lease::{LEASE_MS, SweepLease};

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::retention::{FailureLook, look_at_failure};
 
-use super::{Turn, orphan_cleanup};
+use super::{SweepLease, orphan_cleanup};
 use crate::core::VerbError;
 use crate::uploads::Uploads;
 use crate::uploads::{STALE_TRIES_MAX, commit_in};
@@ -35,10 +35,14 @@ enum Done {
 }
 
 /// By when they failed and not by when they were to be looked at: a retention that was made shorter counts at once.
-pub(super) async fn run(uploads: &Uploads, turn: &Turn, outcome: &mut Outcome) -> Result<(), VerbError> {
+pub(super) async fn run(
+    uploads: &Uploads,
+    lease: &SweepLease,
+    outcome: &mut Outcome,
+) -> Result<(), VerbError> {
     let core = &uploads.core;
-    if !turn.is_dry_run() {
-        turn.catalog.date_failures().await?;
+    if !lease.is_dry_run() {
+        lease.catalog.date_failures().await?;
     }
     let retention = core.plan.failures;
     let warned_by = core.clock.now().saturating_sub((retention.keep_ms - retention.warning_ms).max(0));
@@ -48,10 +52,10 @@ pub(super) async fn run(uploads: &Uploads, turn: &Turn, outcome: &mut Outcome) -
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
         for (_, id) in &page {
-            if !turn.goes_on(core) {
+            if !lease.goes_on(core) {
                 return Ok(());
             }
-            match look_at(uploads, turn, *id).await {
+            match look_at(uploads, lease, *id).await {
                 Ok(Done::Nothing) => {}
                 Ok(Done::Warned) => outcome.warnings += 1,
                 Ok(Done::Deleted) => outcome.deleted += 1,
@@ -66,7 +70,7 @@ pub(super) async fn run(uploads: &Uploads, turn: &Turn, outcome: &mut Outcome) -
     }
 }
 
-async fn look_at(uploads: &Uploads, turn: &Turn, id: FileId) -> Result<Done, VerbError> {
+async fn look_at(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<Done, VerbError> {
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let Some(file) = core.catalog.file(id).await? else { return Ok(Done::Nothing) };
@@ -82,10 +86,10 @@ async fn look_at(uploads: &Uploads, turn: &Turn, id: FileId) -> Result<Done, Ver
             }
             FailureLook::Delete(change) => (change, Done::Deleted),
         };
-        if turn.is_dry_run() {
+        if lease.is_dry_run() {
             return Ok(done);
         }
-        if commit_in(uploads, &turn.catalog, *change, orphan_cleanup::NAME).await? {
+        if commit_in(uploads, &lease.catalog, *change, orphan_cleanup::NAME).await? {
             if matches!(done, Done::Deleted) {
                 tracing::info!(job = orphan_cleanup::NAME, fileId = %id, tenant = %file.tenant, action = "deleted",
                     bytes = file.size, "a failed file was kept for its time");

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Turn, abandoned_uploads, old_failures, orphan_blobs, retention};
+use super::{SweepLease, abandoned_uploads, old_failures, orphan_blobs, retention};
 use crate::core::VerbError;
 use crate::telemetry::metric;
 use crate::uploads::Uploads;
@@ -60,19 +60,19 @@ impl Outcome {
     }
 }
 
-pub async fn run(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
+pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let core = &uploads.core;
     let started_at = core.clock.now();
     let mut outcome = Outcome::default();
-    let ended = Box::pin(orphan_blobs::run(core, turn)).await.map(|found| outcome.orphan_blobs = found);
+    let ended = Box::pin(orphan_blobs::run(core, lease)).await.map(|found| outcome.orphan_blobs = found);
     outcome.note("orphan blobs", ended)?;
-    let ended = abandoned_uploads::run(uploads, turn, &mut outcome.abandoned_uploads).await;
+    let ended = abandoned_uploads::run(uploads, lease, &mut outcome.abandoned_uploads).await;
     outcome.note("abandoned uploads", ended)?;
-    let ended = old_failures::run(uploads, turn, &mut outcome.old_failures).await;
+    let ended = old_failures::run(uploads, lease, &mut outcome.old_failures).await;
     outcome.note("old failures", ended)?;
     outcome.execution_time = core.clock.now() - started_at;
-    if !turn.is_dry_run() {
-        retention::remove_empty(core, turn).await;
+    if !lease.is_dry_run() {
+        retention::remove_empty(core, lease).await;
         metric::cleanup_took(outcome.execution_time);
     }
     Ok(outcome)

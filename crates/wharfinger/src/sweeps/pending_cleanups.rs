@@ -8,7 +8,7 @@ use wharfinger_catalog::{CatalogError, ClaimedCleanup, CleanupOutcome, Scope};
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_stores::BlobError;
 
-use super::Turn;
+use super::SweepLease;
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
@@ -38,18 +38,18 @@ pub struct Outcome {
 }
 
 /// Deletes what is due in a scope.
-pub async fn run(core: &Core, turn: &Turn, scope: &Scope) -> Result<Outcome, VerbError> {
-    if turn.is_dry_run() {
+pub async fn run(core: &Core, lease: &SweepLease, scope: &Scope) -> Result<Outcome, VerbError> {
+    if lease.is_dry_run() {
         let attempted = core.catalog.due_cleanups(core.clock.now()).await?;
         return Ok(Outcome { attempted, ..Outcome::default() });
     }
     let mut outcome = Outcome::default();
     let batch_max = core.blobs.caps().delete_batch_max.min(BATCH_MAX);
     loop {
-        if !turn.goes_on(core) {
+        if !lease.goes_on(core) {
             return Ok(outcome);
         }
-        let claimed = turn.catalog.claim_cleanups_of(scope, core.clock.now(), batch_max, LEASE_MS).await?;
+        let claimed = lease.catalog.claim_cleanups_of(scope, core.clock.now(), batch_max, LEASE_MS).await?;
         if claimed.is_empty() {
             return Ok(outcome);
         }
@@ -66,7 +66,7 @@ pub async fn run(core: &Core, turn: &Turn, scope: &Scope) -> Result<Outcome, Ver
             .zip(answers)
             .map(|(cleanup, answer)| judge(cleanup, answer, store_down, now))
             .collect();
-        let settled = turn.catalog.settle_cleanups(judged, deleted_at).await?;
+        let settled = lease.catalog.settle_cleanups(judged, deleted_at).await?;
         outcome.attempted += attempted;
         outcome.done += settled.done;
         outcome.failed += settled.failed;

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Turn;
+use super::SweepLease;
 use crate::core::VerbError;
 use crate::quota::Ledger;
 use crate::quota::Quota;
@@ -29,14 +29,14 @@ pub struct Outcome {
     pub failed: u64,
 }
 
-pub async fn run(quota: &Quota, turn: &Turn) -> Result<Outcome, VerbError> {
-    let ledger = Ledger { catalog: &turn.catalog, ..quota.ledger() };
-    let aim = match turn.is_dry_run() {
+pub async fn run(quota: &Quota, lease: &SweepLease) -> Result<Outcome, VerbError> {
+    let ledger = Ledger { catalog: &lease.catalog, ..quota.ledger() };
+    let aim = match lease.is_dry_run() {
         true => Aim::Compare,
         false => Aim::Mend(quota.redis_gate.as_ref()),
     };
-    let synced = sync::all(&ledger, aim, || turn.goes_on(&quota.core)).await?;
-    if !turn.is_dry_run() {
+    let synced = sync::all(&ledger, aim, || lease.goes_on(&quota.core)).await?;
+    if !lease.is_dry_run() {
         metric::quota_drift(synced.drift_bytes);
         if synced.drift_bytes > 0 {
             let drift_bytes = synced.drift_bytes;

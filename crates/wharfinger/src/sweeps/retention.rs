@@ -4,7 +4,7 @@
 use wharfinger_catalog::{Catalog, CatalogError, Destination};
 use wharfinger_lifecycle::UnixMs;
 
-use super::Turn;
+use super::SweepLease;
 use crate::core::Core;
 use crate::telemetry::metric;
 
@@ -46,10 +46,10 @@ impl Expired {
     }
 
     /// Removes all; answers how many went.
-    async fn remove(self, core: &Core, turn: &Turn) -> u64 {
+    async fn remove(self, core: &Core, lease: &SweepLease) -> u64 {
         let mut all = 0;
-        while turn.goes_on(core) {
-            match self.remove_some(&turn.catalog).await {
+        while lease.goes_on(core) {
+            match self.remove_some(&lease.catalog).await {
                 Ok(gone) => {
                     metric::rows_expired(self.table(), gone);
                     all += gone;
@@ -68,13 +68,13 @@ impl Expired {
 }
 
 /// What is cheap to find, with every run of the sweep that calls it.
-pub(super) async fn remove_expired(core: &Core, turn: &Turn) {
+pub(super) async fn remove_expired(core: &Core, lease: &SweepLease) {
     let before = |kept_ms: i64| core.clock.now().saturating_sub(kept_ms);
-    Expired::Deletions(before(core.settings.sweeps.deletion_log_ms)).remove(core, turn).await;
-    Expired::QueueTenants.remove(core, turn).await;
-    Expired::Lines(Destination::Broker, before(BROKER_LINES_KEPT_MS)).remove(core, turn).await;
+    Expired::Deletions(before(core.settings.sweeps.deletion_log_ms)).remove(core, lease).await;
+    Expired::QueueTenants.remove(core, lease).await;
+    Expired::Lines(Destination::Broker, before(BROKER_LINES_KEPT_MS)).remove(core, lease).await;
     let dropped =
-        Expired::Lines(Destination::Archive, before(ARCHIVE_LINES_KEPT_MS)).remove(core, turn).await;
+        Expired::Lines(Destination::Archive, before(ARCHIVE_LINES_KEPT_MS)).remove(core, lease).await;
     if dropped > 0 {
         tracing::error!(
             lines = dropped,
@@ -82,18 +82,18 @@ pub(super) async fn remove_expired(core: &Core, turn: &Turn) {
             "events for the archive were not fetched in time"
         );
     }
-    if let Err(error) = turn.catalog.recheck_unreadable().await {
+    if let Err(error) = lease.catalog.recheck_unreadable().await {
         tracing::warn!(error = %error, "cannot look at unreadable rows again");
     }
 }
 
 /// What has to be looked for among rows that stay, once a day.
-pub(super) async fn remove_empty(core: &Core, turn: &Turn) {
-    Expired::ZeroCounters.remove(core, turn).await;
+pub(super) async fn remove_empty(core: &Core, lease: &SweepLease) {
+    Expired::ZeroCounters.remove(core, lease).await;
     let before = core.clock.now().saturating_sub(core.settings.tombstone_ms);
     let mut after = None;
-    while turn.goes_on(core) {
-        match turn.catalog.forget_empty_batches(after, before, ROWS_PER_STEP).await {
+    while lease.goes_on(core) {
+        match lease.catalog.forget_empty_batches(after, before, ROWS_PER_STEP).await {
             Ok((gone, next)) => {
                 metric::rows_expired("upload_batches", gone);
                 after = match next {

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_catalog::{CatalogError, Scope, SweepClaim, SweepRecord, SweepTurn};
 use wharfinger_lifecycle::UnixMs;
 
-use super::turn::LEASE_MS;
-use super::{Report, Sweep, Turn, pending_cleanups};
+use super::sweep_lease::LEASE_MS;
+use super::{Report, Sweep, SweepLease, pending_cleanups};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
@@ -28,14 +28,14 @@ pub struct Looked {
 }
 
 /// Runs a sweep if it is due and nobody else is at it. Runs that nobody was there for are made up for by one.
-pub async fn take_turn(uploads: &Uploads, sweep: Sweep, stop: &CancellationToken) -> Looked {
+pub async fn run_if_due(uploads: &Uploads, sweep: Sweep, stop: &CancellationToken) -> Looked {
     let core = &uploads.core;
     let scheduled = |at: UnixMs| Looked { ran: false, again_at: at.min(sweep.next_time(core)) };
     match core.catalog.claim_sweep(claim(core, sweep)).await {
         Ok(SweepTurn::Ours(fence)) => {
             // Not after the end: a time that comes while the end is written down would be slept through.
             let again_at = sweep.next_time(core);
-            let _ = run_in_turn(uploads, sweep, &Turn::under(core, fence).until(stop)).await;
+            let _ = run_under_lease(uploads, sweep, &SweepLease::under(core, fence).until(stop)).await;
             Looked { ran: true, again_at }
         }
         Ok(SweepTurn::NotYet { next_run_at }) => scheduled(next_run_at),
@@ -97,16 +97,16 @@ pub async fn run_now(uploads: &Uploads, sweep: Sweep, by_hand: &ByHand) -> Resul
     let started_at = core.clock.now();
     let ended = |report| Ran { started_at, ended_at: core.clock.now(), report };
     if by_hand.is_dry_run {
-        let turn = Turn::dry(core).of(by_hand);
-        let report = sweep.find_and_mend(uploads, &turn).await?;
-        return if turn.is_cut_short() { Err(stopped()) } else { Ok(ended(report)) };
+        let lease = SweepLease::dry(core).of(by_hand);
+        let report = sweep.find_and_mend(uploads, &lease).await?;
+        return if lease.is_cut_short() { Err(stopped()) } else { Ok(ended(report)) };
     }
     let claim = SweepClaim { only_if_due: false, ..claim(core, sweep) };
     match core.catalog.claim_sweep(claim).await.map_err(VerbError::from)? {
         SweepTurn::Ours(fence) => {
-            let turn = Turn::under(core, fence).of(by_hand);
-            let report = run_in_turn(uploads, sweep, &turn).await?;
-            if turn.is_cut_short() {
+            let lease = SweepLease::under(core, fence).of(by_hand);
+            let report = run_under_lease(uploads, sweep, &lease).await?;
+            if lease.is_cut_short() {
                 return Err(stopped());
             }
             Ok(ended(report))
@@ -132,45 +132,45 @@ fn claim(core: &Core, sweep: Sweep) -> SweepClaim {
     }
 }
 
-async fn run_in_turn(uploads: &Uploads, sweep: Sweep, turn: &Turn) -> Result<Report, VerbError> {
+async fn run_under_lease(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) -> Result<Report, VerbError> {
     let core = &uploads.core;
     let name = sweep.name();
     let started_at = core.clock.now();
     let outcome = tokio::select! {
         biased;
-        outcome = sweep.find_and_mend(uploads, turn) => outcome,
-        lost = turn.keep(core, name) => Err(lost),
+        outcome = sweep.find_and_mend(uploads, lease) => outcome,
+        lost = lease.keep(core, name) => Err(lost),
     };
-    write_down(core, sweep, turn, started_at, &outcome).await;
+    write_down(core, sweep, lease, started_at, &outcome).await;
     if outcome == Err(VerbError::TakenOver) {
         tracing::warn!(job = name, "another process has taken this sweep over");
         return outcome;
     }
     // A sweep that failed has said so itself, and is due again as scheduled; one that was cut short, at once.
-    let next_run_at = (!turn.is_cut_short()).then(|| sweep.next_time(core));
-    if let Err(error) = turn.catalog.release_sweep(name, next_run_at).await {
-        tracing::warn!(job = name, error = %error, "a sweep's turn ends when its lease does");
+    let next_run_at = (!lease.is_cut_short()).then(|| sweep.next_time(core));
+    if let Err(error) = lease.catalog.release_sweep(name, next_run_at).await {
+        tracing::warn!(job = name, error = %error, "cannot release the lease of a sweep, it runs out");
     }
     outcome
 }
 
-/// Runs a sweep beside whoever's turn it is, and writes down how it went.
-pub async fn run(uploads: &Uploads, sweep: Sweep, turn: &Turn) -> Result<Report, VerbError> {
+/// Runs a sweep beside the process that holds its lease, and writes down how it went.
+pub async fn run(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) -> Result<Report, VerbError> {
     let core = &uploads.core;
     let started_at = core.clock.now();
-    let outcome = sweep.find_and_mend(uploads, turn).await;
-    write_down(core, sweep, turn, started_at, &outcome).await;
+    let outcome = sweep.find_and_mend(uploads, lease).await;
+    write_down(core, sweep, lease, started_at, &outcome).await;
     outcome
 }
 
 /// Carries out the deletes of a scope that are due, for somebody who asked.
 pub async fn run_cleanups_of(core: &Core, scope: &Scope) -> Result<pending_cleanups::Outcome, VerbError> {
-    let (turn, started_at) = (Turn::by_hand(core).until(&core.draining), core.clock.now());
-    let outcome = pending_cleanups::run(core, &turn, scope).await;
+    let (lease, started_at) = (SweepLease::by_hand(core).until(&core.draining), core.clock.now());
+    let outcome = pending_cleanups::run(core, &lease, scope).await;
     // One tenant's are not the sweep.
     if *scope == Scope::All {
         let report = outcome.clone().map(Report::PendingCleanups);
-        write_down(core, Sweep::PendingCleanups, &turn, started_at, &report).await;
+        write_down(core, Sweep::PendingCleanups, &lease, started_at, &report).await;
     }
     outcome
 }
@@ -179,11 +179,11 @@ pub async fn run_cleanups_of(core: &Core, scope: &Scope) -> Result<pending_clean
 async fn write_down(
     core: &Core,
     sweep: Sweep,
-    turn: &Turn,
+    lease: &SweepLease,
     started_at: UnixMs,
     outcome: &Result<Report, VerbError>,
 ) {
-    if matches!(outcome, Err(VerbError::TakenOver)) || turn.is_cut_short() {
+    if matches!(outcome, Err(VerbError::TakenOver)) || lease.is_cut_short() {
         return;
     }
     let name = sweep.name();
@@ -214,7 +214,7 @@ async fn write_down(
         }
     }
     let record = SweepRecord { name, started_at, ended_at, result, error };
-    if let Err(error) = turn.catalog.record_sweep(record).await {
+    if let Err(error) = lease.catalog.record_sweep(record).await {
         tracing::warn!(job = name, error = %error, "a sweep's outcome could not be written down");
     }
 }

@@ -5,7 +5,8 @@ use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::UnixMs;
 
 use super::{
-    Report, Turn, expired_batches, orphan_cleanup, pending_cleanups, quota_sync, stuck_files, upload_window,
+    Report, SweepLease, expired_batches, orphan_cleanup, pending_cleanups, quota_sync, stuck_files,
+    upload_window,
 };
 use crate::clock::to_utc;
 use crate::config::SweepSettings;
@@ -67,19 +68,25 @@ impl Sweep {
     }
 
     /// Boxed: the future of each is large, and whoever runs one would carry all of them.
-    pub(super) async fn find_and_mend(self, uploads: &Uploads, turn: &Turn) -> Result<Report, VerbError> {
+    pub(super) async fn find_and_mend(
+        self,
+        uploads: &Uploads,
+        lease: &SweepLease,
+    ) -> Result<Report, VerbError> {
         let core = &uploads.core;
         Ok(match self {
-            Sweep::StuckFiles => Report::StuckFiles(Box::pin(stuck_files::run(core, turn)).await?),
+            Sweep::StuckFiles => Report::StuckFiles(Box::pin(stuck_files::run(core, lease)).await?),
             Sweep::OrphanCleanup => {
-                Report::OrphanCleanup(Box::pin(orphan_cleanup::run(uploads, turn)).await?)
+                Report::OrphanCleanup(Box::pin(orphan_cleanup::run(uploads, lease)).await?)
             }
-            Sweep::BatchTimeout => Report::BatchTimeout(Box::pin(expired_batches::run(uploads, turn)).await?),
+            Sweep::BatchTimeout => {
+                Report::BatchTimeout(Box::pin(expired_batches::run(uploads, lease)).await?)
+            }
             Sweep::PendingCleanups => {
-                Report::PendingCleanups(Box::pin(pending_cleanups::run(core, turn, &Scope::All)).await?)
+                Report::PendingCleanups(Box::pin(pending_cleanups::run(core, lease, &Scope::All)).await?)
             }
-            Sweep::QuotaSync => Report::QuotaSync(Box::pin(quota_sync::run(&uploads.quota, turn)).await?),
-            Sweep::UploadWindow => Report::UploadWindow(Box::pin(upload_window::run(uploads, turn)).await?),
+            Sweep::QuotaSync => Report::QuotaSync(Box::pin(quota_sync::run(&uploads.quota, lease)).await?),
+            Sweep::UploadWindow => Report::UploadWindow(Box::pin(upload_window::run(uploads, lease)).await?),
         })
     }
 }

@@ -9,7 +9,7 @@ use wharfinger_catalog::{Recoverable, Recovered, Scope, StuckFile};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 
-use super::Turn;
+use super::SweepLease;
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::pipeline::recovery::{self, BATCH_FILES, PAGE_FILES};
@@ -41,28 +41,28 @@ pub struct Outcome {
     pub by_status: BTreeMap<&'static str, u64>,
 }
 
-pub async fn run(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
+pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut stuck_ms = 0_i128;
     let overdue_at = core.clock.now();
     let mut after = None;
-    'pages: while turn.goes_on(core) {
+    'pages: while lease.goes_on(core) {
         let now = core.clock.now();
         let page = core.catalog.stuck_files(&Scope::All, (overdue_at, now), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.place);
         outcome.count(&page, &mut stuck_ms, now);
-        if turn.is_dry_run() {
+        if lease.is_dry_run() {
             outcome.foresee(&page, core.plan.stuck_retries_max);
             continue;
         }
         let unsound: Vec<FileId> = recovery::unsound(&page).collect();
         for some in unsound.chunks(BATCH_FILES) {
-            if !turn.goes_on(core) {
+            if !lease.goes_on(core) {
                 break 'pages;
             }
             let became =
-                recovery::recover(core, &turn.catalog, some.to_vec(), Recoverable::Overdue, NAME).await?;
+                recovery::recover(core, &lease.catalog, some.to_vec(), Recoverable::Overdue, NAME).await?;
             outcome.errors += became.failed.len() as u64;
             became.done.iter().for_each(|(_, recovered)| outcome.add(recovered));
         }

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::key::{ObjectKey, UPLOADS};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::Unfinished;
 
-use super::Turn;
+use super::SweepLease;
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
@@ -33,13 +33,17 @@ enum Verdict {
 
 /// Ends all of them. Asked only where the store is surely ours: a catalog that was restored does not know what is
 /// alive. Uploads of others, by their key or because they are older than our mark, are left alone.
-pub(super) async fn end_all(core: &Core, turn: &Turn, marked_at: UnixMs) -> Result<Outcome, VerbError> {
+pub(super) async fn end_all(
+    core: &Core,
+    lease: &SweepLease,
+    marked_at: UnixMs,
+) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let Some(parts) = core.blobs.in_parts() else { return Ok(outcome) };
     let mut uploads = parts.unfinished(UPLOADS);
     while let Some(upload) = uploads.next().await {
         let upload = upload?;
-        if !turn.goes_on(core) {
+        if !lease.goes_on(core) {
             return Ok(outcome);
         }
         let Ok(key) = ObjectKey::stray(&upload.key) else { continue };
@@ -59,7 +63,7 @@ pub(super) async fn end_all(core: &Core, turn: &Turn, marked_at: UnixMs) -> Resu
                 continue;
             }
         };
-        if turn.is_dry_run() {
+        if lease.is_dry_run() {
             continue;
         }
         match parts.abandon_one(&key, &upload.upload_id).await {
@@ -67,7 +71,7 @@ pub(super) async fn end_all(core: &Core, turn: &Turn, marked_at: UnixMs) -> Resu
                 outcome.ended += 1;
                 metric::orphans_deleted(1);
                 let aborted = AbortedUpload { key, file: file.as_ref().map(|file| file.id) };
-                turn.catalog.log_aborted_upload(aborted, core.clock.now()).await?;
+                lease.catalog.log_aborted_upload(aborted, core.clock.now()).await?;
             }
             Err(error) => {
                 outcome.failed += 1;

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
-use super::turn::page_files;
-use super::{Turn, retention};
+use super::sweep_lease::page_files;
+use super::{SweepLease, retention};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
@@ -35,34 +35,34 @@ pub struct Outcome {
     pub errors: u64,
 }
 
-pub async fn run(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
+pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let core = &uploads.core;
-    if turn.is_dry_run() {
-        return look_at_all_due(uploads, turn).await;
+    if lease.is_dry_run() {
+        return look_at_all_due(uploads, lease).await;
     }
     // Before tombstones are forgotten: they say where the objects of crashed uploads are.
     if let Err(error) = receive::clear_left_behind(core).await {
         tracing::warn!(job = NAME, error = ?error, "cannot clear crashed uploads");
     }
-    let outcome = look_at_all_due(uploads, turn).await?;
-    forget_keys(core, turn).await;
-    forget_notices(core, turn).await;
-    forget_outcomes(core, turn).await;
-    retention::remove_expired(core, turn).await;
+    let outcome = look_at_all_due(uploads, lease).await?;
+    forget_keys(core, lease).await;
+    forget_notices(core, lease).await;
+    forget_outcomes(core, lease).await;
+    retention::remove_expired(core, lease).await;
     Ok(outcome)
 }
 
-async fn look_at_all_due(uploads: &Uploads, turn: &Turn) -> Result<Outcome, VerbError> {
+async fn look_at_all_due(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     for status in [Status::Registered, Status::Deleted] {
-        look_at_due(uploads, turn, status, &mut outcome).await?;
+        look_at_due(uploads, lease, status, &mut outcome).await?;
     }
     Ok(outcome)
 }
 
 async fn look_at_due(
     uploads: &Uploads,
-    turn: &Turn,
+    lease: &SweepLease,
     status: Status,
     outcome: &mut Outcome,
 ) -> Result<(), VerbError> {
@@ -73,11 +73,11 @@ async fn look_at_due(
         let due = core.catalog.files_to_look_at(status, now, after, page_files(core)).await?;
         let Some(last) = due.last() else { return Ok(()) };
         after = Some(*last);
-        if turn.is_cut_short() {
+        if lease.is_cut_short() {
             return Ok(());
         }
         let ids: Vec<FileId> = due.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in turn.look_at(uploads, &ids, NAME, Over::Due).await? {
+        for (id, looked) in lease.look_at(uploads, &ids, NAME, Over::Due).await? {
             outcome.checked += 1;
             match looked {
                 Ok(Looked::Reclaimed) => outcome.reclaimed += 1,
@@ -92,9 +92,9 @@ async fn look_at_due(
     }
 }
 
-async fn forget_keys(core: &Core, turn: &Turn) {
-    while turn.goes_on(core) {
-        match turn.catalog.forget_expired_keys(core.clock.now(), KEYS_PER_STEP).await {
+async fn forget_keys(core: &Core, lease: &SweepLease) {
+    while lease.goes_on(core) {
+        match lease.catalog.forget_expired_keys(core.clock.now(), KEYS_PER_STEP).await {
             Ok(gone) if gone as usize == KEYS_PER_STEP => {}
             Ok(_) => return,
             Err(error) => {
@@ -105,16 +105,16 @@ async fn forget_keys(core: &Core, turn: &Turn) {
     }
 }
 
-async fn forget_outcomes(core: &Core, turn: &Turn) {
-    if let Err(error) = turn.catalog.forget_outcomes(core.clock.now()).await {
+async fn forget_outcomes(core: &Core, lease: &SweepLease) {
+    if let Err(error) = lease.catalog.forget_outcomes(core.clock.now()).await {
         tracing::warn!(job = NAME, error = %error, "old outcomes could not be forgotten");
     }
 }
 
-async fn forget_notices(core: &Core, turn: &Turn) {
-    while turn.goes_on(core) {
+async fn forget_notices(core: &Core, lease: &SweepLease) {
+    while lease.goes_on(core) {
         let before = core.clock.now().saturating_sub(NOTICES_KEPT_MS);
-        match turn.catalog.forget_notifications(before, NOTICES_PER_STEP).await {
+        match lease.catalog.forget_notifications(before, NOTICES_PER_STEP).await {
             Ok(gone) if gone as usize == NOTICES_PER_STEP => {}
             Ok(_) => return,
             Err(error) => {

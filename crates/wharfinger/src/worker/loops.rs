@@ -19,7 +19,7 @@ use crate::pipeline::search;
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, Standing};
-use crate::sweeps::{self, Sweep, Turn};
+use crate::sweeps::{self, Sweep, SweepLease};
 use crate::uploads::init::CHECK_QUEUE;
 
 /// Another process may have enqueued something earlier than what we know of.
@@ -125,9 +125,12 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
         if due_at.is_some_and(|at| at <= now)
-            && let Ok(report) =
-                sweeps::run(&app.uploads, Sweep::PendingCleanups, &Turn::by_hand(&app.core).until(&stop))
-                    .await
+            && let Ok(report) = sweeps::run(
+                &app.uploads,
+                Sweep::PendingCleanups,
+                &SweepLease::by_hand(&app.core).until(&stop),
+            )
+            .await
             && !report.is_quiet()
         {
             // Deletes come in showers: one batch for many of them instead of many of one.
@@ -150,7 +153,7 @@ pub(super) async fn scheduled(app: Arc<App>, stop: CancellationToken, sweep: Swe
         tracing::warn!(job = sweep.name(), error = %error, "a denser schedule holds from the next run on");
     }
     while !stop.is_cancelled() {
-        let looked = sweeps::take_turn(&app.uploads, sweep, &stop).await;
+        let looked = sweeps::run_if_due(&app.uploads, sweep, &stop).await;
         stop.run_until_cancelled(app.core.clock.sleep_until(looked.again_at)).await;
     }
 }

@@ -15,7 +15,7 @@ use crate::ingest;
 use crate::notify;
 use crate::pipeline;
 use crate::quota;
-use crate::sweeps::{self, Sweep, Turn};
+use crate::sweeps::{self, Sweep, SweepLease};
 
 /// Does everything that is due now, until nothing is: what the loops do over time, in one go.
 pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
@@ -30,11 +30,11 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     }
     Box::pin(checks::run_due(uploads, &stop)).await?;
     Box::pin(pipeline::run::run_due(&app.pipeline)).await?;
-    sweeps::run(uploads, Sweep::StuckFiles, &Turn::by_hand(core)).await?;
+    sweeps::run(uploads, Sweep::StuckFiles, &SweepLease::by_hand(core)).await?;
     Box::pin(pipeline::run::run_due(&app.pipeline)).await?;
     pipeline::search::copy_vectors(core, &stop).await?;
     for sweep in [Sweep::BatchTimeout, Sweep::UploadWindow, Sweep::PendingCleanups] {
-        sweeps::run(uploads, sweep, &Turn::by_hand(core)).await?;
+        sweeps::run(uploads, sweep, &SweepLease::by_hand(core)).await?;
     }
     quota::refunds::relay(&app.quota).await?;
     notify::relay(&app.notifier, &stop).await?;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use wharfinger::core::Role;
-use wharfinger::sweeps::{self, Sweep, Turn};
+use wharfinger::sweeps::{self, Sweep, SweepLease};
 use wharfinger_calls::faults::{Fault, Faults};
 
 use crate::notify::receiver::Receiver;
@@ -206,7 +206,7 @@ impl Verb {
 }
 
 async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
-    let _ = sweeps::run(&server.app.uploads, sweep, &Turn::by_hand(&server.app.core)).await;
+    let _ = sweeps::run(&server.app.uploads, sweep, &SweepLease::by_hand(&server.app.core)).await;
     None
 }
 

@@ -19,7 +19,7 @@ use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::core::{Caller, Role};
 use wharfinger::http::ConnectionLimits;
 use wharfinger::roles::Roles;
-use wharfinger::sweeps::{Turn, orphan_blobs};
+use wharfinger::sweeps::{SweepLease, orphan_blobs};
 use wharfinger::{http, worker};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{Catalog, CatalogOptions, Tells};
@@ -442,7 +442,7 @@ impl TestApp {
 
     /// Compares the store with the catalog, and deletes what nobody answers for.
     pub async fn scan_orphans(&self) -> orphan_blobs::Outcome {
-        orphan_blobs::run(&self.app.core, &Turn::by_hand(&self.app.core)).await.expect("a scan")
+        orphan_blobs::run(&self.app.core, &SweepLease::by_hand(&self.app.core)).await.expect("a scan")
     }
 
     /// Whole or in parts, as it was granted; of parts the last answer.

@@ -17,7 +17,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::orphan_cleanup::NAME as JOB;
-use super::{Turn, pending_cleanups, unfinished_uploads};
+use super::{SweepLease, pending_cleanups, unfinished_uploads};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::store::{self, ClaimError, Standing};
@@ -85,23 +85,23 @@ pub struct Outcome {
     pub spared: u64,
 }
 
-pub async fn run(core: &Core, turn: &Turn) -> Result<Outcome, VerbError> {
-    run_at(core, turn, Pace::default()).await
+pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> {
+    run_at(core, lease, Pace::default()).await
 }
 
 /// Objects first, then uploads in parts; the one does not wait for the other to go well.
-pub async fn run_at(core: &Core, turn: &Turn, pace: Pace) -> Result<Outcome, VerbError> {
+pub async fn run_at(core: &Core, lease: &SweepLease, pace: Pace) -> Result<Outcome, VerbError> {
     let marked_at = check_store(core).await?;
-    let scanned = scan(core, turn, pace, marked_at).await;
+    let scanned = scan(core, lease, pace, marked_at).await;
     let is_over = match &scanned {
         Err(error) => matches!(error, VerbError::TakenOver | VerbError::StoreInDoubt(_)),
         // Where too much would go, nothing goes.
         Ok(outcome) => outcome.stopped.is_some(),
     };
-    if is_over || turn.is_cut_short() {
+    if is_over || lease.is_cut_short() {
         return scanned;
     }
-    let uploads = unfinished_uploads::end_all(core, turn, marked_at).await;
+    let uploads = unfinished_uploads::end_all(core, lease, marked_at).await;
     let mut outcome = scanned?;
     match uploads {
         Ok(uploads) => {
@@ -144,20 +144,20 @@ fn doubt(standing: Standing) -> String {
     }
 }
 
-async fn scan(core: &Core, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
-    if turn.is_dry_run() {
-        return scan_dry(core, turn, pace, marked_at).await;
+async fn scan(core: &Core, lease: &SweepLease, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
+    if lease.is_dry_run() {
+        return scan_dry(core, lease, pace, marked_at).await;
     }
-    let begun = go_on_or_begin(core, turn, pace, marked_at).await?;
-    let book = Book::Catalog { catalog: &turn.catalog, scan: begun.id.clone() };
+    let begun = go_on_or_begin(core, lease, pace, marked_at).await?;
+    let book = Book::Catalog { catalog: &lease.catalog, scan: begun.id.clone() };
     let ranges = begun.ranges.len() as u64;
-    let failed_ranges = Scan { core, turn, pace, marked_at, book }.run(begun.ranges).await?;
+    let failed_ranges = Scan { core, lease, pace, marked_at, book }.run(begun.ranges).await?;
     if failed_ranges == ranges {
         return Err(VerbError::Unavailable(
             "no part of the store could be compared, the log says why".into(),
         ));
     }
-    let Some(scanned) = turn.catalog.open_scan().await?.filter(|open| open.id == begun.id) else {
+    let Some(scanned) = lease.catalog.open_scan().await?.filter(|open| open.id == begun.id) else {
         return Err(VerbError::TakenOver);
     };
     let mut tally = ScanTally::default();
@@ -170,17 +170,17 @@ async fn scan(core: &Core, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result
         missing: tally.missing,
         ..Outcome::default()
     };
-    if turn.is_cut_short() {
+    if lease.is_cut_short() {
         return Ok(outcome);
     }
     if let Some(why) = too_many(core, tally) {
         tracing::error!(job = JOB, listed = tally.listed, found = tally.found, action = "stopped", "{why}");
-        ours(turn.catalog.end_scan(&scanned.id, Some(why.clone()), core.clock.now()).await)?;
+        ours(lease.catalog.end_scan(&scanned.id, Some(why.clone()), core.clock.now()).await)?;
         core.wakeups.notice.notify_one();
         outcome.stopped = Some(why);
         return Ok(outcome);
     }
-    delete_found(core, turn, &scanned.id, &mut outcome, tally).await?;
+    delete_found(core, lease, &scanned.id, &mut outcome, tally).await?;
     tracing::info!(
         job = JOB,
         listed = tally.listed,
@@ -197,7 +197,7 @@ async fn scan(core: &Core, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result
 /// Takes up the scan that was cut short, if it looked at the same store in the same way.
 async fn go_on_or_begin(
     core: &Core,
-    turn: &Turn,
+    lease: &SweepLease,
     pace: Pace,
     marked_at: UnixMs,
 ) -> Result<OrphanScan, VerbError> {
@@ -205,14 +205,14 @@ async fn go_on_or_begin(
     let store = core.catalog.fact("store").await?.unwrap_or_default();
     let grace_ms = core.settings.sweeps.orphan_grace_ms;
     let premise = format!("{store} {} since {marked_at} grace {grace_ms}", core.settings.blobs);
-    if let Some(open) = turn.catalog.open_scan().await?
+    if let Some(open) = lease.catalog.open_scan().await?
         && open.premise == premise
         && now.saturating_sub(open.started_at) < GOES_ON_MS_MAX
     {
         return Ok(open);
     }
     let ranges = cut(core, pace).await?;
-    Ok(turn.catalog.begin_scan(&premise, ranges, now).await?)
+    Ok(lease.catalog.begin_scan(&premise, ranges, now).await?)
 }
 
 async fn cut(core: &Core, pace: Pace) -> Result<Vec<ScanRange>, VerbError> {
@@ -238,7 +238,7 @@ fn too_many(core: &Core, tally: ScanTally) -> Option<String> {
 /// Orders everything that was found to be deleted, ends the scan, and sees to the deleting.
 async fn delete_found(
     core: &Core,
-    turn: &Turn,
+    lease: &SweepLease,
     scan: &str,
     outcome: &mut Outcome,
     tally: ScanTally,
@@ -248,10 +248,10 @@ async fn delete_found(
     }
     let mut after = String::new();
     loop {
-        if !turn.goes_on(core) {
+        if !lease.goes_on(core) {
             return Ok(());
         }
-        let batch = turn.catalog.queue_orphans(scan, &after, QUEUED_AT_ONCE, core.clock.now()).await?;
+        let batch = lease.catalog.queue_orphans(scan, &after, QUEUED_AT_ONCE, core.clock.now()).await?;
         outcome.spared += batch.kept;
         if batch.kept > 0 {
             tracing::info!(
@@ -266,27 +266,32 @@ async fn delete_found(
             None => break,
         }
     }
-    ours(turn.catalog.end_scan(scan, None, core.clock.now()).await)?;
-    let queued = turn.catalog.ordered_orphans(scan).await?.queued;
+    ours(lease.catalog.end_scan(scan, None, core.clock.now()).await)?;
+    let queued = lease.catalog.ordered_orphans(scan).await?.queued;
     if queued > 0 {
         core.wakeups.cleanup.notify_one();
         core.wakeups.other_processes.notify_one();
-        if let Err(error) = pending_cleanups::run(core, turn, &Scope::All).await {
+        if let Err(error) = pending_cleanups::run(core, lease, &Scope::All).await {
             if error == VerbError::TakenOver {
                 return Err(error);
             }
             tracing::warn!(job = JOB, error = ?error, "orphans are left to the reaper");
         }
     }
-    let ordered = turn.catalog.ordered_orphans(scan).await?;
+    let ordered = lease.catalog.ordered_orphans(scan).await?;
     outcome.total = ordered.queued;
     outcome.deleted = ordered.deleted;
     outcome.errors += ordered.failed;
     Ok(())
 }
 
-async fn scan_dry(core: &Core, turn: &Turn, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
-    let scan = Scan { core, turn, pace, marked_at, book: Book::Memory(Mutex::default()) };
+async fn scan_dry(
+    core: &Core,
+    lease: &SweepLease,
+    pace: Pace,
+    marked_at: UnixMs,
+) -> Result<Outcome, VerbError> {
+    let scan = Scan { core, lease, pace, marked_at, book: Book::Memory(Mutex::default()) };
     let failed_ranges = scan.run(cut(core, pace).await?).await?;
     let (tally, samples) = match scan.book {
         Book::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),

@@ -11,7 +11,7 @@ use super::book::{Book, Entry};
 use super::compare::{Listing, Page, compare};
 use super::{JOB, Pace};
 use crate::core::{Core, VerbError};
-use crate::sweeps::Turn;
+use crate::sweeps::SweepLease;
 
 const TRIES_MAX: u32 = 4;
 /// Findings that are held before they are written down.
@@ -19,7 +19,7 @@ const FINDINGS_MAX: usize = 1_000;
 
 pub(super) struct Scan<'s> {
     pub(super) core: &'s Core,
-    pub(super) turn: &'s Turn,
+    pub(super) lease: &'s SweepLease,
     pub(super) pace: Pace,
     /// Objects without a row that are older are not ours.
     pub(super) marked_at: UnixMs,
@@ -76,7 +76,7 @@ impl Scan<'_> {
         let mut at = range.at.clone();
         let mut page: Option<Page> = None;
         loop {
-            if !self.turn.goes_on(core) {
+            if !self.lease.goes_on(core) {
                 self.book.enter(range, &at, entry, core.clock.now()).await?;
                 return Ok(RangeEnd::CutShort);
             }

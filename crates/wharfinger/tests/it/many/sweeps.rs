@@ -4,7 +4,7 @@
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
-use wharfinger::sweeps::{LEASE_MS, Sweep, Turn, follow_schedule, take_turn, upload_window};
+use wharfinger::sweeps::{LEASE_MS, Sweep, SweepLease, follow_schedule, run_if_due, upload_window};
 use wharfinger::worker::Supervisor;
 use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 
@@ -17,7 +17,7 @@ const HOURLY: [(&str, &str); 2] =
     [("UPLOAD_WINDOW_SCHEDULE", "0 * * * *"), ("CLEANUP_SWEEP_SCHEDULE", "0 * * * *")];
 
 async fn ran(server: &TestApp) -> bool {
-    take_turn(&server.app.uploads, Sweep::UploadWindow, &CancellationToken::new()).await.ran
+    run_if_due(&server.app.uploads, Sweep::UploadWindow, &CancellationToken::new()).await.ran
 }
 
 /// The number of turns there have been.
@@ -125,7 +125,7 @@ async fn who_dies_in_its_turn_is_followed_by_another(database: Database) {
     ground.advance(WINDOW_AND_GRACE_MS);
     claim(&one).await;
     one.crash().await;
-    let looked = take_turn(&other.app.uploads, Sweep::UploadWindow, &CancellationToken::new()).await;
+    let looked = run_if_due(&other.app.uploads, Sweep::UploadWindow, &CancellationToken::new()).await;
     assert!(!looked.ran && looked.again_at <= ground.clock.now() + LEASE_MS, "{looked:?}");
     assert_eq!(status(&other.me(), &grant).await, 200);
     ground.advance(LEASE_MS);
@@ -139,13 +139,13 @@ async fn who_dies_in_its_turn_is_followed_by_another(database: Database) {
 async fn who_lost_its_turn_changes_nothing_more(database: Database) {
     let ground = Ground::with(database, &HOURLY);
     let (zombie, heir) = (ground.start().await, ground.start().await);
-    let turn = Turn::under(&zombie.app.core, claim(&zombie).await);
+    let lease = SweepLease::under(&zombie.app.core, claim(&zombie).await);
     ground.advance(LEASE_MS);
     assert!(ran(&heir).await, "taken over");
 
     let grant = lost_upload(&ground, &heir).await;
     ground.advance(WINDOW_AND_GRACE_MS);
-    assert_eq!(upload_window::run(&zombie.app.uploads, &turn).await, Err(VerbError::TakenOver));
+    assert_eq!(upload_window::run(&zombie.app.uploads, &lease).await, Err(VerbError::TakenOver));
     let id = grant["fileId"].as_str().expect("an id");
     let file = heir.app.core.catalog.file(id.parse().expect("an id")).await.expect("read").expect("there");
     assert_eq!((file.status.as_str(), file.version), ("registered", 1));

@@ -2,7 +2,7 @@
 
 use harness::radosgw;
 use serde_json::json;
-use wharfinger::sweeps::{Turn, pending_cleanups};
+use wharfinger::sweeps::{SweepLease, pending_cleanups};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::checksum::to_hex;
@@ -68,7 +68,7 @@ async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
     server.me().delete(&format!("/api/v2/files/{}", id_of(&grant))).await.expect(204);
     let app = server.app.clone();
     let deleting = tokio::spawn(async move {
-        pending_cleanups::run(&app.core, &Turn::by_hand(&app.core), &Scope::All).await
+        pending_cleanups::run(&app.core, &SweepLease::by_hand(&app.core), &Scope::All).await
     });
     faults.reached().await;
     ground.advance(LONG_MS);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use wharfinger::core::{Role, VerbError};
 use wharfinger::sweeps::stuck_files::{NAME, Outcome, run};
-use wharfinger::sweeps::{LEASE_MS, Turn};
+use wharfinger::sweeps::{LEASE_MS, SweepLease};
 use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 
 use crate::notify::receiver::Receiver;
@@ -16,7 +16,7 @@ pub const THRESHOLD_MS: i64 = 1_800_000;
 pub const OUTSIDE: (&str, &str) = ("PIPELINE_BUILTIN_STAGES", "");
 
 async fn swept(server: &TestApp) -> Outcome {
-    run(&server.app.core, &Turn::by_hand(&server.app.core)).await.expect("it runs")
+    run(&server.app.core, &SweepLease::by_hand(&server.app.core)).await.expect("it runs")
 }
 
 fn by_status<const N: usize>(counts: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
@@ -111,7 +111,7 @@ async fn a_second_run_and_a_dry_run_do_nothing(database: Database) {
     ground.advance(THRESHOLD_MS);
 
     let before = state(&ground).await;
-    let foreseen = run(&server.app.core, &Turn::dry(&server.app.core)).await.expect("it runs");
+    let foreseen = run(&server.app.core, &SweepLease::dry(&server.app.core)).await.expect("it runs");
     assert_eq!(state(&ground).await, before, "nothing has changed");
     let done = swept(&server).await;
     assert_eq!(foreseen, done);
@@ -308,11 +308,11 @@ async fn a_sweep_that_lost_its_turn_changes_nothing(database: Database) {
     let ground = Ground::with_stages(database, "scan", &[]);
     let (zombie, heir) = (ground.start().await, ground.start().await);
     without_job(&ground, &heir.me(), "lost").await;
-    let turn = Turn::under(&zombie.app.core, claim(&zombie).await);
+    let lease = SweepLease::under(&zombie.app.core, claim(&zombie).await);
     ground.advance(THRESHOLD_MS);
-    let heirs = Turn::under(&heir.app.core, claim(&heir).await);
+    let heirs = SweepLease::under(&heir.app.core, claim(&heir).await);
     let before = state(&ground).await;
-    assert_eq!(run(&zombie.app.core, &turn).await, Err(VerbError::TakenOver));
+    assert_eq!(run(&zombie.app.core, &lease).await, Err(VerbError::TakenOver));
     assert_eq!(state(&ground).await, before);
     assert_eq!(run(&heir.app.core, &heirs).await.map(|outcome| outcome.re_enqueued), Ok(1));
     heir.settle().await;
@@ -327,7 +327,7 @@ async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
     ground.advance(THRESHOLD_MS);
     let stop = tokio_util::sync::CancellationToken::new();
     stop.cancel();
-    let outcome = run(&server.app.core, &Turn::by_hand(&server.app.core).until(&stop)).await;
+    let outcome = run(&server.app.core, &SweepLease::by_hand(&server.app.core).until(&stop)).await;
     assert_eq!(outcome, Ok(Outcome::default()));
     assert_eq!(swept(&server).await.re_enqueued, 1);
 }

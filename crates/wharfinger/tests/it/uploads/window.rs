@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use super::{GRACE_MS, WINDOW_MS, id, object_of, plant};
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, on_each_database};
-use wharfinger::sweeps::{Turn, upload_window};
+use wharfinger::sweeps::{SweepLease, upload_window};
 use wharfinger::worker::Supervisor;
 use wharfinger_lifecycle::checksum::to_hex;
 
@@ -265,14 +265,14 @@ async fn a_large_rescue_holds_up_nobody() {
     server.put_bytes(&small, b"bytes").await.expect(200);
     let status = async |grant: &Value| server.me().file(&id(grant)).await["status"].clone();
     ground.advance(2 * 3_600_000);
-    upload_window::run(&server.app.uploads, &Turn::by_hand(&server.app.core)).await.expect("a sweep");
+    upload_window::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core)).await.expect("a sweep");
     assert_eq!(status(&small).await, "ready");
     assert_eq!(status(&large).await, "registered", "its sum is not known yet");
     while server.app.uploads.examinations.under_way() > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     ground.advance(61_000);
-    upload_window::run(&server.app.uploads, &Turn::by_hand(&server.app.core)).await.expect("a sweep");
+    upload_window::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core)).await.expect("a sweep");
     assert_eq!(status(&large).await, "ready");
 }
 

@@ -5,7 +5,7 @@ use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use wharfinger::core::VerbError;
 use wharfinger::store;
-use wharfinger::sweeps::Turn;
+use wharfinger::sweeps::SweepLease;
 use wharfinger::sweeps::orphan_blobs::run_at;
 use wharfinger_calls::faults::{Fault, Faults};
 
@@ -117,7 +117,7 @@ async fn a_catalog_from_a_backup_deletes_nothing(database: Database) {
 async fn found_and_no_more(ground: &Ground) {
     for n in 1..200 {
         let server = ground.start_with(Faults::at(n, Fault::CrashBefore)).await;
-        let _ = run_at(&server.app.core, &Turn::by_hand(&server.app.core), SLOW).await;
+        let _ = run_at(&server.app.core, &SweepLease::by_hand(&server.app.core), SLOW).await;
         server.crash().await;
         assert_eq!(ground.scalar(ORDERS).await, 0, "the moment in between was missed");
         let open = "SELECT COUNT(*) FROM orphan_scan_ranges WHERE done = 0";

@@ -9,7 +9,7 @@ use crate::test_app::{Database, Ground, TestApp, on_each_database};
 use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
 use wharfinger::sweeps::orphan_blobs::run_at;
-use wharfinger::sweeps::{ByHand, LEASE_MS, NotRun, Sweep, Turn, run_now};
+use wharfinger::sweeps::{ByHand, LEASE_MS, NotRun, Sweep, SweepLease, run_now};
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
 
@@ -100,15 +100,15 @@ async fn who_lost_its_turn_orders_nothing(database: Database) {
     living(&ground).await;
     plant_orphans(&ground);
     let (zombie, heir) = (ground.start().await, ground.start().await);
-    let lost = Turn::under(&zombie.app.core, claim(&zombie).await);
+    let lost = SweepLease::under(&zombie.app.core, claim(&zombie).await);
     ground.advance(LEASE_MS);
-    let turn = Turn::under(&heir.app.core, claim(&heir).await);
+    let lease = SweepLease::under(&heir.app.core, claim(&heir).await);
     assert_eq!(run_at(&zombie.app.core, &lost, SMALL).await, Err(VerbError::TakenOver));
     let written = "SELECT (SELECT COUNT(*) FROM orphan_scans) + (SELECT COUNT(*) FROM orphan_blobs) \
         + (SELECT COUNT(*) FROM pending_cleanups)";
     assert_eq!((ground.scalar(written).await, orphans_left(&ground)), (0, ORPHANS));
 
-    let swept = run_at(&heir.app.core, &turn, SMALL).await.expect("its turn");
+    let swept = run_at(&heir.app.core, &lease, SMALL).await.expect("its lease");
     assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
     oracle::all_is_healed(&ground, &heir).await;
 }
@@ -142,7 +142,7 @@ async fn who_takes_over_goes_on_where_the_other_was(database: Database) {
     plant_orphans(&ground);
     let stop = CancellationToken::new();
     stop.cancel();
-    run_at(&server.app.core, &Turn::by_hand(&server.app.core).until(&stop), SMALL)
+    run_at(&server.app.core, &SweepLease::by_hand(&server.app.core).until(&stop), SMALL)
         .await
         .expect("cut short at once");
     let begun = ground.texts("SELECT id FROM orphan_scans WHERE ended_at IS NULL").await;
@@ -158,14 +158,14 @@ async fn a_shutdown_stops_at_a_page(database: Database) {
     plant_orphans(&ground);
     let server = ground.start().await;
     let stop = CancellationToken::new();
-    let turn = Turn::by_hand(&server.app.core).until(&stop);
+    let lease = SweepLease::by_hand(&server.app.core).until(&stop);
     let cut_in_the_middle = async {
         while ground.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE listed > 0").await == 0 {
             tokio::task::yield_now().await;
         }
         stop.cancel();
     };
-    let mut sweeping = std::pin::pin!(run_at(&server.app.core, &turn, SLOW));
+    let mut sweeping = std::pin::pin!(run_at(&server.app.core, &lease, SLOW));
     let swept = tokio::select! {
         swept = &mut sweeping => swept,
         () = cut_in_the_middle => sweeping.await,

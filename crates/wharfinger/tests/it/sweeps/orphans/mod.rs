@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use wharfinger::core::VerbError;
-use wharfinger::sweeps::Turn;
+use wharfinger::sweeps::SweepLease;
 use wharfinger::sweeps::orphan_blobs::{Outcome, Pace, run_at};
 use wharfinger_lifecycle::retry::Backoff;
 
@@ -31,7 +31,7 @@ const SLOW: Pace =
 const NO_PAUSE: Backoff = Backoff { base_ms: 1, cap_ms: 1 };
 
 async fn try_scan(server: &TestApp) -> Result<Outcome, VerbError> {
-    run_at(&server.app.core, &Turn::by_hand(&server.app.core), SMALL).await
+    run_at(&server.app.core, &SweepLease::by_hand(&server.app.core), SMALL).await
 }
 
 async fn scan(server: &TestApp) -> Outcome {

@@ -1,4 +1,4 @@
-//! Whose turn a scheduled sweep is. Its row in the catalog holds the next time, a lease and a fence: of many
+//! The right to run a scheduled sweep. Its row in the catalog holds the next time, a lease and a fence: of many
 //! processes one claims it when it is due, and whoever loses the lease writes nothing more.
 
 use std::sync::Arc;
@@ -20,8 +20,8 @@ const EXTEND_EVERY_MS: i64 = LEASE_MS / 3;
 /// At one item for so long, a sweep is taken to hang.
 const HUNG_AFTER_MS: i64 = 1_800_000;
 
-/// The right to run a sweep, and the catalog to write to while doing so.
-pub struct Turn {
+/// The lease of a sweep, and the catalog to write to while it runs.
+pub struct SweepLease {
     pub catalog: Catalog,
     /// When it last got something done, and how much so far.
     progress_at: AtomicI64,
@@ -39,10 +39,10 @@ pub(super) fn page_files(core: &Core) -> usize {
     }
 }
 
-impl Turn {
-    /// Outside the schedule and beside whoever's turn it is: for what is fenced row by row, or asked for by a person.
-    pub fn by_hand(core: &Core) -> Turn {
-        Turn {
+impl SweepLease {
+    /// Outside the schedule and beside the process that holds the lease: for what is fenced row by row, or asked for by a person.
+    pub fn by_hand(core: &Core) -> SweepLease {
+        SweepLease {
             catalog: core.catalog.clone(),
             progress_at: AtomicI64::new(core.clock.now()),
             items: Arc::default(),
@@ -51,13 +51,13 @@ impl Turn {
         }
     }
 
-    pub fn under(core: &Core, fence: Fence) -> Turn {
-        Turn { catalog: core.catalog.fenced(fence), ..Turn::by_hand(core) }
+    pub fn under(core: &Core, fence: Fence) -> SweepLease {
+        SweepLease { catalog: core.catalog.fenced(fence), ..SweepLease::by_hand(core) }
     }
 
     /// To find everything and change nothing: what would write is refused.
-    pub fn dry(core: &Core) -> Turn {
-        Turn { catalog: core.catalog.read_only(), is_dry_run: true, ..Turn::by_hand(core) }
+    pub fn dry(core: &Core) -> SweepLease {
+        SweepLease { catalog: core.catalog.read_only(), is_dry_run: true, ..SweepLease::by_hand(core) }
     }
 
     pub fn is_dry_run(&self) -> bool {
@@ -65,17 +65,17 @@ impl Turn {
     }
 
     /// The same, ending after the item that is under way.
-    pub fn until(self, stop: &CancellationToken) -> Turn {
-        Turn { stop: stop.clone(), ..self }
+    pub fn until(self, stop: &CancellationToken) -> SweepLease {
+        SweepLease { stop: stop.clone(), ..self }
     }
 
     /// The same, as a person wants it to be watched and ended.
-    pub(super) fn of(self, by_hand: &ByHand) -> Turn {
-        Turn { items: by_hand.items.clone(), ..self.until(&by_hand.stop) }
+    pub(super) fn of(self, by_hand: &ByHand) -> SweepLease {
+        SweepLease { items: by_hand.items.clone(), ..self.until(&by_hand.stop) }
     }
 
     /// Asked before each item: false if the sweep is to end here. One that hangs at an item does not come to ask, and
-    /// does not keep its turn for ever.
+    /// does not keep its lease for ever.
     pub(super) fn goes_on(&self, core: &Core) -> bool {
         self.progress_at.store(core.clock.now(), Ordering::Relaxed);
         self.items.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl Turn {
             core.clock.sleep_until(now.saturating_add(EXTEND_EVERY_MS)).await;
             let now = core.clock.now();
             if now - self.progress_at.load(Ordering::Relaxed) > HUNG_AFTER_MS {
-                tracing::error!(job = name, "a sweep hung at one item, and gives its turn away");
+                tracing::error!(job = name, "no progress for 30 min, releasing the lease");
                 return VerbError::Unavailable("the sweep hung at one item".into());
             }
             match self.catalog.extend_sweep(name, now.saturating_add(LEASE_MS)).await.map_err(VerbError::from)
