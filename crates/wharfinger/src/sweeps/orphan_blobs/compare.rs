@@ -12,7 +12,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::{BlobError, Listed};
 
-use super::book::SAMPLES_MAX;
+use super::scan_store::SAMPLES_MAX;
 use crate::core::Core;
 use crate::core::VerbError;
 

@@ -3,10 +3,10 @@
 //! orphans to be deleted, and reports what is missing. Nothing is deleted where the store may not be this catalog's,
 //! or where far more would go than is likely.
 
-mod book;
 mod compare;
 mod ranges;
 mod scan;
+mod scan_store;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,8 +21,8 @@ use super::{SweepLease, pending_cleanups, unfinished_uploads};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::store::{self, ClaimError, Standing};
-use book::{Book, ours};
 use scan::Scan;
+use scan_store::{ScanStore, ours};
 
 /// A scan that was cut short is gone on with for so long; after that too much may have changed.
 const GOES_ON_MS_MAX: i64 = 86_400_000;
@@ -149,9 +149,9 @@ async fn scan(core: &Core, lease: &SweepLease, pace: Pace, marked_at: UnixMs) ->
         return scan_dry(core, lease, pace, marked_at).await;
     }
     let begun = go_on_or_begin(core, lease, pace, marked_at).await?;
-    let book = Book::Catalog { catalog: &lease.catalog, scan: begun.id.clone() };
+    let store = ScanStore::Catalog { catalog: &lease.catalog, scan: begun.id.clone() };
     let ranges = begun.ranges.len() as u64;
-    let failed_ranges = Scan { core, lease, pace, marked_at, book }.run(begun.ranges).await?;
+    let failed_ranges = Scan { core, lease, pace, marked_at, store }.run(begun.ranges).await?;
     if failed_ranges == ranges {
         return Err(VerbError::Unavailable(
             "no part of the store could be compared, the log says why".into(),
@@ -291,11 +291,11 @@ async fn scan_dry(
     pace: Pace,
     marked_at: UnixMs,
 ) -> Result<Outcome, VerbError> {
-    let scan = Scan { core, lease, pace, marked_at, book: Book::Memory(Mutex::default()) };
+    let scan = Scan { core, lease, pace, marked_at, store: ScanStore::Memory(Mutex::default()) };
     let failed_ranges = scan.run(cut(core, pace).await?).await?;
-    let (tally, samples) = match scan.book {
-        Book::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),
-        Book::Catalog { .. } => Default::default(),
+    let (tally, samples) = match scan.store {
+        ScanStore::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),
+        ScanStore::Catalog { .. } => Default::default(),
     };
     Ok(Outcome {
         total: tally.found,

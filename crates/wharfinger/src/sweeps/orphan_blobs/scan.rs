@@ -7,8 +7,8 @@ use futures::StreamExt as _;
 use wharfinger_catalog::ScanRange;
 use wharfinger_lifecycle::UnixMs;
 
-use super::book::{Book, Entry};
 use super::compare::{Listing, Page, compare};
+use super::scan_store::{Entry, ScanStore};
 use super::{JOB, Pace};
 use crate::core::{Core, VerbError};
 use crate::sweeps::SweepLease;
@@ -23,7 +23,7 @@ pub(super) struct Scan<'s> {
     pub(super) pace: Pace,
     /// Objects without a row that are older are not ours.
     pub(super) marked_at: UnixMs,
-    pub(super) book: Book<'s>,
+    pub(super) store: ScanStore<'s>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Scan<'_> {
         let mut page: Option<Page> = None;
         loop {
             if !self.lease.goes_on(core) {
-                self.book.enter(range, &at, entry, core.clock.now()).await?;
+                self.store.record(range, &at, entry, core.clock.now()).await?;
                 return Ok(RangeEnd::CutShort);
             }
             let compared = async {
@@ -91,7 +91,7 @@ impl Scan<'_> {
                 Ok(compared) => compared,
                 Err(error) => {
                     // What was compared before it counts.
-                    self.book.enter(range, &at, entry, core.clock.now()).await?;
+                    self.store.record(range, &at, entry, core.clock.now()).await?;
                     return Err(error);
                 }
             };
@@ -103,10 +103,10 @@ impl Scan<'_> {
             }
             let findings = entry.found.orphans.len() + entry.found.missing.len();
             if is_last || entry.steps >= self.pace.pages_per_entry || findings >= FINDINGS_MAX {
-                self.book.enter(range, &at, std::mem::take(&mut entry), core.clock.now()).await?;
+                self.store.record(range, &at, std::mem::take(&mut entry), core.clock.now()).await?;
             }
             if is_last {
-                self.book.finish(range).await?;
+                self.store.finish(range).await?;
                 return Ok(RangeEnd::Done);
             }
         }

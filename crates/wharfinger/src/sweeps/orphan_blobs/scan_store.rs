@@ -15,7 +15,7 @@ pub(super) const SAMPLES_MAX: usize = 20;
 /// Outdated findings that are forgotten in one transaction.
 const FORGET_MAX: usize = 500;
 
-pub(super) enum Book<'c> {
+pub(super) enum ScanStore<'c> {
     Catalog { catalog: &'c Catalog, scan: String },
     Memory(Mutex<(ScanTally, Vec<String>)>),
 }
@@ -39,9 +39,9 @@ impl Entry {
     }
 }
 
-impl Book<'_> {
+impl ScanStore<'_> {
     /// Moves a range on to a key, with all that was found on the way.
-    pub(super) async fn enter(
+    pub(super) async fn record(
         &self,
         range: &mut ScanRange,
         to: &str,
@@ -57,7 +57,7 @@ impl Book<'_> {
                 "foreign objects kept");
         }
         match self {
-            Book::Memory(totals) => {
+            ScanStore::Memory(totals) => {
                 let (tally, samples) = &mut *totals.lock().unwrap_or_else(PoisonError::into_inner);
                 *tally += ScanTally {
                     listed: entry.found.listed,
@@ -68,7 +68,7 @@ impl Book<'_> {
                 let left = SAMPLES_MAX.saturating_sub(samples.len());
                 samples.extend(entry.found.orphans.into_iter().take(left).map(|orphan| orphan.key));
             }
-            Book::Catalog { catalog, scan } => {
+            ScanStore::Catalog { catalog, scan } => {
                 let progress = ScanProgress {
                     scan: scan.clone(),
                     ordinal: range.ordinal,
@@ -93,7 +93,7 @@ impl Book<'_> {
 
     /// Says that a range has been compared to its end.
     pub(super) async fn finish(&self, range: &mut ScanRange) -> Result<(), VerbError> {
-        if let Book::Catalog { catalog, scan } = self {
+        if let ScanStore::Catalog { catalog, scan } = self {
             while !ours(catalog.finish_range(scan, range.ordinal, FORGET_MAX).await)? {}
         }
         range.is_done = true;
