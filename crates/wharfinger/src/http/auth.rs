@@ -51,41 +51,41 @@ impl FromRequestParts<Shared> for WorkerAuth {
 }
 
 /// A caller who may use the calls for people; workers have calls of their own.
-pub struct Person(pub Caller);
+pub struct UserAuth(pub Caller);
 
-impl FromRequestParts<Shared> for Person {
+impl FromRequestParts<Shared> for UserAuth {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
-        Session::from_request_parts(parts, app).await.map(|session| Person(session.caller))
+        Session::from_request_parts(parts, app).await.map(|session| UserAuth(session.caller))
     }
 }
 
 /// A caller who looks after others' files: an admin those of its tenant, an operator all.
-pub struct Keeper(pub Caller);
+pub struct AdminAuth(pub Caller);
 
-impl FromRequestParts<Shared> for Keeper {
+impl FromRequestParts<Shared> for AdminAuth {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
-        let Person(caller) = Person::from_request_parts(parts, app).await?;
+        let UserAuth(caller) = UserAuth::from_request_parts(parts, app).await?;
         match caller.role {
-            Role::Admin | Role::Operator => Ok(Keeper(caller)),
+            Role::Admin | Role::Operator => Ok(AdminAuth(caller)),
             Role::User | Role::Worker => Err(Problem::forbidden("this call is for admins and operators")),
         }
     }
 }
 
 /// A caller who may see and do what concerns all tenants.
-pub struct Operator(pub Caller);
+pub struct OperatorAuth(pub Caller);
 
-impl FromRequestParts<Shared> for Operator {
+impl FromRequestParts<Shared> for OperatorAuth {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
-        let Person(caller) = Person::from_request_parts(parts, app).await?;
+        let UserAuth(caller) = UserAuth::from_request_parts(parts, app).await?;
         match caller.role {
-            Role::Operator => Ok(Operator(caller)),
+            Role::Operator => Ok(OperatorAuth(caller)),
             Role::User | Role::Admin | Role::Worker => Err(Problem::forbidden("this call is for operators")),
         }
     }

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use wharfinger_lifecycle::id::BatchId;
 
 use super::Shared;
-use super::auth::Person;
+use super::auth::UserAuth;
 use super::extract::{Body, Id, idempotency_key};
 use super::problem::Problem;
 use super::wire::{BatchRequest, BatchView, CompletionView};
@@ -28,7 +28,7 @@ use crate::batches::{cancel, complete, find, open};
 )]
 pub(super) async fn open(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     headers: HeaderMap,
     Body(request): Body<BatchRequest>,
 ) -> Result<(StatusCode, Json<BatchView>), Problem> {
@@ -48,7 +48,7 @@ pub(super) async fn open(
 )]
 pub(super) async fn get(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<BatchId>,
 ) -> Result<Json<BatchView>, Problem> {
     Ok(Json(find::find(&app.core, &caller, id).await?.into()))
@@ -68,7 +68,7 @@ pub(super) async fn get(
 )]
 pub(super) async fn complete(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<BatchId>,
 ) -> Result<Json<CompletionView>, Problem> {
     Ok(Json(complete::complete(&app.uploads, &caller, id).await?.into()))
@@ -86,7 +86,7 @@ pub(super) async fn complete(
 )]
 pub(super) async fn cancel(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<BatchId>,
 ) -> Result<Json<BatchView>, Problem> {
     Ok(Json(cancel::cancel(&app.core, &caller, id).await?.into()))

@@ -12,7 +12,7 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 use super::Shared;
-use super::auth::Person;
+use super::auth::UserAuth;
 use super::extract::{Asked, TenantQuery};
 use super::problem::Problem;
 use crate::app::App;
@@ -196,7 +196,7 @@ impl From<&[(UnixMs, Outcomes)]> for TrendView {
 )]
 pub(super) async fn get(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Response, Problem> {
     let scope = query.scope(&caller)?;
@@ -235,7 +235,7 @@ fn json(text: String) -> Response {
 )]
 pub(super) async fn get_trend(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<TrendView>, Problem> {
     let spans = trend(&app.core, &query.scope(&caller)?).await?;

@@ -9,7 +9,7 @@ use wharfinger_catalog::DeadLetter;
 use wharfinger_lifecycle::id::JobId;
 
 use super::Shared;
-use super::auth::Person;
+use super::auth::UserAuth;
 use super::extract::{Asked, Id, TenantPageQuery, cut_page};
 use super::problem::Problem;
 use crate::clock::rfc3339;
@@ -79,7 +79,7 @@ pub struct RedrivenView {
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<DeadLettersView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
@@ -101,7 +101,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn redrive(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(job): Id<JobId>,
 ) -> Result<Json<RedrivenView>, Problem> {
     let letter = dead_letters::redrive(&app.core, &caller, job).await?;
@@ -116,7 +116,7 @@ pub(super) async fn redrive(
 )]
 pub(super) async fn discard(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(job): Id<JobId>,
 ) -> Result<StatusCode, Problem> {
     dead_letters::discard(&app.core, &caller, job).await?;

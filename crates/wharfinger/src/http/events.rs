@@ -14,7 +14,7 @@ use wharfinger_events::body::BadBody;
 use wharfinger_events::encoding::{Encoding, NotInflated};
 use wharfinger_lifecycle::id::TenantId;
 
-use super::auth::Person;
+use super::auth::UserAuth;
 use super::problem::Problem;
 use super::{BODY_TIMEOUT, Shared, take_leftover};
 use crate::ingest::accept::{Incoming, Refusal};
@@ -57,7 +57,7 @@ pub(super) async fn take(
     request: Request,
 ) -> Result<(StatusCode, Json<Accepted>), Problem> {
     let (mut parts, mut body) = request.into_parts();
-    let Person(caller) = Person::from_request_parts(&mut parts, &app).await?;
+    let UserAuth(caller) = UserAuth::from_request_parts(&mut parts, &app).await?;
     let Some(ingest) = app.ingest.get() else { return Err(Problem::not_this_process("ingest", &app.roles)) };
     let encoding = match parts.headers.get(header::CONTENT_ENCODING) {
         None => Encoding::Identity,

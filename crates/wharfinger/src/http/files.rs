@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
-use super::auth::Person;
+use super::auth::UserAuth;
 use super::extract::{Asked, Body, Id, PageQuery, TenantPageQuery, cut_page, idempotency_key};
 use super::problem::Problem;
 use super::wire::{
@@ -34,7 +34,7 @@ use crate::uploads::{confirm, delete, download, find, init, reissue};
 )]
 pub(super) async fn init(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     headers: HeaderMap,
     Body(request): Body<InitRequest>,
 ) -> Result<(StatusCode, Json<GrantView>), Problem> {
@@ -56,7 +56,7 @@ pub(super) async fn init(
 )]
 pub(super) async fn reissue(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
 ) -> Result<Json<GrantView>, Problem> {
     Ok(Json(reissue::reissue(&app.uploads, &caller, id).await?.into()))
@@ -76,7 +76,7 @@ pub(super) async fn reissue(
 )]
 pub(super) async fn confirm(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
     Body(request): Body<ConfirmRequest>,
 ) -> Result<Json<StatusView>, Problem> {
@@ -95,7 +95,7 @@ pub(super) async fn confirm(
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<FilesView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
@@ -118,7 +118,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
 ) -> Result<Json<FileView>, Problem> {
     let file = find::find(&app.core, &caller, id).await?;
@@ -135,7 +135,7 @@ pub(super) async fn get(
 )]
 pub(super) async fn history(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
 ) -> Result<Json<HistoryView>, Problem> {
     let events = find::history(&app.core, &caller, id).await?;
@@ -153,7 +153,7 @@ pub(super) async fn history(
 )]
 pub(super) async fn chunks(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
     Asked(page): Asked<PageQuery>,
 ) -> Result<Json<ChunksView>, Problem> {
@@ -175,7 +175,7 @@ pub(super) async fn chunks(
 )]
 pub(super) async fn search(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Body(request): Body<SearchRequest>,
 ) -> Result<Json<HitsView>, Problem> {
     let (query, limit) = request.into_checked()?;
@@ -195,7 +195,7 @@ pub(super) async fn search(
 )]
 pub(super) async fn download(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
 ) -> Result<Response, Problem> {
     let signed = download::download(&app.uploads, &caller, id).await?;
@@ -214,7 +214,7 @@ pub(super) async fn download(
 )]
 pub(super) async fn delete(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
 ) -> Result<StatusCode, Problem> {
     delete::delete(&app.uploads, &caller, id).await?;

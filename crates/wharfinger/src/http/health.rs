@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use wharfinger_catalog::Dialect;
 
 use super::Shared;
-use super::auth::Operator;
+use super::auth::OperatorAuth;
 use super::problem::Problem;
 use crate::config::MetricsAccess;
 use crate::roles::{ProcessRole, Roles};
@@ -144,7 +144,7 @@ pub(super) async fn metrics(State(app): State<Shared>, request: Request) -> Resu
     let (mut parts, _) = request.into_parts();
     let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
     if app.core.settings.metrics == MetricsAccess::Token || is_forwarded {
-        Operator::from_request_parts(&mut parts, &app).await?;
+        OperatorAuth::from_request_parts(&mut parts, &app).await?;
     }
     Ok(rendered(&app).await)
 }

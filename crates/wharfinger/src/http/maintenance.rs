@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use wharfinger_catalog::Scope;
 
 use super::Shared;
-use super::auth::{Keeper, Operator, Person};
+use super::auth::{AdminAuth, OperatorAuth, UserAuth};
 use super::extract::{Asked, PageQuery, TenantPageQuery, TenantQuery, cut_page};
 use super::problem::Problem;
 use super::wire::{CleanupStatusView, CleanupView, CleanupsView, NotificationView, NotificationsView};
@@ -28,7 +28,7 @@ use crate::sweeps::run_cleanups_of;
 )]
 pub(super) async fn trigger(
     State(app): State<Shared>,
-    Keeper(caller): Keeper,
+    AdminAuth(caller): AdminAuth,
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<Outcome>, Problem> {
     let (scope, now) = (query.scope(&caller)?, app.core.clock.now());
@@ -44,7 +44,7 @@ pub(super) async fn trigger(
 )]
 pub(super) async fn status(
     State(app): State<Shared>,
-    Keeper(caller): Keeper,
+    AdminAuth(caller): AdminAuth,
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<CleanupStatusView>, Problem> {
     Ok(Json(cleanup_status(&app, &query.scope(&caller)?).await?))
@@ -99,7 +99,7 @@ pub struct SpoolStateView {
 )]
 pub(super) async fn spool(
     State(app): State<Shared>,
-    Operator(_caller): Operator,
+    OperatorAuth(_caller): OperatorAuth,
 ) -> Result<Json<SpoolView>, Problem> {
     Ok(Json(spool_state(&app)))
 }
@@ -127,7 +127,7 @@ pub(super) fn spool_state(app: &App) -> SpoolView {
 )]
 pub(super) async fn pending(
     State(app): State<Shared>,
-    Keeper(caller): Keeper,
+    AdminAuth(caller): AdminAuth,
     Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<CleanupsView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
@@ -150,7 +150,7 @@ pub(super) async fn pending(
 )]
 pub(super) async fn notifications(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Asked(page): Asked<PageQuery>,
 ) -> Result<Json<NotificationsView>, Problem> {
     let limit = page.limit()?;

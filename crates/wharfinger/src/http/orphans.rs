@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use wharfinger_catalog::{MissingBlob, OrphanBlob, Scope};
 
 use super::Shared;
-use super::auth::Person;
+use super::auth::UserAuth;
 use super::extract::{Asked, TenantQuery};
 use super::problem::Problem;
 use crate::app::App;
@@ -107,7 +107,7 @@ impl From<MissingBlob> for MissingBlobView {
 )]
 pub(super) async fn get(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<OrphansView>, Problem> {
     Ok(Json(seen_by(&app, &query.scope(&caller)?).await?))

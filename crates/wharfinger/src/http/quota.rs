@@ -6,7 +6,7 @@ use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 
 use super::Shared;
-use super::auth::{Operator, Person};
+use super::auth::{OperatorAuth, UserAuth};
 use super::extract::{Asked, Body, PageQuery, cut_page};
 use super::problem::Problem;
 use super::wire::{QuotaView, SetQuotaRequest, TenantsView};
@@ -19,7 +19,7 @@ use crate::core::VerbError;
 )]
 pub(super) async fn get(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
 ) -> Result<Json<QuotaView>, Problem> {
     show(&app, &caller.tenant).await
 }
@@ -36,7 +36,7 @@ pub(super) async fn get(
 )]
 pub(super) async fn set(
     State(app): State<Shared>,
-    Operator(caller): Operator,
+    OperatorAuth(caller): OperatorAuth,
     Path(tenant): Path<String>,
     Body(request): Body<SetQuotaRequest>,
 ) -> Result<Json<QuotaView>, Problem> {
@@ -60,7 +60,7 @@ pub(super) async fn set(
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
-    Operator(_caller): Operator,
+    OperatorAuth(_caller): OperatorAuth,
     Asked(page): Asked<PageQuery>,
 ) -> Result<Json<TenantsView>, Problem> {
     let (limit, after) = (page.limit()?, page.cursor::<String>()?.unwrap_or_default());

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
-use super::auth::Person;
+use super::auth::UserAuth;
 use super::extract::{Asked, Id, TenantPageQuery, TenantQuery, cut_page};
 use super::problem::Problem;
 use crate::clock::rfc3339;
@@ -132,7 +132,7 @@ impl From<RetriedAll> for RetriedAllView {
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Asked(query): Asked<TenantPageQuery>,
 ) -> Result<Json<StuckFilesView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
@@ -157,7 +157,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn retry(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Id(file): Id<FileId>,
 ) -> Result<Json<RetriedView>, Problem> {
     let retried = recovery::retry(&app.core, &caller, file).await?;
@@ -182,7 +182,7 @@ pub(super) async fn retry(
 )]
 pub(super) async fn retry_all(
     State(app): State<Shared>,
-    Person(caller): Person,
+    UserAuth(caller): UserAuth,
     Asked(query): Asked<TenantQuery>,
 ) -> Result<Json<RetriedAllView>, Problem> {
     let scope = query.scope(&caller)?;

@@ -10,7 +10,7 @@ use wharfinger_catalog::SweepState;
 use wharfinger_lifecycle::UnixMs;
 
 use super::Shared;
-use super::auth::Operator;
+use super::auth::OperatorAuth;
 use super::extract::Body;
 use super::problem::Problem;
 use crate::app::App;
@@ -79,7 +79,7 @@ impl SweepView {
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
-    Operator(_caller): Operator,
+    OperatorAuth(_caller): OperatorAuth,
 ) -> Result<Json<SweepsView>, Problem> {
     Ok(Json(all(&app).await?))
 }
@@ -132,7 +132,7 @@ pub struct SweepRunView {
 )]
 pub(super) async fn run(
     State(app): State<Shared>,
-    Operator(caller): Operator,
+    OperatorAuth(caller): OperatorAuth,
     Path(name): Path<String>,
     Body(request): Body<RunSweepRequest>,
 ) -> Result<Json<SweepRunView>, Problem> {
