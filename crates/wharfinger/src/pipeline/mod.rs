@@ -1,8 +1,8 @@
 //! After confirm a file is worked on until it is ready, or failed with a reason. Each stage is a queue of its own;
 //! this process works on those it is told to, outside workers on the others, and both end a stage in the same way.
 
-mod apart;
 mod attempt;
+mod bisect;
 pub mod chunk;
 pub mod dead_letters;
 pub mod embed;

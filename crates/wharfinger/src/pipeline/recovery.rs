@@ -7,7 +7,7 @@ use wharfinger_catalog::{Catalog, Recoverable, Recovered, Recovery, Scope, Stuck
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
-use super::apart::{Outcomes, all_or_apart};
+use super::bisect::{Outcomes, bisect};
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::telemetry::metric;
@@ -46,7 +46,7 @@ pub async fn recover(
         let (actor, plan, now) = (actor.to_owned(), core.plan.clone(), core.clock.now());
         catalog.recover(Recovery { files, of, actor, plan, now })
     };
-    let outcomes = all_or_apart(core, files, begin_anew).await?;
+    let outcomes = bisect(core, files, begin_anew).await?;
     for (file, recovered) in &outcomes.done {
         follow(core, *file, recovered, actor);
     }

@@ -10,7 +10,7 @@ use wharfinger_catalog::{CatalogError, Claimable, EndBy, Ended, Ending, StageEnd
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 
-use super::apart::all_or_apart;
+use super::bisect::bisect;
 use super::taking_up::{Rests, UnderWay, begin_due, claim, rank_backlog};
 use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
 use crate::core::Core;
@@ -280,7 +280,7 @@ pub async fn take_back(core: &Core) -> Result<(), VerbError> {
         let retry_at = attempt::retry_at(core);
         let jobs = lost.iter().map(|(_, job)| *job).collect();
         let take = |jobs| core.catalog.take_back_stages(jobs, by(core, "recovery"), retry_at);
-        let taken = all_or_apart(core, jobs, take).await?;
+        let taken = bisect(core, jobs, take).await?;
         for (file, ended) in &taken.done {
             tracing::warn!(job = "pipeline", fileId = %file, ended = ?ended, action = "taken_back", "a lease ran out");
             follow(core, *ended);

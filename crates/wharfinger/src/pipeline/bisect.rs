@@ -12,7 +12,7 @@ pub struct Outcomes<T, R> {
 
 /// Does it to all at once; where that fails, to each half, until those that fail are alone. A catalog that is away is no
 /// fault of any of them, and ends this.
-pub async fn all_or_apart<T, R, F>(
+pub async fn bisect<T, R, F>(
     core: &Core,
     items: Vec<T>,
     act: impl Fn(Vec<T>) -> F,
