@@ -49,9 +49,9 @@ pub enum ClaimError {
     Catalog(#[from] CatalogError),
 }
 
-/// How a store stands to a catalog that knows it.
+/// Whether a store is that of the catalog, and as old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum StoreState {
     /// The catalog has no store yet.
     New,
     Ours,
@@ -221,15 +221,15 @@ async fn read_small(blobs: &dyn BlobStore, key: &ObjectKey) -> Result<Option<(St
 /// Makes a new store this catalog's, or checks that it is and counts on. The mark is written before the catalog
 /// knows of it, so a crash in between finds it again; of two that begin at once, the catalog keeps one. A store
 /// that others use already is not taken.
-pub async fn claim(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<Standing, ClaimError> {
+pub async fn claim(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<StoreState, ClaimError> {
     match check(catalog, place).await? {
-        Standing::New => mark_new(catalog, place, now).await,
-        Standing::Ours => count_on(catalog, place).await,
-        restored @ Standing::Restored { .. } => Ok(restored),
+        StoreState::New => mark_new(catalog, place, now).await,
+        StoreState::Ours => count_on(catalog, place).await,
+        restored @ StoreState::Restored { .. } => Ok(restored),
     }
 }
 
-async fn mark_new(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<Standing, ClaimError> {
+async fn mark_new(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<StoreState, ClaimError> {
     let ours = match place.mark().await? {
         Some(mark) => mark.identity,
         None => {
@@ -259,15 +259,15 @@ async fn mark_new(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<S
 }
 
 /// How the store stands to the catalog. Changes nothing.
-pub async fn check(catalog: &Catalog, place: &Place<'_>) -> Result<Standing, ClaimError> {
+pub async fn check(catalog: &Catalog, place: &Place<'_>) -> Result<StoreState, ClaimError> {
     let id = catalog.fact("catalog_id").await?.unwrap_or_default();
     let known = catalog.fact(STORE).await?;
     match (known, place.mark().await?) {
         (Some(known), Some(mark)) if known == mark.identity => {
             let counter = counter(catalog).await?;
             Ok(match mark.counter > counter {
-                true => Standing::Restored { catalog: counter, store: mark.counter },
-                false => Standing::Ours,
+                true => StoreState::Restored { catalog: counter, store: mark.counter },
+                false => StoreState::Ours,
             })
         }
         (Some(known), Some(mark)) => Err(ClaimError::Foreign(place.shown.clone(), mark.identity, known)),
@@ -275,13 +275,13 @@ pub async fn check(catalog: &Catalog, place: &Place<'_>) -> Result<Standing, Cla
         (None, Some(mark)) if !mark.identity.starts_with(&id) => {
             Err(ClaimError::Foreign(place.shown.clone(), mark.identity, id))
         }
-        (None, Some(_)) => Ok(Standing::New),
+        (None, Some(_)) => Ok(StoreState::New),
         (None, None) => match place.contents().await? {
             // Another process of this catalog may have claimed it meanwhile, and filled it.
             Some(found) if place.mark().await?.is_none() => {
                 Err(ClaimError::InUse(place.shown.clone(), found))
             }
-            _ => Ok(Standing::New),
+            _ => Ok(StoreState::New),
         },
     }
 }
@@ -292,7 +292,7 @@ pub async fn marked_at(place: &Place<'_>) -> Result<UnixMs, ClaimError> {
 }
 
 /// Both count, the catalog first: so a mark that is ahead can only mean that the catalog went back.
-pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<Standing, ClaimError> {
+pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<StoreState, ClaimError> {
     let counter = catalog.raise_fact(COUNTER).await?;
     if let (Some(identity), Some(mark)) = (catalog.fact(STORE).await?, place.mark().await?) {
         if mark.counter > counter {
@@ -302,7 +302,7 @@ pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<Standing, 
         let counted = Mark { identity, counter, marked_at: mark.marked_at };
         place.set_mark(counted.text(), Over::Anything).await?;
     }
-    Ok(Standing::Ours)
+    Ok(StoreState::Ours)
 }
 
 /// A person's word that the store is what this catalog says it is: one without a mark, or with a damaged one, is marked
@@ -310,8 +310,8 @@ pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<Standing, 
 /// refused.
 pub async fn accept(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<(), ClaimError> {
     let (restored, counter) = match check(catalog, place).await {
-        Ok(Standing::New | Standing::Ours) => return Ok(()),
-        Ok(Standing::Restored { store, .. }) => (place.mark().await?, store + 1),
+        Ok(StoreState::New | StoreState::Ours) => return Ok(()),
+        Ok(StoreState::Restored { store, .. }) => (place.mark().await?, store + 1),
         Err(
             ClaimError::Unmarked(_)
             | ClaimError::UnmarkedFolder(_)

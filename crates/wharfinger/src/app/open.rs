@@ -21,7 +21,7 @@ use crate::notify::Notifier;
 use crate::pipeline::Pipeline;
 use crate::quota::{Quota, take_back_from_redis};
 use crate::roles::Roles;
-use crate::store::Standing;
+use crate::store::StoreState;
 use crate::uploads::Uploads;
 
 /// Bodies of requests, of all callers at once.
@@ -37,10 +37,10 @@ impl App {
         faults: Faults,
         public_url: String,
     ) -> Result<App, OpenError> {
-        let (app, standing) =
+        let (app, state) =
             App::open_as(Opening::ToServe, settings, secrets, clock, faults, public_url).await?;
         // What Redis counts is not what a catalog from a backup says.
-        if app.quota.redis_gate.is_none() || matches!(standing, Standing::Restored { .. }) {
+        if app.quota.redis_gate.is_none() || matches!(state, StoreState::Restored { .. }) {
             take_back_from_redis(&app.quota.ledger()).await?;
         }
         let catalog = &app.core.catalog;
@@ -112,9 +112,9 @@ impl App {
         clock: Clock,
         faults: Faults,
         public_url: String,
-    ) -> Result<(App, Standing), OpenError> {
+    ) -> Result<(App, StoreState), OpenError> {
         wharfinger_calls::tls::ready();
-        let (core, standing) = Core::open(opening, settings, secrets, clock, &faults, public_url).await?;
+        let (core, state) = Core::open(opening, settings, secrets, clock, &faults, public_url).await?;
         let core = Arc::new(core);
         let settings = &core.settings;
         // Events need neither.
@@ -139,6 +139,6 @@ impl App {
             count_findings_at: Mutex::new(Instant::now()),
             core,
         };
-        Ok((app, standing))
+        Ok((app, state))
     }
 }

@@ -1,4 +1,4 @@
-//! Opens the store, and says how it stands to the catalog: a process that serves claims it.
+//! Opens the store, and says whether it is the catalog's: a process that serves claims it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs, Probed};
 use super::{OpenError, Opening};
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
-use crate::store::{self, Place, Standing};
+use crate::store::{self, Place, StoreState};
 
 const PROBE_TRIES_MAX: u32 = 5;
 const PROBE_PAUSE: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The local store twice: its own routes need what other stores do not have.
-pub(super) type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, Standing);
+pub(super) type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, StoreState);
 
 pub(super) async fn open_blobs(
     opening: Opening,
@@ -37,10 +37,10 @@ pub(super) async fn open_blobs(
     let connected = settings.blobs.connect().await.map_err(|error| unusable(error.to_string()))?;
     if let Some(blobs) = connected {
         let place = Place::store(&settings.blobs, &*blobs);
-        let standing = match opening {
+        let state = match opening {
             Opening::Beside => store::check(catalog, &place).await?,
             // Whose the rest of the store is does not matter to events.
-            Opening::ToTakeEvents => Standing::Ours,
+            Opening::ToTakeEvents => StoreState::Ours,
             Opening::ToServe => {
                 let probed = probe(&*blobs).await.map_err(|error| unusable(error.to_string()))?;
                 for warning in probed.warnings() {
@@ -49,16 +49,16 @@ pub(super) async fn open_blobs(
                 store::claim(catalog, &place, clock.now()).await?
             }
         };
-        announce(standing);
-        return Ok((faulty(blobs), None, standing));
+        announce(state);
+        return Ok((faulty(blobs), None, state));
     }
     let Some(folder) = settings.blobs.folder() else { return Err(unusable("no driver for it".into())) };
     let place = Place::folder(folder);
-    let standing = match opening {
+    let state = match opening {
         Opening::ToServe | Opening::ToTakeEvents => store::claim(catalog, &place, clock.now()).await?,
         Opening::Beside => store::check(catalog, &place).await?,
     };
-    announce(standing);
+    announce(state);
     let signing_key = match &secrets.url_signing_key {
         Some(key) => SigningKey::new(key),
         None => {
@@ -69,7 +69,7 @@ pub(super) async fn open_blobs(
     let disk = DiskStore::open(folder, public_url, signing_key, faults.clone())
         .map_err(|error| unusable(error.to_string()))?;
     let disk = Arc::new(disk);
-    Ok((faulty(disk.clone()), Some(disk), standing))
+    Ok((faulty(disk.clone()), Some(disk), state))
 }
 
 /// A store that is away when the program starts may only be starting too.
@@ -88,8 +88,8 @@ async fn probe(blobs: &dyn BlobStore) -> Result<Probed, BlobError> {
     }
 }
 
-fn announce(standing: Standing) {
-    if let Standing::Restored { catalog, store } = standing {
+fn announce(state: StoreState) {
+    if let StoreState::Restored { catalog, store } = state {
         tracing::error!(
             catalog,
             store,

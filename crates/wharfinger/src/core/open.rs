@@ -14,7 +14,7 @@ use super::blobs::open_blobs;
 use super::{Core, Wakeups};
 use crate::clock::Clock;
 use crate::config::{BadSetting, Secrets, Settings};
-use crate::store::{ClaimError, Standing};
+use crate::store::{ClaimError, StoreState};
 use crate::telemetry::traces::Traces;
 
 const DATABASE_CONNECTIONS_MAX: u32 = 20;
@@ -69,7 +69,7 @@ impl Core {
         clock: Clock,
         faults: &Faults,
         public_url: String,
-    ) -> Result<(Core, Standing), OpenError> {
+    ) -> Result<(Core, StoreState), OpenError> {
         let catalog = Catalog::open(CatalogOptions {
             url: settings.database.clone(),
             schema: settings.database_schema.clone(),
@@ -91,7 +91,7 @@ impl Core {
                 return Err(CatalogError::Unusable(problem.into()).into());
             }
         }
-        let (blobs, disk, standing) =
+        let (blobs, disk, state) =
             open_blobs(opening, &settings, secrets, &catalog, &clock, faults, &public_url).await?;
         let policy = UploadPolicy {
             charge_bytes_min: settings.charge_bytes_min,
@@ -119,7 +119,7 @@ impl Core {
             catalog,
             blobs,
             disk,
-            store_is_ours: AtomicBool::new(standing == Standing::Ours),
+            store_is_ours: AtomicBool::new(state == StoreState::Ours),
             policy,
             plan,
             public_url,
@@ -128,6 +128,6 @@ impl Core {
             draining: CancellationToken::new(),
             verbs: TaskTracker::new(),
         };
-        Ok((core, standing))
+        Ok((core, state))
     }
 }

@@ -18,7 +18,7 @@ use crate::notify;
 use crate::pipeline::search;
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
-use crate::store::{self, Standing};
+use crate::store::{self, StoreState};
 use crate::sweeps::{self, Sweep, SweepLease};
 use crate::uploads::init::CHECK_QUEUE;
 
@@ -271,18 +271,18 @@ pub(super) async fn settlements(app: Arc<App>, stop: CancellationToken) {
 /// looks at uploads must know how they stand; sweepers count.
 pub(super) async fn store_mark(app: Arc<App>, stop: CancellationToken) {
     while stop.run_until_cancelled(pause(&app, COUNTER_PAUSE_MS)).await.is_some() {
-        let standing = match store::check(&app.core.catalog, &app.core.place()).await {
-            Ok(Standing::Ours) if app.roles.has(ProcessRole::Sweeper) => {
+        let state = match store::check(&app.core.catalog, &app.core.place()).await {
+            Ok(StoreState::Ours) if app.roles.has(ProcessRole::Sweeper) => {
                 store::count_on(&app.core.catalog, &app.core.place()).await
             }
             other => other,
         };
-        if let Ok(standing) = &standing {
-            app.core.store_is_ours.store(*standing == Standing::Ours, Ordering::Relaxed);
+        if let Ok(state) = &state {
+            app.core.store_is_ours.store(*state == StoreState::Ours, Ordering::Relaxed);
         }
-        match standing {
-            Ok(Standing::Ours) => {}
-            Ok(other) => tracing::error!(standing = ?other, "the store and the catalog do not agree"),
+        match state {
+            Ok(StoreState::Ours) => {}
+            Ok(other) => tracing::error!(state = ?other, "the store and the catalog do not agree"),
             Err(error) => tracing::warn!(error = %error, "the store's mark could not be read or written"),
         }
     }

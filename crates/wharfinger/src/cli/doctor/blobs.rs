@@ -8,7 +8,7 @@ use wharfinger_stores::{BlobStore, Caps};
 
 use super::{Finding, bad, good};
 use crate::config::Settings;
-use crate::store::{self, Place, Standing};
+use crate::store::{self, Place, StoreState};
 
 /// Without a catalog: what can be said before the first start.
 pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {
@@ -63,17 +63,17 @@ async fn check_remote(
     }
     if let Some(catalog) = catalog {
         findings.push(match store::check(catalog, &Place::store(place, blobs)).await {
-            Ok(standing) => stands(standing),
+            Ok(state) => describe(state),
             Err(error) => bad("store", error),
         });
     }
 }
 
-fn stands(standing: Standing) -> Finding {
-    match standing {
-        Standing::New => good("store", "will be marked as this catalog's at the first start"),
-        Standing::Ours => good("store", "is this catalog's"),
-        Standing::Restored { catalog, store } => bad(
+fn describe(state: StoreState) -> Finding {
+    match state {
+        StoreState::New => good("store", "will be marked as this catalog's at the first start"),
+        StoreState::Ours => good("store", "is this catalog's"),
+        StoreState::Restored { catalog, store } => bad(
             "store",
             format!(
                 "is ahead of the catalog ({store} to {catalog}), which seems to come from a backup: nothing is \
@@ -105,9 +105,9 @@ async fn check_folder(settings: &Settings, catalog: &Catalog) -> Finding {
     let mend = "check that the folder exists, is writable by this user and has room";
     match store::check(catalog, &Place::folder(folder)).await {
         Err(error) => return bad("blobs", error),
-        Ok(Standing::New) => return good("blobs", format!("{shown} will be made at the first start")),
-        Ok(restored @ Standing::Restored { .. }) => return stands(restored),
-        Ok(Standing::Ours) => {}
+        Ok(StoreState::New) => return good("blobs", format!("{shown} will be made at the first start")),
+        Ok(restored @ StoreState::Restored { .. }) => return describe(restored),
+        Ok(StoreState::Ours) => {}
     }
     let signing_key = SigningKey::new(b"doctor signs nothing");
     match DiskStore::open(folder, "http://localhost", signing_key, Faults::none()) {

@@ -20,7 +20,7 @@ use super::orphan_cleanup::NAME as JOB;
 use super::{SweepLease, pending_cleanups, unfinished_uploads};
 use crate::core::Core;
 use crate::core::VerbError;
-use crate::store::{self, ClaimError, Standing};
+use crate::store::{self, ClaimError, StoreState};
 use scan::Scan;
 use scan_store::{ScanStore, ours};
 
@@ -122,25 +122,25 @@ pub async fn run_at(core: &Core, lease: &SweepLease, pace: Pace) -> Result<Outco
 /// since when it is ours.
 async fn check_store(core: &Core) -> Result<UnixMs, VerbError> {
     let checked = match store::check(&core.catalog, &core.place()).await {
-        Ok(Standing::Ours) => store::marked_at(&core.place()).await.map(Ok),
+        Ok(StoreState::Ours) => store::marked_at(&core.place()).await.map(Ok),
         other => other.map(Err),
     };
     match checked {
         Ok(Ok(marked_at)) => Ok(marked_at),
-        Ok(Err(standing)) => Err(VerbError::StoreInDoubt(doubt(standing))),
+        Ok(Err(state)) => Err(VerbError::StoreInDoubt(doubt(state))),
         Err(ClaimError::Catalog(error)) => Err(error.into()),
         Err(ClaimError::Folder(_, error) | ClaimError::Blobs(_, error)) => Err(error.into()),
         Err(error) => Err(VerbError::StoreInDoubt(error.to_string())),
     }
 }
 
-fn doubt(standing: Standing) -> String {
-    match standing {
-        Standing::Restored { catalog, store } => format!(
+fn doubt(state: StoreState) -> String {
+    match state {
+        StoreState::Restored { catalog, store } => format!(
             "the store counts {store} and the catalog {catalog}: it seems to come from a backup, and objects that it \
              does not know may be alive. If it is right, run `wharfinger doctor --accept-store`"
         ),
-        Standing::New | Standing::Ours => "the catalog does not know its store yet".into(),
+        StoreState::New | StoreState::Ours => "the catalog does not know its store yet".into(),
     }
 }
 

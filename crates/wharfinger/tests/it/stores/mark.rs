@@ -2,7 +2,7 @@
 
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
 use wharfinger::core::VerbError;
-use wharfinger::store::{self, Standing};
+use wharfinger::store::{self, StoreState};
 use wharfinger::sweeps::{SweepLease, orphan_blobs};
 use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::key::ObjectKey;
@@ -114,8 +114,8 @@ async fn the_bucket_of_another_catalog_is_refused(database: Database) {
     let said = refusal(&ours).await;
     assert!(said.contains("the store of another catalog"), "{said}");
     server.me().upload("cargo", b"bytes").await;
-    let standing = store::check(&server.app.core.catalog, &server.app.core.place()).await;
-    assert_eq!(standing.expect("looked"), Standing::Ours, "their mark was not touched");
+    let state = store::check(&server.app.core.catalog, &server.app.core.place()).await;
+    assert_eq!(state.expect("looked"), StoreState::Ours, "their mark was not touched");
 }
 
 /// A catalog from a backup does not know what came after it: nothing is ended for being unknown to it.
@@ -126,8 +126,8 @@ async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
     ground.start().await.crash().await;
     ground.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
     let server = ground.start().await;
-    let standing = store::check(&server.app.core.catalog, &server.app.core.place()).await.expect("looked");
-    assert_eq!(standing, Standing::Restored { catalog: 1, store: 2 });
+    let state = store::check(&server.app.core.catalog, &server.app.core.place()).await.expect("looked");
+    assert_eq!(state, StoreState::Restored { catalog: 1, store: 2 });
 
     let parts = server.app.core.blobs.in_parts().expect("S3 takes parts");
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
@@ -139,8 +139,8 @@ async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
     store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
         .await
         .expect("a person's word");
-    let standing = store::check(&server.app.core.catalog, &server.app.core.place()).await.expect("looked");
-    assert_eq!(standing, Standing::Ours);
+    let state = store::check(&server.app.core.catalog, &server.app.core.place()).await.expect("looked");
+    assert_eq!(state, StoreState::Ours);
     server.scan_orphans().await;
     assert!(parts.parts(&key, &upload).await.is_err(), "ended now");
 }
