@@ -98,7 +98,7 @@ pub async fn run_now(uploads: &Uploads, sweep: Sweep, by_hand: &ByHand) -> Resul
     let ended = |report| Ran { started_at, ended_at: core.clock.now(), report };
     if by_hand.is_dry_run {
         let lease = SweepLease::dry(core).of(by_hand);
-        let report = sweep.find_and_mend(uploads, &lease).await?;
+        let report = sweep.run(uploads, &lease).await?;
         return if lease.is_cut_short() { Err(stopped()) } else { Ok(ended(report)) };
     }
     let claim = SweepClaim { only_if_due: false, ..claim(core, sweep) };
@@ -138,7 +138,7 @@ async fn run_under_lease(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) ->
     let started_at = core.clock.now();
     let outcome = tokio::select! {
         biased;
-        outcome = sweep.find_and_mend(uploads, lease) => outcome,
+        outcome = sweep.run(uploads, lease) => outcome,
         lost = lease.keep(core, name) => Err(lost),
     };
     write_down(core, sweep, lease, started_at, &outcome).await;
@@ -158,7 +158,7 @@ async fn run_under_lease(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) ->
 pub async fn run(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) -> Result<Report, VerbError> {
     let core = &uploads.core;
     let started_at = core.clock.now();
-    let outcome = sweep.find_and_mend(uploads, lease).await;
+    let outcome = sweep.run(uploads, lease).await;
     write_down(core, sweep, lease, started_at, &outcome).await;
     outcome
 }

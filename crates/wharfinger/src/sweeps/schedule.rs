@@ -68,11 +68,7 @@ impl Sweep {
     }
 
     /// Boxed: the future of each is large, and whoever runs one would carry all of them.
-    pub(super) async fn find_and_mend(
-        self,
-        uploads: &Uploads,
-        lease: &SweepLease,
-    ) -> Result<Report, VerbError> {
+    pub(super) async fn run(self, uploads: &Uploads, lease: &SweepLease) -> Result<Report, VerbError> {
         let core = &uploads.core;
         Ok(match self {
             Sweep::StuckFiles => Report::StuckFiles(Box::pin(stuck_files::run(core, lease)).await?),
