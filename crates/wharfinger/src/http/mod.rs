@@ -184,7 +184,7 @@ pub fn router(app: Shared) -> Router {
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn(secure))
-        .layer(middleware::from_fn_with_state(app.clone(), see_off))
+        .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
         .with_state(app)
 }
@@ -227,7 +227,7 @@ fn without_api(app: Shared) -> Router {
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn(secure))
-        .layer(middleware::from_fn_with_state(app.clone(), see_off))
+        .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
         .with_state(app)
 }
@@ -356,7 +356,7 @@ fn body_limit_bytes(parts: &Parts, role: Role) -> usize {
 }
 
 /// A connection that is kept would be cut when the process stops, perhaps under a request: it ends with an answer.
-async fn see_off(State(app): State<Shared>, request: Request, next: Next) -> Response {
+async fn close_when_draining(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = next.run(request).await;
     if is_http1 && app.core.draining.is_cancelled() {

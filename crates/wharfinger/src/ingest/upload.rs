@@ -39,7 +39,7 @@ pub async fn run(ingest: &Ingest, stop: &CancellationToken) {
         tokio::select! {
             batch = packed.recv(), if may_take => match batch {
                 Some(batch) => {
-                    under_way.push(ingest.see_off(batch, is_full || hurries, stop));
+                    under_way.push(ingest.store_or_spool(batch, is_full || hurries, stop));
                 }
                 None => is_open = false,
             },
@@ -63,7 +63,7 @@ impl Ingest {
     }
 
     /// Brings a batch to the store or, as a rule, to disk; whoever waits for it is told.
-    async fn see_off(&self, batch: Packed, goes_to_disk: bool, stop: &CancellationToken) {
+    async fn store_or_spool(&self, batch: Packed, goes_to_disk: bool, stop: &CancellationToken) {
         let stored = !goes_to_disk && self.upload(&batch, stop).await;
         if stored {
             metric::stored(batch.contents.events);
