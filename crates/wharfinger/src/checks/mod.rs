@@ -1,4 +1,4 @@
-//! The delayed checks: jobs that look at an upload when its window is over.
+//! The delayed checks: jobs that check an upload when its window is over.
 
 pub mod messages;
 
@@ -12,14 +12,14 @@ use wharfinger_lifecycle::retry::Backoff;
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
+use crate::uploads::check;
 use crate::uploads::init::CHECK_QUEUE;
-use crate::uploads::look::look;
 
 const CLAIM_JOBS: usize = 100;
 const AT_ONCE: usize = 16;
 const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
 /// A store that does not answer holds up its own check, not the others.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 const TAKE_BACK_JOBS: usize = 100;
 
 /// Runs every check that is due, unless told to claim no more; answers how many.
@@ -53,7 +53,7 @@ fn claim(core: &Core) -> JobClaim {
 async fn run(uploads: &Uploads, jobs: Vec<LeasedJob>) -> Result<(), VerbError> {
     let outcomes: Vec<_> = futures::stream::iter(jobs)
         .map(async |job| {
-            let outcome = check(uploads, &job).await;
+            let outcome = run_one(uploads, &job).await;
             (job, outcome)
         })
         .buffer_unordered(AT_ONCE)
@@ -62,15 +62,17 @@ async fn run(uploads: &Uploads, jobs: Vec<LeasedJob>) -> Result<(), VerbError> {
     settle(&uploads.core, outcomes).await
 }
 
-async fn check(uploads: &Uploads, job: &LeasedJob) -> Result<(), VerbError> {
+async fn run_one(uploads: &Uploads, job: &LeasedJob) -> Result<(), VerbError> {
     let Some(file) = job.file else { return Ok(()) };
-    match tokio::time::timeout(LOOK_TIMEOUT, look(uploads, &uploads.core.catalog, file, CHECK_QUEUE)).await {
-        Ok(looked) => looked.map(|_| ()),
-        Err(_) => Err(VerbError::Unavailable("the look took too long".into())),
+    match tokio::time::timeout(CHECK_TIMEOUT, check::check(uploads, &uploads.core.catalog, file, CHECK_QUEUE))
+        .await
+    {
+        Ok(outcome) => outcome.map(|_| ()),
+        Err(_) => Err(VerbError::Unavailable("the check took too long".into())),
     }
 }
 
-/// A look that put the file off has taken the job back to wait; a job whose file has ended is gone already.
+/// A check that put the file off has taken the job back to wait; a job whose file has ended is gone already.
 async fn settle(core: &Core, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) -> Result<(), VerbError> {
     let mut done = Vec::new();
     for (job, outcome) in outcomes {

@@ -37,12 +37,12 @@ pub struct Live {
 
 #[derive(Default)]
 struct Slot {
-    last: Option<Looked>,
+    last: Option<LastLook>,
     /// When looking failed, and why: all who watch are told by one.
     failed: Option<(Instant, VerbError)>,
 }
 
-struct Looked {
+struct LastLook {
     at: Instant,
     pause: Duration,
     changes: i64,
@@ -109,7 +109,7 @@ impl Watch {
             }
         };
         let pause = LOOK_PAUSE.max(started.elapsed() * COST_SHARE);
-        slot.last = Some(Looked { at: started, pause, changes, worked_out_at, seen: seen.clone() });
+        slot.last = Some(LastLook { at: started, pause, changes, worked_out_at, seen: seen.clone() });
         Ok(seen)
     }
 }

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
 use crate::uploads::Uploads;
-use crate::uploads::look::{Looked, Over};
+use crate::uploads::check::{CheckOutcome, ExpiryRule};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = AbandonedUploadsResult)]
@@ -44,7 +44,7 @@ pub(super) async fn run(
 ) -> Result<(), VerbError> {
     let core = &uploads.core;
     let by = abandoned(core);
-    let over = Over::QuietSince(by.quiet_since);
+    let rule = ExpiryRule::QuietSince(by.quiet_since);
     let mut after: Option<(UnixMs, FileId)> = None;
     loop {
         let page = core.catalog.files_abandoned(by, after, page_files(core)).await?;
@@ -54,10 +54,10 @@ pub(super) async fn run(
             return Ok(());
         }
         let ids: Vec<FileId> = page.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in lease.look_at(uploads, &ids, orphan_cleanup::NAME, over).await? {
+        for (id, looked) in lease.check_files(uploads, &ids, orphan_cleanup::NAME, rule).await? {
             outcome.total += 1;
             match looked {
-                Ok(Looked::Reclaimed) => {
+                Ok(CheckOutcome::Reclaimed) => {
                     outcome.deleted += 1;
                     if !lease.is_dry_run() {
                         metric::abandoned_upload_deleted();

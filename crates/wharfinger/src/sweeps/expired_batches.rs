@@ -12,7 +12,7 @@ use wharfinger_lifecycle::state::Status;
 use super::SweepLease;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
-use crate::uploads::look::{Looked, Over};
+use crate::uploads::check::{CheckOutcome, ExpiryRule};
 
 pub const NAME: &str = "batch-timeout";
 
@@ -116,9 +116,9 @@ async fn reclaim_rest(uploads: &Uploads, lease: &SweepLease, id: BatchId) -> Res
             rest.deleted += ids.len() as u64;
             continue;
         }
-        for (id, looked) in lease.look_at(uploads, &ids, NAME, Over::Due).await? {
+        for (id, looked) in lease.check_files(uploads, &ids, NAME, ExpiryRule::Due).await? {
             match looked {
-                Ok(looked) => rest.deleted += u64::from(looked == Looked::Reclaimed),
+                Ok(looked) => rest.deleted += u64::from(looked == CheckOutcome::Reclaimed),
                 Err(error) => {
                     rest.errors += 1;
                     tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");

@@ -18,6 +18,6 @@ mod unfinished_uploads;
 pub mod upload_window;
 
 pub use report::Report;
-pub use run::{ByHand, Looked, NotRun, Ran, follow_schedule, run, run_cleanups_of, run_if_due, run_now};
+pub use run::{ByHand, DueRun, NotRun, Ran, follow_schedule, run, run_cleanups_of, run_if_due, run_now};
 pub use schedule::Sweep;
 pub use sweep_lease::{LEASE_MS, SweepLease};

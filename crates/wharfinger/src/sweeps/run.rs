@@ -20,7 +20,7 @@ const ERROR_PAUSE_MS: i64 = 1_000;
 
 /// What came of looking whether a sweep is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct DueRun {
     /// Whether it was, and was ours to run.
     pub ran: bool,
     /// When to look again.
@@ -28,15 +28,15 @@ pub struct Looked {
 }
 
 /// Runs a sweep if it is due and nobody else is at it. Runs that nobody was there for are made up for by one.
-pub async fn run_if_due(uploads: &Uploads, sweep: Sweep, stop: &CancellationToken) -> Looked {
+pub async fn run_if_due(uploads: &Uploads, sweep: Sweep, stop: &CancellationToken) -> DueRun {
     let core = &uploads.core;
-    let scheduled = |at: UnixMs| Looked { ran: false, again_at: at.min(sweep.next_time(core)) };
+    let scheduled = |at: UnixMs| DueRun { ran: false, again_at: at.min(sweep.next_time(core)) };
     match core.catalog.claim_sweep(claim(core, sweep)).await {
         Ok(SweepTurn::Ours(fence)) => {
             // Not after the end: a time that comes while the end is written down would be slept through.
             let again_at = sweep.next_time(core);
             let _ = run_under_lease(uploads, sweep, &SweepLease::under(core, fence).until(stop)).await;
-            Looked { ran: true, again_at }
+            DueRun { ran: true, again_at }
         }
         Ok(SweepTurn::NotYet { next_run_at }) => scheduled(next_run_at),
         Ok(SweepTurn::Taken { lease_until, .. }) => scheduled(lease_until),

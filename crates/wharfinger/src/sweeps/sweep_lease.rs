@@ -12,7 +12,7 @@ use super::ByHand;
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
-use crate::uploads::look::{Looked, Over, foresee, look_at_many, may_only_reclaim};
+use crate::uploads::check::{CheckOutcome, ExpiryRule, check_many, foresee, may_only_reclaim};
 
 /// How long a process that died keeps the others from its sweep.
 pub const LEASE_MS: i64 = 30_000;
@@ -82,14 +82,14 @@ impl SweepLease {
         !self.is_cut_short()
     }
 
-    /// Looks at files whose time has come, each with its own outcome; a dry run only foresees it.
-    pub(super) async fn look_at(
+    /// Checks files whose time has come, each with its own outcome; a dry run only foresees it.
+    pub(super) async fn check_files(
         &self,
         uploads: &Uploads,
         ids: &[FileId],
         actor: &str,
-        over: Over,
-    ) -> Result<Vec<(FileId, Result<Looked, VerbError>)>, VerbError> {
+        rule: ExpiryRule,
+    ) -> Result<Vec<(FileId, Result<CheckOutcome, VerbError>)>, VerbError> {
         let core = &uploads.core;
         let mut all = Vec::with_capacity(ids.len());
         // What takes questions to the store is done one by one, and progress is shown after each.
@@ -100,8 +100,8 @@ impl SweepLease {
             }
             self.items.fetch_add(some.len() as u64 - 1, Ordering::Relaxed);
             match self.is_dry_run {
-                false => all.extend(Box::pin(look_at_many(uploads, &self.catalog, some, actor, over)).await?),
-                true => all.push((some[0], foresee(core, some[0], over).await)),
+                false => all.extend(Box::pin(check_many(uploads, &self.catalog, some, actor, rule)).await?),
+                true => all.push((some[0], foresee(core, some[0], rule).await)),
             }
         }
         Ok(all)

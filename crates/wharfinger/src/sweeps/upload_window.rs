@@ -11,7 +11,7 @@ use super::{SweepLease, retention};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
-use crate::uploads::look::{Looked, Over};
+use crate::uploads::check::{CheckOutcome, ExpiryRule};
 use crate::uploads::receive;
 
 pub const NAME: &str = "upload-window";
@@ -38,13 +38,13 @@ pub struct Outcome {
 pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let core = &uploads.core;
     if lease.is_dry_run() {
-        return look_at_all_due(uploads, lease).await;
+        return check_all_due(uploads, lease).await;
     }
     // Before tombstones are forgotten: they say where the objects of crashed uploads are.
     if let Err(error) = receive::clear_left_behind(core).await {
         tracing::warn!(job = NAME, error = ?error, "cannot clear crashed uploads");
     }
-    let outcome = look_at_all_due(uploads, lease).await?;
+    let outcome = check_all_due(uploads, lease).await?;
     forget_keys(core, lease).await;
     forget_notices(core, lease).await;
     forget_outcomes(core, lease).await;
@@ -52,15 +52,15 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
     Ok(outcome)
 }
 
-async fn look_at_all_due(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbError> {
+async fn check_all_due(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     for status in [Status::Registered, Status::Deleted] {
-        look_at_due(uploads, lease, status, &mut outcome).await?;
+        check_due(uploads, lease, status, &mut outcome).await?;
     }
     Ok(outcome)
 }
 
-async fn look_at_due(
+async fn check_due(
     uploads: &Uploads,
     lease: &SweepLease,
     status: Status,
@@ -77,11 +77,11 @@ async fn look_at_due(
             return Ok(());
         }
         let ids: Vec<FileId> = due.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in lease.look_at(uploads, &ids, NAME, Over::Due).await? {
+        for (id, looked) in lease.check_files(uploads, &ids, NAME, ExpiryRule::Due).await? {
             outcome.checked += 1;
             match looked {
-                Ok(Looked::Reclaimed) => outcome.reclaimed += 1,
-                Ok(Looked::Rescued) => outcome.rescued += 1,
+                Ok(CheckOutcome::Reclaimed) => outcome.reclaimed += 1,
+                Ok(CheckOutcome::Rescued) => outcome.rescued += 1,
                 Ok(_) => {}
                 Err(error) => {
                     outcome.errors += 1;

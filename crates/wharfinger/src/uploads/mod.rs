@@ -1,12 +1,12 @@
 //! The verbs of an upload's life, one per file. Each re-reads, lets the lifecycle decide, and commits once.
 
 pub(crate) mod announce;
+pub mod check;
 pub mod confirm;
 pub mod delete;
 pub mod download;
 pub mod find;
 pub mod init;
-pub mod look;
 pub mod parts;
 pub mod receive;
 pub mod reissue;

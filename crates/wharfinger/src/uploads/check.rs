@@ -1,4 +1,4 @@
-//! Looks at a file whose time has come: an upload that nobody confirmed is reclaimed or rescued, an ended file
+//! Checks a file whose time has come: an upload that nobody confirmed is reclaimed or rescued, an ended file
 //! whose URLs have died is refunded, a tombstone that nobody needs is forgotten. Takes no input but the row.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use crate::telemetry::metric;
 use crate::uploads::Uploads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looked {
+pub enum CheckOutcome {
     /// Somebody was faster, or it is not time.
     Nothing,
     Reclaimed,
@@ -32,7 +32,7 @@ pub enum Looked {
     Deferred,
 }
 
-/// How long a look waits that could not find out.
+/// How long a file waits that could not be checked.
 const DEFER_MS: i64 = 60_000;
 const RESCUED: &str = "rescued: its client did not come back";
 /// How long an upload waits while the store and the catalog do not agree.
@@ -42,17 +42,17 @@ const DEFER_FORGET_MS: i64 = 86_400_000;
 
 /// Which unconfirmed uploads are over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
-    /// Those whose next look is due.
+pub enum ExpiryRule {
+    /// Those whose next check is due.
     Due,
     /// Those too that nobody has asked about since then, although their URLs may live.
     QuietSince(UnixMs),
 }
 
-impl Over {
+impl ExpiryRule {
     fn judge(self, core: &Core, file: &File) -> Look {
         match self {
-            Over::QuietSince(at) if file.status == Status::Registered && file.updated_at <= at => {
+            ExpiryRule::QuietSince(at) if file.status == Status::Registered && file.updated_at <= at => {
                 Look::Unconfirmed
             }
             _ => file::look(file, &core.policy, core.clock.now()),
@@ -60,40 +60,40 @@ impl Over {
     }
 }
 
-/// Writes to the given catalog, which is fenced where a sweep looks.
-pub async fn look(
+/// Writes to the given catalog, which is fenced where a sweep checks.
+pub async fn check(
     uploads: &Uploads,
     catalog: &Catalog,
     id: FileId,
     actor: &str,
-) -> Result<Looked, VerbError> {
-    look_for(uploads, catalog, id, actor, Over::Due).await
+) -> Result<CheckOutcome, VerbError> {
+    check_by(uploads, catalog, id, actor, ExpiryRule::Due).await
 }
 
-async fn look_for(
+async fn check_by(
     uploads: &Uploads,
     catalog: &Catalog,
     id: FileId,
     actor: &str,
-    over: Over,
-) -> Result<Looked, VerbError> {
+    rule: ExpiryRule,
+) -> Result<CheckOutcome, VerbError> {
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
-        let Some(read) = catalog.file(id).await? else { return Ok(Looked::Nothing) };
-        let (change, looked) = match over.judge(core, &read) {
-            Look::NotYet => return Ok(Looked::Nothing),
-            Look::Refund(change) => (*change, Looked::Refunded),
+        let Some(read) = catalog.file(id).await? else { return Ok(CheckOutcome::Nothing) };
+        let (change, outcome) = match rule.judge(core, &read) {
+            Look::NotYet => return Ok(CheckOutcome::Nothing),
+            Look::Refund(change) => (*change, CheckOutcome::Refunded),
             Look::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
             Look::Forget => match catalog.forget(read.clone()).await? {
-                true => return Ok(Looked::Forgotten),
-                false => (put_off_forgetting(core, &read), Looked::Deferred),
+                true => return Ok(CheckOutcome::Forgotten),
+                false => (put_off_forgetting(core, &read), CheckOutcome::Deferred),
             },
         };
         if commit_in(uploads, catalog, change, actor).await? {
-            if looked == Looked::Reclaimed {
+            if outcome == CheckOutcome::Reclaimed {
                 tell_reclaimed(&read, actor);
             }
-            return Ok(looked);
+            return Ok(outcome);
         }
     }
     Err(VerbError::busy())
@@ -105,23 +105,23 @@ fn tell_reclaimed(file: &File, actor: &str) {
         bytes = file.size, "an upload was not confirmed in time");
 }
 
-/// Looks at many files: what needs no question to the store is ended together, the rest one by one. An error is that of
+/// Checks many files: what needs no question to the store is ended together, the rest one by one. An error is that of
 /// its file, unless the work is another's now.
-pub async fn look_at_many(
+pub async fn check_many(
     uploads: &Uploads,
     catalog: &Catalog,
     ids: &[FileId],
     actor: &str,
-    over: Over,
-) -> Result<Vec<(FileId, Result<Looked, VerbError>)>, VerbError> {
+    rule: ExpiryRule,
+) -> Result<Vec<(FileId, Result<CheckOutcome, VerbError>)>, VerbError> {
     let core = &uploads.core;
-    let mut looked: BTreeMap<FileId, Result<Looked, VerbError>> = BTreeMap::new();
+    let mut looked: BTreeMap<FileId, Result<CheckOutcome, VerbError>> = BTreeMap::new();
     let files = catalog.files_by_id(ids).await?;
     let (mut changes, mut tombstones) = (Vec::new(), Vec::new());
     let mut batches: BTreeMap<BatchId, Option<BatchStatus>> = BTreeMap::new();
     for file in files {
-        match over.judge(core, &file) {
-            Look::NotYet => drop(looked.insert(file.id, Ok(Looked::Nothing))),
+        match rule.judge(core, &file) {
+            Look::NotYet => drop(looked.insert(file.id, Ok(CheckOutcome::Nothing))),
             Look::Refund(change) => changes.push(*change),
             Look::Unconfirmed if may_only_reclaim(core) => {
                 let batch = match file.batch {
@@ -147,17 +147,17 @@ pub async fn look_at_many(
         if is_reclaimed {
             tell_reclaimed(&change.before, actor);
         }
-        let what = if is_reclaimed { Looked::Reclaimed } else { Looked::Refunded };
+        let what = if is_reclaimed { CheckOutcome::Reclaimed } else { CheckOutcome::Refunded };
         looked.insert(change.after.id, Ok(what));
     }
     let forgotten = or_none(catalog.forget_many(tombstones).await)?;
-    looked.extend(forgotten.into_iter().map(|id| (id, Ok(Looked::Forgotten))));
+    looked.extend(forgotten.into_iter().map(|id| (id, Ok(CheckOutcome::Forgotten))));
     let mut all = Vec::with_capacity(ids.len());
     for id in ids {
         let one = match looked.remove(id) {
             Some(one) => one,
             // Boxed, like whatever is large and seldom needed.
-            None => Box::pin(look_for(uploads, catalog, *id, actor, over)).await,
+            None => Box::pin(check_by(uploads, catalog, *id, actor, rule)).await,
         };
         match one {
             Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
@@ -179,7 +179,7 @@ fn or_none(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, VerbE
         Ok(done) => Ok(done),
         Err(CatalogError::Fenced) => Err(VerbError::TakenOver),
         Err(error) => {
-            tracing::warn!(error = %error, "files could not be ended together and are looked at one by one");
+            tracing::warn!(error = %error, "files could not be ended together and are checked one by one");
             Ok(Vec::new())
         }
     }
@@ -190,23 +190,23 @@ pub fn may_only_reclaim(core: &Core) -> bool {
     core.store_is_ours.load(Ordering::Relaxed) && core.settings.window_policy == WindowPolicy::Reclaim
 }
 
-/// What a look would come to, without changing anything. An upload that would be rescued is not examined: whether its
+/// What a check would come to, without changing anything. An upload that would be rescued is not examined: whether its
 /// bytes are right is not known before they are.
-pub async fn foresee(core: &Core, id: FileId, over: Over) -> Result<Looked, VerbError> {
-    let Some(read) = core.catalog.file(id).await? else { return Ok(Looked::Nothing) };
-    Ok(match over.judge(core, &read) {
-        Look::NotYet => Looked::Nothing,
-        Look::Refund(_) => Looked::Refunded,
-        Look::Forget => Looked::Forgotten,
-        Look::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => Looked::Deferred,
+pub async fn foresee(core: &Core, id: FileId, rule: ExpiryRule) -> Result<CheckOutcome, VerbError> {
+    let Some(read) = core.catalog.file(id).await? else { return Ok(CheckOutcome::Nothing) };
+    Ok(match rule.judge(core, &read) {
+        Look::NotYet => CheckOutcome::Nothing,
+        Look::Refund(_) => CheckOutcome::Refunded,
+        Look::Forget => CheckOutcome::Forgotten,
+        Look::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => CheckOutcome::Deferred,
         Look::Unconfirmed if core.settings.window_policy == WindowPolicy::Rescue => {
             match core.blobs.head(&read.key, None).await {
-                Ok(meta) if meta.size == read.size => Looked::Rescued,
-                Ok(_) | Err(BlobError::NotFound) => Looked::Reclaimed,
-                Err(_) => Looked::Deferred,
+                Ok(meta) if meta.size == read.size => CheckOutcome::Rescued,
+                Ok(_) | Err(BlobError::NotFound) => CheckOutcome::Reclaimed,
+                Err(_) => CheckOutcome::Deferred,
             }
         }
-        Look::Unconfirmed => Looked::Reclaimed,
+        Look::Unconfirmed => CheckOutcome::Reclaimed,
     })
 }
 
@@ -214,12 +214,12 @@ async fn unconfirmed(
     uploads: &Uploads,
     catalog: &Catalog,
     read: &File,
-) -> Result<(Change, Looked), VerbError> {
+) -> Result<(Change, CheckOutcome), VerbError> {
     let core = &uploads.core;
     // A catalog from a backup may take for unconfirmed what was confirmed since.
     if !core.store_is_ours.load(Ordering::Relaxed) {
         let now = core.clock.now();
-        return Ok((file::defer(read, now.saturating_add(DEFER_UNSURE_MS), now), Looked::Deferred));
+        return Ok((file::defer(read, now.saturating_add(DEFER_UNSURE_MS), now), CheckOutcome::Deferred));
     }
     let batch = match read.batch {
         Some(id) => catalog.batch(id).await?.map(|batch| batch.status),
@@ -228,12 +228,12 @@ async fn unconfirmed(
     // Whoever cancels a batch wants none of what is not confirmed.
     if core.settings.window_policy == WindowPolicy::Rescue && batch != Some(BatchStatus::Cancelled) {
         match confirm::examine(uploads, read, None, RESCUED, Reading::InBackground).await {
-            Ok(change) => return Ok((change, Looked::Rescued)),
+            Ok(change) => return Ok((change, CheckOutcome::Rescued)),
             Err(VerbError::Unavailable(why)) => {
                 tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",
                     "the store could not be asked");
                 let now = core.clock.now();
-                return Ok((file::defer(read, now.saturating_add(DEFER_MS), now), Looked::Deferred));
+                return Ok((file::defer(read, now.saturating_add(DEFER_MS), now), CheckOutcome::Deferred));
             }
             Err(
                 VerbError::ObjectMissing
@@ -245,7 +245,7 @@ async fn unconfirmed(
             Err(error) => return Err(error),
         }
     }
-    Ok((reclaim(core, read, batch)?, Looked::Reclaimed))
+    Ok((reclaim(core, read, batch)?, CheckOutcome::Reclaimed))
 }
 
 fn reclaim(core: &Core, file: &File, batch: Option<BatchStatus>) -> Result<Change, VerbError> {
