@@ -40,7 +40,7 @@ impl App {
         let (app, state) =
             App::open_as(Opening::ToServe, settings, secrets, clock, faults, public_url).await?;
         // What Redis counts is not what a catalog from a backup says.
-        if app.quota.redis_gate.is_none() || matches!(state, StoreState::Restored { .. }) {
+        if app.quota.redis_owner.is_none() || matches!(state, StoreState::Restored { .. }) {
             take_back_from_redis(&app.quota.ledger()).await?;
         }
         let catalog = &app.core.catalog;

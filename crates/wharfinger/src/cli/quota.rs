@@ -11,7 +11,7 @@ use super::{Failure, failed, migrated_catalog};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, format_size, parse_size};
 use crate::quota::sync::{self, Aim, Synced};
-use crate::quota::{Ledger, RedisGate};
+use crate::quota::{Ledger, RedisQuotaOwner};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -61,16 +61,16 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             show(&name, quota, arguments.json);
         }
         Action::Sync { tenant: name } => {
-            let gate = RedisGate::open(&settings, &catalog, &Faults::none()).await.map_err(failed)?;
-            if let Some(away) = gate.as_ref().filter(|gate| gate.is_away()) {
+            let owner = RedisQuotaOwner::open(&settings, &catalog, &Faults::none()).await.map_err(failed)?;
+            if let Some(away) = owner.as_ref().filter(|owner| owner.is_away()) {
                 let why = format!("WHARFINGER_QUOTA_URL: {} does not answer", away.redis.address());
                 return Err(Failure::Failed(why));
             }
             let clock = Clock::system();
             let ledger = Ledger { catalog: &catalog, clock: &clock, default_limit_bytes: default_limit };
             let synced = match name {
-                None => sync::all(&ledger, Aim::Mend(gate.as_ref()), || true).await.map_err(failed)?,
-                Some(name) => sync::tenant(&ledger, gate.as_ref(), &tenant(&name)?)
+                None => sync::all(&ledger, Aim::Mend(owner.as_ref()), || true).await.map_err(failed)?,
+                Some(name) => sync::tenant(&ledger, owner.as_ref(), &tenant(&name)?)
                     .await
                     .map_err(failed)?
                     .ok_or_else(|| Failure::Failed(format!("no tenant {name} is known here")))?,

@@ -107,10 +107,10 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
             enforces: Some(app.core.blobs.caps().enforced()),
         },
     ];
-    if let Some(gate) = &app.quota.redis_gate {
+    if let Some(owner) = &app.quota.redis_owner {
         // What is not needed is not waited for either.
-        let needed = gate.fails_closed;
-        let ok = if needed { gate.redis.check().await.is_ok() } else { !gate.is_away() };
+        let needed = owner.fails_closed;
+        let ok = if needed { owner.redis.check().await.is_ok() } else { !owner.is_away() };
         backends.push(BackendState { name: "quota", kind: "redis", ok, needed, enforces: None });
     }
     if let Some(broker) = &app.broker {

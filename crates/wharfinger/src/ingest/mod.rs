@@ -57,8 +57,8 @@ pub struct Ingest {
     parked: Mutex<VecDeque<Parked>>,
     /// Batches that are closed and neither stored nor on disk yet.
     under_way: Arc<AtomicUsize>,
-    /// Rung when there may be something to recover.
-    recovery_bell: Notify,
+    /// There may be something to recover.
+    recovery_wakeup: Notify,
     /// The batch from disk that the store refused last, and has taken nothing since.
     last_refused: Mutex<Option<BatchName>>,
     /// Nothing is sent to the inbox any more.
@@ -145,7 +145,7 @@ impl Ingest {
             packed: tokio::sync::Mutex::new(packed),
             parked: Mutex::new(left.into_iter().map(Parked::now).collect()),
             under_way,
-            recovery_bell: Notify::new(),
+            recovery_wakeup: Notify::new(),
             last_refused: Mutex::new(None),
             is_closed: RwLock::new(false),
             _segments: segments,
@@ -258,7 +258,7 @@ impl Ingest {
                 *self.last_refused() = None;
                 if self.health.succeeded() {
                     tracing::info!("the store takes events again");
-                    self.recovery_bell.notify_one();
+                    self.recovery_wakeup.notify_one();
                 }
             }
             Err(_) => {
@@ -290,7 +290,7 @@ impl Ingest {
                 "the spool is full: the oldest events were dropped (DLQ_MAX_SIZE_BYTES)"
             );
         }
-        self.recovery_bell.notify_one();
+        self.recovery_wakeup.notify_one();
         Ok(())
     }
 }

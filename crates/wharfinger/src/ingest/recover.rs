@@ -17,7 +17,7 @@ use wharfinger_stores::BlobError;
 use super::{ATTEMPT_TIMEOUT, Ingest, Parked, remove_segment};
 use crate::telemetry::events as metric;
 
-/// Of something to do, if nobody rings.
+/// Of something to do, if nobody wakes it.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Under load a turn comes after so many times what the last one took: a fifth of the time, beside four that upload what
 /// is new, so that a twentieth of what the store can take goes to what waits.
@@ -46,7 +46,7 @@ pub async fn run(ingest: &Ingest, stop: &CancellationToken) {
         if let Some(until) = wait_until.filter(|until| *until > Instant::now()) {
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
-                () = ingest.recovery_bell.notified() => {}
+                () = ingest.recovery_wakeup.notified() => {}
                 () = stop.cancelled() => {}
             }
         } else if ingest.health.may_try() {
@@ -259,7 +259,7 @@ impl Ingest {
     /// A segment that is looked at again after this: its batch is not in memory any more.
     pub(super) fn park(&self, segment: Leftover, rest: Duration) {
         self.parked().push_back(Parked { segment, rests_until: Instant::now() + rest });
-        self.recovery_bell.notify_one();
+        self.recovery_wakeup.notify_one();
     }
 
     fn take_parked(&self) -> Option<Leftover> {

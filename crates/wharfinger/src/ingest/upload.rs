@@ -84,7 +84,7 @@ impl Ingest {
         // Only now is there room for others.
         drop((batch.hold, batch.under_way));
         if self.is_idle() {
-            self.recovery_bell.notify_one();
+            self.recovery_wakeup.notify_one();
         }
     }
 

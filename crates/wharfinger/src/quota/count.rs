@@ -5,7 +5,7 @@ use wharfinger_catalog::{CatalogError, GateKeeper, MoveGate, Moved, fresh_id};
 use wharfinger_engines::redis_quota::{Load, Loaded};
 use wharfinger_lifecycle::id::TenantId;
 
-use super::{Ledger, RedisGate, lock};
+use super::{Ledger, RedisQuotaOwner, lock};
 use crate::telemetry::metric;
 
 /// Why Redis has to count anew.
@@ -60,21 +60,21 @@ pub struct Counted {
 /// waited for another to do it need not do it again. Whether it worked the next call to Redis shows.
 pub async fn anew(
     ledger: &Ledger<'_>,
-    gate: &RedisGate,
+    owner: &RedisQuotaOwner,
     name: &TenantId,
     seen: u64,
     why: Why,
 ) -> Result<Counted, CatalogError> {
-    let tenant = gate.tenant(name);
+    let tenant = owner.tenant(name);
     let mut counts = tenant.counts.lock().await;
     if *counts != seen {
         return Ok(Counted::default());
     }
     let load = fresh_id(ledger.clock.now()).to_string();
-    let announced = match gate.redis.announce(name, &load).await {
+    let announced = match owner.redis.announce(name, &load).await {
         Ok(announced) => announced,
         Err(error) => {
-            gate.lost(&error);
+            owner.lost(&error);
             return Ok(Counted::default());
         }
     };
@@ -90,7 +90,10 @@ pub async fn anew(
     }
     let moved = move_to(ledger, name, GateKeeper::Redis, announced.sound_epoch.unwrap_or(0)).await?;
     let Moved { epoch, used_bytes, limit_bytes, has_own_limit, .. } = moved;
-    match gate.redis.load(name, &announced.name, Load { epoch, used_bytes, limit_bytes, has_own_limit }).await
+    match owner
+        .redis
+        .load(name, &announced.name, Load { epoch, used_bytes, limit_bytes, has_own_limit })
+        .await
     {
         Ok(Loaded::Yes { used_bytes_before }) => {
             *counts += 1;
@@ -106,7 +109,7 @@ pub async fn anew(
         // Somebody else's load, or the end of the server, came in between: whoever asks next starts over.
         Ok(Loaded::Newer { .. } | Loaded::Unannounced) => Ok(Counted::default()),
         Err(error) => {
-            gate.lost(&error);
+            owner.lost(&error);
             Ok(Counted::default())
         }
     }
@@ -115,7 +118,7 @@ pub async fn anew(
 /// From now on the catalog lets this tenant's uploads in, and whatever Redis still says counts no more.
 pub async fn leave(
     ledger: &Ledger<'_>,
-    gate: Option<&RedisGate>,
+    owner: Option<&RedisQuotaOwner>,
     name: &TenantId,
 ) -> Result<(), CatalogError> {
     let held = ledger.catalog.gate(name).await?;
@@ -124,8 +127,8 @@ pub async fn leave(
         tracing::warn!(tenant = %name, action = "quota-left-redis", epoch = moved.epoch, used = moved.used_bytes,
             "the database lets this tenant's uploads in");
     }
-    if let Some(gate) = gate {
-        gate.tenant(name).learn(&ledger.catalog.gate(name).await?);
+    if let Some(owner) = owner {
+        owner.tenant(name).learn(&ledger.catalog.gate(name).await?);
     }
     Ok(())
 }

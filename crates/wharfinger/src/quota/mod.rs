@@ -41,20 +41,20 @@ const TENANTS_PER_PAGE: usize = 500;
 pub struct Quota {
     pub core: Arc<Core>,
     /// Redis in front of the tenants' quotas, where there is one.
-    pub redis_gate: Option<RedisGate>,
+    pub redis_owner: Option<RedisQuotaOwner>,
     /// How many files each tenant has, for the limit on that.
     file_counts: FileCounts,
 }
 
 impl Quota {
     pub async fn open(core: Arc<Core>, faults: &Faults) -> Result<Quota, OpenError> {
-        let redis_gate = RedisGate::open(&core.settings, &core.catalog, faults).await?;
-        Ok(Quota { redis_gate, ..Quota::without_redis(core) })
+        let redis_owner = RedisQuotaOwner::open(&core.settings, &core.catalog, faults).await?;
+        Ok(Quota { redis_owner, ..Quota::without_redis(core) })
     }
 
     /// By the catalog alone.
     pub fn without_redis(core: Arc<Core>) -> Quota {
-        Quota { core, redis_gate: None, file_counts: FileCounts::default() }
+        Quota { core, redis_owner: None, file_counts: FileCounts::default() }
     }
 
     /// What it takes to move the gate of a tenant's quota.
@@ -65,7 +65,7 @@ impl Quota {
 }
 
 /// Redis, as this process sees it.
-pub struct RedisGate {
+pub struct RedisQuotaOwner {
     pub redis: RedisQuota,
     /// Without Redis nothing is let in, rather than by the catalog.
     pub fails_closed: bool,
@@ -93,31 +93,31 @@ struct Known {
     doubted_at: Option<UnixMs>,
 }
 
-impl RedisGate {
+impl RedisQuotaOwner {
     /// A Redis that is away when the program starts is no reason not to start, unless nothing may be let in without it.
     pub async fn open(
         settings: &Settings,
         catalog: &Catalog,
         faults: &Faults,
-    ) -> Result<Option<RedisGate>, OpenError> {
+    ) -> Result<Option<RedisQuotaOwner>, OpenError> {
         let Some(url) = &settings.quota_redis else { return Ok(None) };
         let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
         let redis = RedisQuota::new(url, catalog_id, faults.clone())
             .map_err(|error| OpenError::Quota(error.to_string()))?
             .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
-        let gate = RedisGate::new(redis, settings.quota_fails_closed);
-        match gate.redis.check().await {
+        let owner = RedisQuotaOwner::new(redis, settings.quota_fails_closed);
+        match owner.redis.check().await {
             Ok(_) => {}
-            Err(error @ QuotaError::Away(_)) if !gate.fails_closed => gate.lost(&error),
-            Err(error) => return Err(OpenError::Quota(format!("{}: {error}", gate.redis.address()))),
+            Err(error @ QuotaError::Away(_)) if !owner.fails_closed => owner.lost(&error),
+            Err(error) => return Err(OpenError::Quota(format!("{}: {error}", owner.redis.address()))),
         }
-        Ok(Some(gate))
+        Ok(Some(owner))
     }
 
-    fn new(redis: RedisQuota, fails_closed: bool) -> RedisGate {
+    fn new(redis: RedisQuota, fails_closed: bool) -> RedisQuotaOwner {
         // A gauge that is not there says nothing to an alert.
         metric::redis_away(false);
-        RedisGate {
+        RedisQuotaOwner {
             redis,
             fails_closed,
             away: AtomicBool::new(false),

@@ -6,7 +6,7 @@ use wharfinger_engines::redis_quota::Refunded;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::count::{self, Why};
-use super::{RedisGate, lock};
+use super::{RedisQuotaOwner, lock};
 use crate::quota::Quota;
 
 const CLAIM_LINES: usize = 200;
@@ -25,10 +25,10 @@ enum Delivered {
 /// Delivers all that is due; answers how many lines arrived.
 pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
     let core = &quota.core;
-    let Some(gate) = &quota.redis_gate else { return Ok(0) };
-    settle_doubts(quota, gate).await?;
+    let Some(owner) = &quota.redis_owner else { return Ok(0) };
+    settle_doubts(quota, owner).await?;
     let mut arrived = 0;
-    while !gate.is_away() {
+    while !owner.is_away() {
         let now = core.clock.now();
         let lines = core
             .catalog
@@ -39,7 +39,7 @@ pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
         }
         let outcomes: Vec<(OutboxLine, Delivered)> = futures::stream::iter(lines)
             .map(async |line| {
-                let delivered = deliver(quota, gate, &line).await;
+                let delivered = deliver(quota, owner, &line).await;
                 (line, delivered)
             })
             .buffer_unordered(AT_ONCE)
@@ -63,36 +63,37 @@ pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
     Ok(arrived)
 }
 
-async fn deliver(quota: &Quota, gate: &RedisGate, line: &OutboxLine) -> Delivered {
+async fn deliver(quota: &Quota, owner: &RedisQuotaOwner, line: &OutboxLine) -> Delivered {
     let Outbound::Refund { bytes, epoch } = line.what else {
         return Delivered::Not("no refund".into());
     };
-    if gate.is_away() {
+    if owner.is_away() {
         return Delivered::Not("Redis is away".into());
     }
-    let seen = gate.tenant(&line.tenant).counts();
-    let why = match gate.redis.refund(&line.tenant, &line.id, bytes, epoch).await {
+    let seen = owner.tenant(&line.tenant).counts();
+    let why = match owner.redis.refund(&line.tenant, &line.id, bytes, epoch).await {
         Ok(Refunded::Done { remembered }) if remembered <= REMEMBERED_MAX => return Delivered::Yes,
         Ok(Refunded::Done { .. }) => {
             // What it forgets then is older than what it counts from.
-            let _ = count::anew(&quota.ledger(), gate, &line.tenant, seen, Why::Full).await;
+            let _ = count::anew(&quota.ledger(), owner, &line.tenant, seen, Why::Full).await;
             return Delivered::Yes;
         }
         Ok(Refunded::Later) => {
             // The load may be on its way, or have died with whoever was to bring it.
             if line.attempts > 0 {
-                let _ = count::anew(&quota.ledger(), gate, &line.tenant, seen, Why::Moved).await;
+                let _ = count::anew(&quota.ledger(), owner, &line.tenant, seen, Why::Moved).await;
             }
             "Redis counts from an older epoch".to_owned()
         }
         // The sum that it counts from then has this refund in it, and the line goes with the older epoch.
-        Ok(Refunded::Reload) => match count::anew(&quota.ledger(), gate, &line.tenant, seen, Why::Lost).await
-        {
-            Ok(_) => "Redis had lost count".to_owned(),
-            Err(error) => error.to_string(),
-        },
+        Ok(Refunded::Reload) => {
+            match count::anew(&quota.ledger(), owner, &line.tenant, seen, Why::Lost).await {
+                Ok(_) => "Redis had lost count".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        }
         Err(error) => {
-            gate.lost(&error);
+            owner.lost(&error);
             error.to_string()
         }
     };
@@ -100,21 +101,21 @@ async fn deliver(quota: &Quota, gate: &RedisGate, line: &OutboxLine) -> Delivere
 }
 
 /// Whether a commit happened whose answer was lost, the catalog knows.
-async fn settle_doubts(quota: &Quota, gate: &RedisGate) -> Result<(), CatalogError> {
-    if gate.is_away() {
+async fn settle_doubts(quota: &Quota, owner: &RedisQuotaOwner) -> Result<(), CatalogError> {
+    if owner.is_away() {
         return Ok(());
     }
-    let doubtful = std::mem::take(&mut *lock(&gate.doubtful));
+    let doubtful = std::mem::take(&mut *lock(&owner.doubtful));
     let mut outcome = Ok(());
     for name in doubtful {
-        let seen = gate.tenant(&name).counts();
-        match count::anew(&quota.ledger(), gate, &name, seen, Why::Doubt).await {
+        let seen = owner.tenant(&name).counts();
+        match count::anew(&quota.ledger(), owner, &name, seen, Why::Doubt).await {
             Ok(counted) if counted.is_loaded => {}
             // One that has left Redis is counted when it comes back.
-            Ok(_) if !gate.is_away() => {}
-            Ok(_) => gate.doubt(&name),
+            Ok(_) if !owner.is_away() => {}
+            Ok(_) => owner.doubt(&name),
             Err(error) => {
-                gate.doubt(&name);
+                owner.doubt(&name);
                 outcome = Err(error);
             }
         }

@@ -9,7 +9,7 @@ use wharfinger_engines::redis_quota::Reservation;
 use wharfinger_lifecycle::retry::Backoff;
 
 use super::count::{self, Why};
-use super::{RedisGate, Tenant};
+use super::{RedisQuotaOwner, Tenant};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::quota::Quota;
@@ -25,18 +25,18 @@ pub async fn register(quota: &Quota, wanted: Registration) -> Result<Registered,
         // Who asks again for what was made before is answered as before.
         return known_answer(core, &wanted).await?.ok_or(refusal);
     }
-    let Some(gate) = quota.redis_gate.as_ref().filter(|_| wanted.needs_room()) else {
+    let Some(owner) = quota.redis_owner.as_ref().filter(|_| wanted.needs_room()) else {
         return without_redis(quota, wanted).await;
     };
     if let Some(answer) = known_answer(core, &wanted).await? {
         return Ok(answer);
     }
-    let tenant = gate.tenant(&wanted.tenant);
+    let tenant = owner.tenant(&wanted.tenant);
     for round in 1..=ROUNDS_MAX {
-        let answer = if gate.is_away() || tenant.is_at_database(core.clock.now()) {
-            by_database(quota, gate, &tenant, &wanted).await?
+        let answer = if owner.is_away() || tenant.is_at_database(core.clock.now()) {
+            by_database(quota, owner, &tenant, &wanted).await?
         } else {
-            by_redis(quota, gate, &tenant, &wanted).await?
+            by_redis(quota, owner, &tenant, &wanted).await?
         };
         if let Some(answer) = answer {
             return Ok(answer);
@@ -45,7 +45,7 @@ pub async fn register(quota: &Quota, wanted: Registration) -> Result<Registered,
             tokio::time::sleep(Duration::from_millis(ROUND_PAUSE.delay_ms(round, rand::random()))).await;
         }
     }
-    if gate.fails_closed {
+    if owner.fails_closed {
         return Err(VerbError::Unavailable("Redis loses count as fast as it is told".into()));
     }
     without_redis(quota, wanted).await
@@ -57,30 +57,30 @@ async fn without_redis(quota: &Quota, wanted: Registration) -> Result<Registered
         let admission = Admission::Database;
         match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
             Registered::GateMoved(_) => {
-                count::leave(&quota.ledger(), quota.redis_gate.as_ref(), &wanted.tenant).await?
+                count::leave(&quota.ledger(), quota.redis_owner.as_ref(), &wanted.tenant).await?
             }
             answer => return Ok(answer),
         };
     }
-    Err(VerbError::Unavailable("the quota's gate is moved too often at this moment".into()))
+    Err(VerbError::Unavailable("the owner of the quota changes too often, try again".into()))
 }
 
 /// None: look again where the gate is.
 async fn by_database(
     quota: &Quota,
-    gate: &RedisGate,
+    owner: &RedisQuotaOwner,
     tenant: &Tenant,
     wanted: &Registration,
 ) -> Result<Option<Registered>, VerbError> {
-    if gate.is_away() && gate.fails_closed {
+    if owner.is_away() && owner.fails_closed {
         return Err(VerbError::Unavailable("Redis, which lets uploads in, is away".into()));
     }
     let admission = Admission::Database;
     match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
         Registered::GateMoved(moved) => {
             tenant.learn(&moved);
-            if gate.is_away() {
-                count::leave(&quota.ledger(), quota.redis_gate.as_ref(), &wanted.tenant).await?;
+            if owner.is_away() {
+                count::leave(&quota.ledger(), quota.redis_owner.as_ref(), &wanted.tenant).await?;
             }
             Ok(None)
         }
@@ -90,7 +90,7 @@ async fn by_database(
 
 async fn by_redis(
     quota: &Quota,
-    gate: &RedisGate,
+    owner: &RedisQuotaOwner,
     tenant: &Tenant,
     wanted: &Registration,
 ) -> Result<Option<Registered>, VerbError> {
@@ -98,18 +98,18 @@ async fn by_redis(
     let name = &wanted.tenant;
     let seen = tenant.counts();
     let attempt = fresh_id(core.clock.now());
-    match gate.redis.reserve(name, attempt, wanted.bytes(), wanted.default_limit_bytes).await {
+    match owner.redis.reserve(name, attempt, wanted.bytes(), wanted.default_limit_bytes).await {
         Err(error) => {
-            gate.lost(&error);
+            owner.lost(&error);
             Ok(None)
         }
         Ok(Reservation::Reload) => {
-            count::anew(&quota.ledger(), gate, name, seen, Why::Lost).await?;
+            count::anew(&quota.ledger(), owner, name, seen, Why::Lost).await?;
             Ok(None)
         }
         Ok(Reservation::Full { used_bytes, limit_bytes }) => {
             if is_doubtful(core, tenant, wanted, limit_bytes).await? {
-                count::anew(&quota.ledger(), gate, name, seen, Why::Doubt).await?;
+                count::anew(&quota.ledger(), owner, name, seen, Why::Doubt).await?;
                 return Ok(None);
             }
             // What took the room may be this very request, sent twice.
@@ -122,30 +122,30 @@ async fn by_redis(
             let admission = Admission::Redis { epoch, limit_bytes };
             match core.catalog.register(Registration { admission, ..wanted.clone() }).await {
                 Ok(Registered::Made) => {
-                    gate.settle(name, attempt);
+                    owner.settle(name, attempt);
                     Ok(Some(Registered::Made))
                 }
                 Ok(Registered::GateMoved(moved)) => {
-                    release(gate, wanted, attempt).await;
+                    release(owner, wanted, attempt).await;
                     tenant.learn(&moved);
                     if moved.keeper == GateKeeper::Redis {
-                        count::anew(&quota.ledger(), gate, name, seen, Why::Moved).await?;
+                        count::anew(&quota.ledger(), owner, name, seen, Why::Moved).await?;
                     } else if !tenant.is_at_database(core.clock.now()) {
-                        count::anew(&quota.ledger(), gate, name, seen, Why::Back).await?;
+                        count::anew(&quota.ledger(), owner, name, seen, Why::Back).await?;
                     }
                     Ok(None)
                 }
                 Ok(answer) => {
-                    release(gate, wanted, attempt).await;
+                    release(owner, wanted, attempt).await;
                     Ok(Some(answer))
                 }
                 // It may be in the catalog, so it stays counted; whether it is shows when Redis counts anew.
                 Err(error @ CatalogError::Unknown(_)) => {
-                    gate.doubt(name);
+                    owner.doubt(name);
                     Err(error.into())
                 }
                 Err(error) => {
-                    release(gate, wanted, attempt).await;
+                    release(owner, wanted, attempt).await;
                     Err(error.into())
                 }
             }
@@ -175,10 +175,10 @@ async fn key_answer(core: &Core, wanted: &Registration) -> Result<Option<Registe
 }
 
 /// What was counted for files that are surely not in the catalog.
-async fn release(gate: &RedisGate, wanted: &Registration, attempt: Uuid) {
-    if let Err(error) = gate.redis.release(&wanted.tenant, attempt).await {
-        gate.doubt(&wanted.tenant);
-        gate.lost(&error);
+async fn release(owner: &RedisQuotaOwner, wanted: &Registration, attempt: Uuid) {
+    if let Err(error) = owner.redis.release(&wanted.tenant, attempt).await {
+        owner.doubt(&wanted.tenant);
+        owner.lost(&error);
     }
 }
 

@@ -5,7 +5,7 @@ use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::id::TenantId;
 
 use super::count::{self, Why};
-use super::{Ledger, RedisGate, TENANTS_PER_PAGE};
+use super::{Ledger, RedisQuotaOwner, TENANTS_PER_PAGE};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
@@ -21,7 +21,7 @@ pub struct Synced {
 /// None: the tenant is not known here.
 pub async fn tenant(
     ledger: &Ledger<'_>,
-    gate: Option<&RedisGate>,
+    owner: Option<&RedisQuotaOwner>,
     name: &TenantId,
 ) -> Result<Option<Synced>, CatalogError> {
     let Some(drift) = ledger.catalog.rebuild_quota(name, ledger.default_limit_bytes).await? else {
@@ -29,11 +29,11 @@ pub async fn tenant(
     };
     let mut synced =
         Synced { tenants: 1, drift_bytes: drift.drift_bytes.unsigned_abs(), rebuilt: 0, failed: 0 };
-    match gate {
-        Some(gate) if drift.at_redis && gate.is_away() => synced.failed = 1,
-        Some(gate) if drift.at_redis => {
-            let seen = gate.tenant(name).counts();
-            let counted = count::anew(ledger, gate, name, seen, Why::Sync).await?;
+    match owner {
+        Some(owner) if drift.at_redis && owner.is_away() => synced.failed = 1,
+        Some(owner) if drift.at_redis => {
+            let seen = owner.tenant(name).counts();
+            let counted = count::anew(ledger, owner, name, seen, Why::Sync).await?;
             synced.drift_bytes = counted.drift_bytes.unsigned_abs();
             synced.rebuilt = u64::from(counted.is_loaded);
         }
@@ -46,7 +46,7 @@ pub async fn tenant(
 /// Sets right what is off, or only finds it.
 #[derive(Clone, Copy)]
 pub enum Aim<'g> {
-    Mend(Option<&'g RedisGate>),
+    Mend(Option<&'g RedisQuotaOwner>),
     /// What Redis counts is set right by counting anew, so it is not compared here.
     Compare,
 }
@@ -67,7 +67,7 @@ pub async fn all(
                 return Ok(sum);
             }
             let looked = match aim {
-                Aim::Mend(gate) => tenant(ledger, gate, name).await,
+                Aim::Mend(owner) => tenant(ledger, owner, name).await,
                 Aim::Compare => compare(ledger, name).await,
             };
             match looked {

@@ -33,7 +33,7 @@ pub async fn run(quota: &Quota, lease: &SweepLease) -> Result<Outcome, VerbError
     let ledger = Ledger { catalog: &lease.catalog, ..quota.ledger() };
     let aim = match lease.is_dry_run() {
         true => Aim::Compare,
-        false => Aim::Mend(quota.redis_gate.as_ref()),
+        false => Aim::Mend(quota.redis_owner.as_ref()),
     };
     let synced = sync::all(&ledger, aim, || lease.goes_on(&quota.core)).await?;
     if !lease.is_dry_run() {

@@ -116,7 +116,7 @@ pub(super) async fn wakes_from_others(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Deletes bytes as soon as somebody rings, and whatever else falls due.
+/// Deletes bytes as soon as it is woken, and whatever else falls due.
 pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let now = app.core.clock.now();
@@ -160,9 +160,9 @@ pub(super) async fn scheduled(app: Arc<App>, stop: CancellationToken, sweep: Swe
 
 /// Tells Redis what was refunded, and looks after it while it is away.
 pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
-    let Some(gate) = &app.quota.redis_gate else { return stop.cancelled().await };
+    let Some(owner) = &app.quota.redis_owner else { return stop.cancelled().await };
     while !stop.is_cancelled() {
-        gate.look_after().await;
+        owner.look_after().await;
         if let Err(error) = refunds::relay(&app.quota).await {
             tracing::warn!(job = "refunds", error = %error, "refunds could not be told to Redis");
         }
@@ -263,8 +263,8 @@ pub(super) async fn spool_age(app: Arc<App>, stop: CancellationToken) {
 }
 
 pub(super) async fn settlements(app: Arc<App>, stop: CancellationToken) {
-    let Some(gate) = &app.quota.redis_gate else { return stop.cancelled().await };
-    while stop.run_until_cancelled(gate.settle_gathered()).await.is_some() {}
+    let Some(owner) = &app.quota.redis_owner else { return stop.cancelled().await };
+    while stop.run_until_cancelled(owner.settle_gathered()).await.is_some() {}
 }
 
 /// The store's mark and the catalog count together, so that a catalog from a backup is known for what it is. Who

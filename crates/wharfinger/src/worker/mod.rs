@@ -21,8 +21,8 @@ use crate::sweeps::{self, Sweep, SweepLease};
 pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     let (core, uploads) = (&app.core, &app.uploads);
     let stop = CancellationToken::new();
-    if let Some(gate) = &app.quota.redis_gate {
-        gate.look_after().await;
+    if let Some(owner) = &app.quota.redis_owner {
+        owner.look_after().await;
         quota::refunds::relay(&app.quota).await?;
     }
     if let Some(broker) = &app.broker {

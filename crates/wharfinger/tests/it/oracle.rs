@@ -149,7 +149,7 @@ async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u
 /// Tells Redis all that waits; nothing may be left (I14).
 async fn tell_redis(server: &TestApp, moment: &str) {
     let app = &server.app;
-    app.quota.redis_gate.as_ref().expect("Redis").look_after().await;
+    app.quota.redis_owner.as_ref().expect("Redis").look_after().await;
     wharfinger::quota::refunds::relay(&app.quota).await.expect("refunds");
     let waiting = app.core.catalog.outbox_depth(Destination::Quota).await.expect("counted").0;
     assert_eq!(waiting, 0, "refunds wait {moment}");
@@ -173,7 +173,7 @@ pub async fn redis_is_exact(server: &TestApp) {
 /// and exact once it was compared.
 pub async fn redis_heals(server: &TestApp, moment: &str) {
     let app = &server.app;
-    let Some(gate) = &app.quota.redis_gate else { return };
+    let Some(gate) = &app.quota.redis_owner else { return };
     tell_redis(server, moment).await;
     for tenant in app.core.catalog.tenants_at_redis("", 100_000).await.expect("tenants") {
         let quota =

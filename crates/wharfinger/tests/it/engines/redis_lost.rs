@@ -100,7 +100,7 @@ async fn room_that_nobody_holds_is_found_again(database: Database) {
     let server = ground.start().await;
     let me = server.me();
     me.upload("a", b"ten bytes!").await;
-    let gate = server.app.quota.redis_gate.as_ref().expect("Redis");
+    let gate = server.app.quota.redis_owner.as_ref().expect("Redis");
     let tenant = wharfinger_lifecycle::id::TenantId::new("t").expect("a tenant");
     let nobody = wharfinger_catalog::fresh_id(1);
     gate.redis.reserve(&tenant, nobody, 20, 30).await.expect("counted");
