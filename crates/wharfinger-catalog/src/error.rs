@@ -1,6 +1,6 @@
 //! What can go wrong with the catalog, named by what the caller can do about it.
 
-use super::connect::is_disconnected;
+use crate::database::connect::is_disconnected;
 use wharfinger_calls::faults::Injected;
 
 #[derive(Debug, thiserror::Error)]

@@ -1,49 +1,20 @@
 //! The catalog: the only truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for
 //! many processes; the verbs are the same code and, wherever both accept it, the same SQL.
 
-mod archive;
-mod audit;
-mod batches;
-mod chunks;
 mod cleanups;
-mod connect;
-mod counters;
-mod dead_letters;
-mod deletion_log;
+mod database;
 mod derived;
-mod endings;
 mod error;
-mod facts;
-mod fair;
 mod figures;
-mod file_rows;
 mod files;
-mod gate;
-mod idempotency;
-mod job_claims;
 mod jobs;
-mod migrate;
-mod notices;
-mod objects;
-mod orphan_blobs;
-mod orphan_scans;
+mod leases;
+mod migrations;
+mod orphans;
 mod outbox;
-mod pgvector;
-mod quotas;
-mod recoveries;
-mod registrations;
-mod retention;
-mod schema;
-mod search;
-mod sql;
-mod stage_changes;
-mod stage_claims;
-mod stage_ends;
-mod stuck_files;
+mod quota;
 mod sweeps;
 mod unreadable;
-mod vector_copies;
-mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
@@ -59,47 +30,47 @@ use uuid::{NoContext, Timestamp, Uuid};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
-pub use batches::{BatchEnd, BatchEnding};
-pub use chunks::{ChunkRow, Embedded};
-pub use cleanups::{
+pub use cleanups::deletion_log::{AbortedUpload, UNFINISHED};
+pub use cleanups::pending::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
-pub use counters::OUTCOME_SPAN_MS;
-pub use dead_letters::{DeadLetter, Redriven};
-pub use deletion_log::{AbortedUpload, UNFINISHED};
-pub use derived::TextPart;
+pub use database::sql::Dialect;
+pub use derived::chunks::{ChunkRow, Embedded};
+pub use derived::outputs::TextPart;
+pub use derived::pgvector::{DIMENSIONS_MAX, Pgvector};
+pub use derived::search::{Candidates, StoredVector};
 pub use error::CatalogError;
-pub use figures::{COUNTED_MAX, Figures, Outcomes, RecentError, StatusCounts};
-pub use file_rows::{Abandoned, HistoryLine};
-pub use gate::{Gate, GateKeeper, MoveGate, Moved};
-pub use idempotency::KeyUse;
-pub use job_claims::{JobClaim, LeasedJob};
-pub use jobs::{DeadJob, Fate, NewJob};
-pub use notices::Notification;
-pub use orphan_blobs::{
+pub use figures::counters::OUTCOME_SPAN_MS;
+pub use figures::dashboard::{COUNTED_MAX, Figures, Outcomes, RecentError, StatusCounts};
+pub use files::batches::{BatchEnd, BatchEnding};
+pub use files::idempotency::KeyUse;
+pub use files::registrations::{Admission, BatchUse, NewFile, Registered, Registration};
+pub use files::rows::{Abandoned, HistoryLine};
+pub use jobs::claims::{JobClaim, LeasedJob};
+pub use jobs::dead_letters::{DeadLetter, Redriven};
+pub use jobs::delayed::{DeadJob, Fate, NewJob};
+pub use jobs::recoveries::{Recoverable, Recovered, Recovery};
+pub use jobs::stage_claims::{ClaimFailed, Claimable, StageClaim, StageJob};
+pub use jobs::stage_ends::{EndBy, Ended, Ending, Output, StageEnd};
+pub use jobs::stuck_files::{StuckFile, StuckPlace};
+pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
+pub use orphans::blobs::{
     KeySample, MissingBlob, MissingBlobs, ORPHAN, ObjectRow, ObjectState, OrderedOrphans, Orphans,
     QueuedOrphans,
 };
-pub use orphan_scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTally};
-pub use outbox::{Destination, Outbound, OutboxLine};
-pub use pgvector::{DIMENSIONS_MAX, Pgvector};
-pub use quotas::Drift;
-pub use recoveries::{Recoverable, Recovered, Recovery};
-pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
-pub use schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
-pub use search::{Candidates, StoredVector};
-pub use sql::Dialect;
-pub use stage_claims::{ClaimFailed, Claimable, StageClaim, StageJob};
-pub use stage_ends::{EndBy, Ended, Ending, Output, StageEnd};
-pub use stuck_files::{StuckFile, StuckPlace};
+pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTally};
+pub use outbox::lines::{Destination, Outbound, OutboxLine};
+pub use outbox::notices::Notification;
+pub use quota::charges::Drift;
+pub use quota::gate::{Gate, GateKeeper, MoveGate, Moved};
 pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepState, SweepTurn};
 pub use unreadable::{Table, UnreadableRow};
 
-use connect::Elsewhere;
-use sql::{Arg, Link, Tx, args};
+use database::connect::Elsewhere;
+use database::sql::{Arg, Link, Tx, args};
+use database::writer::{Verdict, Write, Writer};
 use sweeps::Fenced;
 use wharfinger_calls::faults::Faults;
-use writer::{Verdict, Write, Writer};
 
 /// Whose rows a caller may see.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -225,7 +196,7 @@ const WRITE_TRIES_MAX: u32 = 5;
 impl Catalog {
     /// Opens the catalog; its schema may still have to be migrated. A server that is not there yet is waited for.
     pub async fn open(options: CatalogOptions) -> Result<Catalog, CatalogError> {
-        Catalog::open_within(options, connect::START_PATIENCE).await
+        Catalog::open_within(options, database::connect::START_PATIENCE).await
     }
 
     /// The same, waiting no longer than this.
@@ -246,7 +217,8 @@ impl Catalog {
                 (Backend::Sqlite { writer, readers }, Health::Sqlite(health))
             }
             CatalogUrl::Postgres(url) => {
-                let pools = connect::open(url, &options.schema, options.connections_max, patience).await?;
+                let pools =
+                    database::connect::open(url, &options.schema, options.connections_max, patience).await?;
                 (Backend::Postgres(pools.work), Health::Postgres(pools.health))
             }
         };
@@ -269,7 +241,7 @@ impl Catalog {
     /// How far the schema has come: [`SCHEMA_VERSION`] is up to date, 0 is an empty database. Changes nothing.
     pub async fn schema_step(&self) -> Result<i64, CatalogError> {
         let mut reader = self.reader().await?;
-        schema::step(&mut reader.tx(&self.faults), &self.schema).await
+        migrations::schema::step(&mut reader.tx(&self.faults), &self.schema).await
     }
 
     pub fn dialect(&self) -> Dialect {
@@ -282,13 +254,13 @@ impl Catalog {
     /// Answers if this user may bring the schema up to date. Changes nothing.
     pub async fn may_migrate(&self) -> Result<(), CatalogError> {
         let mut reader = self.reader().await?;
-        schema::may_create(&mut reader.tx(&self.faults), &self.schema).await
+        migrations::schema::may_create(&mut reader.tx(&self.faults), &self.schema).await
     }
 
     /// Tables of other applications in the same database, beside our schema.
     pub async fn foreign_tables(&self) -> Result<Option<String>, CatalogError> {
         let mut reader = self.reader().await?;
-        schema::foreign_tables(&mut reader.tx(&self.faults), &self.schema).await
+        migrations::schema::foreign_tables(&mut reader.tx(&self.faults), &self.schema).await
     }
 
     /// Answers if the catalog can be read now, on a connection of its own: however busy the others are.

@@ -3,11 +3,11 @@
 
 use wharfinger_lifecycle::UnixMs;
 
-use super::Catalog;
-use super::error::CatalogError;
-use super::sql::{Row, Tx, args};
-use super::unreadable::Table;
-use super::writer::{Verdict, Write};
+use crate::Catalog;
+use crate::database::sql::{Row, Tx, args};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::unreadable::Table;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepRecord {
@@ -68,9 +68,9 @@ pub struct Fence {
 }
 
 /// A change that is made under a fence, or not at all.
-pub(super) struct Fenced<W> {
-    pub(super) fence: Fence,
-    pub(super) verb: W,
+pub(crate) struct Fenced<W> {
+    pub(crate) fence: Fence,
+    pub(crate) verb: W,
 }
 
 impl<W: Write> Write for Fenced<W> {
@@ -192,7 +192,7 @@ impl Write for Advance {
     }
 }
 
-pub(super) fn decode(row: &Row) -> Result<SweepState, CatalogError> {
+pub(crate) fn decode(row: &Row) -> Result<SweepState, CatalogError> {
     Ok(SweepState {
         name: row.text("name")?,
         last_start_at: row.maybe_int("last_start_at")?,

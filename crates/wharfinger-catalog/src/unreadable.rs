@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
-use super::Catalog;
-use super::error::CatalogError;
-use super::sql::{Row, Tx, args, places};
-use super::writer::{Verdict, Write};
+use crate::Catalog;
+use crate::database::sql::{Row, Tx, args, places};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
 
 /// How long something waits that cannot be read. It may be repaired, or read by another version.
-pub(super) const RETRY_MS: i64 = 3_600_000;
+pub(crate) const RETRY_MS: i64 = 3_600_000;
 /// Far more than anybody looks through; beyond it rows are still set aside, only not listed.
 const LISTED_MAX: i64 = 10_000;
 
 /// A list reads so many rows more than it shows: some that cannot be read do not make a page look like the last.
-pub(super) const SPARE_ROWS: usize = 20;
+pub(crate) const SPARE_ROWS: usize = 20;
 
 /// A table that loops and lists read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +69,7 @@ pub struct UnreadableRow {
 }
 
 /// Lists rows, each by its id with what is wrong with it.
-pub(super) async fn record(
+pub(crate) async fn record(
     tx: &mut Tx<'_>,
     table: Table,
     found: &[(String, String)],
@@ -101,7 +101,7 @@ pub(super) async fn record(
 }
 
 /// Those that can be read, and the ids and faults of the others.
-pub(super) fn split<T>(
+pub(crate) fn split<T>(
     rows: &[Row],
     id: &str,
     decode: impl Fn(&Row) -> Result<T, CatalogError>,
@@ -158,20 +158,20 @@ type Decoder = fn(&Row) -> Result<(), CatalogError>;
 
 fn decoders() -> [(Table, &'static str, Decoder); 8] {
     [
-        (Table::Files, "id", |row| super::file_rows::decode(row).map(drop)),
-        (Table::Jobs, "id", super::job_claims::is_readable),
-        (Table::Outbox, "id", |row| super::outbox::decode_any(row).map(drop)),
-        (Table::Cleanups, "id", |row| super::cleanups::decode_claim(row).map(drop)),
-        (Table::Batches, "id", |row| super::batches::decode(row).map(drop)),
-        (Table::Notifications, "id", |row| super::notices::decode(row).map(drop)),
-        (Table::Sweeps, "name", |row| super::sweeps::decode(row).map(drop)),
-        (Table::Quotas, "tenant_id", |row| super::quotas::tenant_of(row).map(drop)),
+        (Table::Files, "id", |row| crate::files::rows::decode(row).map(drop)),
+        (Table::Jobs, "id", crate::jobs::claims::is_readable),
+        (Table::Outbox, "id", |row| crate::outbox::lines::decode_any(row).map(drop)),
+        (Table::Cleanups, "id", |row| crate::cleanups::pending::decode_claim(row).map(drop)),
+        (Table::Batches, "id", |row| crate::files::batches::decode(row).map(drop)),
+        (Table::Notifications, "id", |row| crate::outbox::notices::decode(row).map(drop)),
+        (Table::Sweeps, "name", |row| crate::sweeps::decode(row).map(drop)),
+        (Table::Quotas, "tenant_id", |row| crate::quota::charges::tenant_of(row).map(drop)),
     ]
 }
 
 impl Catalog {
     /// Those of these rows that can be read; the others are listed, and left out.
-    pub(super) async fn readable<T>(
+    pub(crate) async fn readable<T>(
         &self,
         table: Table,
         id: &str,
@@ -189,7 +189,7 @@ impl Catalog {
     }
 
     /// The same for a page of a list that has at most `limit` entries.
-    pub(super) async fn readable_page<T>(
+    pub(crate) async fn readable_page<T>(
         &self,
         table: Table,
         rows: &[Row],

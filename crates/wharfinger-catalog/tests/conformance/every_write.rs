@@ -40,16 +40,21 @@ const OF_PGVECTOR: [&str; 2] = ["pgvector::AddColumn", "vector_copies::CopyVecto
 
 /// All types of the sources that are written in one transaction.
 fn writes_of_the_sources() -> BTreeSet<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut writes = BTreeSet::new();
-    for entry in fs::read_dir(folder).expect("the sources") {
-        let path = entry.expect("a source file").path();
-        let Some(module) = path.file_stem().and_then(|stem| stem.to_str()).filter(|_| path.is_file()) else {
-            continue;
-        };
-        let text = fs::read_to_string(&path).expect("a source file");
-        let types = text.lines().filter_map(|line| line.strip_prefix("impl Write for ")?.strip_suffix(" {"));
-        writes.extend(types.map(|name| format!("{module}::{name}")));
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("the sources") {
+            let path = entry.expect("a source file").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let Some(module) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+            let text = fs::read_to_string(&path).expect("a source file");
+            let types =
+                text.lines().filter_map(|line| line.strip_prefix("impl Write for ")?.strip_suffix(" {"));
+            writes.extend(types.map(|name| format!("{module}::{name}")));
+        }
     }
     writes
 }

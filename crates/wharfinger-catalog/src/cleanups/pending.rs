@@ -1,0 +1,561 @@
+//! `pending_cleanups`: the one door out for bytes. A row is written by the transaction that made its bytes
+//! unreachable and removed only after the store said that they are gone.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::File;
+use wharfinger_lifecycle::id::{CleanupId, TenantId};
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
+
+use crate::Catalog;
+use crate::Scope;
+use crate::Tells;
+use crate::cleanups::deletion_log;
+use crate::database::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::files::changes::signed;
+use crate::leases::fair::{self, RANKED_AT_ONCE};
+use crate::orphans::blobs::{ORPHAN, forget_deleted};
+use crate::outbox::lines;
+use crate::unreadable::{self, SPARE_ROWS, Table};
+
+/// Rounds of ranking before one claim, at most.
+const RANK_ROUNDS_MAX: usize = 20;
+/// How long an exhausted row waits between its attempts.
+pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
+
+/// Whose bytes are to go, and how the row is called.
+pub(crate) struct Order {
+    pub(crate) id: CleanupId,
+    pub(crate) file: File,
+    pub(crate) storage_type: &'static str,
+    pub(crate) max_attempts: u32,
+}
+
+/// The columns that differ from order to order; the rest begins as nothing.
+macro_rules! insert_orders {
+    () => {
+        "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
+         max_attempts, created_at, next_attempt_at, finish_at, in_parts, attempts, exhausted, lease_token, \
+         lease_until) VALUES "
+    };
+}
+
+impl Order {
+    fn args(&self, reason: &str, finish_at: UnixMs, now: UnixMs) -> Vec<Arg> {
+        let file = &self.file;
+        args![
+            self.id.to_string(),
+            file.key.as_str(),
+            self.storage_type,
+            reason,
+            file.tenant.as_str(),
+            file.id.to_string(),
+            signed(file.size),
+            i64::from(self.max_attempts),
+            now,
+            now,
+            finish_at,
+            i64::from(file.part_size.is_some()),
+        ]
+    }
+}
+
+const ORDER_ARGS: usize = 12;
+
+pub(crate) async fn insert(
+    tx: &mut Tx<'_>,
+    order: &Order,
+    reason: &str,
+    finish_at: UnixMs,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    tx.run(
+        concat!(insert_orders!(), "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, 0, 0, 0)"),
+        order.args(reason, finish_at, now),
+    )
+    .await?;
+    Ok(())
+}
+
+/// Orders with their reasons and when each is finished, in one statement.
+pub(crate) async fn insert_all(
+    tx: &mut Tx<'_>,
+    orders: &[(Order, &str, UnixMs)],
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    if orders.is_empty() {
+        return Ok(());
+    }
+    let row = |n: usize| format!("({}, 0, 0, 0, 0)", places(1 + n * ORDER_ARGS, ORDER_ARGS));
+    let rows: Vec<String> = (0..orders.len()).map(row).collect();
+    let args = orders.iter().flat_map(|(order, reason, finish_at)| order.args(reason, *finish_at, now));
+    tx.run_built(format!("{}{}", insert_orders!(), rows.join(", ")), args.collect()).await?;
+    Ok(())
+}
+
+/// A claimed order, good until its lease ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedCleanup {
+    pub id: CleanupId,
+    pub token: i64,
+    pub key: ObjectKey,
+    /// None: the key does not say whose it is.
+    pub tenant: Option<TenantId>,
+    pub reason: String,
+    pub attempts: u32,
+    pub finish_at: UnixMs,
+    /// An unfinished upload in parts is to be ended too.
+    pub in_parts: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CleanupOutcome {
+    /// The store says the bytes are gone.
+    Gone,
+    /// The store refused this one: an attempt is spent.
+    Refused { error: String, retry_at: UnixMs },
+    /// The store could not be asked: nobody's attempt.
+    StoreDown { error: String, retry_at: UnixMs },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    pub done: u64,
+    pub failed: u64,
+    pub exhausted: u64,
+    /// Of those that are done: objects that no row had answered for.
+    pub orphans: u64,
+}
+
+struct Claim {
+    /// What another kind of store holds, this one can only say to be absent.
+    storage_type: &'static str,
+    scope: Scope,
+    now: UnixMs,
+    limit: usize,
+    lease_ms: i64,
+}
+
+/// The queue of cleanups, for the fair order between tenants.
+const QUEUE: &str = "cleanups";
+
+impl Write for Claim {
+    type Answer = (Vec<ClaimedCleanup>, Option<i64>);
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let is_sqlite = tx.dialect() == Dialect::Sqlite;
+        if is_sqlite && self.scope == Scope::All {
+            rank_due(tx, self.storage_type, self.now).await?;
+        }
+        let lease_until = self.now.saturating_add(self.lease_ms);
+        let mut args = args![self.now, lease_until, self.storage_type];
+        let (due, order) = match &self.scope {
+            Scope::All => ("AND rank IS NOT NULL", "rank"),
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+                args.extend(args![tenant.as_str()]);
+                ("AND tenant_id = $4 AND next_attempt_at <= $1", "next_attempt_at")
+            }
+        };
+        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+        // A row keeps its rank until it is settled: if its process dies, it is claimed again in its turn.
+        let sql = format!(
+            "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
+             WHERE storage_type = $3 AND lease_until <= $1 {due} ORDER BY {order}, id LIMIT {limit} {lock}) \
+             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $2, next_attempt_at = $2 \
+             WHERE {is_due} \
+             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts, rank",
+            limit = self.limit,
+            is_due = tx.dialect().is_due(),
+        );
+        let rows = tx.rows_built(sql, args).await?;
+        let rank = rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max();
+        let mut claimed = Vec::with_capacity(rows.len());
+        for row in &rows {
+            match decode_claim(row) {
+                Ok(claim) => claimed.push(claim),
+                Err(error) => {
+                    unreadable::record(tx, Table::Cleanups, &[(row.text("id")?, error.to_string())]).await?;
+                    set_aside(tx, row, &error, self.now).await?;
+                }
+            }
+        }
+        if let (true, Some(rank)) = (is_sqlite, rank) {
+            fair::raise_virtual_time(tx, QUEUE, rank).await?;
+        }
+        Ok(Verdict::Commit((claimed, rank)))
+    }
+}
+
+/// Gives due cleanups their rank.
+struct RankCleanups {
+    storage_type: &'static str,
+    now: UnixMs,
+}
+
+impl Write for RankCleanups {
+    type Answer = usize;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
+        let ranked = rank_due(tx, self.storage_type, self.now).await?;
+        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
+    }
+}
+
+async fn rank_due(tx: &mut Tx<'_>, storage_type: &str, now: UnixMs) -> Result<usize, CatalogError> {
+    let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+    let sql = format!(
+        "SELECT id, tenant_id FROM pending_cleanups WHERE storage_type = $1 AND rank IS NULL AND next_attempt_at <= $2 \
+         ORDER BY next_attempt_at, id LIMIT $3 {lock}"
+    );
+    let rows = tx.rows_built(sql, args![storage_type, now, RANKED_AT_ONCE as i64]).await?;
+    fair::rank_rows(tx, "pending_cleanups", QUEUE, &rows).await
+}
+
+pub(crate) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
+    Ok(ClaimedCleanup {
+        id: row.parsed("id")?,
+        token: row.int("lease_token")?,
+        // Orphans have whatever names they were given.
+        key: ObjectKey::stray(&row.text("file_path")?)
+            .map_err(|_| CatalogError::Corrupt("file_path holds no key".into()))?,
+        tenant: TenantId::new(&row.text("tenant_id")?).ok(),
+        reason: row.text("reason")?,
+        attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+        finish_at: row.int("finish_at")?,
+        in_parts: row.int("in_parts")? != 0,
+    })
+}
+
+/// A row that cannot be read is shown as exhausted, and does not hold up the others.
+async fn set_aside(
+    tx: &mut Tx<'_>,
+    row: &Row,
+    error: &CatalogError,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    tx.run(
+        "UPDATE pending_cleanups SET rank = NULL, exhausted = 1, last_error = $2, last_attempt_at = $3, \
+         next_attempt_at = $4, lease_until = 0 WHERE id = $1",
+        args![row.text("id")?, error.to_string(), now, now.saturating_add(EXHAUSTED_RETRY_MS)],
+    )
+    .await?;
+    Ok(())
+}
+
+struct Settle {
+    outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
+    now: UnixMs,
+    tells: Tells,
+}
+
+/// The first of those that were given up just now, and how many there are.
+struct GivenUp<'s> {
+    first: &'s ClaimedCleanup,
+    error: &'s str,
+    count: u64,
+}
+
+impl Write for Settle {
+    type Answer = Settled;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Settled>, CatalogError> {
+        let mut settled = Settled::default();
+        let mut given_up: Option<GivenUp<'_>> = None;
+        let finished: Vec<&ClaimedCleanup> = self
+            .outcomes
+            .iter()
+            .filter(|(claim, outcome)| *outcome == CleanupOutcome::Gone && claim.finish_at <= self.now)
+            .map(|(claim, _)| claim)
+            .collect();
+        if !finished.is_empty() {
+            let count = finished.len();
+            let sql = format!(
+                "DELETE FROM pending_cleanups WHERE id IN ({}) AND (id, lease_token) IN (VALUES {}) \
+                 RETURNING id, file_path, reason, tenant_id, document_id, size",
+                places(1, count),
+                tuples(count + 1, count, 2)
+            );
+            let ids = finished.iter().flat_map(|claim| args![claim.id.to_string()]);
+            let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]);
+            let done = tx.rows_built(sql, ids.chain(pairs).collect()).await?;
+            settled.done += done.len() as u64;
+            deletion_log::record(tx, &done, self.now).await?;
+            let orphans: Vec<&str> = finished
+                .iter()
+                .filter(|claim| claim.reason == ORPHAN)
+                .map(|claim| claim.key.as_str())
+                .collect();
+            settled.orphans += forget_deleted(tx, &orphans).await?;
+        }
+        for (claim, outcome) in &self.outcomes {
+            let (id, token) = (claim.id.to_string(), claim.token);
+            match outcome {
+                CleanupOutcome::Gone if claim.finish_at <= self.now => {}
+                // Gone for now; a URL may still bring it back, so it is deleted once more when that is over.
+                CleanupOutcome::Gone => {
+                    tx.run(
+                        "UPDATE pending_cleanups SET rank = NULL, next_attempt_at = $3, last_attempt_at = $4, \
+                         last_error = NULL, exhausted = 0, lease_until = 0 WHERE id = $1 AND lease_token = $2",
+                        args![id, token, claim.finish_at, self.now],
+                    )
+                    .await?;
+                }
+                CleanupOutcome::Refused { error, retry_at } => {
+                    let row = tx
+                        .row(
+                            "UPDATE pending_cleanups SET rank = NULL, attempts = attempts + 1, last_error = $3, \
+                             last_attempt_at = $4, lease_until = 0, \
+                             exhausted = CASE WHEN attempts + 1 >= max_attempts THEN 1 ELSE 0 END, \
+                             next_attempt_at = CASE WHEN attempts + 1 >= max_attempts THEN $6 ELSE $5 END \
+                             WHERE id = $1 AND lease_token = $2 \
+                             RETURNING exhausted, attempts - max_attempts AS tries_beyond",
+                            args![
+                                id,
+                                token,
+                                clip(error, ERROR_TEXT_BYTES_MAX),
+                                self.now,
+                                *retry_at,
+                                self.now.saturating_add(EXHAUSTED_RETRY_MS),
+                            ],
+                        )
+                        .await?;
+                    if let Some(row) = row {
+                        settled.failed += 1;
+                        settled.exhausted += row.bytes("exhausted")?;
+                        // Those that were given up before are tried once a day, and were told of.
+                        if row.int("tries_beyond")? == 0 {
+                            let more = GivenUp { first: claim, error, count: 0 };
+                            given_up.get_or_insert(more).count += 1;
+                        }
+                    }
+                }
+                CleanupOutcome::StoreDown { error, retry_at } => {
+                    settled.failed += tx
+                        .run(
+                            "UPDATE pending_cleanups SET rank = NULL, last_error = $3, last_attempt_at = $4, \
+                             next_attempt_at = $5, lease_until = 0 WHERE id = $1 AND lease_token = $2",
+                            args![id, token, clip(error, ERROR_TEXT_BYTES_MAX), self.now, *retry_at],
+                        )
+                        .await?;
+                }
+            }
+        }
+        if let Some(given_up) = given_up.filter(|_| self.tells.slack) {
+            let message = format!(
+                "{} deletes were refused too often and are tried once a day from now on, the first of {}: {}",
+                given_up.count, given_up.first.key, given_up.error
+            );
+            lines::alert(tx, message, self.now).await?;
+        }
+        Ok(Verdict::Commit(settled))
+    }
+}
+
+/// Makes all that failed before due now, exhausted ones included. What somebody is trying just now is left to
+/// them.
+struct RetryNow {
+    scope: Scope,
+    now: UnixMs,
+}
+
+impl Write for RetryNow {
+    type Answer = u64;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+        let due = match &self.scope {
+            Scope::All => {
+                tx.run(
+                    "UPDATE pending_cleanups SET next_attempt_at = $1 \
+                     WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1",
+                    args![self.now],
+                )
+                .await?
+            }
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+                tx.run(
+                    "UPDATE pending_cleanups SET next_attempt_at = $1 \
+                     WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1 \
+                     AND tenant_id = $2",
+                    args![self.now, tenant.as_str()],
+                )
+                .await?
+            }
+        };
+        Ok(Verdict::Commit(due))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingCleanup {
+    pub id: CleanupId,
+    pub file_path: String,
+    pub reason: String,
+    pub attempts: i64,
+    pub max_attempts: i64,
+    pub last_error: Option<String>,
+    pub created_at: UnixMs,
+    pub last_attempt_at: Option<UnixMs>,
+    pub document_id: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CleanupCounts {
+    pub pending: u64,
+    pub exhausted: u64,
+    pub oldest_created_at: Option<UnixMs>,
+}
+
+fn decode(row: &Row) -> Result<PendingCleanup, CatalogError> {
+    Ok(PendingCleanup {
+        id: row.parsed("id")?,
+        file_path: row.text("file_path")?,
+        reason: row.text("reason")?,
+        attempts: row.int("attempts")?,
+        max_attempts: row.int("max_attempts")?,
+        last_error: row.maybe_text("last_error")?,
+        created_at: row.int("created_at")?,
+        last_attempt_at: row.maybe_int("last_attempt_at")?,
+        document_id: row.text("document_id")?,
+    })
+}
+
+impl Catalog {
+    pub async fn claim_cleanups(
+        &self,
+        now: UnixMs,
+        limit: usize,
+        lease_ms: i64,
+    ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
+        self.claim_cleanups_of(&Scope::All, now, limit, lease_ms).await
+    }
+
+    /// Gives due cleanups their rank, a bounded number of them; answers how many.
+    pub async fn rank_cleanups(&self, now: UnixMs) -> Result<usize, CatalogError> {
+        self.write(RankCleanups { storage_type: self.storage_type, now }).await
+    }
+
+    /// Only those of a scope.
+    pub async fn claim_cleanups_of(
+        &self,
+        scope: &Scope,
+        now: UnixMs,
+        limit: usize,
+        lease_ms: i64,
+    ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
+        let storage_type = self.storage_type;
+        let is_ranked_before = self.dialect() == Dialect::Postgres && *scope == Scope::All;
+        if is_ranked_before {
+            for _ in 0..RANK_ROUNDS_MAX {
+                if self.rank_cleanups(now).await? < RANKED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        let (claimed, rank) =
+            self.write(Claim { storage_type, scope: scope.clone(), now, limit, lease_ms }).await?;
+        if is_ranked_before {
+            self.note_claimed(QUEUE, rank.into_iter()).await;
+        }
+        Ok(claimed)
+    }
+
+    pub async fn settle_cleanups(
+        &self,
+        outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
+        now: UnixMs,
+    ) -> Result<Settled, CatalogError> {
+        self.write(Settle { outcomes, now, tells: self.tells }).await
+    }
+
+    pub async fn retry_cleanups_now(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
+        self.write(RetryNow { scope: scope.clone(), now }).await
+    }
+
+    /// Oldest first.
+    pub async fn pending_cleanups(
+        &self,
+        scope: &Scope,
+        after: Option<CleanupId>,
+        limit: usize,
+    ) -> Result<Vec<PendingCleanup>, CatalogError> {
+        let after = after.map_or_else(String::new, |id| id.to_string());
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        let rows = match scope {
+            Scope::All => {
+                tx.rows(
+                    "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, \
+                     last_attempt_at, document_id FROM pending_cleanups WHERE id > $1 ORDER BY id LIMIT $2",
+                    args![after, (limit + SPARE_ROWS) as i64],
+                )
+                .await?
+            }
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+                tx.rows(
+                    "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, \
+                     last_attempt_at, document_id FROM pending_cleanups \
+                     WHERE tenant_id = $3 AND id > $1 ORDER BY id LIMIT $2",
+                    args![after, (limit + SPARE_ROWS) as i64, tenant.as_str()],
+                )
+                .await?
+            }
+        };
+        Ok(self.readable_page(Table::Cleanups, &rows, limit, decode).await)
+    }
+
+    /// How many orders somebody would take now.
+    pub async fn due_cleanups(&self, now: UnixMs) -> Result<u64, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = "SELECT COUNT(*) AS due FROM pending_cleanups WHERE next_attempt_at <= $1 AND lease_until <= $1 \
+             AND storage_type = $2";
+        let row = reader.tx(&self.faults).row(sql, args![now, self.storage_type]).await?;
+        row.map_or(Ok(0), |row| row.bytes("due"))
+    }
+
+    pub async fn cleanup_counts(&self, scope: &Scope) -> Result<CleanupCounts, CatalogError> {
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        let row = match scope {
+            Scope::All => {
+                tx.row(
+                    "SELECT COUNT(*) AS pending, CAST(COALESCE(SUM(exhausted), 0) AS BIGINT) AS exhausted, \
+                     MIN(created_at) AS oldest FROM pending_cleanups",
+                    args![],
+                )
+                .await?
+            }
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+                tx.row(
+                    "SELECT COUNT(*) AS pending, CAST(COALESCE(SUM(exhausted), 0) AS BIGINT) AS exhausted, \
+                     MIN(created_at) AS oldest FROM pending_cleanups WHERE tenant_id = $1",
+                    args![tenant.as_str()],
+                )
+                .await?
+            }
+        };
+        row.map_or(Ok(CleanupCounts::default()), |row| {
+            let exhausted = row.bytes("exhausted")?;
+            Ok(CleanupCounts {
+                pending: row.bytes("pending")?.saturating_sub(exhausted),
+                exhausted,
+                oldest_created_at: row.maybe_int("oldest")?,
+            })
+        })
+    }
+
+    pub async fn next_cleanup_at(&self) -> Result<Option<UnixMs>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row(
+                "SELECT MIN(at) AS at FROM (SELECT MIN(next_attempt_at) AS at FROM pending_cleanups \
+                 WHERE storage_type = $1 AND rank IS NULL UNION ALL SELECT * FROM (SELECT next_attempt_at \
+                 FROM pending_cleanups WHERE storage_type = $1 AND rank IS NOT NULL ORDER BY rank, id LIMIT 1) AS ranked) AS firsts",
+                args![self.storage_type],
+            )
+            .await?;
+        row.map_or(Ok(None), |row| row.maybe_int("at"))
+    }
+}

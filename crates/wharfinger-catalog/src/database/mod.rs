@@ -1,0 +1,5 @@
+//! How statements reach SQLite and PostgreSQL: connections, one SQL text for both, and the writer of SQLite.
+
+pub(crate) mod connect;
+pub(crate) mod sql;
+pub(crate) mod writer;

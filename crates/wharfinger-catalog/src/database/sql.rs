@@ -1,0 +1,378 @@
+//! One way to speak SQL to both databases: the same text with `$1…`, 64-bit integers and text only. Where the
+//! two differ, [`Dialect::pick`] chooses.
+
+use std::sync::atomic::Ordering;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnection, PgPool, PgRow, Postgres};
+use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
+use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqlStr};
+
+use crate::database::connect::{Elsewhere, is_disconnected};
+use crate::error::CatalogError;
+use wharfinger_calls::faults::Faults;
+
+/// Steps of SQLite are counted in lots of so many.
+const STEPS_COUNTED: i32 = 100;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+impl Dialect {
+    pub(crate) fn pick<T>(self, sqlite: T, postgres: T) -> T {
+        match self {
+            Dialect::Sqlite => sqlite,
+            Dialect::Postgres => postgres,
+        }
+    }
+
+    /// Rows that a claim has just locked, by the ids in its CTE `due`. PostgreSQL takes a CTE for large, and would read the
+    /// whole table to find its rows; an array it looks up by the index.
+    pub(crate) fn is_due(self) -> &'static str {
+        self.pick("id IN (SELECT id FROM due)", "id = ANY (ARRAY(SELECT id FROM due))")
+    }
+
+    /// How many rows of a long list go into one statement. SQLite looks each `$n` up by its name among those before it,
+    /// so that a statement costs the square of its values.
+    pub(crate) fn rows_max(self) -> usize {
+        self.pick(25, 500)
+    }
+}
+
+/// A bound value.
+#[derive(Clone, Debug)]
+pub(crate) enum Arg {
+    Int(i64),
+    MaybeInt(Option<i64>),
+    Text(String),
+    MaybeText(Option<String>),
+    Bytes(Vec<u8>),
+}
+
+impl From<Vec<u8>> for Arg {
+    fn from(value: Vec<u8>) -> Self {
+        Arg::Bytes(value)
+    }
+}
+
+impl From<i64> for Arg {
+    fn from(value: i64) -> Self {
+        Arg::Int(value)
+    }
+}
+
+impl From<Option<i64>> for Arg {
+    fn from(value: Option<i64>) -> Self {
+        Arg::MaybeInt(value)
+    }
+}
+
+impl From<&str> for Arg {
+    fn from(value: &str) -> Self {
+        Arg::Text(value.to_owned())
+    }
+}
+
+impl From<String> for Arg {
+    fn from(value: String) -> Self {
+        Arg::Text(value)
+    }
+}
+
+impl From<Option<&str>> for Arg {
+    fn from(value: Option<&str>) -> Self {
+        Arg::MaybeText(value.map(str::to_owned))
+    }
+}
+
+impl From<Option<String>> for Arg {
+    fn from(value: Option<String>) -> Self {
+        Arg::MaybeText(value)
+    }
+}
+
+/// Collects arguments of mixed types: `args![id, now, None::<i64>]`.
+macro_rules! args {
+    ($($value:expr),* $(,)?) => { vec![$($crate::database::sql::Arg::from($value)),*] };
+}
+pub(crate) use args;
+
+pub(crate) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+macro_rules! getter {
+    ($name:ident, $type:ty) => {
+        pub(crate) fn $name(&self, column: &str) -> Result<$type, CatalogError> {
+            Ok(match self {
+                Row::Sqlite(row) => row.try_get::<$type, _>(column)?,
+                Row::Postgres(row) => row.try_get::<$type, _>(column)?,
+            })
+        }
+    };
+}
+
+impl Row {
+    getter!(int, i64);
+    getter!(maybe_int, Option<i64>);
+    getter!(text, String);
+    getter!(maybe_text, Option<String>);
+    getter!(blob, Vec<u8>);
+    getter!(maybe_real, Option<f64>);
+
+    pub(crate) fn bytes(&self, column: &str) -> Result<u64, CatalogError> {
+        u64::try_from(self.int(column)?).map_err(|_| CatalogError::Corrupt(format!("{column} is negative")))
+    }
+
+    /// A text column that holds something with a parser of its own.
+    pub(crate) fn parsed<T: std::str::FromStr>(&self, column: &str) -> Result<T, CatalogError> {
+        let text = self.text(column)?;
+        text.parse().map_err(|_| CatalogError::Corrupt(format!("{column} holds {text:?}")))
+    }
+}
+
+pub(crate) enum Link<'c> {
+    Sqlite(&'c mut SqliteConnection),
+    Postgres(&'c mut PgConnection),
+    /// Outside a transaction: a read whose connection breaks is asked again on another.
+    PostgresReads {
+        connection: &'c mut PoolConnection<Postgres>,
+        pool: &'c PgPool,
+    },
+}
+
+/// A connection on which statements run: inside a transaction for writes, on its own for reads.
+pub(crate) struct Tx<'c> {
+    pub(crate) link: Link<'c>,
+    pub(crate) faults: &'c Faults,
+}
+
+macro_rules! bound {
+    ($db:ty, $sql:expr, $args:expr, $persistent:expr) => {{
+        let mut query = sqlx::query::<$db>($sql).persistent($persistent);
+        for arg in $args {
+            query = match arg {
+                Arg::Int(value) => query.bind(value),
+                Arg::MaybeInt(value) => query.bind(value),
+                Arg::Text(value) => query.bind(value),
+                Arg::MaybeText(value) => query.bind(value),
+                Arg::Bytes(value) => query.bind(value),
+            };
+        }
+        query
+    }};
+}
+
+impl Tx<'_> {
+    pub(crate) fn dialect(&self) -> Dialect {
+        match self.link {
+            Link::Sqlite(_) => Dialect::Sqlite,
+            Link::Postgres(_) | Link::PostgresReads { .. } => Dialect::Postgres,
+        }
+    }
+
+    /// Runs a statement and answers how many rows it changed.
+    pub(crate) async fn run(&mut self, sql: &'static str, args: Vec<Arg>) -> Result<u64, CatalogError> {
+        self.run_sql("statement", Text::Fixed(sql), args, true).await
+    }
+
+    /// A statement that begins or ends a transaction, which faults know by a name of its own.
+    pub(crate) async fn control(
+        &mut self,
+        call: &'static str,
+        sql: &'static str,
+    ) -> Result<(), CatalogError> {
+        self.run_sql(call, Text::Fixed(sql), Vec::new(), true).await.map(drop)
+    }
+
+    /// A statement whose text was put together: of few shapes, or with a list in it whose length varies.
+    pub(crate) async fn run_built(&mut self, sql: String, args: Vec<Arg>) -> Result<u64, CatalogError> {
+        let persistent = is_worth_keeping(&args);
+        self.run_sql("statement", Text::Built(sql), args, persistent).await
+    }
+
+    /// For tests that compare the work of a call on small and large tables.
+    async fn count_steps(&mut self) -> Result<(), CatalogError> {
+        if let (Link::Sqlite(connection), Some(steps)) = (&mut self.link, self.faults.step_counter()) {
+            let steps = steps.clone();
+            connection.lock_handle().await?.set_progress_handler(STEPS_COUNTED, move || {
+                steps.fetch_add(STEPS_COUNTED as u64, Ordering::SeqCst);
+                true
+            });
+        }
+        Ok(())
+    }
+
+    async fn run_sql(
+        &mut self,
+        call: &'static str,
+        text: Text,
+        args: Vec<Arg>,
+        persistent: bool,
+    ) -> Result<u64, CatalogError> {
+        self.faults.sends(|| text.text().to_owned());
+        self.count_steps().await?;
+        let link = &mut self.link;
+        self.faults
+            .around(call, async move {
+                Ok(match link {
+                    Link::Sqlite(c) => bound!(Sqlite, text.numbered(), args, persistent)
+                        .execute(&mut **c)
+                        .await?
+                        .rows_affected(),
+                    Link::Postgres(c) => bound!(Postgres, text.sql(), args, persistent)
+                        .execute(&mut **c)
+                        .await?
+                        .rows_affected(),
+                    Link::PostgresReads { .. } => {
+                        return Err(CatalogError::Corrupt("a write outside a transaction".into()));
+                    }
+                })
+            })
+            .await
+    }
+
+    pub(crate) async fn rows(&mut self, sql: &'static str, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
+        self.rows_sql(Text::Fixed(sql), args, true).await
+    }
+
+    pub(crate) async fn rows_built(&mut self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
+        let persistent = is_worth_keeping(&args);
+        self.rows_sql(Text::Built(sql), args, persistent).await
+    }
+
+    /// The same, planned anew each time: what was planned while a table was empty reads all of it when it is full.
+    pub(crate) async fn rows_planned_anew(
+        &mut self,
+        sql: String,
+        args: Vec<Arg>,
+    ) -> Result<Vec<Row>, CatalogError> {
+        self.rows_sql(Text::Built(sql), args, false).await
+    }
+
+    async fn rows_sql(
+        &mut self,
+        text: Text,
+        args: Vec<Arg>,
+        persistent: bool,
+    ) -> Result<Vec<Row>, CatalogError> {
+        self.faults.sends(|| text.text().to_owned());
+        self.count_steps().await?;
+        let link = &mut self.link;
+        self.faults
+            .around("query", async move {
+                Ok(match link {
+                    Link::Sqlite(c) => bound!(Sqlite, text.numbered(), args, persistent)
+                        .fetch_all(&mut **c)
+                        .await?
+                        .into_iter()
+                        .map(Row::Sqlite)
+                        .collect(),
+                    Link::Postgres(c) => bound!(Postgres, text.sql(), args, persistent)
+                        .fetch_all(&mut **c)
+                        .await?
+                        .into_iter()
+                        .map(Row::Postgres)
+                        .collect(),
+                    Link::PostgresReads { connection, pool } => {
+                        read_anywhere(connection, pool, &text, &args, persistent).await?
+                    }
+                })
+            })
+            .await
+    }
+
+    pub(crate) async fn row(
+        &mut self,
+        sql: &'static str,
+        args: Vec<Arg>,
+    ) -> Result<Option<Row>, CatalogError> {
+        Ok(self.rows(sql, args).await?.into_iter().next())
+    }
+}
+
+/// Asks again on other connections for a moment, if this one breaks. The broken one does not get back to the pool.
+async fn read_anywhere(
+    connection: &mut PoolConnection<Postgres>,
+    pool: &PgPool,
+    text: &Text,
+    args: &[Arg],
+    persistent: bool,
+) -> Result<Vec<Row>, CatalogError> {
+    let mut elsewhere = None;
+    loop {
+        let query = bound!(Postgres, text.sql(), args.iter().cloned(), persistent);
+        let error = match query.fetch_all(&mut **connection).await {
+            Ok(rows) => return Ok(rows.into_iter().map(Row::Postgres).collect()),
+            Err(error) if is_disconnected(&error) => error,
+            Err(error) => return Err(error.into()),
+        };
+        connection.close_on_drop();
+        if !elsewhere.get_or_insert_with(Elsewhere::begin).again().await {
+            return Err(error.into());
+        }
+        *connection = pool.acquire().await?;
+    }
+}
+
+/// A statement that can be sent more than once.
+enum Text {
+    Fixed(&'static str),
+    Built(String),
+}
+
+impl Text {
+    fn text(&self) -> &str {
+        match self {
+            Text::Fixed(text) => text,
+            Text::Built(text) => text,
+        }
+    }
+
+    /// For SQLite `$7` is a name, to be looked for among all the others; `?7` is a number.
+    fn numbered(&self) -> SqlStr {
+        match self {
+            Text::Fixed(text) => text.into_sql_str(),
+            Text::Built(text) => AssertSqlSafe(text.replace('$', "?")).into_sql_str(),
+        }
+    }
+
+    fn sql(&self) -> SqlStr {
+        match self {
+            Text::Fixed(text) => text.into_sql_str(),
+            Text::Built(text) => AssertSqlSafe(text.clone()).into_sql_str(),
+        }
+    }
+}
+
+/// A long list has another length each time; a prepared statement of it would only push out the others.
+fn is_worth_keeping(args: &[Arg]) -> bool {
+    args.len() <= 19
+}
+
+/// `$from, $from+1, …` for a list of `count` values.
+pub(crate) fn places(from: usize, count: usize) -> String {
+    let list: Vec<String> = (from..from + count).map(|n| format!("${n}")).collect();
+    list.join(", ")
+}
+
+/// `(CAST($from AS …), …), …`: `count` rows of these types. PostgreSQL takes a bare value in a list for text.
+pub(crate) fn typed_rows(from: usize, types: &[&str], count: usize) -> String {
+    let row = |n: usize| {
+        let at = from + n * types.len();
+        let casts: Vec<String> =
+            types.iter().enumerate().map(|(i, kind)| format!("CAST(${} AS {kind})", at + i)).collect();
+        format!("({})", casts.join(", "))
+    };
+    (0..count).map(row).collect::<Vec<_>>().join(", ")
+}
+
+/// `($from, $from+1), ($from+2, …` for `count` rows of `width` values.
+pub(crate) fn tuples(from: usize, count: usize, width: usize) -> String {
+    let list: Vec<String> = (0..count).map(|n| format!("({})", places(from + width * n, width))).collect();
+    list.join(", ")
+}

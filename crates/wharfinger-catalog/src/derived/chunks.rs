@@ -1,0 +1,203 @@
+//! Chunks of a file's text and their vectors. A stage writes them piece by piece, each piece under its lease; they are
+//! shown when the stage that made them has ended well.
+
+use std::sync::Arc;
+
+use wharfinger_lifecycle::id::{FileId, JobId};
+
+use crate::Catalog;
+use crate::database::sql::{Arg, Row, Tx, args, places, typed_rows};
+use crate::database::writer::{Verdict, Write};
+use crate::derived::outputs::holds_lease;
+use crate::derived::pgvector::literal;
+use crate::error::CatalogError;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkRow {
+    pub ordinal: u64,
+    pub text: String,
+    /// In characters of the whole text.
+    pub start: u64,
+    pub end: u64,
+}
+
+/// A chunk's vector, to be kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embedded {
+    pub ordinal: u64,
+    pub vector: Vec<f32>,
+}
+
+/// Rows in one statement: far below the number of values that either database takes.
+const ROWS_PER_STATEMENT: usize = 200;
+
+/// Puts chunks, the first of an attempt in the place of whatever others left.
+struct PutChunks {
+    job: JobId,
+    token: i64,
+    file: FileId,
+    chunks: Vec<ChunkRow>,
+    is_first: bool,
+}
+
+impl Write for PutChunks {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        if !holds_lease(tx, self.job, self.token).await? {
+            return Ok(Verdict::Rollback(false));
+        }
+        if self.is_first {
+            tx.run("DELETE FROM chunks WHERE file_id = $1", args![self.file.to_string()]).await?;
+        }
+        for chunks in self.chunks.chunks(ROWS_PER_STATEMENT) {
+            let mut args = args![self.file.to_string()];
+            let mut rows = Vec::with_capacity(chunks.len());
+            for chunk in chunks {
+                rows.push(format!("($1, {})", places(args.len() + 1, 4)));
+                args.extend(args![
+                    chunk.ordinal as i64,
+                    chunk.text.as_str(),
+                    chunk.start as i64,
+                    chunk.end as i64
+                ]);
+            }
+            let sql = format!(
+                "INSERT INTO chunks (file_id, ordinal, text, start_char, end_char) VALUES {}",
+                rows.join(", ")
+            );
+            tx.run_built(sql, args).await?;
+        }
+        Ok(Verdict::Commit(true))
+    }
+}
+
+#[derive(Clone)]
+struct SetVectors {
+    job: JobId,
+    token: i64,
+    file: FileId,
+    vectors: Arc<[Embedded]>,
+    model: Arc<str>,
+    /// Also where the database compares them: the schema of pgvector.
+    pgvector_schema: Option<Arc<str>>,
+}
+
+impl Write for SetVectors {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        if !holds_lease(tx, self.job, self.token).await? {
+            return Ok(Verdict::Rollback(false));
+        }
+        let blob = tx.dialect().pick("BLOB", "BYTEA");
+        let (columns, types, copied): (_, &[&str], _) = match &self.pgvector_schema {
+            Some(schema) => (
+                "ordinal, vector, embedding",
+                &["BIGINT", blob, "TEXT"],
+                format!(", embedding = CAST(new.embedding AS {schema}.vector)"),
+            ),
+            None => ("ordinal, vector", &["BIGINT", blob], String::new()),
+        };
+        for vectors in self.vectors.chunks(ROWS_PER_STATEMENT) {
+            let sql = format!(
+                "WITH new ({columns}) AS (VALUES {}) UPDATE chunks SET vector = new.vector, model = $2{copied} \
+                 FROM new WHERE chunks.file_id = $1 AND chunks.ordinal = new.ordinal",
+                typed_rows(3, types, vectors.len())
+            );
+            let mut args = args![self.file.to_string(), &*self.model];
+            for one in vectors {
+                args.extend(args![one.ordinal as i64, to_bytes(&one.vector)]);
+                if self.pgvector_schema.is_some() {
+                    args.extend(args![literal(&one.vector)]);
+                }
+            }
+            tx.run_built(sql, args).await?;
+        }
+        Ok(Verdict::Commit(true))
+    }
+}
+
+fn to_bytes(vector: &[f32]) -> Vec<u8> {
+    vector.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+pub(crate) fn from_bytes(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
+}
+
+fn decode(row: &Row) -> Result<ChunkRow, CatalogError> {
+    Ok(ChunkRow {
+        ordinal: row.bytes("ordinal")?,
+        text: row.text("text")?,
+        start: row.bytes("start_char")?,
+        end: row.bytes("end_char")?,
+    })
+}
+
+impl Catalog {
+    /// False if the lease is lost.
+    pub async fn put_chunks(
+        &self,
+        (job, token): (JobId, i64),
+        file: FileId,
+        chunks: Vec<ChunkRow>,
+        is_first: bool,
+    ) -> Result<bool, CatalogError> {
+        self.write(PutChunks { job, token, file, chunks, is_first }).await
+    }
+
+    /// False if the lease is lost.
+    pub async fn set_vectors(
+        &self,
+        (job, token): (JobId, i64),
+        file: FileId,
+        vectors: Vec<Embedded>,
+        model: &str,
+    ) -> Result<bool, CatalogError> {
+        let (vectors, model) = (Arc::from(vectors), Arc::from(model));
+        let set = SetVectors { job, token, file, vectors, model, pgvector_schema: self.pgvector_schema() };
+        match self.write(set.clone()).await {
+            Err(error) if set.pgvector_schema.is_some() && self.has_lost_pgvector(&error).await => {
+                self.write(SetVectors { pgvector_schema: None, ..set }).await
+            }
+            other => other,
+        }
+    }
+
+    /// In order, from an ordinal on.
+    pub async fn chunks(&self, file: FileId, from: u64, limit: usize) -> Result<Vec<ChunkRow>, CatalogError> {
+        let sql = "SELECT ordinal, text, start_char, end_char FROM chunks \
+                   WHERE file_id = $1 AND ordinal >= $2 ORDER BY ordinal LIMIT $3";
+        let from = i64::try_from(from).unwrap_or(i64::MAX);
+        self.chunks_by(sql, args![file.to_string(), from, limit as i64]).await
+    }
+
+    /// The same of those that have no vector of this model: what an earlier attempt embedded by it need not be embedded
+    /// again.
+    pub async fn chunks_to_embed(
+        &self,
+        file: FileId,
+        model: &str,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<ChunkRow>, CatalogError> {
+        let sql = "SELECT ordinal, text, start_char, end_char FROM chunks WHERE file_id = $1 AND ordinal >= $2 \
+                   AND (vector IS NULL OR model IS DISTINCT FROM $4) ORDER BY ordinal LIMIT $3";
+        let from = i64::try_from(from).unwrap_or(i64::MAX);
+        self.chunks_by(sql, args![file.to_string(), from, limit as i64, model]).await
+    }
+
+    async fn chunks_by(&self, sql: &'static str, args: Vec<Arg>) -> Result<Vec<ChunkRow>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows(sql, args).await?;
+        rows.iter().map(decode).collect()
+    }
+
+    pub async fn chunk_count(&self, file: FileId) -> Result<u64, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = "SELECT COUNT(*) AS chunks FROM chunks WHERE file_id = $1";
+        let row = reader.tx(&self.faults).row(sql, args![file.to_string()]).await?;
+        row.map_or(Ok(0), |row| row.bytes("chunks"))
+    }
+}

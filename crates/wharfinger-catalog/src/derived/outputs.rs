@@ -1,0 +1,215 @@
+//! What stages make of a file beside its state: parts of its text in the store, chunks and vectors in the catalog.
+//! It goes with the file, and what an attempt made that did not end well goes when another does.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::{Cleanup, File, Pin};
+use wharfinger_lifecycle::id::{CleanupId, FileId, JobId};
+use wharfinger_lifecycle::key::ObjectKey;
+
+use crate::Catalog;
+use crate::cleanups::pending;
+use crate::database::sql::{Row, Tx, args, places};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::fresh_id;
+use crate::jobs::stage_ends::{Output, StageEnd};
+
+/// Longer than a worker that lost its lease goes on putting objects.
+const STRAGGLER_MS_MAX: i64 = 15 * 60_000;
+
+/// One piece of a file's text, in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextPart {
+    pub key: ObjectKey,
+    pub pin: Pin,
+    pub bytes: u64,
+}
+
+/// The kind of the store that bytes are deleted from, and how often that is tried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storage {
+    pub(crate) kind: &'static str,
+    pub(crate) cleanup_max_attempts: u32,
+}
+
+/// All that hangs on a file that has ended.
+pub(crate) async fn end_for_file(
+    tx: &mut Tx<'_>,
+    order: &pending::Order,
+    cleanup: &Cleanup,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    let id = order.file.id.to_string();
+    for sql in [
+        "DELETE FROM chunks WHERE file_id = $1",
+        "DELETE FROM text_parts WHERE file_id = $1",
+        "DELETE FROM stage_outputs WHERE file_id = $1",
+    ] {
+        tx.run(sql, args![id.as_str()]).await?;
+    }
+    let sql = "DELETE FROM objects WHERE file_id = $1 AND kind = 'derived' RETURNING key";
+    let rows = tx.rows(sql, args![id]).await?;
+    let storage = Storage { kind: order.storage_type, cleanup_max_attempts: order.max_attempts };
+    let finish_at = cleanup.finish_at;
+    order_deletion(tx, &rows, &order.file, &storage, (cleanup.reason.as_str(), finish_at), now).await
+}
+
+/// Objects whose rows are gone: the orders for their bytes are what is left of them.
+async fn order_deletion(
+    tx: &mut Tx<'_>,
+    rows: &[Row],
+    file: &File,
+    storage: &Storage,
+    (reason, finish_at): (&str, UnixMs),
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    let finish_at = finish_at.max(now.saturating_add(STRAGGLER_MS_MAX));
+    for row in rows {
+        let key = ObjectKey::parse(&row.text("key")?)
+            .map_err(|_| CatalogError::Corrupt("objects holds a key that is none".into()))?;
+        let order = pending::Order {
+            id: CleanupId(fresh_id(now)),
+            file: File { key, size: 0, part_size: None, ..file.clone() },
+            storage_type: storage.kind,
+            max_attempts: storage.cleanup_max_attempts,
+        };
+        pending::insert(tx, &order, reason, finish_at, now).await?;
+    }
+    Ok(())
+}
+
+/// Keeps what a stage has left, in the transaction that ends it.
+pub(crate) async fn keep(
+    tx: &mut Tx<'_>,
+    file: &File,
+    end: &StageEnd,
+    output: &Output,
+    storage: &Storage,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    let id = file.id.to_string();
+    if let (Some(said), Some(stage)) = (&output.said, file.stage) {
+        tx.run(
+            "INSERT INTO stage_outputs (file_id, stage, done_at, output) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (file_id, stage) DO UPDATE SET done_at = excluded.done_at, output = excluded.output",
+            args![id.as_str(), stage.as_str(), now, said.as_str()],
+        )
+        .await?;
+    }
+    let Some(parts) = &output.text else { return Ok(()) };
+    tx.run("DELETE FROM text_parts WHERE file_id = $1", args![id.as_str()]).await?;
+    for (n, part) in parts.iter().enumerate() {
+        tx.run(
+            "INSERT INTO text_parts (file_id, part, key, etag, object_version, bytes) \
+             VALUES ($1, $2, $3, $4, $5, $6)",
+            args![
+                id.as_str(),
+                n as i64,
+                part.key.as_str(),
+                part.pin.etag.as_str(),
+                part.pin.version_id.as_deref(),
+                crate::files::changes::signed(part.bytes),
+            ],
+        )
+        .await?;
+    }
+    // What earlier attempts put is of no use to anybody.
+    let sql = "DELETE FROM objects WHERE file_id = $1 AND kind = 'derived' AND made_by <> $2 RETURNING key";
+    let rows = tx.rows(sql, args![id, made_by(end.job, end.token)]).await?;
+    order_deletion(tx, &rows, file, storage, ("superseded", now), now).await
+}
+
+/// Names an attempt.
+fn made_by(job: JobId, token: i64) -> String {
+    format!("{job}.{token}")
+}
+
+/// Answers whether a lease is still held, and keeps it from being lost until the end of the transaction.
+pub(crate) async fn holds_lease(tx: &mut Tx<'_>, job: JobId, token: i64) -> Result<bool, CatalogError> {
+    let sql = tx.dialect().pick(
+        "SELECT id FROM jobs WHERE id = $1 AND lease_token = $2 AND state = 'leased'",
+        "SELECT id FROM jobs WHERE id = $1 AND lease_token = $2 AND state = 'leased' FOR SHARE",
+    );
+    Ok(tx.row(sql, args![job.to_string(), token]).await?.is_some())
+}
+
+/// The rows of objects that an attempt is about to put.
+struct AddObjects {
+    job: JobId,
+    token: i64,
+    file: FileId,
+    keys: Vec<ObjectKey>,
+    now: UnixMs,
+}
+
+impl Write for AddObjects {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        if !holds_lease(tx, self.job, self.token).await? {
+            return Ok(Verdict::Rollback(false));
+        }
+        for key in &self.keys {
+            tx.run(
+                "INSERT INTO objects (key, file_id, kind, created_at, made_by) VALUES ($1, $2, 'derived', $3, $4) \
+                 ON CONFLICT (key) DO NOTHING",
+                args![key.as_str(), self.file.to_string(), self.now, made_by(self.job, self.token)],
+            )
+            .await?;
+        }
+        Ok(Verdict::Commit(true))
+    }
+}
+
+impl Catalog {
+    /// Writes down objects that an attempt is about to put; false if it has lost its lease.
+    pub async fn add_derived_objects(
+        &self,
+        (job, token): (JobId, i64),
+        file: FileId,
+        keys: Vec<ObjectKey>,
+        now: UnixMs,
+    ) -> Result<bool, CatalogError> {
+        self.write(AddObjects { job, token, file, keys, now }).await
+    }
+
+    /// The text of a file, piece by piece; none before it was extracted.
+    pub async fn text_parts(&self, file: FileId) -> Result<Vec<TextPart>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT key, etag, object_version, bytes FROM text_parts WHERE file_id = $1 ORDER BY part",
+                args![file.to_string()],
+            )
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(TextPart {
+                    key: ObjectKey::parse(&row.text("key")?)
+                        .map_err(|_| CatalogError::Corrupt("text_parts holds a key that is none".into()))?,
+                    pin: Pin { etag: row.text("etag")?, version_id: row.maybe_text("object_version")? },
+                    bytes: row.bytes("bytes")?,
+                })
+            })
+            .collect()
+    }
+
+    /// What stages had to say about these files: file, stage and a JSON object.
+    pub async fn stage_outputs(
+        &self,
+        files: &[FileId],
+    ) -> Result<Vec<(FileId, String, String)>, CatalogError> {
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "SELECT file_id, stage, output FROM stage_outputs WHERE file_id IN ({})",
+            places(1, files.len())
+        );
+        let args = files.iter().flat_map(|id| args![id.to_string()]).collect();
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
+        rows.iter().map(|row| Ok((row.parsed("file_id")?, row.text("stage")?, row.text("output")?))).collect()
+    }
+}

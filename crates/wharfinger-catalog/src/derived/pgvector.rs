@@ -1,0 +1,246 @@
+//! pgvector, where the administrator has put it into the database: chunks then have an `embedding` beside the bytes of
+//! their vector, which stay the truth, and the database compares. It is never installed by us, and may go at any time.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, PoisonError};
+
+use sqlx::postgres::PgPool;
+
+use crate::Backend;
+use crate::Catalog;
+use crate::database::sql::{Dialect, Row, Tx, args};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::migrations::migrate::{MigrationSession, POSTGRES_LOCK};
+
+/// What a `vector` of pgvector holds at most.
+pub const DIMENSIONS_MAX: usize = 16_000;
+
+/// Sums of squares that 32 bits hold with all their digits.
+const SQUARES: std::ops::Range<f64> = 1e-30..1e30;
+
+/// Before, `ANALYZE` of a table failed that has vectors of several models.
+const OLDEST: [u32; 3] = [0, 6, 1];
+
+/// How a database stands with pgvector, as it is found now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pgvector {
+    /// SQLite, or nobody has run `CREATE EXTENSION vector`.
+    Absent,
+    /// It is there and cannot be used, and this is why.
+    Unfit(String),
+    /// This version is there; the next start, or `migrate`, makes use of it.
+    Unprepared(String),
+    /// The database compares vectors, by this version.
+    Ready(String),
+}
+
+/// One lock for the index alone: making it may take longer than a start waits for the schema's.
+const INDEX_LOCK: i64 = POSTGRES_LOCK + 1;
+
+/// What was found, and the schema that pgvector is in, quoted.
+struct Found {
+    state: Pgvector,
+    schema: Option<String>,
+}
+
+/// Gives chunks their `embedding`. Of many processes that start together each finds it.
+struct AddColumn;
+
+impl Write for AddColumn {
+    type Answer = Found;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Found>, CatalogError> {
+        let found = look(tx).await?;
+        let (Pgvector::Unprepared(_), Some(schema)) = (&found.state, &found.schema) else {
+            return Ok(Verdict::Rollback(found));
+        };
+        // While this waits for a long reader, all others wait behind it. Search can do without for once.
+        tx.run("SET LOCAL lock_timeout = '2s'", args![]).await?;
+        let sql = format!("ALTER TABLE chunks ADD COLUMN IF NOT EXISTS embedding {schema}.vector");
+        tx.run_built(sql, args![]).await?;
+        Ok(Verdict::Commit(look(tx).await?))
+    }
+}
+
+async fn look(tx: &mut Tx<'_>) -> Result<Found, CatalogError> {
+    let absent = Found { state: Pgvector::Absent, schema: None };
+    if tx.dialect() == Dialect::Sqlite {
+        return Ok(absent);
+    }
+    let sql = "SELECT CAST(extension.extversion AS TEXT) AS version, CAST(place.nspname AS TEXT) AS schema, \
+        CAST(quote_ident(place.nspname) AS TEXT) AS quoted, \
+        CAST(has_schema_privilege(place.oid, 'USAGE') AS TEXT) AS usable, CAST(current_user AS TEXT) AS role, \
+        COALESCE((SELECT CASE WHEN atttypid = kind.oid THEN 'ours' ELSE 'another' END FROM pg_attribute \
+            WHERE attrelid = to_regclass('chunks') AND attname = 'embedding' AND NOT attisdropped), 'none') AS embedding, \
+        CAST(COALESCE((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('chunks')), \
+            false) AS TEXT) AS owned \
+        FROM pg_extension AS extension JOIN pg_namespace AS place ON place.oid = extension.extnamespace \
+        JOIN pg_type AS kind ON kind.typnamespace = extension.extnamespace AND kind.typname = 'vector' \
+        WHERE extension.extname = 'vector'";
+    let Some(row) = tx.row(sql, args![]).await? else { return Ok(absent) };
+    Ok(Found { state: judge(&row)?, schema: Some(row.text("quoted")?) })
+}
+
+fn judge(row: &Row) -> Result<Pgvector, CatalogError> {
+    let version = row.text("version")?;
+    let unfit = |why: String| Ok(Pgvector::Unfit(format!("pgvector {version} {why}")));
+    if !is_new_enough(&version) {
+        let [major, minor, patch] = OLDEST;
+        return unfit(format!("is too old; {major}.{minor}.{patch} or newer is needed"));
+    }
+    if row.text("usable")? != "true" {
+        let (schema, role) = (row.text("schema")?, row.text("role")?);
+        return unfit(format!(
+            "is in schema `{schema}`; as its owner run: GRANT USAGE ON SCHEMA {schema} TO {role}"
+        ));
+    }
+    match (row.text("embedding")?.as_str(), row.text("owned")?.as_str()) {
+        ("ours", _) => Ok(Pgvector::Ready(version)),
+        ("none", "true") => Ok(Pgvector::Unprepared(version)),
+        ("none", _) => {
+            let role = row.text("role")?;
+            unfit(format!(
+                "needs a column, and `{role}` does not own the tables: run `wharfinger migrate` as who does"
+            ))
+        }
+        _ => unfit("finds a column `embedding` in `chunks` that is not its own".into()),
+    }
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|number| number.parse().ok());
+    let [major, minor, patch] = [(); 3].map(|()| numbers.next().unwrap_or(Some(0)));
+    matches!((major, minor, patch), (Some(major), Some(minor), Some(patch)) if [major, minor, patch] >= OLDEST)
+}
+
+/// A vector as pgvector reads it; none of what it does not take, or would be wrong about because the squares of its
+/// numbers are too small or too large for 32 bits.
+pub(crate) fn literal(vector: &[f32]) -> Option<String> {
+    let square: f64 = vector.iter().map(|number| f64::from(*number).powi(2)).sum();
+    if !(1..=DIMENSIONS_MAX).contains(&vector.len()) || !(square == 0.0 || SQUARES.contains(&square)) {
+        return None;
+    }
+    let mut text = String::with_capacity(vector.len() * 14 + 1);
+    for number in vector {
+        text.push(if text.is_empty() { '[' } else { ',' });
+        write!(text, "{number:e}").expect("a String takes everything");
+    }
+    text.push(']');
+    Some(text)
+}
+
+impl Catalog {
+    /// How the database stands with pgvector. Changes nothing.
+    pub async fn pgvector(&self) -> Result<Pgvector, CatalogError> {
+        let mut reader = self.reader().await?;
+        Ok(look(&mut reader.tx(&self.faults)).await?.state)
+    }
+
+    /// Whether this process lets the database compare vectors, since it has migrated.
+    pub fn has_pgvector(&self) -> bool {
+        self.pgvector_schema().is_some()
+    }
+
+    /// The schema that pgvector's type and operators are named with: the search path is ours alone.
+    pub(crate) fn pgvector_schema(&self) -> Option<Arc<str>> {
+        self.pgvector_schema.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_pgvector_schema(&self, schema: Option<Arc<str>>) -> Option<Arc<str>> {
+        std::mem::replace(&mut *self.pgvector_schema.write().unwrap_or_else(PoisonError::into_inner), schema)
+    }
+
+    /// Makes use of pgvector where it is there. Nothing depends on that, so that no trouble with it stops a start.
+    pub(crate) async fn prepare_pgvector(&self) {
+        let Backend::Postgres(pool) = &self.backend else { return };
+        let found = self.write(AddColumn).await;
+        match &found {
+            Ok(Found { state: Pgvector::Unfit(why), .. }) => {
+                tracing::warn!(reason = %why, "search does not use pgvector");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(error = %error, "search does not use pgvector until the next start"),
+        }
+        let schema = match found {
+            Ok(Found { state: Pgvector::Ready(_), schema }) => schema.map(Arc::from),
+            _ => None,
+        };
+        let is_ready = schema.is_some();
+        self.set_pgvector_schema(schema);
+        if is_ready && let Err(error) = self.add_copy_index(pool).await {
+            tracing::warn!(error = %error, "the index of vectors to copy could not be built");
+        }
+    }
+
+    /// Makes "which vectors are not copied" a cheap question. A process that finds another at work goes on without.
+    async fn add_copy_index(&self, pool: &PgPool) -> Result<(), CatalogError> {
+        let sql = "SELECT CAST(EXISTS (SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('chunks_to_copy') \
+                AND indisvalid) AS TEXT) AS there, \
+            CAST(COALESCE((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('chunks')), \
+                false) AS TEXT) AS owned";
+        let row = {
+            let mut reader = self.reader().await?;
+            reader.tx(&self.faults).row(sql, args![]).await?
+        };
+        let Some(row) = row else { return Ok(()) };
+        if row.text("there")? == "true" || row.text("owned")? != "true" {
+            return Ok(());
+        }
+        let mut session = MigrationSession::begin(self, pool).await?;
+        if !session.lock(INDEX_LOCK).await? {
+            return Ok(());
+        }
+        let create = "CREATE INDEX CONCURRENTLY IF NOT EXISTS chunks_to_copy ON chunks (file_id, ordinal) \
+            WHERE vector IS NOT NULL AND embedding IS NULL";
+        session.build("chunks_to_copy", create.to_owned()).await
+    }
+
+    /// After an error of a statement with `embedding` in it: whether pgvector has gone from under us. From then on this
+    /// process does without.
+    pub(crate) async fn has_lost_pgvector(&self, error: &CatalogError) -> bool {
+        // PostgreSQL's word for what it does not know is that the statement is wrong.
+        if !matches!(error, CatalogError::Corrupt(_)) {
+            return false;
+        }
+        let is_lost = matches!(self.pgvector().await, Ok(found) if !matches!(found, Pgvector::Ready(_)));
+        if is_lost && self.set_pgvector_schema(None).is_some() {
+            tracing::warn!(
+                "pgvector was removed from the database: search does not use it until the next start"
+            );
+        }
+        is_lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_versions_and_what_is_no_version_are_told_apart() {
+        for version in ["0.6.1", "0.6.2", "0.7", "0.10.0", "1", "1.0.0"] {
+            assert!(is_new_enough(version), "{version}");
+        }
+        for version in ["", "0.6", "0.6.0", "0.5.9", "0.6.x", "unpackaged"] {
+            assert!(!is_new_enough(version), "{version}");
+        }
+    }
+
+    #[test]
+    fn only_what_pgvector_takes_is_written_for_it() {
+        assert_eq!(literal(&[1.0, -0.5, 3.4e14, 0.0]).as_deref(), Some("[1e0,-5e-1,3.4e14,0e0]"));
+        assert!(literal(&vec![1.0; DIMENSIONS_MAX]).is_some());
+        assert_eq!(literal(&[0.0, -0.0]).as_deref(), Some("[0e0,-0e0]"));
+        for other in [
+            vec![],
+            vec![1.0; DIMENSIONS_MAX + 1],
+            vec![1.0, f32::NAN],
+            vec![f32::INFINITY],
+            vec![1e-40; 9],
+            vec![1e30],
+        ] {
+            assert_eq!(literal(&other), None);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Copying vectors to where pgvector compares them: those that were written before it was there, or by a process that
+//! did not know of it. What is not copied yet is found all the same, only slower.
+
+use std::sync::Arc;
+
+use wharfinger_lifecycle::id::FileId;
+
+use crate::Catalog;
+use crate::database::sql::{Tx, args, typed_rows};
+use crate::database::writer::{Verdict, Write};
+use crate::derived::pgvector::{DIMENSIONS_MAX, literal};
+use crate::derived::search::decode;
+use crate::error::CatalogError;
+use crate::unreadable::{self, Table};
+
+/// Vectors may be long: 64 kB each, three times that as text.
+const PAGE_VECTORS: usize = 100;
+/// What pgvector takes.
+const VECTOR_BYTES_MAX: i64 = (DIMENSIONS_MAX * size_of::<f32>()) as i64;
+
+struct CopyVectors {
+    after: Option<(FileId, u64)>,
+    pgvector_schema: Arc<str>,
+}
+
+impl Write for CopyVectors {
+    type Answer = Option<(FileId, u64)>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let (id, ordinal) = self.after.map_or((String::new(), -1), |(id, ordinal)| {
+            (id.to_string(), i64::try_from(ordinal).unwrap_or(i64::MAX))
+        });
+        // What others have locked they copy, or delete, or write anew.
+        let sql = "SELECT file_id, ordinal, vector FROM chunks WHERE vector IS NOT NULL AND embedding IS NULL \
+                   AND octet_length(vector) <= $4 AND file_id >= $1 AND (file_id > $1 OR ordinal > $2) \
+                   ORDER BY file_id, ordinal LIMIT $3 FOR UPDATE SKIP LOCKED";
+        let rows = tx.rows(sql, args![id, ordinal, PAGE_VECTORS as i64, VECTOR_BYTES_MAX]).await?;
+        let (page, others) = unreadable::split(&rows, "file_id", decode);
+        unreadable::record(tx, Table::Chunks, &others).await?;
+        let mut args = args![];
+        for one in &page {
+            if let Some(literal) = literal(&one.vector) {
+                args.extend(args![one.file.to_string(), one.ordinal as i64, literal]);
+            }
+        }
+        if !args.is_empty() {
+            let sql = format!(
+                "WITH new (file_id, ordinal, embedding) AS (VALUES {}) \
+                 UPDATE chunks SET embedding = CAST(new.embedding AS {}.vector) FROM new \
+                 WHERE chunks.file_id = new.file_id AND chunks.ordinal = new.ordinal",
+                typed_rows(1, &["TEXT", "BIGINT", "TEXT"], args.len() / 3),
+                self.pgvector_schema
+            );
+            tx.run_built(sql, args).await?;
+        }
+        Ok(Verdict::Commit(page.last().map(|one| (one.file, one.ordinal))))
+    }
+}
+
+impl Catalog {
+    /// Copies some vectors after a place in the order of files and their chunks. Answers the place to go on from; none
+    /// when there is nothing left, or no pgvector.
+    pub async fn copy_vectors(
+        &self,
+        after: Option<(FileId, u64)>,
+    ) -> Result<Option<(FileId, u64)>, CatalogError> {
+        let Some(pgvector_schema) = self.pgvector_schema() else { return Ok(None) };
+        match self.write(CopyVectors { after, pgvector_schema }).await {
+            Err(error) if self.has_lost_pgvector(&error).await => Ok(None),
+            other => other,
+        }
+    }
+
+    /// How many vectors are still to be copied, where [`Catalog::pgvector`] is ready.
+    pub async fn vectors_to_copy(&self) -> Result<u64, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = "SELECT COUNT(*) AS chunks FROM chunks WHERE vector IS NOT NULL AND embedding IS NULL \
+                   AND octet_length(vector) <= $1";
+        let row = reader.tx(&self.faults).row(sql, args![VECTOR_BYTES_MAX]).await?;
+        row.map_or(Ok(0), |row| row.bytes("chunks"))
+    }
+}

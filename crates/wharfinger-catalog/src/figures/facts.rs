@@ -1,0 +1,95 @@
+//! What holds for the catalog as a whole: its id, its store, its keys.
+
+use crate::Catalog;
+use crate::database::sql::{Tx, args};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+
+struct Establish {
+    name: String,
+    value: String,
+}
+
+impl Write for Establish {
+    type Answer = String;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<String>, CatalogError> {
+        tx.run(
+            "INSERT INTO catalog_facts (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
+            args![self.name.as_str(), self.value.as_str()],
+        )
+        .await?;
+        let row =
+            tx.row("SELECT value FROM catalog_facts WHERE name = $1", args![self.name.as_str()]).await?;
+        let row = row.ok_or_else(|| CatalogError::Corrupt("a fact that was written is not there".into()))?;
+        Ok(Verdict::Commit(row.text("value")?))
+    }
+}
+
+struct SetFact {
+    name: String,
+    value: String,
+}
+
+impl Write for SetFact {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        tx.run(
+            "INSERT INTO catalog_facts (name, value) VALUES ($1, $2) \
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            args![self.name.as_str(), self.value.as_str()],
+        )
+        .await?;
+        Ok(Verdict::Commit(()))
+    }
+}
+
+/// Counts up from nothing.
+struct RaiseFact {
+    name: String,
+}
+
+impl Write for RaiseFact {
+    type Answer = i64;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<i64>, CatalogError> {
+        let row = tx
+            .row(
+                "INSERT INTO catalog_facts (name, value) VALUES ($1, '1') ON CONFLICT (name) DO UPDATE \
+                 SET value = CAST(CAST(catalog_facts.value AS BIGINT) + 1 AS TEXT) \
+                 RETURNING CAST(value AS BIGINT) AS raised",
+                args![self.name.as_str()],
+            )
+            .await?;
+        let row =
+            row.ok_or_else(|| CatalogError::Corrupt("a counter that was raised is not there".into()))?;
+        Ok(Verdict::Commit(row.int("raised")?))
+    }
+}
+
+impl Catalog {
+    /// A fact about this catalog as a whole, such as its id.
+    pub async fn fact(&self, name: &str) -> Result<Option<String>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row("SELECT value FROM catalog_facts WHERE name = $1", args![name])
+            .await?;
+        row.map(|row| row.text("value")).transpose()
+    }
+
+    /// Writes a fact down unless it is known; answers what holds.
+    pub async fn establish(&self, name: &str, value: &str) -> Result<String, CatalogError> {
+        self.write(Establish { name: name.to_owned(), value: value.to_owned() }).await
+    }
+
+    pub async fn set_fact(&self, name: &str, value: &str) -> Result<(), CatalogError> {
+        self.write(SetFact { name: name.to_owned(), value: value.to_owned() }).await
+    }
+
+    /// Raises a counter by one; answers what it is now.
+    pub async fn raise_fact(&self, name: &str) -> Result<i64, CatalogError> {
+        self.write(RaiseFact { name: name.to_owned() }).await
+    }
+}

@@ -1,0 +1,299 @@
+//! Batches of uploads. Whoever adds to a batch shares its row, whoever ends it has it alone: a file is never added to
+//! a batch that has ended, and a batch never ends over a file that is just being added.
+
+use uuid::Uuid;
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::batch::{Batch, BatchStatus, Refusal};
+use wharfinger_lifecycle::file::{Change, File};
+use wharfinger_lifecycle::id::{BatchId, FileId};
+
+use crate::Catalog;
+use crate::Tells;
+use crate::database::sql::{Row, Tx, args, tuples};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::figures::counters;
+use crate::files::rows::{self, select_files};
+use crate::fresh_id;
+use crate::jobs::delayed;
+use crate::outbox::archive;
+use crate::outbox::notices::{self, NewNotice};
+use crate::quota::charges::tenant_of;
+use crate::unreadable::Table;
+
+/// How a batch is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchEnding {
+    Completed,
+    Cancelled,
+    Expired,
+}
+
+/// What came of ending it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BatchEnd {
+    /// So many files were still waited for and are due now.
+    Ended {
+        batch: Batch,
+        called_off: u64,
+    },
+    /// Nothing happened: the batch as it is.
+    Refused {
+        batch: Batch,
+        refusal: Refusal,
+    },
+    NotFound,
+}
+
+/// What the files of a batch have come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) confirmed: u64,
+    /// They wait, or were reclaimed.
+    pub(crate) unconfirmed: u64,
+    pub(crate) unconfirmed_bytes: u64,
+}
+
+macro_rules! select_batch {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, tenant_id, user_id, status, version, created_at, expires_at, ended_at FROM upload_batches ",
+            $rest
+        )
+    };
+}
+
+pub(crate) fn decode(row: &Row) -> Result<Batch, CatalogError> {
+    let status = row.text("status")?;
+    Ok(Batch {
+        id: row.parsed("id")?,
+        tenant: tenant_of(row)?,
+        user: rows::user_of(row)?,
+        status: BatchStatus::parse(&status)
+            .ok_or_else(|| CatalogError::Corrupt(format!("a batch's status is {status:?}")))?,
+        version: row.int("version")?,
+        created_at: row.int("created_at")?,
+        expires_at: row.int("expires_at")?,
+        ended_at: row.maybe_int("ended_at")?,
+    })
+}
+
+pub(crate) async fn insert(tx: &mut Tx<'_>, batch: &Batch) -> Result<(), CatalogError> {
+    tx.run(
+        "INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        args![
+            batch.id.to_string(),
+            batch.tenant.as_str(),
+            batch.user.as_str(),
+            batch.status.as_str(),
+            batch.version,
+            batch.created_at,
+            batch.expires_at,
+            batch.ended_at,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Nobody ends it until this transaction has. SQLite has one writer, and that is us.
+pub(crate) async fn hold(tx: &mut Tx<'_>, id: BatchId) -> Result<Option<Batch>, CatalogError> {
+    let sql = tx.dialect().pick(select_batch!("WHERE id = $1"), select_batch!("WHERE id = $1 FOR SHARE"));
+    tx.row(sql, args![id.to_string()]).await?.as_ref().map(decode).transpose()
+}
+
+/// Nobody adds to it or ends it until this transaction has ended.
+async fn lock(tx: &mut Tx<'_>, id: BatchId) -> Result<Option<Batch>, CatalogError> {
+    let sql = tx.dialect().pick(select_batch!("WHERE id = $1"), select_batch!("WHERE id = $1 FOR UPDATE"));
+    tx.row(sql, args![id.to_string()]).await?.as_ref().map(decode).transpose()
+}
+
+/// An ended batch goes with the last of its files.
+pub(crate) async fn forget_if_empty(tx: &mut Tx<'_>, id: BatchId) -> Result<(), CatalogError> {
+    tx.run(
+        "DELETE FROM upload_batches WHERE id = $1 AND status <> 'active' \
+         AND NOT EXISTS (SELECT 1 FROM files WHERE batch_id = $1)",
+        args![id.to_string()],
+    )
+    .await?;
+    Ok(())
+}
+
+async fn tally(tx: &mut Tx<'_>, id: BatchId) -> Result<Tally, CatalogError> {
+    let row = tx
+        .row(
+            "SELECT COUNT(CASE WHEN pipeline_status NOT IN ('registered', 'deleted') THEN 1 END) AS confirmed, \
+             COUNT(CASE WHEN pipeline_status = 'registered' OR (end_reason = 'reclaimed' AND confirmed_at IS NULL) THEN 1 END) AS unconfirmed, \
+             CAST(COALESCE(SUM(CASE WHEN pipeline_status = 'registered' OR (end_reason = 'reclaimed' AND confirmed_at IS NULL) THEN size END), 0) \
+             AS BIGINT) AS unconfirmed_bytes FROM files WHERE batch_id = $1",
+            args![id.to_string()],
+        )
+        .await?
+        .ok_or_else(|| CatalogError::Corrupt("a count without a row".into()))?;
+    Ok(Tally {
+        confirmed: row.bytes("confirmed")?,
+        unconfirmed: row.bytes("unconfirmed")?,
+        unconfirmed_bytes: row.bytes("unconfirmed_bytes")?,
+    })
+}
+
+struct EndBatch {
+    tells: Tells,
+    id: BatchId,
+    ending: BatchEnding,
+    actor: String,
+    now: UnixMs,
+    notice_id: Uuid,
+}
+
+impl Write for EndBatch {
+    type Answer = BatchEnd;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<BatchEnd>, CatalogError> {
+        let Some(before) = lock(tx, self.id).await? else { return Ok(Verdict::Rollback(BatchEnd::NotFound)) };
+        let tally = tally(tx, self.id).await?;
+        let decided = match self.ending {
+            BatchEnding::Completed => before.complete(tally.unconfirmed, self.now),
+            BatchEnding::Cancelled => before.cancel(self.now),
+            BatchEnding::Expired => before.expire(self.now),
+        };
+        let batch = match decided {
+            Ok(batch) => batch,
+            Err(refusal) => return Ok(Verdict::Rollback(BatchEnd::Refused { batch: before, refusal })),
+        };
+        let changed = tx
+            .run(
+                "UPDATE upload_batches SET status = $3, version = $4, ended_at = $5 WHERE id = $1 AND version = $2",
+                args![
+                    batch.id.to_string(),
+                    before.version,
+                    batch.status.as_str(),
+                    batch.version,
+                    batch.ended_at
+                ],
+            )
+            .await?;
+        if changed == 0 {
+            return Err(CatalogError::Stale);
+        }
+        let called_off = match self.ending {
+            BatchEnding::Completed => 0,
+            BatchEnding::Cancelled | BatchEnding::Expired => call_off(tx, self.id, self.now).await?,
+        };
+        if self.ending == BatchEnding::Expired {
+            let told = NewNotice::of_expired_batch(self.notice_id, &batch, &tally, self.now);
+            notices::insert(tx, &[told], self.tells).await?;
+        }
+        archive::batch_turned(tx, &batch, &self.actor, self.now, self.tells).await?;
+        counters::noticed(tx, &batch.tenant, &batch.user).await?;
+        Ok(Verdict::Commit(BatchEnd::Ended { batch, called_off }))
+    }
+}
+
+/// What is still waited for is due now. Its version is raised, so that a confirm under way has lost.
+async fn call_off(tx: &mut Tx<'_>, id: BatchId, now: UnixMs) -> Result<u64, CatalogError> {
+    let called_off = tx
+        .run(
+            "UPDATE files SET next_look_at = $2, updated_at = $2, version = version + 1 \
+             WHERE batch_id = $1 AND pipeline_status = 'registered'",
+            args![id.to_string(), now],
+        )
+        .await?;
+    delayed::move_for_batch(tx, id, now).await?;
+    Ok(called_off)
+}
+
+/// Later deadlines of URLs, each if its file is still what was read. Answers the files that have theirs.
+struct RaiseUrls {
+    changes: Vec<Change>,
+}
+
+impl Write for RaiseUrls {
+    type Answer = Vec<FileId>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let mut raised = Vec::with_capacity(self.changes.len());
+        for some in self.changes.chunks(tx.dialect().rows_max()) {
+            let mut args = args![];
+            for Change { before, after, .. } in some {
+                let (dead_at, look_at) = (after.url_dead_at, after.next_look_at);
+                let (id, now) = (before.id.to_string(), after.updated_at);
+                args.extend(args![id, before.version, after.version, dead_at, look_at, now]);
+            }
+            let sql = format!(
+                "WITH raised (id, before, after, dead_at, look_at, now) AS (VALUES {}) UPDATE files \
+                 SET url_dead_at = raised.dead_at, next_look_at = raised.look_at, version = raised.after, \
+                 updated_at = raised.now FROM raised \
+                 WHERE files.id = raised.id AND files.version = raised.before RETURNING files.id AS id",
+                tuples(1, some.len(), 6)
+            );
+            for row in tx.rows_built(sql, args).await? {
+                raised.push(row.parsed("id")?);
+            }
+        }
+        Ok(Verdict::Commit(raised))
+    }
+}
+
+impl Catalog {
+    pub async fn batch(&self, id: BatchId) -> Result<Option<Batch>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = select_batch!("WHERE id = $1");
+        let row = reader.tx(&self.faults).row(sql, args![id.to_string()]).await?;
+        row.as_ref().map(decode).transpose()
+    }
+
+    /// In the order in which they were added, the dead among them.
+    pub async fn batch_files(
+        &self,
+        id: BatchId,
+        after: Option<FileId>,
+        limit: usize,
+    ) -> Result<Vec<File>, CatalogError> {
+        let after = after.map_or_else(String::new, |id| id.to_string());
+        let mut reader = self.reader().await?;
+        let sql = select_files!("WHERE batch_id = $1 AND id > $2 ORDER BY id LIMIT $3");
+        let rows = reader.tx(&self.faults).rows(sql, args![id.to_string(), after, limit as i64]).await?;
+        Ok(self.readable(Table::Files, "id", &rows, rows::decode).await)
+    }
+
+    /// Ends a batch: one transaction with what follows for its files, and for an expired one with its notice.
+    pub async fn end_batch(
+        &self,
+        id: BatchId,
+        ending: BatchEnding,
+        actor: &str,
+        now: UnixMs,
+    ) -> Result<BatchEnd, CatalogError> {
+        let (actor, notice_id, tells) = (actor.to_owned(), fresh_id(now), self.tells);
+        self.write(EndBatch { id, ending, actor, now, notice_id, tells }).await
+    }
+
+    /// Commits fresh URLs for many files. Who is not in the answer was changed by somebody else meanwhile; their checks
+    /// stay where they are, and the net under them knows of the later time.
+    pub async fn raise_urls(&self, changes: Vec<Change>) -> Result<Vec<FileId>, CatalogError> {
+        self.write(RaiseUrls { changes }).await
+    }
+
+    /// Active batches whose time is over and when it was, oldest first, after a place in that order.
+    pub async fn overdue_batches(
+        &self,
+        now: UnixMs,
+        after: Option<(UnixMs, BatchId)>,
+        limit: usize,
+    ) -> Result<Vec<(UnixMs, BatchId)>, CatalogError> {
+        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT expires_at, id FROM upload_batches WHERE status = 'active' AND expires_at <= $1 \
+                 AND (expires_at, id) > ($2, $3) ORDER BY expires_at, id LIMIT $4",
+                args![now, at, id, limit as i64],
+            )
+            .await?;
+        let decode = |row: &Row| Ok((row.int("expires_at")?, row.parsed("id")?));
+        Ok(self.readable(Table::Batches, "id", &rows, decode).await)
+    }
+}

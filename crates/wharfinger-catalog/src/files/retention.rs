@@ -1,0 +1,157 @@
+//! What would grow for ever: batches without files, counters that are zero, the history of a file that is retried without
+//! end, and outbox lines that are never delivered. Each is bounded, in steps of a bounded size.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::{BatchId, FileId};
+
+use crate::Catalog;
+use crate::database::sql::{Tx, args, tuples};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::outbox::lines::Destination;
+
+/// Of a file's history the first lines and the last ones are kept.
+const HISTORY_FIRST: i64 = 20;
+const HISTORY_LAST: i64 = 200;
+/// How many versions apart a history is cut.
+const HISTORY_STEP: i64 = 50;
+
+/// Cuts the history of files that have reached these versions, if it is time.
+pub(crate) async fn cut_histories(
+    tx: &mut Tx<'_>,
+    reached: impl Iterator<Item = (FileId, i64, i64)>,
+) -> Result<(), CatalogError> {
+    for (file, before, after) in reached {
+        let is_due = before / HISTORY_STEP != after / HISTORY_STEP;
+        if is_due && after > HISTORY_FIRST + HISTORY_LAST {
+            tx.run(
+                "DELETE FROM file_history WHERE file_id = $1 AND version > $2 AND version <= $3",
+                args![file.to_string(), HISTORY_FIRST, after - HISTORY_LAST],
+            )
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// Batches that ended before a time and have no file, behind a place in the order of their ends.
+struct ForgetBatches {
+    after: (UnixMs, String),
+    before: UnixMs,
+    limit: usize,
+}
+
+/// How many went, and where to go on; none: that was the last page.
+type Forgotten = (u64, Option<(UnixMs, String)>);
+
+impl Write for ForgetBatches {
+    type Answer = Forgotten;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Forgotten>, CatalogError> {
+        let rows = tx
+            .rows(
+                "SELECT id, ended_at, CAST(CASE WHEN EXISTS (SELECT 1 FROM files WHERE files.batch_id = upload_batches.id) \
+                 THEN 0 ELSE 1 END AS BIGINT) AS is_empty FROM upload_batches WHERE status <> 'active' \
+                 AND ended_at < $1 AND (ended_at, id) > ($2, $3) ORDER BY ended_at, id LIMIT $4",
+                args![self.before, self.after.0, self.after.1.as_str(), self.limit as i64],
+            )
+            .await?;
+        let mut gone = 0;
+        for row in &rows {
+            // A batch that has ended takes no more files.
+            if row.int("is_empty")? == 1 && row.parsed::<BatchId>("id").is_ok() {
+                let sql = "DELETE FROM upload_batches WHERE id = $1 AND status <> 'active'";
+                gone += tx.run(sql, args![row.text("id")?]).await?;
+            }
+        }
+        let next = match rows.last() {
+            Some(last) if rows.len() == self.limit => Some((last.int("ended_at")?, last.text("id")?)),
+            _ => None,
+        };
+        Ok(Verdict::Commit((gone, next)))
+    }
+}
+
+/// Counters of statuses in which a user has no file.
+struct ForgetCounters {
+    limit: usize,
+}
+
+impl Write for ForgetCounters {
+    type Answer = u64;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+        let sql = format!(
+            "SELECT tenant_id, user_id, status, stage FROM file_counts WHERE files = 0 AND charged_bytes = 0 \
+             ORDER BY tenant_id, user_id, status, stage LIMIT $1 {lock}"
+        );
+        let rows = tx.rows_built(sql, args![self.limit as i64]).await?;
+        let mut gone = 0;
+        for some in rows.chunks(tx.dialect().rows_max()) {
+            let mut args = args![];
+            for row in some {
+                for column in ["tenant_id", "user_id", "status", "stage"] {
+                    args.extend(args![row.text(column)?]);
+                }
+            }
+            let sql = format!(
+                "DELETE FROM file_counts WHERE (tenant_id, user_id, status, stage) IN (VALUES {}) \
+                 AND files = 0 AND charged_bytes = 0",
+                tuples(1, some.len(), 4)
+            );
+            gone += tx.run_built(sql, args).await?;
+        }
+        Ok(Verdict::Commit(gone))
+    }
+}
+
+/// Lines that were written before a time and have not been delivered since.
+struct ForgetLines {
+    destination: Destination,
+    before: UnixMs,
+    limit: usize,
+}
+
+impl Write for ForgetLines {
+    type Answer = u64;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+        let gone = tx
+            .run(
+                "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE destination = $1 AND created_at < $2 \
+                 ORDER BY created_at LIMIT $3)",
+                args![self.destination.as_str(), self.before, self.limit as i64],
+            )
+            .await?;
+        Ok(Verdict::Commit(gone))
+    }
+}
+
+impl Catalog {
+    /// Removes batches without files that ended before a time, one page of them.
+    pub async fn forget_empty_batches(
+        &self,
+        after: Option<(UnixMs, String)>,
+        before: UnixMs,
+        limit: usize,
+    ) -> Result<Forgotten, CatalogError> {
+        let after = after.unwrap_or((i64::MIN, String::new()));
+        self.write(ForgetBatches { after, before, limit }).await
+    }
+
+    /// Removes counters that are zero; answers how many.
+    pub async fn forget_zero_counters(&self, limit: usize) -> Result<u64, CatalogError> {
+        self.write(ForgetCounters { limit }).await
+    }
+
+    /// Drops lines that were not delivered since a time; answers how many.
+    pub async fn drop_old_lines(
+        &self,
+        destination: Destination,
+        before: UnixMs,
+        limit: usize,
+    ) -> Result<u64, CatalogError> {
+        self.write(ForgetLines { destination, before, limit }).await
+    }
+}

@@ -1,0 +1,243 @@
+//! Reading files: one, a page of them, their history, those that are due, and how many there are.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::{EndReason, File, Pin};
+use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::stage::{self, Stage};
+use wharfinger_lifecycle::state::Status;
+
+use crate::Catalog;
+use crate::Scope;
+use crate::database::sql::{Row, args};
+use crate::error::CatalogError;
+use crate::unreadable::{SPARE_ROWS, Table};
+
+/// A query for whole files; the text is fixed at compile time.
+macro_rules! select_files {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, tenant_id, user_id, batch_id, file_name, size, content_type, checksum_sha256, metadata, ",
+            "blob_path, pipeline_status, version, charged_bytes, retry_count, error, etag, object_version, ",
+            "end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at, part_size, ",
+            "stages, stage, failed_at, warned_at FROM files ",
+            $rest
+        )
+    };
+}
+
+pub(crate) use select_files;
+
+pub(crate) fn user_of(row: &Row) -> Result<UserId, CatalogError> {
+    named("user_id", UserId::new(&row.text("user_id")?))
+}
+
+fn named<T, E>(column: &str, name: Result<T, E>) -> Result<T, CatalogError> {
+    name.map_err(|_| CatalogError::Corrupt(format!("{column} holds a name that is none")))
+}
+
+pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
+    let status = row.text("pipeline_status")?;
+    let etag = row.maybe_text("etag")?;
+    let version_id = row.maybe_text("object_version")?;
+    let batch = row.maybe_text("batch_id")?;
+    let stage = row.maybe_text("stage")?;
+    Ok(File {
+        id: row.parsed("id")?,
+        tenant: named("tenant_id", TenantId::new(&row.text("tenant_id")?))?,
+        user: user_of(row)?,
+        batch: batch.map(|id| named("batch_id", id.parse())).transpose()?,
+        name: row.text("file_name")?,
+        size: row.bytes("size")?,
+        part_size: row.maybe_int("part_size")?.and_then(|size| u64::try_from(size).ok()),
+        content_type: row.maybe_text("content_type")?,
+        checksum_sha256: row.maybe_text("checksum_sha256")?,
+        metadata: row.maybe_text("metadata")?,
+        key: named("blob_path", ObjectKey::parse(&row.text("blob_path")?))?,
+        status: Status::parse(&status)
+            .ok_or_else(|| CatalogError::Corrupt(format!("pipeline_status holds {status:?}")))?,
+        version: row.int("version")?,
+        charged_bytes: row.bytes("charged_bytes")?,
+        retry_count: u32::try_from(row.int("retry_count")?).unwrap_or(u32::MAX),
+        error: row.maybe_text("error")?,
+        stages: named("stages", stage::parse_list(&row.text("stages")?))?,
+        stage: stage.map(|word| named("stage", Stage::parse(&word).ok_or(()))).transpose()?,
+        pin: etag.map(|etag| Pin { etag, version_id }),
+        ended: row.maybe_text("end_reason")?.as_deref().and_then(EndReason::parse),
+        url_dead_at: row.int("url_dead_at")?,
+        next_look_at: row.maybe_int("next_look_at")?,
+        created_at: row.int("created_at")?,
+        updated_at: row.int("updated_at")?,
+        confirmed_at: row.maybe_int("confirmed_at")?,
+        ready_at: row.maybe_int("ready_at")?,
+        failed_at: row.maybe_int("failed_at")?,
+        warned_at: row.maybe_int("warned_at")?,
+    })
+}
+
+/// What makes an unconfirmed upload an abandoned one: no batch is open that it belongs to, and since then nobody has
+/// asked for anything that concerns it, nor can a slow transfer of its size still be under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Abandoned {
+    pub quiet_since: UnixMs,
+    pub now: UnixMs,
+    pub min_rate_bytes: i64,
+}
+
+/// The same in SQL, by the first three values.
+macro_rules! is_abandoned {
+    () => {
+        "files.pipeline_status = 'registered' AND files.next_look_at IS NOT NULL AND files.updated_at <= $1 \
+         AND files.updated_at + files.size * 1000 / $3 <= $2 AND NOT EXISTS (SELECT 1 FROM upload_batches \
+         WHERE upload_batches.id = files.batch_id AND upload_batches.status = 'active')"
+    };
+}
+
+pub(crate) use is_abandoned;
+
+/// One line of a file's history, as told to its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryLine {
+    pub at: UnixMs,
+    pub from: Option<Status>,
+    pub to: Status,
+    pub reason: String,
+    pub actor: String,
+}
+
+impl Catalog {
+    pub async fn file(&self, id: FileId) -> Result<Option<File>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = select_files!("WHERE id = $1");
+        let row = reader.tx(&self.faults).row(sql, args![id.to_string()]).await?;
+        row.as_ref().map(decode).transpose()
+    }
+
+    /// Newest first, without the dead, older than `before`.
+    pub async fn files(
+        &self,
+        scope: &Scope,
+        before: Option<FileId>,
+        limit: usize,
+    ) -> Result<Vec<File>, CatalogError> {
+        let before = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        let read = (limit + SPARE_ROWS) as i64;
+        let (sql, args) = match scope {
+            Scope::User(tenant, user) => (
+                select_files!(
+                    "WHERE tenant_id = $3 AND user_id = $4 AND id < $1 AND pipeline_status <> 'deleted' \
+                     ORDER BY id DESC LIMIT $2"
+                ),
+                args![before, read, tenant.as_str(), user.as_str()],
+            ),
+            Scope::Tenant(tenant) => (
+                select_files!(
+                    "WHERE tenant_id = $3 AND id < $1 AND pipeline_status <> 'deleted' \
+                     ORDER BY id DESC LIMIT $2"
+                ),
+                args![before, read, tenant.as_str()],
+            ),
+            Scope::All => (
+                select_files!("WHERE id < $1 AND pipeline_status <> 'deleted' ORDER BY id DESC LIMIT $2"),
+                args![before, read],
+            ),
+        };
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows(sql, args).await?;
+        Ok(self.readable_page(Table::Files, &rows, limit, decode).await)
+    }
+
+    pub async fn history(&self, id: FileId) -> Result<Vec<HistoryLine>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT at, from_status, to_status, reason, actor FROM file_history \
+                 WHERE file_id = $1 ORDER BY version",
+                args![id.to_string()],
+            )
+            .await?;
+        let status = |word: String| {
+            Status::parse(&word).ok_or_else(|| CatalogError::Corrupt(format!("history holds {word:?}")))
+        };
+        rows.iter()
+            .map(|row| {
+                Ok(HistoryLine {
+                    at: row.int("at")?,
+                    from: row.maybe_text("from_status")?.map(status).transpose()?,
+                    to: status(row.text("to_status")?)?,
+                    reason: row.text("reason")?,
+                    actor: row.text("actor")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Files of a status whose next look is due and when it was, oldest first, after a place in that order: a file
+    /// that cannot be read or mended does not hide those behind it.
+    pub async fn files_to_look_at(
+        &self,
+        status: Status,
+        now: UnixMs,
+        after: Option<(UnixMs, FileId)>,
+        limit: usize,
+    ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
+        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT next_look_at, id FROM files WHERE pipeline_status = $5 \
+                 AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
+                args![now, at, id, limit as i64, status.as_str()],
+            )
+            .await?;
+        let decode = |row: &Row| Ok((row.int("next_look_at")?, row.parsed("id")?));
+        Ok(self.readable(Table::Files, "id", &rows, decode).await)
+    }
+
+    /// Uploads that are abandoned, and when each is looked at next, in the same order.
+    pub async fn files_abandoned(
+        &self,
+        by: Abandoned,
+        after: Option<(UnixMs, FileId)>,
+        limit: usize,
+    ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
+        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                concat!(
+                    "SELECT next_look_at, id FROM files WHERE ",
+                    is_abandoned!(),
+                    " AND (next_look_at, id) > ($4, $5) ORDER BY next_look_at, id LIMIT $6"
+                ),
+                args![by.quiet_since, by.now, by.min_rate_bytes, at, id, limit as i64],
+            )
+            .await?;
+        let decode = |row: &Row| Ok((row.int("next_look_at")?, row.parsed("id")?));
+        Ok(self.readable(Table::Files, "id", &rows, decode).await)
+    }
+
+    /// Files that failed by then and when they did, oldest first, after a place in that order.
+    pub async fn files_failed_by(
+        &self,
+        by: UnixMs,
+        after: Option<(UnixMs, FileId)>,
+        limit: usize,
+    ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
+        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT failed_at, id FROM files WHERE pipeline_status = 'failed' AND failed_at <= $1 \
+                 AND (failed_at, id) > ($2, $3) ORDER BY failed_at, id LIMIT $4",
+                args![by, at, id, limit as i64],
+            )
+            .await?;
+        let decode = |row: &Row| Ok((row.int("failed_at")?, row.parsed("id")?));
+        Ok(self.readable(Table::Files, "id", &rows, decode).await)
+    }
+}

@@ -1,0 +1,201 @@
+//! Dead letters (`file-processing-dlq`): jobs of stages that will not be tried again unless a person says so. Each
+//! belongs to a failed file.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::{FileId, JobId};
+use wharfinger_lifecycle::processing::{self, Plan};
+use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::state::Status;
+
+use crate::Catalog;
+use crate::Scope;
+use crate::Tells;
+use crate::database::sql::{Arg, Row, Tx, args};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::files::stage_changes;
+use crate::unreadable::{SPARE_ROWS, Table};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    pub job: JobId,
+    pub file: FileId,
+    pub file_name: String,
+    pub stage: Stage,
+    pub reason: String,
+    pub attempts: u32,
+    pub last_error: Option<String>,
+    pub died_at: UnixMs,
+}
+
+fn decode(row: &Row) -> Result<DeadLetter, CatalogError> {
+    let queue = row.text("queue")?;
+    Ok(DeadLetter {
+        job: row.parsed("id")?,
+        file: row.parsed("file_id")?,
+        file_name: row.text("file_name")?,
+        stage: Stage::of_queue(&queue)
+            .ok_or_else(|| CatalogError::Corrupt(format!("a dead letter of {queue}")))?,
+        reason: row.maybe_text("dead_reason")?.unwrap_or_default(),
+        attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+        last_error: row.maybe_text("last_error")?,
+        died_at: row.int("updated_at")?,
+    })
+}
+
+/// The job waits again with all its attempts, and the file with it.
+struct Redrive {
+    letter: DeadLetter,
+    actor: String,
+    plan: Plan,
+    tells: Tells,
+    redrives_max: Option<u32>,
+    now: UnixMs,
+}
+
+/// What became of a dead letter that was to be redriven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redriven {
+    Done,
+    /// Another was faster, or its file is gone.
+    Gone,
+    /// It was redriven as often as may be.
+    TooOften,
+}
+
+impl Write for Redrive {
+    type Answer = Redriven;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Redriven>, CatalogError> {
+        let files = stage_changes::lock_files(tx, &[self.letter.file]).await?;
+        let Some(file) = files.readable.into_values().next().filter(|file| file.status == Status::Failed)
+        else {
+            return Ok(Verdict::Rollback(Redriven::Gone));
+        };
+        let sql = "SELECT redrives FROM jobs WHERE id = $1 AND state = 'dead'";
+        let row = tx.row(sql, args![self.letter.job.to_string()]).await?;
+        let redrives = row.map_or(Ok(0), |row| row.int("redrives"))?;
+        if self.redrives_max.is_some_and(|max| redrives >= i64::from(max)) {
+            return Ok(Verdict::Rollback(Redriven::TooOften));
+        }
+        let redriven = tx
+            .run(
+                "UPDATE jobs SET state = 'waiting', rank = NULL, redrives = redrives + 1, attempts = 0, lost_leases = 0, put_off_since = NULL, run_at = $2, updated_at = $2, created_at = $2, \
+                 dead_reason = NULL, lease_token = lease_token + 1 WHERE id = $1 AND state = 'dead'",
+                args![self.letter.job.to_string(), self.now],
+            )
+            .await?;
+        if redriven == 0 {
+            return Ok(Verdict::Rollback(Redriven::Gone));
+        }
+        let change = processing::redrive(&file, &self.plan, self.now)
+            .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
+        stage_changes::write(tx, &[change], &self.actor, self.tells).await?;
+        Ok(Verdict::Commit(Redriven::Done))
+    }
+}
+
+/// The letter goes, and its file no longer says where it would begin again.
+struct Discard {
+    letter: DeadLetter,
+    actor: String,
+    tells: Tells,
+    now: UnixMs,
+}
+
+impl Write for Discard {
+    type Answer = bool;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+        let files = stage_changes::lock_files(tx, &[self.letter.file]).await?;
+        let sql = "DELETE FROM jobs WHERE id = $1 AND state = 'dead'";
+        if tx.run(sql, args![self.letter.job.to_string()]).await? == 0 {
+            return Ok(Verdict::Rollback(false));
+        }
+        for file in files.readable.into_values().filter(|file| file.status == Status::Failed) {
+            stage_changes::write(tx, &[processing::discard(&file, self.now)], &self.actor, self.tells)
+                .await?;
+        }
+        Ok(Verdict::Commit(true))
+    }
+}
+
+impl Catalog {
+    /// The newest jobs first, older than `before`.
+    pub async fn dead_letters(
+        &self,
+        scope: &Scope,
+        before: Option<JobId>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, CatalogError> {
+        let before = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        let read = (limit + SPARE_ROWS) as i64;
+        let mut letters =
+            self.letters("jobs.id < $1 ORDER BY jobs.id DESC LIMIT $2", scope, args![before, read]).await?;
+        letters.truncate(limit);
+        Ok(letters)
+    }
+
+    pub async fn dead_letter(&self, scope: &Scope, job: JobId) -> Result<Option<DeadLetter>, CatalogError> {
+        let found = self.letters("jobs.id = $1 LIMIT $2", scope, args![job.to_string(), 1i64]).await?;
+        Ok(found.into_iter().next())
+    }
+
+    async fn letters(
+        &self,
+        rest: &'static str,
+        scope: &Scope,
+        mut args: Vec<Arg>,
+    ) -> Result<Vec<DeadLetter>, CatalogError> {
+        let owned = match scope {
+            Scope::All => "",
+            Scope::Tenant(tenant) => {
+                args.extend(args![tenant.as_str()]);
+                "files.tenant_id = $3 AND"
+            }
+            Scope::User(tenant, user) => {
+                args.extend(args![tenant.as_str(), user.as_str()]);
+                "files.tenant_id = $3 AND files.user_id = $4 AND"
+            }
+        };
+        let queues: Vec<String> = Stage::ALL.iter().map(|stage| format!("'{}'", stage.queue())).collect();
+        let sql = format!(
+            "SELECT jobs.id, jobs.file_id, files.file_name, jobs.queue, jobs.dead_reason, jobs.attempts, \
+             jobs.last_error, jobs.updated_at FROM jobs JOIN files ON files.id = jobs.file_id \
+             WHERE jobs.state = 'dead' AND jobs.queue IN ({}) AND {owned} {rest}",
+            queues.join(", ")
+        );
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
+        Ok(self.readable(Table::Jobs, "id", &rows, decode).await)
+    }
+
+    /// False if somebody was faster.
+    pub async fn redrive(
+        &self,
+        letter: DeadLetter,
+        actor: &str,
+        plan: &Plan,
+        now: UnixMs,
+    ) -> Result<bool, CatalogError> {
+        Ok(self.redrive_at_most(letter, actor, plan, None, now).await? == Redriven::Done)
+    }
+
+    /// The same, if it was redriven less often than this since a stage last ended well.
+    pub async fn redrive_at_most(
+        &self,
+        letter: DeadLetter,
+        actor: &str,
+        plan: &Plan,
+        redrives_max: Option<u32>,
+        now: UnixMs,
+    ) -> Result<Redriven, CatalogError> {
+        let (actor, plan, tells) = (actor.to_owned(), plan.clone(), self.tells);
+        self.write(Redrive { letter, actor, plan, tells, redrives_max, now }).await
+    }
+
+    /// The letter goes; the file stays failed.
+    pub async fn discard(&self, letter: DeadLetter, actor: &str, now: UnixMs) -> Result<bool, CatalogError> {
+        self.write(Discard { letter, actor: actor.to_owned(), tells: self.tells, now }).await
+    }
+}

@@ -1,0 +1,390 @@
+//! The jobs engine: thin, transactional, fenced. A job is enqueued in the transaction of what it follows from;
+//! a claim raises its token, and whoever holds an older token changes nothing.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::File;
+use wharfinger_lifecycle::id::{BatchId, FileId, JobId, TenantId};
+use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
+use wharfinger_lifecycle::stage::Stage;
+
+use crate::Catalog;
+use crate::database::sql::{Row, Tx, args, places, tuples};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::fresh_id;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewJob {
+    pub queue: &'static str,
+    pub tenant: TenantId,
+    pub file: Option<FileId>,
+    pub payload: Option<String>,
+    pub run_at: UnixMs,
+    pub max_attempts: u32,
+}
+
+impl NewJob {
+    /// Works on a confirmed file.
+    pub(crate) fn of_stage(stage: Stage, file: &File, max_attempts: u32, run_at: UnixMs) -> NewJob {
+        NewJob {
+            queue: stage.queue(),
+            tenant: file.tenant.clone(),
+            file: Some(file.id),
+            payload: None,
+            run_at,
+            max_attempts,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadJob {
+    pub id: JobId,
+    pub queue: String,
+    pub tenant: String,
+    pub file: Option<FileId>,
+    pub attempts: i64,
+    pub reason: String,
+    pub last_error: Option<String>,
+    pub died_at: UnixMs,
+}
+
+/// What became of a job whose attempt did not end well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Retried,
+    Dead,
+    /// The token was not the current one: nothing was changed.
+    LeaseLost,
+}
+
+/// Jobs in one statement: far below the number of values that either database takes.
+const INSERT_JOBS_MAX: usize = 200;
+
+pub(crate) async fn insert(
+    tx: &mut Tx<'_>,
+    id: JobId,
+    job: &NewJob,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    insert_many(tx, std::slice::from_ref(&(id, job.clone())), now).await
+}
+
+pub(crate) async fn insert_many(
+    tx: &mut Tx<'_>,
+    jobs: &[(JobId, NewJob)],
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    let mut args = args![now];
+    let mut rows = Vec::with_capacity(jobs.len());
+    for (id, job) in jobs {
+        let at = args.len();
+        rows.push(format!("({}, 'waiting', 0, 0, $1, $1)", places(at + 1, 7)));
+        args.extend(args![
+            id.to_string(),
+            job.queue,
+            job.tenant.as_str(),
+            job.file.map(|file| file.to_string()),
+            job.payload.as_deref(),
+            job.run_at,
+            i64::from(job.max_attempts),
+        ]);
+    }
+    let sql = format!(
+        "INSERT INTO jobs (id, queue, tenant_id, file_id, payload, run_at, max_attempts, state, attempts, \
+         lease_token, created_at, updated_at) VALUES {}",
+        rows.join(", ")
+    );
+    tx.run_built(sql, args).await?;
+    Ok(())
+}
+
+/// A worker that still holds one of these finds its lease lost.
+pub(crate) async fn end_for_file(tx: &mut Tx<'_>, file: FileId) -> Result<(), CatalogError> {
+    tx.run("DELETE FROM jobs WHERE file_id = $1", args![file.to_string()]).await?;
+    Ok(())
+}
+
+/// What waits, waits for the new time; what is being worked on is taken back and waits again, so that a check
+/// which only found out that it is too early is not lost when it ends.
+pub(crate) async fn move_for_file(
+    tx: &mut Tx<'_>,
+    file: FileId,
+    run_at: UnixMs,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    tx.run(
+        "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, updated_at = $3, attempts = 0, \
+         lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
+         WHERE file_id = $1 AND state IN ('waiting', 'leased')",
+        args![file.to_string(), run_at, now],
+    )
+    .await?;
+    Ok(())
+}
+
+/// The same for all files of a batch that are still waited for: due now.
+pub(crate) async fn move_for_batch(tx: &mut Tx<'_>, batch: BatchId, now: UnixMs) -> Result<(), CatalogError> {
+    tx.run(
+        "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, updated_at = $2, attempts = 0, \
+         lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
+         WHERE file_id IN (SELECT id FROM files WHERE batch_id = $1 AND pipeline_status = 'registered') \
+         AND state IN ('waiting', 'leased')",
+        args![batch.to_string(), now],
+    )
+    .await?;
+    Ok(())
+}
+
+struct Enqueue {
+    jobs: Vec<(JobId, NewJob)>,
+    now: UnixMs,
+}
+
+impl Write for Enqueue {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        for chunk in self.jobs.chunks(INSERT_JOBS_MAX) {
+            insert_many(tx, chunk, self.now).await?;
+        }
+        Ok(Verdict::Commit(()))
+    }
+}
+
+pub(crate) fn maybe_file(row: &Row) -> Result<Option<FileId>, CatalogError> {
+    row.maybe_text("file_id")?
+        .map(|id| id.parse().map_err(|_| CatalogError::Corrupt("file_id holds no id".into())))
+        .transpose()
+}
+
+struct Complete {
+    done: Vec<(JobId, i64)>,
+}
+
+impl Write for Complete {
+    type Answer = Vec<JobId>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Vec<JobId>>, CatalogError> {
+        if self.done.is_empty() {
+            return Ok(Verdict::Rollback(Vec::new()));
+        }
+        let count = self.done.len();
+        // The ids once more by themselves: SQLite finds rows by a list of ids, not by a list of pairs.
+        let sql = format!(
+            "DELETE FROM jobs WHERE state = 'leased' AND id IN ({}) AND (id, lease_token) IN (VALUES {}) \
+             RETURNING id",
+            places(1, count),
+            tuples(count + 1, count, 2)
+        );
+        let ids = self.done.iter().flat_map(|(id, _)| args![id.to_string()]);
+        let pairs = self.done.iter().flat_map(|(id, token)| args![id.to_string(), *token]);
+        let rows = tx.rows_built(sql, ids.chain(pairs).collect()).await?;
+        Ok(Verdict::Commit(rows.iter().map(|row| row.parsed("id")).collect::<Result<_, _>>()?))
+    }
+}
+
+struct Heartbeat {
+    id: JobId,
+    token: i64,
+    lease_ms: i64,
+    now: UnixMs,
+}
+
+impl Write for Heartbeat {
+    type Answer = Option<UnixMs>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let row = tx
+            .row(
+                "UPDATE jobs SET lease_until = CASE WHEN lease_until > $3 THEN lease_until \
+                 WHEN deadline_at < $3 THEN deadline_at ELSE $3 END, \
+                 updated_at = $4 WHERE id = $1 AND lease_token = $2 AND state = 'leased' \
+                 RETURNING lease_until",
+                args![self.id.to_string(), self.token, self.now.saturating_add(self.lease_ms), self.now],
+            )
+            .await?;
+        Ok(Verdict::Commit(row.map(|row| row.int("lease_until")).transpose()?))
+    }
+}
+
+struct Fail {
+    id: JobId,
+    token: i64,
+    error: String,
+    /// None: there will be no other attempt.
+    retry_at: Option<UnixMs>,
+    now: UnixMs,
+}
+
+impl Write for Fail {
+    type Answer = Fate;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Fate>, CatalogError> {
+        let fate = end_attempt(tx, self.id, self.token, &self.error, self.retry_at, self.now).await?;
+        Ok(Verdict::Commit(fate))
+    }
+}
+
+async fn end_attempt(
+    tx: &mut Tx<'_>,
+    id: JobId,
+    token: i64,
+    error: &str,
+    retry_at: Option<UnixMs>,
+    now: UnixMs,
+) -> Result<Fate, CatalogError> {
+    let (again, reason) = match retry_at {
+        Some(_) => (1, "attempts used up"),
+        None => (0, "not retryable"),
+    };
+    let row = tx
+        .row(
+            "UPDATE jobs SET last_error = $3, updated_at = $4, lease_until = NULL, deadline_at = NULL, \
+             lease_owner = NULL, rank = NULL, run_at = $5, \
+             state = CASE WHEN $6 = 1 AND attempts < max_attempts THEN 'waiting' ELSE 'dead' END, \
+             dead_reason = CASE WHEN $6 = 1 AND attempts < max_attempts THEN NULL ELSE $7 END \
+             WHERE id = $1 AND lease_token = $2 AND state = 'leased' RETURNING state",
+            args![
+                id.to_string(),
+                token,
+                clip(error, ERROR_TEXT_BYTES_MAX),
+                now,
+                retry_at.unwrap_or(now),
+                i64::from(again),
+                reason,
+            ],
+        )
+        .await?;
+    match row {
+        None => Ok(Fate::LeaseLost),
+        Some(row) if row.text("state")? == "dead" => Ok(Fate::Dead),
+        Some(_) => Ok(Fate::Retried),
+    }
+}
+
+/// Takes back the jobs whose lease or deadline is over: that was an attempt.
+struct TakeBack {
+    queue: &'static str,
+    now: UnixMs,
+    retry_at: UnixMs,
+    limit: usize,
+}
+
+impl Write for TakeBack {
+    type Answer = Vec<(JobId, Fate)>;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let sql = tx.dialect().pick(
+            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue = $3 \
+             ORDER BY lease_until LIMIT $2",
+            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue = $3 \
+             ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED",
+        );
+        let mut fates = Vec::new();
+        for row in tx.rows(sql, args![self.now, self.limit as i64, self.queue]).await? {
+            // One that cannot be read is left for the claim that finds it so.
+            let (Ok(id), Ok(token)) = (row.parsed("id"), row.int("lease_token")) else { continue };
+            let fate = end_attempt(tx, id, token, "the lease ran out", Some(self.retry_at), self.now).await?;
+            fates.push((id, fate));
+        }
+        Ok(Verdict::Commit(fates))
+    }
+}
+
+impl Catalog {
+    pub async fn enqueue(&self, jobs: Vec<NewJob>, now: UnixMs) -> Result<Vec<JobId>, CatalogError> {
+        let jobs: Vec<_> = jobs.into_iter().map(|job| (JobId(fresh_id(now)), job)).collect();
+        let ids = jobs.iter().map(|(id, _)| *id).collect();
+        self.write(Enqueue { jobs, now }).await?;
+        Ok(ids)
+    }
+
+    /// Answers the jobs that were still ours. The others belong to somebody else by now.
+    pub async fn complete_jobs(&self, done: Vec<(JobId, i64)>) -> Result<Vec<JobId>, CatalogError> {
+        self.write(Complete { done }).await
+    }
+
+    /// The new end of the lease, or none if it was lost.
+    pub async fn heartbeat_job(
+        &self,
+        id: JobId,
+        token: i64,
+        lease_ms: i64,
+        now: UnixMs,
+    ) -> Result<Option<UnixMs>, CatalogError> {
+        self.write(Heartbeat { id, token, lease_ms, now }).await
+    }
+
+    pub async fn fail_job(
+        &self,
+        id: JobId,
+        token: i64,
+        error: &str,
+        retry_at: Option<UnixMs>,
+        now: UnixMs,
+    ) -> Result<Fate, CatalogError> {
+        self.write(Fail { id, token, error: error.to_owned(), retry_at, now }).await
+    }
+
+    pub async fn take_back_jobs(
+        &self,
+        queue: &'static str,
+        now: UnixMs,
+        retry_at: UnixMs,
+        limit: usize,
+    ) -> Result<Vec<(JobId, Fate)>, CatalogError> {
+        self.write(TakeBack { queue, now, retry_at, limit }).await
+    }
+
+    pub async fn dead_jobs(&self, after: Option<JobId>, limit: usize) -> Result<Vec<DeadJob>, CatalogError> {
+        let after = after.map_or_else(String::new, |id| id.to_string());
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT id, queue, tenant_id, file_id, attempts, dead_reason, last_error, updated_at FROM jobs \
+                 WHERE state = 'dead' AND id > $1 ORDER BY id LIMIT $2",
+                args![after, limit as i64],
+            )
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(DeadJob {
+                    id: row.parsed("id")?,
+                    queue: row.text("queue")?,
+                    tenant: row.text("tenant_id")?,
+                    file: maybe_file(row)?,
+                    attempts: row.int("attempts")?,
+                    reason: row.maybe_text("dead_reason")?.unwrap_or_default(),
+                    last_error: row.maybe_text("last_error")?,
+                    died_at: row.int("updated_at")?,
+                })
+            })
+            .collect()
+    }
+
+    /// When the next waiting job of any of these queues is due.
+    pub async fn next_job_at(&self, queues: &[&'static str]) -> Result<Option<UnixMs>, CatalogError> {
+        if queues.is_empty() {
+            return Ok(None);
+        }
+        // Each is the first of an index. What has a rank is due.
+        let firsts: Vec<String> = (1..=queues.len())
+            .map(|n| {
+                format!(
+                    "SELECT MIN(run_at) AS at FROM jobs WHERE state = 'waiting' AND rank IS NULL AND lost_leases = 0 \
+                     AND queue = ${n} \
+                     UNION ALL SELECT MIN(run_at) FROM jobs WHERE state = 'waiting' AND lost_leases > 0 AND queue = ${n} \
+                     UNION ALL SELECT * FROM (SELECT CAST(0 AS BIGINT) FROM jobs WHERE state = 'waiting' \
+                     AND rank IS NOT NULL AND queue = ${n} ORDER BY rank LIMIT 1) AS ranked_{n}"
+                )
+            })
+            .collect();
+        let sql = format!("SELECT MIN(at) AS at FROM ({}) AS firsts", firsts.join(" UNION ALL "));
+        let queues = queues.iter().flat_map(|queue| args![*queue]).collect();
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows_built(sql, queues).await?;
+        rows.first().map_or(Ok(None), |row| row.maybe_int("at"))
+    }
+}

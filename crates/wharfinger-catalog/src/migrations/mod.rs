@@ -1,0 +1,4 @@
+//! The schema, and how it is brought up to date beside running processes.
+
+pub(crate) mod migrate;
+pub(crate) mod schema;

@@ -1,0 +1,396 @@
+//! Objects and rows that have lost each other: what the catalog says of the keys that a store lists, orders for
+//! orphans, and what is known of both to whoever asks.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::CleanupId;
+use wharfinger_lifecycle::key::{self, DERIVED, ObjectKey, UPLOADS};
+
+use crate::Catalog;
+use crate::Scope;
+use crate::database::sql::{Row, Tx, args, places};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::files::changes::signed;
+use crate::files::rows::{Abandoned, is_abandoned};
+use crate::fresh_id;
+use crate::orphans::scans::OrphanBlob;
+
+/// Why an orphan's bytes are deleted.
+pub const ORPHAN: &str = "orphan_blob";
+
+/// A row `o` of a file `f` whose object must be there: it was confirmed, or is what a stage that ended well has left.
+pub(crate) const IS_KEPT: &str = "f.pipeline_status NOT IN ('registered', 'deleted') AND (o.kind = 'original' \
+    OR EXISTS (SELECT 1 FROM text_parts t WHERE t.file_id = o.file_id AND t.key = o.key))";
+
+/// What the catalog says of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectState {
+    /// It must be there.
+    Kept,
+    /// It may be: somebody is about to put it, or has put it and not said so.
+    Awaited,
+    /// Its file has ended: it must not be there, unless an order to delete it waits.
+    Ended,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRow {
+    pub key: String,
+    pub state: ObjectState,
+}
+
+/// A few keys of all objects, and about how many there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeySample {
+    pub keys: Vec<String>,
+    pub objects: u64,
+}
+
+/// Keys that a sample of SQLite has, and pages that one of PostgreSQL reads.
+const SAMPLE_KEYS: i64 = 256;
+const SAMPLE_PAGES: i64 = 64;
+
+/// Orders the next orphans of a scan to be deleted, unless a live row answers for them by now.
+struct Queue {
+    scan: String,
+    after: String,
+    limit: usize,
+    storage_type: &'static str,
+    max_attempts: u32,
+    now: UnixMs,
+}
+
+/// What became of a batch of orphans.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueuedOrphans {
+    pub queued: u64,
+    /// Those that are none any more.
+    pub kept: u64,
+    /// The last that was looked at; none: there are no more.
+    pub last: Option<String>,
+}
+
+const ORDER_COLUMNS: usize = 9;
+
+impl Write for Queue {
+    type Answer = QueuedOrphans;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        // Another scan that finds the same waits until these are ordered, and then sees the orders.
+        let lock = tx.dialect().pick("", "FOR UPDATE OF b");
+        let sql = format!(
+            "SELECT b.key, b.size, CAST(CASE WHEN EXISTS (SELECT 1 FROM objects o LEFT JOIN files f \
+             ON f.id = o.file_id WHERE o.key = b.key AND f.pipeline_status IS DISTINCT FROM 'deleted') \
+             OR EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = b.key AND p.storage_type = $4) \
+             THEN 0 ELSE 1 END AS BIGINT) AS is_orphan FROM orphan_blobs b \
+             WHERE b.scan_id = $1 AND b.queued_at IS NULL AND b.key > $2 ORDER BY b.key LIMIT $3 {lock}"
+        );
+        let args = args![self.scan.as_str(), self.after.as_str(), self.limit as i64, self.storage_type];
+        let rows = tx.rows_built(sql, args).await?;
+        let Some(last) = rows.last() else { return Ok(Verdict::Rollback(QueuedOrphans::default())) };
+        let last = last.text("key")?;
+        let (mut orphans, mut kept) = (Vec::new(), Vec::new());
+        for row in &rows {
+            let key = row.text("key")?;
+            match ObjectKey::stray(&key) {
+                Ok(key) if row.int("is_orphan")? != 0 => orphans.push((key, row.int("size")?)),
+                _ => kept.push(key),
+            }
+        }
+        self.order(tx, &orphans).await?;
+        for kept in kept.chunks(tx.dialect().rows_max()) {
+            let sql = format!("DELETE FROM orphan_blobs WHERE key IN ({})", places(1, kept.len()));
+            tx.run_built(sql, kept.iter().flat_map(|key| args![key.as_str()]).collect()).await?;
+        }
+        let queued = orphans.len() as u64;
+        tx.run(
+            "UPDATE orphan_scans SET queued = queued + $2 WHERE id = $1",
+            args![self.scan.as_str(), signed(queued)],
+        )
+        .await?;
+        Ok(Verdict::Commit(QueuedOrphans { queued, kept: kept.len() as u64, last: Some(last) }))
+    }
+}
+
+impl Queue {
+    async fn order(&self, tx: &mut Tx<'_>, orphans: &[(ObjectKey, i64)]) -> Result<(), CatalogError> {
+        for orphans in orphans.chunks(tx.dialect().rows_max()) {
+            let mut args = Vec::new();
+            let mut rows = Vec::with_capacity(orphans.len());
+            for (key, size) in orphans {
+                let n = args.len();
+                let (head, now) = (places(n + 1, ORDER_COLUMNS), n + ORDER_COLUMNS);
+                rows.push(format!("({head}, ${now}, ${now}, 0, 0, 0, 0, 0)"));
+                args.extend(args![
+                    CleanupId(fresh_id(self.now)).to_string(),
+                    key.as_str(),
+                    self.storage_type,
+                    ORPHAN,
+                    key.owner().map_or_else(String::new, |(tenant, _)| tenant.to_string()),
+                    key.file().map_or_else(String::new, |file| file.to_string()),
+                    *size,
+                    i64::from(self.max_attempts),
+                    self.now,
+                ]);
+            }
+            let sql = format!(
+                "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
+                 max_attempts, created_at, next_attempt_at, finish_at, attempts, in_parts, exhausted, lease_token, \
+                 lease_until) VALUES {}",
+                rows.join(", ")
+            );
+            tx.run_built(sql, args).await?;
+            let sql =
+                format!("UPDATE orphan_blobs SET queued_at = $1 WHERE key IN ({})", places(2, orphans.len()));
+            let keys = orphans.iter().flat_map(|(key, _)| args![key.as_str()]);
+            tx.run_built(sql, args![self.now].into_iter().chain(keys).collect()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Forgets those of these orphans that no order waits for any more; answers how many there were.
+pub(crate) async fn forget_deleted(tx: &mut Tx<'_>, keys: &[&str]) -> Result<u64, CatalogError> {
+    let mut gone = 0;
+    for keys in keys.chunks(tx.dialect().rows_max()) {
+        let sql = format!(
+            "DELETE FROM orphan_blobs WHERE key IN ({}) \
+             AND NOT EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = orphan_blobs.key)",
+            places(1, keys.len())
+        );
+        gone += tx.run_built(sql, keys.iter().flat_map(|key| args![*key]).collect()).await?;
+    }
+    Ok(gone)
+}
+
+/// How the orders of a scan stand: by the orders, since its rows are another's once another scan finds the same. Orders of a
+/// scan beside it count as its own that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrderedOrphans {
+    pub queued: u64,
+    pub deleted: u64,
+    /// Those that the store did not delete when it was asked to, so far.
+    pub failed: u64,
+}
+
+/// What is known of orphans in a scope.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orphans {
+    pub count: u64,
+    pub bytes: u64,
+    pub samples: Vec<OrphanBlob>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingBlob {
+    pub key: String,
+    pub file_id: String,
+    pub file_name: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MissingBlobs {
+    pub count: u64,
+    pub samples: Vec<MissingBlob>,
+}
+
+/// Names of folders that hold all objects of a scope.
+fn folders(scope: &Scope) -> [String; 2] {
+    match scope {
+        Scope::All => [DERIVED.to_owned(), UPLOADS.to_owned()],
+        Scope::Tenant(tenant) => key::folders_of(tenant, None),
+        Scope::User(tenant, user) => key::folders_of(tenant, Some(user)),
+    }
+}
+
+fn decode_orphan(row: &Row) -> Result<OrphanBlob, CatalogError> {
+    Ok(OrphanBlob { key: row.text("key")?, size: row.bytes("size")?, modified_at: row.int("modified_at")? })
+}
+
+fn decode_missing(row: &Row) -> Result<MissingBlob, CatalogError> {
+    Ok(MissingBlob {
+        key: row.text("key")?,
+        file_id: row.text("file_id")?,
+        file_name: row.text("file_name")?,
+    })
+}
+
+impl Catalog {
+    /// The objects behind one key and up to another, in the order of their keys' bytes.
+    pub async fn object_rows(
+        &self,
+        after: &str,
+        upto: &str,
+        limit: usize,
+    ) -> Result<Vec<ObjectRow>, CatalogError> {
+        // A row whose file is gone is damage, and no reason to delete anything.
+        let sql = format!(
+            "SELECT o.key, CAST(CASE WHEN f.pipeline_status = 'deleted' THEN 2 WHEN {IS_KEPT} THEN 0 ELSE 1 END \
+             AS BIGINT) AS state FROM objects o LEFT JOIN files f ON f.id = o.file_id \
+             WHERE o.key > $1 AND o.key <= $2 ORDER BY o.key LIMIT $3"
+        );
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows_built(sql, args![after, upto, limit as i64]).await?;
+        let decode = |row: &Row| {
+            let state = match row.int("state")? {
+                0 => ObjectState::Kept,
+                1 => ObjectState::Awaited,
+                _ => ObjectState::Ended,
+            };
+            Ok(ObjectRow { key: row.text("key")?, state })
+        };
+        rows.iter().map(decode).collect()
+    }
+
+    /// Keys from all over the catalog, in order, at a cost that does not grow with it.
+    pub async fn sample_keys(&self) -> Result<KeySample, CatalogError> {
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        let sql = tx.dialect().pick(
+            "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < $1 - 1), \
+             top (id) AS (SELECT COALESCE(MAX(rowid), 0) FROM objects) \
+             SELECT key, (SELECT id FROM top) AS objects FROM objects WHERE rowid IN (SELECT (SELECT rowid FROM \
+             objects WHERE rowid >= 1 + (SELECT id FROM top) * n.i / $1 ORDER BY rowid LIMIT 1) FROM n) ORDER BY key",
+            "WITH pages AS (SELECT GREATEST(pg_relation_size('objects') / 8192, 1) AS n) \
+             SELECT key, CAST(COUNT(*) OVER () * GREATEST((SELECT n FROM pages) / $1, 1) AS BIGINT) AS objects \
+             FROM objects TABLESAMPLE SYSTEM (LEAST(100.0, 100.0 * $1 / (SELECT n FROM pages))) REPEATABLE (1) \
+             ORDER BY key",
+        );
+        let size = tx.dialect().pick(SAMPLE_KEYS, SAMPLE_PAGES);
+        let rows = tx.rows(sql, args![size]).await?;
+        let keys = rows.iter().map(|row| row.text("key")).collect::<Result<_, _>>()?;
+        let objects = rows.first().map_or(Ok(0), |row| row.bytes("objects"))?;
+        Ok(KeySample { keys, objects })
+    }
+
+    /// Those of these keys whose bytes are under orders already.
+    pub async fn under_orders(&self, keys: &[&str]) -> Result<Vec<String>, CatalogError> {
+        let mut ordered = Vec::new();
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        for keys in keys.chunks(tx.dialect().rows_max()) {
+            let sql = format!(
+                "SELECT DISTINCT file_path FROM pending_cleanups WHERE storage_type = $1 AND file_path IN ({})",
+                places(2, keys.len())
+            );
+            let args = args![self.storage_type].into_iter().chain(keys.iter().flat_map(|key| args![*key]));
+            for row in tx.rows_built(sql, args.collect()).await? {
+                ordered.push(row.text("file_path")?);
+            }
+        }
+        Ok(ordered)
+    }
+
+    /// Writes orders for the next orphans of a scan behind a key, at most `limit` of them, each looked up once more.
+    pub async fn queue_orphans(
+        &self,
+        scan: &str,
+        after: &str,
+        limit: usize,
+        now: UnixMs,
+    ) -> Result<QueuedOrphans, CatalogError> {
+        self.write(Queue {
+            scan: scan.to_owned(),
+            after: after.to_owned(),
+            limit,
+            storage_type: self.storage_type,
+            max_attempts: self.cleanup_max_attempts,
+            now,
+        })
+        .await
+    }
+
+    pub async fn ordered_orphans(&self, scan: &str) -> Result<OrderedOrphans, CatalogError> {
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row(
+                "SELECT s.queued, COUNT(p.id) AS waiting, COUNT(p.last_error) AS failed FROM orphan_scans s \
+                 LEFT JOIN pending_cleanups p ON p.reason = $2 AND p.created_at >= s.started_at \
+                 WHERE s.id = $1 GROUP BY s.id, s.queued",
+                args![scan, ORPHAN],
+            )
+            .await?;
+        row.map_or(Ok(OrderedOrphans::default()), |row| {
+            let queued = row.bytes("queued")?;
+            let deleted = queued.saturating_sub(row.bytes("waiting")?);
+            Ok(OrderedOrphans { queued, deleted, failed: row.bytes("failed")?.min(queued) })
+        })
+    }
+
+    /// Orphans that were found and not deleted yet.
+    pub async fn orphans(&self, scope: &Scope, samples: usize) -> Result<Orphans, CatalogError> {
+        let mut orphans = Orphans::default();
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        for folder in folders(scope) {
+            let behind = key::behind(&folder);
+            let total = tx
+                .row(
+                    "SELECT COUNT(*) AS count, CAST(COALESCE(SUM(size), 0) AS BIGINT) AS bytes FROM orphan_blobs \
+                     WHERE key > $1 AND key < $2",
+                    args![folder.as_str(), behind.as_str()],
+                )
+                .await?;
+            if let Some(total) = total {
+                orphans.count += total.bytes("count")?;
+                orphans.bytes += total.bytes("bytes")?;
+            }
+            let wanted = samples.saturating_sub(orphans.samples.len());
+            if wanted == 0 {
+                continue;
+            }
+            let rows = tx
+                .rows(
+                    "SELECT key, size, modified_at FROM orphan_blobs WHERE key > $1 AND key < $2 ORDER BY key LIMIT $3",
+                    args![folder, behind, wanted as i64],
+                )
+                .await?;
+            orphans.samples.extend(rows.iter().map(decode_orphan).collect::<Result<Vec<_>, _>>()?);
+        }
+        Ok(orphans)
+    }
+
+    /// Live rows whose objects were not in the store.
+    pub async fn missing_blobs(&self, scope: &Scope, samples: usize) -> Result<MissingBlobs, CatalogError> {
+        let mut missing = MissingBlobs::default();
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        let still = format!(
+            "FROM missing_blobs m JOIN objects o ON o.key = m.key JOIN files f ON f.id = o.file_id \
+             WHERE m.key > $1 AND m.key < $2 AND {IS_KEPT}"
+        );
+        for folder in folders(scope) {
+            let behind = key::behind(&folder);
+            let sql = format!("SELECT COUNT(*) AS count {still}");
+            for row in tx.rows_built(sql, args![folder.as_str(), behind.as_str()]).await? {
+                missing.count += row.bytes("count")?;
+            }
+            let wanted = samples.saturating_sub(missing.samples.len());
+            if wanted == 0 {
+                continue;
+            }
+            let sql = format!("SELECT m.key, o.file_id, f.file_name {still} ORDER BY m.key LIMIT $3");
+            let rows = tx.rows_built(sql, args![folder, behind, wanted as i64]).await?;
+            missing.samples.extend(rows.iter().map(decode_missing).collect::<Result<Vec<_>, _>>()?);
+        }
+        Ok(missing)
+    }
+
+    /// How many uploads are abandoned, and when the oldest of them began.
+    pub async fn count_abandoned(
+        &self,
+        scope: &Scope,
+        by: Abandoned,
+    ) -> Result<(u64, Option<UnixMs>), CatalogError> {
+        let mut args = args![by.quiet_since, by.now, by.min_rate_bytes];
+        let owned = scope.condition(&mut args);
+        let sql = format!(
+            "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM files WHERE {} {owned}",
+            is_abandoned!()
+        );
+        let mut reader = self.reader().await?;
+        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
+        rows.first().map_or(Ok((0, None)), |row| Ok((row.bytes("count")?, row.maybe_int("oldest")?)))
+    }
+}

@@ -1,0 +1,488 @@
+//! What must reach another system: lines written in the transaction they follow from, claimed row by row (never by
+//! a cursor: commit order is not id order), and removed when they have arrived. A line may be delivered twice.
+
+use uuid::Uuid;
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::{JobId, TenantId};
+use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
+
+use crate::Catalog;
+use crate::database::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::figures::dashboard::COUNTED_MAX;
+use crate::fresh_id;
+use crate::jobs::delayed::NewJob;
+use crate::leases::fair::{self, RANKED_AT_ONCE};
+use crate::unreadable::{self, RETRY_MS, Table};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    Quota,
+    Broker,
+    Webhook,
+    Slack,
+    Archive,
+}
+
+impl Destination {
+    pub const ALL: [Destination; 5] = [
+        Destination::Quota,
+        Destination::Broker,
+        Destination::Webhook,
+        Destination::Slack,
+        Destination::Archive,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Destination::Quota => "quota",
+            Destination::Broker => "broker",
+            Destination::Webhook => "webhook",
+            Destination::Slack => "slack",
+            Destination::Archive => "archive",
+        }
+    }
+
+    /// Tenants take turns.
+    fn is_fair(self) -> bool {
+        self == Destination::Webhook
+    }
+
+    /// A line waits until every earlier one of its subject has left the outbox.
+    fn keeps_order(self) -> bool {
+        self == Destination::Webhook
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxLine {
+    pub id: String,
+    pub tenant: TenantId,
+    pub what: Outbound,
+    pub attempts: u32,
+    pub created_at: UnixMs,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outbound {
+    /// Bytes that Redis still counts, if it counts from this epoch on.
+    Refund { bytes: u64, epoch: i64 },
+    /// A delayed check that the broker is to bring back when it is due.
+    Check { job: JobId, due_at: UnixMs },
+    /// What an owner was told, to be told to the webhook too: `place` is where it stands among what its subject (a
+    /// file, a batch) has to tell.
+    Notice { notification: Uuid, subject: String, place: i64 },
+    /// What operators are to know.
+    Alert { message: String },
+    /// What happened, for good: one JSON object.
+    Event { body: String },
+}
+
+impl Outbound {
+    fn destination(&self) -> Destination {
+        match self {
+            Outbound::Refund { .. } => Destination::Quota,
+            Outbound::Check { .. } => Destination::Broker,
+            Outbound::Notice { .. } => Destination::Webhook,
+            Outbound::Alert { .. } => Destination::Slack,
+            Outbound::Event { .. } => Destination::Archive,
+        }
+    }
+}
+
+/// A line that is not written yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewLine<'a> {
+    pub(crate) tenant: &'a TenantId,
+    pub(crate) what: &'a Outbound,
+    pub(crate) at: UnixMs,
+}
+
+/// Rounds of ranking before one claim, at most.
+const RANK_ROUNDS_MAX: usize = 20;
+/// Far below what either database takes in one statement.
+const LINES_PER_STATEMENT: usize = 500;
+
+pub(crate) async fn insert(
+    tx: &mut Tx<'_>,
+    tenant: &TenantId,
+    what: &Outbound,
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    insert_all(tx, &[NewLine { tenant, what, at: now }]).await
+}
+
+/// Alerts are nobody's in particular.
+const ALL_TENANTS: &str = "-";
+
+/// For operators, where anybody tells them.
+pub(crate) async fn alert(tx: &mut Tx<'_>, message: String, now: UnixMs) -> Result<(), CatalogError> {
+    let tenant =
+        TenantId::new(ALL_TENANTS).map_err(|_| CatalogError::Corrupt("a fixed name is none".into()))?;
+    insert(tx, &tenant, &Outbound::Alert { message }, now).await
+}
+
+pub(crate) async fn insert_all(tx: &mut Tx<'_>, lines: &[NewLine<'_>]) -> Result<(), CatalogError> {
+    for lines in lines.chunks(LINES_PER_STATEMENT) {
+        let mut args = Vec::new();
+        let mut rows = Vec::with_capacity(lines.len());
+        for line in lines {
+            rows.push(format!("({}, 0)", places(args.len() + 1, LINE_COLUMNS)));
+            args.extend(line.args());
+        }
+        let sql = format!(
+            "INSERT INTO outbox (id, destination, tenant_id, bytes, epoch, job_id, due_at, notification_id, \
+             subject, place, message, created_at, next_attempt_at, attempts) VALUES {}",
+            rows.join(", ")
+        );
+        tx.run_built(sql, args).await?;
+    }
+    Ok(())
+}
+
+const LINE_COLUMNS: usize = 13;
+
+impl NewLine<'_> {
+    fn args(&self) -> Vec<Arg> {
+        let (mut bytes, mut epoch, mut job, mut due_at) = (None, None, None, None);
+        let (mut notice, mut of_subject, mut at_place, mut text) = (None, None, None, None);
+        match self.what {
+            Outbound::Refund { bytes: refunded, epoch: from } => {
+                bytes = Some(crate::files::changes::signed(*refunded));
+                epoch = Some(*from);
+            }
+            Outbound::Check { job: checked, due_at: due } => {
+                job = Some(checked.to_string());
+                due_at = Some(*due);
+            }
+            Outbound::Notice { notification, subject, place } => {
+                notice = Some(notification.to_string());
+                of_subject = Some(subject.clone());
+                at_place = Some(*place);
+            }
+            Outbound::Alert { message } | Outbound::Event { body: message } => text = Some(message.clone()),
+        }
+        args![
+            fresh_id(self.at).to_string(),
+            self.what.destination().as_str(),
+            self.tenant.as_str(),
+            bytes,
+            epoch,
+            job,
+            due_at,
+            notice,
+            of_subject,
+            at_place,
+            text,
+            self.at,
+            self.at
+        ]
+    }
+}
+
+/// The delayed checks of these jobs, which the broker is to bring back.
+pub(crate) async fn insert_checks(
+    tx: &mut Tx<'_>,
+    checks: &[(JobId, NewJob)],
+    now: UnixMs,
+) -> Result<(), CatalogError> {
+    let rows = checks.iter().flat_map(|(id, job)| {
+        let line = fresh_id(now).to_string();
+        args![
+            line,
+            Destination::Broker.as_str(),
+            job.tenant.as_str(),
+            id.to_string(),
+            job.run_at,
+            0_i64,
+            now,
+            now
+        ]
+    });
+    let sql = format!(
+        "INSERT INTO outbox (id, destination, tenant_id, job_id, due_at, attempts, created_at, next_attempt_at) \
+         VALUES {}",
+        tuples(1, checks.len(), 8)
+    );
+    tx.run_built(sql, rows.collect()).await?;
+    Ok(())
+}
+
+/// Refunds that whatever is loaded under a later epoch contains.
+pub(crate) async fn forget_refunds_before(
+    tx: &mut Tx<'_>,
+    tenant: &TenantId,
+    epoch: i64,
+) -> Result<(), CatalogError> {
+    tx.run(
+        "DELETE FROM outbox WHERE destination = 'quota' AND tenant_id = $1 AND epoch < $2",
+        args![tenant.as_str(), epoch],
+    )
+    .await?;
+    Ok(())
+}
+
+struct ForgetAll {
+    destination: Destination,
+}
+
+impl Write for ForgetAll {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        tx.run("DELETE FROM outbox WHERE destination = $1", args![self.destination.as_str()]).await?;
+        Ok(Verdict::Commit(()))
+    }
+}
+
+/// Whoever sees a line sees all earlier ones of its subject that are not gone: the change that wrote it could not be
+/// committed before theirs.
+const FIRST_OF_ITS_SUBJECT: &str = "AND NOT EXISTS (SELECT 1 FROM outbox AS earlier \
+     WHERE earlier.destination = line.destination AND earlier.subject = line.subject \
+     AND (earlier.place < line.place OR (earlier.place = line.place AND earlier.id < line.id)))";
+
+/// Lines that are due and claimed come first in rank. There are never so many in flight.
+const RANKED_LOOKED_AT: usize = 1_000;
+
+/// Takes due lines out of others' sight for a while. Who dies with them has only held them up.
+struct Claim {
+    destination: Destination,
+    limit: usize,
+    now: UnixMs,
+    hidden_until: UnixMs,
+}
+
+impl Write for Claim {
+    type Answer = (Vec<OutboxLine>, Option<i64>);
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+        let lock = tx.dialect().pick("", "FOR UPDATE OF line SKIP LOCKED");
+        let is_fair = self.destination.is_fair();
+        if is_fair && tx.dialect() == Dialect::Sqlite {
+            rank_due(tx, self.destination, self.now).await?;
+        }
+        let in_order = if self.destination.keeps_order() { FIRST_OF_ITS_SUBJECT } else { "" };
+        let (ranked, order) =
+            if is_fair { ("IS NOT NULL", "line.rank") } else { ("IS NULL", "line.next_attempt_at") };
+        let sql = format!(
+            "WITH due AS MATERIALIZED (SELECT line.id FROM outbox AS line WHERE line.destination = $1 \
+             AND line.next_attempt_at <= $2 AND line.rank {ranked} {in_order} ORDER BY {order}, line.id LIMIT {limit} {lock}) \
+             UPDATE outbox SET next_attempt_at = $3 WHERE {is_due} \
+             RETURNING id, tenant_id, bytes, epoch, job_id, due_at, notification_id, subject, place, message, \
+             attempts, created_at, rank",
+            limit = self.limit,
+            is_due = tx.dialect().is_due(),
+        );
+        let args = args![self.destination.as_str(), self.now, self.hidden_until];
+        let rows = tx.rows_built(sql, args).await?;
+        let rank = rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max();
+        if let (Dialect::Sqlite, Some(rank)) = (tx.dialect(), rank) {
+            fair::raise_virtual_time(tx, self.destination.as_str(), rank).await?;
+        }
+        // One that cannot be read is out of sight for longer, and holds up no other.
+        let (mut lines, others) = unreadable::split(&rows, "id", |row| decode(row, self.destination));
+        unreadable::record(tx, Table::Outbox, &others).await?;
+        for (id, _) in &others {
+            let later = self.now.saturating_add(RETRY_MS);
+            let sql = "UPDATE outbox SET rank = NULL, next_attempt_at = $2 WHERE id = $1";
+            tx.run(sql, args![id.as_str(), later]).await?;
+        }
+        lines.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok(match rows.is_empty() && !is_fair {
+            true => Verdict::Rollback((lines, rank)),
+            false => Verdict::Commit((lines, rank)),
+        })
+    }
+}
+
+fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogError> {
+    let tenant = row.text("tenant_id")?;
+    let what = match destination {
+        Destination::Quota => Outbound::Refund { bytes: row.bytes("bytes")?, epoch: row.int("epoch")? },
+        Destination::Broker => Outbound::Check { job: row.parsed("job_id")?, due_at: row.int("due_at")? },
+        Destination::Webhook => Outbound::Notice {
+            notification: row.parsed("notification_id")?,
+            subject: row.text("subject")?,
+            place: row.int("place")?,
+        },
+        Destination::Slack => Outbound::Alert { message: row.text("message")? },
+        Destination::Archive => Outbound::Event { body: row.text("message")? },
+    };
+    Ok(OutboxLine {
+        id: row.text("id")?,
+        tenant: TenantId::new(&tenant)
+            .map_err(|_| CatalogError::Corrupt(format!("outbox names the tenant {tenant:?}")))?,
+        what,
+        attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+        created_at: row.int("created_at")?,
+    })
+}
+
+/// Gives due lines their rank.
+struct RankLines {
+    destination: Destination,
+    now: UnixMs,
+}
+
+impl Write for RankLines {
+    type Answer = usize;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
+        let ranked = rank_due(tx, self.destination, self.now).await?;
+        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
+    }
+}
+
+async fn rank_due(tx: &mut Tx<'_>, destination: Destination, now: UnixMs) -> Result<usize, CatalogError> {
+    let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+    let sql = format!(
+        "SELECT id, tenant_id FROM outbox WHERE destination = $1 AND rank IS NULL AND next_attempt_at <= $2 \
+         ORDER BY next_attempt_at, id LIMIT $3 {lock}"
+    );
+    let rows = tx.rows_built(sql, args![destination.as_str(), now, RANKED_AT_ONCE as i64]).await?;
+    fair::rank_rows(tx, "outbox", destination.as_str(), &rows).await
+}
+
+/// A line of whatever destination it names.
+pub(crate) fn decode_any(row: &Row) -> Result<OutboxLine, CatalogError> {
+    let named = row.text("destination")?;
+    let known = Destination::ALL.into_iter().find(|destination| destination.as_str() == named);
+    let unknown = || CatalogError::Corrupt(format!("outbox names the destination {named:?}"));
+    decode(row, known.ok_or_else(unknown)?)
+}
+
+struct Arrived {
+    ids: Vec<String>,
+}
+
+impl Write for Arrived {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        let sql = format!("DELETE FROM outbox WHERE id IN ({})", places(1, self.ids.len()));
+        tx.run_built(sql, self.ids.iter().flat_map(|id| args![id.as_str()]).collect()).await?;
+        Ok(Verdict::Commit(()))
+    }
+}
+
+struct PutOff {
+    ids: Vec<String>,
+    error: String,
+    until: UnixMs,
+}
+
+impl Write for PutOff {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        let sql = format!(
+            "UPDATE outbox SET rank = NULL, attempts = attempts + 1, last_error = $1, next_attempt_at = $2 WHERE id IN ({}) \
+             RETURNING destination, subject",
+            places(3, self.ids.len())
+        );
+        let mut args = args![clip(&self.error, ERROR_TEXT_BYTES_MAX), self.until];
+        args.extend(self.ids.iter().flat_map(|id| args![id.as_str()]));
+        for row in tx.rows_built(sql, args).await? {
+            // Those behind it cannot go before it: whoever claims need not look at them until then.
+            if let Some(subject) = row.maybe_text("subject")? {
+                tx.run(
+                    "UPDATE outbox SET rank = NULL, next_attempt_at = $1 \
+                     WHERE destination = $2 AND subject = $3 AND next_attempt_at < $1",
+                    args![self.until, row.text("destination")?, subject],
+                )
+                .await?;
+            }
+        }
+        Ok(Verdict::Commit(()))
+    }
+}
+
+impl Catalog {
+    /// Gives due lines their rank, a bounded number of them; answers how many.
+    pub async fn rank_outbox(&self, destination: Destination, now: UnixMs) -> Result<usize, CatalogError> {
+        self.write(RankLines { destination, now }).await
+    }
+
+    pub async fn claim_outbox(
+        &self,
+        destination: Destination,
+        limit: usize,
+        now: UnixMs,
+        hidden_until: UnixMs,
+    ) -> Result<Vec<OutboxLine>, CatalogError> {
+        let is_ranked_before = destination.is_fair() && self.dialect() == Dialect::Postgres;
+        if is_ranked_before {
+            for _ in 0..RANK_ROUNDS_MAX {
+                if self.rank_outbox(destination, now).await? < RANKED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        let (lines, rank) = self.write(Claim { destination, limit, now, hidden_until }).await?;
+        if is_ranked_before {
+            self.note_claimed(destination.as_str(), rank.into_iter()).await;
+        }
+        Ok(lines)
+    }
+
+    pub async fn outbox_arrived(&self, ids: Vec<String>) -> Result<(), CatalogError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.write(Arrived { ids }).await
+    }
+
+    pub async fn put_off_outbox(
+        &self,
+        ids: Vec<String>,
+        error: &str,
+        until: UnixMs,
+    ) -> Result<(), CatalogError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.write(PutOff { ids, error: error.to_owned(), until }).await
+    }
+
+    /// Nobody is there any more to tell.
+    pub async fn forget_outbox(&self, destination: Destination) -> Result<(), CatalogError> {
+        if self.outbox_depth(destination).await?.0 == 0 {
+            return Ok(());
+        }
+        self.write(ForgetAll { destination }).await
+    }
+
+    /// When the next line for a destination is due; one that waits for an earlier one of its subject counts too.
+    pub async fn next_outbox_at(&self, destination: Destination) -> Result<Option<UnixMs>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row(
+                "SELECT MIN(next_attempt_at) AS next FROM ( \
+                 SELECT MIN(next_attempt_at) AS next_attempt_at FROM outbox WHERE destination = $1 AND rank IS NULL \
+                 UNION ALL SELECT next_attempt_at FROM (SELECT next_attempt_at FROM outbox \
+                 WHERE destination = $1 AND rank IS NOT NULL ORDER BY rank, id LIMIT $2) AS first_ones) AS next_ones",
+                args![destination.as_str(), RANKED_LOOKED_AT as i64],
+            )
+            .await?;
+        row.map_or(Ok(None), |row| row.maybe_int("next"))
+    }
+
+    /// How many lines wait for a destination, up to [`COUNTED_MAX`], and since when the oldest does.
+    pub async fn outbox_depth(
+        &self,
+        destination: Destination,
+    ) -> Result<(u64, Option<UnixMs>), CatalogError> {
+        let mut reader = self.reader().await?;
+        let row = reader
+            .tx(&self.faults)
+            .row(
+                "SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM outbox WHERE destination = $1 LIMIT $2) AS counted) AS waiting, \
+                 (SELECT MIN(created_at) FROM outbox WHERE destination = $1) AS oldest",
+                args![destination.as_str(), COUNTED_MAX as i64],
+            )
+            .await?;
+        row.map_or(Ok((0, None)), |row| Ok((row.bytes("waiting")?, row.maybe_int("oldest")?)))
+    }
+}

@@ -1,0 +1,190 @@
+//! Who lets a tenant's uploads in: its row in the catalog, or Redis in front of it. Every charge and refund holds
+//! the gate where it is until it has committed; whoever moves it waits for them, raises the epoch, and reads what
+//! the files are charged, all in one transaction.
+
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::TenantId;
+
+use crate::Catalog;
+use crate::database::sql::{Dialect, Row, Tx, args};
+use crate::database::writer::{Verdict, Write};
+use crate::error::CatalogError;
+use crate::files::changes::signed;
+use crate::outbox::lines;
+use crate::unreadable::Table;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateKeeper {
+    Database,
+    Redis,
+}
+
+impl GateKeeper {
+    fn as_str(self) -> &'static str {
+        match self {
+            GateKeeper::Database => "database",
+            GateKeeper::Redis => "redis",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    pub keeper: GateKeeper,
+    /// Raised at every move, and whenever Redis is to count from something else.
+    pub epoch: i64,
+    /// When the keeper last changed.
+    pub since: UnixMs,
+}
+
+impl Gate {
+    /// Of a tenant that is not known yet.
+    pub(crate) const FIRST: Gate = Gate { keeper: GateKeeper::Database, epoch: 0, since: 0 };
+}
+
+/// Distinguishes these locks from others of this program. Tenants whose names hash alike only wait for each other.
+const LOCK_CLASS: i64 = 0x6761_7465;
+
+/// Nobody moves the gate until this transaction has ended. SQLite has one writer, and that is us. Whoever holds other
+/// locks already may wait for one who waits for them: this one is taken first.
+pub(crate) async fn hold(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<Gate, CatalogError> {
+    if tx.dialect() == Dialect::Postgres {
+        let sql = "SELECT CAST(pg_advisory_xact_lock_shared(CAST($1 AS INTEGER), hashtext($2)) AS TEXT)";
+        tx.rows(sql, args![LOCK_CLASS, tenant.as_str()]).await?;
+    }
+    read(tx, tenant).await
+}
+
+/// Waits until nobody holds the gate.
+pub(crate) async fn lock(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<(), CatalogError> {
+    if tx.dialect() == Dialect::Postgres {
+        let sql = "SELECT CAST(pg_advisory_xact_lock(CAST($1 AS INTEGER), hashtext($2)) AS TEXT)";
+        tx.rows(sql, args![LOCK_CLASS, tenant.as_str()]).await?;
+    }
+    Ok(())
+}
+
+/// A statement of its own: on PostgreSQL one that waits for a lock reads what was there before it waited.
+async fn read(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<Gate, CatalogError> {
+    let row =
+        tx.row("SELECT gate, epoch, gate_since FROM quotas WHERE tenant_id = $1", args![tenant.as_str()]);
+    row.await?.as_ref().map_or(Ok(Gate::FIRST), decode)
+}
+
+pub(crate) fn decode(row: &Row) -> Result<Gate, CatalogError> {
+    let keeper = match row.text("gate")?.as_str() {
+        "database" => GateKeeper::Database,
+        "redis" => GateKeeper::Redis,
+        other => return Err(CatalogError::Corrupt(format!("gate holds {other:?}"))),
+    };
+    Ok(Gate { keeper, epoch: row.int("epoch")?, since: row.int("gate_since")? })
+}
+
+/// Moves the gate, or lets its keeper count anew.
+#[derive(Clone, Debug)]
+pub struct MoveGate {
+    pub tenant: TenantId,
+    pub to: GateKeeper,
+    /// The new epoch is later than this one, which somebody has seen.
+    pub after_epoch: i64,
+    pub default_limit_bytes: u64,
+    pub now: UnixMs,
+}
+
+/// What the new keeper counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    pub epoch: i64,
+    pub used_bytes: u64,
+    /// The tenant's own limit, or the default.
+    pub limit_bytes: u64,
+    pub has_own_limit: bool,
+    /// How far the catalog's own counter was off, where it was the one in use.
+    pub drift_bytes: i64,
+}
+
+impl Write for MoveGate {
+    type Answer = Moved;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Moved>, CatalogError> {
+        let tenant = self.tenant.as_str();
+        lock(tx, &self.tenant).await?;
+        tx.run(
+            "INSERT INTO quotas (tenant_id, used_bytes) VALUES ($1, 0) ON CONFLICT (tenant_id) DO NOTHING",
+            args![tenant],
+        )
+        .await?;
+        // Also the lock of the row, for those who charge it without holding the gate.
+        let before = tx
+            .row(
+                "UPDATE quotas SET used_bytes = used_bytes WHERE tenant_id = $1 \
+                 RETURNING limit_bytes, used_bytes, gate, epoch, gate_since",
+                args![tenant],
+            )
+            .await?
+            .ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
+        let gate = decode(&before)?;
+        let used_bytes = charged(tx, &self.tenant).await?;
+        let epoch = gate.epoch.max(self.after_epoch) + 1;
+        tx.run(
+            "UPDATE quotas SET gate = $2, epoch = $3, gate_since = $4, used_bytes = $5 WHERE tenant_id = $1",
+            args![
+                tenant,
+                self.to.as_str(),
+                epoch,
+                if gate.keeper == self.to { gate.since } else { self.now },
+                signed(used_bytes),
+            ],
+        )
+        .await?;
+        lines::forget_refunds_before(tx, &self.tenant, epoch).await?;
+        let own_limit = before.maybe_int("limit_bytes")?;
+        let drift_bytes = match gate.keeper {
+            GateKeeper::Database => before.int("used_bytes")? - signed(used_bytes),
+            GateKeeper::Redis => 0,
+        };
+        Ok(Verdict::Commit(Moved {
+            epoch,
+            used_bytes,
+            limit_bytes: own_limit.map_or(self.default_limit_bytes, |limit| limit.unsigned_abs()),
+            has_own_limit: own_limit.is_some(),
+            drift_bytes,
+        }))
+    }
+}
+
+/// The truth: what a tenant's files are charged.
+pub(crate) async fn charged(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<u64, CatalogError> {
+    let row = tx
+        .row(
+            "SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) AS used_bytes FROM files \
+             WHERE tenant_id = $1 AND charged_bytes > 0",
+            args![tenant.as_str()],
+        )
+        .await?;
+    row.map_or(Ok(0), |row| row.bytes("used_bytes"))
+}
+
+impl Catalog {
+    pub async fn gate(&self, tenant: &TenantId) -> Result<Gate, CatalogError> {
+        let mut reader = self.reader().await?;
+        read(&mut reader.tx(&self.faults), tenant).await
+    }
+
+    pub async fn move_gate(&self, wanted: MoveGate) -> Result<Moved, CatalogError> {
+        self.write(wanted).await
+    }
+
+    /// Tenants whose uploads Redis lets in.
+    pub async fn tenants_at_redis(&self, after: &str, limit: usize) -> Result<Vec<TenantId>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let rows = reader
+            .tx(&self.faults)
+            .rows(
+                "SELECT tenant_id FROM quotas WHERE gate = 'redis' AND tenant_id > $1 ORDER BY tenant_id LIMIT $2",
+                args![after, limit as i64],
+            )
+            .await?;
+        Ok(self.readable(Table::Quotas, "tenant_id", &rows, crate::quota::charges::tenant_of).await)
+    }
+}
