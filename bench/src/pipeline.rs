@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use harness::postgres;
 use harness::redis::Redis;
 use wharfinger_catalog::{
-    Admission, BatchUse, Catalog, CatalogUrl, Claimable, EndBy, Ending, NewFile, NewJob, Output, Registered,
-    Registration, StageClaim, StageEnd, fresh_id,
+    Admission, BatchUse, Catalog, CatalogUrl, Claimable, EndBy, NewFile, NewJob, Registered, Registration,
+    StageClaim, StageEnd, fresh_id,
 };
 use wharfinger_lifecycle::file::{self, Announcement, Pin, UploadPolicy};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ending, Output};
 
 use crate::catalog;
 use crate::server::base;

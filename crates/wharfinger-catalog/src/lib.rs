@@ -1,6 +1,7 @@
 //! The catalog: the only truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for
 //! many processes; the verbs are the same code and, wherever both accept it, the same SQL.
 
+mod changes;
 mod cleanups;
 mod database;
 mod derived;
@@ -13,6 +14,7 @@ mod migrations;
 mod orphans;
 mod outbox;
 mod quota;
+mod registrations;
 mod sweeps;
 mod unreadable;
 
@@ -36,7 +38,6 @@ pub use cleanups::pending::{
 };
 pub use database::sql::Dialect;
 pub use derived::chunks::{ChunkRow, Embedded};
-pub use derived::outputs::TextPart;
 pub use derived::pgvector::{DIMENSIONS_MAX, Pgvector};
 pub use derived::search::{Candidates, StoredVector};
 pub use error::CatalogError;
@@ -44,14 +45,13 @@ pub use figures::counters::OUTCOME_SPAN_MS;
 pub use figures::dashboard::{COUNTED_MAX, Figures, Outcomes, RecentError, StatusCounts};
 pub use files::batches::{BatchEnd, BatchEnding};
 pub use files::idempotency::KeyUse;
-pub use files::registrations::{Admission, BatchUse, NewFile, Registered, Registration};
 pub use files::rows::{Abandoned, HistoryLine};
 pub use jobs::claims::{JobClaim, LeasedJob};
 pub use jobs::dead_letters::{DeadLetter, Redriven};
 pub use jobs::delayed::{DeadJob, Fate, NewJob};
-pub use jobs::recoveries::{Recoverable, Recovered, Recovery};
+pub use jobs::recoveries::{Recovered, Recovery};
 pub use jobs::stage_claims::{ClaimFailed, Claimable, StageClaim, StageJob};
-pub use jobs::stage_ends::{EndBy, Ended, Ending, Output, StageEnd};
+pub use jobs::stage_ends::{EndBy, StageEnd};
 pub use jobs::stuck_files::{StuckFile, StuckPlace};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{
@@ -63,6 +63,7 @@ pub use outbox::lines::{Destination, Outbound, OutboxLine};
 pub use outbox::notices::Notification;
 pub use quota::charges::Drift;
 pub use quota::gate::{Gate, GateKeeper, MoveGate, Moved};
+pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
 pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepState, SweepTurn};
 pub use unreadable::{Table, UnreadableRow};
 
@@ -142,6 +143,16 @@ pub struct Tells {
     pub archive: bool,
 }
 
+/// What the settings say of rows that follow from others.
+#[derive(Clone, Copy, Debug)]
+struct RowSettings {
+    storage_type: &'static str,
+    cleanup_max_attempts: u32,
+    job_max_attempts: u32,
+    beside_redis: bool,
+    tells: Tells,
+}
+
 #[derive(Clone)]
 enum Backend {
     Sqlite { writer: Writer, readers: SqlitePool },
@@ -161,11 +172,7 @@ pub struct Catalog {
     health: Health,
     schema: String,
     faults: Faults,
-    storage_type: &'static str,
-    cleanup_max_attempts: u32,
-    job_max_attempts: u32,
-    beside_redis: bool,
-    tells: Tells,
+    rows: RowSettings,
     /// The schema of pgvector where the database compares vectors, as it was found by the migration, or since.
     pgvector_schema: Arc<RwLock<Option<Arc<str>>>>,
     /// Set where a sweep writes.
@@ -227,11 +234,13 @@ impl Catalog {
             health,
             schema: options.schema,
             faults: options.faults,
-            storage_type: options.storage_type,
-            cleanup_max_attempts: options.cleanup_max_attempts,
-            job_max_attempts: options.job_max_attempts,
-            beside_redis: options.beside_redis,
-            tells: options.tells,
+            rows: RowSettings {
+                storage_type: options.storage_type,
+                cleanup_max_attempts: options.cleanup_max_attempts,
+                job_max_attempts: options.job_max_attempts,
+                beside_redis: options.beside_redis,
+                tells: options.tells,
+            },
             pgvector_schema: Arc::default(),
             fence: None,
             reads_only: false,

@@ -3,6 +3,7 @@
 use crate::UnixMs;
 use crate::event::Event;
 use crate::file::{EndReason, File};
+use crate::id::JobId;
 use crate::limits;
 use crate::stage::Stage;
 use crate::state::Status;
@@ -47,6 +48,70 @@ impl Notice {
     }
 }
 
+/// What a change does to the jobs of its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobEffect {
+    Keep,
+    /// All of them go: a worker that holds one finds its lease lost.
+    RemoveAll,
+    /// All of them go, and this one takes their place.
+    ReplaceAll(StageJob),
+    /// Those that wait, and those that are leased, wait until this time. A leased check that only found out that it is
+    /// too early would otherwise be gone when it ends.
+    RunAt(UnixMs),
+    /// This job goes on to the next stage with its file.
+    Next {
+        job: JobId,
+        stage: Stage,
+    },
+    Remove {
+        job: JobId,
+    },
+    Retry(JobRetry),
+    /// There will be no other attempt: this job is a dead letter.
+    Bury {
+        job: JobId,
+        reason: String,
+        error: String,
+    },
+    /// This dead letter waits again, with all its attempts.
+    Redrive {
+        job: JobId,
+    },
+}
+
+/// A job of a stage that is written for a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageJob {
+    pub stage: Stage,
+    pub run_at: UnixMs,
+    pub attempts: i64,
+    /// Workers in a row that did not come back.
+    pub lost_leases: i64,
+    pub last_error: Option<String>,
+    /// Set for a dead letter.
+    pub dead_reason: Option<String>,
+}
+
+impl StageJob {
+    pub fn new(stage: Stage, run_at: UnixMs) -> StageJob {
+        StageJob { stage, run_at, attempts: 0, lost_leases: 0, last_error: None, dead_reason: None }
+    }
+}
+
+/// A leased job that waits for its next attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobRetry {
+    pub job: JobId,
+    pub run_at: UnixMs,
+    /// None: the last error stays as it is.
+    pub error: Option<String>,
+    /// Attempts that do not count.
+    pub unspent: i64,
+    pub lost_leases: i64,
+    pub put_off_since: Option<UnixMs>,
+}
+
 /// A decided change: `after` replaces `before` if and only if `before` is still what the catalog holds, and
 /// everything else here happens in the same transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +121,7 @@ pub struct Change {
     pub steps: Vec<Step>,
     pub cleanup: Option<Cleanup>,
     pub notice: Option<Notice>,
-    /// Jobs that were written for the old state have nothing left to do.
-    pub ends_jobs: bool,
-    /// A job that waits for this file is to run at another time.
-    pub moves_jobs_to: Option<UnixMs>,
-    /// A job of this stage is written.
-    pub enqueues: Option<Stage>,
+    pub job: JobEffect,
 }
 
 impl Change {
@@ -75,9 +135,7 @@ impl Change {
             steps: Vec::new(),
             cleanup: None,
             notice: None,
-            ends_jobs: false,
-            moves_jobs_to: None,
-            enqueues: None,
+            job: JobEffect::Keep,
         }
     }
 
@@ -93,6 +151,11 @@ impl Change {
     pub(crate) fn remark(&mut self, reason: &str) {
         let status = self.after.status;
         self.steps.push(Step { from: Some(status), to: status, reason: limits::reason(reason) });
+    }
+
+    /// Whether a worker can take the file up now.
+    pub fn starts_stage(&self) -> bool {
+        matches!(self.job, JobEffect::ReplaceAll(StageJob { dead_reason: None, .. }))
     }
 
     /// The version that a step led to: the last of them has the file's new one.

@@ -1,6 +1,6 @@
 //! Whether a piece of work is stuck, and why: what is known of it, next to what is known of the job that should move it
-//! on. For any pipeline whose work waits in queues and is leased to workers; the catalog asks the same in SQL, and a test
-//! holds the two together.
+//! on. For any pipeline whose work waits in queues and is leased to workers. This is the one definition of stuck: lists and
+//! recoveries of files both use it.
 //!
 //! ```
 //! use wharfinger_lifecycle::diagnosis::{Diagnosis, Fault, Job, JobState, Position, Work, diagnose};
@@ -76,7 +76,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// As the catalog writes it.
+    /// As people read it in lists and histories.
     pub fn as_str(self) -> &'static str {
         match self {
             Fault::NoJob => "its job was missing",

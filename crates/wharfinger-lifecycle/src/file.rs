@@ -2,7 +2,7 @@
 //! change completely; the catalog then commits it in one transaction, or not at all.
 
 use crate::UnixMs;
-pub use crate::change::{Change, Cleanup, Notice, Step};
+pub use crate::change::{Change, Cleanup, JobEffect, JobRetry, Notice, StageJob, Step};
 use crate::event::Event;
 use crate::id::{BatchId, FileId, TenantId, UserId};
 use crate::key::ObjectKey;
@@ -187,7 +187,7 @@ pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change
     change.after.url_dead_at = file.url_dead_at.max(now.saturating_add(policy.window_ms));
     let look_at = policy.silent_at(&change.after).max(file.next_look_at.unwrap_or(now));
     change.after.next_look_at = Some(look_at);
-    change.moves_jobs_to = Some(look_at);
+    change.job = JobEffect::RunAt(look_at);
     Ok(change)
 }
 
@@ -208,13 +208,13 @@ pub fn confirm(
     change.after.checksum_sha256 = file.checksum_sha256.clone().or(checksum_sha256);
     change.after.confirmed_at = Some(now);
     change.after.stages = plan.stages.clone();
-    change.ends_jobs = true;
+    change.job = JobEffect::RemoveAll;
     match plan.stages.first() {
         Some(first) => {
             change.step(Event::Enqueued, format!("waits for {}", first.as_str()))?;
             change.after.stage = Some(*first);
             change.after.next_look_at = Some(plan.stuck_at(now));
-            change.enqueues = Some(*first);
+            change.job = JobEffect::ReplaceAll(StageJob::new(*first, now));
         }
         None => {
             change.step(Event::Completed, "no stages")?;
@@ -251,7 +251,7 @@ pub(crate) fn end(
     change.step(event, words)?;
     change.after.ended = Some(reason);
     change.after.stage = None;
-    change.ends_jobs = true;
+    change.job = JobEffect::RemoveAll;
     let silent_at = if policy.store_refuses_ended { now } else { policy.silent_after_end_at(file) };
     change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) });
     if now >= silent_at {
@@ -289,7 +289,7 @@ pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, Refusal
     change.after.error = Some(reason(why));
     change.after.stage = None;
     change.after.next_look_at = None;
-    change.ends_jobs = true;
+    change.job = JobEffect::RemoveAll;
     change.notice = Some(Notice::Quarantined);
     Ok(change)
 }
@@ -344,7 +344,16 @@ pub fn defer(file: &File, until: UnixMs, now: UnixMs) -> Change {
     let mut change = Change::of(file, now);
     change.after.updated_at = file.updated_at;
     change.after.next_look_at = Some(until);
-    change.moves_jobs_to = Some(until);
+    change.job = JobEffect::RunAt(until);
+    change
+}
+
+/// The batch of an unconfirmed file has ended: its check is due now. The version is raised, so that a confirm that is under
+/// way loses.
+pub fn call_off(file: &File, now: UnixMs) -> Change {
+    let mut change = Change::of(file, now);
+    change.after.next_look_at = Some(now);
+    change.job = JobEffect::RunAt(now);
     change
 }
 

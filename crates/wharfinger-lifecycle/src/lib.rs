@@ -15,9 +15,11 @@ pub mod name;
 pub mod parts;
 pub mod processing;
 pub mod quota;
+pub mod recovery;
 pub mod retention;
 pub mod retry;
 pub mod stage;
+pub mod stage_end;
 pub mod state;
 pub mod transition;
 

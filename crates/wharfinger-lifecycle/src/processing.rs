@@ -3,7 +3,8 @@
 
 use crate::UnixMs;
 use crate::event::Event;
-use crate::file::{Change, File, Notice};
+use crate::file::{Change, File, JobEffect, Notice};
+use crate::id::JobId;
 use crate::limits::reason;
 use crate::retention::{FailureFate, FailureRetention};
 use crate::stage::Stage;
@@ -91,7 +92,6 @@ pub fn finish(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> 
         Some(stage) => {
             change.step(Event::Finished, format!("{done} done, waits for {}", stage.as_str()))?;
             change.after.next_look_at = Some(plan.stuck_at(now));
-            change.enqueues = Some(stage);
         }
         None => {
             change.step(Event::Completed, format!("{done} done"))?;
@@ -123,7 +123,8 @@ pub fn fail(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, 
     Ok(change)
 }
 
-/// Nobody works on it, and nobody would: it waits again for the stage that stopped, with a job of its own.
+/// Nobody works on it, and nobody would: it waits again for the stage that stopped. What becomes of its job is
+/// [`recovery`](crate::recovery)'s.
 pub fn recover(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
     let stage = stopped_at(file, plan);
     let mut change = Change::of(file, now);
@@ -131,7 +132,6 @@ pub fn recover(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Chang
     change.after.stage = Some(stage);
     change.after.retry_count = file.retry_count.saturating_add(1);
     change.after.next_look_at = Some(plan.stuck_at(now));
-    change.enqueues = Some(stage);
     Ok(change)
 }
 
@@ -162,7 +162,7 @@ fn stopped_at(file: &File, plan: &Plan) -> Stage {
 }
 
 /// A person sends a failed file through again, from the stage that stopped it.
-pub fn redrive(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
+pub fn redrive(file: &File, letter: JobId, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
     let mut change = Change::of(file, now);
     change.step(Event::Redriven, "redriven")?;
     change.after.error = None;
@@ -171,14 +171,16 @@ pub fn redrive(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal>
     // Whoever sends it through again gives it all its chances.
     change.after.retry_count = 0;
     change.after.next_look_at = Some(plan.stuck_at(now));
+    change.job = JobEffect::Redrive { job: letter };
     Ok(change)
 }
 
 /// Nobody will send it through again: it stays failed, and names no stage to begin at.
-pub fn discard(file: &File, now: UnixMs) -> Change {
+pub fn discard(file: &File, letter: JobId, now: UnixMs) -> Change {
     let mut change = Change::of(file, now);
     change.remark("its dead letter was discarded");
     change.after.stage = None;
+    change.job = JobEffect::Remove { job: letter };
     change
 }
 
@@ -187,9 +189,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::file::{Announcement, Pin, UploadPolicy, confirm, register};
+    use crate::file::{Announcement, Pin, StageJob, UploadPolicy, confirm, register};
     use crate::id::{TenantId, UserId};
     use crate::state::Status;
+
+    const LETTER: JobId = JobId(uuid::Uuid::from_u128(7));
 
     fn plan(stages: &[Stage]) -> Plan {
         Plan { stages: stages.to_vec(), ..Plan::without_stages() }
@@ -227,7 +231,8 @@ mod tests {
     fn a_file_goes_through_its_stages_in_order_and_is_ready() {
         let plan = plan(&[Stage::Extract, Stage::Scan]);
         let change = confirmed(&plan);
-        assert_eq!((change.after.status, change.enqueues), (Status::Queued, Some(Stage::Extract)));
+        let job = JobEffect::ReplaceAll(StageJob::new(Stage::Extract, 1));
+        assert_eq!((change.after.status, change.job), (Status::Queued, job));
         let mut file = change.after;
         let mut seen = Vec::new();
         while let Some(stage) = file.stage {
@@ -235,7 +240,6 @@ mod tests {
             seen.push(file.status);
             assert!(file.next_look_at.is_some());
             let change = finish(&file, &plan, 3).expect("working");
-            assert_eq!(change.enqueues, change.after.stage);
             file = change.after;
         }
         assert_eq!(seen, [Status::Extracting, Status::Scanning]);
@@ -259,7 +263,7 @@ mod tests {
         let mut file = start(&file, Stage::Extract, &plan, 4).expect("queued").after;
         for retry in 1..=2 {
             let change = recover_or_give_up(&file, "its job was missing", &plan, 5).expect("working");
-            assert_eq!((change.enqueues, change.notice), (Some(Stage::Extract), None));
+            assert_eq!((change.after.stage, change.notice), (Some(Stage::Extract), None));
             assert_eq!(change.steps[0].reason, "its job was missing; waits for extract again");
             file = change.after;
             assert_eq!(
@@ -270,7 +274,7 @@ mod tests {
         }
         let change = recover_or_give_up(&file, "its job was missing", &plan, 6).expect("working");
         assert_eq!((change.after.status, change.after.retry_count), (Status::Failed, 2));
-        assert_eq!((change.enqueues, change.notice), (None, Some(Notice::GivenUp)));
+        assert_eq!(change.notice, Some(Notice::GivenUp));
         let said = "extract did not come to an end, although it was begun anew 2 times";
         assert_eq!(change.after.error.as_deref(), Some(said));
         // A person's word goes beyond the limit.
@@ -350,7 +354,7 @@ mod tests {
                     Act::Fail => fail(&file, "encrypted", &plan, now),
                     Act::Recover => recover(&file, "lost", &plan, now),
                     Act::RecoverOrGiveUp => recover_or_give_up(&file, "lost", &plan, now),
-                    Act::Redrive => redrive(&file, &plan, now),
+                    Act::Redrive => redrive(&file, LETTER, &plan, now),
                 };
                 let Ok(change) = change else { continue };
                 let after = &change.after;
@@ -365,9 +369,7 @@ mod tests {
                     }
                     _ => prop_assert_eq!(after.stage, stage),
                 }
-                if let Some(stage) = change.enqueues {
-                    prop_assert_eq!((after.status, after.stage), (Status::Queued, Some(stage)));
-                }
+                prop_assert!(after.status != Status::Queued || after.stage.is_some());
                 file = change.after;
             }
             prop_assert_eq!(&done[..], &file.stages[..done.len()]);
@@ -387,7 +389,7 @@ mod tests {
         assert_eq!(failed.notice, Some(Notice::Failed));
         assert_eq!(failed.after.next_look_at, Some(5 + 23 * 86_400_000));
         let tried = File { retry_count: 3, ..failed.after };
-        let again = redrive(&tried, &plan, 6).expect("failed").after;
+        let again = redrive(&tried, LETTER, &plan, 6).expect("failed").after;
         assert_eq!((again.retry_count, again.failed_at), (0, None));
         assert_eq!((again.status, again.stage, again.error), (Status::Queued, Some(Stage::Extract), None));
     }

@@ -52,9 +52,10 @@ pub mod metric {
 
     use axum::http::{Method, StatusCode};
     use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-    use wharfinger_catalog::{Destination, Ended};
+    use wharfinger_catalog::Destination;
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
+    use wharfinger_lifecycle::stage_end::Ended;
 
     const TENANT_LABELS_MAX: usize = 200;
 

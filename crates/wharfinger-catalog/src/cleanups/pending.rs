@@ -8,13 +8,15 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
+use crate::RowSettings;
 use crate::Scope;
 use crate::Tells;
 use crate::cleanups::deletion_log;
+use crate::database::sql::signed;
 use crate::database::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::changes::signed;
+use crate::fresh_id;
 use crate::leases::fair::{self, RANKED_AT_ONCE};
 use crate::orphans::blobs::{ORPHAN, forget_deleted};
 use crate::outbox::lines;
@@ -34,15 +36,16 @@ pub(crate) struct Order {
 }
 
 /// The columns that differ from order to order; the rest begins as nothing.
-macro_rules! insert_orders {
-    () => {
-        "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
-         max_attempts, created_at, next_attempt_at, finish_at, in_parts, attempts, exhausted, lease_token, \
-         lease_until) VALUES "
-    };
-}
+const INSERT_ORDERS: &str = "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, \
+    document_id, size, max_attempts, created_at, next_attempt_at, finish_at, in_parts, attempts, exhausted, \
+    lease_token, lease_until) VALUES ";
 
 impl Order {
+    pub(crate) fn of(file: File, rows: &RowSettings, now: UnixMs) -> Order {
+        let (storage_type, max_attempts) = (rows.storage_type, rows.cleanup_max_attempts);
+        Order { id: CleanupId(fresh_id(now)), file, storage_type, max_attempts }
+    }
+
     fn args(&self, reason: &str, finish_at: UnixMs, now: UnixMs) -> Vec<Arg> {
         let file = &self.file;
         args![
@@ -64,34 +67,18 @@ impl Order {
 
 const ORDER_ARGS: usize = 12;
 
-pub(crate) async fn insert(
-    tx: &mut Tx<'_>,
-    order: &Order,
-    reason: &str,
-    finish_at: UnixMs,
-    now: UnixMs,
-) -> Result<(), CatalogError> {
-    tx.run(
-        concat!(insert_orders!(), "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, 0, 0, 0)"),
-        order.args(reason, finish_at, now),
-    )
-    .await?;
-    Ok(())
-}
-
-/// Orders with their reasons and when each is finished, in one statement.
+/// Orders with their reasons and when each is finished, in few statements.
 pub(crate) async fn insert_all(
     tx: &mut Tx<'_>,
     orders: &[(Order, &str, UnixMs)],
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    if orders.is_empty() {
-        return Ok(());
+    for orders in orders.chunks(tx.dialect().rows_max()) {
+        let row = |n: usize| format!("({}, 0, 0, 0, 0)", places(1 + n * ORDER_ARGS, ORDER_ARGS));
+        let rows: Vec<String> = (0..orders.len()).map(row).collect();
+        let args = orders.iter().flat_map(|(order, reason, finish_at)| order.args(reason, *finish_at, now));
+        tx.run_built(format!("{INSERT_ORDERS}{}", rows.join(", ")), args.collect()).await?;
     }
-    let row = |n: usize| format!("({}, 0, 0, 0, 0)", places(1 + n * ORDER_ARGS, ORDER_ARGS));
-    let rows: Vec<String> = (0..orders.len()).map(row).collect();
-    let args = orders.iter().flat_map(|(order, reason, finish_at)| order.args(reason, *finish_at, now));
-    tx.run_built(format!("{}{}", insert_orders!(), rows.join(", ")), args.collect()).await?;
     Ok(())
 }
 
@@ -433,7 +420,7 @@ impl Catalog {
 
     /// Gives due cleanups their rank, a bounded number of them; answers how many.
     pub async fn rank_cleanups(&self, now: UnixMs) -> Result<usize, CatalogError> {
-        self.write(RankCleanups { storage_type: self.storage_type, now }).await
+        self.write(RankCleanups { storage_type: self.rows.storage_type, now }).await
     }
 
     /// Only those of a scope.
@@ -444,7 +431,7 @@ impl Catalog {
         limit: usize,
         lease_ms: i64,
     ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
-        let storage_type = self.storage_type;
+        let storage_type = self.rows.storage_type;
         let is_ranked_before = self.dialect() == Dialect::Postgres && *scope == Scope::All;
         if is_ranked_before {
             for _ in 0..RANK_ROUNDS_MAX {
@@ -466,7 +453,7 @@ impl Catalog {
         outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
         now: UnixMs,
     ) -> Result<Settled, CatalogError> {
-        self.write(Settle { outcomes, now, tells: self.tells }).await
+        self.write(Settle { outcomes, now, tells: self.rows.tells }).await
     }
 
     pub async fn retry_cleanups_now(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
@@ -510,7 +497,7 @@ impl Catalog {
         let mut reader = self.reader().await?;
         let sql = "SELECT COUNT(*) AS due FROM pending_cleanups WHERE next_attempt_at <= $1 AND lease_until <= $1 \
              AND storage_type = $2";
-        let row = reader.tx(&self.faults).row(sql, args![now, self.storage_type]).await?;
+        let row = reader.tx(&self.faults).row(sql, args![now, self.rows.storage_type]).await?;
         row.map_or(Ok(0), |row| row.bytes("due"))
     }
 
@@ -553,7 +540,7 @@ impl Catalog {
                 "SELECT MIN(at) AS at FROM (SELECT MIN(next_attempt_at) AS at FROM pending_cleanups \
                  WHERE storage_type = $1 AND rank IS NULL UNION ALL SELECT * FROM (SELECT next_attempt_at \
                  FROM pending_cleanups WHERE storage_type = $1 AND rank IS NOT NULL ORDER BY rank, id LIMIT 1) AS ranked) AS firsts",
-                args![self.storage_type],
+                args![self.rows.storage_type],
             )
             .await?;
         row.map_or(Ok(None), |row| row.maybe_int("at"))

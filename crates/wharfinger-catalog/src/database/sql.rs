@@ -245,6 +245,11 @@ impl Tx<'_> {
         self.rows_sql(Text::Built(sql), args, persistent).await
     }
 
+    /// The same for a statement that always has this text.
+    pub(crate) async fn rows_kept(&mut self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
+        self.rows_sql(Text::Built(sql), args, true).await
+    }
+
     /// The same, planned anew each time: what was planned while a table was empty reads all of it when it is full.
     pub(crate) async fn rows_planned_anew(
         &mut self,
@@ -352,6 +357,11 @@ impl Text {
 /// A long list has another length each time; a prepared statement of it would only push out the others.
 fn is_worth_keeping(args: &[Arg]) -> bool {
     args.len() <= 19
+}
+
+/// As the databases have it. Sizes are bounded far below `i64::MAX` before they get here.
+pub(crate) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// `$from, $from+1, …` for a list of `count` values.

@@ -1,81 +1,82 @@
 //! What stages make of a file beside its state: parts of its text in the store, chunks and vectors in the catalog.
 //! It goes with the file, and what an attempt made that did not end well goes when another does.
 
+use std::collections::BTreeMap;
+
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{Cleanup, File, Pin};
-use wharfinger_lifecycle::id::{CleanupId, FileId, JobId};
+use wharfinger_lifecycle::file::{Change, Cleanup, File, Pin};
+use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::stage_end::{Output, TextPart};
 
 use crate::Catalog;
+use crate::RowSettings;
 use crate::cleanups::pending;
 use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::fresh_id;
-use crate::jobs::stage_ends::{Output, StageEnd};
+use crate::jobs::stage_ends::StageEnd;
 
 /// Longer than a worker that lost its lease goes on putting objects.
 const STRAGGLER_MS_MAX: i64 = 15 * 60_000;
 
-/// One piece of a file's text, in the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextPart {
-    pub key: ObjectKey,
-    pub pin: Pin,
-    pub bytes: u64,
-}
-
-/// The kind of the store that bytes are deleted from, and how often that is tried.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Storage {
-    pub(crate) kind: &'static str,
-    pub(crate) cleanup_max_attempts: u32,
-}
-
-/// All that hangs on a file that has ended.
-pub(crate) async fn end_for_file(
+/// Orders the bytes of ended files to be deleted, with all that stages made of them.
+pub(crate) async fn end(
     tx: &mut Tx<'_>,
-    order: &pending::Order,
-    cleanup: &Cleanup,
-    now: UnixMs,
+    changes: &[&Change],
+    rows: &RowSettings,
 ) -> Result<(), CatalogError> {
-    let id = order.file.id.to_string();
-    for sql in [
-        "DELETE FROM chunks WHERE file_id = $1",
-        "DELETE FROM text_parts WHERE file_id = $1",
-        "DELETE FROM stage_outputs WHERE file_id = $1",
-    ] {
-        tx.run(sql, args![id.as_str()]).await?;
+    let ended = changes.iter().filter_map(|change| Some((*change, change.cleanup.as_ref()?)));
+    let ended: Vec<(&Change, &Cleanup)> = ended.collect();
+    let Some(now) = ended.iter().map(|(change, _)| change.after.updated_at).max() else { return Ok(()) };
+    let order = |(change, cleanup): &(&Change, &Cleanup)| {
+        let order = pending::Order::of(change.after.clone(), rows, now);
+        (order, cleanup.reason.as_str(), cleanup.finish_at)
+    };
+    pending::insert_all(tx, &ended.iter().map(order).collect::<Vec<_>>(), now).await?;
+    let processed: BTreeMap<String, (&Change, &Cleanup)> = ended
+        .iter()
+        .filter(|(change, _)| !change.before.stages.is_empty())
+        .map(|(change, cleanup)| (change.after.id.to_string(), (*change, *cleanup)))
+        .collect();
+    if processed.is_empty() {
+        return Ok(());
     }
-    let sql = "DELETE FROM objects WHERE file_id = $1 AND kind = 'derived' RETURNING key";
-    let rows = tx.rows(sql, args![id]).await?;
-    let storage = Storage { kind: order.storage_type, cleanup_max_attempts: order.max_attempts };
-    let finish_at = cleanup.finish_at;
-    order_deletion(tx, &rows, &order.file, &storage, (cleanup.reason.as_str(), finish_at), now).await
+    let ids = || processed.keys().flat_map(|id| args![id.as_str()]).collect();
+    let list = places(1, processed.len());
+    for table in ["chunks", "text_parts", "stage_outputs"] {
+        tx.run_built(format!("DELETE FROM {table} WHERE file_id IN ({list})"), ids()).await?;
+    }
+    let sql =
+        format!("DELETE FROM objects WHERE file_id IN ({list}) AND kind = 'derived' RETURNING key, file_id");
+    let mut orders = Vec::new();
+    for row in tx.rows_built(sql, ids()).await? {
+        if let Some((change, cleanup)) = processed.get(&row.text("file_id")?) {
+            orders.push(order_of_derived(
+                &row,
+                &change.after,
+                rows,
+                (cleanup.reason.as_str(), cleanup.finish_at),
+                now,
+            )?);
+        }
+    }
+    pending::insert_all(tx, &orders, now).await
 }
 
-/// Objects whose rows are gone: the orders for their bytes are what is left of them.
-async fn order_deletion(
-    tx: &mut Tx<'_>,
-    rows: &[Row],
+/// An object whose row is gone: the order for its bytes is what is left of it.
+fn order_of_derived<'r>(
+    row: &Row,
     file: &File,
-    storage: &Storage,
-    (reason, finish_at): (&str, UnixMs),
+    rows: &RowSettings,
+    (reason, finish_at): (&'r str, UnixMs),
     now: UnixMs,
-) -> Result<(), CatalogError> {
-    let finish_at = finish_at.max(now.saturating_add(STRAGGLER_MS_MAX));
-    for row in rows {
-        let key = ObjectKey::parse(&row.text("key")?)
-            .map_err(|_| CatalogError::Corrupt("objects holds a key that is none".into()))?;
-        let order = pending::Order {
-            id: CleanupId(fresh_id(now)),
-            file: File { key, size: 0, part_size: None, ..file.clone() },
-            storage_type: storage.kind,
-            max_attempts: storage.cleanup_max_attempts,
-        };
-        pending::insert(tx, &order, reason, finish_at, now).await?;
-    }
-    Ok(())
+) -> Result<(pending::Order, &'r str, UnixMs), CatalogError> {
+    let key = ObjectKey::parse(&row.text("key")?)
+        .map_err(|_| CatalogError::Corrupt("objects holds a key that is none".into()))?;
+    let file = File { key, size: 0, part_size: None, ..file.clone() };
+    let order = pending::Order::of(file, rows, now);
+    Ok((order, reason, finish_at.max(now.saturating_add(STRAGGLER_MS_MAX))))
 }
 
 /// Keeps what a stage has left, in the transaction that ends it.
@@ -84,7 +85,7 @@ pub(crate) async fn keep(
     file: &File,
     end: &StageEnd,
     output: &Output,
-    storage: &Storage,
+    rows: &RowSettings,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     let id = file.id.to_string();
@@ -108,15 +109,16 @@ pub(crate) async fn keep(
                 part.key.as_str(),
                 part.pin.etag.as_str(),
                 part.pin.version_id.as_deref(),
-                crate::files::changes::signed(part.bytes),
+                crate::database::sql::signed(part.bytes),
             ],
         )
         .await?;
     }
     // What earlier attempts put is of no use to anybody.
     let sql = "DELETE FROM objects WHERE file_id = $1 AND kind = 'derived' AND made_by <> $2 RETURNING key";
-    let rows = tx.rows(sql, args![id, made_by(end.job, end.token)]).await?;
-    order_deletion(tx, &rows, file, storage, ("superseded", now), now).await
+    let replaced = tx.rows(sql, args![id, made_by(end.job, end.token)]).await?;
+    let orders = replaced.iter().map(|row| order_of_derived(row, file, rows, ("superseded", now), now));
+    pending::insert_all(tx, &orders.collect::<Result<Vec<_>, _>>()?, now).await
 }
 
 /// Names an attempt.

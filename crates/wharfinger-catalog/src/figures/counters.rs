@@ -10,10 +10,10 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 use crate::Catalog;
+use crate::database::sql::signed;
 use crate::database::sql::{Tx, args, typed_rows};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::changes::signed;
 
 /// What outcomes are counted by: a quarter of an hour.
 pub const OUTCOME_SPAN_MS: i64 = 900_000;
@@ -41,7 +41,7 @@ fn outcome(file: &File) -> Option<(&'static str, UnixMs)> {
 }
 
 /// These files were one thing and are another.
-pub(crate) async fn changed(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
+pub(crate) async fn changed(tx: &mut Tx<'_>, changes: &[&Change]) -> Result<(), CatalogError> {
     let both = || changes.iter().flat_map(|change| [(&change.before, -1), (&change.after, 1)]);
     count_statuses(tx, both()).await?;
     let now = changes.iter().map(|change| change.after.updated_at).max().unwrap_or_default();
@@ -66,8 +66,8 @@ pub(crate) async fn noticed(tx: &mut Tx<'_>, tenant: &TenantId, user: &UserId) -
 }
 
 /// These rows are there no more.
-pub(crate) async fn gone(tx: &mut Tx<'_>, files: &[File]) -> Result<(), CatalogError> {
-    count_statuses(tx, files.iter().map(|file| (file, -1))).await
+pub(crate) async fn gone(tx: &mut Tx<'_>, files: &[&File]) -> Result<(), CatalogError> {
+    count_statuses(tx, files.iter().map(|file| (*file, -1))).await
 }
 
 /// Each counter once, in one order everywhere: two transactions of one user do not wait for each other in a ring.

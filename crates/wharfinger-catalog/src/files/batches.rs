@@ -4,22 +4,22 @@
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::{Batch, BatchStatus, Refusal};
-use wharfinger_lifecycle::file::{Change, File};
+use wharfinger_lifecycle::file::{self, Change, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 
 use crate::Catalog;
-use crate::Tells;
-use crate::database::sql::{Row, Tx, args, tuples};
+use crate::RowSettings;
+use crate::changes::Committer;
+use crate::database::sql::{Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::figures::counters;
 use crate::files::rows::{self, select_files};
 use crate::fresh_id;
-use crate::jobs::delayed;
 use crate::outbox::archive;
 use crate::outbox::notices::{self, NewNotice};
 use crate::quota::charges::tenant_of;
-use crate::unreadable::Table;
+use crate::unreadable::{self, Table};
 
 /// How a batch is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,10 +139,9 @@ async fn tally(tx: &mut Tx<'_>, id: BatchId) -> Result<Tally, CatalogError> {
 }
 
 struct EndBatch {
-    tells: Tells,
     id: BatchId,
     ending: BatchEnding,
-    actor: String,
+    committer: Committer,
     now: UnixMs,
     notice_id: Uuid,
 }
@@ -151,6 +150,7 @@ impl Write for EndBatch {
     type Answer = BatchEnd;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<BatchEnd>, CatalogError> {
+        let Committer { actor, rows: RowSettings { tells, .. } } = &self.committer;
         let Some(before) = lock(tx, self.id).await? else { return Ok(Verdict::Rollback(BatchEnd::NotFound)) };
         let tally = tally(tx, self.id).await?;
         let decided = match self.ending {
@@ -179,60 +179,43 @@ impl Write for EndBatch {
         }
         let called_off = match self.ending {
             BatchEnding::Completed => 0,
-            BatchEnding::Cancelled | BatchEnding::Expired => call_off(tx, self.id, self.now).await?,
+            BatchEnding::Cancelled | BatchEnding::Expired => self.call_off(tx).await?,
         };
         if self.ending == BatchEnding::Expired {
             let told = NewNotice::of_expired_batch(self.notice_id, &batch, &tally, self.now);
-            notices::insert(tx, &[told], self.tells).await?;
+            notices::insert(tx, &[told], *tells).await?;
         }
-        archive::batch_turned(tx, &batch, &self.actor, self.now, self.tells).await?;
+        archive::batch_turned(tx, &batch, actor, self.now, *tells).await?;
         counters::noticed(tx, &batch.tenant, &batch.user).await?;
         Ok(Verdict::Commit(BatchEnd::Ended { batch, called_off }))
     }
 }
 
-/// What is still waited for is due now. Its version is raised, so that a confirm under way has lost.
-async fn call_off(tx: &mut Tx<'_>, id: BatchId, now: UnixMs) -> Result<u64, CatalogError> {
-    let called_off = tx
-        .run(
-            "UPDATE files SET next_look_at = $2, updated_at = $2, version = version + 1 \
-             WHERE batch_id = $1 AND pipeline_status = 'registered'",
-            args![id.to_string(), now],
-        )
-        .await?;
-    delayed::move_for_batch(tx, id, now).await?;
-    Ok(called_off)
-}
+/// Files that are called off in one statement.
+const CALLED_OFF_AT_ONCE: usize = 500;
 
-/// Later deadlines of URLs, each if its file is still what was read. Answers the files that have theirs.
-struct RaiseUrls {
-    changes: Vec<Change>,
-}
-
-impl Write for RaiseUrls {
-    type Answer = Vec<FileId>;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let mut raised = Vec::with_capacity(self.changes.len());
-        for some in self.changes.chunks(tx.dialect().rows_max()) {
-            let mut args = args![];
-            for Change { before, after, .. } in some {
-                let (dead_at, look_at) = (after.url_dead_at, after.next_look_at);
-                let (id, now) = (before.id.to_string(), after.updated_at);
-                args.extend(args![id, before.version, after.version, dead_at, look_at, now]);
-            }
-            let sql = format!(
-                "WITH raised (id, before, after, dead_at, look_at, now) AS (VALUES {}) UPDATE files \
-                 SET url_dead_at = raised.dead_at, next_look_at = raised.look_at, version = raised.after, \
-                 updated_at = raised.now FROM raised \
-                 WHERE files.id = raised.id AND files.version = raised.before RETURNING files.id AS id",
-                tuples(1, some.len(), 6)
-            );
-            for row in tx.rows_built(sql, args).await? {
-                raised.push(row.parsed("id")?);
+impl EndBatch {
+    /// The checks of all files that are still waited for are due now.
+    async fn call_off(&self, tx: &mut Tx<'_>) -> Result<u64, CatalogError> {
+        let lock = tx.dialect().pick("", "FOR UPDATE");
+        let sql = format!(
+            "{} WHERE batch_id = $1 AND pipeline_status = 'registered' AND id > $2 ORDER BY id LIMIT $3 {lock}",
+            select_files!("")
+        );
+        let (mut after, mut called_off) = (String::new(), 0);
+        loop {
+            let args = args![self.id.to_string(), after.as_str(), CALLED_OFF_AT_ONCE as i64];
+            let found = tx.rows_built(sql.clone(), args).await?;
+            let (files, others) = unreadable::split(&found, "id", rows::decode);
+            unreadable::record(tx, Table::Files, &others).await?;
+            let changes: Vec<Change> = files.iter().map(|file| file::call_off(file, self.now)).collect();
+            self.committer.apply_locked(tx, &changes).await?;
+            called_off += changes.len() as u64;
+            match found.last() {
+                Some(last) if found.len() == CALLED_OFF_AT_ONCE => after = last.text("id")?,
+                _ => return Ok(called_off),
             }
         }
-        Ok(Verdict::Commit(raised))
     }
 }
 
@@ -266,14 +249,8 @@ impl Catalog {
         actor: &str,
         now: UnixMs,
     ) -> Result<BatchEnd, CatalogError> {
-        let (actor, notice_id, tells) = (actor.to_owned(), fresh_id(now), self.tells);
-        self.write(EndBatch { id, ending, actor, now, notice_id, tells }).await
-    }
-
-    /// Commits fresh URLs for many files. Who is not in the answer was changed by somebody else meanwhile; their checks
-    /// stay where they are, and the net under them knows of the later time.
-    pub async fn raise_urls(&self, changes: Vec<Change>) -> Result<Vec<FileId>, CatalogError> {
-        self.write(RaiseUrls { changes }).await
+        let (committer, notice_id) = (self.committer(actor), fresh_id(now));
+        self.write(EndBatch { id, ending, committer, now, notice_id }).await
     }
 
     /// Active batches whose time is over and when it was, oldest first, after a place in that order.

@@ -1,11 +1,10 @@
 //! Files, their objects and their batches: registering, changing, reading and forgetting them.
 
 pub(crate) mod batches;
-pub(crate) mod changes;
-pub(crate) mod endings;
+pub(crate) mod history;
 pub(crate) mod idempotency;
+pub(crate) mod locks;
 pub(crate) mod objects;
-pub(crate) mod registrations;
 pub(crate) mod retention;
 pub(crate) mod rows;
-pub(crate) mod stage_changes;
+pub(crate) mod tombstones;

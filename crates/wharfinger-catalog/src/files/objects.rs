@@ -3,15 +3,14 @@
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{Cleanup, File};
-use wharfinger_lifecycle::id::CleanupId;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use crate::Catalog;
+use crate::RowSettings;
 use crate::cleanups::pending;
 use crate::database::sql::{Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::fresh_id;
 
 /// Makes an upload the one that fills an object, if the file still waits and nobody was faster.
 struct SetUpload {
@@ -37,7 +36,8 @@ impl Write for SetUpload {
 
 /// Orders the bytes of an ended file to be deleted once more, if they are not under orders already.
 struct CleanAgain {
-    order: pending::Order,
+    file: File,
+    rows: RowSettings,
     cleanup: Cleanup,
     now: UnixMs,
 }
@@ -52,12 +52,13 @@ impl Write for CleanAgain {
             .run(
                 "UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = 0, rank = NULL, \
                  next_attempt_at = $3 WHERE document_id = $1 AND file_path = $2",
-                args![self.order.file.id.to_string(), self.order.file.key.as_str(), self.now],
+                args![self.file.id.to_string(), self.file.key.as_str(), self.now],
             )
             .await?;
         if changed == 0 {
             let Cleanup { reason, finish_at } = &self.cleanup;
-            pending::insert(tx, &self.order, reason.as_str(), *finish_at, self.now).await?;
+            let order = pending::Order::of(self.file.clone(), &self.rows, self.now);
+            pending::insert_all(tx, &[(order, reason.as_str(), *finish_at)], self.now).await?;
         }
         Ok(Verdict::Commit(()))
     }
@@ -91,12 +92,6 @@ impl Catalog {
 
     /// Bytes came to be after their file had ended, perhaps after they had been deleted.
     pub async fn clean_again(&self, file: File, cleanup: Cleanup, now: UnixMs) -> Result<(), CatalogError> {
-        let order = pending::Order {
-            id: CleanupId(fresh_id(now)),
-            file,
-            storage_type: self.storage_type,
-            max_attempts: self.cleanup_max_attempts,
-        };
-        self.write(CleanAgain { order, cleanup, now }).await
+        self.write(CleanAgain { file, rows: self.rows, cleanup, now }).await
     }
 }

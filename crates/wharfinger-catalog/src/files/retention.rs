@@ -2,37 +2,13 @@
 //! end, and outbox lines that are never delivered. Each is bounded, in steps of a bounded size.
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::id::{BatchId, FileId};
+use wharfinger_lifecycle::id::BatchId;
 
 use crate::Catalog;
 use crate::database::sql::{Tx, args, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines::Destination;
-
-/// Of a file's history the first lines and the last ones are kept.
-const HISTORY_FIRST: i64 = 20;
-const HISTORY_LAST: i64 = 200;
-/// How many versions apart a history is cut.
-const HISTORY_STEP: i64 = 50;
-
-/// Cuts the history of files that have reached these versions, if it is time.
-pub(crate) async fn cut_histories(
-    tx: &mut Tx<'_>,
-    reached: impl Iterator<Item = (FileId, i64, i64)>,
-) -> Result<(), CatalogError> {
-    for (file, before, after) in reached {
-        let is_due = before / HISTORY_STEP != after / HISTORY_STEP;
-        if is_due && after > HISTORY_FIRST + HISTORY_LAST {
-            tx.run(
-                "DELETE FROM file_history WHERE file_id = $1 AND version > $2 AND version <= $3",
-                args![file.to_string(), HISTORY_FIRST, after - HISTORY_LAST],
-            )
-            .await?;
-        }
-    }
-    Ok(())
-}
 
 /// Batches that ended before a time and have no file, behind a place in the order of their ends.
 struct ForgetBatches {

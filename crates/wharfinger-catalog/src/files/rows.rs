@@ -9,7 +9,7 @@ use wharfinger_lifecycle::state::Status;
 
 use crate::Catalog;
 use crate::Scope;
-use crate::database::sql::{Row, args};
+use crate::database::sql::{Row, args, places};
 use crate::error::CatalogError;
 use crate::unreadable::{SPARE_ROWS, Table};
 
@@ -106,6 +106,19 @@ pub struct HistoryLine {
 }
 
 impl Catalog {
+    /// These files, as far as they are there. One that cannot be read is left out.
+    pub async fn files_by_id(&self, ids: &[FileId]) -> Result<Vec<File>, CatalogError> {
+        let mut files = Vec::with_capacity(ids.len());
+        let mut reader = self.reader().await?;
+        let mut tx = reader.tx(&self.faults);
+        for some in ids.chunks(tx.dialect().rows_max()) {
+            let sql = format!("{} WHERE id IN ({})", select_files!(""), places(1, some.len()));
+            let rows = tx.rows_built(sql, some.iter().flat_map(|id| args![id.to_string()]).collect()).await?;
+            files.extend(rows.iter().filter_map(|row| decode(row).ok()));
+        }
+        Ok(files)
+    }
+
     pub async fn file(&self, id: FileId) -> Result<Option<File>, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = select_files!("WHERE id = $1");

@@ -2,6 +2,7 @@
 //! belongs to a failed file.
 
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::file::Change;
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::processing::{self, Plan};
 use wharfinger_lifecycle::stage::Stage;
@@ -9,11 +10,12 @@ use wharfinger_lifecycle::state::Status;
 
 use crate::Catalog;
 use crate::Scope;
-use crate::Tells;
+use crate::changes::Committer;
 use crate::database::sql::{Arg, Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::stage_changes;
+use crate::files::locks;
+use crate::jobs::effects;
 use crate::unreadable::{SPARE_ROWS, Table};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +48,8 @@ fn decode(row: &Row) -> Result<DeadLetter, CatalogError> {
 /// The job waits again with all its attempts, and the file with it.
 struct Redrive {
     letter: DeadLetter,
-    actor: String,
+    committer: Committer,
     plan: Plan,
-    tells: Tells,
     redrives_max: Option<u32>,
     now: UnixMs,
 }
@@ -67,39 +68,37 @@ impl Write for Redrive {
     type Answer = Redriven;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Redriven>, CatalogError> {
-        let files = stage_changes::lock_files(tx, &[self.letter.file]).await?;
+        let files = locks::lock_files(tx, &[self.letter.file]).await?;
         let Some(file) = files.readable.into_values().next().filter(|file| file.status == Status::Failed)
         else {
             return Ok(Verdict::Rollback(Redriven::Gone));
         };
-        let sql = "SELECT redrives FROM jobs WHERE id = $1 AND state = 'dead'";
-        let row = tx.row(sql, args![self.letter.job.to_string()]).await?;
-        let redrives = row.map_or(Ok(0), |row| row.int("redrives"))?;
+        let Some(redrives) = lock(tx, self.letter.job).await? else {
+            return Ok(Verdict::Rollback(Redriven::Gone));
+        };
         if self.redrives_max.is_some_and(|max| redrives >= i64::from(max)) {
             return Ok(Verdict::Rollback(Redriven::TooOften));
         }
-        let redriven = tx
-            .run(
-                "UPDATE jobs SET state = 'waiting', rank = NULL, redrives = redrives + 1, attempts = 0, lost_leases = 0, put_off_since = NULL, run_at = $2, updated_at = $2, created_at = $2, \
-                 dead_reason = NULL, lease_token = lease_token + 1 WHERE id = $1 AND state = 'dead'",
-                args![self.letter.job.to_string(), self.now],
-            )
-            .await?;
-        if redriven == 0 {
-            return Ok(Verdict::Rollback(Redriven::Gone));
-        }
-        let change = processing::redrive(&file, &self.plan, self.now)
+        let change = processing::redrive(&file, self.letter.job, &self.plan, self.now)
             .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
-        stage_changes::write(tx, &[change], &self.actor, self.tells).await?;
+        self.committer.apply_locked(tx, &[change]).await?;
         Ok(Verdict::Commit(Redriven::Done))
     }
+}
+
+/// How often a dead letter was redriven; none: it is gone.
+async fn lock(tx: &mut Tx<'_>, job: JobId) -> Result<Option<i64>, CatalogError> {
+    let sql = tx.dialect().pick(
+        "SELECT redrives FROM jobs WHERE id = $1 AND state = 'dead'",
+        "SELECT redrives FROM jobs WHERE id = $1 AND state = 'dead' FOR UPDATE",
+    );
+    tx.row(sql, args![job.to_string()]).await?.map(|row| row.int("redrives")).transpose()
 }
 
 /// The letter goes, and its file no longer says where it would begin again.
 struct Discard {
     letter: DeadLetter,
-    actor: String,
-    tells: Tells,
+    committer: Committer,
     now: UnixMs,
 }
 
@@ -107,14 +106,16 @@ impl Write for Discard {
     type Answer = bool;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
-        let files = stage_changes::lock_files(tx, &[self.letter.file]).await?;
-        let sql = "DELETE FROM jobs WHERE id = $1 AND state = 'dead'";
-        if tx.run(sql, args![self.letter.job.to_string()]).await? == 0 {
+        let files = locks::lock_files(tx, &[self.letter.file]).await?;
+        if lock(tx, self.letter.job).await?.is_none() {
             return Ok(Verdict::Rollback(false));
         }
-        for file in files.readable.into_values().filter(|file| file.status == Status::Failed) {
-            stage_changes::write(tx, &[processing::discard(&file, self.now)], &self.actor, self.tells)
-                .await?;
+        let failed = files.readable.values().filter(|file| file.status == Status::Failed);
+        let changes: Vec<Change> =
+            failed.map(|file| processing::discard(file, self.letter.job, self.now)).collect();
+        self.committer.apply_locked(tx, &changes).await?;
+        if changes.is_empty() {
+            effects::remove(tx, &[self.letter.job]).await?;
         }
         Ok(Verdict::Commit(true))
     }
@@ -190,12 +191,12 @@ impl Catalog {
         redrives_max: Option<u32>,
         now: UnixMs,
     ) -> Result<Redriven, CatalogError> {
-        let (actor, plan, tells) = (actor.to_owned(), plan.clone(), self.tells);
-        self.write(Redrive { letter, actor, plan, tells, redrives_max, now }).await
+        let (committer, plan) = (self.committer(actor), plan.clone());
+        self.write(Redrive { letter, committer, plan, redrives_max, now }).await
     }
 
     /// The letter goes; the file stays failed.
     pub async fn discard(&self, letter: DeadLetter, actor: &str, now: UnixMs) -> Result<bool, CatalogError> {
-        self.write(Discard { letter, actor: actor.to_owned(), tells: self.tells, now }).await
+        self.write(Discard { letter, committer: self.committer(actor), now }).await
     }
 }

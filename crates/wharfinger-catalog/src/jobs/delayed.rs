@@ -2,10 +2,8 @@
 //! a claim raises its token, and whoever holds an older token changes nothing.
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::File;
-use wharfinger_lifecycle::id::{BatchId, FileId, JobId, TenantId};
+use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
-use wharfinger_lifecycle::stage::Stage;
 
 use crate::Catalog;
 use crate::database::sql::{Row, Tx, args, places, tuples};
@@ -21,20 +19,6 @@ pub struct NewJob {
     pub payload: Option<String>,
     pub run_at: UnixMs,
     pub max_attempts: u32,
-}
-
-impl NewJob {
-    /// Works on a confirmed file.
-    pub(crate) fn of_stage(stage: Stage, file: &File, max_attempts: u32, run_at: UnixMs) -> NewJob {
-        NewJob {
-            queue: stage.queue(),
-            tenant: file.tenant.clone(),
-            file: Some(file.id),
-            payload: None,
-            run_at,
-            max_attempts,
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,15 +44,6 @@ pub enum Fate {
 
 /// Jobs in one statement: far below the number of values that either database takes.
 const INSERT_JOBS_MAX: usize = 200;
-
-pub(crate) async fn insert(
-    tx: &mut Tx<'_>,
-    id: JobId,
-    job: &NewJob,
-    now: UnixMs,
-) -> Result<(), CatalogError> {
-    insert_many(tx, std::slice::from_ref(&(id, job.clone())), now).await
-}
 
 pub(crate) async fn insert_many(
     tx: &mut Tx<'_>,
@@ -96,43 +71,6 @@ pub(crate) async fn insert_many(
         rows.join(", ")
     );
     tx.run_built(sql, args).await?;
-    Ok(())
-}
-
-/// A worker that still holds one of these finds its lease lost.
-pub(crate) async fn end_for_file(tx: &mut Tx<'_>, file: FileId) -> Result<(), CatalogError> {
-    tx.run("DELETE FROM jobs WHERE file_id = $1", args![file.to_string()]).await?;
-    Ok(())
-}
-
-/// What waits, waits for the new time; what is being worked on is taken back and waits again, so that a check
-/// which only found out that it is too early is not lost when it ends.
-pub(crate) async fn move_for_file(
-    tx: &mut Tx<'_>,
-    file: FileId,
-    run_at: UnixMs,
-    now: UnixMs,
-) -> Result<(), CatalogError> {
-    tx.run(
-        "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, updated_at = $3, attempts = 0, \
-         lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
-         WHERE file_id = $1 AND state IN ('waiting', 'leased')",
-        args![file.to_string(), run_at, now],
-    )
-    .await?;
-    Ok(())
-}
-
-/// The same for all files of a batch that are still waited for: due now.
-pub(crate) async fn move_for_batch(tx: &mut Tx<'_>, batch: BatchId, now: UnixMs) -> Result<(), CatalogError> {
-    tx.run(
-        "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, updated_at = $2, attempts = 0, \
-         lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
-         WHERE file_id IN (SELECT id FROM files WHERE batch_id = $1 AND pipeline_status = 'registered') \
-         AND state IN ('waiting', 'leased')",
-        args![batch.to_string(), now],
-    )
-    .await?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod claims;
 pub(crate) mod dead_letters;
 pub(crate) mod delayed;
+pub(crate) mod effects;
 pub(crate) mod recoveries;
 pub(crate) mod stage_claims;
 pub(crate) mod stage_ends;

@@ -4,17 +4,18 @@
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
-use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
+use wharfinger_lifecycle::id::{JobId, TenantId};
 use wharfinger_lifecycle::processing::{self, Plan};
 use wharfinger_lifecycle::stage::Stage;
 
 use crate::Catalog;
-use crate::Tells;
+use crate::changes::Committer;
 use crate::database::sql::{Arg, Dialect, Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::stage_changes;
+use crate::files::locks;
 use crate::jobs::claims::{LeasedJob, leased};
+use crate::jobs::effects;
 use crate::leases::fair::{self, RANKED_AT_ONCE};
 use crate::unreadable::{self, RETRY_MS, Table};
 
@@ -86,7 +87,7 @@ async fn rank_due(tx: &mut Tx<'_>, queue: &str, now: UnixMs) -> Result<usize, Ca
 struct ClaimStage {
     claim: StageClaim,
     claim_id: String,
-    tells: Tells,
+    committer: Committer,
 }
 
 /// The claimed jobs, and the highest rank among them.
@@ -99,7 +100,7 @@ impl Write for ClaimStage {
     type Answer = Claimed;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let StageClaim { stage, owner, plan, now, .. } = &self.claim;
+        let StageClaim { stage, plan, now, .. } = &self.claim;
         if tx.dialect() == Dialect::Sqlite && self.claim.is_of_untried() {
             rank_due(tx, stage.queue(), *now).await?;
         }
@@ -120,7 +121,7 @@ impl Write for ClaimStage {
             fair::raise_virtual_time(tx, stage.queue(), rank).await?;
         }
         let ids: Vec<_> = jobs.iter().filter_map(|job| job.file).collect();
-        let mut files = stage_changes::lock_files(tx, &ids).await?;
+        let mut files = locks::lock_files(tx, &ids).await?;
         let (mut claimed, mut changes) = (Vec::new(), Vec::new());
         let (mut idle, mut unreadable) = (Vec::new(), Vec::new());
         for job in jobs {
@@ -139,8 +140,8 @@ impl Write for ClaimStage {
             }
         }
         wait_again(tx, &unreadable, *now).await?;
-        stage_changes::write(tx, &changes, owner, self.tells).await?;
-        forget(tx, &idle).await?;
+        self.committer.apply_locked(tx, &changes).await?;
+        effects::remove(tx, &idle).await?;
         claimed.sort_by_key(|claimed| claimed.job.id);
         Ok(Verdict::Commit(Claimed { jobs: claimed, rank }))
     }
@@ -271,55 +272,6 @@ impl Claimable {
 /// As many workers lost as leave one more.
 const LAST_CHANCE_LOST: i64 = processing::LOST_WORKERS_MAX - 1;
 
-/// Gives back all that a claim has leased whose answer did not arrive: no worker ever had it.
-struct ReleaseClaim {
-    claim_id: String,
-    actor: String,
-    plan: Plan,
-    tells: Tells,
-    now: UnixMs,
-}
-
-impl Write for ReleaseClaim {
-    type Answer = u64;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
-        let sql = "SELECT file_id FROM jobs WHERE claim_id = $1 AND state = 'leased'";
-        let rows = tx.rows(sql, args![self.claim_id.as_str()]).await?;
-        let ids: Vec<FileId> = rows.iter().filter_map(|row| row.parsed("file_id").ok()).collect();
-        let files = stage_changes::lock_files(tx, &ids).await?;
-        let lock = tx.dialect().pick("", "FOR UPDATE");
-        let sql = format!(
-            "SELECT id, file_id, file_version FROM jobs WHERE claim_id = $1 AND state = 'leased' ORDER BY id {lock}"
-        );
-        let (mut changes, mut jobs) = (Vec::new(), Vec::new());
-        for row in tx.rows_built(sql, args![self.claim_id.as_str()]).await? {
-            let file = row.parsed("file_id").ok().and_then(|id: FileId| files.readable.get(&id));
-            let Some(file) =
-                file.filter(|file| row.maybe_int("file_version").ok() == Some(Some(file.version)))
-            else {
-                continue;
-            };
-            if let Ok(change) = processing::retry(file, "given back", &self.plan, self.now) {
-                changes.push(change);
-                jobs.push(row.text("id")?);
-            }
-        }
-        for some in jobs.chunks(tx.dialect().rows_max()) {
-            let sql = format!(
-                "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $1, updated_at = $1, attempts = attempts - 1, \
-                 lease_owner = NULL, lease_until = NULL, deadline_at = NULL, claim_id = NULL WHERE id IN ({})",
-                places(2, some.len())
-            );
-            let mut args = args![self.now];
-            args.extend(some.iter().flat_map(|id| args![id.as_str()]));
-            tx.run_built(sql, args).await?;
-        }
-        stage_changes::write(tx, &changes, &self.actor, self.tells).await?;
-        Ok(Verdict::Commit(jobs.len() as u64))
-    }
-}
-
 /// Of those who bring the same output at once, one is heard.
 struct TakeIn {
     job: JobId,
@@ -343,15 +295,6 @@ impl Write for TakeIn {
             .await?;
         Ok(Verdict::Commit(changed == 1))
     }
-}
-
-pub(crate) async fn forget(tx: &mut Tx<'_>, jobs: &[JobId]) -> Result<(), CatalogError> {
-    if jobs.is_empty() {
-        return Ok(());
-    }
-    let sql = format!("DELETE FROM jobs WHERE id IN ({})", places(1, jobs.len()));
-    tx.run_built(sql, jobs.iter().flat_map(|id| args![id.to_string()]).collect()).await?;
-    Ok(())
 }
 
 impl Catalog {
@@ -391,7 +334,8 @@ impl Catalog {
         if self.dialect() == Dialect::Postgres && claim.is_of_untried() {
             self.rank_due(claim.stage, claim.now).await.map_err(ClaimFailed::surely)?;
         }
-        match self.write(ClaimStage { claim, claim_id: claim_id.clone(), tells: self.tells }).await {
+        let committer = self.committer(&claim.owner);
+        match self.write(ClaimStage { claim, claim_id: claim_id.clone(), committer }).await {
             Ok(claimed) => {
                 if self.dialect() == Dialect::Postgres {
                     self.note_claimed(queue, claimed.rank.into_iter()).await;
@@ -406,18 +350,6 @@ impl Catalog {
     /// Gives due jobs of a stage their rank, a bounded number of them; answers how many.
     pub async fn rank_due(&self, stage: Stage, now: UnixMs) -> Result<usize, CatalogError> {
         self.write(RankDue { queue: stage.queue(), now }).await
-    }
-
-    /// Gives back what a claim leased whose answer was lost; answers how many. Nothing counts as an attempt.
-    pub async fn release_claim(
-        &self,
-        claim_id: &str,
-        actor: &str,
-        plan: &Plan,
-        now: UnixMs,
-    ) -> Result<u64, CatalogError> {
-        let (claim_id, actor, plan) = (claim_id.to_owned(), actor.to_owned(), plan.clone());
-        self.write(ReleaseClaim { claim_id, actor, plan, tells: self.tells, now }).await
     }
 
     /// Whether a job is due that has to run alone.

@@ -1,18 +1,21 @@
-//! Files in the pipeline that did not get on for too long, and what is wrong with the job of each. A file whose job is
-//! sound only waits: it is listed, and left alone.
+//! Files in the pipeline without progress for too long. SQL only preselects them; what is wrong with the job of each is
+//! `lifecycle::diagnosis`'s to say. A file whose job is sound only waits: it is listed, and left alone.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::diagnosis::{Fault, Job, JobState};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::recovery::{self, KnownJob};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 use crate::Catalog;
 use crate::Scope;
-use crate::database::sql::{Row, args};
+use crate::database::sql::{Row, Tx, args, places};
 use crate::error::CatalogError;
 use crate::unreadable::{SPARE_ROWS, Table};
 
@@ -26,7 +29,7 @@ pub struct StuckFile {
     /// When it last got on.
     pub updated_at: UnixMs,
     /// What is wrong with its job; none: it is sound.
-    pub fault: Option<String>,
+    pub fault: Option<Fault>,
 }
 
 /// Where a file stands among those that are stuck, the longest overdue first.
@@ -57,30 +60,50 @@ pub(crate) static STAGE_QUEUES: LazyLock<String> = LazyLock::new(|| {
     queues.join(", ")
 });
 
-/// What is wrong with the job of a row `f` of `files` at the time `$1`, in words; NULL where it is sound: the only one,
-/// in the queue of the file's stage, and either it waits with the file or a worker holds both and is in time.
-/// This is the one definition: whoever lists and whoever mends ask by it.
-pub(crate) static FAULT: LazyLock<String> = LazyLock::new(|| {
-    let by_stage = |word: fn(Stage) -> &'static str| {
-        let cases =
-            Stage::ALL.iter().map(|stage| format!("WHEN '{}' THEN '{}'", stage.as_str(), word(*stage)));
-        format!("COALESCE(CASE f.stage {} END, '')", cases.collect::<Vec<_>>().join(" "))
+/// The jobs of stages of these files; one that cannot be read is no sound one, and is left out.
+pub(crate) async fn jobs_of_files(
+    tx: &mut Tx<'_>,
+    files: &[FileId],
+    lock: &str,
+) -> Result<BTreeMap<FileId, Vec<KnownJob>>, CatalogError> {
+    let mut jobs: BTreeMap<FileId, Vec<KnownJob>> = BTreeMap::new();
+    if files.is_empty() {
+        return Ok(jobs);
+    }
+    let sql = format!(
+        "SELECT file_id, queue, state, file_version, lease_until, deadline_at, attempts, lost_leases FROM jobs \
+         WHERE file_id IN ({}) AND queue IN ({}) ORDER BY id {lock}",
+        places(1, files.len()),
+        *STAGE_QUEUES
+    );
+    for row in tx.rows_built(sql, files.iter().flat_map(|id| args![id.to_string()]).collect()).await? {
+        if let (Ok(file), Ok(job)) = (row.parsed("file_id"), known_job(&row)) {
+            jobs.entry(file).or_default().push(job);
+        }
+    }
+    Ok(jobs)
+}
+
+fn known_job(row: &Row) -> Result<KnownJob, CatalogError> {
+    let (queue, state) = (row.text("queue")?, row.text("state")?);
+    let state = match state.as_str() {
+        "waiting" => JobState::Waiting,
+        "dead" => JobState::Dead,
+        // A lease without an end is over.
+        "leased" => JobState::Leased {
+            version: row.maybe_int("file_version")?.unwrap_or(0),
+            until: row.maybe_int("lease_until")?.unwrap_or(i64::MIN),
+            deadline_at: row.maybe_int("deadline_at")?.unwrap_or(i64::MAX),
+        },
+        other => return Err(CatalogError::Corrupt(format!("a job's state is {other:?}"))),
     };
-    format!(
-        "(SELECT CASE COUNT(*) WHEN 0 THEN 'its job was missing' WHEN 1 THEN MAX(CASE \
-         WHEN j.state = 'dead' THEN 'its job was dead' \
-         WHEN j.queue <> {queue} THEN 'its job was for another stage' \
-         WHEN j.state = 'waiting' AND f.pipeline_status = 'queued' THEN NULL \
-         WHEN j.state = 'waiting' OR f.pipeline_status <> {status} THEN 'its job was not where the file is' \
-         WHEN COALESCE(j.file_version, 0) <> f.version THEN 'its worker held an older version of it' \
-         WHEN j.deadline_at <= $1 THEN 'its worker took longer than it may' \
-         WHEN j.lease_until <= $1 THEN 'its worker did not come back' END) \
-         ELSE 'it had several jobs' END FROM jobs j WHERE j.file_id = f.id AND j.queue IN ({queues}))",
-        queue = by_stage(Stage::queue),
-        status = by_stage(|stage| stage.status().as_str()),
-        queues = *STAGE_QUEUES,
-    )
-});
+    let stage = Stage::of_queue(&queue).ok_or_else(|| CatalogError::Corrupt(format!("a job of {queue}")))?;
+    Ok(KnownJob {
+        job: Job { stage, state },
+        attempts: row.int("attempts")?,
+        lost_leases: row.int("lost_leases")?,
+    })
+}
 
 fn working() -> impl Iterator<Item = Status> {
     Status::ALL.into_iter().filter(|status| status.is_working())
@@ -90,9 +113,11 @@ fn working() -> impl Iterator<Item = Status> {
 pub(crate) static WORKING: LazyLock<String> =
     LazyLock::new(|| working().map(|status| format!("'{status}'")).collect::<Vec<_>>().join(", "));
 
-fn decode(row: &Row) -> Result<StuckFile, CatalogError> {
+/// A file, its stage and its version.
+fn decode(row: &Row) -> Result<(StuckFile, Option<Stage>, i64), CatalogError> {
     let status = row.text("pipeline_status")?;
-    Ok(StuckFile {
+    let stage = row.maybe_text("stage")?.and_then(|stage| Stage::parse(&stage));
+    let file = StuckFile {
         place: StuckPlace { look_at: row.int("next_look_at")?, file: row.parsed("id")? },
         file_name: row.text("file_name")?,
         status: Status::parse(&status)
@@ -100,8 +125,9 @@ fn decode(row: &Row) -> Result<StuckFile, CatalogError> {
         retry_count: u32::try_from(row.int("retry_count")?).unwrap_or(u32::MAX),
         batch: row.maybe_text("batch_id")?,
         updated_at: row.int("updated_at")?,
-        fault: row.maybe_text("fault")?,
-    })
+        fault: None,
+    };
+    Ok((file, stage, row.int("version")?))
 }
 
 impl Catalog {
@@ -116,14 +142,14 @@ impl Catalog {
     ) -> Result<Vec<StuckFile>, CatalogError> {
         let (at, id) =
             after.map_or((i64::MIN, String::new()), |place| (place.look_at, place.file.to_string()));
-        let mut args = args![now, at, id, (limit + SPARE_ROWS) as i64, overdue_at];
+        let mut args = args![overdue_at, at, id, (limit + SPARE_ROWS) as i64];
         let owned = scope.condition(&mut args);
         // Each status in the order of its index: of all at once they would have to be sorted.
         let overdue: Vec<String> = working()
             .map(|status| {
                 format!(
                     "SELECT * FROM (SELECT next_look_at, id FROM files WHERE pipeline_status = '{status}' \
-                     AND next_look_at <= $5 AND (next_look_at, id) > ($2, $3) {owned} \
+                     AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) {owned} \
                      ORDER BY next_look_at, id LIMIT $4) AS of_{status}"
                 )
             })
@@ -132,13 +158,19 @@ impl Catalog {
             "WITH page AS MATERIALIZED (SELECT next_look_at, id FROM ({overdue}) AS overdue \
              ORDER BY next_look_at, id LIMIT $4) \
              SELECT f.next_look_at, f.id, f.file_name, f.pipeline_status, f.retry_count, f.batch_id, f.updated_at, \
-             {fault} AS fault FROM page JOIN files f ON f.id = page.id ORDER BY f.next_look_at, f.id",
+             f.stage, f.version FROM page JOIN files f ON f.id = page.id ORDER BY f.next_look_at, f.id",
             overdue = overdue.join(" UNION ALL "),
-            fault = *FAULT,
         );
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_planned_anew(sql, args).await?;
-        Ok(self.readable_page(Table::Files, &rows, limit, decode).await)
+        let page = self.readable_page(Table::Files, &rows, limit, decode).await;
+        let ids: Vec<FileId> = page.iter().map(|(file, ..)| file.place.file).collect();
+        let jobs = jobs_of_files(&mut reader.tx(&self.faults), &ids, "").await?;
+        let diagnosed = page.into_iter().map(|(file, stage, version)| {
+            let jobs = jobs.get(&file.place.file).map_or(&[][..], Vec::as_slice);
+            StuckFile { fault: recovery::fault_of(file.status, stage, version, jobs, now), ..file }
+        });
+        Ok(diagnosed.collect())
     }
 
     /// How many files of a scope have not got on for too long, those that only wait among them.

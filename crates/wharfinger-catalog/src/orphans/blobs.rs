@@ -7,10 +7,10 @@ use wharfinger_lifecycle::key::{self, DERIVED, ObjectKey, UPLOADS};
 
 use crate::Catalog;
 use crate::Scope;
+use crate::database::sql::signed;
 use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::changes::signed;
 use crate::files::rows::{Abandoned, is_abandoned};
 use crate::fresh_id;
 use crate::orphans::scans::OrphanBlob;
@@ -273,7 +273,8 @@ impl Catalog {
                 "SELECT DISTINCT file_path FROM pending_cleanups WHERE storage_type = $1 AND file_path IN ({})",
                 places(2, keys.len())
             );
-            let args = args![self.storage_type].into_iter().chain(keys.iter().flat_map(|key| args![*key]));
+            let args =
+                args![self.rows.storage_type].into_iter().chain(keys.iter().flat_map(|key| args![*key]));
             for row in tx.rows_built(sql, args.collect()).await? {
                 ordered.push(row.text("file_path")?);
             }
@@ -293,8 +294,8 @@ impl Catalog {
             scan: scan.to_owned(),
             after: after.to_owned(),
             limit,
-            storage_type: self.storage_type,
-            max_attempts: self.cleanup_max_attempts,
+            storage_type: self.rows.storage_type,
+            max_attempts: self.rows.cleanup_max_attempts,
             now,
         })
         .await

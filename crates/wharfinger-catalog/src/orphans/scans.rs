@@ -5,10 +5,10 @@
 use wharfinger_lifecycle::UnixMs;
 
 use crate::Catalog;
+use crate::database::sql::signed;
 use crate::database::sql::{Arg, Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::changes::signed;
 use crate::fresh_id;
 use crate::orphans::blobs::IS_KEPT;
 use crate::outbox::lines;
@@ -359,7 +359,7 @@ impl Catalog {
 
     /// Ends a scan, and tells operators what they must know of it.
     pub async fn end_scan(&self, scan: &str, alert: Option<String>, now: UnixMs) -> Result<(), CatalogError> {
-        let alert = alert.filter(|_| self.tells.slack);
+        let alert = alert.filter(|_| self.rows.tells.slack);
         self.write(End { scan: scan.to_owned(), now, alert }).await?
     }
 

@@ -11,12 +11,10 @@ use wharfinger_lifecycle::state::Status;
 use crate::Tells;
 use crate::database::sql::{Tx, args, places};
 use crate::error::CatalogError;
-use crate::files::registrations::NewFile;
+use crate::files::history::REGISTERED;
 use crate::fresh_id;
 use crate::outbox::notices::rfc3339;
-
-/// What the history says of a registration.
-pub(crate) const REGISTERED: &str = "registered";
+use crate::registrations::NewFile;
 
 /// As the archive has it. Its id is the place in the history that it tells of, so whoever gets it twice can tell.
 #[derive(Serialize)]
@@ -126,27 +124,26 @@ fn written(event: &impl Serialize) -> Result<String, CatalogError> {
 
 pub(crate) async fn registered(
     tx: &mut Tx<'_>,
-    files: &[NewFile],
-    actor: &str,
+    files: &[(&NewFile, &str)],
     tells: Tells,
 ) -> Result<(), CatalogError> {
     if !tells.archive {
         return Ok(());
     }
-    let events = files.iter().map(|new| Told::of_registration(&new.file).event(actor));
+    let events = files.iter().map(|(new, actor)| Told::of_registration(&new.file).event(actor));
     insert(tx, &events.collect::<Result<Vec<_>, _>>()?).await
 }
 
 pub(crate) async fn changed(
     tx: &mut Tx<'_>,
-    changes: &[Change],
+    changes: &[&Change],
     actor: &str,
     tells: Tells,
 ) -> Result<(), CatalogError> {
     if !tells.archive {
         return Ok(());
     }
-    let steps = changes.iter().flat_map(|change| {
+    let steps = changes.iter().copied().flat_map(|change| {
         change.steps.iter().enumerate().map(move |(n, step)| Told::of_step(change, n, step))
     });
     insert(tx, &steps.map(|told| told.event(actor)).collect::<Result<Vec<_>, _>>()?).await

@@ -149,7 +149,7 @@ impl NewLine<'_> {
         let (mut notice, mut of_subject, mut at_place, mut text) = (None, None, None, None);
         match self.what {
             Outbound::Refund { bytes: refunded, epoch: from } => {
-                bytes = Some(crate::files::changes::signed(*refunded));
+                bytes = Some(crate::database::sql::signed(*refunded));
                 epoch = Some(*from);
             }
             Outbound::Check { job: checked, due_at: due } => {
@@ -187,6 +187,9 @@ pub(crate) async fn insert_checks(
     checks: &[(JobId, NewJob)],
     now: UnixMs,
 ) -> Result<(), CatalogError> {
+    if checks.is_empty() {
+        return Ok(());
+    }
     let rows = checks.iter().flat_map(|(id, job)| {
         let line = fresh_id(now).to_string();
         args![

@@ -16,6 +16,7 @@ use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::files::batches::Tally;
+use crate::fresh_id;
 use crate::outbox::lines::{self, NewLine, Outbound};
 use crate::unreadable::{SPARE_ROWS, Table};
 
@@ -185,6 +186,15 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, notices: &[NewNotice], tells: Tells)
         .map(|(notice, what)| NewLine { tenant: &notice.tenant, what, at: notice.at })
         .collect();
     lines::insert_all(tx, &lines).await
+}
+
+/// What the owners of changed files are told.
+pub(crate) async fn changed(tx: &mut Tx<'_>, changes: &[&Change], tells: Tells) -> Result<(), CatalogError> {
+    let told = |change: &&Change| {
+        let notice = change.notice?;
+        Some(NewNotice::of_change(fresh_id(change.after.updated_at), change, notice))
+    };
+    insert(tx, &changes.iter().filter_map(told).collect::<Vec<_>>(), tells).await
 }
 
 impl NewNotice {

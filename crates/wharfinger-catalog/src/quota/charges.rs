@@ -5,34 +5,37 @@ use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::quota::{Exceeded, Quota};
 
 use crate::Catalog;
+use crate::database::sql::signed;
 use crate::database::sql::{Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::changes::signed;
 use crate::outbox::lines::{self, Outbound};
 use crate::quota::gate::{self, Gate, GateKeeper};
 use crate::unreadable::Table;
 
 pub(crate) enum Reserved {
-    Yes {
+    All {
         limit_bytes: u64,
     },
-    No {
-        used_bytes: u64,
+    /// Nothing was charged: which of them do not fit, in their order.
+    NotAll {
         limit_bytes: u64,
+        exceeded: Vec<Option<Exceeded>>,
     },
-    /// Somebody else lets this tenant's uploads in.
+    /// Redis admits this tenant's uploads.
     NotHere(Gate),
 }
 
+/// Charges all of these sizes or none.
 pub(crate) async fn reserve(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
-    size: u64,
+    sizes: &[u64],
     default_limit_bytes: u64,
 ) -> Result<Reserved, CatalogError> {
-    if let Some(limit_bytes) = charge(tx, tenant, size, default_limit_bytes).await? {
-        return Ok(Reserved::Yes { limit_bytes });
+    let sum = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
+    if let Some(limit_bytes) = charge(tx, tenant, sum, default_limit_bytes).await? {
+        return Ok(Reserved::All { limit_bytes });
     }
     tx.run(
         "INSERT INTO quotas (tenant_id, used_bytes) VALUES ($1, 0) ON CONFLICT (tenant_id) DO NOTHING",
@@ -41,19 +44,30 @@ pub(crate) async fn reserve(
     .await?;
     // The row may have been made, its limit raised, or its gate moved since we asked: only what is read under its
     // lock is a reason to refuse.
-    let (quota, gate) = locked(tx, tenant, default_limit_bytes)
+    let (mut quota, gate) = locked(tx, tenant, default_limit_bytes)
         .await?
         .ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
     if gate.keeper == GateKeeper::Redis {
         return Ok(Reserved::NotHere(gate));
     }
-    if let Err(exceeded) = quota.reserve(size) {
-        let Exceeded { used_bytes, limit_bytes, .. } = exceeded;
-        return Ok(Reserved::No { used_bytes, limit_bytes });
+    let limit_bytes = quota.limit_bytes;
+    let exceeded: Vec<Option<Exceeded>> = sizes
+        .iter()
+        .map(|size| match quota.reserve(*size) {
+            Ok(next) => {
+                quota = next;
+                None
+            }
+            Err(exceeded) => Some(exceeded),
+        })
+        .collect();
+    if exceeded.iter().any(Option::is_some) {
+        return Ok(Reserved::NotAll { limit_bytes, exceeded });
     }
-    let charged = charge(tx, tenant, size, default_limit_bytes).await?;
-    let limit_bytes = charged.ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
-    Ok(Reserved::Yes { limit_bytes })
+    match charge(tx, tenant, sum, default_limit_bytes).await? {
+        Some(limit_bytes) => Ok(Reserved::All { limit_bytes }),
+        None => Err(CatalogError::Corrupt(format!("{tenant} has no quota row"))),
+    }
 }
 
 /// The test is in the `UPDATE` itself: two that race cannot both take the last byte. Answers the limit.

@@ -6,10 +6,10 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 
 use crate::Catalog;
+use crate::database::sql::signed;
 use crate::database::sql::{Dialect, Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::changes::signed;
 use crate::outbox::lines;
 use crate::unreadable::Table;
 

@@ -7,14 +7,16 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{
-    BatchEnding, Catalog, CatalogError, Destination, EndBy, Ended, Ending, Outbound, OutboxLine, Recoverable,
-    Recovered, Recovery, Registered, Scope, StageEnd,
+    BatchEnding, Catalog, CatalogError, Destination, EndBy, Outbound, OutboxLine, Recovered, Recovery,
+    Registered, Scope, StageEnd,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File};
 use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::recovery::Recoverable;
 use wharfinger_lifecycle::retention::{FailureLook, look_at_failure};
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ended, Ending};
 
 use super::batches::opening;
 use super::sample::{
@@ -92,7 +94,7 @@ async fn live_as_a_batch(catalog: &Catalog) {
     let over = batch.expires_at;
     catalog.end_batch(batch.id, BatchEnding::Expired, "batch-timeout", over).await.expect("answered");
     let files = catalog.batch_files(batch.id, None, 100).await.expect("read");
-    let ended = catalog.end_many(reclaimed(&files, over + SECOND), "batch-timeout").await.expect("ended");
+    let ended = catalog.commit_all(reclaimed(&files, over + SECOND), "batch-timeout").await.expect("ended");
     assert_eq!(ended.len(), 30);
 }
 
@@ -266,7 +268,7 @@ pub(super) async fn what_does_not_happen_leaves_no_event(site: &Site) {
     assert!(matches!(catalog.register(too_many).await, Ok(Registered::QuotaExceeded { .. })));
     let late = file::delete(&file, &REFUSING, NOW + 3 * SECOND).expect("deletable");
     assert!(matches!(catalog.commit(late, "clerk").await, Err(CatalogError::Stale)));
-    let ended = catalog.end_many(reclaimed(std::slice::from_ref(&file), SILENT), "a sweep").await;
+    let ended = catalog.commit_all(reclaimed(std::slice::from_ref(&file), SILENT), "a sweep").await;
     assert_eq!(ended.expect("answered"), []);
     let lost = StageEnd { token: held.job.token + 1, ..end(&held, done()) };
     assert_eq!(end_stages(&catalog, vec![lost], NOW + 3 * SECOND).await, [Ended::LeaseLost]);
@@ -303,7 +305,7 @@ pub(super) async fn events_are_written_together(site: &Site) {
         catalog.register(wanted).await.expect("answered");
         let registering = since();
         let files = site.catalog.batch_files(batch.id, None, 100).await.expect("read");
-        catalog.end_many(reclaimed(&files[..30], SILENT), "a sweep").await.expect("ended");
+        catalog.commit_all(reclaimed(&files[..30], SILENT), "a sweep").await.expect("ended");
         let ending = since();
         for _ in 0..30 {
             queued(&site.catalog).await;

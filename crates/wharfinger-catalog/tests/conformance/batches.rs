@@ -156,7 +156,7 @@ pub(super) async fn ten_thousand_files_are_one_batch(site: &Site) {
     let started = Instant::now();
     let fresh: Vec<_> =
         files.iter().map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered")).collect();
-    assert_eq!(site.catalog.raise_urls(fresh).await.expect("raised").len(), 10_000);
+    assert_eq!(site.catalog.commit_all(fresh, "clerk").await.expect("raised").len(), 10_000);
     let raised = started.elapsed();
     let started = Instant::now();
     let ended = end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
@@ -325,13 +325,13 @@ pub(super) async fn fresh_urls_are_for_those_that_are_as_they_were(site: &Site) 
     let now = NOW + HOUR;
     let fresh = || files.iter().map(|file| file::reissue(file, &POLICY, now).expect("registered")).collect();
     committed(&site.catalog, confirm(&files[1])).await;
-    let mut raised = site.catalog.raise_urls(fresh()).await.expect("raised");
+    let mut raised = site.catalog.commit_all(fresh(), "clerk").await.expect("raised");
     raised.sort();
     assert_eq!(raised, [files[0].id, files[2].id]);
     let wanted = file::reissue(&files[2], &POLICY, now).expect("registered").after;
     assert_eq!(site.catalog.file(files[2].id).await.expect("read"), Some(wanted));
-    assert_eq!(site.catalog.raise_urls(fresh()).await.expect("raised"), []);
-    assert_eq!(site.catalog.raise_urls(Vec::new()).await.expect("raised"), []);
+    assert_eq!(site.catalog.commit_all(fresh(), "clerk").await.expect("raised"), []);
+    assert_eq!(site.catalog.commit_all(Vec::new(), "clerk").await.expect("raised"), []);
     end(&site.catalog, &batch, BatchEnding::Cancelled, now).await;
 }
 
@@ -365,7 +365,7 @@ pub(super) async fn an_ended_batch_goes_with_its_last_file(site: &Site) {
         let gone = file::reclaim(&read, "cancelled", &REFUSING, NOW + SECOND).expect("reclaimable");
         let tombstone = committed(&site.catalog, gone).await;
         site.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
-        assert!(site.catalog.forget(tombstone).await.expect("forgotten"));
+        assert!(!site.catalog.forget_all(vec![tombstone]).await.expect("forgotten").is_empty());
         assert_eq!(site.catalog.batch(batch.id).await.expect("read").is_some(), is_there);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use wharfinger_catalog::{CatalogError, Scope};
+use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::file::{self, Change, File, Look};
 use wharfinger_lifecycle::id::FileId;
 
-use super::sample::{POLICY, REFUSING, SILENT, committed, confirm, deleted, registered, tenant};
+use super::sample::{POLICY, REFUSING, SILENT, committed, confirm, confirmed, deleted, registered, tenant};
 use super::site::{Site, all_at_once};
 
 const OWNERS: [(&str, &str); 3] = [("harbour", "ada"), ("harbour", "bob"), ("quay", "ada")];
@@ -39,7 +39,7 @@ pub(super) async fn those_that_are_still_as_they_were_read_end(site: &Site) {
         committed(&site.catalog, confirm(file)).await;
         taken.insert(file.id);
     }
-    let ended = site.catalog.end_many(changes.clone(), ACTOR).await.expect("ended");
+    let ended = site.catalog.commit_all(changes.clone(), ACTOR).await.expect("ended");
     let expected: BTreeSet<FileId> =
         files.iter().map(|file| file.id).filter(|id| !taken.contains(id)).collect();
     assert_eq!(ended.into_iter().collect::<BTreeSet<_>>(), expected);
@@ -59,7 +59,7 @@ pub(super) async fn those_that_are_still_as_they_were_read_end(site: &Site) {
         assert_eq!(quota.used_bytes, kept.count() as u64 * 10, "{name}");
     }
     let before = site.dump().await;
-    assert_eq!(site.catalog.end_many(changes, ACTOR).await.expect("nothing left"), Vec::new());
+    assert_eq!(site.catalog.commit_all(changes, ACTOR).await.expect("nothing left"), Vec::new());
     assert_eq!(site.dump().await, before);
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn eight_that_end_the_same_end_each_once(site: &Site) {
     let enders = (0..8).map(|n| {
         let (catalog, mut changes) = (site.catalog.clone(), changes.clone());
         changes.rotate_left(n * 7);
-        async move { catalog.end_many(changes, ACTOR).await.expect("ended") }
+        async move { catalog.commit_all(changes, ACTOR).await.expect("ended") }
     });
     let ended: Vec<FileId> = all_at_once(enders).await.concat();
     assert_eq!(ended.len(), 60, "each once");
@@ -85,18 +85,28 @@ pub(super) async fn refunds_come_due_together(site: &Site) {
         }
     }
     assert_eq!(site.catalog.quota(&tenant("harbour"), 0).await.expect("read").used_bytes, 100);
-    assert_eq!(site.catalog.end_many(changes, ACTOR).await.expect("refunded").len(), 15);
+    assert_eq!(site.catalog.commit_all(changes, ACTOR).await.expect("refunded").len(), 15);
     assert_eq!(site.catalog.quota(&tenant("harbour"), 0).await.expect("read").used_bytes, 0);
     is_sound(site).await;
 }
 
-pub(super) async fn what_is_no_end_is_refused(site: &Site) {
-    let file = registered(&site.catalog, OWNERS[0], 10).await;
-    let other = registered(&site.catalog, OWNERS[0], 10).await;
-    let before = site.dump().await;
-    let refused = site.catalog.end_many(vec![reclaimed(&other), confirm(&file)], ACTOR).await;
-    assert!(matches!(refused, Err(CatalogError::Corrupt(_))), "{refused:?}");
-    assert_eq!(site.dump().await, before);
+pub(super) async fn changes_of_every_kind_are_made_together(site: &Site) {
+    let [reclaimable, confirmable, lost] = [(); 3].map(|()| registered(&site.catalog, OWNERS[0], 10));
+    let (reclaimable, confirmable, lost) = (reclaimable.await, confirmable.await, lost.await);
+    let removable = confirmed(&site.catalog, OWNERS[1], 20).await;
+    let stale = confirm(&lost);
+    committed(&site.catalog, confirm(&lost)).await;
+    let delete = file::delete(&removable, &REFUSING, SILENT).expect("deletable");
+    let changes = vec![stale, delete, reclaimed(&reclaimable), confirm(&confirmable)];
+    let made = site.catalog.commit_all(changes, ACTOR).await.expect("answered");
+    let mut expected = vec![reclaimable.id, confirmable.id, removable.id];
+    expected.sort();
+    assert_eq!(made, expected, "all but the one that was changed meanwhile");
+    for (id, status) in [(reclaimable.id, "deleted"), (removable.id, "deleted"), (confirmable.id, "ready")] {
+        let file = site.catalog.file(id).await.expect("read").expect("it is there");
+        assert_eq!(file.status.as_str(), status);
+    }
+    is_sound(site).await;
 }
 
 pub(super) async fn tombstones_go_together_but_not_before_their_bytes(site: &Site) {
@@ -111,12 +121,12 @@ pub(super) async fn tombstones_go_together_but_not_before_their_bytes(site: &Sit
     site.sql(&format!("DELETE FROM pending_cleanups WHERE document_id <> '{}'", tombstones[0].id)).await;
     let mut all = tombstones.clone();
     all.push(living.clone());
-    let gone = site.catalog.forget_many(all.clone()).await.expect("forgotten");
+    let gone = site.catalog.forget_all(all.clone()).await.expect("forgotten");
     assert_eq!(gone.len(), 59);
     assert!(!gone.contains(&living.id) && !gone.contains(&tombstones[0].id));
     let left = site.catalog.files_by_id(&all.iter().map(|file| file.id).collect::<Vec<_>>()).await;
     let left: BTreeSet<FileId> = left.expect("read").iter().map(|file| file.id).collect();
     assert_eq!(left, BTreeSet::from([living.id, tombstones[0].id]));
     is_sound(site).await;
-    assert_eq!(site.catalog.forget_many(all).await.expect("nothing left"), Vec::new());
+    assert_eq!(site.catalog.forget_all(all).await.expect("nothing left"), Vec::new());
 }

@@ -8,15 +8,17 @@ use std::path::Path;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, Ending,
-    GateKeeper, MoveGate, NewJob, OrphanBlob, Output, Recoverable, Recovery, Registration, ScanProgress,
-    ScanRange, Scope, StageJob, SweepClaim, SweepRecord, SweepTurn, TextPart,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, GateKeeper,
+    MoveGate, NewJob, OrphanBlob, Recovery, Registration, ScanProgress, ScanRange, Scope, StageJob,
+    SweepClaim, SweepRecord, SweepTurn,
 };
 use wharfinger_lifecycle::file::{self, File, too_late};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::{ObjectKey, behind};
 use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::recovery::Recoverable;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ending, Output, TextPart};
 
 use super::batches::opening;
 use super::plans;
@@ -164,7 +166,7 @@ async fn registrations(rehearsal: &mut Rehearsal<'_>) {
     let set = async |catalog: &Catalog| catalog.set_upload_id(&files[0].key, None, "upload".into()).await;
     assert!(rehearsal.each(set).await);
     let fresh = || files.iter().map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered"));
-    let raised = rehearsal.each(async |catalog| catalog.raise_urls(fresh().collect()).await).await;
+    let raised = rehearsal.each(async |catalog| catalog.commit_all(fresh().collect(), "clerk").await).await;
     assert_eq!(raised.len(), 2);
     let expire = async |catalog: &Catalog| {
         catalog.end_batch(batch.id, BatchEnding::Expired, "sweep", batch.expires_at).await
@@ -193,7 +195,7 @@ async fn changes(rehearsal: &mut Rehearsal<'_>) {
         let file = registered(&catalog, owner, 10).await;
         ends.push(file::reclaim(&file, "late", &POLICY, SILENT).expect("reclaimable"));
     }
-    let ended = rehearsal.each(async |catalog| catalog.end_many(ends.clone(), "sweep").await).await;
+    let ended = rehearsal.each(async |catalog| catalog.commit_all(ends.clone(), "sweep").await).await;
     assert_eq!(ended.len(), 3);
 }
 
@@ -224,6 +226,10 @@ fn by(plan: &Plan, now: i64) -> EndBy<'_> {
     EndBy { actor: "worker:a", plan, now }
 }
 
+fn by_recovery(plan: &Plan, now: i64) -> EndBy<'_> {
+    EndBy { actor: "recovery", plan, now }
+}
+
 /// A file with text, chunks and vectors; one of each way to end a stage; and what recovery does to those that stop.
 async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     let site = rehearsal.site;
@@ -246,7 +252,7 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     assert_eq!(unheard.pop().map(|held| held.file.id), Some(lost.id));
     let claim_id = site.texts("SELECT claim_id FROM jobs WHERE queue = 'file-chunk'").await.remove(0);
     let release =
-        async |catalog: &Catalog| catalog.release_claim(&claim_id, "recovery", &plan, NOW + SECOND).await;
+        async |catalog: &Catalog| catalog.release_claim(&claim_id, by_recovery(&plan, NOW + SECOND)).await;
     assert_eq!(rehearsal.each(release).await, 1);
     let chunked =
         site.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
@@ -500,14 +506,9 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
     for file in &tombstones {
         site.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
     }
-    let last = tombstones.pop().expect("three");
-    assert!(rehearsal.each(async |catalog| catalog.forget(last.clone()).await).await);
-    let gone = rehearsal.each(async |catalog| catalog.forget_many(tombstones.clone()).await).await;
-    assert_eq!(gone.len(), 2);
+    let gone = rehearsal.each(async |catalog| catalog.forget_all(tombstones.clone()).await).await;
+    assert_eq!(gone.len(), 3);
 
-    let failed = "UPDATE files SET failed_at = NULL WHERE pipeline_status = 'failed'";
-    assert!(site.sql(failed).await > 0);
-    rehearsal.each(async |catalog| catalog.date_failures().await).await;
     // Checks of files that were deleted by hand above.
     site.sql(&format!("DELETE FROM jobs WHERE queue = '{CHECKS}' AND file_id NOT IN (SELECT id FROM files)"))
         .await;

@@ -1,9 +1,10 @@
 //! What is shown of how files stand: by owner, by tenant and over all, as they change.
 
-use wharfinger_catalog::{Ended, Ending, Figures, OUTCOME_SPAN_MS, Outcomes, Output, Scope};
+use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 use wharfinger_lifecycle::state::Status;
 
 use super::batches::opening;

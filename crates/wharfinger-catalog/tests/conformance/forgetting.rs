@@ -13,7 +13,7 @@ const ADA: (&str, &str) = ("harbour", "ada");
 
 async fn is_refused(site: &Site, file: &File) {
     let before = site.dump().await;
-    assert!(!site.catalog.forget(file.clone()).await.expect("answered"));
+    assert!(site.catalog.forget_all(vec![file.clone()]).await.expect("answered").is_empty());
     assert_eq!(site.dump().await, before);
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn a_pending_cleanup_keeps_its_tombstone(site: &Site) {
     assert_eq!(file.charged_bytes, 0);
     is_refused(site, &file).await;
     clean_up(site, NOW + SECOND).await;
-    assert!(site.catalog.forget(file).await.expect("answered"));
+    assert!(!site.catalog.forget_all(vec![file]).await.expect("answered").is_empty());
 }
 
 pub(super) async fn a_charge_keeps_its_tombstone(site: &Site) {
@@ -45,7 +45,7 @@ pub(super) async fn a_charge_keeps_its_tombstone(site: &Site) {
     let Look::Refund(refund) = file::look(&file, &POLICY, SILENT) else { panic!("a refund is due") };
     let refunded = committed(&site.catalog, *refund).await;
     is_refused(site, &file).await;
-    assert!(site.catalog.forget(refunded).await.expect("answered"));
+    assert!(!site.catalog.forget_all(vec![refunded]).await.expect("answered").is_empty());
 }
 
 pub(super) async fn nothing_of_the_forgotten_is_left(site: &Site) {
@@ -64,9 +64,12 @@ pub(super) async fn nothing_of_the_forgotten_is_left(site: &Site) {
     ))
     .await;
 
-    assert!(site.catalog.forget(file.clone()).await.expect("answered"));
+    assert!(!site.catalog.forget_all(vec![file.clone()]).await.expect("answered").is_empty());
     assert_eq!(site.catalog.file(file.id).await.expect("read"), None);
-    assert!(!site.catalog.forget(file).await.expect("answered"), "there is nothing to forget twice");
+    assert!(
+        site.catalog.forget_all(vec![file]).await.expect("answered").is_empty(),
+        "there is nothing to forget twice"
+    );
     assert_eq!(site.sql("DELETE FROM file_counts WHERE files = 0").await, 2, "registered and deleted");
     assert_eq!(site.sql("DELETE FROM deletion_log").await, 1, "that its bytes went stays on record");
     site.sql("DELETE FROM queue_tenants").await;

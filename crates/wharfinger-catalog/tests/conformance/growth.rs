@@ -2,12 +2,12 @@
 
 use wharfinger_catalog::{BatchEnding, Destination, Registration, Scope};
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::Ending;
 
 use super::batches::opening;
 use super::sample::{HOUR, NOW, REFUSING, SECOND, deleted, registered, registration};
 use super::site::Site;
 use super::stages::{claimed, ended, queued};
-use wharfinger_catalog::Ending;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 

@@ -138,6 +138,7 @@ cases! {
         a_registration_is_whole
         an_id_is_registered_once
         the_last_byte_fits_and_the_next_does_not
+        many_are_registered_together_and_each_is_answered
         an_unknown_tenant_has_the_default_limit
         unconfirmed_bytes_are_capped_per_user
         an_ended_file_counts_while_its_url_lives
@@ -234,7 +235,7 @@ cases! {
         those_that_are_still_as_they_were_read_end
         eight_that_end_the_same_end_each_once
         refunds_come_due_together
-        what_is_no_end_is_refused
+        changes_of_every_kind_are_made_together
         tombstones_go_together_but_not_before_their_bytes;
     sweeping:
         a_sweep_that_is_due_is_one_processes_turn

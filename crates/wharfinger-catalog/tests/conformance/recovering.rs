@@ -4,14 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
-    Catalog, CatalogError, Destination, EndBy, Ended, Ending, Outbound, Recoverable, Recovered, Recovery,
-    Scope, StageJob, StuckFile, SweepClaim, SweepTurn,
+    Catalog, CatalogError, Destination, EndBy, Outbound, Recovered, Recovery, Scope, StageJob, StuckFile,
+    SweepClaim, SweepTurn,
 };
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::diagnosis::Fault;
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::processing::{LOST_WORKERS_MAX, Plan};
+use wharfinger_lifecycle::recovery::Recoverable;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ended, Ending};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
@@ -123,7 +126,7 @@ pub(super) async fn sound_jobs_are_told_from_others(site: &Site) {
         site.sql(damage).await;
         let listed = stuck(site, OVERDUE).await;
         assert_eq!(listed.len(), 1, "{damage}");
-        assert_eq!((listed[0].place.file, listed[0].fault.as_deref()), (file.id, *fault), "{damage}");
+        assert_eq!((listed[0].place.file, listed[0].fault.map(Fault::as_str)), (file.id, *fault), "{damage}");
         let before = site.dump().await;
         let became = recovered(&site.catalog, file.id, OVERDUE).await;
         match fault {

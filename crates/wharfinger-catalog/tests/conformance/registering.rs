@@ -1,8 +1,8 @@
 //! Registering: the file with all that hangs on it, or nothing, and never a byte beyond the limit.
 
-use wharfinger_catalog::{Catalog, CatalogError, HistoryLine, Registered, Registration, Scope};
+use wharfinger_catalog::{BatchUse, Catalog, CatalogError, HistoryLine, Registered, Registration, Scope};
 use wharfinger_lifecycle::file::{self, Announcement, Pin};
-use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
@@ -79,6 +79,50 @@ pub(super) async fn the_last_byte_fits_and_the_next_does_not(site: &Site) {
     registered(&site.catalog, ADA, 0).await;
     site.catalog.set_limit(&tenant("harbour"), 1_401).await.expect("set");
     assert_eq!(site.catalog.register(refused).await.expect("answered"), Registered::Made);
+}
+
+pub(super) async fn many_are_registered_together_and_each_is_answered(site: &Site) {
+    site.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
+    let half = |owner, size| Registration {
+        default_limit_bytes: 1_000,
+        unconfirmed_limit_percent: 50,
+        ..registration(owner, size)
+    };
+    let first = with_key(registration(ADA, 600), "key", "body");
+    let made = only(&first).id.0;
+    let joins = Registration { batch: BatchUse::Joins(BatchId(made)), ..registration(BEN, 1) };
+    let wanted = vec![
+        first,
+        registration(BEN, 401),
+        with_key(registration(ADA, 600), "key", "body"),
+        with_key(registration(ADA, 600), "key", "another body"),
+        registration(BEN, 390),
+        joins,
+        half(("quay", "ada"), 400),
+        half(("quay", "ada"), 101),
+        half(("quay", "ada"), 100),
+        registration(ADA, 10),
+    ];
+    let answers = site.catalog.register_all(wanted).await.expect("answered");
+    let expected = [
+        Registered::Made,
+        Registered::QuotaExceeded { used_bytes: 600, limit_bytes: 1_000 },
+        Registered::Repeated(made),
+        Registered::KeyMismatch,
+        Registered::Made,
+        Registered::NoBatch,
+        Registered::Made,
+        Registered::UnconfirmedLimit { held_bytes: 400, limit_bytes: 500 },
+        Registered::Made,
+        Registered::Made,
+    ];
+    assert_eq!(answers, expected);
+    for (name, used_bytes) in [("harbour", 1_000), ("quay", 500)] {
+        let quota = site.catalog.quota(&tenant(name), LIMIT).await.expect("read");
+        assert_eq!(quota.used_bytes, used_bytes, "{name}");
+    }
+    assert_eq!(site.catalog.audit().await.expect("an audit"), Vec::<String>::new());
+    assert_eq!(site.catalog.register_all(Vec::new()).await.expect("answered"), []);
 }
 
 pub(super) async fn an_unknown_tenant_has_the_default_limit(site: &Site) {

@@ -1,13 +1,13 @@
 //! What a search has to look at: the vectors of ready files of a scope, the best of them among the rest.
 
 use wharfinger_catalog::{
-    Catalog, ChunkRow, Claimable, Embedded, EndBy, Ended, Ending, Output, Scope, StageClaim, StageEnd,
-    StageJob, StoredVector,
+    Catalog, ChunkRow, Claimable, Embedded, EndBy, Scope, StageClaim, StageEnd, StageJob, StoredVector,
 };
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
 use super::site::Site;

@@ -4,16 +4,14 @@
 use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{
-    ChunkRow, Claimable, Embedded, EndBy, Ended, Ending, Output, Scope, StageClaim, StageEnd, StageJob,
-    TextPart,
-};
+use wharfinger_catalog::{ChunkRow, Claimable, Embedded, EndBy, Scope, StageClaim, StageEnd, StageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ended, Ending, Output, TextPart};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
@@ -436,7 +434,10 @@ pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(site: &Site) {
     faults.aim_at(0, Fault::LoseAnswer);
     assert_eq!(status(site, file.id).await, Status::Scanning);
     for given_back in [1, 0] {
-        let released = catalog.release_claim(&claim_id, "recovery", &plan(), LATER).await.expect("answered");
+        let released = catalog
+            .release_claim(&claim_id, EndBy { actor: "recovery", plan: &plan(), now: LATER })
+            .await
+            .expect("answered");
         assert_eq!(released, given_back);
     }
     assert_eq!(status(site, file.id).await, Status::Queued);
@@ -444,7 +445,13 @@ pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(site: &Site) {
     assert_eq!(held.job.attempt, 1, "no attempt was spent, and no worker lost");
     assert_eq!(site.texts("SELECT CAST(lost_leases AS TEXT) FROM jobs").await, ["0"]);
     // What was claimed since is another claim.
-    assert_eq!(catalog.release_claim(&claim_id, "recovery", &plan(), LATER).await.expect("answered"), 0);
+    assert_eq!(
+        catalog
+            .release_claim(&claim_id, EndBy { actor: "recovery", plan: &plan(), now: LATER })
+            .await
+            .expect("answered"),
+        0
+    );
 }
 
 /// A file that was embedded in part when the model changed has vectors of one model in the end.

@@ -122,7 +122,7 @@ pub(super) async fn who_lost_the_turn_writes_nothing(site: &Site) {
     let before = site.dump().await;
     let refused = [
         zombie.commit(reclaim.clone(), NAME).await,
-        zombie.forget(tombstone).await.map(|_| ()),
+        zombie.forget_all(vec![tombstone]).await.map(|_| ()),
         zombie.forget_expired_keys(i64::MAX, 10).await.map(|_| ()),
         zombie.claim_cleanups(SILENT, 10, LEASE_MS).await.map(|_| ()),
         zombie.record_sweep(record()).await,

@@ -1,8 +1,9 @@
 //! Rows that cannot be read: each is set aside and listed, and everything beside it goes on.
 
-use wharfinger_catalog::{Abandoned, Destination, EndBy, Ended, Ending, Output, Scope};
+use wharfinger_catalog::{Abandoned, Destination, EndBy, Scope};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, claim, confirmed, deleted, registered, tenant, user, work};

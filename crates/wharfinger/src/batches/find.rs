@@ -17,7 +17,7 @@ pub async fn find(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGran
         if batch.status.is_called_off() {
             return Ok(BatchGrant { batch, files: files.into_iter().map(unsigned).collect() });
         }
-        if let Some(files) = with_time_left(core, files).await? {
+        if let Some(files) = with_time_left(core, caller, files).await? {
             return Ok(BatchGrant { batch, files: sign(core, files).await? });
         }
     }
@@ -25,7 +25,11 @@ pub async fn find(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGran
 }
 
 /// None: somebody changed some of them meanwhile.
-async fn with_time_left(core: &Core, mut files: Vec<File>) -> Result<Option<Vec<File>>, VerbError> {
+async fn with_time_left(
+    core: &Core,
+    caller: &Caller,
+    mut files: Vec<File>,
+) -> Result<Option<Vec<File>>, VerbError> {
     let now = core.clock.now();
     let half = now.saturating_add(core.policy.window_ms / 2);
     let is_short = |file: &&mut File| file.status == Status::Registered && file.url_dead_at < half;
@@ -40,6 +44,6 @@ async fn with_time_left(core: &Core, mut files: Vec<File>) -> Result<Option<Vec<
     if wanted == 0 {
         return Ok(Some(files));
     }
-    let raised = core.catalog.raise_urls(changes).await?;
+    let raised = core.catalog.commit_all(changes, &caller.actor()).await?;
     Ok((raised.len() == wanted).then_some(files))
 }

@@ -59,7 +59,7 @@ impl StuckFileView {
             retry_count: file.retry_count,
             batch_id: file.batch,
             updated_at: rfc3339(file.updated_at),
-            problem: file.fault,
+            problem: file.fault.map(|fault| fault.to_string()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Workers in any language: lease, heartbeat, complete, fail.
 
 use std::convert::Infallible;
+use wharfinger_lifecycle::stage_end::Ended;
 
 use axum::Json;
 use axum::body::Body as Stream;
@@ -11,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
-use wharfinger_catalog::Ended;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::stage::Stage;
 

@@ -1,9 +1,10 @@
 //! One attempt at one stage of one file, and what can come in its way.
 
 use futures::stream::BoxStream;
-use wharfinger_catalog::{CatalogError, Ending, StageJob};
+use wharfinger_catalog::{CatalogError, StageJob};
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::retry::Backoff;
+use wharfinger_lifecycle::stage_end::Ending;
 use wharfinger_stores::BlobError;
 
 use crate::core::Core;

@@ -1,7 +1,7 @@
 //! Cuts a file's text into chunks, piece by piece.
 
 use futures::StreamExt as _;
-use wharfinger_catalog::{Ending, TextPart};
+use wharfinger_lifecycle::stage_end::{Ending, TextPart};
 use wharfinger_text::{ChunkSettings, ChunkUnit, Chunker};
 
 use super::output::{ChunkSink, TEXT_PART_BYTES_MAX};

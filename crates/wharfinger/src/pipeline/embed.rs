@@ -1,7 +1,8 @@
 //! Makes a vector of each chunk: by an endpoint that understands meanings, or by hashing words.
 
-use wharfinger_catalog::{ChunkRow, Embedded, Ending};
+use wharfinger_catalog::{ChunkRow, Embedded};
 use wharfinger_engines::embeddings::{EmbedError, Embeddings, EmbeddingsOptions};
+use wharfinger_lifecycle::stage_end::Ending;
 use wharfinger_text::hashing;
 
 use super::chunk::on_own_thread;

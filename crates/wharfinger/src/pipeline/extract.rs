@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
+use wharfinger_lifecycle::stage_end::Ending;
 
 use futures::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wharfinger_catalog::Ending;
 use wharfinger_text::child::Request;
 use wharfinger_text::sandbox::Sandbox;
 use wharfinger_text::{ExtractError, ExtractLimits, Extracted, child};

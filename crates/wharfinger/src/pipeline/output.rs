@@ -3,10 +3,11 @@
 
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
-use wharfinger_catalog::{ChunkRow, Embedded, Ending, Output, TextPart};
+use wharfinger_catalog::{ChunkRow, Embedded};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ending, Output, TextPart};
 use wharfinger_stores::{BlobError, Over};
 use wharfinger_text::hashing;
 

@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use wharfinger_catalog::{Catalog, Recoverable, Recovered, Recovery, Scope, StuckFile, StuckPlace};
+use wharfinger_catalog::{Catalog, Recovered, Recovery, Scope, StuckFile, StuckPlace};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::recovery::Recoverable;
 use wharfinger_lifecycle::state::Status;
 
 use super::bisect::{Outcomes, bisect};

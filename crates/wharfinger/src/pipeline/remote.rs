@@ -6,12 +6,13 @@ use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::AcquireError;
-use wharfinger_catalog::{Claimable, Embedded, EndBy, Ended, Ending, Output, StageClaim, StageEnd, StageJob};
+use wharfinger_catalog::{Claimable, Embedded, EndBy, StageClaim, StageEnd, StageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::limits::reason;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 use wharfinger_stores::{BlobError, GetGrant, UrlLife};
 
 use super::input::{self, Input};

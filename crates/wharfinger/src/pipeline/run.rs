@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::task;
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Claimable, EndBy, Ended, Ending, StageEnd, StageJob};
+use wharfinger_catalog::{CatalogError, Claimable, EndBy, StageEnd, StageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::{Ended, Ending};
 
 use super::bisect::bisect;
 use super::taking_up::{Rests, UnderWay, begin_due, claim, rank_backlog};

@@ -1,8 +1,8 @@
 //! Looks for what must not be let through: by clamd, or by signatures of our own.
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use wharfinger_catalog::{Ending, Output};
 use wharfinger_engines::scanner::{ScanError, Scanner, Signatures, Verdict};
+use wharfinger_lifecycle::stage_end::{Ending, Output};
 
 use super::{Attempt, Backend, Trouble, bad};
 use crate::config::PipelineSettings;

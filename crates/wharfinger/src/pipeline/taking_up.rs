@@ -7,10 +7,11 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Claimable, Ending, StageClaim, StageEnd, StageJob};
+use wharfinger_catalog::{CatalogError, Claimable, StageClaim, StageEnd, StageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::stage_end::Ending;
 
 use super::own_stages;
 use super::run::{by, run_one, worker_name};
@@ -318,11 +319,7 @@ pub(super) async fn release_unreceived(pipeline: &Pipeline) -> Result<(), Catalo
     loop {
         let Some(claim_id) = lost().last().cloned() else { return Ok(()) };
         // One that cannot be given back must not stop all others: its leases run out.
-        let given = match core
-            .catalog
-            .release_claim(&claim_id, "recovery", &core.plan, core.clock.now())
-            .await
-        {
+        let given = match core.catalog.release_claim(&claim_id, by(core, "recovery")).await {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 tracing::error!(job = "pipeline", error = %error, "cannot give back the leases of a claim");

@@ -41,9 +41,6 @@ pub(super) async fn run(
     outcome: &mut Outcome,
 ) -> Result<(), VerbError> {
     let core = &uploads.core;
-    if !lease.is_dry_run() {
-        lease.catalog.date_failures().await?;
-    }
     let retention = core.plan.failures;
     let warned_by = core.clock.now().saturating_sub((retention.keep_ms - retention.warning_ms).max(0));
     let mut after: Option<(UnixMs, FileId)> = None;

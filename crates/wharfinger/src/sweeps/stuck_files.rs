@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_catalog::{Recoverable, Recovered, Scope, StuckFile};
+use wharfinger_catalog::{Recovered, Scope, StuckFile};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::recovery::Recoverable;
 
 use super::SweepLease;
 use crate::core::Core;

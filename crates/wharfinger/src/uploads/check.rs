@@ -84,7 +84,7 @@ async fn check_by(
             Look::NotYet => return Ok(CheckOutcome::Nothing),
             Look::Refund(change) => (*change, CheckOutcome::Refunded),
             Look::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
-            Look::Forget => match catalog.forget(read.clone()).await? {
+            Look::Forget => match !catalog.forget_all(vec![read.clone()]).await?.is_empty() {
                 true => return Ok(CheckOutcome::Forgotten),
                 false => (put_off_forgetting(core, &read), CheckOutcome::Deferred),
             },
@@ -150,7 +150,7 @@ pub async fn check_many(
         let what = if is_reclaimed { CheckOutcome::Reclaimed } else { CheckOutcome::Refunded };
         looked.insert(change.after.id, Ok(what));
     }
-    let forgotten = or_none(catalog.forget_many(tombstones).await)?;
+    let forgotten = or_none(catalog.forget_all(tombstones).await)?;
     looked.extend(forgotten.into_iter().map(|id| (id, Ok(CheckOutcome::Forgotten))));
     let mut all = Vec::with_capacity(ids.len());
     for id in ids {
@@ -170,7 +170,7 @@ pub async fn check_many(
 /// Those of them that were committed. None, if they could not be together: each may be on its own.
 async fn end(catalog: &Catalog, changes: Vec<Change>, actor: &str) -> Result<Vec<Change>, VerbError> {
     let ended: BTreeSet<FileId> =
-        or_none(catalog.end_many(changes.clone(), actor).await)?.into_iter().collect();
+        or_none(catalog.commit_all(changes.clone(), actor).await)?.into_iter().collect();
     Ok(changes.into_iter().filter(|change| ended.contains(&change.after.id)).collect())
 }
 

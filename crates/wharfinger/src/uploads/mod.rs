@@ -81,7 +81,7 @@ fn follow_up(uploads: &Uploads, change: &Change) {
         metric::quota_refunded(&change.after.tenant, refunded);
         core.wakeups.refund.notify_one();
     }
-    if change.enqueues.is_some() {
+    if change.starts_stage() {
         core.wakeups.stage.notify_one();
     }
     if change.notice.is_some() {

@@ -1,0 +1,73 @@
+//! The history of files: a line for every step of every change. It is bounded for files that change without end.
+
+use wharfinger_lifecycle::file::Change;
+use wharfinger_lifecycle::id::FileId;
+
+use crate::database::sql::{Tx, args, places, tuples};
+use crate::error::CatalogError;
+use crate::registrations::NewFile;
+
+/// What the first line says.
+pub(crate) const REGISTERED: &str = "registered";
+/// Of a file's history the first lines and the last ones are kept.
+const FIRST_KEPT: i64 = 20;
+const LAST_KEPT: i64 = 200;
+/// How many versions apart a history is cut.
+const CUT_EVERY: i64 = 50;
+
+/// The first line of each, with who registered it.
+pub(crate) async fn begin(tx: &mut Tx<'_>, files: &[(&NewFile, &str)]) -> Result<(), CatalogError> {
+    let rows = files.iter().map(|(new, actor)| (&new.file, *actor)).flat_map(|(file, actor)| {
+        let (id, status) = (file.id.to_string(), file.status.as_str());
+        args![id, file.version, file.updated_at, status, REGISTERED, actor]
+    });
+    let sql = format!(
+        "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) VALUES {}",
+        tuples(1, files.len(), 6)
+    );
+    tx.run_built(sql, rows.collect()).await?;
+    Ok(())
+}
+
+/// All steps of all changes; the last step of each has the file's new version.
+pub(crate) async fn extend(tx: &mut Tx<'_>, changes: &[&Change], actor: &str) -> Result<(), CatalogError> {
+    let mut args = args![actor];
+    let mut rows = Vec::new();
+    for change in changes {
+        for (n, step) in change.steps.iter().enumerate() {
+            rows.push(format!("({}, $1)", places(args.len() + 1, 6)));
+            args.extend(args![
+                change.after.id.to_string(),
+                change.version_of_step(n),
+                change.after.updated_at,
+                step.from.map(|status| status.as_str()),
+                step.to.as_str(),
+                step.reason.as_str(),
+            ]);
+        }
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) VALUES {}",
+        rows.join(", ")
+    );
+    tx.run_built(sql, args).await?;
+    for change in changes {
+        cut(tx, change.after.id, change.before.version, change.after.version).await?;
+    }
+    Ok(())
+}
+
+async fn cut(tx: &mut Tx<'_>, file: FileId, before: i64, after: i64) -> Result<(), CatalogError> {
+    let is_due = before / CUT_EVERY != after / CUT_EVERY;
+    if is_due && after > FIRST_KEPT + LAST_KEPT {
+        tx.run(
+            "DELETE FROM file_history WHERE file_id = $1 AND version > $2 AND version <= $3",
+            args![file.to_string(), FIRST_KEPT, after - LAST_KEPT],
+        )
+        .await?;
+    }
+    Ok(())
+}
