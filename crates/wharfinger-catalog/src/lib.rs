@@ -171,6 +171,8 @@ pub struct Catalog {
     backend: Backend,
     health: Health,
     schema: String,
+    /// The steps of the schema that this program knows.
+    steps: Vec<&'static str>,
     faults: Faults,
     rows: RowSettings,
     /// The schema of pgvector where the database compares vectors, as it was found by the migration, or since.
@@ -233,6 +235,7 @@ impl Catalog {
             backend,
             health,
             schema: options.schema,
+            steps: migrations::schema::STEPS.to_vec(),
             faults: options.faults,
             rows: RowSettings {
                 storage_type: options.storage_type,
@@ -250,7 +253,7 @@ impl Catalog {
     /// How far the schema has come: [`SCHEMA_VERSION`] is up to date, 0 is an empty database. Changes nothing.
     pub async fn schema_step(&self) -> Result<i64, CatalogError> {
         let mut reader = self.reader().await?;
-        migrations::schema::step(&mut reader.tx(&self.faults), &self.schema).await
+        migrations::schema::step(&mut reader.tx(&self.faults), &self.steps, &self.schema).await
     }
 
     pub fn dialect(&self) -> Dialect {

@@ -14,7 +14,7 @@ use crate::Catalog;
 use crate::database::sql::{Link, Tx, args};
 use crate::error::CatalogError;
 use crate::fresh_id;
-use crate::migrations::schema::{self, AddIndexes, ApplyStep, DROPPED_INDEXES, SCHEMA_VERSION, steps_after};
+use crate::migrations::schema::{self, AddIndexes, ApplyStep, DROPPED_INDEXES, steps_after};
 
 /// A number that all processes of this program agree on.
 pub(crate) const POSTGRES_LOCK: i64 = 0x5768_6172_6669_6e67;
@@ -37,9 +37,20 @@ impl Catalog {
         Ok(applied)
     }
 
+    /// This catalog with one more step of the schema, for tests of migrations.
+    #[doc(hidden)]
+    pub fn with_step(mut self, step: &'static str) -> Catalog {
+        self.steps.push(step);
+        self
+    }
+
+    async fn is_up_to_date(&self) -> Result<bool, CatalogError> {
+        Ok(self.schema_step().await? == self.steps.len() as i64)
+    }
+
     async fn migrate_sqlite(&self, now: UnixMs) -> Result<Vec<i64>, CatalogError> {
         let mut applied = Vec::new();
-        for step in steps_after(self.schema_step().await?) {
+        for step in steps_after(&self.steps, self.schema_step().await?) {
             if self.write(self.apply_step(step, now)).await? {
                 applied.push(step);
             }
@@ -51,23 +62,29 @@ impl Catalog {
     }
 
     fn apply_step(&self, step: i64, now: UnixMs) -> ApplyStep {
-        ApplyStep { step, schema: self.schema.clone(), catalog_id: fresh_id(now).to_string(), now }
+        ApplyStep {
+            step,
+            steps: self.steps.clone(),
+            schema: self.schema.clone(),
+            catalog_id: fresh_id(now).to_string(),
+            now,
+        }
     }
 
     async fn migrate_postgres(&self, pool: &PgPool, now: UnixMs) -> Result<Vec<i64>, CatalogError> {
-        if self.schema_step().await? == SCHEMA_VERSION && self.missing_indexes().await?.is_empty() {
+        if self.is_up_to_date().await? && self.missing_indexes().await?.is_empty() {
             return Ok(Vec::new());
         }
         let mut session = MigrationSession::begin(self, pool).await?;
         while !session.lock(POSTGRES_LOCK).await? {
             // Another process builds indexes, which may take hours: nothing needs them to be correct.
-            if self.schema_step().await? == SCHEMA_VERSION {
+            if self.is_up_to_date().await? {
                 return Ok(Vec::new());
             }
             sleep(LOCK_PAUSE).await;
         }
         let mut applied = Vec::new();
-        for step in steps_after(self.schema_step().await?) {
+        for step in steps_after(&self.steps, self.schema_step().await?) {
             if session.apply(self.apply_step(step, now)).await? {
                 applied.push(step);
             }

@@ -9,13 +9,13 @@ use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 
 /// Until the first release the first step is edited in place, and catalogs that were made before are refused.
-const STEPS: &[(i64, &str)] = &[(1, include_str!("0001_initial.sql"))];
+pub(crate) const STEPS: &[&str] = &[include_str!("0001_initial.sql")];
 const INDEXES: &str = include_str!("indexes.sql");
 /// Names that `indexes.sql` had in an earlier release.
 pub(crate) const DROPPED_INDEXES: &[&str] = &[];
 
 /// The number of the newest step this program knows.
-pub const SCHEMA_VERSION: i64 = STEPS[STEPS.len() - 1].0;
+pub const SCHEMA_VERSION: i64 = STEPS.len() as i64;
 
 /// The PostgreSQL schema of our tables, unless a setting names another.
 pub const DEFAULT_SCHEMA: &str = "wharfinger";
@@ -49,13 +49,19 @@ pub(crate) fn indexes() -> Vec<Index> {
     statements(INDEXES).into_iter().filter_map(parse).collect()
 }
 
-pub(crate) fn steps_after(reached: i64) -> impl Iterator<Item = i64> {
-    STEPS.iter().map(|(step, _)| *step).filter(move |step| *step > reached)
+/// The steps of a schema with their numbers, from 1 on.
+fn numbered<'s>(steps: &'s [&'static str]) -> impl Iterator<Item = (i64, &'static str)> + use<'s> {
+    (1..).zip(steps.iter().copied())
+}
+
+pub(crate) fn steps_after(steps: &[&'static str], reached: i64) -> Vec<i64> {
+    numbered(steps).map(|(step, _)| step).filter(|step| *step > reached).collect()
 }
 
 /// Applies one step, unless another process has.
 pub(crate) struct ApplyStep {
     pub(crate) step: i64,
+    pub(crate) steps: Vec<&'static str>,
     pub(crate) schema: String,
     pub(crate) catalog_id: String,
     pub(crate) now: i64,
@@ -65,8 +71,9 @@ impl Write for ApplyStep {
     type Answer = bool;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
-        let reached = step(tx, &self.schema).await?;
-        let Some((_, text)) = STEPS.iter().find(|(step, _)| *step == self.step && *step > reached) else {
+        let reached = step(tx, &self.steps, &self.schema).await?;
+        let Some((_, text)) = numbered(&self.steps).find(|(step, _)| *step == self.step && *step > reached)
+        else {
             return Ok(Verdict::Rollback(false));
         };
         may_create(tx, &self.schema).await?;
@@ -189,11 +196,11 @@ pub(crate) async fn may_create(tx: &mut Tx<'_>, schema: &str) -> Result<(), Cata
 }
 
 /// The step a database has reached: 0 is one without any table in our schema.
-pub(crate) async fn step(tx: &mut Tx<'_>, schema: &str) -> Result<i64, CatalogError> {
+pub(crate) async fn step(tx: &mut Tx<'_>, steps: &[&'static str], schema: &str) -> Result<i64, CatalogError> {
     let tables = tables(tx, schema).await?;
     let has = |name: &str| tables.iter().any(|table| table == name);
     if has("schema_migrations") {
-        return reached(tx).await;
+        return reached(tx, steps).await;
     }
     if has("schema_steps") && has("pending_cleanups") {
         return Err(CatalogError::Unusable(BEFORE_RELEASE.into()));
@@ -264,15 +271,16 @@ pub(crate) async fn foreign_tables(tx: &mut Tx<'_>, schema: &str) -> Result<Opti
     Ok((!names.is_empty()).then(|| shown(&names)))
 }
 
-async fn reached(tx: &mut Tx<'_>) -> Result<i64, CatalogError> {
+async fn reached(tx: &mut Tx<'_>, steps: &[&'static str]) -> Result<i64, CatalogError> {
     let rows = tx.rows("SELECT step, fingerprint FROM schema_migrations ORDER BY step", args![]).await?;
     let mut reached = 0;
     for row in &rows {
         reached = row.int("step")?;
-        match STEPS.iter().find(|(step, _)| *step == reached) {
+        match numbered(steps).find(|(step, _)| *step == reached) {
             None => {
                 return Err(CatalogError::Corrupt(format!(
-                    "its schema is at step {reached}, this program knows {SCHEMA_VERSION}: use a newer wharfinger"
+                    "its schema is at step {reached}, this program knows {}: use a newer wharfinger",
+                    steps.len()
                 )));
             }
             Some((_, text)) if fingerprint(text) != row.text("fingerprint")? => {

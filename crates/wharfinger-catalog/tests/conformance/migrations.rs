@@ -1,7 +1,7 @@
 //! Migrations beside other applications and beside running processes.
 
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{CatalogError, CatalogUrl};
+use wharfinger_catalog::{CatalogError, CatalogUrl, SCHEMA_VERSION};
 
 use super::sample::{NOW, registered};
 use super::site::{Site, open, sql_at, texts_at};
@@ -124,4 +124,47 @@ pub(super) async fn a_table_in_use_is_waited_for(site: &Site) {
     sqlx::query("COMMIT").execute(&mut holder).await.expect("committed");
     migration.await.expect("it ends").expect("migrated");
     assert_eq!(site.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
+}
+
+/// What a later release does: a step with a table, a column and its values, on a catalog that has rows.
+const NEXT_STEP: &str = "-- A made-up step.\n\
+    CREATE TABLE berths (id TEXT PRIMARY KEY {bytes}, file_id TEXT NOT NULL REFERENCES files (id));\n\
+    ALTER TABLE files ADD COLUMN berth TEXT;\n\
+    UPDATE files SET berth = 'quay ' || file_name WHERE pipeline_status = 'registered';\n";
+
+pub(super) async fn a_later_step_is_applied_once_to_a_filled_catalog(site: &Site) {
+    let url = site.empty_database();
+    let old = open(&url, Faults::none()).await;
+    old.migrate(NOW).await.expect("migrated");
+    let before = registered(&old, ("harbour", "ada"), 10).await;
+
+    let next = || async { open(&url, Faults::none()).await.with_step(NEXT_STEP) };
+    // A crash before the commit leaves the schema as it was.
+    let failing =
+        open(&url, Faults::none()).await.with_step("ALTER TABLE files ADD COLUMN berth TEXT;\nNO SQL;\n");
+    failing.migrate(NOW).await.expect_err("the second statement is wrong");
+    assert_eq!(old.schema_step().await.expect("read"), SCHEMA_VERSION);
+    failing.close().await;
+
+    // Processes of the new version start together, beside one of the old.
+    let (one, other) = (next().await, next().await);
+    let (first, second) = futures::join!(one.migrate(NOW), other.migrate(NOW));
+    let mut applied = [first.expect("migrated"), second.expect("migrated")].concat();
+    applied.sort();
+    assert_eq!(applied, [SCHEMA_VERSION + 1]);
+    assert_eq!(one.migrate(NOW).await.expect("nothing left"), [0; 0]);
+    let after = registered(&old, ("harbour", "ada"), 10).await;
+    assert_eq!(one.file(before.id).await.expect("read"), Some(before.clone()));
+    assert_eq!(one.file(after.id).await.expect("read"), Some(after));
+    let schema = if site.is_postgres() { "wharfinger." } else { "" };
+    let berths = format!("SELECT berth FROM {schema}files WHERE berth IS NOT NULL");
+    assert_eq!(texts_at(&url, &berths).await, [format!("quay {}", before.name)]);
+    assert_eq!(one.missing_indexes().await.expect("read"), Vec::<String>::new());
+
+    // A program that does not know the step says so, and changes nothing.
+    let error = old.migrate(NOW).await.expect_err("the schema is newer");
+    assert!(error.to_string().contains("use a newer wharfinger"), "{error}");
+    for catalog in [old, one, other] {
+        catalog.close().await;
+    }
 }
