@@ -12,6 +12,7 @@ mod left_behind;
 mod long_folder;
 mod lost_disk;
 mod pruning;
+mod scripted_gcs;
 mod scripted_s3;
 mod sending;
 mod shelf;

@@ -1,0 +1,246 @@
+//! Google Cloud Storage as a test scripts it: there is no server of Google's to test with. What is asked, how often, and what each
+//! answer means.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use harness::scripted::{Asked, Scripted};
+use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::gcs::{GcsCredentials, GcsOptions, GcsStore};
+use wharfinger_stores::{BlobError, BlobStore as _, Over, Part, PartStore as _};
+
+use super::scripted_s3::{error, xml};
+use super::shelf::{key, pin};
+
+fn store(server: &Scripted) -> GcsStore {
+    let private_key = include_str!("../../src/gcs/testdata/key.pem").replace('\n', "\\n");
+    let account = format!(
+        "{{\"type\":\"service_account\",\"client_email\":\"a@b\",\"private_key\":\"{private_key}\"}}"
+    );
+    let options = GcsOptions {
+        bucket: "box".into(),
+        prefix: "w/".into(),
+        endpoint: Some(format!("http://{}/", server.address())),
+        credentials: Some(GcsCredentials::Json(account)),
+        ..GcsOptions::default()
+    };
+    GcsStore::connect(&options).expect("connected")
+}
+
+fn file() -> ObjectKey {
+    key("uploads/t/u/f")
+}
+
+fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status} So\r\ncontent-length: {length}\r\nconnection: close\r\n");
+    format!("{head}{headers}\r\n{body}").into_bytes()
+}
+
+const OBJECT: &str = "etag: \"e1\"\r\nx-goog-generation: 7\r\nx-goog-stored-content-length: 9\r\n\
+    x-goog-stored-content-encoding: gzip\r\nlast-modified: Thu, 01 Jan 1970 00:00:05 GMT\r\n";
+
+fn head_of(asked: &Asked) -> String {
+    String::from_utf8_lossy(&asked.raw).split("\r\n\r\n").next().unwrap_or_default().to_lowercase()
+}
+
+/// Methods and paths without their signatures.
+fn paths(server: &Scripted) -> Vec<String> {
+    let plain = |asked: Asked| {
+        let (path, query) = asked.path.split_once('?').expect("a signed request");
+        let own = query.split('&').filter(|field| !field.starts_with("X-Goog-"));
+        format!("{} {path}?{}", asked.method, own.collect::<Vec<_>>().join("&"))
+    };
+    server.asked().into_iter().map(plain).collect()
+}
+
+#[tokio::test]
+async fn an_object_is_measured_by_what_is_stored() {
+    let server = Scripted::start(|_, _| answer(200, OBJECT, ""));
+    let meta = store(&server).head(&file(), Some("7")).await.expect("present");
+    assert_eq!((meta.size, meta.etag.as_str(), meta.version_id.as_deref()), (9, "e1", Some("7")));
+    assert_eq!((meta.modified_at, meta.content_encoding.as_deref()), (Some(5_000), Some("gzip")));
+    assert_eq!(paths(&server), ["HEAD /box/w/uploads/t/u/f?generation=7"]);
+}
+
+#[tokio::test]
+async fn only_a_named_absence_is_one() {
+    for (code, status) in [("NoSuchKey", 404), ("NoSuchBucket", 404), ("", 404), ("AccessDenied", 403)] {
+        let server = Scripted::start(move |asked, _| match asked.method.as_str() {
+            "HEAD" => answer(status, "", ""),
+            _ => error(status, code),
+        });
+        let failed = store(&server).head(&file(), None).await.expect_err("not there");
+        match (code, status) {
+            ("NoSuchKey", _) => assert!(matches!(failed, BlobError::NotFound), "{failed}"),
+            ("", _) => assert!(failed.is_retryable(), "{failed}"),
+            _ => assert!(matches!(failed, BlobError::Refused(_)), "{code}: {failed}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn ranges_are_asked_for_under_the_pin() {
+    let server = Scripted::start(|_, _| answer(206, OBJECT, "bytes"));
+    let store = store(&server);
+    for (start, length, wanted) in
+        [(0, None, None), (3, None, Some("range: bytes=3-")), (3, Some(5), Some("range: bytes=3-7"))]
+    {
+        let read = store.get(&file(), &pin("e1"), start, length).await.expect("readable");
+        assert_eq!(read.try_collect::<Vec<Bytes>>().await.expect("read").concat(), b"bytes");
+        let head = head_of(server.asked().last().expect("asked"));
+        assert!(head.contains("if-match: \"e1\"") && head.contains("accept-encoding: gzip"), "{head}");
+        assert_eq!(head.contains("\r\nrange: "), wanted.is_some(), "{head}");
+        assert!(wanted.is_none_or(|wanted| head.contains(wanted)), "{head}");
+    }
+    let asked = server.asked().len();
+    let nothing = store.get(&file(), &pin("e1"), 3, Some(0)).await.expect("the right object");
+    assert_eq!(nothing.try_collect::<Vec<Bytes>>().await.expect("read"), Vec::<Bytes>::new());
+    assert_eq!(
+        server.asked()[asked..].iter().map(|asked| asked.method.as_str()).collect::<Vec<_>>(),
+        ["HEAD"]
+    );
+    assert!(matches!(store.get(&file(), &pin("e0"), 3, Some(0)).await, Err(BlobError::Changed)));
+    // A server that ignores the condition answers with what it has.
+    assert!(matches!(store.get(&file(), &pin("e0"), 0, None).await, Err(BlobError::Changed)));
+}
+
+#[tokio::test]
+async fn a_condition_that_fails_may_hide_an_absence() {
+    for (is_there, status, code) in
+        [(true, 412, "PreconditionFailed"), (false, 412, "PreconditionFailed"), (true, 416, "InvalidRange")]
+    {
+        let server = Scripted::start(move |asked, _| match (asked.method.as_str(), is_there) {
+            ("HEAD", true) => answer(200, OBJECT, ""),
+            ("HEAD", false) => answer(404, "", ""),
+            ("GET", _) if head_of(asked).contains("if-match") => error(status, code),
+            _ => error(404, "NoSuchKey"),
+        });
+        let read = store(&server).get(&file(), &pin("e1"), 20, None).await.map(drop);
+        match (is_there, status) {
+            (true, 412) => assert!(matches!(read, Err(BlobError::Changed)), "{read:?}"),
+            (true, _) => assert!(read.is_ok(), "no bytes behind the end: {read:?}"),
+            (false, _) => assert!(matches!(read, Err(BlobError::NotFound)), "{read:?}"),
+        }
+    }
+}
+
+/// After a lost answer, what is there may be our own.
+#[tokio::test]
+async fn only_what_does_no_more_the_second_time_is_sent_again() {
+    let server = Scripted::start(|_, _| error(503, "SlowDown"));
+    let store = store(&server);
+    let body = Bytes::from_static(b"x");
+    let put = store.put(&file(), body.clone(), Over::Anything).await;
+    let put_new = store.put(&file(), body, Over::Nothing).await;
+    let begun = store.begin(&file(), None).await.map(drop);
+    let deleted = store.delete_many(&[file()]).await.pop().expect("an outcome");
+    for failed in [put, put_new, begun, deleted] {
+        let failed = failed.expect_err("busy");
+        assert!(failed.is_retryable() && failed.to_string().contains("SlowDown (Because)"), "{failed}");
+    }
+    let methods: Vec<String> = server.asked().into_iter().map(|asked| asked.method).collect();
+    assert_eq!(methods, ["PUT", "PUT", "PUT", "PUT", "POST", "DELETE", "DELETE", "DELETE"]);
+    let create_only = server
+        .asked()
+        .iter()
+        .filter(|asked| head_of(asked).contains("x-goog-if-generation-match: 0"))
+        .count();
+    assert_eq!(create_only, 1);
+}
+
+/// The answer that refuses also tells the time: by that, the next signature is right.
+#[tokio::test]
+async fn a_refusal_that_tells_the_time_is_asked_again() {
+    let date = |server: &Scripted| head_of(server.asked().last().expect("asked"));
+    let server = Scripted::start(|_, before| match before {
+        0 => answer(
+            403,
+            "date: Fri, 01 Jan 2100 00:00:00 GMT\r\n",
+            "<Error><Code>SignatureDoesNotMatch</Code></Error>",
+        ),
+        _ => answer(200, OBJECT, ""),
+    });
+    let store = store(&server);
+    store.head(&file(), None).await.expect("present");
+    assert!(date(&server).contains("x-goog-date=2100"), "{}", date(&server));
+    let real = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis())
+        .expect("soon");
+    assert!(store.now() > real + 1_000_000_000);
+}
+
+#[tokio::test]
+async fn a_listing_of_pages_in_order() {
+    let page = |keys: &[&str], more: &str| {
+        let contents: String =
+            keys.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>")).collect();
+        xml(200, &format!("<ListBucketResult><Name>box</Name>{contents}{more}</ListBucketResult>"))
+    };
+    let more = "<IsTruncated>true</IsTruncated><NextContinuationToken>n&amp;1</NextContinuationToken>";
+    let server = Scripted::start(move |_, before| match before {
+        0 => page(&["w/a", "w/b"], more),
+        _ => page(&["w/c"], ""),
+    });
+    let listed: Vec<_> = store(&server).list("", Some("a")).try_collect().await.expect("listed");
+    assert_eq!(listed.iter().map(|listed| listed.key.as_str()).collect::<Vec<_>>(), ["b", "c"]);
+    let asked = [
+        "GET /box?list-type=2&prefix=w%2F&start-after=w%2Fa",
+        "GET /box?continuation-token=n%261&list-type=2&prefix=w%2F",
+    ];
+    assert_eq!(paths(&server), asked);
+
+    let server = Scripted::start(move |_, _| page(&["w/b", "w/a"], ""));
+    let failed = store(&server).list("", None).try_collect::<Vec<_>>().await.expect_err("out of order");
+    assert!(matches!(failed, BlobError::Refused(_)), "{failed}");
+    let server = Scripted::start(move |_, _| page(&["w/a"], "<IsTruncated>true</IsTruncated>"));
+    let failed = store(&server).list("", None).try_collect::<Vec<_>>().await.expect_err("cut");
+    assert!(failed.to_string().contains("breaks off"), "{failed}");
+    let server = Scripted::start(|_, _| answer(200, "", "<html></html>"));
+    let failed = store(&server).list("", None).try_collect::<Vec<_>>().await.expect_err("a web page");
+    assert!(failed.is_retryable() && failed.to_string().contains("not Google's"), "{failed}");
+}
+
+#[tokio::test]
+async fn uploads_in_parts_are_listed_joined_and_abandoned() {
+    let server = Scripted::start(|asked, _| match (asked.method.as_str(), asked.path.as_str()) {
+        ("DELETE", _) => answer(204, "", ""),
+        ("POST", _) => error(400, "InvalidPart"),
+        (_, path) if path.contains("part-number-marker=1") => xml(
+            200,
+            "<ListPartsResult><UploadId>u</UploadId><Part><PartNumber>2</PartNumber><Size>5</Size><ETag>\"b\"</ETag></Part>\
+             </ListPartsResult>",
+        ),
+        (_, path) if path.contains("uploadId") => xml(
+            200,
+            "<ListPartsResult><UploadId>u</UploadId><Part><PartNumber>1</PartNumber><Size>4</Size><ETag>\"a\"</ETag></Part>\
+             <IsTruncated>true</IsTruncated><NextPartNumberMarker>1</NextPartNumberMarker></ListPartsResult>",
+        ),
+        (_, path) if path.contains("key-marker=") => {
+            let own = path.contains("upload-id-marker=u1");
+            assert!(own, "{path}");
+            xml(
+                200,
+                "<ListMultipartUploadsResult><Bucket>box</Bucket><Upload><Key>w/uploads/t/u/f</Key><UploadId>u2</UploadId>\
+                 </Upload><Upload><Key>w/uploads/t/u/f2</Key><UploadId>u3</UploadId></Upload></ListMultipartUploadsResult>",
+            )
+        }
+        _ => xml(
+            200,
+            "<ListMultipartUploadsResult><Bucket>box</Bucket><Upload><Key>w/uploads/t/u/f</Key><UploadId>u1</UploadId>\
+             <Initiated>1970-01-01T00:00:05.000Z</Initiated></Upload><IsTruncated>true</IsTruncated>\
+             <NextKeyMarker>w/uploads/t/u/f</NextKeyMarker><NextUploadIdMarker>u1</NextUploadIdMarker>\
+             </ListMultipartUploadsResult>",
+        ),
+    });
+    let store = store(&server);
+    let part = |number, size, etag: &str| Part { number, size, etag: etag.into() };
+    let parts = store.parts(&file(), "u").await.expect("listed");
+    assert_eq!(parts, [part(1, 4, "a"), part(2, 5, "b")]);
+    assert!(matches!(store.join(&file(), "u", None, &parts).await, Err(BlobError::NotFound)));
+    let unfinished: Vec<_> = store.unfinished("").try_collect().await.expect("listed");
+    assert_eq!((unfinished.len(), unfinished[0].begun_at), (3, Some(5_000)));
+    store.abandon(&file()).await.expect("abandoned");
+    let deleted: Vec<String> = paths(&server).into_iter().filter(|path| path.starts_with("DELETE")).collect();
+    assert_eq!(deleted, ["u1", "u2"].map(|id| format!("DELETE /box/w/uploads/t/u/f?uploadId={id}")));
+}
