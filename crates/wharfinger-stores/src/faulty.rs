@@ -149,10 +149,6 @@ impl PartStore for FaultyBlobs {
         self.inner.in_parts().expect("asked only where the inner store has parts").limits()
     }
 
-    fn lists_unfinished_apart(&self) -> bool {
-        self.inner.in_parts().is_none_or(PartStore::lists_unfinished_apart)
-    }
-
     async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
         self.faults.around("begin parts", self.inner_parts()?.begin(key, content_type)).await
     }

@@ -1,16 +1,15 @@
 //! Where the bytes lie. One trait for every store, with an honest account of what each can enforce.
 
-mod answer;
 pub mod azure;
 pub mod disk;
 mod faulty;
 pub mod gcs;
+mod http;
 pub mod key_sources;
 mod parts;
 mod place;
 pub mod s3;
 mod skew;
-mod trial;
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
-use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 
 pub use faulty::FaultyBlobs;
 pub use parts::{Part, PartGrant, PartLimits, PartStore, Unfinished};
@@ -126,6 +125,13 @@ pub struct GetGrant {
     pub content_type: Option<String>,
     pub file_name: String,
     pub life: UrlLife,
+}
+
+impl GetGrant {
+    /// The header with which a browser saves the file under its name.
+    fn disposition(&self) -> String {
+        format!("attachment; filename*=UTF-8''{}", encode_part(&self.file_name))
+    }
 }
 
 /// A request that its holder can make without further rights.

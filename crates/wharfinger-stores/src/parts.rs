@@ -1,7 +1,7 @@
 //! Large files: uploaded in parts that can be sent side by side and again, and joined by the server itself.
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, TryStreamExt as _};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 pub use wharfinger_lifecycle::parts::PartLimits;
@@ -61,15 +61,16 @@ pub trait PartStore: Send + Sync {
     ) -> Result<(), BlobError>;
 
     /// Ends every unfinished upload of this key and frees its parts. None is as good as ended.
-    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError>;
+    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
+        let uploads: Vec<Unfinished> = self.unfinished(key.as_str()).try_collect().await?;
+        for upload in uploads.iter().filter(|upload| upload.key == key.as_str()) {
+            self.abandon_one(key, &upload.upload_id).await?;
+        }
+        Ok(())
+    }
 
     /// Ends one unfinished upload, as another one of the same key may still be wanted.
     async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError>;
-
-    /// Whether unfinished uploads are found without listing every object.
-    fn lists_unfinished_apart(&self) -> bool {
-        true
-    }
 
     /// Every unfinished upload under a prefix, each once, in an order of the store's own: Ceph puts `a-` before
     /// `a`.

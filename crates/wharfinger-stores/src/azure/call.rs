@@ -1,96 +1,53 @@
-//! Calls to the service. Ours carry a permit for the container as clients' carry one for their blob, so there is
-//! one way to sign, whichever key does it.
+//! How calls to Azure are signed. Ours carry a permit for the container as clients' carry one for their blob, so there
+//! is one way to sign, whichever key does it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
-use reqwest::{Method, Response};
 use wharfinger_lifecycle::key::encode_part;
 
-use super::super::answer::header;
-use super::super::skew::Skew;
-use super::error::{Failure, unreached};
-use super::keys::Keys;
-use super::sas::Permit;
+use super::entra::Entra;
+use super::error;
+use super::sas::{Permit, SigningKey};
+use crate::BlobError;
+use crate::http::{self, Failure, Service};
 
 /// Everything that we do: read, add, create, write, delete, delete versions, list.
 const OWN_PERMISSIONS: &str = "racwdxl";
 /// Longer than any call takes, and than a clock is off before the first answer has told.
 const OWN_LIFE: Duration = Duration::from_secs(3_600);
-const ATTEMPTS_MAX: u32 = 3;
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-pub(super) struct Client {
-    pub(super) http: reqwest::Client,
-    pub(super) endpoint: String,
-    /// The same as clients see it.
-    pub(super) public: String,
-    pub(super) account: String,
-    pub(super) container: String,
+pub(super) type Client = http::Client<Account>;
+pub(super) use crate::http::Call;
+
+pub(super) struct Account {
+    pub(super) name: String,
     pub(super) keys: Keys,
-    pub(super) skew: Arc<Skew>,
 }
 
-/// One request to a blob, or to the container where none is named.
-#[derive(Clone, Debug)]
-pub(super) struct Call<'a> {
-    method: Method,
-    blob: Option<&'a str>,
-    query: Vec<(&'static str, String)>,
-    headers: Vec<(&'static str, String)>,
-    body: Bytes,
-    /// Whether a second one does no more than the first.
-    again: bool,
+/// Where the key that signs comes from.
+pub(super) enum Keys {
+    Account(Arc<SigningKey>),
+    Entra(Entra),
 }
 
-impl<'a> Call<'a> {
-    pub(super) fn of_container() -> Call<'a> {
-        Call::new(Method::GET, None, true)
+impl Service for Account {
+    const NAME: &'static str = "Azure";
+
+    async fn sign(client: &Client, call: &Call<'_>) -> Result<String, Failure> {
+        client.url(&client.endpoint, call.object, &call.query, client.permit(None, OWN_LIFE)).await
     }
 
-    pub(super) fn get(blob: &'a str) -> Call<'a> {
-        Call::new(Method::GET, Some(blob), true)
-    }
-
-    pub(super) fn head(blob: &'a str) -> Call<'a> {
-        Call::new(Method::HEAD, Some(blob), true)
-    }
-
-    pub(super) fn put(blob: &'a str, body: Bytes) -> Call<'a> {
-        Call { body, ..Call::new(Method::PUT, Some(blob), true) }
-    }
-
-    pub(super) fn delete(blob: &'a str) -> Call<'a> {
-        Call::new(Method::DELETE, Some(blob), true)
-    }
-
-    fn new(method: Method, blob: Option<&'a str>, again: bool) -> Call<'a> {
-        Call { method, blob, query: Vec::new(), headers: Vec::new(), body: Bytes::new(), again }
-    }
-
-    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Call<'a> {
-        self.query.push((name, value.into()));
-        self
-    }
-
-    pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Call<'a> {
-        self.headers.push((name, value.into()));
-        self
-    }
-
-    /// Only where nothing is. Not sent again after a lost answer: what is there then may be our own.
-    pub(super) fn create_only(mut self) -> Call<'a> {
-        self.again = false;
-        self.header("if-none-match", "*")
+    fn meaning(status: u16, code: &str, said: String) -> BlobError {
+        error::meaning(status, code, said)
     }
 }
 
 impl Client {
     pub(super) fn permit<'a>(&'a self, blob: Option<&'a str>, life: Duration) -> Permit<'a> {
         Permit {
-            account: &self.account,
-            container: &self.container,
+            account: &self.service.name,
+            container: &self.bucket,
             blob,
             version_id: None,
             permissions: OWN_PERMISSIONS,
@@ -110,9 +67,9 @@ impl Client {
         query: &[(&'static str, String)],
         permit: Permit<'_>,
     ) -> Result<String, Failure> {
-        let key = self.keys.until(permit.expires_at, self).await?;
+        let key = self.key_until(permit.expires_at).await?;
         let permit = Permit { https_only: endpoint.starts_with("https:"), ..permit };
-        let mut url = format!("{endpoint}/{}", encode_part(&self.container));
+        let mut url = format!("{endpoint}/{}", encode_part(&self.bucket));
         for part in blob.iter().flat_map(|blob| blob.split('/')) {
             url.push('/');
             url.push_str(&encode_part(part));
@@ -125,46 +82,11 @@ impl Client {
         Ok(url)
     }
 
-    /// The answer, if it is one of success.
-    pub(super) async fn send(&self, call: Call<'_>) -> Result<Response, Failure> {
-        let mut pause = FIRST_PAUSE;
-        let mut attempt = 1;
-        loop {
-            let clock = self.skew.ahead_ms();
-            let failure = match self.try_send(&call).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
-            };
-            // A refusal by which we learn the time is one of our clock, not of our key.
-            let mistimed = failure.code() == "AuthenticationFailed" && self.skew.ahead_ms() != clock;
-            if attempt == ATTEMPTS_MAX || !(mistimed || call.again && failure.is_passing()) {
-                return Err(failure);
-            }
-            tokio::time::sleep(pause).await;
-            pause *= 4;
-            attempt += 1;
+    /// A key whose signatures hold until then.
+    async fn key_until(&self, end: SystemTime) -> Result<Arc<SigningKey>, Failure> {
+        match &self.service.keys {
+            Keys::Account(key) => Ok(key.clone()),
+            Keys::Entra(entra) => entra.key_until(end, self).await,
         }
-    }
-
-    async fn try_send(&self, call: &Call<'_>) -> Result<Response, Failure> {
-        let permit = self.permit(None, OWN_LIFE);
-        let url = self.url(&self.endpoint, call.blob, &call.query, permit).await?;
-        let mut request = self.http.request(call.method.clone(), url);
-        for (name, value) in &call.headers {
-            request = request.header(*name, value);
-        }
-        if call.method == Method::PUT {
-            // Also where it is none: the service insists on being told.
-            request = request.header("content-length", call.body.len()).body(call.body.clone());
-        }
-        self.answered(request.send().await.map_err(unreached)?).await
-    }
-
-    /// Reads the time off an answer, and what went wrong.
-    pub(super) async fn answered(&self, answer: Response) -> Result<Response, Failure> {
-        if let Some(date) = header(answer.headers(), "date") {
-            self.skew.read(&date);
-        }
-        if answer.status().is_success() { Ok(answer) } else { Err(Failure::read(answer).await) }
     }
 }

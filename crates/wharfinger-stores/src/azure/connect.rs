@@ -2,20 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::super::BlobError;
-use super::super::skew::Skew;
-use super::call::Client;
+use super::call::{Account, Client, Keys};
 use super::entra::Entra;
-use super::keys::Keys;
 use super::sas::SigningKey;
+use crate::BlobError;
 
 /// Where the container is, and who we are to it.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AzureOptions {
     pub account: String,
     pub container: String,
@@ -49,18 +46,6 @@ pub struct EntraOptions {
     pub authority_host: Option<String>,
     /// Where the machine's identity is asked for, if not at the usual address.
     pub identity_endpoint: Option<String>,
-}
-
-impl fmt::Debug for AzureOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AzureOptions")
-            .field("account", &self.account)
-            .field("container", &self.container)
-            .field("prefix", &self.prefix)
-            .field("endpoint", &self.endpoint)
-            .field("credentials", &self.credentials)
-            .finish_non_exhaustive()
-    }
 }
 
 impl fmt::Debug for AzureCredentials {
@@ -121,24 +106,14 @@ impl AzureOptions {
     }
 }
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the next byte of an answer: joining thousands of blocks takes its time.
-const READ_TIMEOUT: Duration = Duration::from_secs(50);
-
 pub(super) fn client(options: &AzureOptions) -> Result<Client, BlobError> {
-    wharfinger_calls::tls::ready();
     let refused = |why: &str| BlobError::Refused(why.to_owned());
     if options.account.is_empty() {
         return Err(refused("no storage account: set AZURE_STORAGE_ACCOUNT_NAME"));
     }
-    let endpoint = match &options.endpoint {
-        Some(endpoint) => endpoint.trim_end_matches('/').to_owned(),
-        None => format!("https://{}.blob.core.windows.net", options.account),
-    };
-    let public = options.public_endpoint.as_deref().map(|public| public.trim_end_matches('/').to_owned());
     let keys = match &options.credentials {
         Some(AzureCredentials::AccountKey(key)) => match STANDARD.decode(key.trim()) {
-            Ok(key) if !key.is_empty() => Keys::account(SigningKey::Account(key)),
+            Ok(key) if !key.is_empty() => Keys::Account(Arc::new(SigningKey::Account(key))),
             _ => return Err(refused("the account key is no base64: check AZURE_STORAGE_ACCOUNT_KEY")),
         },
         Some(AzureCredentials::Entra(entra)) => Keys::Entra(Entra::new(options, entra)?),
@@ -150,21 +125,11 @@ pub(super) fn client(options: &AzureOptions) -> Result<Client, BlobError> {
         }
         None => return Err(refused("no credentials: set AZURE_STORAGE_ACCOUNT_KEY")),
     };
-    let http = reqwest::Client::builder()
-        .connect_timeout(CONNECT_TIMEOUT)
-        .read_timeout(READ_TIMEOUT)
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .map_err(|error| BlobError::Unavailable(error.to_string()))?;
-    Ok(Client {
-        http,
-        public: public.unwrap_or_else(|| endpoint.clone()),
-        endpoint,
-        account: options.account.clone(),
-        container: options.container.clone(),
-        keys,
-        skew: Arc::new(Skew::default()),
-    })
+    let account = Account { name: options.account.clone(), keys };
+    let usual = format!("https://{}.blob.core.windows.net", options.account);
+    let endpoint = options.endpoint.as_deref().unwrap_or(&usual);
+    let public = options.public_endpoint.as_deref();
+    Client::new(&options.container, &options.prefix, endpoint, public, account)
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use object_store::azure::{AzureCredential, AzureCredentialProvider, MicrosoftAzu
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::super::BlobError;
-use super::call::Client;
+use super::call::{Account, Client};
 use super::connect::{AzureOptions, EntraOptions};
-use super::error::{Failure, from_xml, unreached};
 use super::sas::{DelegationKey, SigningKey, VERSION, iso};
+use crate::BlobError;
+use crate::http::{Failure, from_xml};
 
 /// As long as the service lends a key, less what clocks may differ by.
 const KEY_LIFE: Duration = Duration::from_secs(7 * 24 * 3_600 - 900);
@@ -32,6 +32,7 @@ struct Lent {
 
 impl Entra {
     pub(super) fn new(options: &AzureOptions, entra: &EntraOptions) -> Result<Entra, BlobError> {
+        wharfinger_calls::tls::ready();
         let mut builder = MicrosoftAzureBuilder::new()
             .with_account(&options.account)
             .with_container_name(&options.container)
@@ -65,8 +66,8 @@ impl Entra {
         }
         let ends_at = now + KEY_LIFE;
         if end > ends_at {
-            let message = "with an identity of Entra's no URL can live longer than a week";
-            return Err(Failure::Answered { status: 400, code: "TooLong".into(), message: message.into() });
+            let why = "with an identity of Entra's no URL can live longer than a week";
+            return Err(BlobError::Refused(why.into()).into());
         }
         let key = Arc::new(SigningKey::Delegated(self.borrow(now, ends_at, client).await?));
         *lent = Some(Lent { key: key.clone(), ends_at });
@@ -81,20 +82,20 @@ impl Entra {
     ) -> Result<DelegationKey, Failure> {
         let credential = self.tokens.get_credential().await;
         let credential = credential.map_err(|error| {
-            Failure::Unreached(format!(
+            Failure::unavailable(format!(
                 "no token from Entra: set AZURE_STORAGE_ACCOUNT_KEY, or AZURE_TENANT_ID, AZURE_CLIENT_ID and a \
                  secret, or run where there is a managed identity ({error})"
             ))
         })?;
         let AzureCredential::BearerToken(token) = &*credential else {
-            return Err(Failure::Unreached("Entra gave something else than a token".into()));
+            return Err(Failure::unavailable("Entra gave something else than a token"));
         };
         let (start, expiry) = (iso(start), iso(end));
         let body = format!("<KeyInfo><Start>{start}</Start><Expiry>{expiry}</Expiry></KeyInfo>");
         let url = format!("{}/?restype=service&comp=userdelegationkey", client.endpoint);
         let request = client.http.post(url).bearer_auth(token).header("x-ms-version", VERSION).body(body);
-        let answer = client.answered(request.send().await.map_err(unreached)?).await?;
-        delegation_key(&answer.text().await.map_err(unreached)?)
+        let answer = client.answered(request.send().await?).await?;
+        delegation_key(&answer.text().await?)
     }
 }
 
@@ -111,7 +112,7 @@ struct KeyAnswer {
 }
 
 fn delegation_key(xml: &str) -> Result<DelegationKey, Failure> {
-    let answer: KeyAnswer = from_xml(xml)?;
+    let answer = from_xml::<Account, KeyAnswer>(xml)?;
     let value = STANDARD.decode(&answer.value);
     Ok(DelegationKey {
         object_id: answer.signed_oid,
@@ -120,6 +121,6 @@ fn delegation_key(xml: &str) -> Result<DelegationKey, Failure> {
         expiry: answer.signed_expiry,
         service: answer.signed_service,
         version: answer.signed_version,
-        value: value.map_err(|_| Failure::Unreached("a delegation key that is no base64".into()))?,
+        value: value.map_err(|_| Failure::unavailable("a delegation key that is no base64"))?,
     })
 }

@@ -1,21 +1,18 @@
-//! Listing in the order of keys, page by page. What the service lists out of order is an error, not a surprise
-//! for whoever merges it with the catalog.
+//! Listing in the order of keys, page by page.
 
 use std::sync::Arc;
 
-use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use futures::future::ready;
+use futures::stream::{BoxStream, TryStreamExt as _};
 use serde::Deserialize;
-
-use super::super::{BlobError, Listed};
-use super::AzureStore;
-use super::call::{Call, Client};
-use super::error::{from_xml, unreached};
 use wharfinger_calls::http::from_http_date;
 
-/// A wrong order would make a merge call a living object an orphan.
-const OUT_OF_ORDER: &str = "the store does not list its keys in the order of their bytes";
+use super::call::{Call, Client};
+use crate::http::list::{full_after, in_order, pages};
+use crate::{BlobError, Listed};
 
 /// What is listed of a container.
+#[derive(Clone)]
 pub(super) struct Listing {
     pub(super) client: Arc<Client>,
     pub(super) under: String,
@@ -26,17 +23,11 @@ pub(super) struct Listing {
     pub(super) page_max: Option<u32>,
 }
 
-enum Next {
-    First,
-    Page(String),
-    Done,
-}
-
 impl Listing {
-    pub(super) fn under(store: &AzureStore, prefix: &str) -> Listing {
+    pub(super) fn under(client: &Arc<Client>, prefix: &str) -> Listing {
         Listing {
-            client: store.client.clone(),
-            under: format!("{}{prefix}", store.prefix),
+            client: client.clone(),
+            under: format!("{}{prefix}", client.prefix),
             include: None,
             start_from: None,
             page_max: None,
@@ -45,83 +36,46 @@ impl Listing {
 
     /// Every entry as the service tells it, in its order.
     pub(super) fn entries(self) -> BoxStream<'static, Result<Entry, BlobError>> {
-        stream::try_unfold((self, Next::First), |(listing, next)| async move {
-            let marker = match next {
-                Next::First => None,
-                Next::Page(marker) => Some(marker),
-                Next::Done => return Ok(None),
-            };
-            let page = listing.page(marker).await?;
-            let next = match page.next_marker.filter(|marker| !marker.is_empty()) {
-                Some(marker) => Next::Page(marker),
-                None => Next::Done,
-            };
-            Ok::<_, BlobError>(Some((stream::iter(page.blobs.blob.into_iter().map(Ok)), (listing, next))))
+        pages(None, move |marker| {
+            let listing = self.clone();
+            async move {
+                let page = listing.page(marker).await?;
+                let next = page.next_marker.filter(|marker| !marker.is_empty());
+                Ok((page.blobs.blob, next.map(Some)))
+            }
         })
-        .try_flatten()
-        .boxed()
     }
 
     pub(super) async fn page(&self, marker: Option<String>) -> Result<Page, BlobError> {
-        let mut call = Call::of_container().with("restype", "container").with("comp", "list");
-        if !self.under.is_empty() {
-            call = call.with("prefix", self.under.as_str());
-        }
-        if let Some(include) = self.include {
-            call = call.with("include", include);
-        }
-        if let Some(max) = self.page_max {
-            call = call.with("maxresults", max.to_string());
-        }
-        match (marker, &self.start_from) {
-            (Some(marker), _) => call = call.with("marker", marker),
-            (None, Some(from)) => call = call.with("startFrom", from.as_str()),
-            (None, None) => {}
-        }
-        let answer = self.client.send(call).await?;
-        Ok(from_xml(&answer.text().await.map_err(unreached)?)?)
+        let start_from = self.start_from.as_deref().filter(|_| marker.is_none());
+        let call = Call::of_bucket()
+            .with("restype", "container")
+            .with("comp", "list")
+            .with_some("prefix", Some(self.under.as_str()).filter(|under| !under.is_empty()))
+            .with_some("include", self.include)
+            .with_some("maxresults", self.page_max.map(|max| max.to_string()))
+            .with_some("startFrom", start_from)
+            .with_some("marker", marker);
+        Ok(self.client.ask(call).await?)
     }
 }
 
 pub(super) fn objects(
-    store: &AzureStore,
+    client: &Arc<Client>,
     prefix: &str,
     start_after: Option<&str>,
 ) -> BoxStream<'static, Result<Listed, BlobError>> {
-    let after = start_after.filter(|after| !after.is_empty()).map(|after| format!("{}{after}", store.prefix));
-    let mut listing = Listing::under(store, prefix);
+    let after = full_after(&client.prefix, start_after);
+    let mut listing = Listing::under(client, prefix);
     // Before what is listed anyway there is nothing to begin at.
-    let begins = |after: &String| store.learned().starts_from && *after > listing.under;
+    let begins = |after: &String| client.learned.get().starts_from && *after > listing.under;
     listing.start_from = after.clone().filter(begins);
-    let own = store.prefix.clone();
-    let mut last: Option<String> = None;
-    listing
-        .entries()
-        .try_filter_map(move |entry| {
-            let listed = in_order(entry, &mut last, &own, after.as_deref());
-            async move { listed }
-        })
-        .boxed()
-}
-
-fn in_order(
-    entry: Entry,
-    last: &mut Option<String>,
-    own: &str,
-    after: Option<&str>,
-) -> Result<Option<Listed>, BlobError> {
-    let key = entry.key();
-    if last.as_ref().is_some_and(|last| *last >= key) {
-        return Err(BlobError::Refused(OUT_OF_ORDER.into()));
-    }
-    let wanted = !entry.is_folder() && after.is_none_or(|after| key.as_str() > after);
-    let listed = key.strip_prefix(own).filter(|_| wanted).map(|short| Listed {
-        key: short.to_owned(),
+    let listed = listing.entries().try_filter(|entry| ready(!entry.is_folder())).map_ok(|entry| Listed {
+        key: entry.key(),
         size: entry.size(),
         modified_at: entry.modified_at().unwrap_or(0),
     });
-    *last = Some(key);
-    Ok(listed)
+    in_order(listed, &client.prefix, after)
 }
 
 #[derive(Debug, Deserialize)]
@@ -202,7 +156,13 @@ fn decoded(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::call::Account;
     use super::*;
+    use crate::http::{self, Failure};
+
+    fn from_xml(xml: &str) -> Result<Page, Failure> {
+        http::from_xml::<Account, Page>(xml)
+    }
 
     /// As the service's documentation shows it, mark and all.
     const PAGE: &str = "\u{feff}<?xml version=\"1.0\" encoding=\"utf-8\"?><EnumerationResults \
@@ -216,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_page_is_read() {
-        let page: Page = from_xml(PAGE).expect("a page");
+        let page = from_xml(PAGE).expect("a page");
         assert_eq!(page.next_marker.as_deref(), Some("2!8!a"));
         let keys: Vec<String> = page.blobs.blob.iter().map(Entry::key).collect();
         assert_eq!(keys, ["u/a%2Eb", "u/b\u{fffe}%", "u/d"]);
@@ -224,24 +184,13 @@ mod tests {
         assert_eq!(page.blobs.blob[1].version_id.as_deref(), Some("v"));
         assert_eq!(page.blobs.blob.iter().map(Entry::is_folder).collect::<Vec<_>>(), [false, false, true]);
         let empty = "<EnumerationResults><Blobs /><NextMarker /></EnumerationResults>";
-        assert!(from_xml::<Page>(empty).expect("a page").blobs.blob.is_empty());
+        assert!(from_xml(empty).expect("a page").blobs.blob.is_empty());
     }
 
     #[test]
     fn what_is_no_listing_is_no_empty_one() {
         for other in ["", "<html></html>", "<EnumerationResults></EnumerationResults>", "{}"] {
-            assert!(from_xml::<Page>(other).is_err(), "{other}");
+            assert!(from_xml(other).is_err(), "{other}");
         }
-    }
-
-    #[test]
-    fn a_wrong_order_is_an_error() {
-        let page: Page = from_xml(PAGE).expect("a page");
-        let mut last = None;
-        let mut entries = page.blobs.blob.into_iter();
-        let first = in_order(entries.next().expect("one"), &mut last, "u/", None).expect("in order");
-        assert_eq!(first.map(|listed| listed.key).as_deref(), Some("a%2Eb"));
-        last = Some("u/c".into());
-        assert!(in_order(entries.next().expect("two"), &mut last, "u/", None).is_err());
     }
 }

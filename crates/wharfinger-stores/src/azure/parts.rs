@@ -6,19 +6,18 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use reqwest::Method;
+use wharfinger_calls::http::header;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 
-use super::super::answer::header;
-use super::super::{
-    BlobError, BlobStore as _, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished,
-};
 use super::blocks::{self, BlockList};
 use super::call::{Call, Client};
-use super::error::{from_xml, unreached};
 use super::list::Listing;
 use super::sas::Permit;
-use super::{AzureStore, etag};
+use super::{AzureStore, CREATE_ONLY};
+use crate::http::object;
+use crate::{BlobError, BlobStore as _, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 1,
@@ -35,22 +34,18 @@ const AT_ONCE: usize = 8;
 
 #[async_trait]
 impl PartStore for AzureStore {
-    fn lists_unfinished_apart(&self) -> bool {
-        false
-    }
-
     fn limits(&self) -> PartLimits {
         LIMITS
     }
 
     async fn begin(&self, key: &ObjectKey, _content_type: Option<&str>) -> Result<String, BlobError> {
         let upload_id = blocks::new_upload(self.now());
-        self.put_word(&self.full(key), blocks::begun(&upload_id)).await?;
+        self.put_word(&self.client.full(key), blocks::begun(&upload_id)).await?;
         Ok(upload_id)
     }
 
     async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
-        let blob = self.full(&grant.key);
+        let blob = self.client.full(&grant.key);
         let permit = Permit { permissions: "w", ..self.client.permit(Some(&blob), grant.life.duration()) };
         let block = blocks::block_id(&grant.upload_id, grant.number);
         let query = [("comp", "block".to_owned()), ("blockid", block)];
@@ -59,7 +54,7 @@ impl PartStore for AzureStore {
     }
 
     async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
-        block_list(&self.client, &self.full(key)).await?.parts(upload_id).ok_or(BlobError::NotFound)
+        block_list(&self.client, &self.client.full(key)).await?.parts(upload_id).ok_or(BlobError::NotFound)
     }
 
     async fn join(
@@ -77,15 +72,15 @@ impl PartStore for AzureStore {
         if !parts.iter().all(|part| there.contains(part)) {
             return Err(BlobError::NotFound);
         }
-        let blob = self.full(key);
-        let mut commit =
-            Call::put(&blob, Bytes::from(commit_list(parts))).with("comp", "blocklist").create_only();
-        if let Some(content_type) = content_type {
-            commit = commit.header("x-ms-blob-content-type", content_type);
-        }
+        let blob = self.client.full(key);
+        let commit = Call::of(Method::PUT, &blob)
+            .body(commit_list(parts))
+            .with("comp", "blocklist")
+            .create_only(CREATE_ONLY)
+            .header_some("x-ms-blob-content-type", content_type);
         match self.client.send(commit).await {
             Ok(_) => Ok(()),
-            Err(failure) if failure.code() == "InvalidBlockList" => Err(BlobError::NotFound),
+            Err(failure) if failure.code == "InvalidBlockList" => Err(BlobError::NotFound),
             Err(failure) => match failure.into() {
                 // What is there has ended the upload.
                 BlobError::Changed => Err(BlobError::NotFound),
@@ -95,7 +90,7 @@ impl PartStore for AzureStore {
     }
 
     async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        let blob = self.full(key);
+        let blob = self.client.full(key);
         match block_list(&self.client, &blob).await {
             Ok(list) => self.end_uploads(&blob, &list.uploads()).await,
             Err(BlobError::NotFound) => Ok(()),
@@ -104,13 +99,8 @@ impl PartStore for AzureStore {
     }
 
     async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
-        let blob = self.full(key);
-        let list = match block_list(&self.client, &blob).await {
-            Ok(list) => list,
-            Err(BlobError::NotFound) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let uploads = list.uploads();
+        let blob = self.client.full(key);
+        let uploads = blocks_if_any(&self.client, &blob).await?.uploads();
         if !uploads.iter().any(|known| known == upload_id) {
             return Ok(());
         }
@@ -121,21 +111,18 @@ impl PartStore for AzureStore {
     }
 
     fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
-        let mut listing = Listing::under(self, prefix);
+        let mut listing = Listing::under(&self.client, prefix);
         listing.include = Some("uncommittedblobs");
-        let (client, own) = (self.client.clone(), self.prefix.clone());
+        let client = self.client.clone();
         listing
             .entries()
             // What is not committed has no size; a blob of no bytes looks the same until its blocks are asked for.
             .try_filter(|entry| futures::future::ready(entry.size() == 0))
             .map_ok(move |entry| {
-                let (client, own, blob) = (client.clone(), own.clone(), entry.key());
+                let (client, blob) = (client.clone(), entry.key());
                 async move {
-                    let list = match block_list(&client, &blob).await {
-                        Err(BlobError::NotFound) => BlockList::default(),
-                        list => list?,
-                    };
-                    let key = blob.strip_prefix(&own).unwrap_or(&blob).to_owned();
+                    let list = blocks_if_any(&client, &blob).await?;
+                    let key = blob.strip_prefix(&client.prefix).unwrap_or(&blob).to_owned();
                     let uploads = list.uploads().into_iter().map(move |upload_id| {
                         let begun_at = blocks::begun_at(&upload_id).or(entry.modified_at());
                         Ok(Unfinished { key: key.clone(), upload_id, begun_at })
@@ -156,15 +143,22 @@ fn commit_list(parts: &[Part]) -> String {
 }
 
 async fn block_list(client: &Client, blob: &str) -> Result<BlockList, BlobError> {
-    let call = Call::get(blob).with("comp", "blocklist").with("blocklisttype", "uncommitted");
-    let answer = client.send(call).await?;
-    Ok(from_xml(&answer.text().await.map_err(unreached)?)?)
+    let call = Call::of(Method::GET, blob).with("comp", "blocklist").with("blocklisttype", "uncommitted");
+    Ok(client.ask(call).await?)
+}
+
+async fn blocks_if_any(client: &Client, blob: &str) -> Result<BlockList, BlobError> {
+    match block_list(client, blob).await {
+        Err(BlobError::NotFound) => Ok(BlockList::default()),
+        list => list,
+    }
 }
 
 impl AzureStore {
     /// A block that is no part.
     async fn put_word(&self, blob: &str, block_id: String) -> Result<(), BlobError> {
-        let put = Call::put(blob, Bytes::from_static(b".")).with("comp", "block").with("blockid", block_id);
+        let put = Call::of(Method::PUT, blob).body(Bytes::from_static(b"."));
+        let put = put.with("comp", "block").with("blockid", block_id);
         Ok(self.client.send(put).await.map(drop)?)
     }
 
@@ -181,10 +175,10 @@ impl AzureStore {
     /// Blocks cannot be deleted, but go when others are committed, or none: that makes an empty blob, where there
     /// was none, which is deleted again if it is still the same. False: there was one.
     async fn sweep_blocks(&self, blob: &str) -> Result<bool, BlobError> {
-        let put = Call::put(blob, Bytes::from(commit_list(&[]))).with("comp", "blocklist");
-        let put = put.header(SWEEPER.0, SWEEPER.1).create_only();
+        let put = Call::of(Method::PUT, blob).body(commit_list(&[])).with("comp", "blocklist");
+        let put = put.header(SWEEPER.0, SWEEPER.1).create_only(CREATE_ONLY);
         let answer = match self.client.send(put).await.map_err(BlobError::from) {
-            Err(BlobError::Changed) => self.client.send(Call::head(blob)).await,
+            Err(BlobError::Changed) => self.client.send(Call::of(Method::HEAD, blob)).await,
             answer => Ok(answer?),
         };
         let answer = match answer.map_err(BlobError::from) {
@@ -197,10 +191,10 @@ impl AzureStore {
         if !(put_now || left_behind) {
             return Ok(false);
         }
-        let etag = etag(answer.headers()).unwrap_or_default();
-        let delete = Call::delete(blob).header("if-match", format!("\"{etag}\""));
-        match self.client.send(delete).await.map_err(BlobError::from) {
-            Ok(_) | Err(BlobError::NotFound | BlobError::Changed) => {}
+        let etag = object::etag(answer.headers()).unwrap_or_default();
+        let delete = Call::of(Method::DELETE, blob).header("if-match", format!("\"{etag}\""));
+        match self.client.delete(delete).await {
+            Ok(()) | Err(BlobError::Changed) => {}
             Err(error) => return Err(error),
         }
         if let Some(version_id) = header(answer.headers(), "x-ms-version-id") {

@@ -1,18 +1,15 @@
 //! From settings to a client: the bucket's address, and the service account that signs.
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::super::BlobError;
-use super::super::skew::Skew;
 use super::call::Client;
 use super::sign::Signer;
+use crate::BlobError;
 
 /// Where the bucket is, and who we are to it.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcsOptions {
     pub bucket: String,
     /// Empty, or what every key begins with, its slash included.
@@ -39,13 +36,9 @@ struct KeyFile {
     private_key: Option<String>,
 }
 
-impl fmt::Debug for GcsOptions {
+impl fmt::Debug for GcsCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GcsOptions")
-            .field("bucket", &self.bucket)
-            .field("prefix", &self.prefix)
-            .field("endpoint", &self.endpoint)
-            .finish_non_exhaustive()
+        f.write_str("GcsCredentials")
     }
 }
 
@@ -70,13 +63,9 @@ impl GcsOptions {
     }
 }
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the next byte of an answer: joining thousands of parts takes its time.
-const READ_TIMEOUT: Duration = Duration::from_secs(50);
 const ENDPOINT: &str = "https://storage.googleapis.com";
 
 pub(super) fn client(options: &GcsOptions) -> Result<Client, BlobError> {
-    wharfinger_calls::tls::ready();
     let text = match &options.credentials {
         Some(GcsCredentials::Json(text)) => text.clone(),
         Some(GcsCredentials::File(path)) => std::fs::read_to_string(path).map_err(|error| {
@@ -88,22 +77,9 @@ pub(super) fn client(options: &GcsOptions) -> Result<Client, BlobError> {
             ));
         }
     };
-    let http = reqwest::Client::builder()
-        .connect_timeout(CONNECT_TIMEOUT)
-        .read_timeout(READ_TIMEOUT)
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .map_err(|error| BlobError::Unavailable(error.to_string()))?;
-    let address = |given: &Option<String>| given.as_deref().map(|url| url.trim_end_matches('/').to_owned());
-    let endpoint = address(&options.endpoint).unwrap_or_else(|| ENDPOINT.to_owned());
-    Ok(Client {
-        http,
-        public: address(&options.public_endpoint).unwrap_or_else(|| endpoint.clone()),
-        endpoint,
-        bucket: options.bucket.clone(),
-        signer: signer(&text)?,
-        skew: Arc::new(Skew::default()),
-    })
+    let endpoint = options.endpoint.as_deref().unwrap_or(ENDPOINT);
+    let public = options.public_endpoint.as_deref();
+    Client::new(&options.bucket, &options.prefix, endpoint, public, signer(&text)?)
 }
 
 fn signer(text: &str) -> Result<Signer, BlobError> {

@@ -9,82 +9,53 @@ mod parts;
 mod probe;
 mod sign;
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use reqwest::Method;
-use reqwest::header::HeaderMap;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
-use wharfinger_lifecycle::key::{ObjectKey, encode_part};
+use wharfinger_lifecycle::key::ObjectKey;
 
-use super::answer::{doing, header};
-use super::{
+use crate::http::{doing, object};
+use crate::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest, encoding,
+    SignedRequest,
 };
 use call::{Call, Client};
 pub use connect::{GcsCredentials, GcsOptions};
-use error::{Failure, unreached};
-use sign::Unsigned;
-use wharfinger_calls::http::from_http_date;
+use sign::{Signer, Unsigned};
 
 /// There is no bulk delete in the XML API; as many are asked for in one go as elsewhere.
 const DELETE_BATCH_MAX: usize = 1_000;
 const DELETES_AT_ONCE: usize = 16;
 /// A key whose object comes back more often while it is being deleted is left for another time.
 const DELETE_TURNS_MAX: u32 = 5;
+/// An object is put only where there is none: no generation of it.
+const CREATE_ONLY: (&str, &str) = ("x-goog-if-generation-match", "0");
 
 pub struct GcsStore {
-    /// Empty, or what every key begins with, its slash included.
-    prefix: String,
     client: Arc<Client>,
-    learned: RwLock<Learned>,
-}
-
-/// What the probe found out. Before it, nothing is taken for granted.
-#[derive(Clone, Copy, Debug, Default)]
-struct Learned {
-    binds_size: bool,
-    binds_content_type: bool,
-    create_only: bool,
-    versioned: bool,
 }
 
 impl GcsStore {
     /// Talks to nobody yet.
     pub fn connect(options: &GcsOptions) -> Result<GcsStore, BlobError> {
-        Ok(GcsStore {
-            prefix: options.prefix.clone(),
-            client: Arc::new(connect::client(options)?),
-            learned: RwLock::default(),
-        })
-    }
-
-    fn learned(&self) -> Learned {
-        *self.learned.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn learn(&self, change: impl FnOnce(&mut Learned)) {
-        change(&mut self.learned.write().unwrap_or_else(|poisoned| poisoned.into_inner()));
-    }
-
-    fn full(&self, key: &ObjectKey) -> String {
-        format!("{}{key}", self.prefix)
+        Ok(GcsStore { client: Arc::new(connect::client(options)?) })
     }
 
     /// A PUT of as many bytes of this type, where nothing is. The SHA-256 cannot be bound.
     fn sign_put_at(&self, endpoint: &str, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
-        let path = self.client.path(Some(&self.full(&grant.key)));
+        let path = self.client.path(Some(&self.client.full(&grant.key)));
         let mut headers = vec![
             ("x-goog-content-length-range", format!("{},{}", grant.size, grant.size)),
-            ("x-goog-if-generation-match", "0".to_owned()),
+            (CREATE_ONLY.0, CREATE_ONLY.1.to_owned()),
         ];
         headers.extend(grant.content_type.clone().map(|content_type| ("content-type", content_type)));
         let unsigned = self.client.unsigned("PUT", endpoint, &path, grant.life.duration());
-        let url = self.client.signer.sign(&Unsigned { headers: headers.clone(), ..unsigned })?;
+        let url = self.client.service.sign(&Unsigned { headers: headers.clone(), ..unsigned })?;
         let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         Ok(SignedRequest { method: "PUT", url, headers })
     }
@@ -97,17 +68,8 @@ impl BlobStore for GcsStore {
     }
 
     fn caps(&self) -> Caps {
-        let learned = self.learned();
-        Caps {
-            binds_size: learned.binds_size,
-            binds_content_type: learned.binds_content_type,
-            binds_checksum: false,
-            create_only: learned.create_only,
-            refuses_ended: false,
-            // Only the live generation is deleted.
-            versioned: false,
-            delete_batch_max: DELETE_BATCH_MAX,
-        }
+        // Only the live generation is deleted.
+        Caps { versioned: false, ..self.client.learned.get().caps(DELETE_BATCH_MAX) }
     }
 
     async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
@@ -115,42 +77,23 @@ impl BlobStore for GcsStore {
     }
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError> {
-        let path = self.client.path(Some(&self.full(&grant.key)));
-        let disposition = format!("attachment; filename*=UTF-8''{}", encode_part(&grant.file_name));
-        let mut query = vec![("response-content-disposition", disposition)];
+        let path = self.client.path(Some(&self.client.full(&grant.key)));
+        let mut query = vec![("response-content-disposition", grant.disposition())];
         query.extend(grant.content_type.clone().map(|content_type| ("response-content-type", content_type)));
         query.extend(grant.pin.version_id.clone().map(|generation| ("generation", generation)));
         let unsigned = self.client.unsigned("GET", &self.client.public, &path, grant.life.duration());
-        let url = self.client.signer.sign(&Unsigned { query, ..unsigned })?;
+        let url = self.client.service.sign(&Unsigned { query, ..unsigned })?;
         Ok(SignedRequest { method: "GET", url, headers: Vec::new() })
     }
 
     async fn head(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
-        let object = self.full(key);
-        let answer = match self.client.send(of_version(Call::of(Method::HEAD, &object), version_id)).await {
-            Ok(answer) => answer,
+        let object = self.client.full(key);
+        let head = Call::of(Method::HEAD, &object).with_some("generation", version_id);
+        match self.client.send(head).await {
+            Ok(answer) => object::meta::<Signer>(answer.headers()),
             // Without a body it may as well be the bucket that is missing: asked again in a way that tells.
-            Err(Failure::Answered { status: 404, .. }) => return self.tell_absent(&object, version_id).await,
-            Err(failure) => return Err(failure.into()),
-        };
-        let size = header(answer.headers(), "x-goog-stored-content-length")
-            .or_else(|| header(answer.headers(), "content-length"))
-            .and_then(|size| size.parse().ok());
-        match (size, etag(answer.headers())) {
-            (Some(size), Some(etag)) => {
-                let modified_at =
-                    header(answer.headers(), "last-modified").and_then(|at| from_http_date(&at));
-                let said = header(answer.headers(), "x-goog-stored-content-encoding")
-                    .or_else(|| header(answer.headers(), "content-encoding"));
-                Ok(ObjectMeta {
-                    size,
-                    etag,
-                    version_id: header(answer.headers(), "x-goog-generation"),
-                    modified_at,
-                    content_encoding: encoding(said.as_deref()),
-                })
-            }
-            _ => Err(BlobError::Unavailable("the answer has no ETag: this is not Google's".into())),
+            Err(failure) if failure.status == 404 => self.tell_absent(&object, version_id).await,
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -160,44 +103,18 @@ impl BlobStore for GcsStore {
         pin: &Pin,
         start: u64,
         length: Option<u64>,
-    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
-        let object = self.full(key);
+    ) -> Result<object::Chunks, BlobError> {
+        let object = self.client.full(key);
         // Without this, Google unpacks what was stored as gzip.
-        let call = Call::of(Method::GET, &object).header("accept-encoding", "gzip");
-        let mut call = of_version(call, pin.version_id.as_deref());
-        if !pin.etag.is_empty() {
-            call = call.header("if-match", format!("\"{}\"", pin.etag));
-        }
-        call = match (start, length) {
-            (0, None) => call,
-            (start, None) => call.header("range", format!("bytes={start}-")),
-            (_, Some(0)) => return self.nothing_of(key, pin).await,
-            (start, Some(length)) => {
-                call.header("range", format!("bytes={start}-{}", start.saturating_add(length - 1)))
-            }
-        };
-        let answer = match self.client.send(call).await {
-            Ok(answer) => answer,
-            Err(failure) if failure.code() == "InvalidRange" => return self.nothing_of(key, pin).await,
-            Err(failure) => match failure.into() {
-                // What is absent may be said not to meet the condition either.
-                BlobError::Changed => {
-                    self.head(key, pin.version_id.as_deref()).await?;
-                    return Err(BlobError::Changed);
-                }
-                other => return Err(other),
-            },
-        };
-        if etag(answer.headers()).as_deref() != Some(pin.etag.as_str()) {
-            return Err(BlobError::Changed);
-        }
-        Ok(answer.bytes_stream().map(|chunk| chunk.map_err(|error| unreached(error).into())).boxed())
+        let get = Call::of(Method::GET, &object).header("accept-encoding", "gzip");
+        let get = get.with_some("generation", pin.version_id.as_deref());
+        object::get(self, &self.client, get, (key, pin), (start, length)).await
     }
 
     async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
-        let object = self.full(key);
+        let object = self.client.full(key);
         let put = Call::of(Method::PUT, &object).body(bytes);
-        let put = if over == Over::Nothing { put.create_only() } else { put };
+        let put = if over == Over::Nothing { put.create_only(CREATE_ONLY) } else { put };
         Ok(self.client.send(put).await.map(drop)?)
     }
 
@@ -211,26 +128,16 @@ impl BlobStore for GcsStore {
         _with_older: bool,
     ) -> Vec<Result<(), BlobError>> {
         let delete = async |(key, meta): (ObjectKey, ObjectMeta)| {
-            let object = self.full(&key);
-            let mut delete = Call::of(Method::DELETE, &object);
-            if let Some(generation) = meta.version_id {
-                delete = delete.header("x-goog-if-generation-match", generation);
-            }
-            match absent_is_gone(self.client.send(delete).await) {
-                // What is absent does not meet the condition either.
-                Err(BlobError::Changed)
-                    if matches!(self.head(&key, None).await, Err(BlobError::NotFound)) =>
-                {
-                    Ok(())
-                }
-                outcome => outcome,
-            }
+            let object = self.client.full(&key);
+            let delete =
+                Call::of(Method::DELETE, &object).header_some("x-goog-if-generation-match", meta.version_id);
+            object::delete_seen(self, &self.client, &key, delete).await
         };
         stream::iter(seen.to_vec()).map(delete).buffered(DELETES_AT_ONCE).collect().await
     }
 
     fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
-        list::objects(self, prefix, start_after)
+        list::objects(&self.client, prefix, start_after)
     }
 
     fn now(&self) -> UnixMs {
@@ -242,7 +149,7 @@ impl BlobStore for GcsStore {
     }
 
     async fn check(&self) -> Result<(), BlobError> {
-        list::first(&self.client, &self.prefix).await.map_err(|error| doing("list the bucket", error))
+        list::first(&self.client).await.map_err(|error| doing("list the bucket", error))
     }
 
     async fn probe(&self) -> Result<Probed, BlobError> {
@@ -253,9 +160,10 @@ impl BlobStore for GcsStore {
 impl GcsStore {
     /// On a bucket that keeps versions, only a delete that names the generation takes the bytes.
     async fn delete(&self, key: ObjectKey) -> Result<(), BlobError> {
-        let object = self.full(&key);
-        if !self.learned().versioned {
-            return absent_is_gone(self.client.send(Call::of(Method::DELETE, &object)).await);
+        let object = self.client.full(&key);
+        let delete = Call::of(Method::DELETE, &object);
+        if !self.client.learned.get().versioned {
+            return self.client.delete(delete).await;
         }
         for _ in 0..DELETE_TURNS_MAX {
             let generation = match self.head(&key, None).await {
@@ -263,47 +171,17 @@ impl GcsStore {
                 Err(BlobError::NotFound) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            let delete = of_version(Call::of(Method::DELETE, &object), generation.as_deref());
-            absent_is_gone(self.client.send(delete).await)?;
+            self.client.delete(delete.clone().with_some("generation", generation)).await?;
         }
         Err(BlobError::Unavailable("the object comes back each time it is deleted".into()))
     }
 
     async fn tell_absent(&self, object: &str, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
-        let get = of_version(Call::of(Method::GET, object), version_id).header("range", "bytes=0-0");
+        let get =
+            Call::of(Method::GET, object).with_some("generation", version_id).header("range", "bytes=0-0");
         match self.client.send(get).await {
-            Err(failure) if failure.code() != "InvalidRange" => Err(failure.into()),
+            Err(failure) if failure.code != "InvalidRange" => Err(failure.into()),
             _ => Err(BlobError::Unavailable("the object appeared at this moment".into())),
         }
     }
-
-    /// No bytes cannot be asked for; whether they are the right none can.
-    async fn nothing_of(
-        &self,
-        key: &ObjectKey,
-        pin: &Pin,
-    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
-        match self.head(key, pin.version_id.as_deref()).await? {
-            meta if meta.etag == pin.etag => Ok(stream::empty().boxed()),
-            _ => Err(BlobError::Changed),
-        }
-    }
-}
-
-fn absent_is_gone(answer: Result<reqwest::Response, Failure>) -> Result<(), BlobError> {
-    match answer.map_err(BlobError::from) {
-        Ok(_) | Err(BlobError::NotFound) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-fn of_version<'a>(call: Call<'a>, version_id: Option<&str>) -> Call<'a> {
-    match version_id {
-        Some(generation) => call.with("generation", generation),
-        None => call,
-    }
-}
-
-fn etag(headers: &HeaderMap) -> Option<String> {
-    header(headers, "etag").map(|etag| etag.trim_matches('"').to_owned()).filter(|etag| !etag.is_empty())
 }

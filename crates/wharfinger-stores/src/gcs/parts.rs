@@ -1,22 +1,19 @@
 //! Multipart uploads of the XML API: begun and joined by us, filled by clients through signed URLs.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use futures::stream::{BoxStream, TryStreamExt as _};
 use reqwest::Method;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 
-use super::super::answer::element;
-use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
 use super::GcsStore;
-use super::call::{Call, Client};
-use super::error::{from_xml, unreached};
+use super::call::Call;
 use super::list::to_unix_ms;
 use super::sign::Unsigned;
+use crate::http::list::{next, pages};
+use crate::http::{Failure, element, object};
+use crate::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 5 * MIB,
@@ -72,11 +69,6 @@ struct UploadEntry {
     initiated: Option<String>,
 }
 
-async fn ask<T: DeserializeOwned>(client: &Client, call: Call<'_>) -> Result<T, BlobError> {
-    let answer = client.send(call).await?;
-    Ok(from_xml(&answer.text().await.map_err(unreached)?)?)
-}
-
 #[async_trait]
 impl PartStore for GcsStore {
     fn limits(&self) -> PartLimits {
@@ -84,44 +76,36 @@ impl PartStore for GcsStore {
     }
 
     async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
-        let object = self.full(key);
-        let mut begin = Call::of(Method::POST, &object).with("uploads", "");
-        if let Some(content_type) = content_type {
-            begin = begin.header("content-type", content_type);
-        }
-        let begun: Begun = ask(&self.client, begin).await?;
+        let object = self.client.full(key);
+        let begin = Call::of(Method::POST, &object).with("uploads", "");
+        let begun: Begun = self.client.ask(begin.header_some("content-type", content_type)).await?;
         Ok(begun.upload_id)
     }
 
     async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
-        let path = self.client.path(Some(&self.full(&grant.key)));
+        let path = self.client.path(Some(&self.client.full(&grant.key)));
         let unsigned = self.client.unsigned("PUT", &self.client.public, &path, grant.life.duration());
         let query = vec![("partNumber", grant.number.to_string()), ("uploadId", grant.upload_id.clone())];
-        let url = self.client.signer.sign(&Unsigned { query, ..unsigned })?;
+        let url = self.client.service.sign(&Unsigned { query, ..unsigned })?;
         Ok(SignedRequest { method: "PUT", url, headers: Vec::new() })
     }
 
     async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
-        let object = self.full(key);
-        let mut found = Vec::new();
-        let mut after = None;
-        loop {
-            let mut list = Call::of(Method::GET, &object).with("uploadId", upload_id);
-            if let Some(after) = after {
-                list = list.with("part-number-marker", u32::to_string(&after));
-            }
-            let page: PartPage = ask(&self.client, list).await?;
-            found.extend(page.part.into_iter().map(|part| Part {
-                number: part.part_number,
-                size: part.size,
-                etag: part.etag.trim_matches('"').to_owned(),
-            }));
-            match (page.is_truncated.unwrap_or(false), page.next_part_number_marker) {
-                (true, Some(next)) => after = Some(next),
-                (true, None) => return Err(broken_off()),
-                (false, _) => break,
-            }
-        }
+        let object = self.client.full(key);
+        let object = object.as_str();
+        let pages = pages(None::<u32>, |after| async move {
+            let after = after.map(|after| after.to_string());
+            let list = Call::of(Method::GET, object).with("uploadId", upload_id);
+            let page: PartPage = self.client.ask(list.with_some("part-number-marker", after)).await?;
+            let next = next(page.is_truncated, page.next_part_number_marker)?;
+            Ok((page.part, next.map(Some)))
+        });
+        let part = |part: PartEntry| Part {
+            number: part.part_number,
+            size: part.size,
+            etag: object::unquoted(&part.etag),
+        };
+        let mut found: Vec<Part> = pages.map_ok(part).try_collect().await?;
         found.sort_by_key(|part| part.number);
         Ok(found)
     }
@@ -133,7 +117,7 @@ impl PartStore for GcsStore {
         _content_type: Option<&str>,
         parts: &[Part],
     ) -> Result<(), BlobError> {
-        let object = self.full(key);
+        let object = self.client.full(key);
         let parts = parts.iter().map(|part| {
             format!("<Part><PartNumber>{}</PartNumber><ETag>\"{}\"</ETag></Part>", part.number, part.etag)
         });
@@ -142,80 +126,60 @@ impl PartStore for GcsStore {
         let join = Call::of(Method::POST, &object).with("uploadId", upload_id).body(list);
         match self.client.send(join).await {
             Ok(answer) => {
-                let told = answer.text().await.map_err(unreached)?;
+                let told = answer.text().await.map_err(Failure::from)?;
                 // What begins as success may still end otherwise.
                 match element(&told, "Code") {
                     Some(code) => Err(BlobError::Unavailable(code)),
                     None => Ok(()),
                 }
             }
-            Err(failure) if matches!(failure.code(), "InvalidPart" | "InvalidPartOrder") => {
+            Err(failure) if matches!(failure.code.as_str(), "InvalidPart" | "InvalidPartOrder") => {
                 Err(BlobError::NotFound)
             }
             Err(failure) => Err(failure.into()),
         }
     }
 
-    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        let uploads: Vec<Unfinished> = self.unfinished(key.as_str()).try_collect().await?;
-        for upload in uploads.iter().filter(|upload| upload.key == key.as_str()) {
-            self.abandon_one(key, &upload.upload_id).await?;
-        }
-        Ok(())
-    }
-
     async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
-        let object = self.full(key);
+        let object = self.client.full(key);
         let abort = Call::of(Method::DELETE, &object).with("uploadId", upload_id);
-        super::absent_is_gone(self.client.send(abort).await)
+        self.client.delete(abort).await
     }
 
     fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
-        let under = format!("{}{prefix}", self.prefix);
-        let (client, own): (Arc<Client>, String) = (self.client.clone(), self.prefix.clone());
-        stream::try_unfold(Some((None::<String>, None::<String>)), move |after| {
-            let (client, own, under) = (client.clone(), own.clone(), under.clone());
+        let client = self.client.clone();
+        let under = format!("{}{prefix}", client.prefix);
+        pages((None::<String>, None::<String>), move |(after_key, after_upload)| {
+            let client = client.clone();
+            let list = Call::of_bucket().with("uploads", "").with("prefix", under.as_str());
+            let list = list.with_some("key-marker", after_key).with_some("upload-id-marker", after_upload);
             async move {
-                let Some((after_key, after_upload)) = after else { return Ok(None) };
-                let mut list = Call::of_bucket().with("uploads", "").with("prefix", under);
-                if let Some(after_key) = after_key {
-                    list = list.with("key-marker", after_key);
-                }
-                if let Some(after_upload) = after_upload {
-                    list = list.with("upload-id-marker", after_upload);
-                }
-                let page: UploadPage = ask(&client, list).await?;
-                let next = match (page.is_truncated.unwrap_or(false), page.next_key_marker) {
-                    (true, Some(key)) => Some((Some(key), page.next_upload_id_marker)),
-                    (true, None) => return Err(broken_off()),
-                    (false, _) => None,
-                };
-                let found: Vec<Result<Unfinished, BlobError>> = page
-                    .upload
-                    .into_iter()
-                    .filter_map(|upload| {
-                        Some(Ok(Unfinished {
-                            key: upload.key.strip_prefix(&own)?.to_owned(),
-                            upload_id: upload.upload_id,
-                            begun_at: upload.initiated.as_deref().and_then(to_unix_ms),
-                        }))
+                let page: UploadPage = client.ask(list).await?;
+                let next = next(page.is_truncated, page.next_key_marker)?;
+                let found = page.upload.into_iter().filter_map(|upload| {
+                    Some(Unfinished {
+                        key: upload.key.strip_prefix(&client.prefix)?.to_owned(),
+                        upload_id: upload.upload_id,
+                        begun_at: upload.initiated.as_deref().and_then(to_unix_ms),
                     })
-                    .collect();
-                Ok::<_, BlobError>(Some((stream::iter(found), next)))
+                });
+                Ok((found.collect(), next.map(|key| (Some(key), page.next_upload_id_marker))))
             }
         })
-        .try_flatten()
-        .boxed()
     }
-}
-
-fn broken_off() -> BlobError {
-    BlobError::Unavailable("a listing breaks off without saying where".into())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeOwned;
+
+    use super::super::sign::Signer;
     use super::*;
+    use crate::http;
+
+    fn from_xml<T: DeserializeOwned>(xml: &str) -> Result<T, Failure> {
+        http::from_xml::<Signer, T>(xml)
+    }
 
     #[test]
     fn the_documented_answers_are_read() {

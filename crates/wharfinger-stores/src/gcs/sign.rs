@@ -11,7 +11,7 @@ use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use sha2::{Digest as _, Sha256};
 use wharfinger_lifecycle::checksum::to_hex;
 
-use super::super::BlobError;
+use crate::BlobError;
 
 const ALGORITHM: &str = "GOOG4-RSA-SHA256";
 /// No URL of Google's lives longer.

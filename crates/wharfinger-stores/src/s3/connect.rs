@@ -11,12 +11,12 @@ use aws_sdk_s3::config::{Credentials, RequestChecksumCalculation, ResponseChecks
 use aws_smithy_http_client::tls;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 
-use super::super::BlobError;
-use super::super::skew::Skew;
 use super::skew::ReadDates;
+use crate::BlobError;
+use crate::skew::Skew;
 
 /// Where the bucket is. What is absent comes from the usual `AWS_*` variables, profiles and roles.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct S3Options {
     pub bucket: String,
     /// Empty, or what every key begins with, its slash included.
@@ -37,14 +37,9 @@ pub struct S3Credentials {
     pub session_token: Option<String>,
 }
 
-impl std::fmt::Debug for S3Options {
+impl std::fmt::Debug for S3Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("S3Options")
-            .field("bucket", &self.bucket)
-            .field("prefix", &self.prefix)
-            .field("region", &self.region)
-            .field("endpoint", &self.endpoint)
-            .finish_non_exhaustive()
+        f.write_str("S3Credentials")
     }
 }
 

@@ -7,10 +7,10 @@ use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use futures::stream::{self, StreamExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::super::BlobError;
 use super::error::{NOT_S3, from_sdk, of_key};
-use super::list::broken_off;
 use super::{DELETE_BATCH_MAX, S3Store};
+use crate::BlobError;
+use crate::http::{gone, list::next};
 
 /// How many keys are looked up or deleted at once where that goes one by one.
 const AT_ONCE: usize = 16;
@@ -40,9 +40,9 @@ impl S3Store {
         &self,
         keys: Vec<(String, Option<String>)>,
     ) -> Vec<Result<(), BlobError>> {
-        if !self.learned().versioned {
+        if !self.learned.get().versioned {
             let outcomes = self.delete_newest(keys.iter().map(|(key, _)| key.clone())).await;
-            if !self.learned().versioned {
+            if !self.learned.get().versioned {
                 return outcomes;
             }
             // Somebody made the bucket keep versions since: what was deleted is only hidden.
@@ -102,10 +102,8 @@ impl S3Store {
             if page.name().is_none() {
                 return Err(BlobError::Unavailable(NOT_S3.into()));
             }
-            if !page.is_truncated().unwrap_or(false) {
-                return Ok(found);
-            }
-            let next = page.next_key_marker().filter(|next| !next.is_empty()).ok_or_else(broken_off)?;
+            let marker = page.next_key_marker().filter(|next| !next.is_empty());
+            let Some(next) = next(page.is_truncated(), marker)? else { return Ok(found) };
             // Keys that begin with this one sort behind it.
             if next > key {
                 return Ok(found);
@@ -124,7 +122,7 @@ impl S3Store {
     }
 
     async fn delete_batch(&self, batch: &[Target]) -> Vec<Result<(), BlobError>> {
-        if self.learned().deletes_one_by_one {
+        if self.learned.get().deletes_one_by_one {
             return self.delete_one_by_one(batch).await;
         }
         let objects: Vec<ObjectIdentifier> =
@@ -136,7 +134,7 @@ impl S3Store {
         let answer = match sent {
             Ok(answer) => answer,
             Err(error) if matches!(error.code(), Some("NotImplemented" | "MethodNotAllowed")) => {
-                self.learn(|learned| learned.deletes_one_by_one = true);
+                self.learned.change(|learned| learned.deletes_one_by_one = true);
                 return self.delete_one_by_one(batch).await;
             }
             Err(error) => return vec![Err(from_sdk(&error)); batch.len()],
@@ -144,7 +142,7 @@ impl S3Store {
         let mut answers: BTreeMap<Target, Result<(), BlobError>> = BTreeMap::new();
         for deleted in answer.deleted() {
             if deleted.delete_marker() == Some(true) {
-                self.learn(|learned| learned.versioned = true);
+                self.learned.change(|learned| learned.versioned = true);
             }
             if let Some(key) = deleted.key() {
                 let version_id = deleted.version_id().map(str::to_owned);
@@ -154,12 +152,9 @@ impl S3Store {
         }
         for error in answer.errors() {
             let Some(key) = error.key() else { continue };
-            let answer = match of_key(error.code().unwrap_or(""), error.message().unwrap_or("")) {
-                BlobError::NotFound => Ok(()),
-                other => Err(other),
-            };
+            let outcome = Err::<(), _>(of_key(error.code().unwrap_or(""), error.message().unwrap_or("")));
             let version_id = error.version_id().filter(|id| !id.is_empty()).map(str::to_owned);
-            answers.insert(Target { key: key.to_owned(), version_id }, answer);
+            answers.insert(Target { key: key.to_owned(), version_id }, gone(outcome));
         }
         let silent =
             || Err(BlobError::Unavailable("the answer of the bulk delete passes over this key".into()));
@@ -170,12 +165,7 @@ impl S3Store {
         let delete = |target: Target| {
             let delete = self.client.delete_object().bucket(&self.bucket).key(target.key);
             let delete = delete.set_version_id(target.version_id);
-            async move {
-                match delete.send().await.map_err(|error| from_sdk(&error)) {
-                    Ok(_) | Err(BlobError::NotFound) => Ok(()),
-                    Err(error) => Err(error),
-                }
-            }
+            async move { gone(delete.send().await.map_err(|error| from_sdk(&error))) }
         };
         stream::iter(batch.to_vec()).map(delete).buffered(AT_ONCE).collect().await
     }

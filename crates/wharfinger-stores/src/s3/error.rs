@@ -3,14 +3,11 @@
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 
-use super::super::BlobError;
+use crate::BlobError;
+use crate::http::doing;
 
 /// A proxy's page, a router's login, a wrong port.
 pub(super) const NOT_S3: &str = "an answer that is not S3's: check AWS_ENDPOINT_URL";
-
-pub(super) fn unquoted(etag: &str) -> String {
-    etag.trim_matches('"').to_owned()
-}
 
 pub(super) fn from_sdk<E>(error: &SdkError<E, HttpResponse>) -> BlobError
 where
@@ -65,8 +62,7 @@ where
     E: ProvideErrorMetadata + std::error::Error + 'static,
 {
     match from_sdk(error) {
-        BlobError::Refused(why) => BlobError::Refused(format!("it will not let us {what}: {why}")),
-        BlobError::Unavailable(why) => BlobError::Unavailable(format!("it could not {what}: {why}")),
+        error @ (BlobError::Refused(_) | BlobError::Unavailable(_)) => doing(what, error),
         other => other,
     }
 }

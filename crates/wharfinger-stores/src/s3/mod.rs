@@ -9,7 +9,7 @@ mod parts;
 mod probe;
 mod skew;
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use aws_sdk_s3::Client;
@@ -24,15 +24,17 @@ use futures::stream::{self, BoxStream, StreamExt as _};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::from_hex;
 use wharfinger_lifecycle::file::Pin;
-use wharfinger_lifecycle::key::{ObjectKey, encode_part};
+use wharfinger_lifecycle::key::ObjectKey;
 
-use super::skew::Skew;
-use super::{
+use crate::http::object::{self, Chunks, unquoted};
+use crate::http::{Findings, Learned};
+use crate::skew::Skew;
+use crate::{
     BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
     SignedRequest, UrlLife, encoding,
 };
 pub use connect::{S3Credentials, S3Options, http_client};
-use error::{NOT_S3, explain, from_sdk, unquoted};
+use error::{NOT_S3, explain, from_sdk};
 
 /// As many keys as one bulk delete may name.
 const DELETE_BATCH_MAX: usize = 1_000;
@@ -45,19 +47,7 @@ pub struct S3Store {
     /// The same with the address that clients see, for it is signed.
     public: Client,
     skew: Arc<Skew>,
-    learned: RwLock<Learned>,
-}
-
-/// What the probe found out. Before it, nothing is taken for granted.
-#[derive(Clone, Copy, Debug, Default)]
-struct Learned {
-    binds_size: bool,
-    binds_content_type: bool,
-    binds_checksum: bool,
-    create_only: bool,
-    versioned: bool,
-    /// Older stores have no bulk delete.
-    deletes_one_by_one: bool,
+    learned: Learned,
 }
 
 impl S3Store {
@@ -71,16 +61,8 @@ impl S3Store {
             client,
             public,
             skew,
-            learned: RwLock::default(),
+            learned: Learned::default(),
         })
-    }
-
-    fn learned(&self) -> Learned {
-        *self.learned.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn learn(&self, change: impl FnOnce(&mut Learned)) {
-        change(&mut self.learned.write().unwrap_or_else(|poisoned| poisoned.into_inner()));
     }
 
     fn full(&self, key: &ObjectKey) -> String {
@@ -101,7 +83,7 @@ impl S3Store {
         &self,
         client: &Client,
         grant: &PutGrant,
-        bind: Learned,
+        bind: Findings,
     ) -> Result<SignedRequest, BlobError> {
         let mut put = client.put_object().bucket(&self.bucket).key(self.full(&grant.key));
         put = put.content_length(grant.size as i64).set_content_type(grant.content_type.clone());
@@ -135,28 +117,18 @@ impl BlobStore for S3Store {
     }
 
     fn caps(&self) -> Caps {
-        let learned = self.learned();
-        Caps {
-            binds_size: learned.binds_size,
-            binds_content_type: learned.binds_content_type,
-            binds_checksum: learned.binds_checksum,
-            create_only: learned.create_only,
-            refuses_ended: false,
-            versioned: learned.versioned,
-            delete_batch_max: DELETE_BATCH_MAX,
-        }
+        self.learned.get().caps(DELETE_BATCH_MAX)
     }
 
     async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
-        self.sign_put_with(&self.public, grant, self.learned()).await
+        self.sign_put_with(&self.public, grant, self.learned.get()).await
     }
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError> {
-        let disposition = format!("attachment; filename*=UTF-8''{}", encode_part(&grant.file_name));
         let get = self.public.get_object().bucket(&self.bucket).key(self.full(&grant.key));
         let get = get
             .set_version_id(grant.pin.version_id.clone())
-            .response_content_disposition(disposition)
+            .response_content_disposition(grant.disposition())
             // The bytes as they are stored, whatever their uploader said about them.
             .response_content_encoding("identity")
             .set_response_content_type(grant.content_type.clone());
@@ -176,8 +148,8 @@ impl BlobStore for S3Store {
         };
         let etag = answer.e_tag().map(unquoted).filter(|etag| !etag.is_empty());
         let version_id = answer.version_id().filter(|id| *id != "null").map(str::to_owned);
-        if version_id.is_some() && !self.learned().versioned {
-            self.learn(|learned| learned.versioned = true);
+        if version_id.is_some() && !self.learned.get().versioned {
+            self.learned.change(|learned| learned.versioned = true);
         }
         match (answer.content_length(), etag) {
             (Some(size), Some(etag)) => Ok(ObjectMeta {
@@ -197,23 +169,13 @@ impl BlobStore for S3Store {
         pin: &Pin,
         start: u64,
         length: Option<u64>,
-    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
-        let range = match (start, length) {
-            (0, None) => None,
-            (start, None) => Some(format!("bytes={start}-")),
-            // No bytes cannot be asked for; whether they are the right none can.
-            (_, Some(0)) => {
-                return match self.head(key, pin.version_id.as_deref()).await? {
-                    meta if meta.etag == pin.etag => Ok(stream::empty().boxed()),
-                    _ => Err(BlobError::Changed),
-                };
-            }
-            (start, Some(length)) => Some(format!("bytes={start}-{}", start.saturating_add(length - 1))),
-        };
+    ) -> Result<Chunks, BlobError> {
+        if length == Some(0) {
+            return object::nothing(self, key, pin).await;
+        }
         let get = self.client.get_object().bucket(&self.bucket).key(self.full(key));
-        let get =
-            get.set_version_id(pin.version_id.clone()).if_match(format!("\"{}\"", pin.etag)).set_range(range);
-        let answer = match get.send().await {
+        let get = get.set_version_id(pin.version_id.clone()).set_range(object::range(start, length));
+        let answer = match get.if_match(format!("\"{}\"", pin.etag)).send().await {
             Ok(answer) => answer,
             Err(error) if error.code() == Some("InvalidRange") => return Ok(stream::empty().boxed()),
             Err(error) => return Err(from_sdk(&error)),
@@ -229,14 +191,14 @@ impl BlobStore for S3Store {
     async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
         let mut put = self.client.put_object().bucket(&self.bucket).key(self.full(key));
         if over == Over::Nothing {
-            if !self.learned().create_only {
+            if !self.learned.get().create_only {
                 match self.head(key, None).await {
                     Ok(_) => return Err(BlobError::Changed),
                     Err(BlobError::NotFound) => {}
                     Err(unknown) => return Err(unknown),
                 }
             }
-            put = put.set_if_none_match(self.learned().create_only.then(|| "*".into()));
+            put = put.set_if_none_match(self.learned.get().create_only.then(|| "*".into()));
         }
         let answer = put.body(ByteStream::from(bytes)).send().await.map_err(|error| from_sdk(&error))?;
         // What anybody says to anything is no receipt.
@@ -306,7 +268,7 @@ impl S3Store {
     }
 }
 
-fn chunks(body: ByteStream) -> BoxStream<'static, Result<Bytes, BlobError>> {
+fn chunks(body: ByteStream) -> Chunks {
     stream::unfold(body, |mut body| async move {
         let chunk = body.next().await?;
         Some((chunk.map_err(|error| BlobError::Unavailable(error.to_string())), body))

@@ -3,14 +3,16 @@
 use async_trait::async_trait;
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
-use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use futures::stream::{BoxStream, TryStreamExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 
-use super::super::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
-use super::error::{NOT_S3, from_sdk, unquoted};
-use super::list::{broken_off, to_unix_ms};
+use super::error::{NOT_S3, from_sdk};
+use super::list::to_unix_ms;
 use super::{S3Store, to_signed};
+use crate::http::list::{next, pages};
+use crate::http::{gone, object::unquoted};
+use crate::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 5 * MIB,
@@ -44,28 +46,24 @@ impl PartStore for S3Store {
     }
 
     async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
-        let mut found = Vec::new();
-        let mut after = None;
-        loop {
-            let list = self.client.list_parts().bucket(&self.bucket).key(self.full(key));
-            let page = list.upload_id(upload_id).set_part_number_marker(after).send().await;
-            let page = page.map_err(|error| from_sdk(&error))?;
-            for part in page.parts() {
-                found.push(Part {
-                    number: part.part_number().and_then(|number| u32::try_from(number).ok()).unwrap_or(0),
-                    size: part.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0),
-                    etag: part.e_tag().map(unquoted).unwrap_or_default(),
-                });
+        let list = self.client.list_parts().bucket(&self.bucket).key(self.full(key)).upload_id(upload_id);
+        let pages = pages(None, move |after| {
+            let list = list.clone().set_part_number_marker(after);
+            async move {
+                let page = list.send().await.map_err(|error| from_sdk(&error))?;
+                if page.upload_id().is_none() {
+                    return Err(BlobError::Unavailable(NOT_S3.into()));
+                }
+                let next = next(page.is_truncated(), page.next_part_number_marker)?;
+                Ok((page.parts.unwrap_or_default(), next.map(Some)))
             }
-            if page.upload_id().is_none() {
-                return Err(BlobError::Unavailable(NOT_S3.into()));
-            }
-            if !page.is_truncated().unwrap_or(false) {
-                break;
-            }
-            let next = page.next_part_number_marker().map(str::to_owned);
-            after = Some(next.ok_or_else(broken_off)?);
-        }
+        });
+        let part = |part: aws_sdk_s3::types::Part| Part {
+            number: part.part_number().and_then(|number| u32::try_from(number).ok()).unwrap_or(0),
+            size: part.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0),
+            etag: part.e_tag().map(unquoted).unwrap_or_default(),
+        };
+        let mut found: Vec<Part> = pages.map_ok(part).try_collect().await?;
         found.sort_by_key(|part| part.number);
         Ok(found)
     }
@@ -95,59 +93,35 @@ impl PartStore for S3Store {
         }
     }
 
-    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        let uploads: Vec<Unfinished> = self.unfinished(key.as_str()).try_collect().await?;
-        for upload in uploads.iter().filter(|upload| upload.key == key.as_str()) {
-            self.abandon_one(key, &upload.upload_id).await?;
-        }
-        Ok(())
-    }
-
     async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
         let abort = self.client.abort_multipart_upload().bucket(&self.bucket).key(self.full(key));
-        match abort.upload_id(upload_id).send().await.map_err(|error| from_sdk(&error)) {
-            Ok(_) | Err(BlobError::NotFound) => Ok(()),
-            Err(error) => Err(error),
-        }
+        gone(abort.upload_id(upload_id).send().await.map_err(|error| from_sdk(&error)))
     }
 
     fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
         let under = format!("{}{prefix}", self.prefix);
-        let (client, bucket, own) = (self.client.clone(), self.bucket.clone(), self.prefix.clone());
-        stream::try_unfold(Some((None, None)), move |after| {
-            let list = client.list_multipart_uploads().bucket(&bucket).prefix(&under);
+        // Not asked for encoded keys: Ceph encodes them then and does not say so.
+        let list = self.client.list_multipart_uploads().bucket(&self.bucket).prefix(under);
+        let own = self.prefix.clone();
+        pages((None, None), move |(after_key, after_upload)| {
+            let list = list.clone().set_key_marker(after_key).set_upload_id_marker(after_upload);
             let own = own.clone();
             async move {
-                let Some((after_key, after_upload)) = after else { return Ok(None) };
-                // Not asked for encoded keys: Ceph encodes them then and does not say so.
-                let list = list.set_key_marker(after_key).set_upload_id_marker(after_upload);
                 let page = list.send().await.map_err(|error| from_sdk(&error))?;
                 if page.bucket().is_none() {
                     return Err(BlobError::Unavailable(NOT_S3.into()));
                 }
-                let found: Vec<Result<Unfinished, BlobError>> = page
-                    .uploads()
-                    .iter()
-                    .filter_map(|upload| {
-                        Some(Ok(Unfinished {
-                            key: upload.key()?.strip_prefix(&own)?.to_owned(),
-                            upload_id: upload.upload_id()?.to_owned(),
-                            begun_at: upload.initiated().map(to_unix_ms),
-                        }))
+                let marker = page.next_key_marker.filter(|key| !key.is_empty());
+                let next = next(page.is_truncated, marker)?;
+                let found = page.uploads.unwrap_or_default().into_iter().filter_map(|upload| {
+                    Some(Unfinished {
+                        key: upload.key()?.strip_prefix(&own)?.to_owned(),
+                        upload_id: upload.upload_id()?.to_owned(),
+                        begun_at: upload.initiated().map(to_unix_ms),
                     })
-                    .collect();
-                let next = match page.is_truncated().unwrap_or(false) {
-                    true => {
-                        let key =
-                            page.next_key_marker().filter(|key| !key.is_empty()).ok_or_else(broken_off)?;
-                        Some((Some(key.to_owned()), page.next_upload_id_marker().map(str::to_owned)))
-                    }
-                    false => None,
-                };
-                Ok::<_, BlobError>(Some((stream::iter(found), next)))
+                });
+                Ok((found.collect(), next.map(|key| (Some(key), page.next_upload_id_marker))))
             }
         })
-        .try_flatten()
-        .boxed()
     }
 }

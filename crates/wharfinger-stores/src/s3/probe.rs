@@ -4,25 +4,20 @@
 use aws_sdk_s3::types::BucketVersioningStatus;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::super::answer::{doing, element, unreached};
-use super::super::trial::{self, OTHER_BYTES, OTHER_TYPE, RIGHT, SHORT, Sent};
-use super::super::{BlobError, BlobStore as _, Probed};
+use super::S3Store;
 use super::error::{explain, from_sdk};
-use super::{Learned, S3Store};
+use crate::http::probe::{self, OTHER_BYTES, OTHER_TYPE, RIGHT, SHORT, Sent};
+use crate::http::{Failure, Findings, element};
+use crate::{BlobError, BlobStore as _, Probed};
 
 impl S3Store {
     pub(super) async fn find_out(&self) -> Result<Probed, BlobError> {
         let mut notes = Vec::new();
         self.check().await?;
         self.find_versions(&mut notes).await?;
-        let key = ObjectKey::probe(&uuid::Uuid::new_v4().to_string());
-        let found = self.find_bindings(&key).await;
-        let gone = self.delete_keys(std::slice::from_ref(&key)).await.pop().unwrap_or(Ok(()));
-        found?;
-        gone.map_err(|error| doing("delete objects", error))?;
-        trial::find_absence(self, &key).await?;
-        trial::find_parts(self, &key).await?;
-        trial::clear_left_behind(self).await?;
+        let keys = probe::keys::<1>();
+        let found = self.find_bindings(&keys[0]).await;
+        probe::finish(self, &keys, found).await?;
         let clock_ahead_ms = self.skew.ahead_ms();
         Ok(Probed { clock_ahead_ms, notes })
     }
@@ -42,7 +37,7 @@ impl S3Store {
                 false
             }
         };
-        self.learn(|learned| learned.versioned = versioned);
+        self.learned.change(|learned| learned.versioned = versioned);
         if versioned {
             let list =
                 self.client.list_object_versions().bucket(&self.bucket).prefix(&self.prefix).max_keys(1);
@@ -53,14 +48,14 @@ impl S3Store {
 
     async fn find_bindings(&self, key: &ObjectKey) -> Result<(), BlobError> {
         let http = reqwest::Client::new();
-        let all = Learned { binds_checksum: true, create_only: true, ..Learned::default() };
+        let all = Findings { binds_checksum: true, create_only: true, ..Findings::default() };
         // A store that does not know a condition refuses even what is right.
         let mut bind = all;
         for less in [
             all,
-            Learned { create_only: false, ..all },
-            Learned { binds_checksum: false, ..all },
-            Learned::default(),
+            Findings { create_only: false, ..all },
+            Findings { binds_checksum: false, ..all },
+            Findings::default(),
         ] {
             bind = less;
             match self.try_put(&http, key, bind, &RIGHT).await? {
@@ -75,13 +70,13 @@ impl S3Store {
         let create_only = bind.create_only && self.try_put(&http, key, bind, &RIGHT).await?.is_err();
         let cases = [SHORT, OTHER_TYPE, OTHER_BYTES];
         let mut refused = [false; 3];
-        let free = Learned { create_only: false, ..bind };
+        let free = Findings { create_only: false, ..bind };
         for (case, refused) in cases.iter().zip(&mut refused) {
             *refused = self.try_put(&http, key, free, case).await?.is_err();
         }
         let [binds_size, binds_content_type, other_bytes] = refused;
         let versioned = self.head(key, None).await?.version_id.is_some();
-        self.learn(|learned| {
+        self.learned.change(|learned| {
             learned.binds_size = binds_size;
             learned.binds_content_type = binds_content_type;
             learned.binds_checksum = bind.binds_checksum && other_bytes;
@@ -96,12 +91,12 @@ impl S3Store {
         &self,
         http: &reqwest::Client,
         key: &ObjectKey,
-        bind: Learned,
+        bind: Findings,
         sent: &Sent<'_>,
     ) -> Result<Result<(), String>, BlobError> {
-        let signed = self.sign_put_with(&self.client, &trial::grant(key), bind).await?;
-        let answer = trial::request(http, &signed, sent).send().await;
-        let answer = answer.map_err(|error| BlobError::Unavailable(unreached(error)))?;
+        let signed = self.sign_put_with(&self.client, &probe::grant(key), bind).await?;
+        let answer = probe::request(http, &signed, sent).send().await;
+        let answer = answer.map_err(Failure::from)?;
         let status = answer.status();
         if status.is_success() {
             return Ok(Ok(()));

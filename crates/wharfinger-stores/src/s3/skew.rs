@@ -8,7 +8,7 @@ use aws_smithy_runtime_api::client::interceptors::context::BeforeDeserialization
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::ConfigBag;
 
-use super::super::skew::Skew;
+use crate::skew::Skew;
 
 /// Reads the date of every answer.
 #[derive(Debug)]
