@@ -16,7 +16,8 @@ use wharfinger_lifecycle::key::ObjectKey;
 use super::{Passed, Sink, SourceError};
 use crate::{BlobError, BlobStore};
 use data::read_data;
-pub use manifest::{DataFile, FileFormat, Manifest};
+use manifest::DataFile;
+pub use manifest::Manifest;
 
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
