@@ -10,8 +10,8 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{DERIVED, ObjectKey};
 
 use super::{
-    BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, Part, PartGrant, PartLimits, PartStore,
-    Probed, PutGrant, SignedRequest, Unfinished,
+    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, Part, PartGrant, PartLimits, PartStore,
+    Probed, PutGrant, SignedRequest, Unfinished, WriteMode,
 };
 use wharfinger_calls::faults::Faults;
 
@@ -54,12 +54,12 @@ impl BlobStore for FaultyBlobs {
         pin: &Pin,
         start: u64,
         length: Option<u64>,
-    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
+    ) -> Result<Chunks, BlobError> {
         self.faults.around("get", self.inner.get(key, pin, start, length)).await
     }
 
-    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
-        self.faults.around("put", self.inner.put(key, bytes, over)).await
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError> {
+        self.faults.around("put", self.inner.put(key, bytes, mode)).await
     }
 
     /// One key after the other, so that a plan can hit each of them.

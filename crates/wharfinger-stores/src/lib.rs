@@ -171,10 +171,13 @@ pub struct Listed {
     pub modified_at: UnixMs,
 }
 
+/// An object's bytes as they come.
+pub type Chunks = BoxStream<'static, Result<Bytes, BlobError>>;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
-    Anything,
-    Nothing,
+pub enum WriteMode {
+    Overwrite,
+    CreateOnly,
 }
 
 /// What a probe has to say beside the capabilities.
@@ -220,11 +223,11 @@ pub trait BlobStore: Send + Sync {
         pin: &Pin,
         start: u64,
         length: Option<u64>,
-    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError>;
+    ) -> Result<Chunks, BlobError>;
 
     /// Puts a small object of the program's own, over whatever is there or only where nothing is: `Changed` says
     /// that something was. That may be this very object, where the answer was lost and the call repeated.
-    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError>;
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError>;
 
     /// Deletes each key with all its versions and answers for each, in order. An absent object counts as deleted.
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>>;

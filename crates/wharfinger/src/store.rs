@@ -12,7 +12,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{DERIVED, ObjectKey, UPLOADS};
 use wharfinger_stores::disk::{DiskStore, MARK};
-use wharfinger_stores::{BlobError, BlobPlace, BlobStore, Over};
+use wharfinger_stores::{BlobError, BlobPlace, BlobStore, WriteMode};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
@@ -137,10 +137,10 @@ impl<'p> Place<'p> {
         }
     }
 
-    async fn set_mark(&self, text: String, over: Over) -> Result<(), ClaimError> {
+    async fn set_mark(&self, text: String, mode: WriteMode) -> Result<(), ClaimError> {
         let set = match self.at {
-            At::Folder(folder) => DiskStore::set_mark(folder, &text, over),
-            At::Store(blobs) => blobs.put(&ObjectKey::mark(), Bytes::from(text), over).await,
+            At::Folder(folder) => DiskStore::set_mark(folder, &text, mode),
+            At::Store(blobs) => blobs.put(&ObjectKey::mark(), Bytes::from(text), mode).await,
         };
         set.map_err(|error| self.unusable(error))
     }
@@ -236,7 +236,7 @@ async fn mark_new(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<S
             let id = catalog.fact("catalog_id").await?.unwrap_or_default();
             let identity = format!("{id} {}", fresh_id(now));
             // Without its time, which is the store's to tell: it is added when the mark counts for the first time.
-            match place.set_mark(format!("{identity} 0\n"), Over::Nothing).await {
+            match place.set_mark(format!("{identity} 0\n"), WriteMode::CreateOnly).await {
                 // Another process of the same catalog was faster.
                 Err(ClaimError::Blobs(_, BlobError::Changed) | ClaimError::Folder(_, BlobError::Changed)) => {
                     place.mark().await?.map_or(identity, |mark| mark.identity)
@@ -300,7 +300,7 @@ pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<StoreState
             return check(catalog, place).await;
         }
         let counted = Mark { identity, counter, marked_at: mark.marked_at };
-        place.set_mark(counted.text(), Over::Anything).await?;
+        place.set_mark(counted.text(), WriteMode::Overwrite).await?;
     }
     Ok(StoreState::Ours)
 }
@@ -332,7 +332,7 @@ pub async fn accept(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result
         Some(mark) => Mark { identity, counter, marked_at: mark.marked_at }.text(),
         None => format!("{identity} {counter}\n"),
     };
-    place.set_mark(text, Over::Anything).await?;
+    place.set_mark(text, WriteMode::Overwrite).await?;
     // Now that the store has told its time, the mark keeps it.
     count_on(catalog, place).await.map(drop)
 }

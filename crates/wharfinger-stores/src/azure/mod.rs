@@ -24,8 +24,8 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use crate::http::{doing, object};
 use crate::{
-    BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest,
+    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PartStore, Probed, PutGrant,
+    SignedRequest, WriteMode,
 };
 use call::{Account, Call, Client};
 pub use connect::{AzureCredentials, AzureOptions, EntraOptions};
@@ -99,16 +99,16 @@ impl BlobStore for AzureStore {
         pin: &Pin,
         start: u64,
         length: Option<u64>,
-    ) -> Result<object::Chunks, BlobError> {
+    ) -> Result<Chunks, BlobError> {
         let blob = self.client.full(key);
         let get = Call::of(Method::GET, &blob).with_some("versionid", pin.version_id.as_deref());
         object::get(self, &self.client, get, (key, pin), (start, length)).await
     }
 
-    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError> {
         let blob = self.client.full(key);
         let put = Call::of(Method::PUT, &blob).body(bytes).header(BLOCK_BLOB.0, BLOCK_BLOB.1);
-        let put = if over == Over::Nothing { put.create_only(CREATE_ONLY) } else { put };
+        let put = if mode == WriteMode::CreateOnly { put.create_only(CREATE_ONLY) } else { put };
         Ok(self.client.send(put).await.map(drop)?)
     }
 

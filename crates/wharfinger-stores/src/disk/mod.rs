@@ -21,7 +21,9 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::{BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PutGrant, SignedRequest};
+use super::{
+    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PutGrant, SignedRequest, WriteMode,
+};
 pub use landing::{Landed, Landing, LandingError, LeftBehind};
 pub use signing::{SignedQuery, SigningKey};
 use wharfinger_calls::faults::Faults;
@@ -87,11 +89,11 @@ impl DiskStore {
     }
 
     /// A reader sees the mark before or the one after, never a part. `Changed`: there is one, and it was to be kept.
-    pub fn set_mark(root: &Path, mark: &str, over: Over) -> Result<(), BlobError> {
+    pub fn set_mark(root: &Path, mark: &str, mode: WriteMode) -> Result<(), BlobError> {
         let temp = root.join(OWN_FOLDER).join(format!("{MARK_TEMP}{}", uuid::Uuid::new_v4()));
         let set = fs::create_dir_all(root.join(OWN_FOLDER))
             .map_err(from_io)
-            .and_then(|()| place_small(root, &temp, &root.join(MARK), mark.as_bytes(), over));
+            .and_then(|()| place_small(root, &temp, &root.join(MARK), mark.as_bytes(), mode));
         // Gone already where it was renamed.
         let _ = fs::remove_file(&temp);
         set.map_err(|error| match error {
@@ -225,7 +227,7 @@ impl BlobStore for DiskStore {
         pin: &Pin,
         start: u64,
         length: Option<u64>,
-    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
+    ) -> Result<Chunks, BlobError> {
         let opened = tokio::fs::File::open(self.path(key)).await;
         let mut file = opened.map_err(|error| from_io_at(&self.mounted, error))?;
         // Asked of the open file: what is read below is what was compared.
@@ -241,11 +243,11 @@ impl BlobStore for DiskStore {
         Ok(ReaderStream::with_capacity(reader, READ_BUFFER_BYTES).map(|chunk| chunk.map_err(from_io)).boxed())
     }
 
-    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError> {
         let (root, path) = (self.root.clone(), self.path(key));
         let before = root.join(LANDING_FOLDER).join(format!("{PUT_TEMP}{}", uuid::Uuid::new_v4()));
         blocking(move || {
-            let placed = place_small(&root, &before, &path, &bytes, over);
+            let placed = place_small(&root, &before, &path, &bytes, mode);
             // Gone already where it was renamed.
             let _ = fs::remove_file(&before);
             placed
@@ -332,14 +334,20 @@ impl BlobStore for DiskStore {
     }
 }
 
-fn place_small(root: &Path, before: &Path, path: &Path, bytes: &[u8], over: Over) -> Result<(), BlobError> {
+fn place_small(
+    root: &Path,
+    before: &Path,
+    path: &Path,
+    bytes: &[u8],
+    mode: WriteMode,
+) -> Result<(), BlobError> {
     let folder = path.parent().unwrap_or(root);
     fs::write(before, bytes).map_err(|error| from_io_at(&root.join(LANDING_FOLDER), error))?;
     fs::File::open(before).and_then(|file| file.sync_all()).map_err(from_io)?;
     fs::create_dir_all(folder).map_err(from_io)?;
-    match over {
-        Over::Anything => fs::rename(before, path).map_err(from_io)?,
-        Over::Nothing => fs::hard_link(before, path).map_err(|error| match error.kind() {
+    match mode {
+        WriteMode::Overwrite => fs::rename(before, path).map_err(from_io)?,
+        WriteMode::CreateOnly => fs::hard_link(before, path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => BlobError::Changed,
             _ => from_io(error),
         })?,

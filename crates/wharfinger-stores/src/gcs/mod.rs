@@ -21,8 +21,8 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use crate::http::{doing, object};
 use crate::{
-    BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest,
+    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PartStore, Probed, PutGrant,
+    SignedRequest, WriteMode,
 };
 use call::{Call, Client};
 pub use connect::{GcsCredentials, GcsOptions};
@@ -103,7 +103,7 @@ impl BlobStore for GcsStore {
         pin: &Pin,
         start: u64,
         length: Option<u64>,
-    ) -> Result<object::Chunks, BlobError> {
+    ) -> Result<Chunks, BlobError> {
         let object = self.client.full(key);
         // Without this, Google unpacks what was stored as gzip.
         let get = Call::of(Method::GET, &object).header("accept-encoding", "gzip");
@@ -111,10 +111,10 @@ impl BlobStore for GcsStore {
         object::get(self, &self.client, get, (key, pin), (start, length)).await
     }
 
-    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError> {
         let object = self.client.full(key);
         let put = Call::of(Method::PUT, &object).body(bytes);
-        let put = if over == Over::Nothing { put.create_only(CREATE_ONLY) } else { put };
+        let put = if mode == WriteMode::CreateOnly { put.create_only(CREATE_ONLY) } else { put };
         Ok(self.client.send(put).await.map(drop)?)
     }
 

@@ -1,16 +1,13 @@
 //! One object: the headers that describe it, its bytes or a range of them, and its delete.
 
-use bytes::Bytes;
-use futures::stream::{self, BoxStream, StreamExt as _};
+use futures::stream::{self, StreamExt as _};
 use reqwest::header::HeaderMap;
 use wharfinger_calls::http::{from_http_date, header};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::{Call, Client, Failure, Service};
-use crate::{BlobError, BlobStore, ObjectMeta, encoding};
-
-pub(crate) type Chunks = BoxStream<'static, Result<Bytes, BlobError>>;
+use crate::{BlobError, BlobStore, Chunks, ObjectMeta, encoding};
 
 pub(crate) fn unquoted(etag: &str) -> String {
     etag.trim_matches('"').to_owned()

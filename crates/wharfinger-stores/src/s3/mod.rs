@@ -26,12 +26,12 @@ use wharfinger_lifecycle::checksum::from_hex;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use crate::http::object::{self, Chunks, unquoted};
+use crate::http::object::{self, unquoted};
 use crate::http::{Findings, Learned};
 use crate::skew::Skew;
 use crate::{
-    BlobError, BlobStore, Caps, GetGrant, Listed, ObjectMeta, Over, PartStore, Probed, PutGrant,
-    SignedRequest, UrlLife, encoding,
+    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PartStore, Probed, PutGrant,
+    SignedRequest, UrlLife, WriteMode, encoding,
 };
 pub use connect::{S3Credentials, S3Options, http_client};
 use error::{NOT_S3, explain, from_sdk};
@@ -188,9 +188,9 @@ impl BlobStore for S3Store {
         }
     }
 
-    async fn put(&self, key: &ObjectKey, bytes: Bytes, over: Over) -> Result<(), BlobError> {
+    async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError> {
         let mut put = self.client.put_object().bucket(&self.bucket).key(self.full(key));
-        if over == Over::Nothing {
+        if mode == WriteMode::CreateOnly {
             if !self.learned.get().create_only {
                 match self.head(key, None).await {
                     Ok(_) => return Err(BlobError::Changed),

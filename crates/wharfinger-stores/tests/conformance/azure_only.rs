@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::{
-    BlobError, BlobStore, GetGrant, Over, Part, PartGrant, PartStore as _, PutGrant, SignedRequest,
-    Unfinished,
+    BlobError, BlobStore, GetGrant, Part, PartGrant, PartStore as _, PutGrant, SignedRequest, Unfinished,
+    WriteMode,
 };
 
 use super::shelf::{LIFE, azure_options, key, pin};
@@ -183,7 +183,7 @@ async fn what_is_set_wrongly_is_named() {
         assert!(!matches!(absent, BlobError::NotFound), "it is not the object that is absent");
         let outcomes = store.delete_many(&[key("uploads/t/u/f")]).await;
         assert!(outcomes[0].is_err(), "nor is it as good as deleted");
-        let put = store.put(&key("uploads/t/u/f"), Bytes::from_static(b"x"), Over::Anything).await;
+        let put = store.put(&key("uploads/t/u/f"), Bytes::from_static(b"x"), WriteMode::Overwrite).await;
         assert!(put.is_err());
         assert!(store.unfinished("").try_collect::<Vec<_>>().await.is_err());
         assert!(store.list("", None).try_collect::<Vec<_>>().await.is_err());
@@ -234,11 +234,12 @@ async fn keys_that_look_encoded_are_kept_apart() {
 async fn our_own_object_is_put_over_something_or_only_over_nothing() {
     let store = store().await;
     let mark = ObjectKey::mark();
-    store.put(&mark, Bytes::from_static(b"one"), Over::Nothing).await.expect("nothing was there");
-    let error = store.put(&mark, Bytes::from_static(b"two"), Over::Nothing).await.expect_err("present");
+    store.put(&mark, Bytes::from_static(b"one"), WriteMode::CreateOnly).await.expect("nothing was there");
+    let error =
+        store.put(&mark, Bytes::from_static(b"two"), WriteMode::CreateOnly).await.expect_err("present");
     assert!(matches!(error, BlobError::Changed), "{error}");
     assert_eq!(read(&store, &mark).await, b"one");
-    store.put(&mark, Bytes::from_static(b"three"), Over::Anything).await.expect("put over it");
+    store.put(&mark, Bytes::from_static(b"three"), WriteMode::Overwrite).await.expect("put over it");
     assert_eq!(read(&store, &mark).await, b"three");
 }
 
@@ -246,7 +247,7 @@ async fn our_own_object_is_put_over_something_or_only_over_nothing() {
 async fn a_probe_leaves_nothing_and_takes_nothing() {
     let store = store().await;
     let mark = ObjectKey::mark();
-    store.put(&mark, Bytes::from_static(b"ours"), Over::Nothing).await.expect("put");
+    store.put(&mark, Bytes::from_static(b"ours"), WriteMode::CreateOnly).await.expect("put");
     let probed = store.probe().await.expect("a store that can be used");
     assert_eq!((probed.clock_ahead_ms, probed.notes), (0, Vec::<String>::new()));
     let left: Vec<_> = store.list("", None).map_ok(|listed| listed.key).try_collect().await.expect("listed");
@@ -344,8 +345,8 @@ async fn what_is_abandoned_is_gone_and_what_is_joined_stays() {
 
     let whole = key("uploads/t/u/b");
     let empty = key("uploads/t/u/c");
-    store.put(&whole, Bytes::from_static(b"whole"), Over::Nothing).await.expect("put");
-    store.put(&empty, Bytes::new(), Over::Nothing).await.expect("put");
+    store.put(&whole, Bytes::from_static(b"whole"), WriteMode::CreateOnly).await.expect("put");
+    store.put(&empty, Bytes::new(), WriteMode::CreateOnly).await.expect("put");
     for kept in [&whole, &empty] {
         let before = store.head(kept, None).await.expect("present");
         store.abandon(kept).await.expect("nothing to do");
@@ -398,7 +399,7 @@ async fn unfinished_uploads_are_listed_with_their_time() {
         store.begin(key, None).await.expect("begun");
     }
     let done = key("uploads/t/u/done");
-    store.put(&done, Bytes::new(), Over::Nothing).await.expect("put");
+    store.put(&done, Bytes::new(), WriteMode::CreateOnly).await.expect("put");
     let found = unfinished(&store, "uploads/t/").await;
     let names: Vec<&str> = found.iter().map(|unfinished| unfinished.key.as_str()).collect();
     assert_eq!(names, ["uploads/t/u/a", "uploads/t/u/b"]);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::TryStreamExt as _;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::s3::{S3Options, S3Store};
-use wharfinger_stores::{BlobError, BlobStore as _, Over, PartGrant, PartStore as _, PutGrant};
+use wharfinger_stores::{BlobError, BlobStore as _, PartGrant, PartStore as _, PutGrant, WriteMode};
 
 use super::bad_stores::every_call;
 use harness::scripted::{Asked, Scripted, says};
@@ -212,7 +212,7 @@ async fn nothing_is_put_where_nobody_could_look() {
         _ => b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
     });
     let store = store(&server).await;
-    let put = store.put(&key("uploads/t/u/f"), Bytes::from_static(b"x"), Over::Nothing).await;
+    let put = store.put(&key("uploads/t/u/f"), Bytes::from_static(b"x"), WriteMode::CreateOnly).await;
     assert!(matches!(put, Err(BlobError::Refused(_))), "{put:?}");
     assert!(server.asked().iter().all(|asked| asked.method != "PUT"));
 }
@@ -228,7 +228,7 @@ async fn a_new_object_whose_answer_is_lost_was_made() {
     store.probe().await.expect("a store that can be used");
     assert!(store.caps().create_only);
     let key = key("uploads/t/u/f");
-    let put = store.put(&key, Bytes::from_static(b"four"), Over::Nothing).await;
+    let put = store.put(&key, Bytes::from_static(b"four"), WriteMode::CreateOnly).await;
     assert!(matches!(put, Err(BlobError::Changed)), "{put:?}");
     assert_eq!(direct.head(&key, None).await.expect("it is there").size, 4);
 }
@@ -252,7 +252,8 @@ async fn losing(
 async fn a_put_whose_answer_is_lost_is_unknown() {
     let (_server, store, direct) = losing(|asked, _| asked.method == "PUT").await;
     let key = key("uploads/t/u/f");
-    let error = store.put(&key, Bytes::from_static(b"four"), Over::Anything).await.expect_err("no answer");
+    let error =
+        store.put(&key, Bytes::from_static(b"four"), WriteMode::Overwrite).await.expect_err("no answer");
     assert!(error.is_retryable(), "{error}");
     assert_eq!(direct.head(&key, None).await.expect("it is there").size, 4);
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures::TryStreamExt as _;
 use harness::radosgw::{self, Radosgw, Rights};
 use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
-use wharfinger_stores::{BlobError, BlobStore as _, Over, Part, PartStore as _};
+use wharfinger_stores::{BlobError, BlobStore as _, Part, PartStore as _, WriteMode};
 
 use super::shelf::{ceph_options, key, pin, strict_options};
 
@@ -22,8 +22,8 @@ pub(super) async fn every_call(store: &S3Store) -> Vec<(&'static str, BlobError)
     told("head", store.head(&key, None).await.map(drop));
     told("get", store.get(&key, &pin("etag"), 0, None).await.map(drop));
     told("get none", store.get(&key, &pin("etag"), 0, Some(0)).await.map(drop));
-    told("put", store.put(&key, Bytes::from_static(b"x"), Over::Anything).await);
-    told("put new", store.put(&key, Bytes::from_static(b"x"), Over::Nothing).await);
+    told("put", store.put(&key, Bytes::from_static(b"x"), WriteMode::Overwrite).await);
+    told("put new", store.put(&key, Bytes::from_static(b"x"), WriteMode::CreateOnly).await);
     told("list", store.list("", None).try_collect::<Vec<_>>().await.map(drop));
     for outcome in store.delete_many(&[key.clone(), key.clone()]).await {
         told("delete", outcome);
@@ -128,10 +128,11 @@ async fn keys_that_may_only_read() {
     let (owner, reader) = restricted(Rights::ReadOnly, false);
     let (owner, reader) = (connected(&owner).await, connected(&reader).await);
     let key = key("uploads/t/u/f");
-    owner.put(&key, Bytes::from_static(b"kept"), Over::Anything).await.expect("put");
+    owner.put(&key, Bytes::from_static(b"kept"), WriteMode::Overwrite).await.expect("put");
     let text = reader.probe().await.expect_err("it may not write").to_string();
     assert!(text.contains("it will not let us write objects: AccessDenied"), "{text}");
-    let error = reader.put(&key, Bytes::from_static(b"x"), Over::Anything).await.expect_err("it may not");
+    let error =
+        reader.put(&key, Bytes::from_static(b"x"), WriteMode::Overwrite).await.expect_err("it may not");
     assert!(matches!(error, BlobError::Refused(_)), "{error}");
     let outcomes = reader.delete_many(std::slice::from_ref(&key)).await;
     assert!(matches!(outcomes[..], [Err(BlobError::Refused(_))]), "{outcomes:?}");
@@ -143,7 +144,7 @@ async fn keys_that_may_neither_list_nor_read() {
     let (owner, writer) = restricted(Rights::WriteOnly, false);
     let (owner, writer) = (connected(&owner).await, connected(&writer).await);
     let key = key("uploads/t/u/f");
-    owner.put(&key, Bytes::from_static(b"kept"), Over::Anything).await.expect("put");
+    owner.put(&key, Bytes::from_static(b"kept"), WriteMode::Overwrite).await.expect("put");
     let text = writer.probe().await.expect_err("it may not list").to_string();
     assert!(text.contains("it will not let us list the bucket: AccessDenied"), "{text}");
     let error = writer.head(&key, None).await.expect_err("it may not look");
@@ -159,7 +160,7 @@ async fn keys_that_may_not_delete() {
     let (_, keeper) = restricted(Rights::WithoutDelete, true);
     let keeper = connected(&keeper).await;
     let key = key("uploads/t/u/f");
-    keeper.put(&key, Bytes::from_static(b"kept"), Over::Anything).await.expect("put");
+    keeper.put(&key, Bytes::from_static(b"kept"), WriteMode::Overwrite).await.expect("put");
     let text = keeper.probe().await.expect_err("it may not delete").to_string();
     assert!(text.contains("it will not let us delete objects: AccessDenied"), "{text}");
     let outcomes = keeper.delete_many(std::slice::from_ref(&key)).await;

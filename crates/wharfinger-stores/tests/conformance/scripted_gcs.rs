@@ -1,6 +1,8 @@
-//! Google Cloud Storage as a test scripts it: there is no server of Google's to test with. What is asked, how often, and what each
+//! Google Cloud Storage as a test scripts it, for want of a server of Google's: what is asked, how often, and what each
 //! answer means.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -8,7 +10,7 @@ use futures::TryStreamExt as _;
 use harness::scripted::{Asked, Scripted};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::gcs::{GcsCredentials, GcsOptions, GcsStore};
-use wharfinger_stores::{BlobError, BlobStore as _, Over, Part, PartStore as _};
+use wharfinger_stores::{BlobError, BlobStore as _, Part, PartStore as _, WriteMode};
 
 use super::scripted_s3::{error, xml};
 use super::shelf::{key, pin};
@@ -132,8 +134,8 @@ async fn only_what_does_no_more_the_second_time_is_sent_again() {
     let server = Scripted::start(|_, _| error(503, "SlowDown"));
     let store = store(&server);
     let body = Bytes::from_static(b"x");
-    let put = store.put(&file(), body.clone(), Over::Anything).await;
-    let put_new = store.put(&file(), body, Over::Nothing).await;
+    let put = store.put(&file(), body.clone(), WriteMode::Overwrite).await;
+    let put_new = store.put(&file(), body, WriteMode::CreateOnly).await;
     let begun = store.begin(&file(), None).await.map(drop);
     let deleted = store.delete_many(&[file()]).await.pop().expect("an outcome");
     for failed in [put, put_new, begun, deleted] {
@@ -243,4 +245,56 @@ async fn uploads_in_parts_are_listed_joined_and_abandoned() {
     store.abandon(&file()).await.expect("abandoned");
     let deleted: Vec<String> = paths(&server).into_iter().filter(|path| path.starts_with("DELETE")).collect();
     assert_eq!(deleted, ["u1", "u2"].map(|id| format!("DELETE /box/w/uploads/t/u/f?uploadId={id}")));
+}
+
+/// A bucket that holds no more than names. One that is `strict` enforces what Google does.
+fn bucket(strict: bool, objects: Arc<Mutex<BTreeSet<String>>>) -> Scripted {
+    let nothing = "<ListBucketResult><Name>box</Name></ListBucketResult>";
+    let uploads = "<ListMultipartUploadsResult><Bucket>box</Bucket></ListMultipartUploadsResult>";
+    let begun = "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
+    Scripted::start(move |asked, _| {
+        let mut objects = objects.lock().expect("no test panics with it");
+        let (name, query) = asked.path.split_once('?').expect("a signed request");
+        let head = head_of(asked);
+        let length = asked.raw.len() - head.len() - 4;
+        match asked.method.as_str() {
+            "PUT" if strict && !head.contains(&format!("x-goog-content-length-range: {length},{length}")) => {
+                error(400, "EntityTooSmall")
+            }
+            "PUT" if strict && !head.contains("content-type: text/plain") => {
+                error(403, "SignatureDoesNotMatch")
+            }
+            "PUT" if strict && objects.contains(name) => error(412, "PreconditionFailed"),
+            "PUT" => {
+                objects.insert(name.to_owned());
+                answer(200, OBJECT, "")
+            }
+            "DELETE" if query.contains("uploadId") || objects.remove(name) => answer(204, "", ""),
+            "POST" => xml(200, begun),
+            "GET" if query.contains("versioning") => xml(200, "<VersioningConfiguration/>"),
+            "GET" if query.contains("uploadId") => {
+                xml(200, "<ListPartsResult><UploadId>u</UploadId></ListPartsResult>")
+            }
+            "GET" if query.contains("uploads") => xml(200, uploads),
+            "GET" if query.contains("list-type") => xml(200, nothing),
+            "HEAD" => answer(404, "", ""),
+            _ => error(404, "NoSuchKey"),
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_probe_finds_out_what_is_enforced_and_leaves_nothing() {
+    for strict in [true, false] {
+        let objects = Arc::<Mutex<BTreeSet<String>>>::default();
+        let server = bucket(strict, objects.clone());
+        let store = store(&server);
+        let probed = store.probe().await.expect("a store that can be used");
+        assert_eq!((probed.clock_ahead_ms, probed.notes), (0, Vec::<String>::new()));
+        let caps = store.caps();
+        let enforced = (caps.binds_size, caps.binds_content_type, caps.create_only);
+        assert_eq!(enforced, (strict, strict, strict), "{caps:?}");
+        assert!(!caps.binds_checksum && !caps.versioned, "{caps:?}");
+        assert_eq!(*objects.lock().expect("no test panics with it"), BTreeSet::new());
+    }
 }

@@ -15,7 +15,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::disk::{DiskStore, Landed, LandingError, SigningKey};
 use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
-use wharfinger_stores::{BlobStore, Over, PutGrant, UrlLife};
+use wharfinger_stores::{BlobStore, PutGrant, UrlLife, WriteMode};
 
 use super::sending::Client;
 
@@ -53,7 +53,7 @@ impl Shelf {
         let neighbours = S3Store::connect(&options).await.expect("connected");
         options.prefix = "wharf/".into();
         for theirs in ["a", "uploads/t/u/f", "wharf", "wharf-2/uploads/t/u/f", "wharfuploads/t/u/f", "z"] {
-            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), Over::Anything).await;
+            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), WriteMode::Overwrite).await;
             put.expect("put");
         }
         Shelf::s3(options).await
@@ -88,7 +88,7 @@ impl Shelf {
         let neighbours = AzureStore::connect(&options).expect("connected");
         options.prefix = "wharf/".into();
         for theirs in ["a", "uploads/t/u/f", "wharf", "wharf-2/uploads/t/u/f", "wharfuploads/t/u/f", "z"] {
-            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), Over::Anything).await;
+            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), WriteMode::Overwrite).await;
             put.expect("put");
         }
         Shelf::in_azure(options).await

@@ -7,7 +7,7 @@ use harness::radosgw;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::s3::{S3Options, S3Store};
-use wharfinger_stores::{BlobError, BlobStore as _, GetGrant, Over};
+use wharfinger_stores::{BlobError, BlobStore as _, GetGrant, WriteMode};
 
 use super::sending::Client;
 use super::shelf::{LIFE, ceph_options, keep_versions, key};
@@ -22,7 +22,7 @@ async fn versioned() -> (S3Options, Arc<S3Store>) {
 }
 
 async fn put(store: &S3Store, key: &ObjectKey, bytes: &str) {
-    store.put(key, Bytes::from(bytes.to_owned()), Over::Anything).await.expect("put");
+    store.put(key, Bytes::from(bytes.to_owned()), WriteMode::Overwrite).await.expect("put");
 }
 
 fn raw(method: &str, options: &S3Options, path: &str) -> String {

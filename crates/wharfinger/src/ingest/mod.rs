@@ -24,7 +24,7 @@ use wharfinger_engines::spool::{Contents, Leftover, SegmentFolder, Spool, SpoolS
 use wharfinger_events::body::{Envelope, Limits, Piece};
 use wharfinger_events::name::BatchName;
 use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
-use wharfinger_stores::{BlobError, BlobStore, Over};
+use wharfinger_stores::{BlobError, BlobStore, WriteMode};
 
 use crate::clock::Clock;
 use crate::config::{Ack, IngestSettings};
@@ -250,7 +250,7 @@ impl Ingest {
         let key = ObjectKey::events(folder, &name.place())
             .map_err(|bad| BlobError::Refused(format!("{name}: {bad}")))?;
         let patience = ATTEMPT_TIMEOUT + Duration::from_secs(gz.len() as u64 / BYTES_PER_SECOND_MIN);
-        let put = self.store.put(&key, gz, Over::Anything);
+        let put = self.store.put(&key, gz, WriteMode::Overwrite);
         let late = |_| Err(BlobError::Unavailable("no answer in time".into()));
         let outcome = tokio::time::timeout(patience, put).await.unwrap_or_else(late);
         match &outcome {

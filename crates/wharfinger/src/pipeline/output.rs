@@ -8,7 +8,7 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{Ending, Output, TextPart};
-use wharfinger_stores::{BlobError, Over};
+use wharfinger_stores::{BlobError, WriteMode};
 use wharfinger_text::hashing;
 
 use super::{Attempt, Backend, Trouble};
@@ -80,7 +80,7 @@ impl<'a> TextSink<'a> {
             return Err(Trouble::LeaseLost);
         }
         let bytes = text.len() as u64;
-        core.blobs.put(&key, Bytes::from(text), Over::Anything).await.map_err(away)?;
+        core.blobs.put(&key, Bytes::from(text), WriteMode::Overwrite).await.map_err(away)?;
         let meta = core.blobs.head(&key, None).await.map_err(away)?;
         core.blobs.make_durable(&key).await.map_err(away)?;
         let pin = Pin { etag: meta.etag, version_id: meta.version_id };

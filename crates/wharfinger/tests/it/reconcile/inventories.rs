@@ -284,8 +284,8 @@ async fn the_same_answer_whatever_the_list_comes_from() {
     ] {
         let bytes = std::fs::read(base.join(path)).expect("a file");
         let key = wharfinger_lifecycle::key::ObjectKey::foreign(path).expect("a key");
-        let over = wharfinger_stores::Over::Anything;
-        inventories.store.put(&key, bytes.into(), over).await.expect("put");
+        let mode = wharfinger_stores::WriteMode::Overwrite;
+        inventories.store.put(&key, bytes.into(), mode).await.expect("put");
     }
     let stored = format!("{}/inventory/source/daily/2026-01-01T00-00Z/manifest.json", inventories.url);
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
-use wharfinger_stores::{BlobStore, Over};
+use wharfinger_stores::{BlobStore, WriteMode};
 
 use super::{refused, report, samples};
 use crate::cli::program::{Place, Ran};
@@ -92,7 +92,10 @@ impl Bucket {
             let store = self.store.clone();
             async move {
                 let name = ObjectKey::foreign(&key).expect("a key");
-                store.put(&name, Bytes::from(key.clone().into_bytes()), Over::Anything).await.expect(&key);
+                store
+                    .put(&name, Bytes::from(key.clone().into_bytes()), WriteMode::Overwrite)
+                    .await
+                    .expect(&key);
             }
         });
         futures::stream::iter(puts).buffer_unordered(16).collect::<Vec<()>>().await;

@@ -6,7 +6,7 @@ use wharfinger::store::{self, StoreState};
 use wharfinger::sweeps::{SweepLease, orphan_blobs};
 use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_stores::Over;
+use wharfinger_stores::WriteMode;
 
 use crate::test_app::{Database, Ground, on_each_database};
 
@@ -50,7 +50,7 @@ async fn a_bucket_in_use_is_not_claimed(database: Database) {
         let upload = match unfinished {
             true => Some(parts.begin(&theirs, None).await.expect("begun")),
             false => {
-                blobs.put(&theirs, "theirs".into(), Over::Nothing).await.expect("put");
+                blobs.put(&theirs, "theirs".into(), WriteMode::CreateOnly).await.expect("put");
                 None
             }
         };
@@ -89,7 +89,7 @@ async fn unfinished_uploads_of_others_are_left_alone(database: Database) {
     let server = ground.start().await;
     let ours = parts.begin(&key(2), None).await.expect("begun");
     let orphan = key(3);
-    blobs.put(&orphan, "flotsam".into(), Over::Nothing).await.expect("put");
+    blobs.put(&orphan, "flotsam".into(), WriteMode::CreateOnly).await.expect("put");
 
     let stopped = server.scan_orphans().await;
     assert!(stopped.stopped.is_some(), "one of one is more than 10 %: {stopped:?}");

@@ -5,13 +5,13 @@ use crate::oracle;
 use crate::test_app::{Database, Ground, TestApp};
 use bytes::Bytes;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_stores::Over;
+use wharfinger_stores::WriteMode;
 
 const AT_ONCE: (&str, &str) = ("ORPHAN_BLOB_GRACE_MS", "0");
 
 async fn put(server: &TestApp, key: &str) {
     let key = ObjectKey::stray(key).expect("a key");
-    server.app.core.blobs.put(&key, Bytes::from_static(b"flotsam"), Over::Anything).await.expect("put");
+    server.app.core.blobs.put(&key, Bytes::from_static(b"flotsam"), WriteMode::Overwrite).await.expect("put");
 }
 
 /// A file that is confirmed; stores have words of their own for having taken its bytes.
