@@ -62,8 +62,8 @@ pub struct Sent {
 
 /// A client that sends nothing for this long is gone.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How often a long upload looks whether it is still wanted.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often a long upload checks whether it is still wanted.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// A temporary file that was not written to for this long has no upload behind it.
 /// No small write takes nearly as long.
 const TEMPORARY_AFTER: Duration = Duration::from_secs(30 * 60);
@@ -191,7 +191,7 @@ async fn write_body<E>(
     landing: &mut Landing,
     mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<(), Refused> {
-    let mut looked = Instant::now();
+    let mut checked_at = Instant::now();
     loop {
         match tokio::time::timeout(IDLE_MAX, body.next()).await {
             Ok(Some(Ok(bytes))) => match landing.write(&bytes).await {
@@ -201,8 +201,8 @@ async fn write_body<E>(
             Ok(None) => return Ok(()),
             Ok(Some(Err(_))) | Err(_) => return Err(Refused::Interrupted),
         }
-        if looked.elapsed() >= LOOK_EVERY {
-            looked = Instant::now();
+        if checked_at.elapsed() >= CHECK_EVERY {
+            checked_at = Instant::now();
             match row_of(core, key).await? {
                 Some(file) if file.ended.is_none() && core.clock.now() < core.policy.silent_at(&file) => {}
                 _ => return Err(Refused::Ended),
