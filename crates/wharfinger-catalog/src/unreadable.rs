@@ -28,12 +28,13 @@ pub enum Table {
     Batches,
     Notifications,
     Quotas,
+    TextParts,
     Chunks,
     Sweeps,
 }
 
 impl Table {
-    pub const ALL: [Table; 9] = [
+    pub const ALL: [Table; 10] = [
         Table::Files,
         Table::Jobs,
         Table::Outbox,
@@ -41,6 +42,7 @@ impl Table {
         Table::Batches,
         Table::Notifications,
         Table::Quotas,
+        Table::TextParts,
         Table::Chunks,
         Table::Sweeps,
     ];
@@ -54,6 +56,7 @@ impl Table {
             Table::Batches => "upload_batches",
             Table::Notifications => "notifications",
             Table::Quotas => "quotas",
+            Table::TextParts => "text_parts",
             Table::Chunks => "chunks",
             Table::Sweeps => "sweeps",
         }
@@ -156,7 +159,7 @@ impl Write for Unlist {
 /// How a row of each table is read, and by which column it is known.
 type Decoder = fn(&Row) -> Result<(), CatalogError>;
 
-fn decoders() -> [(Table, &'static str, Decoder); 8] {
+fn decoders() -> [(Table, &'static str, Decoder); 10] {
     [
         (Table::Files, "id", |row| crate::files::rows::decode(row).map(drop)),
         (Table::Jobs, "id", crate::jobs::claims::is_readable),
@@ -166,6 +169,8 @@ fn decoders() -> [(Table, &'static str, Decoder); 8] {
         (Table::Notifications, "id", |row| crate::outbox::notices::decode(row).map(drop)),
         (Table::Sweeps, "name", |row| crate::sweeps::decode(row).map(drop)),
         (Table::Quotas, "tenant_id", |row| crate::quota::charges::tenant_of(row).map(drop)),
+        (Table::TextParts, "file_id", |row| crate::derived::outputs::decode_part(row).map(drop)),
+        (Table::Chunks, "file_id", crate::derived::chunks::is_readable),
     ]
 }
 
@@ -201,6 +206,22 @@ impl Catalog {
         page
     }
 
+    /// All of these rows, for those who cannot do without one of them. If some cannot be read they are listed, and the
+    /// first one's fault is the answer.
+    pub(crate) async fn all_readable<T>(
+        &self,
+        table: Table,
+        id: &str,
+        rows: &[Row],
+        decode: impl Fn(&Row) -> Result<T, CatalogError>,
+    ) -> Result<Vec<T>, CatalogError> {
+        if let Some(error) = rows.iter().find_map(|row| decode(row).err()) {
+            self.readable(table, id, rows, decode).await;
+            return Err(error);
+        }
+        rows.iter().map(decode).collect()
+    }
+
     /// Rows that could not be read, by table.
     pub async fn unreadable_rows(&self, limit: usize) -> Result<Vec<UnreadableRow>, CatalogError> {
         let mut reader = self.reader().await?;
@@ -234,7 +255,9 @@ impl Catalog {
                 listed.iter().filter(|row| row.table == table.as_str()).map(|row| row.id.as_str()).collect();
             let mut reader = self.reader().await?;
             let mut tx = reader.tx(&self.faults);
-            for ids in ids.chunks(tx.dialect().rows_max()) {
+            // One id may stand for all chunks of a file.
+            let together = if id == "file_id" { 1 } else { tx.dialect().rows_max() };
+            for ids in ids.chunks(together) {
                 let sql =
                     format!("SELECT * FROM {} WHERE {id} IN ({})", table.as_str(), places(1, ids.len()));
                 let rows = tx.rows_built(sql, ids.iter().flat_map(|id| args![*id]).collect()).await?;
@@ -242,10 +265,8 @@ impl Catalog {
                 still.extend(others.into_iter().map(|(id, _)| (table.as_str(), id)));
             }
         }
-        let is_still = |row: &UnreadableRow| {
-            still.iter().any(|(table, id)| *table == row.table && *id == row.id)
-                || row.table == Table::Chunks.as_str()
-        };
+        let is_still =
+            |row: &UnreadableRow| still.iter().any(|(table, id)| *table == row.table && *id == row.id);
         let (left, gone): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_still);
         if !gone.is_empty() {
             self.write(Unlist { rows: gone }).await?;

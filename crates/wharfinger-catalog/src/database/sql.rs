@@ -122,6 +122,7 @@ impl Row {
     getter!(text, String);
     getter!(maybe_text, Option<String>);
     getter!(blob, Vec<u8>);
+    getter!(maybe_blob, Option<Vec<u8>>);
     getter!(maybe_real, Option<f64>);
 
     pub(crate) fn bytes(&self, column: &str) -> Result<u64, CatalogError> {

@@ -11,6 +11,7 @@ use crate::database::writer::{Verdict, Write};
 use crate::derived::outputs::holds_lease;
 use crate::derived::pgvector::literal;
 use crate::error::CatalogError;
+use crate::unreadable::Table;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkRow {
@@ -135,6 +136,13 @@ fn decode(row: &Row) -> Result<ChunkRow, CatalogError> {
     })
 }
 
+/// Also its vector, if it has one.
+pub(crate) fn is_readable(row: &Row) -> Result<(), CatalogError> {
+    decode(row)?;
+    row.parsed::<FileId>("file_id")?;
+    row.maybe_blob("vector").map(drop)
+}
+
 impl Catalog {
     /// False if the lease is lost.
     pub async fn put_chunks(
@@ -167,7 +175,7 @@ impl Catalog {
 
     /// In order, from an ordinal on.
     pub async fn chunks(&self, file: FileId, from: u64, limit: usize) -> Result<Vec<ChunkRow>, CatalogError> {
-        let sql = "SELECT ordinal, text, start_char, end_char FROM chunks \
+        let sql = "SELECT file_id, ordinal, text, start_char, end_char FROM chunks \
                    WHERE file_id = $1 AND ordinal >= $2 ORDER BY ordinal LIMIT $3";
         let from = i64::try_from(from).unwrap_or(i64::MAX);
         self.chunks_by(sql, args![file.to_string(), from, limit as i64]).await
@@ -182,7 +190,7 @@ impl Catalog {
         from: u64,
         limit: usize,
     ) -> Result<Vec<ChunkRow>, CatalogError> {
-        let sql = "SELECT ordinal, text, start_char, end_char FROM chunks WHERE file_id = $1 AND ordinal >= $2 \
+        let sql = "SELECT file_id, ordinal, text, start_char, end_char FROM chunks WHERE file_id = $1 AND ordinal >= $2 \
                    AND (vector IS NULL OR model IS DISTINCT FROM $4) ORDER BY ordinal LIMIT $3";
         let from = i64::try_from(from).unwrap_or(i64::MAX);
         self.chunks_by(sql, args![file.to_string(), from, limit as i64, model]).await
@@ -191,7 +199,8 @@ impl Catalog {
     async fn chunks_by(&self, sql: &'static str, args: Vec<Arg>) -> Result<Vec<ChunkRow>, CatalogError> {
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows(sql, args).await?;
-        rows.iter().map(decode).collect()
+        drop(reader);
+        self.all_readable(Table::Chunks, "file_id", &rows, decode).await
     }
 
     pub async fn chunk_count(&self, file: FileId) -> Result<u64, CatalogError> {

@@ -16,6 +16,9 @@ use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::jobs::stage_ends::StageEnd;
+use crate::fresh_id;
+use crate::jobs::stage_ends::{Output, StageEnd};
+use crate::unreadable::Table;
 
 /// Longer than a worker that lost its lease goes on putting objects.
 const STRAGGLER_MS_MAX: i64 = 15 * 60_000;
@@ -163,6 +166,15 @@ impl Write for AddObjects {
     }
 }
 
+pub(crate) fn decode_part(row: &Row) -> Result<TextPart, CatalogError> {
+    Ok(TextPart {
+        key: ObjectKey::parse(&row.text("key")?)
+            .map_err(|_| CatalogError::Corrupt("text_parts holds a key that is none".into()))?,
+        pin: Pin { etag: row.text("etag")?, version_id: row.maybe_text("object_version")? },
+        bytes: row.bytes("bytes")?,
+    })
+}
+
 impl Catalog {
     /// Writes down objects that an attempt is about to put; false if it has lost its lease.
     pub async fn add_derived_objects(
@@ -181,20 +193,13 @@ impl Catalog {
         let rows = reader
             .tx(&self.faults)
             .rows(
-                "SELECT key, etag, object_version, bytes FROM text_parts WHERE file_id = $1 ORDER BY part",
+                "SELECT file_id, key, etag, object_version, bytes FROM text_parts WHERE file_id = $1 ORDER BY part",
                 args![file.to_string()],
             )
             .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(TextPart {
-                    key: ObjectKey::parse(&row.text("key")?)
-                        .map_err(|_| CatalogError::Corrupt("text_parts holds a key that is none".into()))?,
-                    pin: Pin { etag: row.text("etag")?, version_id: row.maybe_text("object_version")? },
-                    bytes: row.bytes("bytes")?,
-                })
-            })
-            .collect()
+        drop(reader);
+        // A text with a hole in it is none.
+        self.all_readable(Table::TextParts, "file_id", &rows, decode_part).await
     }
 
     /// What stages had to say about these files: file, stage and a JSON object.

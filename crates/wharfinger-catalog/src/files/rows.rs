@@ -122,8 +122,9 @@ impl Catalog {
     pub async fn file(&self, id: FileId) -> Result<Option<File>, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = select_files!("WHERE id = $1");
-        let row = reader.tx(&self.faults).row(sql, args![id.to_string()]).await?;
-        row.as_ref().map(decode).transpose()
+        let rows = reader.tx(&self.faults).rows(sql, args![id.to_string()]).await?;
+        drop(reader);
+        Ok(self.all_readable(Table::Files, "id", &rows, decode).await?.pop())
     }
 
     /// Newest first, without the dead, older than `before`.

@@ -149,6 +149,19 @@ pub(super) async fn what_can_be_read_again_is_dropped_from_the_list(site: &Site)
         .await;
     assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 1);
     assert_eq!(listed(site).await, [("files".to_owned(), other.id.to_string())]);
+    // Those of a file are listed by its id, and looked at again with it.
+    let texts = "INSERT INTO text_parts (file_id, part, key, etag, bytes) VALUES ('x', 0, '../x', 'e', 1)";
+    site.sql(texts).await;
+    site.sql("INSERT INTO chunks (file_id, ordinal, text, start_char, end_char) VALUES ('x', -1, 't', 0, 1)")
+        .await;
+    site.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('text_parts', 'x', 'e'), ('chunks', 'x', 'e')")
+        .await;
+    assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 3);
+    site.sql("DELETE FROM text_parts").await;
+    site.sql(&format!("UPDATE chunks SET ordinal = 0, file_id = '{}'", one.id)).await;
+    site.sql(&format!("UPDATE unreadable_rows SET row_id = '{}' WHERE table_name = 'chunks'", one.id)).await;
+    assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 1);
+    site.sql("DELETE FROM chunks").await;
     let gone = format!("UPDATE files SET id = 'elsewhere' WHERE id = '{}'", other.id);
     site.sql(&gone).await;
     assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 0);

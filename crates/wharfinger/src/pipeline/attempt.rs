@@ -9,6 +9,7 @@ use wharfinger_stores::BlobError;
 
 use crate::core::Core;
 use crate::pipeline::Pipeline;
+use super::extract;
 
 const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
 /// How long a file waits for something that all files need.
@@ -29,7 +30,9 @@ pub enum Backend {
     Store,
     Scanner,
     Embeddings,
-    /// This machine: its disk, its processes.
+    /// This machine's disk.
+    Disk,
+    /// This machine otherwise: what no file has a part in.
     Machine,
     Catalog,
 }
@@ -38,10 +41,13 @@ impl Backend {
     /// Only a check that fails makes an outage of what went wrong with one file.
     async fn is_away(self, pipeline: &Pipeline) -> bool {
         match self {
-            Backend::Store => pipeline.core.blobs.check().await.is_err(),
+            Backend::Store => core.blobs.check().await.is_err(),
             Backend::Scanner => pipeline.scanner.check().await.is_err(),
             Backend::Embeddings => pipeline.embedder.check().await.is_err(),
-            Backend::Machine | Backend::Catalog => true,
+            Backend::Disk => extract::check_disk(&core.settings.data_dir).await.is_err(),
+            // A row that cannot be read is the trouble of its own file.
+            Backend::Catalog => core.catalog.ping().await.is_err(),
+            Backend::Machine => true,
         }
     }
 }
@@ -96,9 +102,7 @@ impl Trouble {
             Trouble::Away(of, why) if of.is_away(pipeline).await => {
                 Some(Ending::PutOff { why, at: in_ms(OUTAGE.delay_ms(1, rand::random())) })
             }
-            Trouble::Away(_, why) => {
-                Some(Ending::Refused { why, jitter_ms: i64::from(rand::random::<u16>() % REFUSED_JITTER_MS) })
-            }
+            Trouble::Away(_, why) => Some(refused(why)),
             Trouble::AwayFor { why, ms } => {
                 let ms = ms.clamp(1_000, RETRY.cap_ms);
                 Some(Ending::PutOff { why, at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10) })
@@ -121,6 +125,11 @@ impl Attempt<'_> {
         let pin = file.pin.as_ref().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
         Ok(self.pipeline.core.blobs.get(&file.key, pin, 0, None).await?)
     }
+}
+
+/// The file waits, and no other does.
+pub(super) fn refused(why: String) -> Ending {
+    Ending::Refused { why, jitter_ms: i64::from(rand::random::<u16>() % REFUSED_JITTER_MS) }
 }
 
 /// When a lease that somebody did not come back from is tried again.

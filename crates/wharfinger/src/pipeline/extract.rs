@@ -20,6 +20,7 @@ use crate::pipeline::Pipeline;
 /// Where copies lie while they are read; what crashed processes left there goes when the program starts.
 const FOLDER: &str = "extracting";
 const READ_BYTES: usize = 256 << 10;
+const CHECK_BYTES: usize = 64 << 10;
 const REPORT_BYTES_MAX: u64 = 64 << 10;
 
 pub async fn extract(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
@@ -62,23 +63,38 @@ impl Drop for Copy {
     }
 }
 
-/// A full disk is the machine's trouble, not the file's.
+/// A full disk is the trouble of all files, one that has no room for this file is its own.
+fn of_disk(error: std::io::Error) -> Trouble {
+    Trouble::Away(Backend::Disk, format!("the local copy: {error}"))
+}
+
 fn of_machine(error: std::io::Error) -> Trouble {
-    Trouble::Away(Backend::Machine, format!("the local copy: {error}"))
+    Trouble::Away(Backend::Machine, format!("the extractor: {error}"))
+}
+
+/// Whether small copies can be written where all copies are.
+pub(super) async fn check_disk(data_dir: &Path) -> std::io::Result<()> {
+    let folder = data_dir.join(FOLDER);
+    tokio::fs::create_dir_all(&folder).await?;
+    let probe = folder.join(format!("check.{}", uuid::Uuid::new_v4()));
+    let written = tokio::fs::write(&probe, [0; CHECK_BYTES]).await;
+    // A full disk makes the file and writes nothing into it.
+    let removed = tokio::fs::remove_file(&probe).await;
+    written.and(removed)
 }
 
 impl Copy {
     async fn make(attempt: &Attempt<'_>) -> Result<Copy, Trouble> {
         let folder = attempt.pipeline.core.settings.data_dir.join(FOLDER);
-        tokio::fs::create_dir_all(&folder).await.map_err(of_machine)?;
+        tokio::fs::create_dir_all(&folder).await.map_err(of_disk)?;
         let (job, token) = attempt.lease();
         let copy = Copy { path: folder.join(format!("{job}-{token}")) };
         let mut bytes = attempt.original().await?;
-        let mut file = tokio::fs::File::create(&copy.path).await.map_err(of_machine)?;
+        let mut file = tokio::fs::File::create(&copy.path).await.map_err(of_disk)?;
         while let Some(piece) = bytes.next().await {
-            file.write_all(&piece?).await.map_err(of_machine)?;
+            file.write_all(&piece?).await.map_err(of_disk)?;
         }
-        file.flush().await.map_err(of_machine)?;
+        file.flush().await.map_err(of_disk)?;
         Ok(copy)
     }
 }

@@ -137,27 +137,32 @@ async fn end(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> 
             Ok(())
         }
         // One that cannot be written must not hold up the others.
-        Err(_) if ends.len() > 1 => end_each(core, ends).await,
+        Err(error) if ends.len() > 1 || is_of_its_file(&error) => end_each(core, ends).await,
         Err(error) => Err(error),
     }
 }
 
+/// A row of the file cannot be read: the catalog is there for all others.
+fn is_of_its_file(error: &CatalogError) -> bool {
+    matches!(error, CatalogError::Corrupt(_))
+}
+
 async fn end_each(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
-    let name = worker_name(core);
     let (mut refused, mut is_any_written) = (None, false);
     let mut left = Vec::new();
     for end in ends.drain(..) {
-        match core.catalog.end_stages(vec![end.clone()], by(core, &name)).await {
-            Ok(outcomes) => {
+        match end_alone(core, &end).await {
+            Ok(ended) => {
                 is_any_written = true;
-                let ended = outcomes.first().copied().unwrap_or(Ended::LeaseLost);
                 note(&end, ended);
                 follow(core, ended);
             }
             Err(error) => {
                 tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage's end was not written");
-                left.push(end);
-                refused = Some(error);
+                if !is_of_its_file(&error) {
+                    left.push(end);
+                    refused = Some(error);
+                }
             }
         }
     }
@@ -168,6 +173,22 @@ async fn end_each(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogEr
             Err(error)
         }
         _ => Ok(()),
+    }
+}
+
+/// A file that cannot end because of one of its rows waits until that is repaired, as for an object that is refused.
+async fn end_alone(app: &App, end: &StageEnd) -> Result<Ended, CatalogError> {
+    let name = worker_name(app);
+    let write = async |end: StageEnd| {
+        let outcomes = app.catalog.end_stages(vec![end], by(app, &name)).await?;
+        Ok(outcomes.first().copied().unwrap_or(Ended::LeaseLost))
+    };
+    match write(end.clone()).await {
+        Err(error) if is_of_its_file(&error) => {
+            tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage cannot end, its file waits");
+            write(StageEnd { how: attempt::refused(error.to_string()), ..end.clone() }).await
+        }
+        other => other,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{AcquireError, Semaphore};
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::StoredVector;
+use wharfinger_catalog::{CatalogError, StoredVector};
 use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 
 use super::Trouble;
@@ -104,10 +104,12 @@ pub async fn search(
     }
     let mut hits = Vec::new();
     for found in best.found {
-        let chunk = core.catalog.chunks(found.file, found.ordinal, 1).await?.pop();
-        let file = core.catalog.file(found.file).await?;
+        let chunk = readable(core.catalog.chunks(found.file, found.ordinal, 1).await)?;
+        let file = readable(core.catalog.file(found.file).await)?;
         // Deleted meanwhile.
-        let (Some(chunk), Some(file)) = (chunk, file) else { continue };
+        let (Some(chunk), Some(file)) = (chunk.and_then(|mut page| page.pop()), file.flatten()) else {
+            continue;
+        };
         hits.push(Hit {
             file: file.id,
             file_name: file.name,
@@ -117,6 +119,14 @@ pub async fn search(
         });
     }
     Ok(hits)
+}
+
+/// One hit that cannot be read does not take the others along.
+fn readable<T>(found: Result<T, CatalogError>) -> Result<Option<T>, CatalogError> {
+    match found {
+        Err(CatalogError::Corrupt(_)) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// Copies what the database could compare and does not have yet.

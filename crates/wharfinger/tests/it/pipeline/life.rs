@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{ALL, chunks, eicar, told, way};
+use super::{ALL, chunks, eicar, told, until_ready, way};
 use crate::oracle;
 use crate::test_app::{Database, Ground, on_each_database};
 use wharfinger::core::Role;
@@ -44,6 +44,51 @@ async fn one_refused_object_is_no_outage(database: Database) {
     ground.advance(41_000);
     while other.file(&refused).await["status"] != "ready" {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    stop.cancel();
+    working.await.expect("it ends");
+    oracle::all_is_healed(&ground, &server).await;
+}
+
+/// A copy that finds no room is its file's trouble, as long as small ones find it; a disk that takes nothing is an outage.
+async fn a_file_that_is_too_large_for_the_disk_waits_alone(database: Database) {
+    let ground = Ground::with_stages(database, "extract", &[]);
+    let server = ground.start().await;
+    let (me, other) = (server.me(), server.as_user("other", "u", Role::User));
+    let large = other.enqueue("large.txt", b"cargo").await;
+    // Where its copy will be: something that takes no byte.
+    let copy = ground.texts("SELECT id || '-' || CAST(lease_token + 1 AS TEXT) FROM jobs").await.remove(0);
+    let copies = ground.data_dir().join("extracting");
+    std::fs::create_dir_all(&copies).expect("a folder");
+    std::os::unix::fs::symlink("/dev/full", copies.join(copy)).expect("a link");
+    let stop = tokio_util::sync::CancellationToken::new();
+    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.clone(), stop.clone()));
+    let put_off = async |files: i64| {
+        let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
+        for _ in 0..4_000 {
+            if ground.scalar(refusals).await == files {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("not {files} files are put off");
+    };
+    put_off(1).await;
+    let fine = me.enqueue("fine.txt", b"cargo").await;
+    until_ready(&me, &fine).await;
+    assert_eq!(other.file(&large).await["status"], "queued");
+
+    std::fs::remove_dir_all(&copies).expect("the folder goes");
+    std::fs::write(&copies, b"in the way").expect("a file in its place");
+    let first = me.enqueue("first.txt", b"cargo").await;
+    put_off(2).await;
+    let second = me.enqueue("second.txt", b"cargo").await;
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert!(!way(&me, &second).await.contains(&"extracting".to_owned()), "the stage rests");
+    std::fs::remove_file(&copies).expect("the file goes");
+    ground.advance(61_000);
+    for (client, file) in [(&me, &first), (&me, &second), (&other, &large)] {
+        until_ready(client, file).await;
     }
     stop.cancel();
     working.await.expect("it ends");
@@ -206,6 +251,7 @@ async fn a_long_text_is_kept_in_parts() {
 
 on_each_database! {
     one_refused_object_is_no_outage,
+    a_file_that_is_too_large_for_the_disk_waits_alone,
     a_text_becomes_ready_with_chunks_and_vectors,
     what_is_infected_is_out_of_reach,
     what_has_no_text_fails_at_once_and_says_why,

@@ -8,7 +8,10 @@ mod killed;
 mod life;
 mod python;
 mod search;
+mod unreadable;
 mod workers;
+
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -33,6 +36,17 @@ async fn chunks(me: &Client<'_>, file: &str) -> Vec<Value> {
             None => return all,
         }
     }
+}
+
+/// Waits for those who work meanwhile.
+async fn until_ready(client: &Client<'_>, file: &str) {
+    for _ in 0..4_000 {
+        if client.file(file).await["status"] == "ready" {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it does not get on: {}", client.file(file).await);
 }
 
 /// The steps of a file's history.

@@ -1,0 +1,68 @@
+//! Rows that a stage cannot do without and cannot read: their file waits, and nothing else does.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use wharfinger::uploads::Role;
+
+use super::until_ready;
+use crate::test_app::{Database, Ground, on_each_database};
+
+/// One tenant's file is damaged when it has the stages of `before` behind it: what comes next ends as the file's own
+/// trouble, and another tenant's file goes through all stages without the clock moving on.
+async fn only_the_damaged_file_waits(
+    database: Database,
+    before: &str,
+    damage: &'static str,
+    table: Option<&str>,
+) {
+    let ground = Ground::with_stages(database, "extract,chunk,embed", &[("PIPELINE_BUILTIN_STAGES", before)]);
+    let server = ground.start().await;
+    let bad = server.as_user("other", "u", Role::User).enqueue("bad.txt", b"The tide comes in.").await;
+    server.settle().await;
+    ground.execute(damage).await;
+    server.crash().await;
+
+    let server = ground.start_but("PIPELINE_BUILTIN_STAGES", "").await;
+    let stop = CancellationToken::new();
+    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.clone(), stop.clone()));
+    let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
+    for _ in 0..4_000 {
+        if ground.scalar(refusals).await > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let fine = server.me().enqueue("fine.txt", b"The tide goes out.").await;
+    until_ready(&server.me(), &fine).await;
+    let other = server.as_user("other", "u", Role::User);
+    assert_eq!(other.file(&bad).await["status"], "queued");
+    let listed = ground.texts("SELECT table_name || ' ' || row_id FROM unreadable_rows").await;
+    assert_eq!(listed, Vec::from_iter(table.map(|table| format!("{table} {bad}"))));
+    stop.cancel();
+    working.await.expect("it ends");
+}
+
+async fn one_unreadable_text_holds_up_no_other_file(database: Database) {
+    let damage = "UPDATE text_parts SET key = '../x'";
+    only_the_damaged_file_waits(database, "extract", damage, Some("text_parts")).await;
+}
+
+/// It is found when the stage ends, and nothing but that file's end is not written.
+async fn one_unreadable_object_holds_up_no_other_file(database: Database) {
+    let damage = "INSERT INTO objects (key, file_id, kind, created_at, made_by) \
+                  SELECT '../x', id, 'derived', 0, 'an earlier attempt' FROM files";
+    only_the_damaged_file_waits(database, "embed", damage, None).await;
+}
+
+/// PostgreSQL keeps texts out of columns of numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_unreadable_chunk_holds_up_no_other_file() {
+    let damage = "UPDATE chunks SET ordinal = 'x'";
+    only_the_damaged_file_waits(Database::Sqlite, "extract,chunk", damage, Some("chunks")).await;
+}
+
+on_each_database! {
+    one_unreadable_text_holds_up_no_other_file,
+    one_unreadable_object_holds_up_no_other_file,
+}
