@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
@@ -120,6 +121,23 @@ pub(crate) fn split<T>(
         }
     }
     (readable, others)
+}
+
+/// Where to read on behind a full page of which nothing can be read: there may be more behind it. None where the page
+/// speaks for itself.
+pub(crate) fn behind<T, P>(
+    page: &[T],
+    rows: &[Row],
+    limit: usize,
+    place: impl Fn(&Row) -> Result<P, CatalogError>,
+) -> Option<P> {
+    let looks_like_the_last = page.is_empty() && rows.len() >= limit;
+    looks_like_the_last.then(|| rows.iter().rev().find_map(|row| place(row).ok())).flatten()
+}
+
+/// A place in an order of times and ids, also of rows that cannot be read otherwise.
+pub(crate) fn place(row: &Row, time: &str) -> Result<(UnixMs, String), CatalogError> {
+    Ok((row.int(time)?, row.text("id")?))
 }
 
 struct Record {

@@ -11,10 +11,11 @@ use crate::Scope;
 use crate::database::sql::{Row, Tx, args};
 use crate::error::CatalogError;
 use crate::jobs::stuck_files::WORKING;
+use crate::unreadable::{SPARE_ROWS, Table};
 
 /// More rows than this are not counted for a figure: the number then means so many, or more.
 pub const COUNTED_MAX: u64 = 100_000;
-const ERRORS_SHOWN: i64 = 10;
+const ERRORS_SHOWN: usize = 10;
 const DURATIONS_AVERAGED: i64 = 100;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,24 +128,24 @@ async fn stuck(tx: &mut Tx<'_>, scope: &Scope, now: UnixMs) -> Result<u64, Catal
     rows.first().map_or(Ok(0), |row| row.bytes("files"))
 }
 
-async fn recent_errors(tx: &mut Tx<'_>, scope: &Scope) -> Result<Vec<RecentError>, CatalogError> {
-    let mut args = args![ERRORS_SHOWN];
+async fn recent_errors(tx: &mut Tx<'_>, scope: &Scope) -> Result<Vec<Row>, CatalogError> {
+    let mut args = args![(ERRORS_SHOWN + SPARE_ROWS) as i64];
     let owned = scope.condition(&mut args);
     let sql = format!(
         "SELECT id, file_name, error, COALESCE(failed_at, updated_at) AS at FROM files \
          WHERE pipeline_status IN ('failed', 'quarantined') {owned} \
          ORDER BY COALESCE(failed_at, updated_at) DESC LIMIT $1"
     );
-    let rows = tx.rows_planned_anew(sql, args).await?;
-    let decode = |row: &Row| {
-        Ok(RecentError {
-            file: row.parsed("id")?,
-            file_name: row.text("file_name")?,
-            error: row.maybe_text("error")?,
-            at: row.int("at")?,
-        })
-    };
-    rows.iter().map(decode).collect()
+    tx.rows_planned_anew(sql, args).await
+}
+
+fn recent_error(row: &Row) -> Result<RecentError, CatalogError> {
+    Ok(RecentError {
+        file: row.parsed("id")?,
+        file_name: row.text("file_name")?,
+        error: row.maybe_text("error")?,
+        at: row.int("at")?,
+    })
 }
 
 async fn processing_ms(tx: &mut Tx<'_>, scope: &Scope) -> Result<Option<i64>, CatalogError> {
@@ -183,14 +184,18 @@ impl Catalog {
     ) -> Result<Figures, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
-        Ok(Figures {
+        let errors = recent_errors(&mut tx, scope).await?;
+        let mut figures = Figures {
             statuses: statuses(&mut tx, scope).await?,
             active_batches: active_batches(&mut tx, scope).await?,
             stuck: stuck(&mut tx, scope, now).await?,
-            recent_errors: recent_errors(&mut tx, scope).await?,
+            recent_errors: Vec::new(),
             processing_ms: processing_ms(&mut tx, scope).await?,
             outcomes: outcomes(&mut tx, scope, outcomes_since).await?,
-        })
+        };
+        drop(reader);
+        figures.recent_errors = self.readable_page(Table::Files, &errors, ERRORS_SHOWN, recent_error).await;
+        Ok(figures)
     }
 
     pub async fn status_counts(&self, scope: &Scope) -> Result<StatusCounts, CatalogError> {

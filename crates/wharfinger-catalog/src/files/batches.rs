@@ -20,6 +20,7 @@ use crate::outbox::archive;
 use crate::outbox::notices::{self, NewNotice};
 use crate::quota::charges::tenant_of;
 use crate::unreadable::{self, Table};
+use crate::unreadable::{Table, behind, place};
 
 /// How a batch is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,11 +235,19 @@ impl Catalog {
         after: Option<FileId>,
         limit: usize,
     ) -> Result<Vec<File>, CatalogError> {
-        let after = after.map_or_else(String::new, |id| id.to_string());
-        let mut reader = self.reader().await?;
+        let mut after = after.map_or_else(String::new, |id| id.to_string());
         let sql = select_files!("WHERE batch_id = $1 AND id > $2 ORDER BY id LIMIT $3");
-        let rows = reader.tx(&self.faults).rows(sql, args![id.to_string(), after, limit as i64]).await?;
-        Ok(self.readable(Table::Files, "id", &rows, rows::decode).await)
+        loop {
+            let mut reader = self.reader().await?;
+            let args = args![id.to_string(), after.as_str(), limit as i64];
+            let rows = reader.tx(&self.faults).rows(sql, args).await?;
+            drop(reader);
+            let page = self.readable(Table::Files, "id", &rows, rows::decode).await;
+            match behind(&page, &rows, limit, |row| row.text("id")) {
+                Some(next) => after = next,
+                None => return Ok(page),
+            }
+        }
     }
 
     /// Ends a batch: one transaction with what follows for its files, and for an expired one with its notice.
@@ -260,17 +269,24 @@ impl Catalog {
         after: Option<(UnixMs, BatchId)>,
         limit: usize,
     ) -> Result<Vec<(UnixMs, BatchId)>, CatalogError> {
-        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
-        let mut reader = self.reader().await?;
-        let rows = reader
-            .tx(&self.faults)
-            .rows(
-                "SELECT expires_at, id FROM upload_batches WHERE status = 'active' AND expires_at <= $1 \
-                 AND (expires_at, id) > ($2, $3) ORDER BY expires_at, id LIMIT $4",
-                args![now, at, id, limit as i64],
-            )
-            .await?;
+        let (mut at, mut id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
         let decode = |row: &Row| Ok((row.int("expires_at")?, row.parsed("id")?));
-        Ok(self.readable(Table::Batches, "id", &rows, decode).await)
+        loop {
+            let mut reader = self.reader().await?;
+            let rows = reader
+                .tx(&self.faults)
+                .rows(
+                    "SELECT expires_at, id FROM upload_batches WHERE status = 'active' AND expires_at <= $1 \
+                     AND (expires_at, id) > ($2, $3) ORDER BY expires_at, id LIMIT $4",
+                    args![now, at, id.as_str(), limit as i64],
+                )
+                .await?;
+            drop(reader);
+            let page = self.readable(Table::Batches, "id", &rows, decode).await;
+            match behind(&page, &rows, limit, |row| place(row, "expires_at")) {
+                Some(next) => (at, id) = next,
+                None => return Ok(page),
+            }
+        }
     }
 }

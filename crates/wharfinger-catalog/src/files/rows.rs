@@ -11,7 +11,7 @@ use crate::Catalog;
 use crate::Scope;
 use crate::database::sql::{Row, args, places};
 use crate::error::CatalogError;
-use crate::unreadable::{SPARE_ROWS, Table};
+use crate::unreadable::{SPARE_ROWS, Table, behind, place};
 
 /// A query for whole files; the text is fixed at compile time.
 macro_rules! select_files {
@@ -196,18 +196,25 @@ impl Catalog {
         after: Option<(UnixMs, FileId)>,
         limit: usize,
     ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
-        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
-        let mut reader = self.reader().await?;
-        let rows = reader
-            .tx(&self.faults)
-            .rows(
-                "SELECT next_look_at, id FROM files WHERE pipeline_status = $5 \
-                 AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
-                args![now, at, id, limit as i64, status.as_str()],
-            )
-            .await?;
+        let (mut at, mut id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
         let decode = |row: &Row| Ok((row.int("next_look_at")?, row.parsed("id")?));
-        Ok(self.readable(Table::Files, "id", &rows, decode).await)
+        loop {
+            let mut reader = self.reader().await?;
+            let rows = reader
+                .tx(&self.faults)
+                .rows(
+                    "SELECT next_look_at, id FROM files WHERE pipeline_status = $5 \
+                     AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
+                    args![now, at, id.as_str(), limit as i64, status.as_str()],
+                )
+                .await?;
+            drop(reader);
+            let page = self.readable(Table::Files, "id", &rows, decode).await;
+            match behind(&page, &rows, limit, |row| place(row, "next_look_at")) {
+                Some(next) => (at, id) = next,
+                None => return Ok(page),
+            }
+        }
     }
 
     /// Uploads that are abandoned, and when each is looked at next, in the same order.
@@ -217,21 +224,28 @@ impl Catalog {
         after: Option<(UnixMs, FileId)>,
         limit: usize,
     ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
-        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
-        let mut reader = self.reader().await?;
-        let rows = reader
-            .tx(&self.faults)
-            .rows(
-                concat!(
-                    "SELECT next_look_at, id FROM files WHERE ",
-                    is_abandoned!(),
-                    " AND (next_look_at, id) > ($4, $5) ORDER BY next_look_at, id LIMIT $6"
-                ),
-                args![by.quiet_since, by.now, by.min_rate_bytes, at, id, limit as i64],
-            )
-            .await?;
+        let (mut at, mut id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
         let decode = |row: &Row| Ok((row.int("next_look_at")?, row.parsed("id")?));
-        Ok(self.readable(Table::Files, "id", &rows, decode).await)
+        loop {
+            let mut reader = self.reader().await?;
+            let rows = reader
+                .tx(&self.faults)
+                .rows(
+                    concat!(
+                        "SELECT next_look_at, id FROM files WHERE ",
+                        is_abandoned!(),
+                        " AND (next_look_at, id) > ($4, $5) ORDER BY next_look_at, id LIMIT $6"
+                    ),
+                    args![by.quiet_since, by.now, by.min_rate_bytes, at, id.as_str(), limit as i64],
+                )
+                .await?;
+            drop(reader);
+            let page = self.readable(Table::Files, "id", &rows, decode).await;
+            match behind(&page, &rows, limit, |row| place(row, "next_look_at")) {
+                Some(next) => (at, id) = next,
+                None => return Ok(page),
+            }
+        }
     }
 
     /// Files that failed by then and when they did, oldest first, after a place in that order.
@@ -241,17 +255,24 @@ impl Catalog {
         after: Option<(UnixMs, FileId)>,
         limit: usize,
     ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
-        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
-        let mut reader = self.reader().await?;
-        let rows = reader
-            .tx(&self.faults)
-            .rows(
-                "SELECT failed_at, id FROM files WHERE pipeline_status = 'failed' AND failed_at <= $1 \
-                 AND (failed_at, id) > ($2, $3) ORDER BY failed_at, id LIMIT $4",
-                args![by, at, id, limit as i64],
-            )
-            .await?;
+        let (mut at, mut id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
         let decode = |row: &Row| Ok((row.int("failed_at")?, row.parsed("id")?));
-        Ok(self.readable(Table::Files, "id", &rows, decode).await)
+        loop {
+            let mut reader = self.reader().await?;
+            let rows = reader
+                .tx(&self.faults)
+                .rows(
+                    "SELECT failed_at, id FROM files WHERE pipeline_status = 'failed' AND failed_at <= $1 \
+                     AND (failed_at, id) > ($2, $3) ORDER BY failed_at, id LIMIT $4",
+                    args![by, at, id.as_str(), limit as i64],
+                )
+                .await?;
+            drop(reader);
+            let page = self.readable(Table::Files, "id", &rows, decode).await;
+            match behind(&page, &rows, limit, |row| place(row, "failed_at")) {
+                Some(next) => (at, id) = next,
+                None => return Ok(page),
+            }
+        }
     }
 }

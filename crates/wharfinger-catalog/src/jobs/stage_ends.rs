@@ -212,16 +212,24 @@ impl Catalog {
         after: Option<(UnixMs, JobId)>,
         limit: usize,
     ) -> Result<Vec<(UnixMs, JobId)>, CatalogError> {
-        let (at, id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
+        let (mut at, mut id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
         let sql = format!(
             "SELECT lease_until, id FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue IN ({}) \
              AND (lease_until, id) > ($2, $3) ORDER BY lease_until, id LIMIT $4",
             *STAGE_QUEUES
         );
-        let mut reader = self.reader().await?;
-        let rows = reader.tx(&self.faults).rows_built(sql, args![now, at, id, limit as i64]).await?;
         let decode = |row: &Row| Ok((row.int("lease_until")?, row.parsed("id")?));
-        Ok(self.readable(Table::Jobs, "id", &rows, decode).await)
+        loop {
+            let mut reader = self.reader().await?;
+            let args = args![now, at, id.as_str(), limit as i64];
+            let rows = reader.tx(&self.faults).rows_built(sql.clone(), args).await?;
+            drop(reader);
+            let page = self.readable(Table::Jobs, "id", &rows, decode).await;
+            match unreadable::behind(&page, &rows, limit, |row| unreadable::place(row, "lease_until")) {
+                Some(next) => (at, id) = next,
+                None => return Ok(page),
+            }
+        }
     }
 
     /// Takes back those of these whose lease or deadline is over.

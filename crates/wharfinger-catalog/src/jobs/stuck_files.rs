@@ -17,7 +17,7 @@ use crate::Catalog;
 use crate::Scope;
 use crate::database::sql::{Row, Tx, args, places};
 use crate::error::CatalogError;
-use crate::unreadable::{SPARE_ROWS, Table};
+use crate::unreadable::{SPARE_ROWS, Table, behind, place};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuckFile {
@@ -142,7 +142,8 @@ impl Catalog {
     ) -> Result<Vec<StuckFile>, CatalogError> {
         let (at, id) =
             after.map_or((i64::MIN, String::new()), |place| (place.look_at, place.file.to_string()));
-        let mut args = args![overdue_at, at, id, (limit + SPARE_ROWS) as i64];
+        let read = limit + SPARE_ROWS;
+        let mut args = args![now, at, id, read as i64, overdue_at];
         let owned = scope.condition(&mut args);
         // Each status in the order of its index: of all at once they would have to be sorted.
         let overdue: Vec<String> = working()
@@ -161,16 +162,16 @@ impl Catalog {
              f.stage, f.version FROM page JOIN files f ON f.id = page.id ORDER BY f.next_look_at, f.id",
             overdue = overdue.join(" UNION ALL "),
         );
-        let mut reader = self.reader().await?;
-        let rows = reader.tx(&self.faults).rows_planned_anew(sql, args).await?;
-        let page = self.readable_page(Table::Files, &rows, limit, decode).await;
-        let ids: Vec<FileId> = page.iter().map(|(file, ..)| file.place.file).collect();
-        let jobs = jobs_of_files(&mut reader.tx(&self.faults), &ids, "").await?;
-        let diagnosed = page.into_iter().map(|(file, stage, version)| {
-            let jobs = jobs.get(&file.place.file).map_or(&[][..], Vec::as_slice);
-            StuckFile { fault: recovery::fault_of(file.status, stage, version, jobs, now), ..file }
-        });
-        Ok(diagnosed.collect())
+        loop {
+            let mut reader = self.reader().await?;
+            let rows = reader.tx(&self.faults).rows_planned_anew(sql.clone(), args.clone()).await?;
+            drop(reader);
+            let page = self.readable_page(Table::Files, &rows, limit, decode).await;
+            match behind(&page, &rows, read, |row| place(row, "next_look_at")) {
+                Some((at, id)) => (args[1], args[2]) = (at.into(), id.into()),
+                None => return Ok(page),
+            }
+        }
     }
 
     /// How many files of a scope have not got on for too long, those that only wait among them.

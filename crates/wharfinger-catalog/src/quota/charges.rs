@@ -11,7 +11,7 @@ use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines::{self, Outbound};
 use crate::quota::gate::{self, Gate, GateKeeper};
-use crate::unreadable::Table;
+use crate::unreadable::{Table, behind};
 
 pub(crate) enum Reserved {
     All {
@@ -292,14 +292,26 @@ impl Catalog {
     }
 
     pub async fn tenants(&self, after: &str, limit: usize) -> Result<Vec<TenantId>, CatalogError> {
-        let mut reader = self.reader().await?;
-        let rows = reader
-            .tx(&self.faults)
-            .rows(
-                "SELECT tenant_id FROM quotas WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $2",
-                args![after, limit as i64],
-            )
-            .await?;
-        Ok(self.readable(Table::Quotas, "tenant_id", &rows, tenant_of).await)
+        let sql = "SELECT tenant_id FROM quotas WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $2";
+        self.tenants_by(sql, after, limit).await
+    }
+
+    pub(crate) async fn tenants_by(
+        &self,
+        sql: &'static str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<TenantId>, CatalogError> {
+        let mut after = after.to_owned();
+        loop {
+            let mut reader = self.reader().await?;
+            let rows = reader.tx(&self.faults).rows(sql, args![after.as_str(), limit as i64]).await?;
+            drop(reader);
+            let page = self.readable(Table::Quotas, "tenant_id", &rows, tenant_of).await;
+            match behind(&page, &rows, limit, |row| row.text("tenant_id")) {
+                Some(next) => after = next,
+                None => return Ok(page),
+            }
+        }
     }
 }

@@ -11,7 +11,6 @@ use crate::database::sql::{Dialect, Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines;
-use crate::unreadable::Table;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateKeeper {
@@ -177,14 +176,7 @@ impl Catalog {
 
     /// Tenants whose uploads Redis lets in.
     pub async fn tenants_at_redis(&self, after: &str, limit: usize) -> Result<Vec<TenantId>, CatalogError> {
-        let mut reader = self.reader().await?;
-        let rows = reader
-            .tx(&self.faults)
-            .rows(
-                "SELECT tenant_id FROM quotas WHERE gate = 'redis' AND tenant_id > $1 ORDER BY tenant_id LIMIT $2",
-                args![after, limit as i64],
-            )
-            .await?;
-        Ok(self.readable(Table::Quotas, "tenant_id", &rows, crate::quota::charges::tenant_of).await)
+        let sql = "SELECT tenant_id FROM quotas WHERE gate = 'redis' AND tenant_id > $1 ORDER BY tenant_id LIMIT $2";
+        self.tenants_by(sql, after, limit).await
     }
 }

@@ -293,6 +293,7 @@ cases! {
         checks_and_cleanups_go_on_beside_unreadable_rows
         the_outbox_goes_on_beside_unreadable_lines
         lists_and_sweeps_go_on_beside_unreadable_rows
+        what_lies_behind_a_page_of_unreadable_rows_is_found
         what_can_be_read_again_is_dropped_from_the_list;
     plans:
         no_read_looks_through_a_large_table

@@ -2,6 +2,8 @@
 
 use wharfinger_catalog::{Abandoned, Destination, EndBy, Scope};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_catalog::{Abandoned, Destination, EndBy, Ended, Ending, Output, Scope, fresh_id};
+use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 use wharfinger_lifecycle::state::Status;
@@ -135,6 +137,74 @@ pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(site: &Site) {
 
     site.sql(&format!("UPDATE files SET id = '{}' WHERE id = 'no id'", waiting.id)).await;
     site.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", bad.id)).await;
+}
+
+/// A page of which nothing can be read is not taken for the last one.
+pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &Site) {
+    let good = registered(&site.catalog, ADA, 10).await;
+    let batch = BatchId(fresh_id(NOW));
+    site.sql(&format!("UPDATE files SET batch_id = '{batch}', next_look_at = 2, url_dead_at = 1, created_at = 1, updated_at = 1")).await;
+    let numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30)";
+    let (failed, stuck) = (FileId(fresh_id(NOW)), FileId(fresh_id(NOW)));
+    // Those that cannot be read come first.
+    let bad = |of: &str| format!("'!{of}' || CAST(i AS TEXT)");
+    let rows = [
+        ("registered", bad("r"), 1),
+        ("failed", bad("f"), 1),
+        ("queued", bad("q"), 1),
+        ("failed", format!("'{failed}'"), 2),
+        ("queued", format!("'{stuck}'"), 2),
+    ];
+    for (status, id, at) in rows {
+        let (of, batch) = match at {
+            1 => ("n", format!("'{batch}'")),
+            _ => ("n WHERE i = 1", "NULL".to_owned()),
+        };
+        site.sql(&format!(
+            "{numbers} INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
+             charged_bytes, retry_count, etag, url_dead_at, next_look_at, created_at, updated_at, failed_at, stages, stage, \
+             batch_id) SELECT {id}, 'harbour', 'ada', 'f', 1, {id}, '{status}', 1, 0, 0, 'e', 1, {at}, 1, 1, {at}, 'scan', \
+             'scan', {batch} FROM {of}"
+        ))
+        .await;
+    }
+    for (id, at, of) in [(bad("j"), 1, "n"), (format!("'{good}'", good = good.id), 2, "n WHERE i = 1")] {
+        site.sql(&format!(
+            "{numbers} INSERT INTO jobs (id, queue, tenant_id, state, run_at, attempts, max_attempts, lease_token, \
+             lease_owner, lease_until, deadline_at, lost_leases, created_at, updated_at) SELECT {id}, 'file-scan', \
+             'harbour', 'leased', 1, 1, 3, 1, 'o', {at}, {at}, 0, 1, 1 FROM {of}"
+        ))
+        .await;
+        site.sql(&format!(
+            "{numbers} INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at) \
+             SELECT {id}, 'harbour', 'ada', 'active', 1, 1, {at} FROM {of}"
+        ))
+        .await;
+    }
+    let tenants =
+        "SELECT '!' || CAST(i AS TEXT) || '\n', 0, 'redis' FROM n UNION ALL SELECT 'quay', 0, 'redis'";
+    site.sql(&format!("{numbers} INSERT INTO quotas (tenant_id, used_bytes, gate) {tenants}")).await;
+
+    let catalog = &site.catalog;
+    for status in [Status::Registered, Status::Queued] {
+        let due = catalog.files_to_look_at(status, NOW, None, 1).await.expect("read");
+        assert_eq!(due, [(2, if status == Status::Queued { stuck } else { good.id })]);
+    }
+    let abandoned = Abandoned { quiet_since: NOW, now: NOW, min_rate_bytes: 1 };
+    assert_eq!(catalog.files_abandoned(abandoned, None, 1).await.expect("read"), [(2, good.id)]);
+    assert_eq!(catalog.files_failed_by(NOW, None, 1).await.expect("read"), [(2, failed)]);
+    let overdue = catalog.stuck_files(&Scope::All, (NOW, NOW), None, 1).await.expect("read");
+    assert_eq!(overdue.iter().map(|file| file.place.file).collect::<Vec<_>>(), [stuck]);
+    assert_eq!(catalog.overdue_batches(NOW, None, 1).await.expect("read"), [(2, BatchId(good.id.0))]);
+    let of_batch = catalog.batch_files(batch, None, 1).await.expect("read");
+    assert_eq!(of_batch.iter().map(|file| file.id).collect::<Vec<_>>(), [good.id]);
+    assert_eq!(catalog.lost_stages(NOW, None, 1).await.expect("read"), [(2, JobId(good.id.0))]);
+    assert_eq!(catalog.tenants("", 1).await.expect("read"), [tenant("harbour")]);
+    assert_eq!(catalog.tenants_at_redis("", 1).await.expect("read"), [tenant("quay")]);
+    // Nothing of it would stand up to an audit.
+    for table in ["files", "jobs", "upload_batches", "quotas", "file_counts", "objects", "file_history"] {
+        site.sql(&format!("DELETE FROM {table}")).await;
+    }
 }
 
 pub(super) async fn what_can_be_read_again_is_dropped_from_the_list(site: &Site) {

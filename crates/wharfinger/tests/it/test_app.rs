@@ -76,6 +76,9 @@ macro_rules! on_each_database {
 }
 pub(crate) use on_each_database;
 
+/// The figures of `/metrics` are those of the process, and each scrape sets them anew: tests that compare them take turns.
+pub static METRICS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// What outlives a crash: folders and a database. Servers come and go on top of it.
 pub struct Ground {
     folder: TempDir,
@@ -433,6 +436,11 @@ impl TestApp {
 
     pub fn as_user(&self, tenant: &str, user: &str, role: Role) -> Client<'_> {
         Client { server: self, token: self.token(tenant, user, role) }
+    }
+
+    pub async fn metrics(&self) -> String {
+        let answer = self.http.get(format!("{}/metrics", self.url)).send().await.expect("an answer");
+        answer.text().await.expect("a text")
     }
 
     /// Does all background work that is due at the clock's time.

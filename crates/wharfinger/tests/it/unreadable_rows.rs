@@ -7,9 +7,12 @@ use serde_json::json;
 use crate::batches::{open, path};
 use crate::notify::receiver::Receiver;
 use crate::notify::telling;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, Ground, METRICS, TestApp, on_each_database};
 
 const DAY_MS: i64 = 86_400_000;
+
+/// PostgreSQL keeps texts out of columns of numbers.
+const BAD_SWEEP: &str = "UPDATE sweeps SET last_end_at = 'yesterday' WHERE name = 'quota-sync'";
 
 /// As a newer version, a hand or a broken disk may leave them.
 async fn damage(ground: &Ground, database: Database) {
@@ -17,6 +20,7 @@ async fn damage(ground: &Ground, database: Database) {
         "UPDATE files SET stage = 'unheard-of' WHERE file_name = 'bad-file'",
         "UPDATE jobs SET id = 'no id' WHERE file_id = (SELECT id FROM files WHERE file_name = 'bad-job')",
         "UPDATE files SET id = 'no id' WHERE file_name = 'bad-check'",
+        "UPDATE files SET id = 'no id 2', pipeline_status = 'failed', failed_at = 0, stage = NULL WHERE file_name = 'bad-failure'",
         "UPDATE pending_cleanups SET file_path = '../etc'",
         "UPDATE upload_batches SET id = 'no id'",
         "UPDATE outbox SET tenant_id = ''",
@@ -26,12 +30,31 @@ async fn damage(ground: &Ground, database: Database) {
         ground.execute(statement).await;
     }
     if database == Database::Sqlite {
-        // PostgreSQL keeps texts out of columns of numbers.
-        ground.execute("UPDATE sweeps SET last_end_at = 'yesterday' WHERE name = 'quota-sync'").await;
+        ground.execute(BAD_SWEEP).await;
     }
 }
 
+/// A scrape by another test may come in between.
+async fn is_shown(server: &TestApp, line: &str) {
+    let _turn = METRICS.lock().await;
+    for _ in 0..20 {
+        if server.metrics().await.lines().any(|shown| shown == line) {
+            return;
+        }
+    }
+    panic!("{line} is not in {}", server.metrics().await);
+}
+
+/// What `wharfinger doctor` says of a place that is in use.
+async fn doctor(ground: &Ground) -> String {
+    let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_wharfinger"));
+    let output =
+        program.arg("doctor").env_clear().envs(ground.environment()).output().await.expect("it runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 async fn everything_goes_on_beside_unreadable_rows(database: Database) {
+    wharfinger::telemetry::prometheus();
     let receiver = Receiver::start().await;
     let ground = telling(database, &receiver.url).also(&[("PIPELINE_STAGES", "scan,extract,chunk,embed")]);
     let server = ground.start().await;
@@ -40,6 +63,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     let (bad_file, bad_job) = (me.enqueue("bad-file", b"one").await, me.enqueue("bad-job", b"two").await);
     me.init("bad-check", 1).await.expect(201);
     open(&me, &[]).await;
+    me.enqueue("bad-failure", b"four").await;
     for name in ["bad-cleanup", "bad-line"] {
         let file = me.enqueue(name, b"three").await;
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
@@ -86,6 +110,10 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
         let ran = operator.post(&format!("/api/v2/maintenance/sweeps/{sweep}/run"), json!({})).await;
         assert_eq!(ran.status, 200, "{sweep}: {:?}", ran.body);
     }
+    if database == Database::Sqlite {
+        // Its run has repaired it.
+        ground.execute(BAD_SWEEP).await;
+    }
     for call in [
         "/readyz",
         "/api/v2/files",
@@ -103,12 +131,22 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     }
     me.get("/api/v2/notifications").await.expect(200);
     let listed = ground.texts("SELECT table_name || ' ' || row_id FROM unreadable_rows").await;
-    let tables: BTreeSet<&str> = listed.iter().filter_map(|row| row.split(' ').next()).collect();
-    for table in ["files", "jobs", "outbox", "pending_cleanups", "upload_batches", "quotas", "notifications"]
-    {
-        assert!(tables.contains(table), "{table} is not in {listed:?}");
+    let found: BTreeSet<&str> = listed.iter().filter_map(|row| row.split(' ').next()).collect();
+    let mut tables =
+        vec!["files", "jobs", "outbox", "pending_cleanups", "upload_batches", "quotas", "notifications"];
+    if database == Database::Sqlite {
+        tables.push("sweeps");
     }
-    assert!(listed.contains(&format!("files {bad_file}")), "{listed:?}");
+    for table in tables {
+        assert!(found.contains(table), "{table} is not in {listed:?}");
+        let rows = listed.iter().filter(|row| row.starts_with(&format!("{table} "))).count();
+        is_shown(&server, &format!("wharfinger_unreadable_rows{{table=\"{table}\"}} {rows}")).await;
+    }
+    for id in [bad_file.as_str(), "no id 2"] {
+        assert!(listed.contains(&format!("files {id}")), "{listed:?}");
+    }
+    let doctor = doctor(&ground).await;
+    assert!(doctor.contains("rows cannot be read") && doctor.contains("files no id 2"), "{doctor}");
 
     // Repaired, the file goes on.
     ground.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'bad-file'").await;

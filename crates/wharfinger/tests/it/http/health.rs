@@ -6,6 +6,8 @@ use sqlx::Connection as _;
 use crate::oracle;
 use crate::test_app::{Answer, Database, Ground, TestApp, on_each_database};
 use wharfinger::core::Role;
+use crate::test_app::{Answer, Database, Ground, METRICS, TestApp, on_each_database};
+use wharfinger::uploads::Role;
 
 async fn get(server: &TestApp, path: &str) -> Answer {
     Answer::read(server.http.get(format!("{}{path}", server.url)).send().await.expect("an answer")).await
@@ -184,7 +186,7 @@ fn sample(metrics: &str, start: &str) -> Option<f64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// The recorder is the process's: this is the only test that reads it, and its tenant is its own.
+/// The recorder is the process's, and the tenant is this test's own.
 #[tokio::test]
 async fn metrics_carry_the_names_of_the_contract() {
     let settings = [("ORPHAN_DELETE_LIMIT_PERCENT", "0"), ("ORPHAN_BLOB_GRACE_MS", "0")];
@@ -208,6 +210,7 @@ async fn metrics_carry_the_names_of_the_contract() {
     let scanned = server.scan_orphans().await;
     assert_eq!((scanned.deleted, scanned.missing), (1, 1));
 
+    let _turn = METRICS.lock().await;
     let answer = server.http.get(format!("{}/metrics", server.url)).send().await.expect("an answer");
     assert!(answer.headers()["content-type"].to_str().expect("text").starts_with("text/plain"));
     let text = answer.text().await.expect("text");
