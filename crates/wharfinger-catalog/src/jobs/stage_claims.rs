@@ -38,6 +38,12 @@ pub struct StageClaim {
 
 /// A file that a worker did not come back from may be what killed it: those are taken one at a time, so that they do not
 /// take each other along.
+///
+/// They have no rank: the one that has waited longest comes first, whosever it is. A tenant with many of them makes another's
+/// suspects wait, and never its other files, which go on beside them. Only deaths of workers make such lines long: each
+/// adds as many suspects as the process worked on, and at most one last chance, as the suspects run one at a time. A file
+/// leaves its line with the next attempt that ends, or with its third lost worker. So a line is worked off in the order
+/// of minutes for each death, and a rank for it would cost every claim an index that is empty on all other days.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimable {
     Untried,

@@ -8,6 +8,7 @@ mod killed;
 mod life;
 mod python;
 mod search;
+mod sharing;
 mod unreadable;
 mod workers;
 
