@@ -17,6 +17,8 @@ use crate::database::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
+use crate::figures::dashboard::COUNTED_MAX;
+use crate::files::changes::signed;
 use crate::leases::fair::{self, RANKED_AT_ONCE};
 use crate::orphans::blobs::{ORPHAN, forget_deleted};
 use crate::outbox::lines;
@@ -492,32 +494,41 @@ impl Catalog {
         Ok(self.readable_page(Table::Cleanups, &rows, limit, decode).await)
     }
 
-    /// How many orders somebody would take now.
+    /// How many orders somebody would take now: of those with a place in the order and of those without, each at most
+    /// [`COUNTED_MAX`].
     pub async fn due_cleanups(&self, now: UnixMs) -> Result<u64, CatalogError> {
         let mut reader = self.reader().await?;
-        let sql = "SELECT COUNT(*) AS due FROM pending_cleanups WHERE next_attempt_at <= $1 AND lease_until <= $1 \
-             AND storage_type = $2";
-        let row = reader.tx(&self.faults).row(sql, args![now, self.rows.storage_type]).await?;
+        let sql = "SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM pending_cleanups WHERE storage_type = $2 AND rank IS NULL \
+             AND next_attempt_at <= $1 AND lease_until <= $1 LIMIT $3) AS scheduled) + (SELECT COUNT(*) FROM (SELECT 1 \
+             FROM pending_cleanups WHERE storage_type = $2 AND rank IS NOT NULL AND next_attempt_at <= $1 \
+             AND lease_until <= $1 LIMIT $3) AS ranked) AS due";
+        let row = reader.tx(&self.faults).row(sql, args![now, self.storage_type, COUNTED_MAX as i64]).await?;
         row.map_or(Ok(0), |row| row.bytes("due"))
     }
 
+    /// How many wait, and how many of them are exhausted: each at most [`COUNTED_MAX`].
     pub async fn cleanup_counts(&self, scope: &Scope) -> Result<CleanupCounts, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
         let row = match scope {
+            // In the order of an index, whose end is not reached.
             Scope::All => {
                 tx.row(
-                    "SELECT COUNT(*) AS pending, CAST(COALESCE(SUM(exhausted), 0) AS BIGINT) AS exhausted, \
-                     MIN(created_at) AS oldest FROM pending_cleanups",
-                    args![],
+                    "SELECT (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups ORDER BY id LIMIT $1) AS counted) \
+                     AS pending, (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups WHERE exhausted = 1 \
+                     ORDER BY tenant_id, id LIMIT $1) AS refused) AS exhausted, \
+                     (SELECT created_at FROM pending_cleanups ORDER BY id LIMIT 1) AS oldest",
+                    args![COUNTED_MAX as i64],
                 )
                 .await?
             }
             Scope::Tenant(tenant) | Scope::User(tenant, _) => {
                 tx.row(
-                    "SELECT COUNT(*) AS pending, CAST(COALESCE(SUM(exhausted), 0) AS BIGINT) AS exhausted, \
-                     MIN(created_at) AS oldest FROM pending_cleanups WHERE tenant_id = $1",
-                    args![tenant.as_str()],
+                    "SELECT (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups WHERE tenant_id = $2 ORDER BY id \
+                     LIMIT $1) AS counted) AS pending, (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups \
+                     WHERE exhausted = 1 AND tenant_id = $2 ORDER BY id LIMIT $1) AS refused) AS exhausted, \
+                     (SELECT created_at FROM pending_cleanups WHERE tenant_id = $2 ORDER BY id LIMIT 1) AS oldest",
+                    args![COUNTED_MAX as i64, tenant.as_str()],
                 )
                 .await?
             }

@@ -10,7 +10,7 @@ use crate::Catalog;
 use crate::Scope;
 use crate::database::sql::{Row, Tx, args};
 use crate::error::CatalogError;
-use crate::jobs::stuck_files::WORKING;
+use crate::jobs::stuck_files::count_stuck;
 use crate::unreadable::{SPARE_ROWS, Table};
 
 /// More rows than this are not counted for a figure: the number then means so many, or more.
@@ -116,18 +116,6 @@ async fn active_batches(tx: &mut Tx<'_>, scope: &Scope) -> Result<u64, CatalogEr
     rows.first().map_or(Ok(0), |row| row.bytes("batches"))
 }
 
-async fn stuck(tx: &mut Tx<'_>, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
-    let mut args = args![now, COUNTED_MAX as i64];
-    let owned = scope.condition(&mut args);
-    let sql = format!(
-        "SELECT COUNT(*) AS files FROM (SELECT 1 FROM files WHERE pipeline_status IN ({}) \
-         AND next_look_at <= $1 {owned} LIMIT $2) AS overdue",
-        *WORKING
-    );
-    let rows = tx.rows_planned_anew(sql, args).await?;
-    rows.first().map_or(Ok(0), |row| row.bytes("files"))
-}
-
 async fn recent_errors(tx: &mut Tx<'_>, scope: &Scope) -> Result<Vec<Row>, CatalogError> {
     let mut args = args![(ERRORS_SHOWN + SPARE_ROWS) as i64];
     let owned = scope.condition(&mut args);
@@ -188,7 +176,7 @@ impl Catalog {
         let mut figures = Figures {
             statuses: statuses(&mut tx, scope).await?,
             active_batches: active_batches(&mut tx, scope).await?,
-            stuck: stuck(&mut tx, scope, now).await?,
+            stuck: count_stuck(&mut tx, scope, now).await?,
             recent_errors: Vec::new(),
             processing_ms: processing_ms(&mut tx, scope).await?,
             outcomes: outcomes(&mut tx, scope, outcomes_since).await?,

@@ -16,7 +16,9 @@ use wharfinger_lifecycle::state::Status;
 use crate::Catalog;
 use crate::Scope;
 use crate::database::sql::{Row, Tx, args, places};
+use crate::database::sql::{Row, Tx, args};
 use crate::error::CatalogError;
+use crate::figures::dashboard::COUNTED_MAX;
 use crate::unreadable::{SPARE_ROWS, Table, behind, place};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +132,18 @@ fn decode(row: &Row) -> Result<(StuckFile, Option<Stage>, i64), CatalogError> {
     Ok((file, stage, row.int("version")?))
 }
 
+pub(crate) async fn count_stuck(tx: &mut Tx<'_>, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
+    let mut args = args![now, COUNTED_MAX as i64];
+    let owned = scope.condition(&mut args);
+    let sql = format!(
+        "SELECT COUNT(*) AS files FROM (SELECT 1 FROM files WHERE pipeline_status IN ({}) \
+         AND next_look_at <= $1 {owned} LIMIT $2) AS overdue",
+        *WORKING
+    );
+    let rows = tx.rows_planned_anew(sql, args).await?;
+    rows.first().map_or(Ok(0), |row| row.bytes("files"))
+}
+
 impl Catalog {
     /// Files of a scope that were to be looked at by `overdue_at` because they had not got on, the longest overdue
     /// first, after a place in that order; each with what is wrong with its job now.
@@ -174,17 +188,10 @@ impl Catalog {
         }
     }
 
-    /// How many files of a scope have not got on for too long, those that only wait among them.
+    /// How many files of a scope have not got on for too long, those that only wait among them; at most [`COUNTED_MAX`].
     pub async fn count_stuck(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
-        let mut args = args![now];
-        let owned = scope.condition(&mut args);
-        let sql = format!(
-            "SELECT COUNT(*) AS files FROM files WHERE pipeline_status IN ({}) AND next_look_at <= $1 {owned}",
-            *WORKING
-        );
         let mut reader = self.reader().await?;
-        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
-        rows.first().map_or(Ok(0), |row| row.bytes("files"))
+        count_stuck(&mut reader.tx(&self.faults), scope, now).await
     }
 }
 

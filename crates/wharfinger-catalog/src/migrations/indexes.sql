@@ -48,6 +48,8 @@ CREATE INDEX pending_cleanups_scheduled ON pending_cleanups (storage_type, next_
 CREATE INDEX pending_cleanups_ranked ON pending_cleanups (storage_type, rank, id) WHERE rank IS NOT NULL;
 CREATE INDEX pending_cleanups_of_tenant ON pending_cleanups (tenant_id, storage_type, next_attempt_at, id);
 CREATE INDEX pending_cleanups_failed ON pending_cleanups (next_attempt_at) WHERE last_error IS NOT NULL;
+CREATE INDEX pending_cleanups_of_orphans ON pending_cleanups (created_at) WHERE reason = 'orphan_blob';
+CREATE INDEX pending_cleanups_exhausted ON pending_cleanups (tenant_id, id) WHERE exhausted = 1;
 CREATE INDEX pending_cleanups_by_tenant ON pending_cleanups (tenant_id, id);
 CREATE INDEX pending_cleanups_by_document ON pending_cleanups (document_id);
 CREATE INDEX pending_cleanups_by_path ON pending_cleanups (file_path);

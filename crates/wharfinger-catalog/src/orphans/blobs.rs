@@ -11,6 +11,8 @@ use crate::database::sql::signed;
 use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
+use crate::figures::dashboard::COUNTED_MAX;
+use crate::files::changes::signed;
 use crate::files::rows::{Abandoned, is_abandoned};
 use crate::fresh_id;
 use crate::orphans::scans::OrphanBlob;
@@ -303,16 +305,14 @@ impl Catalog {
 
     pub async fn ordered_orphans(&self, scan: &str) -> Result<OrderedOrphans, CatalogError> {
         let mut reader = self.reader().await?;
-        let row = reader
-            .tx(&self.faults)
-            .row(
-                "SELECT s.queued, COUNT(p.id) AS waiting, COUNT(p.last_error) AS failed FROM orphan_scans s \
-                 LEFT JOIN pending_cleanups p ON p.reason = $2 AND p.created_at >= s.started_at \
-                 WHERE s.id = $1 GROUP BY s.id, s.queued",
-                args![scan, ORPHAN],
-            )
-            .await?;
-        row.map_or(Ok(OrderedOrphans::default()), |row| {
+        // The reason is part of the text, as the index has it: a bound value could be any.
+        let sql = format!(
+            "SELECT s.queued, COUNT(p.id) AS waiting, COUNT(p.last_error) AS failed FROM orphan_scans s \
+             LEFT JOIN pending_cleanups p ON p.reason = '{ORPHAN}' AND p.created_at >= s.started_at \
+             WHERE s.id = $1 GROUP BY s.id, s.queued"
+        );
+        let rows = reader.tx(&self.faults).rows_built(sql, args![scan]).await?;
+        rows.first().map_or(Ok(OrderedOrphans::default()), |row| {
             let queued = row.bytes("queued")?;
             let deleted = queued.saturating_sub(row.bytes("waiting")?);
             Ok(OrderedOrphans { queued, deleted, failed: row.bytes("failed")?.min(queued) })
@@ -378,16 +378,17 @@ impl Catalog {
         Ok(missing)
     }
 
-    /// How many uploads are abandoned, and when the oldest of them began.
+    /// How many uploads are abandoned, at most [`COUNTED_MAX`], and when the oldest of those began.
     pub async fn count_abandoned(
         &self,
         scope: &Scope,
         by: Abandoned,
     ) -> Result<(u64, Option<UnixMs>), CatalogError> {
-        let mut args = args![by.quiet_since, by.now, by.min_rate_bytes];
+        let mut args = args![by.quiet_since, by.now, by.min_rate_bytes, COUNTED_MAX as i64];
         let owned = scope.condition(&mut args);
         let sql = format!(
-            "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM files WHERE {} {owned}",
+            "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM (SELECT created_at FROM files WHERE {} {owned} \
+             ORDER BY next_look_at, id LIMIT $4) AS abandoned",
             is_abandoned!()
         );
         let mut reader = self.reader().await?;

@@ -40,6 +40,12 @@ pub(super) const CALLS_MAX: u64 = 500;
 /// These are only made where pgvector is.
 const OF_PGVECTOR: [&str; 2] = ["pgvector::AddColumn", "vector_copies::CopyVectors"];
 
+/// Statements that look through a table by design.
+const MEANT: [(&str, &str); 2] = [
+    ("DELETE FROM outbox WHERE destination", "a destination that is switched off is emptied"),
+    ("UPDATE files SET failed_at", "at a start, and only where none is dated"),
+];
+
 /// All types of the sources that are written in one transaction.
 fn writes_of_the_sources() -> BTreeSet<String> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
@@ -73,7 +79,7 @@ pub(super) async fn no_write_is_made_in_part(site: &Site) {
     sweeps(&mut rehearsal).await;
     orphan_scans(&mut rehearsal).await;
     forgetting(&mut rehearsal).await;
-    let slow = plans::slow(site, rehearsal.statements()).await;
+    let slow = plans::slow(site, rehearsal.statements(), &MEANT).await;
     assert!(slow.is_empty(), "{}", slow.join("\n\n"));
     let mut written = rehearsal.written;
     // It needs an empty database, and so a test of its own.

@@ -1,6 +1,7 @@
 //! The catalog's promises, each kept on SQLite and on PostgreSQL alike. After every case the catalog is audited.
 
 mod archiving;
+mod audit_costs;
 mod auditing;
 mod batches;
 mod claiming_cleanups;
@@ -9,6 +10,7 @@ mod committing;
 mod copying_vectors;
 mod diagnosing;
 mod ending;
+mod every_read;
 mod every_write;
 mod failing_jobs;
 mod fairness;
@@ -298,6 +300,8 @@ cases! {
     plans:
         no_read_looks_through_a_large_table
         no_call_costs_more_beside_a_backlog;
+    audit_costs:
+        an_audit_of_four_times_the_rows_costs_four_times_as_much;
     growth:
         batches_without_files_go_in_pages
         counters_of_nothing_go

@@ -1,0 +1,179 @@
+//! Every read of the catalog that is not part of a loop or a list: figures and what is looked up by a key. The list of reads
+//! is made from the sources, so that a new one whose cost nobody measures fails the test in `plans`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use wharfinger_catalog::{Abandoned, Catalog, Scope, fresh_id};
+use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
+use wharfinger_lifecycle::key::ObjectKey;
+
+use super::plans::Meter;
+use super::sample::{HOUR, LIMIT, NOW, only, registration, tenant, user, with_key};
+
+/// Calls that send no query worth a plan, or are measured elsewhere.
+const ELSEWHERE: [(&str, &str); 16] = [
+    ("open", "a start"),
+    ("open_within", "a start"),
+    ("close", "an end"),
+    ("migrate", "a migration may read everything"),
+    ("missing_indexes", "reads the database's own tables"),
+    ("may_migrate", "reads the database's own tables"),
+    ("foreign_tables", "reads the database's own tables"),
+    ("schema_step", "reads one row"),
+    ("pgvector", "reads the database's own tables"),
+    ("vectors_to_copy", "a person's question where pgvector is new; it has an index of its own"),
+    ("ping", "reads no table"),
+    ("server_time", "reads no table"),
+    ("next_page", "measured as `candidates`"),
+    ("audit", "measured with `audit_with`"),
+    ("audit_with", "reads everything by design, with a bound of its own"),
+    ("redrive", "writes by way of `redrive_at_most`"),
+];
+
+/// All public calls of the sources that write nothing themselves.
+fn reads_of_the_sources() -> BTreeSet<String> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut reads = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("the sources") {
+            let path = entry.expect("a source file").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a source file");
+            for call in text.split("\n    pub async fn ").skip(1) {
+                let body = call.split("\n    }\n").next().unwrap_or(call);
+                let name = body.split(['(', '<']).next().unwrap_or(body);
+                if !body.contains("self.write(") {
+                    reads.insert(name.to_owned());
+                }
+            }
+        }
+    }
+    reads
+}
+
+/// Each read is among those that were measured, or named here with the reason.
+pub(super) fn none_is_left_out(measured: &BTreeSet<&'static str>) {
+    let elsewhere: BTreeSet<&str> = ELSEWHERE.iter().map(|(call, _)| *call).collect();
+    let reads = reads_of_the_sources();
+    let left_out: Vec<&String> = reads
+        .iter()
+        .filter(|call| !measured.contains(call.as_str()) && !elsewhere.contains(call.as_str()))
+        .collect();
+    assert!(left_out.is_empty(), "nothing measures {left_out:?}");
+    let gone: Vec<&&str> = elsewhere.iter().filter(|call| !reads.contains(**call)).collect();
+    assert!(gone.is_empty(), "no such read: {gone:?}");
+}
+
+/// Figures of each scope, and what is looked up by ids.
+pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
+    if !meter.leaves_out_bounded {
+        counted(catalog, scopes, meter).await;
+    }
+    for scope in scopes {
+        catalog.changes(scope).await.expect("read");
+        meter.read("changes");
+        catalog.dead_letter(scope, JobId(fresh_id(NOW))).await.expect("read");
+        meter.read("dead_letter");
+    }
+    by_id(catalog, meter).await;
+    of_tenants(catalog, meter).await;
+    catalog.dead_jobs(None, 10).await.expect("read");
+    meter.read("dead_jobs");
+    catalog.sweeps().await.expect("read");
+    meter.read("sweeps");
+    catalog.sweep_ended_at("quota-sync").await.expect("read");
+    meter.read("sweep_ended_at");
+    catalog.unreadable_rows(10).await.expect("read");
+    meter.read("unreadable_rows");
+    catalog.count_unreadable().await.expect("read");
+    meter.read("count_unreadable");
+    catalog.fact("lease_key").await.expect("read");
+    meter.read("fact");
+    catalog.open_scan().await.expect("read");
+    meter.read("open_scan");
+    catalog.last_scan_at().await.expect("read");
+    meter.read("last_scan_at");
+    catalog.ordered_orphans("scan").await.expect("read");
+    meter.read("ordered_orphans");
+    catalog.sample_keys().await.expect("read");
+    meter.read("sample_keys");
+}
+
+/// What reads more where there is more, up to a bound.
+async fn counted(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
+    let now = NOW + HOUR;
+    for scope in scopes {
+        catalog.count_stuck(scope, now).await.expect("read");
+        meter.read("count_stuck");
+        let abandoned = Abandoned { quiet_since: now, now, min_rate_bytes: 1 };
+        catalog.count_abandoned(scope, abandoned).await.expect("read");
+        meter.read("count_abandoned");
+        catalog.cleanup_counts(scope).await.expect("read");
+        meter.read("cleanup_counts");
+        catalog.figures(scope, now, now).await.expect("read");
+        meter.read("figures");
+    }
+    catalog.due_cleanups(now).await.expect("read");
+    meter.read("due_cleanups");
+}
+
+async fn by_id(catalog: &Catalog, meter: &Meter) {
+    let (file, job, batch) = (FileId(fresh_id(NOW)), JobId(fresh_id(NOW)), BatchId(fresh_id(NOW)));
+    let key = ObjectKey::parse("uploads/harbour/ada/none").expect("a key");
+    catalog.file(file).await.expect("read");
+    meter.read("file");
+    catalog.files_by_id(&[file]).await.expect("read");
+    meter.read("files_by_id");
+    catalog.history(file).await.expect("read");
+    meter.read("history");
+    catalog.text_parts(file).await.expect("read");
+    meter.read("text_parts");
+    catalog.stage_outputs(&[file]).await.expect("read");
+    meter.read("stage_outputs");
+    catalog.chunks(file, 0, 10).await.expect("read");
+    meter.read("chunks");
+    catalog.chunks_to_embed(file, "model", 0, 10).await.expect("read");
+    meter.read("chunks_to_embed");
+    catalog.chunk_count(file).await.expect("read");
+    meter.read("chunk_count");
+    catalog.held_stage(job, 1).await.expect("read");
+    meter.read("held_stage");
+    catalog.waiting_jobs(&[job]).await.expect("read");
+    meter.read("waiting_jobs");
+    catalog.batch(batch).await.expect("read");
+    meter.read("batch");
+    catalog.batch_files(batch, None, 10).await.expect("read");
+    meter.read("batch_files");
+    catalog.has_object(&key).await.expect("read");
+    meter.read("has_object");
+    catalog.upload_id(&key).await.expect("read");
+    meter.read("upload_id");
+    catalog.under_orders(&[key.as_str()]).await.expect("read");
+    meter.read("under_orders");
+    catalog.notifications_by_id(&[fresh_id(NOW)]).await.expect("read");
+    meter.read("notifications_by_id");
+    let registration = with_key(registration(("harbour", "ada"), 10), "a key", "a fingerprint");
+    let key_use = registration.key_use.as_ref().expect("its key");
+    let owner = (&only(&registration).tenant, &only(&registration).user);
+    catalog.key_answer(owner, key_use, NOW).await.expect("read");
+    meter.read("key_answer");
+}
+
+async fn of_tenants(catalog: &Catalog, meter: &Meter) {
+    let crowd = tenant("crowd");
+    catalog.gate(&crowd).await.expect("read");
+    meter.read("gate");
+    catalog.tenants_at_redis("", 10).await.expect("read");
+    meter.read("tenants_at_redis");
+    catalog.quota(&crowd, LIMIT).await.expect("read");
+    meter.read("quota");
+    catalog.quota_drift(&crowd).await.expect("read");
+    meter.read("quota_drift");
+    catalog.notifications(&crowd, &user("u"), None, 10).await.expect("read");
+    meter.read("notifications");
+}
