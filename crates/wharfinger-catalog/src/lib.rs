@@ -45,6 +45,8 @@ pub use figures::counters::OUTCOME_SPAN_MS;
 pub use figures::dashboard::{COUNTED_MAX, Figures, Outcomes, RecentError, StatusCounts};
 pub use files::batches::{BatchEnd, BatchEnding};
 pub use files::idempotency::KeyUse;
+pub use files::registrations::{Admission, BatchUse, NewFile, Registered, Registration};
+pub use files::retention::history_lines_cut;
 pub use files::rows::{Abandoned, HistoryLine};
 pub use jobs::claims::{JobClaim, LeasedJob};
 pub use jobs::dead_letters::{DeadLetter, Redriven};

@@ -135,10 +135,19 @@ pub mod metric {
             "wharfinger_rows_expired_total",
             "Rows that were removed because their retention was over, by table"
         );
+        describe_counter!(
+            "wharfinger_outbox_lines_dropped_total",
+            "Outbox lines that nobody fetched in time, by destination; those for the archive are lost events"
+        );
         describe_gauge!("sweep_next_run_timestamp_seconds", "When each sweep is due next");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
     }
 
+    /// Tables whose rows go when their retention is over.
+    const EXPIRING_TABLES: [&str; 5] =
+        ["deletion_log", "queue_tenants", "file_counts", "upload_batches", "file_history"];
+    /// Whose lines are not kept for ever.
+    const FORGETFUL: [Destination; 2] = [Destination::Broker, Destination::Archive];
     const RECOVERIES: [&str; 2] = ["reEnqueued", "permanentlyFailed"];
     const CLEANUP_ERRORS: [&str; 2] = ["unavailable", "refused"];
     /// `quota::count::Why` has a test that compares.
@@ -166,6 +175,12 @@ pub mod metric {
             for outcome in Delivery::ALL {
                 deliveries(destination, outcome, 0);
             }
+        }
+        for table in EXPIRING_TABLES {
+            rows_expired(table, 0);
+        }
+        for destination in FORGETFUL {
+            outbox_lines_dropped(destination, 0);
         }
         stuck_detection_took(0);
         cleanup_took(0);
@@ -233,6 +248,11 @@ pub mod metric {
 
     pub fn rows_expired(table: &'static str, count: u64) {
         counter!("wharfinger_rows_expired_total", "table" => table).increment(count);
+    }
+
+    pub fn outbox_lines_dropped(destination: Destination, count: u64) {
+        counter!("wharfinger_outbox_lines_dropped_total", "destination" => destination.as_str())
+            .increment(count);
     }
 
     pub fn orphans_deleted(count: u64) {
@@ -320,5 +340,73 @@ pub mod metric {
             _ => return,
         };
         histogram!("dashboard_request_duration_seconds", "endpoint" => endpoint).record(took.as_secs_f64());
+    }
+
+    /// A number that took long to count is good for some time.
+    async fn count_findings(core: &Core) -> Result<(), CatalogError> {
+        let count_at = || pipeline.count_stuck_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let started = Instant::now();
+        if started < *count_at() {
+            return Ok(());
+        }
+        let stuck = core.catalog.count_stuck(&Scope::All, core.clock.now()).await?;
+        gauge!("stuck_files").set(stuck as f64);
+        let orphans = core.catalog.orphans(&Scope::All, 0).await?;
+        gauge!("orphan_blobs").set(orphans.count as f64);
+        let missing = core.catalog.missing_blobs(&Scope::All, 0).await?;
+        gauge!("missing_blobs").set(missing.count as f64);
+        let took = started.elapsed();
+        if took > COUNT_WORTH_KEEPING {
+            *count_at() = started + took * COUNTS_PAUSE;
+        }
+        Ok(())
+    }
+
+    pub async fn refresh_gauges(core: &Core) -> Result<(), CatalogError> {
+        // First: they need nobody's answer.
+        if let Some(ingest) = core.ingest.get() {
+            super::events::refresh_gauges(ingest, core.clock.now());
+        }
+        let counts = core.catalog.status_counts(&Scope::All).await?;
+        for status in Status::ALL.into_iter().filter(|status| *status != Status::Deleted) {
+            gauge!("file_pipeline_status", "status" => status.as_str()).set(counts.of(status) as f64);
+        }
+        for stage in Stage::ALL {
+            gauge!("pipeline_queue_depth", "queue" => stage.queue()).set(counts.waiting_for(stage) as f64);
+        }
+        gauge!("dead_letters").set(counts.dead_letters as f64);
+        gauge!("active_batches").set(core.catalog.count_active_batches(&Scope::All).await? as f64);
+        let unreadable = core.catalog.count_unreadable().await?;
+        for table in Table::ALL {
+            let rows = unreadable.get(table.as_str()).copied().unwrap_or(0);
+            gauge!("wharfinger_unreadable_rows", "table" => table.as_str()).set(rows as f64);
+        }
+        counter!("wharfinger_rows_expired_total", "table" => "file_history")
+            .absolute(wharfinger_catalog::history_lines_cut());
+        count_findings(core).await?;
+        for destination in Destination::ALL {
+            let (waiting, _) = core.catalog.outbox_depth(destination).await?;
+            gauge!("outbox_lines", "destination" => destination.as_str()).set(waiting as f64);
+        }
+        if let Some(webhook) = &core.notifier.webhook {
+            let since = crate::notify::disabled_since(&core.catalog, webhook.endpoint()).await?;
+            webhook_disabled(since.is_some());
+        }
+        // Another process may have been the one to run it.
+        for sweep in core.catalog.sweeps().await? {
+            let Some(known) = Sweep::named(&sweep.name) else { continue };
+            if let Some(at) = sweep.last_success_at {
+                sweep_succeeded(known.name(), at);
+            }
+            if let Some(at) = sweep.next_run_at {
+                gauge!("sweep_next_run_timestamp_seconds", "sweep" => known.name()).set(at as f64 / 1_000.0);
+            }
+            sweep_stands(known.name(), sweep.lease_until > core.clock.now(), sweep.last_error.is_some());
+            tell_last_run(known, &sweep);
+        }
+        let cleanups = core.catalog.cleanup_counts(&Scope::All).await?;
+        gauge!("pending_cleanups", "state" => "pending").set(cleanups.pending as f64);
+        gauge!("pending_cleanups", "state" => "exhausted").set(cleanups.exhausted as f64);
+        Ok(())
     }
 }

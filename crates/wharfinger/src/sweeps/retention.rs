@@ -19,6 +19,7 @@ const ARCHIVE_LINES_KEPT_MS: i64 = 30 * 86_400_000;
 enum Expired {
     Deletions(UnixMs),
     QueueTenants,
+    /// Lines of the outbox: what they should have told is lost, where nothing else tells it.
     Lines(Destination, UnixMs),
     ZeroCounters,
 }
@@ -45,13 +46,20 @@ impl Expired {
         }
     }
 
+    fn count(self, gone: u64) {
+        match self {
+            Expired::Lines(destination, _) => metric::outbox_lines_dropped(destination, gone),
+            _ => metric::rows_expired(self.table(), gone),
+        }
+    }
+
     /// Removes all; answers how many went.
     async fn remove(self, core: &Core, lease: &SweepLease) -> u64 {
         let mut all = 0;
         while lease.goes_on(core) {
             match self.remove_some(&lease.catalog).await {
                 Ok(gone) => {
-                    metric::rows_expired(self.table(), gone);
+                    self.count(gone);
                     all += gone;
                     if gone < ROWS_PER_STEP as u64 {
                         break;

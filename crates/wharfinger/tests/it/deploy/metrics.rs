@@ -15,7 +15,7 @@ use crate::cli::program::{Place, Served};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The names that are fixed, with the labels of each; with a tenant's nothing is known before a tenant comes.
-const PROMISED: [(&str, &str, &[&str]); 36] = [
+const PROMISED: [(&str, &str, &[&str]); 38] = [
     ("resource_orphaned_files_cleaned_total", "counter", &["tenant_id"]),
     ("resource_quota_refunded_bytes_total", "counter", &["tenant_id"]),
     ("resource_cleanup_failures_total", "counter", &["error_type"]),
@@ -52,6 +52,8 @@ const PROMISED: [(&str, &str, &[&str]); 36] = [
     ("outbox_lines", "gauge", &["destination"]),
     ("notification_deliveries_total", "counter", &["destination", "outcome"]),
     ("pipeline_stages_ended_total", "counter", &["outcome"]),
+    ("wharfinger_rows_expired_total", "counter", &["table"]),
+    ("wharfinger_outbox_lines_dropped_total", "counter", &["destination"]),
 ];
 
 fn client() -> Client {

@@ -2,6 +2,7 @@
 
 mod abandoned_uploads;
 mod by_hand;
+mod growth;
 mod old_failures;
 mod orphans;
 mod real_processes;

@@ -1,0 +1,84 @@
+//! What would grow for ever: each kind of row goes when its retention is over, and is counted.
+
+use serde_json::json;
+use wharfinger::uploads::Role;
+
+use super::{DAY_MS, sweep};
+use crate::batches::{open, path};
+use crate::test_app::{Database, Ground, METRICS, on_each_database};
+
+/// The counters are those of all tests of this process: they only grow.
+const COUNTERS: [&str; 7] = [
+    "wharfinger_rows_expired_total{table=\"deletion_log\"}",
+    "wharfinger_rows_expired_total{table=\"queue_tenants\"}",
+    "wharfinger_rows_expired_total{table=\"file_counts\"}",
+    "wharfinger_rows_expired_total{table=\"upload_batches\"}",
+    "wharfinger_rows_expired_total{table=\"file_history\"}",
+    "wharfinger_outbox_lines_dropped_total{destination=\"broker\"}",
+    "wharfinger_outbox_lines_dropped_total{destination=\"archive\"}",
+];
+
+async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
+    wharfinger::telemetry::prometheus();
+    let ground = Ground::with_stages(database, "scan", &[("DELETION_LOG_DAYS", "30")]);
+    let server = ground.start().await;
+    let me = server.me();
+    let kept = me.enqueue("kept", b"one").await;
+    let deleted = me.enqueue("deleted", b"two").await;
+    me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
+    let batch = open(&me, &[]).await;
+    me.post(&format!("{}/cancel", path(&batch)), json!({})).await.expect(200);
+    // So many attempts that its next change cuts the middle of its history.
+    ground
+        .execute(
+            "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
+             SELECT id, 30, 0, 'queued', 'tried again', 'a' FROM files WHERE file_name = 'kept'",
+        )
+        .await;
+    ground.execute("UPDATE files SET version = 249 WHERE file_name = 'kept'").await;
+    server.settle().await;
+    // A tenant has nothing waiting once others were served after it.
+    for name in ["a", "b", "c"] {
+        server.as_user("another", "u", Role::User).enqueue(name, b"three").await;
+    }
+    server.settle().await;
+    assert_eq!(me.file(&kept).await["status"], "ready");
+    for line in [
+        "INSERT INTO outbox (id, destination, tenant_id, job_id, due_at, attempts, created_at, next_attempt_at) \
+         SELECT id, 'broker', 't', id, 0, 0, created_at, created_at FROM files WHERE file_name = 'kept'",
+        "INSERT INTO outbox (id, destination, tenant_id, subject, place, message, attempts, created_at, \
+         next_attempt_at) SELECT '1' || id, 'archive', 't', id, 1, '{}', 0, created_at, created_at FROM files \
+         WHERE file_name = 'kept'",
+    ] {
+        ground.execute(line).await;
+    }
+    let left = [
+        "SELECT COUNT(*) FROM deletion_log",
+        "SELECT COUNT(*) FROM queue_tenants WHERE queue = 'file-scan' AND tenant_id = 't'",
+        "SELECT COUNT(*) FROM file_counts WHERE files = 0",
+        "SELECT COUNT(*) FROM upload_batches",
+        "SELECT COUNT(*) FROM outbox WHERE destination IN ('broker', 'archive')",
+    ];
+    for rows in left {
+        assert!(ground.scalar(rows).await > 0, "{rows}");
+    }
+
+    ground.advance(31 * DAY_MS);
+    sweep(&server, "upload-window").await;
+    sweep(&server, "orphan-cleanup").await;
+    for rows in left.into_iter().chain(["SELECT COUNT(*) FROM file_history WHERE version = 30"]) {
+        assert_eq!(ground.scalar(rows).await, 0, "{rows}");
+    }
+    let _turn = METRICS.lock().await;
+    let metrics = server.metrics().await;
+    for counter in COUNTERS {
+        let line = metrics.lines().find(|line| line.starts_with(counter));
+        let count = line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        assert!(count.is_some_and(|count| count > 0), "{counter}: {count:?}");
+    }
+    assert_eq!(me.file(&kept).await["status"], "ready");
+}
+
+on_each_database! {
+    what_nobody_needs_any_more_goes_and_is_counted,
+}
