@@ -101,6 +101,29 @@ pub(super) async fn indexes_are_completed_beside_writers(site: &Site) {
     assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
+/// An index of a large table takes longer than any statement may otherwise: the server itself refuses to build one under a
+/// time limit here, as it would end it after that time there.
+pub(super) async fn indexes_are_built_without_a_time_limit(site: &Site) {
+    if !site.is_postgres() {
+        return;
+    }
+    site.sql("DROP INDEX jobs_dead").await;
+    for statement in [
+        "CREATE FUNCTION public.refuse_limits() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF current_setting('statement_timeout') <> '0' THEN \
+         RAISE EXCEPTION 'a limit of %', current_setting('statement_timeout'); END IF; END $$",
+        "CREATE EVENT TRIGGER refuse_limits ON ddl_command_start WHEN TAG IN ('CREATE INDEX') \
+         EXECUTE FUNCTION public.refuse_limits()",
+    ] {
+        site.sql(statement).await;
+    }
+    let migrating = site.another().await;
+    migrating.migrate(NOW).await.expect("migrated");
+    migrating.close().await;
+    assert_eq!(site.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
+    site.sql("DROP EVENT TRIGGER refuse_limits").await;
+}
+
 /// A reader of hours must not be waited for with all others queued up behind: the migration tries again.
 pub(super) async fn a_table_in_use_is_waited_for(site: &Site) {
     if !site.is_postgres() {
