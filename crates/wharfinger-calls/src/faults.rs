@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 /// What goes wrong at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,14 +75,14 @@ enum When {
     NthBorder(u64),
     /// Of the calls of one name each whose number this divides.
     Each(&'static str, u64),
-    /// None; but the first of this name waits to be let on.
-    Waits(&'static str, Gate),
+    /// None; but the first so many of this name wait to be let on.
+    Waits(&'static str, u32, Gate),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Gate {
     reached: Notify,
-    open: Notify,
+    open: Semaphore,
 }
 
 #[derive(Debug)]
@@ -124,12 +124,15 @@ impl Plan {
     }
 
     async fn wait(&self, call: &'static str) {
-        if let When::Waits(name, gate) = &self.when
-            && *name == call
-            && self.calls.fetch_add(1, Ordering::SeqCst) == 0
-        {
+        let When::Waits(name, first, gate) = &self.when else { return };
+        let nth = if *name == call { self.calls.fetch_add(1, Ordering::SeqCst) + 1 } else { u64::MAX };
+        if nth == u64::from(*first) {
             gate.reached.notify_one();
-            gate.open.notified().await;
+        }
+        if nth <= u64::from(*first)
+            && let Ok(open) = gate.open.acquire().await
+        {
+            open.forget();
         }
     }
 }
@@ -171,19 +174,25 @@ impl Faults {
 
     /// Nothing fails, but the first call of this name is not made before it is let on.
     pub fn waiting_at(call: &'static str) -> Faults {
-        Faults::planned(When::Waits(call, Gate::default()), Fault::Fail)
+        Faults::all_waiting_at(call, 1)
     }
 
-    /// The call that waits has come; at once if it came before.
+    /// The same of the first so many calls of this name.
+    pub fn all_waiting_at(call: &'static str, first: u32) -> Faults {
+        let gate = Gate { reached: Notify::new(), open: Semaphore::new(0) };
+        Faults::planned(When::Waits(call, first, gate), Fault::Fail)
+    }
+
+    /// All calls that wait have come; at once if they came before.
     pub async fn reached(&self) {
-        if let Some(When::Waits(_, gate)) = self.0.as_ref().map(|plan| &plan.when) {
+        if let Some(When::Waits(_, _, gate)) = self.0.as_ref().map(|plan| &plan.when) {
             gate.reached.notified().await;
         }
     }
 
     pub fn let_on(&self) {
-        if let Some(When::Waits(_, gate)) = self.0.as_ref().map(|plan| &plan.when) {
-            gate.open.notify_one();
+        if let Some(When::Waits(_, first, gate)) = self.0.as_ref().map(|plan| &plan.when) {
+            gate.open.add_permits(*first as usize);
         }
     }
 

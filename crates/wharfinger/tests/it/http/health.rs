@@ -8,6 +8,7 @@ use crate::test_app::{Answer, Database, Ground, TestApp, on_each_database};
 use wharfinger::core::Role;
 use crate::test_app::{Answer, Database, Ground, METRICS, TestApp, on_each_database};
 use wharfinger::uploads::Role;
+use wharfinger_calls::faults::Faults;
 
 async fn get(server: &TestApp, path: &str) -> Answer {
     Answer::read(server.http.get(format!("{}{path}", server.url)).send().await.expect("an answer")).await
@@ -178,6 +179,26 @@ async fn readiness_does_not_wait_for_busy_connections() {
     let (answers, ready) = tokio::join!(lists, asked);
     assert_eq!(ready.expect(200)["status"], "ready");
     assert!(answers.iter().any(|answer| answer.status == 200));
+}
+
+/// All connections of SQLite on which others read are in use, and none comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_does_not_wait_for_busy_readers() {
+    const READERS: usize = 8;
+    let faults = Faults::all_waiting_at("query", READERS as u32);
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start_with(faults.clone()).await;
+    let me = server.me();
+    let lists = futures::future::join_all((0..READERS + 1).map(|_| me.get("/api/v2/files")));
+    let asked = async {
+        faults.reached().await;
+        let ready = tokio::time::timeout(std::time::Duration::from_secs(5), get(&server, "/readyz")).await;
+        faults.let_on();
+        ready.expect("at once")
+    };
+    let (answers, ready) = tokio::join!(lists, asked);
+    assert_eq!(ready.expect(200)["status"], "ready");
+    assert!(answers.iter().all(|answer| answer.status == 200));
 }
 
 /// The value of the sample that begins like this.

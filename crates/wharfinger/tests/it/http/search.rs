@@ -6,6 +6,8 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use wharfinger::core::Role;
+use wharfinger::uploads::Role;
+use wharfinger_calls::faults::Faults;
 
 use crate::test_app::{Client, Database, Ground};
 
@@ -78,4 +80,24 @@ async fn searches_are_bounded_and_end_with_their_requests() {
     while server.app.pipeline.searches.under_way() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Also while it reads vectors, which no other call would end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_that_reads_ends_with_its_request() {
+    let faults = Faults::waiting_at("query");
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start_with(faults.clone()).await;
+    let request = server.me().request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));
+    let asked = tokio::spawn(request.send());
+    faults.reached().await;
+    assert_eq!(server.app.pipeline.searches.under_way(), 1);
+    asked.abort();
+    for _ in 0..2_000 {
+        if server.app.pipeline.searches.under_way() == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it goes on without its request");
 }
