@@ -16,9 +16,8 @@ use crate::database::sql::signed;
 use crate::database::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::fresh_id;
 use crate::figures::dashboard::COUNTED_MAX;
-use crate::files::changes::signed;
+use crate::fresh_id;
 use crate::leases::fair::{self, RANKED_AT_ONCE};
 use crate::orphans::blobs::{ORPHAN, forget_deleted};
 use crate::outbox::lines;
@@ -502,7 +501,8 @@ impl Catalog {
              AND next_attempt_at <= $1 AND lease_until <= $1 LIMIT $3) AS scheduled) + (SELECT COUNT(*) FROM (SELECT 1 \
              FROM pending_cleanups WHERE storage_type = $2 AND rank IS NOT NULL AND next_attempt_at <= $1 \
              AND lease_until <= $1 LIMIT $3) AS ranked) AS due";
-        let row = reader.tx(&self.faults).row(sql, args![now, self.storage_type, COUNTED_MAX as i64]).await?;
+        let row =
+            reader.tx(&self.faults).row(sql, args![now, self.rows.storage_type, COUNTED_MAX as i64]).await?;
         row.map_or(Ok(0), |row| row.bytes("due"))
     }
 

@@ -16,8 +16,6 @@ use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::jobs::stage_ends::StageEnd;
-use crate::fresh_id;
-use crate::jobs::stage_ends::{Output, StageEnd};
 use crate::unreadable::Table;
 
 /// Longer than a worker that lost its lease goes on putting objects.

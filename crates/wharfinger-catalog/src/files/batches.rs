@@ -19,8 +19,7 @@ use crate::fresh_id;
 use crate::outbox::archive;
 use crate::outbox::notices::{self, NewNotice};
 use crate::quota::charges::tenant_of;
-use crate::unreadable::{self, Table};
-use crate::unreadable::{Table, behind, place};
+use crate::unreadable::{self, Table, behind, place};
 
 /// How a batch is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

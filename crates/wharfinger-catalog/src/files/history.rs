@@ -1,5 +1,7 @@
 //! The history of files: a line for every step of every change. It is bounded for files that change without end.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use wharfinger_lifecycle::file::Change;
 use wharfinger_lifecycle::id::FileId;
 
@@ -14,6 +16,14 @@ const FIRST_KEPT: i64 = 20;
 const LAST_KEPT: i64 = 200;
 /// How many versions apart a history is cut.
 const CUT_EVERY: i64 = 50;
+
+/// Of this process; one whose transaction fails later is counted as well.
+static LINES_CUT: AtomicU64 = AtomicU64::new(0);
+
+/// How many lines this process has cut out of histories, for its metrics.
+pub fn history_lines_cut() -> u64 {
+    LINES_CUT.load(Ordering::Relaxed)
+}
 
 /// The first line of each, with who registered it.
 pub(crate) async fn begin(tx: &mut Tx<'_>, files: &[(&NewFile, &str)]) -> Result<(), CatalogError> {
@@ -63,11 +73,9 @@ pub(crate) async fn extend(tx: &mut Tx<'_>, changes: &[&Change], actor: &str) ->
 async fn cut(tx: &mut Tx<'_>, file: FileId, before: i64, after: i64) -> Result<(), CatalogError> {
     let is_due = before / CUT_EVERY != after / CUT_EVERY;
     if is_due && after > FIRST_KEPT + LAST_KEPT {
-        tx.run(
-            "DELETE FROM file_history WHERE file_id = $1 AND version > $2 AND version <= $3",
-            args![file.to_string(), FIRST_KEPT, after - LAST_KEPT],
-        )
-        .await?;
+        let sql = "DELETE FROM file_history WHERE file_id = $1 AND version > $2 AND version <= $3";
+        let cut = tx.run(sql, args![file.to_string(), FIRST_KEPT, after - LAST_KEPT]).await?;
+        LINES_CUT.fetch_add(cut, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! What would grow for ever: batches without files, counters that are zero, the history of a file that is retried without
 //! end, and outbox lines that are never delivered. Each is bounded, in steps of a bounded size.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::BatchId;
 
@@ -11,40 +9,6 @@ use crate::database::sql::{Tx, args, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines::Destination;
-
-/// Of a file's history the first lines and the last ones are kept.
-const HISTORY_FIRST: i64 = 20;
-const HISTORY_LAST: i64 = 200;
-/// How many versions apart a history is cut.
-const HISTORY_STEP: i64 = 50;
-
-/// Of this process; one whose transaction fails later is counted as well.
-static HISTORY_LINES_CUT: AtomicU64 = AtomicU64::new(0);
-
-/// How many lines this process has cut out of histories, for its metrics.
-pub fn history_lines_cut() -> u64 {
-    HISTORY_LINES_CUT.load(Ordering::Relaxed)
-}
-
-/// Cuts the history of files that have reached these versions, if it is time.
-pub(crate) async fn cut_histories(
-    tx: &mut Tx<'_>,
-    reached: impl Iterator<Item = (FileId, i64, i64)>,
-) -> Result<(), CatalogError> {
-    for (file, before, after) in reached {
-        let is_due = before / HISTORY_STEP != after / HISTORY_STEP;
-        if is_due && after > HISTORY_FIRST + HISTORY_LAST {
-            let cut = tx
-                .run(
-                    "DELETE FROM file_history WHERE file_id = $1 AND version > $2 AND version <= $3",
-                    args![file.to_string(), HISTORY_FIRST, after - HISTORY_LAST],
-                )
-                .await?;
-            HISTORY_LINES_CUT.fetch_add(cut, Ordering::Relaxed);
-        }
-    }
-    Ok(())
-}
 
 /// Batches that ended before a time and have no file, behind a place in the order of their ends.
 struct ForgetBatches {

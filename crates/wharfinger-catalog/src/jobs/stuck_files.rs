@@ -16,7 +16,6 @@ use wharfinger_lifecycle::state::Status;
 use crate::Catalog;
 use crate::Scope;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::sql::{Row, Tx, args};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
 use crate::unreadable::{SPARE_ROWS, Table, behind, place};
@@ -157,7 +156,7 @@ impl Catalog {
         let (at, id) =
             after.map_or((i64::MIN, String::new()), |place| (place.look_at, place.file.to_string()));
         let read = limit + SPARE_ROWS;
-        let mut args = args![now, at, id, read as i64, overdue_at];
+        let mut args = args![overdue_at, at, id, read as i64];
         let owned = scope.condition(&mut args);
         // Each status in the order of its index: of all at once they would have to be sorted.
         let overdue: Vec<String> = working()
@@ -183,9 +182,24 @@ impl Catalog {
             let page = self.readable_page(Table::Files, &rows, limit, decode).await;
             match behind(&page, &rows, read, |row| place(row, "next_look_at")) {
                 Some((at, id)) => (args[1], args[2]) = (at.into(), id.into()),
-                None => return Ok(page),
+                None => return self.diagnosed(page, now).await,
             }
         }
+    }
+
+    async fn diagnosed(
+        &self,
+        page: Vec<(StuckFile, Option<Stage>, i64)>,
+        now: UnixMs,
+    ) -> Result<Vec<StuckFile>, CatalogError> {
+        let ids: Vec<FileId> = page.iter().map(|(file, ..)| file.place.file).collect();
+        let mut reader = self.reader().await?;
+        let jobs = jobs_of_files(&mut reader.tx(&self.faults), &ids, "").await?;
+        let diagnosed = page.into_iter().map(|(file, stage, version)| {
+            let jobs = jobs.get(&file.place.file).map_or(&[][..], Vec::as_slice);
+            StuckFile { fault: recovery::fault_of(file.status, stage, version, jobs, now), ..file }
+        });
+        Ok(diagnosed.collect())
     }
 
     /// How many files of a scope have not got on for too long, those that only wait among them; at most [`COUNTED_MAX`].

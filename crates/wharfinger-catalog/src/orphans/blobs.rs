@@ -12,7 +12,6 @@ use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
-use crate::files::changes::signed;
 use crate::files::rows::{Abandoned, is_abandoned};
 use crate::fresh_id;
 use crate::orphans::scans::OrphanBlob;

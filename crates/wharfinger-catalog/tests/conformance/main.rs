@@ -134,6 +134,7 @@ cases! {
         tables_of_an_application_are_left_alone
         a_schema_of_others_is_refused
         a_catalog_from_before_the_first_release_is_refused
+        a_later_step_is_applied_once_to_a_filled_catalog
         indexes_are_completed_beside_writers
         indexes_are_built_without_a_time_limit
         a_table_in_use_is_waited_for;

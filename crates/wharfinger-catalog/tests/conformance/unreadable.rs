@@ -1,8 +1,6 @@
 //! Rows that cannot be read: each is set aside and listed, and everything beside it goes on.
 
-use wharfinger_catalog::{Abandoned, Destination, EndBy, Scope};
-use wharfinger_lifecycle::id::FileId;
-use wharfinger_catalog::{Abandoned, Destination, EndBy, Ended, Ending, Output, Scope, fresh_id};
+use wharfinger_catalog::{Abandoned, Destination, EndBy, Scope, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};

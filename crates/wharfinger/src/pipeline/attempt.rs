@@ -7,9 +7,9 @@ use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::stage_end::Ending;
 use wharfinger_stores::BlobError;
 
+use super::extract;
 use crate::core::Core;
 use crate::pipeline::Pipeline;
-use super::extract;
 
 const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
 /// How long a file waits for something that all files need.
@@ -41,12 +41,12 @@ impl Backend {
     /// Only a check that fails makes an outage of what went wrong with one file.
     async fn is_away(self, pipeline: &Pipeline) -> bool {
         match self {
-            Backend::Store => core.blobs.check().await.is_err(),
+            Backend::Store => pipeline.core.blobs.check().await.is_err(),
             Backend::Scanner => pipeline.scanner.check().await.is_err(),
             Backend::Embeddings => pipeline.embedder.check().await.is_err(),
-            Backend::Disk => extract::check_disk(&core.settings.data_dir).await.is_err(),
+            Backend::Disk => extract::check_disk(&pipeline.core.settings.data_dir).await.is_err(),
             // A row that cannot be read is the trouble of its own file.
-            Backend::Catalog => core.catalog.ping().await.is_err(),
+            Backend::Catalog => pipeline.core.catalog.ping().await.is_err(),
             Backend::Machine => true,
         }
     }

@@ -177,10 +177,10 @@ async fn end_each(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogEr
 }
 
 /// A file that cannot end because of one of its rows waits until that is repaired, as for an object that is refused.
-async fn end_alone(app: &App, end: &StageEnd) -> Result<Ended, CatalogError> {
-    let name = worker_name(app);
+async fn end_alone(core: &Core, end: &StageEnd) -> Result<Ended, CatalogError> {
+    let name = worker_name(core);
     let write = async |end: StageEnd| {
-        let outcomes = app.catalog.end_stages(vec![end], by(app, &name)).await?;
+        let outcomes = core.catalog.end_stages(vec![end], by(core, &name)).await?;
         Ok(outcomes.first().copied().unwrap_or(Ended::LeaseLost))
     };
     match write(end.clone()).await {

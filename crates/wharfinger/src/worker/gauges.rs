@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use metrics::gauge;
+use metrics::{counter, gauge};
 use serde_json::Value;
 use wharfinger_catalog::{CatalogError, Destination, Scope, SweepState, Table};
 use wharfinger_lifecycle::UnixMs;
@@ -40,6 +40,8 @@ pub async fn refresh(app: &App) -> Result<(), CatalogError> {
         let rows = unreadable.get(table.as_str()).copied().unwrap_or(0);
         gauge!("wharfinger_unreadable_rows", "table" => table.as_str()).set(rows as f64);
     }
+    counter!("wharfinger_rows_expired_total", "table" => "file_history")
+        .absolute(wharfinger_catalog::history_lines_cut());
     count_findings(app).await?;
     for destination in Destination::ALL {
         let (waiting, _) = app.core.catalog.outbox_depth(destination).await?;

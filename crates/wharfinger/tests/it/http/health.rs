@@ -4,10 +4,8 @@ use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use crate::oracle;
-use crate::test_app::{Answer, Database, Ground, TestApp, on_each_database};
-use wharfinger::core::Role;
 use crate::test_app::{Answer, Database, Ground, METRICS, TestApp, on_each_database};
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 use wharfinger_calls::faults::Faults;
 
 async fn get(server: &TestApp, path: &str) -> Answer {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use wharfinger::core::Role;
-use wharfinger::uploads::Role;
 use wharfinger_calls::faults::Faults;
 
 use crate::test_app::{Client, Database, Ground};

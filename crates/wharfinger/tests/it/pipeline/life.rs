@@ -62,7 +62,7 @@ async fn a_file_that_is_too_large_for_the_disk_waits_alone(database: Database) {
     std::fs::create_dir_all(&copies).expect("a folder");
     std::os::unix::fs::symlink("/dev/full", copies.join(copy)).expect("a link");
     let stop = tokio_util::sync::CancellationToken::new();
-    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.clone(), stop.clone()));
+    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.pipeline.clone(), stop.clone()));
     let put_off = async |files: i64| {
         let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
         for _ in 0..4_000 {

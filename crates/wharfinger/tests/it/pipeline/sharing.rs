@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use super::until_ready;
 use crate::test_app::{Database, Ground, TestApp, on_each_database};
@@ -75,7 +75,7 @@ fn ground(database: Database, scanner: &SlowScanner) -> Ground {
 }
 
 fn working(server: &TestApp, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(wharfinger::pipeline::run::work(server.app.clone(), stop.clone()))
+    tokio::spawn(wharfinger::pipeline::run::work(server.app.pipeline.clone(), stop.clone()))
 }
 
 /// One tenant's files hold all places: another's file does not wait for them, and the place that is kept for others is

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use super::until_ready;
 use crate::test_app::{Database, Ground, on_each_database};
@@ -25,7 +25,7 @@ async fn only_the_damaged_file_waits(
 
     let server = ground.start_but("PIPELINE_BUILTIN_STAGES", "").await;
     let stop = CancellationToken::new();
-    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.clone(), stop.clone()));
+    let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.pipeline.clone(), stop.clone()));
     let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
     for _ in 0..4_000 {
         if ground.scalar(refusals).await > 0 {

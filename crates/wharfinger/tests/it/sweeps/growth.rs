@@ -1,7 +1,7 @@
 //! What would grow for ever: each kind of row goes when its retention is over, and is counted.
 
 use serde_json::json;
-use wharfinger::uploads::Role;
+use wharfinger::core::Role;
 
 use super::{DAY_MS, sweep};
 use crate::batches::{open, path};
