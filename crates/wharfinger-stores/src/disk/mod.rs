@@ -1,7 +1,7 @@
 //! Blobs on local disk. Uploads and downloads are HTTP requests that the program itself serves, under URLs it
 //! signed; a key is a path below the root, which the key's own spelling makes safe.
 
-mod landing;
+mod incoming;
 mod signing;
 mod walk;
 
@@ -24,14 +24,15 @@ use wharfinger_lifecycle::key::ObjectKey;
 use super::{
     BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PutGrant, SignedRequest, WriteMode,
 };
-pub use landing::{Landed, Landing, LandingError, LeftBehind};
+pub use incoming::{Incoming, IncomingError, LeftBehind, Received};
 pub use signing::{SignedQuery, SigningKey};
 use wharfinger_calls::faults::Faults;
 
 /// The route under which the program serves this store.
 pub const ROUTE: &str = "/blobs/";
 
-const LANDING_FOLDER: &str = ".landing";
+/// Existing stores have this name on disk.
+const INCOMING_FOLDER: &str = ".landing";
 /// Says whose objects these are.
 pub const MARK: &str = ".wharfinger/store";
 const OWN_FOLDER: &str = ".wharfinger";
@@ -60,9 +61,9 @@ impl DiskStore {
         signing_key: SigningKey,
         faults: Faults,
     ) -> io::Result<DiskStore> {
-        fs::create_dir_all(root.join(LANDING_FOLDER))?;
+        fs::create_dir_all(root.join(INCOMING_FOLDER))?;
         let root = root.canonicalize()?;
-        let mounted = root.join(LANDING_FOLDER);
+        let mounted = root.join(INCOMING_FOLDER);
         Ok(DiskStore { root, mounted, public_url: public_url.to_owned(), signing_key, faults })
     }
 
@@ -245,7 +246,7 @@ impl BlobStore for DiskStore {
 
     async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError> {
         let (root, path) = (self.root.clone(), self.path(key));
-        let before = root.join(LANDING_FOLDER).join(format!("{PUT_TEMP}{}", uuid::Uuid::new_v4()));
+        let before = root.join(INCOMING_FOLDER).join(format!("{PUT_TEMP}{}", uuid::Uuid::new_v4()));
         blocking(move || {
             let placed = place_small(&root, &before, &path, &bytes, mode);
             // Gone already where it was renamed.
@@ -292,7 +293,7 @@ impl BlobStore for DiskStore {
 
     async fn make_durable(&self, key: &ObjectKey) -> Result<(), BlobError> {
         let (root, path) = (self.root.clone(), self.path(key));
-        blocking(move || landing::sync_folders_up(&root, path.parent().unwrap_or(&root)).map_err(from_io))
+        blocking(move || incoming::sync_folders_up(&root, path.parent().unwrap_or(&root)).map_err(from_io))
             .await
     }
 
@@ -300,7 +301,7 @@ impl BlobStore for DiskStore {
         if self.mounted == self.root {
             return fs::read_dir(&self.root).map(drop).map_err(from_io);
         }
-        let probe = self.root.join(LANDING_FOLDER).join(format!("{CHECK_TEMP}{}", uuid::Uuid::new_v4()));
+        let probe = self.root.join(INCOMING_FOLDER).join(format!("{CHECK_TEMP}{}", uuid::Uuid::new_v4()));
         blocking(move || {
             let written = fs::write(&probe, b"wharfinger");
             // A full disk makes the file and writes nothing into it.
@@ -314,7 +315,7 @@ impl BlobStore for DiskStore {
 
     async fn is_ready(&self) -> Result<(), BlobError> {
         let folder =
-            if self.mounted == self.root { self.root.clone() } else { self.root.join(LANDING_FOLDER) };
+            if self.mounted == self.root { self.root.clone() } else { self.root.join(INCOMING_FOLDER) };
         blocking(move || {
             let cannot = |why: String| {
                 BlobError::Unavailable(format!("{} cannot be written: {why}", folder.display()))
@@ -342,7 +343,7 @@ fn place_small(
     mode: WriteMode,
 ) -> Result<(), BlobError> {
     let folder = path.parent().unwrap_or(root);
-    fs::write(before, bytes).map_err(|error| from_io_at(&root.join(LANDING_FOLDER), error))?;
+    fs::write(before, bytes).map_err(|error| from_io_at(&root.join(INCOMING_FOLDER), error))?;
     fs::File::open(before).and_then(|file| file.sync_all()).map_err(from_io)?;
     fs::create_dir_all(folder).map_err(from_io)?;
     match mode {
@@ -352,7 +353,7 @@ fn place_small(
             _ => from_io(error),
         })?,
     }
-    landing::sync_folders_up(root, folder).map_err(from_io)
+    incoming::sync_folders_up(root, folder).map_err(from_io)
 }
 
 fn delete_paths(root: &Path, mounted: &Path, paths: &[PathBuf]) -> Vec<Result<(), BlobError>> {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures::TryStreamExt as _;
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_stores::disk::LandingError;
+use wharfinger_stores::disk::IncomingError;
 use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs};
 
-use super::shelf::{Dock, key, land, pin};
+use super::shelf::{Dock, key, pin, receive};
 
 /// Whatever goes wrong: an object in place has its note beside it until somebody has looked at the row again,
 /// and nothing else is in place.
@@ -16,7 +16,7 @@ use super::shelf::{Dock, key, land, pin};
 async fn a_fault_never_hides_an_object() {
     let counting = Faults::counting();
     let dock = Dock::new();
-    land(&dock.faulty(counting.clone()), &key("uploads/t/u/f"), b"four").await.expect("landed").keep();
+    receive(&dock.faulty(counting.clone()), &key("uploads/t/u/f"), b"four").await.expect("landed").keep();
     assert_eq!(counting.calls(), 3, "create, sync, link");
 
     for n in 1..=counting.calls() {
@@ -24,9 +24,9 @@ async fn a_fault_never_hides_an_object() {
             let place = format!("{fault:?} at call {n}");
             let dock = Dock::new();
             let key = key("uploads/t/u/f");
-            let error = land(&dock.faulty(Faults::at(n, fault)), &key, b"four").await.err();
+            let error = receive(&dock.faulty(Faults::at(n, fault)), &key, b"four").await.err();
             assert!(
-                matches!(error, Some(LandingError::Store(BlobError::Unavailable(_)))),
+                matches!(error, Some(IncomingError::Store(BlobError::Unavailable(_)))),
                 "{place}: {error:?}"
             );
 

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::disk::LeftBehind;
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, file_id, key, land};
+use super::shelf::{Dock, file_id, key, receive};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -17,16 +17,16 @@ async fn left(dock: &Dock, quiet: Duration) -> Vec<LeftBehind> {
 
 /// Lands bytes and crashes before anybody has looked at the row again.
 async fn crash_after_placing(dock: &Dock, file: FileId, key: &ObjectKey) {
-    let mut landing = dock.store.land(file, key, 4, None).await.expect("begun");
-    landing.write(b"left").await.expect("written");
-    std::mem::forget(dock.store.place(landing).await.expect("placed"));
+    let mut incoming = dock.store.receive(file, key, 4, None).await.expect("begun");
+    incoming.write(b"left").await.expect("written");
+    std::mem::forget(dock.store.place(incoming).await.expect("placed"));
 }
 
 /// Crashes while the bytes arrive.
 async fn crash_half_way(dock: &Dock, file: FileId, key: &ObjectKey) {
-    let mut landing = dock.store.land(file, key, 4, None).await.expect("begun");
-    landing.write(b"le").await.expect("written");
-    std::mem::forget(landing);
+    let mut incoming = dock.store.receive(file, key, 4, None).await.expect("begun");
+    incoming.write(b"le").await.expect("written");
+    std::mem::forget(incoming);
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn clearing_never_takes_anothers_object() {
         } else {
             crash_half_way(&dock, file, &key).await;
         }
-        land(&dock.store, &key, b"another's").await.expect("landed").keep();
+        receive(&dock.store, &key, b"another's").await.expect("landed").keep();
         for found in left(&dock, Duration::ZERO).await {
             assert_eq!(found.file, file);
             dock.store.clear(found, Some(&key), false).await.expect("cleared");

@@ -5,7 +5,7 @@ use std::fs;
 use futures::TryStreamExt as _;
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, key, land, pin};
+use super::shelf::{Dock, key, pin, receive};
 
 /// What a mount point looks like without its disk: there, and empty.
 fn unmount(dock: &Dock) {
@@ -36,7 +36,7 @@ async fn nothing_is_absent_from_a_disk_that_is_gone() {
         assert!(listed.as_ref().is_err_and(is_down), "{listed:?}");
         let error = dock.store.check().await.expect_err("it cannot be written");
         assert!(is_down(&error), "{error}");
-        assert!(land(&dock.store, &object, b"x").await.is_err());
+        assert!(receive(&dock.store, &object, b"x").await.is_err());
         if gone {
             fs::create_dir(dock.root()).expect("the temporary folder is removed by its owner");
         }

@@ -7,7 +7,7 @@ mod bad_answers;
 mod bad_stores;
 mod disk_faults;
 mod foreign;
-mod landing;
+mod incoming;
 mod left_behind;
 mod long_folder;
 mod lost_disk;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, key, land};
+use super::shelf::{Dock, key, receive};
 
 #[tokio::test]
 async fn empty_folders_go_with_their_last_object() {
@@ -17,7 +17,7 @@ async fn empty_folders_go_with_their_last_object() {
     assert_eq!(dock.tree(), ["uploads", "uploads/t", "uploads/t/v", "uploads/t/v/two"]);
     assert!(matches!(dock.store.delete_many(&[two]).await[..], [Ok(())]));
     assert_eq!(dock.tree(), Vec::<String>::new());
-    assert_eq!(dock.on_the_way(), Vec::<String>::new(), "the landing folder itself stays");
+    assert_eq!(dock.on_the_way(), Vec::<String>::new(), "the folder of incoming files itself stays");
     dock.put("uploads/t/u/one", b"1").await;
 }
 
@@ -26,7 +26,7 @@ async fn empty_folders_go_with_their_last_object() {
 async fn empty_folders_go_when_there_was_nothing_to_delete() {
     let dock = Dock::new();
     let late = key("uploads/t/u/late");
-    land(&dock.store, &late, b"x").await.expect("landed").withdraw().await.expect("withdrawn");
+    receive(&dock.store, &late, b"x").await.expect("landed").withdraw().await.expect("withdrawn");
     assert!(matches!(dock.store.delete_many(&[late]).await[..], [Ok(())]));
     assert_eq!(dock.tree(), Vec::<String>::new());
 }
@@ -69,9 +69,9 @@ async fn an_upload_that_races_with_pruning_succeeds() {
     });
     for n in 0..1_000 {
         let key = key(&format!("uploads/t/u/{n}"));
-        let landed =
-            land(&dock.store, &key, b"x").await.unwrap_or_else(|error| panic!("upload {n}: {error}"));
-        landed.keep();
+        let received =
+            receive(&dock.store, &key, b"x").await.unwrap_or_else(|error| panic!("upload {n}: {error}"));
+        received.keep();
         assert!(matches!(dock.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
     }
     landed_all.store(true, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
-use wharfinger_stores::disk::{DiskStore, Landed, LandingError, SigningKey};
+use wharfinger_stores::disk::{DiskStore, IncomingError, Received, SigningKey};
 use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
 use wharfinger_stores::{BlobStore, PutGrant, UrlLife, WriteMode};
 
@@ -37,7 +37,7 @@ impl Shelf {
         let store = dock.store.clone();
         let put: Put = Box::new(move |key, bytes| {
             let store = store.clone();
-            Box::pin(async move { land(&store, &key, &bytes).await.expect("landed").keep() })
+            Box::pin(async move { receive(&store, &key, &bytes).await.expect("landed").keep() })
         });
         Shelf { store: dock.store.clone(), keys_per_page: 1, put, _dock: Some(dock) }
     }
@@ -196,10 +196,14 @@ pub(super) fn file_id() -> FileId {
 }
 
 /// Takes bytes all the way to their place.
-pub(super) async fn land(store: &DiskStore, key: &ObjectKey, bytes: &[u8]) -> Result<Landed, LandingError> {
-    let mut landing = store.land(file_id(), key, bytes.len() as u64, None).await?;
-    landing.write(bytes).await?;
-    store.place(landing).await
+pub(super) async fn receive(
+    store: &DiskStore,
+    key: &ObjectKey,
+    bytes: &[u8],
+) -> Result<Received, IncomingError> {
+    let mut incoming = store.receive(file_id(), key, bytes.len() as u64, None).await?;
+    incoming.write(bytes).await?;
+    store.place(incoming).await
 }
 
 /// A local store, with its folder to look into.
@@ -242,7 +246,7 @@ impl Dock {
 
     pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
         let key = key(text);
-        land(&self.store, &key, bytes).await.expect("landed").keep();
+        receive(&self.store, &key, bytes).await.expect("landed").keep();
         key
     }
 
@@ -251,7 +255,7 @@ impl Dock {
         names_in(&self.folder.path().join(".landing"))
     }
 
-    /// Everything in the store but the landing folder, as paths below the root; folders too.
+    /// Everything in the store but the folder of incoming files, as paths below the root; folders too.
     pub(super) fn tree(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![String::new()];

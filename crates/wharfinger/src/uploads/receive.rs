@@ -12,7 +12,7 @@ use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::state::Status;
-use wharfinger_stores::disk::{DiskStore, Landing, LandingError, LeftBehind, SignedQuery};
+use wharfinger_stores::disk::{DiskStore, Incoming, IncomingError, LeftBehind, SignedQuery};
 use wharfinger_stores::{BlobError, BlobStore as _};
 
 use crate::core::Core;
@@ -43,13 +43,13 @@ pub enum Refused {
     Verb(#[from] VerbError),
 }
 
-impl From<LandingError> for Refused {
-    fn from(error: LandingError) -> Self {
+impl From<IncomingError> for Refused {
+    fn from(error: IncomingError) -> Self {
         match error {
-            LandingError::TooLong | LandingError::TooShort(_) => Refused::Interrupted,
-            LandingError::Checksum => Refused::Checksum,
-            LandingError::Exists => Refused::Exists,
-            LandingError::Store(error) => Refused::Verb(error.into()),
+            IncomingError::TooLong | IncomingError::TooShort(_) => Refused::Interrupted,
+            IncomingError::Checksum => Refused::Checksum,
+            IncomingError::Exists => Refused::Exists,
+            IncomingError::Store(error) => Refused::Verb(error.into()),
         }
     }
 }
@@ -157,27 +157,27 @@ pub async fn receive<E>(
 ) -> Result<String, Refused> {
     let core = &uploads.core;
     let upload = uploads.incoming.begin(file);
-    let mut landing = disk.land(file, key, size, sha256).await?;
+    let mut incoming = disk.receive(file, key, size, sha256).await?;
     tokio::select! {
-        received = write_body(core, key, size, &mut landing, body) => received?,
+        received = write_body(core, key, size, &mut incoming, body) => received?,
         () = upload.stop.cancelled() => {
             let wanted = row_of(core, key).await?.is_some_and(|file| file.ended.is_none());
             return Err(if wanted { Refused::Superseded } else { Refused::Ended });
         }
     }
-    let landed = match disk.place(landing).await {
-        Err(LandingError::TooShort(_)) => return Err(Refused::Length(size)),
+    let placed = match disk.place(incoming).await {
+        Err(IncomingError::TooShort(_)) => return Err(Refused::Length(size)),
         outcome => outcome?,
     };
     // Not known is not "gone": the note beside the object stays, and the next look decides.
     match row_of(core, key).await? {
         Some(file) if file.ended.is_none() => {
-            let etag = landed.meta.etag.clone();
-            landed.keep();
+            let etag = placed.meta.etag.clone();
+            placed.keep();
             Ok(etag)
         }
         _ => {
-            landed.withdraw().await.map_err(VerbError::from)?;
+            placed.withdraw().await.map_err(VerbError::from)?;
             Err(Refused::Ended)
         }
     }
@@ -188,14 +188,14 @@ async fn write_body<E>(
     core: &Core,
     key: &ObjectKey,
     size: u64,
-    landing: &mut Landing,
+    incoming: &mut Incoming,
     mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<(), Refused> {
     let mut checked_at = Instant::now();
     loop {
         match tokio::time::timeout(IDLE_MAX, body.next()).await {
-            Ok(Some(Ok(bytes))) => match landing.write(&bytes).await {
-                Err(LandingError::TooLong) => return Err(Refused::Length(size)),
+            Ok(Some(Ok(bytes))) => match incoming.write(&bytes).await {
+                Err(IncomingError::TooLong) => return Err(Refused::Length(size)),
                 outcome => outcome?,
             },
             Ok(None) => return Ok(()),

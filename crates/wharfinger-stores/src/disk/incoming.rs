@@ -19,12 +19,12 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use super::super::{BlobError, ObjectMeta};
 use super::{
-    CHECK_TEMP, DiskStore, LANDING_FOLDER, MARK_TEMP, OWN_FOLDER, PUT_TEMP, blocking, from_io, sync_folder,
+    CHECK_TEMP, DiskStore, INCOMING_FOLDER, MARK_TEMP, OWN_FOLDER, PUT_TEMP, blocking, from_io, sync_folder,
     to_meta,
 };
 
 #[derive(Debug, thiserror::Error)]
-pub enum LandingError {
+pub enum IncomingError {
     #[error("more bytes came than were announced")]
     TooLong,
     #[error("only {0} bytes came")]
@@ -38,7 +38,7 @@ pub enum LandingError {
 }
 
 /// Bytes that are arriving. Dropped before it is finished, it leaves nothing behind.
-pub struct Landing {
+pub struct Incoming {
     temp: TempName,
     target: PathBuf,
     file: tokio::fs::File,
@@ -48,7 +48,7 @@ pub struct Landing {
 }
 
 /// Bytes that are in place, whose file has to be looked at once more.
-pub struct Landed {
+pub struct Received {
     temp: TempName,
     target: PathBuf,
     pub meta: ObjectMeta,
@@ -68,7 +68,7 @@ impl Drop for TempName {
     }
 }
 
-/// What an upload that never came to its end left in the landing folder.
+/// What an upload that never came to its end left in the folder of incoming files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftBehind {
     pub file: FileId,
@@ -78,17 +78,17 @@ pub struct LeftBehind {
 }
 
 impl DiskStore {
-    pub async fn land(
+    pub async fn receive(
         &self,
         file: FileId,
         key: &ObjectKey,
         size: u64,
         checksum_sha256: Option<String>,
-    ) -> Result<Landing, LandingError> {
-        let path = self.root.join(LANDING_FOLDER).join(format!("{file}.{}", Uuid::new_v4()));
+    ) -> Result<Incoming, IncomingError> {
+        let path = self.root.join(INCOMING_FOLDER).join(format!("{file}.{}", Uuid::new_v4()));
         let made = async { tokio::fs::File::create_new(&path).await.map_err(from_io) };
         let opened = self.faults.around("create temporary file", made).await?;
-        Ok(Landing {
+        Ok(Incoming {
             temp: TempName { path, armed: true },
             target: self.path(key),
             file: opened,
@@ -99,17 +99,17 @@ impl DiskStore {
     }
 
     /// Checks the bytes, makes them durable, and puts them in place if the place is free.
-    pub async fn place(&self, landing: Landing) -> Result<Landed, LandingError> {
-        let Landing { mut temp, target, mut file, size, written, checksum } = landing;
+    pub async fn place(&self, incoming: Incoming) -> Result<Received, IncomingError> {
+        let Incoming { mut temp, target, mut file, size, written, checksum } = incoming;
         if written != size {
-            return Err(LandingError::TooShort(written));
+            return Err(IncomingError::TooShort(written));
         }
         if let Some((hasher, expected)) = checksum
             && to_hex(&hasher.finalize()) != expected
         {
-            return Err(LandingError::Checksum);
+            return Err(IncomingError::Checksum);
         }
-        let folder = self.root.join(LANDING_FOLDER);
+        let folder = self.root.join(INCOMING_FOLDER);
         let synced = async {
             file.flush().await.map_err(from_io)?;
             file.sync_all().await.map_err(from_io)?;
@@ -126,18 +126,18 @@ impl DiskStore {
             Ok(Ok(meta)) => meta,
             Ok(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
                 temp.armed = true;
-                return Err(LandingError::Exists);
+                return Err(IncomingError::Exists);
             }
-            Ok(Err(error)) => return Err(LandingError::Store(from_io(error))),
-            Err(error) => return Err(LandingError::Store(error)),
+            Ok(Err(error)) => return Err(IncomingError::Store(from_io(error))),
+            Err(error) => return Err(IncomingError::Store(error)),
         };
-        Ok(Landed { temp, target, meta: to_meta(&meta) })
+        Ok(Received { temp, target, meta: to_meta(&meta) })
     }
 
     /// What crashed uploads left: those that are in place but were not looked at again, and those that have
     /// not been written to for `quiet`.
     pub async fn left_behind(&self, quiet: Duration) -> Result<Vec<LeftBehind>, BlobError> {
-        let folder = self.root.join(LANDING_FOLDER);
+        let folder = self.root.join(INCOMING_FOLDER);
         blocking(move || find_left_behind(&folder, quiet).map_err(from_io)).await
     }
 
@@ -145,7 +145,7 @@ impl DiskStore {
     pub async fn clear_temporary(&self, quiet: Duration) -> Result<u64, BlobError> {
         let root = self.root.clone();
         blocking(move || {
-            let small = remove_temporary(&root.join(LANDING_FOLDER), &[PUT_TEMP, CHECK_TEMP], quiet);
+            let small = remove_temporary(&root.join(INCOMING_FOLDER), &[PUT_TEMP, CHECK_TEMP], quiet);
             let marks = remove_temporary(&root.join(OWN_FOLDER), &[MARK_TEMP], quiet);
             Ok(small.map_err(from_io)? + marks.map_err(from_io)?)
         })
@@ -170,20 +170,20 @@ impl DiskStore {
     }
 }
 
-impl Landing {
-    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), LandingError> {
+impl Incoming {
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), IncomingError> {
         self.written += bytes.len() as u64;
         if self.written > self.size {
-            return Err(LandingError::TooLong);
+            return Err(IncomingError::TooLong);
         }
         if let Some((hasher, _)) = &mut self.checksum {
             hasher.update(bytes);
         }
-        self.file.write_all(bytes).await.map_err(|error| LandingError::Store(from_io(error)))
+        self.file.write_all(bytes).await.map_err(|error| IncomingError::Store(from_io(error)))
     }
 }
 
-impl Landed {
+impl Received {
     /// The file still waits for these bytes.
     pub fn keep(mut self) {
         self.temp.armed = true;

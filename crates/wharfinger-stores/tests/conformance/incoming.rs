@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
-use wharfinger_stores::disk::LandingError;
+use wharfinger_stores::disk::IncomingError;
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, file_id, key, land};
+use super::shelf::{Dock, file_id, key, receive};
 
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -21,20 +21,20 @@ fn nothing_is_left(dock: &Dock) {
 async fn bytes_come_to_their_place() {
     let dock = Dock::new();
     let key = key("uploads/t/u/f");
-    let mut landing =
-        dock.store.land(file_id(), &key, 11, Some(sha256(b"hello world"))).await.expect("begun");
+    let mut incoming =
+        dock.store.receive(file_id(), &key, 11, Some(sha256(b"hello world"))).await.expect("begun");
     for chunk in [&b"hello"[..], b"", b" ", b"world"] {
-        landing.write(chunk).await.expect("written");
+        incoming.write(chunk).await.expect("written");
         assert!(
             matches!(dock.store.head(&key, None).await, Err(BlobError::NotFound)),
             "not before it is whole"
         );
     }
-    let landed = dock.store.place(landing).await.expect("placed");
-    assert_eq!(landed.meta, dock.store.head(&key, None).await.expect("in place"));
-    assert_eq!(landed.meta.size, 11);
+    let received = dock.store.place(incoming).await.expect("placed");
+    assert_eq!(received.meta, dock.store.head(&key, None).await.expect("in place"));
+    assert_eq!(received.meta.size, 11);
     assert_eq!(dock.on_the_way().len(), 1, "the note stays until somebody has looked again");
-    landed.keep();
+    received.keep();
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
     assert_eq!(std::fs::read(dock.path(&key)).expect("read"), b"hello world");
 }
@@ -43,20 +43,20 @@ async fn bytes_come_to_their_place() {
 async fn nothing_but_the_announced_length_lands() {
     let dock = Dock::new();
     let key = key("uploads/t/u/f");
-    let mut landing = dock.store.land(file_id(), &key, 5, None).await.expect("begun");
-    landing.write(b"12345").await.expect("written");
-    let error = landing.write(b"6").await.expect_err("too long");
-    assert!(matches!(error, LandingError::TooLong), "{error}");
-    assert!(dock.store.place(landing).await.is_err(), "too long stays too long");
+    let mut incoming = dock.store.receive(file_id(), &key, 5, None).await.expect("begun");
+    incoming.write(b"12345").await.expect("written");
+    let error = incoming.write(b"6").await.expect_err("too long");
+    assert!(matches!(error, IncomingError::TooLong), "{error}");
+    assert!(dock.store.place(incoming).await.is_err(), "too long stays too long");
     nothing_is_left(&dock);
 
-    let mut landing = dock.store.land(file_id(), &key, 5, None).await.expect("begun");
-    landing.write(b"1234").await.expect("written");
-    let error = dock.store.place(landing).await.err().expect("too short");
-    assert!(matches!(error, LandingError::TooShort(4)), "{error}");
+    let mut incoming = dock.store.receive(file_id(), &key, 5, None).await.expect("begun");
+    incoming.write(b"1234").await.expect("written");
+    let error = dock.store.place(incoming).await.err().expect("too short");
+    assert!(matches!(error, IncomingError::TooShort(4)), "{error}");
     nothing_is_left(&dock);
 
-    land(&dock.store, &key, b"").await.expect("nothing was announced and nothing came").keep();
+    receive(&dock.store, &key, b"").await.expect("nothing was announced and nothing came").keep();
     assert_eq!(dock.store.head(&key, None).await.expect("in place").size, 0);
 }
 
@@ -64,20 +64,20 @@ async fn nothing_but_the_announced_length_lands() {
 async fn nothing_but_the_announced_bytes_land() {
     let dock = Dock::new();
     let key = key("uploads/t/u/f");
-    let mut landing = dock.store.land(file_id(), &key, 5, Some(sha256(b"12345"))).await.expect("begun");
-    landing.write(b"12346").await.expect("written");
-    let error = dock.store.place(landing).await.err().expect("other bytes");
-    assert!(matches!(error, LandingError::Checksum), "{error}");
+    let mut incoming = dock.store.receive(file_id(), &key, 5, Some(sha256(b"12345"))).await.expect("begun");
+    incoming.write(b"12346").await.expect("written");
+    let error = dock.store.place(incoming).await.err().expect("other bytes");
+    assert!(matches!(error, IncomingError::Checksum), "{error}");
     nothing_is_left(&dock);
 }
 
 #[tokio::test]
 async fn an_upload_that_breaks_off_leaves_nothing() {
     let dock = Dock::new();
-    let mut landing = dock.store.land(file_id(), &key("uploads/t/u/f"), 5, None).await.expect("begun");
-    landing.write(b"123").await.expect("written");
+    let mut incoming = dock.store.receive(file_id(), &key("uploads/t/u/f"), 5, None).await.expect("begun");
+    incoming.write(b"123").await.expect("written");
     assert_eq!(dock.on_the_way().len(), 1);
-    drop(landing);
+    drop(incoming);
     nothing_is_left(&dock);
 }
 
@@ -86,8 +86,8 @@ async fn what_is_there_is_never_replaced() {
     let dock = Dock::new();
     let key = dock.put("uploads/t/u/f", b"first").await;
     let before = dock.store.head(&key, None).await.expect("in place");
-    let error = land(&dock.store, &key, b"second").await.err().expect("taken");
-    assert!(matches!(error, LandingError::Exists), "{error}");
+    let error = receive(&dock.store, &key, b"second").await.err().expect("taken");
+    assert!(matches!(error, IncomingError::Exists), "{error}");
     assert_eq!(dock.store.head(&key, None).await.expect("in place"), before);
     assert_eq!(std::fs::read(dock.path(&key)).expect("read"), b"first");
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
@@ -100,18 +100,18 @@ async fn one_of_many_uploads_of_a_key_lands() {
     let uploads = (0..16u8).map(|n| {
         let (store, key) = (Arc::clone(&dock.store), key.clone());
         tokio::spawn(async move {
-            match land(&store, &key, &[n]).await {
-                Ok(landed) => {
-                    landed.keep();
+            match receive(&store, &key, &[n]).await {
+                Ok(received) => {
+                    received.keep();
                     Some(n)
                 }
-                Err(LandingError::Exists) => None,
+                Err(IncomingError::Exists) => None,
                 Err(other) => panic!("{other}"),
             }
         })
     });
-    let landed = futures::future::join_all(uploads).await;
-    let winners: Vec<u8> = landed.into_iter().filter_map(|upload| upload.expect("ended")).collect();
+    let received = futures::future::join_all(uploads).await;
+    let winners: Vec<u8> = received.into_iter().filter_map(|upload| upload.expect("ended")).collect();
     assert_eq!(winners.len(), 1);
     assert_eq!(std::fs::read(dock.path(&key)).expect("read"), winners);
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
@@ -122,16 +122,16 @@ async fn one_of_many_uploads_of_a_key_lands() {
 async fn what_came_too_late_is_withdrawn() {
     let dock = Dock::new();
     let late = key("uploads/t/u/late");
-    let landed = land(&dock.store, &late, b"x").await.expect("landed");
-    landed.withdraw().await.expect("withdrawn");
+    let received = receive(&dock.store, &late, b"x").await.expect("landed");
+    received.withdraw().await.expect("withdrawn");
     assert!(matches!(dock.store.head(&late, None).await, Err(BlobError::NotFound)));
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
 
     // The place was emptied and taken by another meanwhile: those bytes are not ours to remove.
-    let landed = land(&dock.store, &late, b"x").await.expect("landed");
+    let received = receive(&dock.store, &late, b"x").await.expect("landed");
     assert!(matches!(dock.store.delete_many(std::slice::from_ref(&late)).await[..], [Ok(())]));
     dock.put("uploads/t/u/late", b"another's").await;
-    landed.withdraw().await.expect("nothing to withdraw");
+    received.withdraw().await.expect("nothing to withdraw");
     assert_eq!(dock.store.head(&late, None).await.expect("in place").size, 9);
     assert_eq!(dock.on_the_way(), Vec::<String>::new());
 }
