@@ -13,18 +13,18 @@ use crate::Scope;
 use crate::Tells;
 use crate::cleanups::deletion_log;
 use crate::database::sql::signed;
-use crate::database::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
 use crate::fresh_id;
 use crate::leases::fair::{self, RANKED_AT_ONCE};
+use crate::database::sql::{Arg, Row, Tx, args, places, tuples};
+use crate::leases::engine::{self, Claim, Claimed};
+use crate::leases::tables::CLEANUPS;
 use crate::orphans::blobs::{ORPHAN, forget_deleted};
 use crate::outbox::lines;
-use crate::unreadable::{self, SPARE_ROWS, Table};
+use crate::unreadable::{SPARE_ROWS, Table};
 
-/// Rounds of ranking before one claim, at most.
-const RANK_ROUNDS_MAX: usize = 20;
 /// How long an exhausted row waits between its attempts.
 pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
 
@@ -93,6 +93,7 @@ pub struct ClaimedCleanup {
     pub tenant: Option<TenantId>,
     pub reason: String,
     pub attempts: u32,
+    pub max_attempts: u32,
     pub finish_at: UnixMs,
     /// An unfinished upload in parts is to be ended too.
     pub in_parts: bool,
@@ -117,7 +118,7 @@ pub struct Settled {
     pub orphans: u64,
 }
 
-struct Claim {
+struct ClaimCleanups {
     /// What another kind of store holds, this one can only say to be absent.
     storage_type: &'static str,
     scope: Scope,
@@ -126,79 +127,32 @@ struct Claim {
     lease_ms: i64,
 }
 
-/// The queue of cleanups, for the fair order between tenants.
-const QUEUE: &str = "cleanups";
-
-impl Write for Claim {
-    type Answer = (Vec<ClaimedCleanup>, Option<i64>);
+impl Write for ClaimCleanups {
+    type Answer = Claimed<ClaimedCleanup>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let is_sqlite = tx.dialect() == Dialect::Sqlite;
-        if is_sqlite && self.scope == Scope::All {
-            rank_due(tx, self.storage_type, self.now).await?;
-        }
-        let lease_until = self.now.saturating_add(self.lease_ms);
-        let mut args = args![self.now, lease_until, self.storage_type];
-        let (due, order) = match &self.scope {
-            Scope::All => ("AND rank IS NOT NULL", "rank"),
-            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
-                args.extend(args![tenant.as_str()]);
-                ("AND tenant_id = $4 AND next_attempt_at <= $1", "next_attempt_at")
-            }
+        let (due, order, args) = match &self.scope {
+            Scope::All => ("lease_until <= $2 AND rank IS NOT NULL", "rank", Vec::new()),
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => (
+                "lease_until <= $2 AND tenant_id = $4 AND next_attempt_at <= $2",
+                "next_attempt_at",
+                args![tenant.as_str()],
+            ),
         };
-        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
-        // A row keeps its rank until it is settled: if its process dies, it is claimed again in its turn.
-        let sql = format!(
-            "WITH due AS MATERIALIZED (SELECT id FROM pending_cleanups \
-             WHERE storage_type = $3 AND lease_until <= $1 {due} ORDER BY {order}, id LIMIT {limit} {lock}) \
-             UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = $2, next_attempt_at = $2 \
-             WHERE {is_due} \
-             RETURNING id, lease_token, file_path, tenant_id, reason, attempts, finish_at, in_parts, rank",
-            limit = self.limit,
-            is_due = tx.dialect().is_due(),
-        );
-        let rows = tx.rows_built(sql, args).await?;
-        let rank = rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max();
-        let mut claimed = Vec::with_capacity(rows.len());
-        for row in &rows {
-            match decode_claim(row) {
-                Ok(claim) => claimed.push(claim),
-                Err(error) => {
-                    unreadable::record(tx, Table::Cleanups, &[(row.text("id")?, error.to_string())]).await?;
-                    set_aside(tx, row, &error, self.now).await?;
-                }
-            }
-        }
-        if let (true, Some(rank)) = (is_sqlite, rank) {
-            fair::raise_virtual_time(tx, QUEUE, rank).await?;
-        }
-        Ok(Verdict::Commit((claimed, rank)))
+        let claim = Claim {
+            queue: self.storage_type,
+            now: self.now,
+            lease_until: self.now.saturating_add(self.lease_ms),
+            due,
+            order,
+            by_rank: self.scope == Scope::All,
+            limit: self.limit,
+            args,
+        };
+        let Claimed { rows, rank } = engine::claim(tx, &CLEANUPS, claim).await?;
+        let rows = engine::readable(tx, &CLEANUPS, &rows, self.now, decode_claim).await?;
+        Ok(Verdict::Commit(Claimed { rows, rank }))
     }
-}
-
-/// Gives due cleanups their rank.
-struct RankCleanups {
-    storage_type: &'static str,
-    now: UnixMs,
-}
-
-impl Write for RankCleanups {
-    type Answer = usize;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
-        let ranked = rank_due(tx, self.storage_type, self.now).await?;
-        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
-    }
-}
-
-async fn rank_due(tx: &mut Tx<'_>, storage_type: &str, now: UnixMs) -> Result<usize, CatalogError> {
-    let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
-    let sql = format!(
-        "SELECT id, tenant_id FROM pending_cleanups WHERE storage_type = $1 AND rank IS NULL AND next_attempt_at <= $2 \
-         ORDER BY next_attempt_at, id LIMIT $3 {lock}"
-    );
-    let rows = tx.rows_built(sql, args![storage_type, now, RANKED_AT_ONCE as i64]).await?;
-    fair::rank_rows(tx, "pending_cleanups", QUEUE, &rows).await
 }
 
 pub(crate) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
@@ -211,25 +165,10 @@ pub(crate) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
         tenant: TenantId::new(&row.text("tenant_id")?).ok(),
         reason: row.text("reason")?,
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
+        max_attempts: u32::try_from(row.int("max_attempts")?).unwrap_or(u32::MAX),
         finish_at: row.int("finish_at")?,
         in_parts: row.int("in_parts")? != 0,
     })
-}
-
-/// A row that cannot be read is shown as exhausted, and does not hold up the others.
-async fn set_aside(
-    tx: &mut Tx<'_>,
-    row: &Row,
-    error: &CatalogError,
-    now: UnixMs,
-) -> Result<(), CatalogError> {
-    tx.run(
-        "UPDATE pending_cleanups SET rank = NULL, exhausted = 1, last_error = $2, last_attempt_at = $3, \
-         next_attempt_at = $4, lease_until = 0 WHERE id = $1",
-        args![row.text("id")?, error.to_string(), now, now.saturating_add(EXHAUSTED_RETRY_MS)],
-    )
-    .await?;
-    Ok(())
 }
 
 struct Settle {
@@ -278,56 +217,37 @@ impl Write for Settle {
             settled.orphans += forget_deleted(tx, &orphans).await?;
         }
         for (claim, outcome) in &self.outcomes {
-            let (id, token) = (claim.id.to_string(), claim.token);
-            match outcome {
-                CleanupOutcome::Gone if claim.finish_at <= self.now => {}
+            let (attempts, error, due_at) = match outcome {
+                CleanupOutcome::Gone if claim.finish_at <= self.now => continue,
                 // Gone for now; a URL may still bring it back, so it is deleted once more when that is over.
-                CleanupOutcome::Gone => {
-                    tx.run(
-                        "UPDATE pending_cleanups SET rank = NULL, next_attempt_at = $3, last_attempt_at = $4, \
-                         last_error = NULL, exhausted = 0, lease_until = 0 WHERE id = $1 AND lease_token = $2",
-                        args![id, token, claim.finish_at, self.now],
-                    )
-                    .await?;
-                }
-                CleanupOutcome::Refused { error, retry_at } => {
-                    let row = tx
-                        .row(
-                            "UPDATE pending_cleanups SET rank = NULL, attempts = attempts + 1, last_error = $3, \
-                             last_attempt_at = $4, lease_until = 0, \
-                             exhausted = CASE WHEN attempts + 1 >= max_attempts THEN 1 ELSE 0 END, \
-                             next_attempt_at = CASE WHEN attempts + 1 >= max_attempts THEN $6 ELSE $5 END \
-                             WHERE id = $1 AND lease_token = $2 \
-                             RETURNING exhausted, attempts - max_attempts AS tries_beyond",
-                            args![
-                                id,
-                                token,
-                                clip(error, ERROR_TEXT_BYTES_MAX),
-                                self.now,
-                                *retry_at,
-                                self.now.saturating_add(EXHAUSTED_RETRY_MS),
-                            ],
-                        )
-                        .await?;
-                    if let Some(row) = row {
-                        settled.failed += 1;
-                        settled.exhausted += row.bytes("exhausted")?;
-                        // Those that were given up before are tried once a day, and were told of.
-                        if row.int("tries_beyond")? == 0 {
-                            let more = GivenUp { first: claim, error, count: 0 };
-                            given_up.get_or_insert(more).count += 1;
-                        }
-                    }
-                }
-                CleanupOutcome::StoreDown { error, retry_at } => {
-                    settled.failed += tx
-                        .run(
-                            "UPDATE pending_cleanups SET rank = NULL, last_error = $3, last_attempt_at = $4, \
-                             next_attempt_at = $5, lease_until = 0 WHERE id = $1 AND lease_token = $2",
-                            args![id, token, clip(error, ERROR_TEXT_BYTES_MAX), self.now, *retry_at],
-                        )
-                        .await?;
-                }
+                CleanupOutcome::Gone => (0, None, claim.finish_at),
+                CleanupOutcome::Refused { error, retry_at } => (claim.attempts + 1, Some(error), *retry_at),
+                CleanupOutcome::StoreDown { error, retry_at } => (claim.attempts, Some(error), *retry_at),
+            };
+            let is_exhausted = attempts >= claim.max_attempts;
+            let is_refused = attempts > claim.attempts;
+            let due_at = match is_refused && is_exhausted {
+                true => self.now.saturating_add(EXHAUSTED_RETRY_MS),
+                false => due_at,
+            };
+            let held = format!("id = $2 AND lease_token = $3 AND {}", CLEANUPS.held);
+            let set = ["attempts = $4", "exhausted = $5", "last_error = $6", "last_attempt_at = $7"];
+            let args = args![
+                claim.id.to_string(),
+                claim.token,
+                i64::from(attempts),
+                i64::from(is_exhausted),
+                error.map(|error| clip(error, ERROR_TEXT_BYTES_MAX)),
+                self.now
+            ];
+            let kept = engine::release(tx, &CLEANUPS, &held, Some(due_at), &set, args).await?;
+            let Some(error) = error.filter(|_| kept == 1) else { continue };
+            settled.failed += 1;
+            settled.exhausted += u64::from(is_refused && is_exhausted);
+            // Those that were given up before are tried once a day, and were told of.
+            if is_refused && attempts == claim.max_attempts {
+                let more = GivenUp { first: claim, error, count: 0 };
+                given_up.get_or_insert(more).count += 1;
             }
         }
         if let Some(given_up) = given_up.filter(|_| self.tells.slack) {
@@ -410,20 +330,6 @@ fn decode(row: &Row) -> Result<PendingCleanup, CatalogError> {
 }
 
 impl Catalog {
-    pub async fn claim_cleanups(
-        &self,
-        now: UnixMs,
-        limit: usize,
-        lease_ms: i64,
-    ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
-        self.claim_cleanups_of(&Scope::All, now, limit, lease_ms).await
-    }
-
-    /// Gives due cleanups their rank, a bounded number of them; answers how many.
-    pub async fn rank_cleanups(&self, now: UnixMs) -> Result<usize, CatalogError> {
-        self.write(RankCleanups { storage_type: self.rows.storage_type, now }).await
-    }
-
     /// Only those of a scope.
     pub async fn claim_cleanups_of(
         &self,
@@ -433,20 +339,8 @@ impl Catalog {
         lease_ms: i64,
     ) -> Result<Vec<ClaimedCleanup>, CatalogError> {
         let storage_type = self.rows.storage_type;
-        let is_ranked_before = self.dialect() == Dialect::Postgres && *scope == Scope::All;
-        if is_ranked_before {
-            for _ in 0..RANK_ROUNDS_MAX {
-                if self.rank_cleanups(now).await? < RANKED_AT_ONCE {
-                    break;
-                }
-            }
-        }
-        let (claimed, rank) =
-            self.write(Claim { storage_type, scope: scope.clone(), now, limit, lease_ms }).await?;
-        if is_ranked_before {
-            self.note_claimed(QUEUE, rank.into_iter()).await;
-        }
-        Ok(claimed)
+        let claim = ClaimCleanups { storage_type, scope: scope.clone(), now, limit, lease_ms };
+        self.claim((&CLEANUPS, storage_type, now), *scope == Scope::All, claim).await
     }
 
     pub async fn settle_cleanups(

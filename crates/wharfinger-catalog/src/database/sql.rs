@@ -29,12 +29,6 @@ impl Dialect {
         }
     }
 
-    /// Rows that a claim has just locked, by the ids in its CTE `due`. PostgreSQL takes a CTE for large, and would read the
-    /// whole table to find its rows; an array it looks up by the index.
-    pub(crate) fn is_due(self) -> &'static str {
-        self.pick("id IN (SELECT id FROM due)", "id = ANY (ARRAY(SELECT id FROM due))")
-    }
-
     /// How many rows of a long list go into one statement. SQLite looks each `$n` up by its name among those before it,
     /// so that a statement costs the square of its values.
     pub(crate) fn rows_max(self) -> usize {

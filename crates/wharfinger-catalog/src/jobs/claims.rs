@@ -4,11 +4,13 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{FileId, JobId};
 
 use crate::Catalog;
-use crate::database::sql::{Arg, Row, Tx, args, places};
+use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::jobs::delayed::maybe_file;
-use crate::unreadable::{self, RETRY_MS, Table};
+use crate::leases::engine::{self, Claim};
+use crate::leases::tables::JOBS;
+use crate::unreadable::Table;
 
 /// A claimed job, good while its token is the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,83 +38,41 @@ pub struct JobClaim {
     pub now: UnixMs,
 }
 
-const CLAIM: &str = "UPDATE jobs SET state = 'leased', attempts = attempts + 1, \
-    lease_token = lease_token + 1, lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2";
-const CLAIMED: &str =
-    "RETURNING id, lease_token, queue, tenant_id, file_id, payload, attempts, max_attempts, lease_until";
+struct ClaimJobs {
+    claim: JobClaim,
+    /// Of these alone, all that are due. None: of all, as many as the claim asks for.
+    ids: Option<Vec<JobId>>,
+}
 
-impl Write for JobClaim {
+impl Write for ClaimJobs {
     type Answer = Vec<LeasedJob>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let mut jobs = self.claim_due(tx).await?;
+        let JobClaim { queue, owner, limit, lease_ms, deadline_ms, now } = &self.claim;
+        let mut args = args![owner.as_str(), now.saturating_add(*deadline_ms)];
+        let (due, limit) = match &self.ids {
+            None => (format!("{} AND run_at <= $2", JOBS.scheduled), *limit),
+            Some(ids) => {
+                let listed = places(6, ids.len());
+                args.extend(ids.iter().flat_map(|id| args![id.to_string()]));
+                (format!("state = 'waiting' AND run_at <= $2 AND id IN ({listed})"), ids.len())
+            }
+        };
+        let claim = Claim {
+            queue,
+            now: *now,
+            lease_until: now.saturating_add(*lease_ms.min(deadline_ms)),
+            due: &due,
+            order: "run_at",
+            by_rank: false,
+            limit,
+            args,
+        };
+        let claimed = engine::claim(tx, &JOBS, claim).await?;
+        let mut jobs = engine::readable(tx, &JOBS, &claimed.rows, *now, leased).await?;
         jobs.sort_by_key(|job| job.id);
         Ok(Verdict::Commit(jobs))
     }
-}
-
-impl JobClaim {
-    fn args(&self) -> Vec<Arg> {
-        args![
-            self.queue,
-            self.now,
-            self.owner.as_str(),
-            self.now.saturating_add(self.lease_ms.min(self.deadline_ms)),
-            self.now.saturating_add(self.deadline_ms),
-        ]
-    }
-
-    async fn claim_due(&self, tx: &mut Tx<'_>) -> Result<Vec<LeasedJob>, CatalogError> {
-        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
-        let sql = format!(
-            "WITH due AS MATERIALIZED (SELECT id FROM jobs \
-             WHERE queue = $1 AND state = 'waiting' AND rank IS NULL AND lost_leases = 0 \
-             AND run_at <= $2 ORDER BY run_at, id LIMIT {} {lock}) {CLAIM} WHERE {} {CLAIMED}",
-            self.limit,
-            tx.dialect().is_due(),
-        );
-        let rows = tx.rows_built(sql, self.args()).await?;
-        readable(tx, &rows, self.now).await
-    }
-}
-
-/// Claims these jobs and no others, if they wait and are due.
-struct ClaimThese {
-    claim: JobClaim,
-    ids: Vec<JobId>,
-}
-
-impl Write for ClaimThese {
-    type Answer = Vec<LeasedJob>;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
-        let sql = format!(
-            "WITH due AS MATERIALIZED (SELECT id FROM jobs WHERE queue = $1 AND state = 'waiting' \
-             AND run_at <= $2 AND id IN ({}) ORDER BY id {lock}) {CLAIM} WHERE {} {CLAIMED}",
-            places(6, self.ids.len()),
-            tx.dialect().is_due(),
-        );
-        let mut args = self.claim.args();
-        args.extend(self.ids.iter().flat_map(|id| args![id.to_string()]));
-        let rows = tx.rows_built(sql, args).await?;
-        Ok(Verdict::Commit(readable(tx, &rows, self.claim.now).await?))
-    }
-}
-
-/// Those of the claimed rows that can be read; the others wait, and keep none from being claimed.
-async fn readable(tx: &mut Tx<'_>, rows: &[Row], now: UnixMs) -> Result<Vec<LeasedJob>, CatalogError> {
-    let (jobs, others) = unreadable::split(rows, "id", leased);
-    unreadable::record(tx, Table::Jobs, &others).await?;
-    for (id, _) in &others {
-        tx.run(
-            "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $2, lease_owner = NULL, lease_until = NULL, \
-             deadline_at = NULL WHERE id = $1",
-            args![id.as_str(), now.saturating_add(RETRY_MS)],
-        )
-        .await?;
-    }
-    Ok(jobs)
 }
 
 /// Whether a job could be claimed: one that waits has no lease yet.
@@ -144,7 +104,7 @@ pub(crate) fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
 
 impl Catalog {
     pub async fn claim_jobs(&self, claim: JobClaim) -> Result<Vec<LeasedJob>, CatalogError> {
-        self.write(claim).await
+        self.write(ClaimJobs { claim, ids: None }).await
     }
 
     /// Of these jobs, those that are due now; the limit of the claim is not heeded.
@@ -156,7 +116,7 @@ impl Catalog {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        self.write(ClaimThese { claim, ids }).await
+        self.write(ClaimJobs { claim, ids: Some(ids) }).await
     }
 
     /// Of these jobs, those that wait for a later time, with that time.

@@ -6,10 +6,12 @@ use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
-use crate::database::sql::{Row, Tx, args, places, tuples};
+use crate::database::sql::{Arg, Row, Tx, args, places, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
+use crate::leases::engine;
+use crate::leases::tables::JOBS;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
@@ -133,16 +135,9 @@ impl Write for Heartbeat {
     type Answer = Option<UnixMs>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let row = tx
-            .row(
-                "UPDATE jobs SET lease_until = CASE WHEN lease_until > $3 THEN lease_until \
-                 WHEN deadline_at < $3 THEN deadline_at ELSE $3 END, \
-                 updated_at = $4 WHERE id = $1 AND lease_token = $2 AND state = 'leased' \
-                 RETURNING lease_until",
-                args![self.id.to_string(), self.token, self.now.saturating_add(self.lease_ms), self.now],
-            )
-            .await?;
-        Ok(Verdict::Commit(row.map(|row| row.int("lease_until")).transpose()?))
+        let until = self.now.saturating_add(self.lease_ms);
+        let renewed = engine::renew(tx, &JOBS, (&self.id.to_string(), self.token), until).await?;
+        Ok(Verdict::Commit(renewed))
     }
 }
 
@@ -159,46 +154,37 @@ impl Write for Fail {
     type Answer = Fate;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Fate>, CatalogError> {
-        let fate = end_attempt(tx, self.id, self.token, &self.error, self.retry_at, self.now).await?;
+        let held = (&*self.id.to_string(), self.token);
+        let fate = end_attempt(tx, held, &self.error, self.retry_at, self.now).await?;
         Ok(Verdict::Commit(fate))
     }
 }
 
 async fn end_attempt(
     tx: &mut Tx<'_>,
-    id: JobId,
-    token: i64,
+    (id, token): (&str, i64),
     error: &str,
     retry_at: Option<UnixMs>,
     now: UnixMs,
 ) -> Result<Fate, CatalogError> {
-    let (again, reason) = match retry_at {
-        Some(_) => (1, "attempts used up"),
-        None => (0, "not retryable"),
-    };
-    let row = tx
-        .row(
-            "UPDATE jobs SET last_error = $3, updated_at = $4, lease_until = NULL, deadline_at = NULL, \
-             lease_owner = NULL, rank = NULL, run_at = $5, \
-             state = CASE WHEN $6 = 1 AND attempts < max_attempts THEN 'waiting' ELSE 'dead' END, \
-             dead_reason = CASE WHEN $6 = 1 AND attempts < max_attempts THEN NULL ELSE $7 END \
-             WHERE id = $1 AND lease_token = $2 AND state = 'leased' RETURNING state",
-            args![
-                id.to_string(),
-                token,
-                clip(error, ERROR_TEXT_BYTES_MAX),
-                now,
-                retry_at.unwrap_or(now),
-                i64::from(again),
-                reason,
-            ],
+    let error = clip(error, ERROR_TEXT_BYTES_MAX);
+    if retry_at.is_some() {
+        let rows = "id = $4 AND lease_token = $5 AND state = 'leased' AND attempts < max_attempts";
+        let set = ["last_error = $2", "updated_at = $3"];
+        if engine::release(tx, &JOBS, rows, retry_at, &set, args![error, now, id, token]).await? == 1 {
+            return Ok(Fate::Retried);
+        }
+    }
+    let reason = if retry_at.is_some() { "attempts used up" } else { "not retryable" };
+    let died = tx
+        .run(
+            "UPDATE jobs SET state = 'dead', dead_reason = $3, last_error = $4, updated_at = $5, rank = NULL, \
+             lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
+             WHERE id = $1 AND lease_token = $2 AND state = 'leased'",
+            args![id, token, reason, error, now],
         )
         .await?;
-    match row {
-        None => Ok(Fate::LeaseLost),
-        Some(row) if row.text("state")? == "dead" => Ok(Fate::Dead),
-        Some(_) => Ok(Fate::Retried),
-    }
+    Ok(if died == 1 { Fate::Dead } else { Fate::LeaseLost })
 }
 
 /// Takes back the jobs whose lease or deadline is over: that was an attempt.
@@ -213,18 +199,13 @@ impl Write for TakeBack {
     type Answer = Vec<(JobId, Fate)>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let sql = tx.dialect().pick(
-            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue = $3 \
-             ORDER BY lease_until LIMIT $2",
-            "SELECT id, lease_token FROM jobs WHERE state = 'leased' AND lease_until <= $1 AND queue = $3 \
-             ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED",
-        );
         let mut fates = Vec::new();
-        for row in tx.rows(sql, args![self.now, self.limit as i64, self.queue]).await? {
-            // One that cannot be read is left for the claim that finds it so.
-            let (Ok(id), Ok(token)) = (row.parsed("id"), row.int("lease_token")) else { continue };
-            let fate = end_attempt(tx, id, token, "the lease ran out", Some(self.retry_at), self.now).await?;
-            fates.push((id, fate));
+        for (id, token) in engine::ran_out(tx, &JOBS, self.queue, self.now, self.limit).await? {
+            // One whose id cannot be read is left for the claim that finds it so.
+            let Ok(job) = id.parse() else { continue };
+            let held = (id.as_str(), token);
+            let fate = end_attempt(tx, held, "the lease ran out", Some(self.retry_at), self.now).await?;
+            fates.push((job, fate));
         }
         Ok(Verdict::Commit(fates))
     }

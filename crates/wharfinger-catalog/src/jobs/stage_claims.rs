@@ -10,7 +10,8 @@ use wharfinger_lifecycle::stage::Stage;
 
 use crate::Catalog;
 use crate::changes::Committer;
-use crate::database::sql::{Arg, Dialect, Row, Tx, args, places};
+use crate::Tells;
+use crate::database::sql::{Arg, Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::files::locks;
@@ -18,6 +19,9 @@ use crate::jobs::claims::{LeasedJob, leased};
 use crate::jobs::effects;
 use crate::leases::fair::{self, RANKED_AT_ONCE};
 use crate::unreadable::{self, RETRY_MS, Table};
+use crate::leases::engine::{self, Claim, Claimed};
+use crate::leases::tables::STAGE_JOBS;
+use crate::unreadable::RETRY_MS;
 
 /// What a claim asks for.
 #[derive(Clone, Debug)]
@@ -65,67 +69,19 @@ pub struct StageJob {
     pub file: File,
 }
 
-/// Gives due jobs of a stage their rank.
-struct RankDue {
-    queue: &'static str,
-    now: UnixMs,
-}
-
-impl Write for RankDue {
-    type Answer = usize;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
-        let ranked = rank_due(tx, self.queue, self.now).await?;
-        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
-    }
-}
-
-async fn rank_due(tx: &mut Tx<'_>, queue: &str, now: UnixMs) -> Result<usize, CatalogError> {
-    let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
-    let sql = format!(
-        "SELECT id, tenant_id FROM jobs WHERE queue = $1 AND state = 'waiting' AND rank IS NULL AND lost_leases = 0 \
-         AND run_at <= $2 ORDER BY run_at, id LIMIT $3 {lock}"
-    );
-    let rows = tx.rows_built(sql, args![queue, now, RANKED_AT_ONCE as i64]).await?;
-    fair::rank_rows(tx, "jobs", queue, &rows).await
-}
-
 struct ClaimStage {
     claim: StageClaim,
     claim_id: String,
     committer: Committer,
 }
 
-/// The claimed jobs, and the highest rank among them.
-struct Claimed {
-    jobs: Vec<StageJob>,
-    rank: Option<i64>,
-}
-
 impl Write for ClaimStage {
-    type Answer = Claimed;
+    type Answer = Claimed<StageJob>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let StageClaim { stage, plan, now, .. } = &self.claim;
-        if tx.dialect() == Dialect::Sqlite && self.claim.is_of_untried() {
-            rank_due(tx, stage.queue(), *now).await?;
-        }
-        let rows = self.lease(tx).await?;
-        if rows.is_empty() {
-            return Ok(Verdict::Commit(Claimed { jobs: Vec::new(), rank: None }));
-        }
-        let mut rank: Option<i64> = None;
-        let mut jobs = Vec::with_capacity(rows.len());
-        for row in &rows {
-            rank = rank.max(row.maybe_int("rank").ok().flatten());
-            match leased(row) {
-                Ok(job) => jobs.push(job),
-                Err(error) => put_back(tx, &[row.text("id")?], Table::Jobs, &error, *now).await?,
-            }
-        }
-        if let (Dialect::Sqlite, Some(rank)) = (tx.dialect(), rank) {
-            fair::raise_virtual_time(tx, stage.queue(), rank).await?;
-        }
+        let Claimed { rows, rank } = self.lease(tx).await?;
+        let jobs = engine::readable(tx, &STAGE_JOBS, &rows, *now, leased).await?;
         let ids: Vec<_> = jobs.iter().filter_map(|job| job.file).collect();
         let mut files = locks::lock_files(tx, &ids).await?;
         let (mut claimed, mut changes) = (Vec::new(), Vec::new());
@@ -145,133 +101,63 @@ impl Write for ClaimStage {
                 Some(Err(_)) | None => idle.push(job.id),
             }
         }
-        wait_again(tx, &unreadable, *now).await?;
+        engine::put_back(tx, &STAGE_JOBS, &unreadable, now.saturating_add(RETRY_MS), None).await?;
         self.committer.apply_locked(tx, &changes).await?;
         effects::remove(tx, &idle).await?;
         claimed.sort_by_key(|claimed| claimed.job.id);
-        Ok(Verdict::Commit(Claimed { jobs: claimed, rank }))
-    }
-}
-
-/// Jobs that cannot be read wait, and keep no others from being claimed.
-async fn put_back(
-    tx: &mut Tx<'_>,
-    jobs: &[String],
-    table: Table,
-    error: &CatalogError,
-    now: UnixMs,
-) -> Result<(), CatalogError> {
-    let found: Vec<(String, String)> = jobs.iter().map(|id| (id.clone(), error.to_string())).collect();
-    unreadable::record(tx, table, &found).await?;
-    wait_again(tx, jobs, now).await
-}
-
-async fn wait_again(tx: &mut Tx<'_>, jobs: &[String], now: UnixMs) -> Result<(), CatalogError> {
-    for some in jobs.chunks(tx.dialect().rows_max()) {
-        let sql = format!(
-            "UPDATE jobs SET state = 'waiting', rank = NULL, run_at = $1, attempts = attempts - 1, lease_owner = NULL, \
-             lease_until = NULL, deadline_at = NULL WHERE id IN ({})",
-            places(2, some.len())
-        );
-        let mut args = args![now.saturating_add(RETRY_MS)];
-        args.extend(some.iter().flat_map(|id| args![id.as_str()]));
-        tx.run_built(sql, args).await?;
-    }
-    Ok(())
-}
-
-impl StageClaim {
-    fn is_of_untried(&self) -> bool {
-        matches!(self.of, Claimable::Untried | Claimable::UntriedOfOthers(_))
+        Ok(Verdict::Commit(Claimed { rows: claimed, rank }))
     }
 }
 
 impl ClaimStage {
-    /// A job whose file somebody is changing just now is passed over, so nobody waits with a job in hand.
-    async fn lease(&self, tx: &mut Tx<'_>) -> Result<Vec<Row>, CatalogError> {
+    async fn lease(&self, tx: &mut Tx<'_>) -> Result<Claimed<Row>, CatalogError> {
         let StageClaim { stage, owner, limit, of, lease_ms, deadline_ms, now, .. } = &self.claim;
-        let mut args = args![
-            stage.queue(),
-            *now,
-            owner.as_str(),
-            now.saturating_add(*lease_ms.min(deadline_ms)),
-            now.saturating_add(*deadline_ms),
-            self.claim_id.as_str(),
-        ];
-        let (mut due, order) = of.condition(&mut args);
-        due.push_str(&self.of_tenants(&due, order, &mut args));
-        // PostgreSQL locks the rows it takes; the outer query of SQLite has none to wait for.
-        let sql = tx.dialect().pick(
-            "{claim} WHERE id IN (SELECT jobs.id FROM jobs WHERE jobs.queue = $1 AND jobs.state = 'waiting' {due} \
-             ORDER BY {order}, jobs.id LIMIT {limit}) {claimed}",
-            "WITH due AS MATERIALIZED (SELECT jobs.id FROM jobs JOIN files ON files.id = jobs.file_id \
-             WHERE jobs.queue = $1 AND jobs.state = 'waiting' {due} \
-             ORDER BY {order}, jobs.id LIMIT {limit} FOR UPDATE OF jobs, files SKIP LOCKED) \
-             {claim} WHERE {is_due} {claimed}",
-        );
-        let sql = sql
-            .replace("{due}", &due)
-            .replace("{order}", order)
-            // A limit that PostgreSQL does not know it takes for a tenth of the table.
-            .replace("{limit}", &limit.to_string())
-            .replace("{is_due}", tx.dialect().is_due())
-            .replace(
-                "{claim}",
-                "UPDATE jobs SET state = 'leased', attempts = attempts + 1, lease_token = lease_token + 1, \
-                 lease_owner = $3, lease_until = $4, deadline_at = $5, updated_at = $2, claim_id = $6, taking_in = 0, \
-                 file_version = (SELECT version + 1 FROM files WHERE files.id = jobs.file_id)",
-            )
-            .replace(
-                "{claimed}",
-                "RETURNING id, lease_token, queue, tenant_id, file_id, payload, attempts, max_attempts, lease_until, rank",
-            );
-        tx.rows_built(sql, args).await
+        let mut args = args![owner.as_str(), now.saturating_add(*deadline_ms), self.claim_id.as_str()];
+        let (waiting, order) = of.condition();
+        let due = format!("state = 'waiting' AND {waiting}{}", self.of_tenants(&waiting, order, &mut args));
+        let claim = Claim {
+            queue: stage.queue(),
+            now: *now,
+            lease_until: now.saturating_add(*lease_ms.min(deadline_ms)),
+            due: &due,
+            order,
+            by_rank: of.by_rank(),
+            limit: *limit,
+            args,
+        };
+        engine::claim(tx, &STAGE_JOBS, claim).await
     }
-}
 
-impl ClaimStage {
     /// With a fair order a tenant that waits is among the first; a bound keeps a long backlog unread.
-    fn of_tenants(&self, due: &str, order: &str, args: &mut Vec<Arg>) -> String {
+    fn of_tenants(&self, waiting: &str, order: &str, args: &mut Vec<Arg>) -> String {
         let (is_in, tenants) = match (&self.claim.of, &self.claim.tenants) {
             (Claimable::UntriedOfOthers(tenants), _) => ("NOT IN", tenants),
             (_, Some(tenants)) => ("IN", tenants),
             (_, None) => return String::new(),
         };
-        args.push(LOOKED_THROUGH_MAX.into());
-        let bound = args.len();
         args.extend(tenants.iter().map(|tenant| Arg::from(tenant.as_str())));
         format!(
-            " AND jobs.id IN (SELECT id FROM (SELECT id, tenant_id FROM jobs WHERE queue = $1 AND state = 'waiting' {due} \
-             ORDER BY {order}, id LIMIT ${bound}) AS first_ones WHERE tenant_id {is_in} ({}))",
-            places(bound + 1, tenants.len())
+            " AND jobs.id IN (SELECT id FROM (SELECT id, tenant_id FROM jobs WHERE queue = $1 AND state = 'waiting' \
+             AND {waiting} ORDER BY {order}, id LIMIT {LOOKED_THROUGH_MAX}) AS first_ones WHERE tenant_id {is_in} ({}))",
+            places(7, tenants.len())
         )
     }
 }
 
 impl Claimable {
+    fn by_rank(&self) -> bool {
+        matches!(self, Claimable::Untried | Claimable::UntriedOfOthers(_))
+    }
+
     /// Which of the waiting jobs, and in which order.
-    fn condition(&self, args: &mut Vec<Arg>) -> (String, &'static str) {
-        match self {
-            Claimable::Untried | Claimable::UntriedOfOthers(_) => {
-                ("AND jobs.rank IS NOT NULL".to_owned(), "jobs.rank")
-            }
-            Claimable::Suspects => {
-                args.push(LAST_CHANCE_LOST.into());
-                let at = args.len();
-                (
-                    format!("AND jobs.lost_leases > 0 AND jobs.lost_leases < ${at} AND jobs.run_at <= $2"),
-                    "jobs.run_at",
-                )
-            }
-            Claimable::LastChance => {
-                args.push(LAST_CHANCE_LOST.into());
-                let at = args.len();
-                (
-                    format!("AND jobs.lost_leases > 0 AND jobs.lost_leases >= ${at} AND jobs.run_at <= $2"),
-                    "jobs.run_at",
-                )
-            }
-        }
+    fn condition(&self) -> (String, &'static str) {
+        let comparison = match self {
+            Claimable::Untried | Claimable::UntriedOfOthers(_) => return ("rank IS NOT NULL".into(), "rank"),
+            Claimable::Suspects => "<",
+            Claimable::LastChance => ">=",
+        };
+        let lost = format!("lost_leases > 0 AND lost_leases {comparison} {LAST_CHANCE_LOST} AND run_at <= $2");
+        (lost, "run_at")
     }
 }
 
@@ -291,15 +177,19 @@ impl Write for TakeIn {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
         let (from, to) = if self.begins { (0, 1) } else { (1, 0) };
+        let id = self.job.to_string();
         let changed = tx
             .run(
-                "UPDATE jobs SET taking_in = $4, lease_until = CASE WHEN lease_until > $5 THEN lease_until \
-                 WHEN deadline_at < $5 THEN deadline_at ELSE $5 END \
+                "UPDATE jobs SET taking_in = $4 \
                  WHERE id = $1 AND lease_token = $2 AND state = 'leased' AND taking_in = $3",
-                args![self.job.to_string(), self.token, i64::from(from), i64::from(to), self.lease_until],
+                args![id.as_str(), self.token, i64::from(from), i64::from(to)],
             )
             .await?;
-        Ok(Verdict::Commit(changed == 1))
+        if changed == 0 {
+            return Ok(Verdict::Rollback(false));
+        }
+        engine::renew(tx, &STAGE_JOBS, (&id, self.token), self.lease_until).await?;
+        Ok(Verdict::Commit(true))
     }
 }
 
@@ -336,26 +226,18 @@ impl Catalog {
     /// back by [`Catalog::release_claim`].
     pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<StageJob>, ClaimFailed> {
         let claim_id = Uuid::new_v4().to_string();
-        let queue = claim.stage.queue();
-        if self.dialect() == Dialect::Postgres && claim.is_of_untried() {
-            self.rank_due(claim.stage, claim.now).await.map_err(ClaimFailed::surely)?;
-        }
-        let committer = self.committer(&claim.owner);
-        match self.write(ClaimStage { claim, claim_id: claim_id.clone(), committer }).await {
-            Ok(claimed) => {
-                if self.dialect() == Dialect::Postgres {
-                    self.note_claimed(queue, claimed.rank.into_iter()).await;
-                }
-                Ok(claimed.jobs)
-            }
-            Err(error @ CatalogError::Unknown(_)) => Err(ClaimFailed { error, unreceived: Some(claim_id) }),
-            Err(error) => Err(ClaimFailed::surely(error)),
-        }
+        let (queue, now, by_rank) = (claim.stage.queue(), claim.now, claim.of.by_rank());
+        let write = ClaimStage { claim, claim_id: claim_id.clone(), committer };
+        let claimed = self.claim((&STAGE_JOBS, queue, now), by_rank, write).await;
+        claimed.map_err(|error| {
+            let unreceived = matches!(error, CatalogError::Unknown(_)).then_some(claim_id);
+            ClaimFailed { error, unreceived }
+        })
     }
 
     /// Gives due jobs of a stage their rank, a bounded number of them; answers how many.
     pub async fn rank_due(&self, stage: Stage, now: UnixMs) -> Result<usize, CatalogError> {
-        self.write(RankDue { queue: stage.queue(), now }).await
+        self.rank_queue(&STAGE_JOBS, stage.queue(), now).await
     }
 
     /// Whether a job is due that has to run alone.
@@ -379,10 +261,4 @@ pub struct ClaimFailed {
     pub error: CatalogError,
     /// Set where it may have been made all the same.
     pub unreceived: Option<String>,
-}
-
-impl ClaimFailed {
-    fn surely(error: CatalogError) -> ClaimFailed {
-        ClaimFailed { error, unreceived: None }
-    }
 }

@@ -5,58 +5,61 @@
 
 use std::collections::BTreeMap;
 
+use wharfinger_lifecycle::UnixMs;
+
 use crate::Catalog;
-use crate::database::sql::{Row, Tx, args, places, typed_rows};
+use crate::database::sql::{Dialect, Tx, args, places, typed_rows};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
+use crate::leases::engine::Claimed;
+use crate::leases::tables::LeaseTable;
 
 /// How many items get their rank in one transaction.
-pub(crate) const RANKED_AT_ONCE: usize = 500;
+const RANKED_AT_ONCE: usize = 500;
+/// Transactions of ranking before one claim, at most.
+const RANK_ROUNDS_MAX: usize = 20;
 
 const VIRTUAL_TIME: &str = "";
 
-/// Gives ranks to due items, each an id with its tenant, in the order in which they became due.
-async fn rank(
+/// Gives due rows of a queue their ranks, in the order in which they became due; answers how many.
+pub(crate) async fn rank_due(
     tx: &mut Tx<'_>,
-    table: &'static str,
+    of: &LeaseTable,
     queue: &str,
-    due: &[(String, String)],
-) -> Result<(), CatalogError> {
-    if due.is_empty() {
-        return Ok(());
+    now: UnixMs,
+) -> Result<usize, CatalogError> {
+    let LeaseTable { id, due_at, scheduled, queue: queue_column, .. } = of;
+    let table = of.table.as_str();
+    let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
+    let sql = format!(
+        "SELECT {id} AS id, tenant_id FROM {table} WHERE {queue_column} = $1 AND {scheduled} AND {due_at} <= $2 \
+         ORDER BY {due_at}, {id} LIMIT $3 {lock}"
+    );
+    let rows = tx.rows_built(sql, args![queue, now, RANKED_AT_ONCE as i64]).await?;
+    if rows.is_empty() {
+        return Ok(0);
     }
+    let due = rows.iter().map(|row| Ok((row.text("id")?, row.text("tenant_id")?)));
+    let due = due.collect::<Result<Vec<_>, CatalogError>>()?;
     let virtual_time = virtual_time(tx, queue).await?;
     let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
-    for (_, tenant) in due {
+    for (_, tenant) in &due {
         *counts.entry(tenant).or_default() += 1;
     }
     let mut next = take_ranks(tx, queue, virtual_time, &counts).await?;
     let mut ranks = Vec::with_capacity(due.len());
-    for (id, tenant) in due {
+    for (id, tenant) in &due {
         let rank = next.entry(tenant.clone()).or_insert(virtual_time);
         ranks.push((id.as_str(), *rank));
         *rank += 1;
     }
     for some in ranks.chunks(tx.dialect().rows_max()) {
         let sql = format!(
-            "WITH new (id, rank) AS (VALUES {}) UPDATE {table} SET rank = new.rank FROM new WHERE {table}.id = new.id",
+            "WITH new (id, rank) AS (VALUES {}) UPDATE {table} SET rank = new.rank FROM new WHERE {table}.{id} = new.id",
             typed_rows(1, &["TEXT", "BIGINT"], some.len())
         );
         tx.run_built(sql, some.iter().flat_map(|(id, rank)| args![*id, *rank]).collect()).await?;
     }
-    Ok(())
-}
-
-/// The same for rows with `id` and `tenant_id`; answers how many.
-pub(crate) async fn rank_rows(
-    tx: &mut Tx<'_>,
-    table: &'static str,
-    queue: &str,
-    rows: &[Row],
-) -> Result<usize, CatalogError> {
-    let due = rows.iter().map(|row| Ok((row.text("id")?, row.text("tenant_id")?)));
-    let due = due.collect::<Result<Vec<_>, CatalogError>>()?;
-    rank(tx, table, queue, &due).await?;
     Ok(due.len())
 }
 
@@ -114,7 +117,23 @@ pub(crate) async fn raise_virtual_time(
     Ok(())
 }
 
-/// The same by itself, after the commit of the claim: claims of several processes do not wait for each other's row.
+/// Gives due rows their ranks, by itself.
+struct RankDue {
+    of: &'static LeaseTable,
+    queue: String,
+    now: UnixMs,
+}
+
+impl Write for RankDue {
+    type Answer = usize;
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
+        let ranked = rank_due(tx, self.of, &self.queue, self.now).await?;
+        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
+    }
+}
+
+/// Raises the virtual time by itself, after the commit of the claim.
 struct RaiseVirtualTime {
     queue: String,
     claimed: i64,
@@ -153,14 +172,46 @@ impl Write for ForgetTenants {
 }
 
 impl Catalog {
-    /// Best effort: where it fails, the tenants of the next items come a little earlier than they should.
-    pub(crate) async fn note_claimed(&self, queue: &str, ranks: impl Iterator<Item = i64>) {
-        if let Some(claimed) = ranks.max() {
-            let raised = self.write(RaiseVirtualTime { queue: queue.to_owned(), claimed }).await;
+    /// Ranks what is due in a queue, in a bounded number of transactions; answers how many rows got a rank.
+    pub(crate) async fn rank_queue(
+        &self,
+        of: &'static LeaseTable,
+        queue: &str,
+        now: UnixMs,
+    ) -> Result<usize, CatalogError> {
+        let mut all = 0;
+        for _ in 0..RANK_ROUNDS_MAX {
+            let ranked = self.write(RankDue { of, queue: queue.to_owned(), now }).await?;
+            all += ranked;
+            if ranked < RANKED_AT_ONCE {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Claims from a queue. For a claim by rank SQLite ranks and raises the virtual time in the claim itself; on
+    /// PostgreSQL these are transactions before and after it, so that claims of several processes do not wait for each
+    /// other's rows.
+    pub(crate) async fn claim<T, W: Write<Answer = Claimed<T>>>(
+        &self,
+        (of, queue, now): (&'static LeaseTable, &str, UnixMs),
+        by_rank: bool,
+        claim: W,
+    ) -> Result<Vec<T>, CatalogError> {
+        let ranks_apart = by_rank && self.dialect() == Dialect::Postgres;
+        if ranks_apart {
+            self.rank_queue(of, queue, now).await?;
+        }
+        let claimed = self.write(claim).await?;
+        if let Some(rank) = claimed.rank.filter(|_| ranks_apart) {
+            // Best effort: where it fails, the tenants of the next items come a little earlier than they should.
+            let raised = self.write(RaiseVirtualTime { queue: queue.to_owned(), claimed: rank }).await;
             if let Err(error) = raised {
                 tracing::warn!(queue, error = %error, "cannot write the virtual time of a queue");
             }
         }
+        Ok(claimed.rows)
     }
 
     /// Removes tenants that have nothing waiting from the order; answers how many, at most `limit`.

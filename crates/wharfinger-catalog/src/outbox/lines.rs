@@ -7,14 +7,14 @@ use wharfinger_lifecycle::id::{JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
-use crate::database::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
+use crate::database::sql::{Arg, Row, Tx, args, places, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
 use crate::fresh_id;
 use crate::jobs::delayed::NewJob;
-use crate::leases::fair::{self, RANKED_AT_ONCE};
-use crate::unreadable::{self, RETRY_MS, Table};
+use crate::leases::engine::{self, Claim, Claimed};
+use crate::leases::tables::OUTBOX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
@@ -99,8 +99,6 @@ pub(crate) struct NewLine<'a> {
     pub(crate) at: UnixMs,
 }
 
-/// Rounds of ranking before one claim, at most.
-const RANK_ROUNDS_MAX: usize = 20;
 /// Far below what either database takes in one statement.
 const LINES_PER_STATEMENT: usize = 500;
 
@@ -241,61 +239,43 @@ impl Write for ForgetAll {
 
 /// Whoever sees a line sees all earlier ones of its subject that are not gone: the change that wrote it could not be
 /// committed before theirs.
-const FIRST_OF_ITS_SUBJECT: &str = "AND NOT EXISTS (SELECT 1 FROM outbox AS earlier \
-     WHERE earlier.destination = line.destination AND earlier.subject = line.subject \
-     AND (earlier.place < line.place OR (earlier.place = line.place AND earlier.id < line.id)))";
+const FIRST_OF_ITS_SUBJECT: &str = " AND NOT EXISTS (SELECT 1 FROM outbox AS earlier \
+     WHERE earlier.destination = outbox.destination AND earlier.subject = outbox.subject \
+     AND (earlier.place < outbox.place OR (earlier.place = outbox.place AND earlier.id < outbox.id)))";
 
 /// Lines that are due and claimed come first in rank. There are never so many in flight.
 const RANKED_LOOKED_AT: usize = 1_000;
 
 /// Takes due lines out of others' sight for a while. Who dies with them has only held them up.
-struct Claim {
+struct ClaimLines {
     destination: Destination,
     limit: usize,
     now: UnixMs,
     hidden_until: UnixMs,
 }
 
-impl Write for Claim {
-    type Answer = (Vec<OutboxLine>, Option<i64>);
+impl Write for ClaimLines {
+    type Answer = Claimed<OutboxLine>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let lock = tx.dialect().pick("", "FOR UPDATE OF line SKIP LOCKED");
-        let is_fair = self.destination.is_fair();
-        if is_fair && tx.dialect() == Dialect::Sqlite {
-            rank_due(tx, self.destination, self.now).await?;
-        }
+        let by_rank = self.destination.is_fair();
+        let (ranked, order) = if by_rank { ("IS NOT NULL", "rank") } else { ("IS NULL", "next_attempt_at") };
         let in_order = if self.destination.keeps_order() { FIRST_OF_ITS_SUBJECT } else { "" };
-        let (ranked, order) =
-            if is_fair { ("IS NOT NULL", "line.rank") } else { ("IS NULL", "line.next_attempt_at") };
-        let sql = format!(
-            "WITH due AS MATERIALIZED (SELECT line.id FROM outbox AS line WHERE line.destination = $1 \
-             AND line.next_attempt_at <= $2 AND line.rank {ranked} {in_order} ORDER BY {order}, line.id LIMIT {limit} {lock}) \
-             UPDATE outbox SET next_attempt_at = $3 WHERE {is_due} \
-             RETURNING id, tenant_id, bytes, epoch, job_id, due_at, notification_id, subject, place, message, \
-             attempts, created_at, rank",
-            limit = self.limit,
-            is_due = tx.dialect().is_due(),
-        );
-        let args = args![self.destination.as_str(), self.now, self.hidden_until];
-        let rows = tx.rows_built(sql, args).await?;
-        let rank = rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max();
-        if let (Dialect::Sqlite, Some(rank)) = (tx.dialect(), rank) {
-            fair::raise_virtual_time(tx, self.destination.as_str(), rank).await?;
-        }
-        // One that cannot be read is out of sight for longer, and holds up no other.
-        let (mut lines, others) = unreadable::split(&rows, "id", |row| decode(row, self.destination));
-        unreadable::record(tx, Table::Outbox, &others).await?;
-        for (id, _) in &others {
-            let later = self.now.saturating_add(RETRY_MS);
-            let sql = "UPDATE outbox SET rank = NULL, next_attempt_at = $2 WHERE id = $1";
-            tx.run(sql, args![id.as_str(), later]).await?;
-        }
+        let claim = Claim {
+            queue: self.destination.as_str(),
+            now: self.now,
+            lease_until: self.hidden_until,
+            due: &format!("next_attempt_at <= $2 AND rank {ranked}{in_order}"),
+            order,
+            by_rank,
+            limit: self.limit,
+            args: Vec::new(),
+        };
+        let Claimed { rows, rank } = engine::claim(tx, &OUTBOX, claim).await?;
+        let decode = |row: &Row| decode(row, self.destination);
+        let mut lines = engine::readable(tx, &OUTBOX, &rows, self.now, decode).await?;
         lines.sort_by(|one, other| one.id.cmp(&other.id));
-        Ok(match rows.is_empty() && !is_fair {
-            true => Verdict::Rollback((lines, rank)),
-            false => Verdict::Commit((lines, rank)),
-        })
+        Ok(Verdict::Commit(Claimed { rows: lines, rank }))
     }
 }
 
@@ -320,31 +300,6 @@ fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogErro
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         created_at: row.int("created_at")?,
     })
-}
-
-/// Gives due lines their rank.
-struct RankLines {
-    destination: Destination,
-    now: UnixMs,
-}
-
-impl Write for RankLines {
-    type Answer = usize;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
-        let ranked = rank_due(tx, self.destination, self.now).await?;
-        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
-    }
-}
-
-async fn rank_due(tx: &mut Tx<'_>, destination: Destination, now: UnixMs) -> Result<usize, CatalogError> {
-    let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
-    let sql = format!(
-        "SELECT id, tenant_id FROM outbox WHERE destination = $1 AND rank IS NULL AND next_attempt_at <= $2 \
-         ORDER BY next_attempt_at, id LIMIT $3 {lock}"
-    );
-    let rows = tx.rows_built(sql, args![destination.as_str(), now, RANKED_AT_ONCE as i64]).await?;
-    fair::rank_rows(tx, "outbox", destination.as_str(), &rows).await
 }
 
 /// A line of whatever destination it names.
@@ -379,34 +334,25 @@ impl Write for PutOff {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
-        let sql = format!(
-            "UPDATE outbox SET rank = NULL, attempts = attempts + 1, last_error = $1, next_attempt_at = $2 WHERE id IN ({}) \
-             RETURNING destination, subject",
-            places(3, self.ids.len())
-        );
-        let mut args = args![clip(&self.error, ERROR_TEXT_BYTES_MAX), self.until];
-        args.extend(self.ids.iter().flat_map(|id| args![id.as_str()]));
-        for row in tx.rows_built(sql, args).await? {
-            // Those behind it cannot go before it: whoever claims need not look at them until then.
-            if let Some(subject) = row.maybe_text("subject")? {
-                tx.run(
-                    "UPDATE outbox SET rank = NULL, next_attempt_at = $1 \
-                     WHERE destination = $2 AND subject = $3 AND next_attempt_at < $1",
-                    args![self.until, row.text("destination")?, subject],
-                )
-                .await?;
-            }
+        let listed = |from| format!("id IN ({})", places(from, self.ids.len()));
+        let ids = || self.ids.iter().flat_map(|id| args![id.as_str()]);
+        let mut args = args![clip(&self.error, ERROR_TEXT_BYTES_MAX)];
+        args.extend(ids());
+        let set = ["attempts = attempts + 1", "last_error = $2"];
+        engine::release(tx, &OUTBOX, &listed(3), Some(self.until), &set, args).await?;
+        // Those behind them cannot go before them: claims need not look at them until then.
+        let sql =
+            format!("SELECT destination, subject FROM outbox WHERE subject IS NOT NULL AND {}", listed(1));
+        for row in tx.rows_built(sql, ids().collect()).await? {
+            let behind = "destination = $2 AND subject = $3 AND next_attempt_at < $1";
+            let args = args![row.text("destination")?, row.text("subject")?];
+            engine::release(tx, &OUTBOX, behind, Some(self.until), &[], args).await?;
         }
         Ok(Verdict::Commit(()))
     }
 }
 
 impl Catalog {
-    /// Gives due lines their rank, a bounded number of them; answers how many.
-    pub async fn rank_outbox(&self, destination: Destination, now: UnixMs) -> Result<usize, CatalogError> {
-        self.write(RankLines { destination, now }).await
-    }
-
     pub async fn claim_outbox(
         &self,
         destination: Destination,
@@ -414,19 +360,9 @@ impl Catalog {
         now: UnixMs,
         hidden_until: UnixMs,
     ) -> Result<Vec<OutboxLine>, CatalogError> {
-        let is_ranked_before = destination.is_fair() && self.dialect() == Dialect::Postgres;
-        if is_ranked_before {
-            for _ in 0..RANK_ROUNDS_MAX {
-                if self.rank_outbox(destination, now).await? < RANKED_AT_ONCE {
-                    break;
-                }
-            }
-        }
-        let (lines, rank) = self.write(Claim { destination, limit, now, hidden_until }).await?;
-        if is_ranked_before {
-            self.note_claimed(destination.as_str(), rank.into_iter()).await;
-        }
-        Ok(lines)
+        let queue = (&OUTBOX, destination.as_str(), now);
+        let claim = ClaimLines { destination, limit, now, hidden_until };
+        self.claim(queue, destination.is_fair(), claim).await
     }
 
     pub async fn outbox_arrived(&self, ids: Vec<String>) -> Result<(), CatalogError> {

@@ -1,0 +1,163 @@
+//! What is done with leases, for all tables alike: claim what is due, set aside what cannot be read, extend, let go.
+
+use wharfinger_lifecycle::UnixMs;
+
+use crate::database::sql::{Arg, Dialect, Row, Tx, args, places};
+use crate::error::CatalogError;
+use crate::leases::fair;
+use crate::leases::tables::LeaseTable;
+use crate::unreadable::{self, RETRY_MS};
+
+/// Which rows of a queue a claim takes.
+pub(crate) struct Claim<'a> {
+    pub(crate) queue: &'a str,
+    pub(crate) now: UnixMs,
+    pub(crate) lease_until: UnixMs,
+    /// A condition: `$1` is the queue, `$2` now, `$3` the end of the lease, and `$4` the first of `args`.
+    pub(crate) due: &'a str,
+    pub(crate) order: &'a str,
+    /// What is claimed has a rank: due rows get theirs before, and the virtual time of the queue goes on.
+    pub(crate) by_rank: bool,
+    pub(crate) limit: usize,
+    pub(crate) args: Vec<Arg>,
+}
+
+/// What a claim took, and the highest rank among it.
+pub(crate) struct Claimed<T> {
+    pub(crate) rows: Vec<T>,
+    pub(crate) rank: Option<i64>,
+}
+
+/// Leases due rows; those that another transaction holds are passed over. On PostgreSQL a claim by rank needs
+/// what [`crate::Catalog::claim`] does before and after it.
+pub(crate) async fn claim(
+    tx: &mut Tx<'_>,
+    of: &LeaseTable,
+    claim: Claim<'_>,
+) -> Result<Claimed<Row>, CatalogError> {
+    let Claim { queue, now, lease_until, due, order, by_rank, limit, args } = claim;
+    let ranks_here = by_rank && tx.dialect() == Dialect::Sqlite;
+    if ranks_here {
+        fair::rank_due(tx, of, queue, now).await?;
+    }
+    let (table, id) = (of.table.as_str(), of.id);
+    // SQLite has one writer: no other transaction holds a row.
+    let (join, lock) = tx.dialect().pick(("", ""), (of.join, of.lock));
+    // PostgreSQL takes a CTE for large, and would read the whole table to find its rows; an array it looks up by the
+    // index. A limit that it does not know it takes for a tenth of the table.
+    let is_due = tx.dialect().pick("IN (SELECT id FROM due)", "= ANY (ARRAY(SELECT id FROM due))");
+    let sql = format!(
+        "WITH due AS MATERIALIZED (SELECT {table}.{id} AS id FROM {table} {join} \
+         WHERE {table}.{queue_column} = $1 AND {due} ORDER BY {order}, {table}.{id} LIMIT {limit} {lock}) \
+         UPDATE {table} SET {set} WHERE {id} {is_due} RETURNING {claimed}",
+        queue_column = of.queue,
+        set = of.claim,
+        claimed = of.claimed,
+    );
+    let mut values = args![queue, now, lease_until];
+    values.extend(args);
+    let rows = tx.rows_built(sql, values).await?;
+    let rank = match by_rank {
+        true => rows.iter().filter_map(|row| row.maybe_int("rank").ok().flatten()).max(),
+        false => None,
+    };
+    if let Some(rank) = rank.filter(|_| ranks_here) {
+        fair::raise_virtual_time(tx, queue, rank).await?;
+    }
+    Ok(Claimed { rows, rank })
+}
+
+/// Those of the claimed rows that can be read. The others are listed, and wait: they keep none from being claimed.
+pub(crate) async fn readable<T>(
+    tx: &mut Tx<'_>,
+    of: &LeaseTable,
+    rows: &[Row],
+    now: UnixMs,
+    decode: impl Fn(&Row) -> Result<T, CatalogError>,
+) -> Result<Vec<T>, CatalogError> {
+    let (readable, others) = unreadable::split(rows, of.id, decode);
+    unreadable::record(tx, of.table, &others).await?;
+    let others: Vec<String> = others.into_iter().map(|(id, _)| id).collect();
+    put_back(tx, of, &others, now.saturating_add(RETRY_MS), Some("the row cannot be read")).await?;
+    Ok(readable)
+}
+
+/// Rows that nobody has worked on wait again, as if they had not been claimed.
+pub(crate) async fn put_back(
+    tx: &mut Tx<'_>,
+    of: &LeaseTable,
+    ids: &[String],
+    due_at: UnixMs,
+    error: Option<&str>,
+) -> Result<(), CatalogError> {
+    for some in ids.chunks(tx.dialect().rows_max()) {
+        let rows = format!("{} IN ({})", of.id, places(3, some.len()));
+        let set: Vec<&str> = of.uncount.into_iter().chain(["last_error = COALESCE($2, last_error)"]).collect();
+        let mut args = args![error];
+        args.extend(some.iter().flat_map(|id| args![id.as_str()]));
+        release(tx, of, &rows, Some(due_at), &set, args).await?;
+    }
+    Ok(())
+}
+
+/// Ends the leases of rows and lets them wait; answers how many. `$1` is when they are due, and `$2` the first of
+/// `args`. None: when they were.
+pub(crate) async fn release(
+    tx: &mut Tx<'_>,
+    of: &LeaseTable,
+    rows: &str,
+    due_at: Option<UnixMs>,
+    set: &[&str],
+    args: Vec<Arg>,
+) -> Result<u64, CatalogError> {
+    let due = format!("{due_at} = COALESCE($1, {due_at})", due_at = of.due_at);
+    let set: Vec<&str> = [of.release, &due].into_iter().chain(set.iter().copied()).collect();
+    let sql = format!("UPDATE {} SET {} WHERE {rows}", of.table.as_str(), set.join(", "));
+    let mut values = args![due_at];
+    values.extend(args);
+    tx.run_built(sql, values).await
+}
+
+/// Extends a lease, not beyond its deadline; it is never cut short. None: it is lost.
+pub(crate) async fn renew(
+    tx: &mut Tx<'_>,
+    of: &LeaseTable,
+    (id, token): (&str, i64),
+    until: UnixMs,
+) -> Result<Option<UnixMs>, CatalogError> {
+    let (smaller, larger) = tx.dialect().pick(("MIN", "MAX"), ("LEAST", "GREATEST"));
+    let until_at_most = match of.deadline_at {
+        Some(deadline_at) => format!("{smaller}({deadline_at}, CAST($3 AS BIGINT))"),
+        None => "CAST($3 AS BIGINT)".to_owned(),
+    };
+    let sql = format!(
+        "UPDATE {} SET lease_until = {larger}(lease_until, {until_at_most}) \
+         WHERE {} = $1 AND lease_token = $2 AND {} RETURNING lease_until",
+        of.table.as_str(),
+        of.id,
+        of.held,
+    );
+    let rows = tx.rows_built(sql, args![id, token, until]).await?;
+    rows.first().map(|row| row.int("lease_until")).transpose()
+}
+
+/// Leases of a queue that ran out, each with its id and token, the longest ago first.
+pub(crate) async fn ran_out(
+    tx: &mut Tx<'_>,
+    of: &LeaseTable,
+    queue: &str,
+    now: UnixMs,
+    limit: usize,
+) -> Result<Vec<(String, i64)>, CatalogError> {
+    let sql = format!(
+        "SELECT {id}, lease_token FROM {table} WHERE {held} AND lease_until <= $1 AND {queue_column} = $2 \
+         ORDER BY lease_until LIMIT $3 {lock}",
+        id = of.id,
+        table = of.table.as_str(),
+        held = of.held,
+        queue_column = of.queue,
+        lock = tx.dialect().pick("", of.lock),
+    );
+    let rows = tx.rows_built(sql, args![now, queue, limit as i64]).await?;
+    Ok(rows.iter().filter_map(|row| Some((row.text(of.id).ok()?, row.int("lease_token").ok()?))).collect())
+}
