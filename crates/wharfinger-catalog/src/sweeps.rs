@@ -7,6 +7,8 @@ use crate::Catalog;
 use crate::database::sql::{Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
+use crate::leases::engine::{self, Claim};
+use crate::leases::tables::SWEEPS;
 use crate::unreadable::Table;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,11 +81,11 @@ impl<W: Write> Write for Fenced<W> {
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<W::Answer>, CatalogError> {
         // The lock keeps a claim out until this has committed; SQLite has one writer at a time anyway.
         let sql = tx.dialect().pick(
-            "SELECT fence FROM sweeps WHERE name = $1",
-            "SELECT fence FROM sweeps WHERE name = $1 FOR NO KEY UPDATE",
+            "SELECT lease_token FROM sweeps WHERE name = $1",
+            "SELECT lease_token FROM sweeps WHERE name = $1 FOR NO KEY UPDATE",
         );
         let row = tx.row(sql, args![self.fence.sweep]).await?;
-        match row.map(|row| row.int("fence")).transpose()? {
+        match row.map(|row| row.int("lease_token")).transpose()? {
             Some(number) if number == self.fence.number => self.verb.write(tx).await,
             _ => Err(CatalogError::Fenced),
         }
@@ -120,30 +122,22 @@ impl Write for SweepClaim {
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<SweepTurn>, CatalogError> {
         tx.run("INSERT INTO sweeps (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", args![self.name])
             .await?;
-        let claimed = tx
-            .run(
-                "UPDATE sweeps SET fence = fence + 1, lease_owner = $2, lease_until = $3 \
-                 WHERE name = $1 AND lease_until <= $4 AND (next_run_at IS NULL OR next_run_at <= $5)",
-                args![
-                    self.name,
-                    self.owner.as_str(),
-                    self.now.saturating_add(self.lease_ms),
-                    self.now,
-                    if self.only_if_due { self.now } else { i64::MAX },
-                ],
-            )
-            .await?;
-        let row = tx
-            .row(
-                "SELECT fence, next_run_at, lease_owner, lease_until FROM sweeps WHERE name = $1",
-                args![self.name],
-            )
-            .await?
-            .ok_or(CatalogError::Stale)?;
-        if claimed == 1 {
-            let fence = Fence { sweep: self.name, number: row.int("fence")? };
+        let claim = Claim {
+            queue: self.name,
+            now: self.now,
+            lease_until: self.now.saturating_add(self.lease_ms),
+            due: "lease_until <= $2 AND (next_run_at IS NULL OR next_run_at <= $5)",
+            order: "name",
+            by_rank: false,
+            limit: 1,
+            args: args![self.owner.as_str(), if self.only_if_due { self.now } else { i64::MAX }],
+        };
+        if let Some(row) = engine::claim(tx, &SWEEPS, claim).await?.rows.first() {
+            let fence = Fence { sweep: self.name, number: row.int("lease_token")? };
             return Ok(Verdict::Commit(SweepTurn::Ours(fence)));
         }
+        let sql = "SELECT next_run_at, lease_owner, lease_until FROM sweeps WHERE name = $1";
+        let row = tx.row(sql, args![self.name]).await?.ok_or(CatalogError::Stale)?;
         let lease_until = row.int("lease_until")?;
         Ok(Verdict::Rollback(match row.maybe_int("next_run_at")? {
             Some(next_run_at) if lease_until <= self.now => SweepTurn::NotYet { next_run_at },
@@ -152,23 +146,40 @@ impl Write for SweepClaim {
     }
 }
 
-/// Changes the end of a lease, and with it perhaps the time of the next run.
-struct Hold {
-    name: &'static str,
+/// Extends the lease of a sweep.
+struct Extend {
+    fence: Fence,
     lease_until: UnixMs,
-    next_run_at: Option<UnixMs>,
 }
 
-impl Write for Hold {
+impl Write for Extend {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
-        tx.run(
-            "UPDATE sweeps SET lease_until = $2, next_run_at = COALESCE($3, next_run_at) WHERE name = $1",
-            args![self.name, self.lease_until, self.next_run_at],
-        )
-        .await?;
-        Ok(Verdict::Commit(()))
+        let Fence { sweep, number } = &self.fence;
+        match engine::renew(tx, &SWEEPS, (sweep, *number), self.lease_until).await? {
+            Some(_) => Ok(Verdict::Commit(())),
+            None => Err(CatalogError::Fenced),
+        }
+    }
+}
+
+/// Ends the lease of a sweep.
+struct Release {
+    fence: Fence,
+    next_run_at: Option<UnixMs>,
+}
+
+impl Write for Release {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+        let Fence { sweep, number } = &self.fence;
+        let held = "name = $2 AND lease_token = $3";
+        match engine::release(tx, &SWEEPS, held, self.next_run_at, &[], args![*sweep, *number]).await? {
+            1 => Ok(Verdict::Commit(())),
+            _ => Err(CatalogError::Fenced),
+        }
     }
 }
 
@@ -222,17 +233,18 @@ impl Catalog {
         Catalog { fence: Some(fence), ..self.clone() }
     }
 
-    pub async fn extend_sweep(&self, name: &'static str, lease_until: UnixMs) -> Result<(), CatalogError> {
-        self.write(Hold { name, lease_until, next_run_at: None }).await
+    /// Keeps the sweep that this catalog is fenced for.
+    pub async fn extend_sweep(&self, lease_until: UnixMs) -> Result<(), CatalogError> {
+        self.write(Extend { fence: self.own_fence()?, lease_until }).await
     }
 
-    /// Ends a turn. Without a time for the next run the sweep stays due, and anybody may take it up.
-    pub async fn release_sweep(
-        &self,
-        name: &'static str,
-        next_run_at: Option<UnixMs>,
-    ) -> Result<(), CatalogError> {
-        self.write(Hold { name, lease_until: 0, next_run_at }).await
+    /// Ends its turn. Without a time for the next run the sweep stays due, and anybody may take it up.
+    pub async fn release_sweep(&self, next_run_at: Option<UnixMs>) -> Result<(), CatalogError> {
+        self.write(Release { fence: self.own_fence()?, next_run_at }).await
+    }
+
+    fn own_fence(&self) -> Result<Fence, CatalogError> {
+        self.fence.clone().ok_or(CatalogError::Fenced)
     }
 
     /// For a schedule that was made denser since the next run was written down.

@@ -331,7 +331,7 @@ fn decode(row: &Row) -> Result<PendingCleanup, CatalogError> {
 
 impl Catalog {
     /// Only those of a scope.
-    pub async fn claim_cleanups_of(
+    pub async fn claim_cleanups(
         &self,
         scope: &Scope,
         now: UnixMs,

@@ -156,7 +156,8 @@ impl Claimable {
             Claimable::Suspects => "<",
             Claimable::LastChance => ">=",
         };
-        let lost = format!("lost_leases > 0 AND lost_leases {comparison} {LAST_CHANCE_LOST} AND run_at <= $2");
+        let lost =
+            format!("lost_leases > 0 AND lost_leases {comparison} {LAST_CHANCE_LOST} AND run_at <= $2");
         (lost, "run_at")
     }
 }

@@ -92,7 +92,8 @@ pub(crate) async fn put_back(
 ) -> Result<(), CatalogError> {
     for some in ids.chunks(tx.dialect().rows_max()) {
         let rows = format!("{} IN ({})", of.id, places(3, some.len()));
-        let set: Vec<&str> = of.uncount.into_iter().chain(["last_error = COALESCE($2, last_error)"]).collect();
+        let set: Vec<&str> =
+            of.uncount.into_iter().chain(["last_error = COALESCE($2, last_error)"]).collect();
         let mut args = args![error];
         args.extend(some.iter().flat_map(|id| args![id.as_str()]));
         release(tx, of, &rows, Some(due_at), &set, args).await?;

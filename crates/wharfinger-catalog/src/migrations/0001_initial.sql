@@ -281,8 +281,8 @@ CREATE TABLE idempotency_keys (
     PRIMARY KEY (tenant_id, user_id, route, key)
 );
 
--- One process runs a scheduled sweep: the one that claims its row when it is due. The fence is raised at every
--- claim; writes of a sweep with an older fence are refused.
+-- One process runs a scheduled sweep: the one that claims its row when it is due. The token is raised at every
+-- claim; writes of a sweep with an older token are refused.
 CREATE TABLE sweeps (
     name            TEXT {bytes} PRIMARY KEY,
     last_start_at   BIGINT,
@@ -291,7 +291,7 @@ CREATE TABLE sweeps (
     last_result     TEXT,
     last_error      TEXT,
     next_run_at     BIGINT,
-    fence           BIGINT NOT NULL DEFAULT 0,
+    lease_token     BIGINT NOT NULL DEFAULT 0,
     lease_owner     TEXT,
     lease_until     BIGINT NOT NULL DEFAULT 0
 );

@@ -19,7 +19,7 @@ const LEASE: i64 = 60 * SECOND;
 const DELETED: UnixMs = NOW + SECOND;
 
 async fn claimed(site: &Site, now: UnixMs, limit: usize) -> Vec<ClaimedCleanup> {
-    site.catalog.claim_cleanups(now, limit, LEASE).await.expect("claimed")
+    site.catalog.claim_cleanups(&Scope::All, now, limit, LEASE).await.expect("claimed")
 }
 
 async fn pending(site: &Site, scope: Scope) -> Vec<PendingCleanup> {
@@ -37,6 +37,7 @@ pub(super) async fn an_order_is_claimed_with_all_it_says(site: &Site) {
         tenant: Some(tenant("harbour")),
         reason: "deleted".into(),
         attempts: 0,
+        max_attempts: CLEANUP_ATTEMPTS_MAX,
         finish_at: SILENT,
         in_parts: false,
     };
@@ -82,7 +83,7 @@ pub(super) async fn eight_reapers_never_get_the_same_order(site: &Site) {
         async move {
             let mut got = Vec::new();
             loop {
-                let batch = catalog.claim_cleanups(NOW + HOUR, 4, LEASE).await.expect("claimed");
+                let batch = catalog.claim_cleanups(&Scope::All, NOW + HOUR, 4, LEASE).await.expect("claimed");
                 assert!(batch.len() <= 4);
                 if batch.is_empty() {
                     return got;

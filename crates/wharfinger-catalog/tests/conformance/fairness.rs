@@ -116,16 +116,21 @@ pub(super) async fn cleanups_of_tenants_take_turns(site: &Site) {
     for _ in 0..40 {
         deleted(&site.catalog, ("crowd", "u"), 1, &REFUSING).await;
     }
-    let claim = async |limit| site.catalog.claim_cleanups(LATER, limit, 60 * SECOND).await.expect("claimed");
+    let claim = async |limit| {
+        site.catalog.claim_cleanups(&Scope::All, LATER, limit, 60 * SECOND).await.expect("claimed")
+    };
     assert_eq!(claim(5).await.len(), 5);
     deleted(&site.catalog, ("single", "u"), 1, &REFUSING).await;
     let next = claim(2).await;
     assert!(next.iter().any(|cleanup| cleanup.tenant == Some(tenant("single"))), "{next:?}");
     // A tenant's own are found without the others.
-    let own = site.catalog.claim_cleanups_of(&Scope::Tenant(tenant("crowd")), LATER, 100, 60 * SECOND).await;
+    let own = site.catalog.claim_cleanups(&Scope::Tenant(tenant("crowd")), LATER, 100, 60 * SECOND).await;
     assert_eq!(own.expect("claimed").len(), 34);
     // What a process that died had claimed is claimed again when its lease is over.
-    assert_eq!(site.catalog.claim_cleanups(LATER + 120 * SECOND, 100, 1).await.expect("claimed").len(), 41);
+    assert_eq!(
+        site.catalog.claim_cleanups(&Scope::All, LATER + 120 * SECOND, 100, 1).await.expect("claimed").len(),
+        41
+    );
 }
 
 pub(super) async fn notifications_of_tenants_take_turns(site: &Site) {

@@ -1,6 +1,6 @@
 //! Forgetting tombstones: only when nothing depends on them any more, and then with everything of theirs.
 
-use wharfinger_catalog::{CleanupOutcome, Settled};
+use wharfinger_catalog::{CleanupOutcome, Scope, Settled};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File, Look};
 
@@ -19,7 +19,7 @@ async fn is_refused(site: &Site, file: &File) {
 
 /// Carries out the order to delete the file's bytes.
 async fn clean_up(site: &Site, now: UnixMs) {
-    let claimed = site.catalog.claim_cleanups(now, 10, HOUR).await.expect("claimed");
+    let claimed = site.catalog.claim_cleanups(&Scope::All, now, 10, HOUR).await.expect("claimed");
     let outcomes = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
     let settled = site.catalog.settle_cleanups(outcomes, now).await.expect("settled");
     assert_eq!(settled, Settled { done: 1, ..Settled::default() });

@@ -1,6 +1,6 @@
 //! Objects: which upload in parts fills one, and orders for bytes that came to be too late.
 
-use wharfinger_catalog::CleanupOutcome;
+use wharfinger_catalog::{CleanupOutcome, Scope};
 use wharfinger_lifecycle::file::{Cleanup, EndReason, too_late};
 
 use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirm, deleted, registered};
@@ -41,7 +41,7 @@ pub(super) async fn bytes_that_came_too_late_are_under_orders(site: &Site) {
     let file = deleted(&site.catalog, ADA, 10, &REFUSING).await;
     let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
     assert_eq!(cleanup.reason, EndReason::Deleted);
-    let claim = async |now| site.catalog.claim_cleanups(now, 10, LEASE).await.expect("claimed");
+    let claim = async |now| site.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
     // An order that somebody carries out just now was claimed before these bytes were there: it does not settle them.
     let before = claim(NOW + SECOND).await;
     assert_eq!(before.len(), 1);
@@ -81,7 +81,8 @@ pub(super) async fn late_bytes_have_a_cleanup_whatever_ends_at_that_moment(site:
     for _ in 0..40 {
         let file = deleted(&site.catalog, ("harbour", "ada"), 10, &REFUSING).await;
         let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
-        let claimed = site.catalog.claim_cleanups(NOW + SECOND, 10, SECOND).await.expect("claimed");
+        let claimed =
+            site.catalog.claim_cleanups(&Scope::All, NOW + SECOND, 10, SECOND).await.expect("claimed");
         assert_eq!(claimed.len(), 1);
         let gone = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
         let settle = site.catalog.settle_cleanups(gone, NOW + HOUR);
@@ -89,7 +90,7 @@ pub(super) async fn late_bytes_have_a_cleanup_whatever_ends_at_that_moment(site:
         settled.expect("settled");
         again.expect("answered");
         assert_eq!(site.catalog.due_cleanups(NOW + HOUR).await.expect("counted"), 1);
-        let left = site.catalog.claim_cleanups(NOW + HOUR, 10, SECOND).await.expect("claimed");
+        let left = site.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, SECOND).await.expect("claimed");
         let gone = left.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
         site.catalog.settle_cleanups(gone, NOW + 2 * HOUR).await.expect("settled");
         assert_eq!(site.sql("DELETE FROM pending_cleanups").await, 0);

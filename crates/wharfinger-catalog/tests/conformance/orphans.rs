@@ -142,7 +142,7 @@ pub(super) async fn an_orphan_is_ordered_once_and_forgotten_with_its_order(site:
     ordered.sort();
     assert_eq!(ordered, [STRAY, theirs]);
 
-    let claims = site.catalog.claim_cleanups(NOW, 10, 60 * SECOND).await.expect("claimed");
+    let claims = site.catalog.claim_cleanups(&Scope::All, NOW, 10, 60 * SECOND).await.expect("claimed");
     assert!(claims.iter().all(|claim| claim.reason == ORPHAN && !claim.in_parts && claim.finish_at == NOW));
     let mut of: Vec<_> = claims.iter().map(|claim| (claim.key.as_str(), claim.tenant.clone())).collect();
     of.sort();

@@ -300,11 +300,11 @@ async fn loops(catalog: &Catalog, meter: &Meter) {
     meter.read("take_back_stages");
     catalog.claim_jobs(claim(10, now)).await.expect("claimed");
     meter.read("claim_jobs");
-    catalog.claim_cleanups(now, 10, 1).await.expect("claimed");
+    catalog.claim_cleanups(&Scope::All, now, 10, 1).await.expect("claimed");
     meter.read("claim_cleanups");
     let of_tenant = Scope::Tenant(TenantId::new("harbour").expect("a tenant"));
-    catalog.claim_cleanups_of(&of_tenant, now, 10, 1).await.expect("claimed");
-    meter.read("claim_cleanups_of");
+    catalog.claim_cleanups(&of_tenant, now, 10, 1).await.expect("claimed");
+    meter.read("claim_cleanups of a tenant");
     catalog.next_cleanup_at().await.expect("read");
     meter.read("next_cleanup_at");
     for destination in Destination::ALL {

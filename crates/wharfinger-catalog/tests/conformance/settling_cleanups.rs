@@ -15,7 +15,7 @@ const DELETED: UnixMs = NOW + SECOND;
 const NOTHING: Settled = Settled { done: 0, failed: 0, exhausted: 0, orphans: 0 };
 
 async fn claimed_at(site: &Site, now: UnixMs) -> ClaimedCleanup {
-    let mut claims = site.catalog.claim_cleanups(now, 10, LEASE).await.expect("claimed");
+    let mut claims = site.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
     assert_eq!(claims.len(), 1);
     claims.remove(0)
 }
@@ -57,7 +57,7 @@ pub(super) async fn what_may_come_back_is_deleted_once_more(site: &Site) {
     let row = pending(site).await.remove(0);
     assert_eq!((row.attempts, row.last_error, row.last_attempt_at), (0, None, Some(SILENT - 1)));
     assert_eq!(next(site).await, Some(SILENT));
-    assert_eq!(site.catalog.claim_cleanups(SILENT - 1, 10, LEASE).await.expect("claimed"), []);
+    assert_eq!(site.catalog.claim_cleanups(&Scope::All, SILENT - 1, 10, LEASE).await.expect("claimed"), []);
     assert_eq!(site.catalog.retry_cleanups_now(&Scope::All, SILENT - 1).await.expect("done"), 0);
 
     let second = claimed_at(site, SILENT).await;
@@ -143,7 +143,7 @@ pub(super) async fn each_of_a_batch_is_settled_for_itself(site: &Site) {
         deleted(&site.catalog, ADA, 10, &REFUSING).await;
     }
     deleted(&site.catalog, ADA, 10, &POLICY).await;
-    let mut claims = site.catalog.claim_cleanups(DELETED, 10, LEASE).await.expect("claimed");
+    let mut claims = site.catalog.claim_cleanups(&Scope::All, DELETED, 10, LEASE).await.expect("claimed");
     claims.sort_by_key(|claim| claim.finish_at);
     let stale = ClaimedCleanup { token: 9, ..claims[3].clone() };
     let outcomes = vec![
@@ -190,12 +190,12 @@ pub(super) async fn what_failed_is_retried_now_by_scope(site: &Site) {
     for owner in [ADA, ("elsewhere", "eve"), ("elsewhere", "eve")] {
         deleted(&site.catalog, owner, 10, &REFUSING).await;
     }
-    let claims = site.catalog.claim_cleanups(DELETED, 10, LEASE).await.expect("claimed");
+    let claims = site.catalog.claim_cleanups(&Scope::All, DELETED, 10, LEASE).await.expect("claimed");
     let outcomes = claims.into_iter().map(|claim| (claim, refused(NOW + HOUR))).collect();
     site.catalog.settle_cleanups(outcomes, DELETED).await.expect("settled");
     let at = DELETED + SECOND;
     let retried = async |scope: Scope| site.catalog.retry_cleanups_now(&scope, at).await.expect("done");
-    let due = async || site.catalog.claim_cleanups(at, 10, LEASE).await.expect("claimed");
+    let due = async || site.catalog.claim_cleanups(&Scope::All, at, 10, LEASE).await.expect("claimed");
 
     assert_eq!(due().await, []);
     assert_eq!(retried(Scope::Tenant(tenant("nobody"))).await, 0);

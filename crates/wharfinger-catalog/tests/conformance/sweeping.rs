@@ -1,6 +1,6 @@
 //! Sweeps of which many processes run one: claiming a turn, keeping it, and writing under its fence.
 
-use wharfinger_catalog::{CatalogError, Fence, SweepClaim, SweepRecord, SweepTurn};
+use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepRecord, SweepTurn};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 
@@ -43,7 +43,7 @@ pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(site: &Site) {
         assert_eq!(turns.iter().filter(|turn| **turn == taken).count(), 7, "{turns:?}");
         let fence = turns.into_iter().find(|turn| *turn != taken).map(ours).expect("somebody's");
         let catalog = site.catalog.fenced(fence);
-        catalog.release_sweep(NAME, Some(now + HOUR)).await.expect("still its turn");
+        catalog.release_sweep(Some(now + HOUR)).await.expect("still its turn");
         let not_yet = SweepTurn::NotYet { next_run_at: now + HOUR };
         assert_eq!(claim(site, now + HOUR - 1).await, not_yet, "the next run is not due");
     }
@@ -51,17 +51,17 @@ pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(site: &Site) {
 
 pub(super) async fn a_turn_lasts_as_long_as_its_lease_is_extended(site: &Site) {
     let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
-    catalog.extend_sweep(NAME, NOW + 2 * LEASE_MS).await.expect("its turn");
+    catalog.extend_sweep(NOW + 2 * LEASE_MS).await.expect("its turn");
     let taken = SweepTurn::Taken { owner: "a process".into(), lease_until: NOW + 2 * LEASE_MS };
     assert_eq!(claim(site, NOW + LEASE_MS).await, taken);
     // It died, say: the run is still due, and is taken up.
     ours(claim(site, NOW + 2 * LEASE_MS).await);
-    assert!(matches!(catalog.extend_sweep(NAME, NOW + HOUR).await, Err(CatalogError::Fenced)));
+    assert!(matches!(catalog.extend_sweep(NOW + HOUR).await, Err(CatalogError::Fenced)));
 }
 
 pub(super) async fn a_turn_that_was_given_back_is_due_at_once(site: &Site) {
     let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
-    catalog.release_sweep(NAME, None).await.expect("its turn");
+    catalog.release_sweep(None).await.expect("its turn");
     ours(claim(site, NOW).await);
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn a_sweep_that_is_asked_for_need_not_be_due(site: &Site) {
     let catalog = site.catalog.fenced(ours(site.catalog.claim_sweep(now(NOW)).await.expect("asked")));
     let taken = SweepTurn::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
     assert_eq!(site.catalog.claim_sweep(now(NOW)).await.expect("asked"), taken);
-    catalog.release_sweep(NAME, Some(NOW + HOUR)).await.expect("its turn");
+    catalog.release_sweep(Some(NOW + HOUR)).await.expect("its turn");
     assert_eq!(claim(site, NOW).await, SweepTurn::NotYet { next_run_at: NOW + HOUR });
     ours(site.catalog.claim_sweep(now(NOW)).await.expect("asked"));
 }
@@ -105,7 +105,7 @@ pub(super) async fn who_only_looks_writes_nothing(site: &Site) {
 pub(super) async fn a_denser_schedule_brings_the_next_run_forward(site: &Site) {
     site.catalog.advance_sweep(NAME, NOW + HOUR, NOW).await.expect("nothing to bring forward");
     let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
-    catalog.release_sweep(NAME, Some(NOW + 24 * HOUR)).await.expect("its turn");
+    catalog.release_sweep(Some(NOW + 24 * HOUR)).await.expect("its turn");
     site.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW + HOUR).await.expect("brought forward");
     site.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW).await.expect("set anew since: left as it is");
     assert_eq!(claim(site, NOW).await, SweepTurn::NotYet { next_run_at: NOW + HOUR });
@@ -124,10 +124,10 @@ pub(super) async fn who_lost_the_turn_writes_nothing(site: &Site) {
         zombie.commit(reclaim.clone(), NAME).await,
         zombie.forget_all(vec![tombstone]).await.map(|_| ()),
         zombie.forget_expired_keys(i64::MAX, 10).await.map(|_| ()),
-        zombie.claim_cleanups(SILENT, 10, LEASE_MS).await.map(|_| ()),
+        zombie.claim_cleanups(&Scope::All, SILENT, 10, LEASE_MS).await.map(|_| ()),
         zombie.record_sweep(record()).await,
-        zombie.extend_sweep(NAME, NOW + HOUR).await,
-        zombie.release_sweep(NAME, Some(NOW)).await,
+        zombie.extend_sweep(NOW + HOUR).await,
+        zombie.release_sweep(Some(NOW)).await,
     ];
     for answer in refused {
         assert!(matches!(answer, Err(CatalogError::Fenced)), "{answer:?}");
@@ -161,6 +161,6 @@ pub(super) async fn a_claim_does_not_slip_into_a_commit(site: &Site) {
         assert!(matches!(outcome, Ok(()) | Err(CatalogError::Fenced)), "{outcome:?}");
         assert_eq!(version, seen, "nothing was written after the claim");
         assert_eq!(outcome.is_ok(), version > file.version);
-        site.catalog.fenced(fence).release_sweep(NAME, Some(now + HOUR)).await.expect("its turn");
+        site.catalog.fenced(fence).release_sweep(Some(now + HOUR)).await.expect("its turn");
     }
 }

@@ -72,7 +72,7 @@ pub(super) async fn checks_and_cleanups_go_on_beside_unreadable_rows(site: &Site
     }
     let first = site.texts("SELECT MIN(id) FROM pending_cleanups").await.remove(0);
     site.sql(&format!("UPDATE pending_cleanups SET file_path = '../etc' WHERE id = '{first}'")).await;
-    let cleanups = site.catalog.claim_cleanups(NOW + HOUR, 10, HOUR).await.expect("claimed");
+    let cleanups = site.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, HOUR).await.expect("claimed");
     assert_eq!(cleanups.len(), 1);
     let set_aside = [("jobs".to_owned(), ids[0].to_string()), ("pending_cleanups".to_owned(), first)];
     assert_eq!(listed(site).await, set_aside);

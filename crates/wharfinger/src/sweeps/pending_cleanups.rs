@@ -49,7 +49,7 @@ pub async fn run(core: &Core, lease: &SweepLease, scope: &Scope) -> Result<Outco
         if !lease.goes_on(core) {
             return Ok(outcome);
         }
-        let claimed = lease.catalog.claim_cleanups_of(scope, core.clock.now(), batch_max, LEASE_MS).await?;
+        let claimed = lease.catalog.claim_cleanups(scope, core.clock.now(), batch_max, LEASE_MS).await?;
         if claimed.is_empty() {
             return Ok(outcome);
         }

@@ -148,7 +148,7 @@ async fn run_under_lease(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) ->
     }
     // A sweep that failed has said so itself, and is due again as scheduled; one that was cut short, at once.
     let next_run_at = (!lease.is_cut_short()).then(|| sweep.next_time(core));
-    if let Err(error) = lease.catalog.release_sweep(name, next_run_at).await {
+    if let Err(error) = lease.catalog.release_sweep(next_run_at).await {
         tracing::warn!(job = name, error = %error, "cannot release the lease of a sweep, it runs out");
     }
     outcome

@@ -121,8 +121,7 @@ impl SweepLease {
                 tracing::error!(job = name, "no progress for 30 min, releasing the lease");
                 return VerbError::Unavailable("the sweep hung at one item".into());
             }
-            match self.catalog.extend_sweep(name, now.saturating_add(LEASE_MS)).await.map_err(VerbError::from)
-            {
+            match self.catalog.extend_sweep(now.saturating_add(LEASE_MS)).await.map_err(VerbError::from) {
                 Ok(()) => {}
                 Err(VerbError::TakenOver) => return VerbError::TakenOver,
                 // The catalog may be back before the lease is over; if not, the fence holds.
