@@ -49,7 +49,7 @@ pub use files::idempotency::KeyUse;
 pub use files::rows::{Abandoned, HistoryLine};
 pub use jobs::claims::{JobClaim, LeasedJob};
 pub use jobs::dead_letters::{DeadLetter, Redriven};
-pub use jobs::delayed::{DeadJob, Fate, NewJob};
+pub use jobs::delayed::{Fate, NewJob};
 pub use jobs::recoveries::{Recovered, Recovery};
 pub use jobs::stage_claims::{ClaimFailed, Claimable, StageClaim, StageJob};
 pub use jobs::stage_ends::{EndBy, StageEnd};

@@ -157,10 +157,8 @@ impl Write for Extend {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         let Fence { sweep, number } = &self.fence;
-        match engine::renew(tx, &SWEEPS, (sweep, *number), self.lease_until).await? {
-            Some(_) => Ok(Verdict::Commit(())),
-            None => Err(CatalogError::Fenced),
-        }
+        engine::renew(tx, &SWEEPS, (sweep, *number), self.lease_until).await?;
+        Ok(Verdict::Commit(()))
     }
 }
 
@@ -176,10 +174,8 @@ impl Write for Release {
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         let Fence { sweep, number } = &self.fence;
         let held = "name = $2 AND lease_token = $3";
-        match engine::release(tx, &SWEEPS, held, self.next_run_at, &[], args![*sweep, *number]).await? {
-            1 => Ok(Verdict::Commit(())),
-            _ => Err(CatalogError::Fenced),
-        }
+        engine::release(tx, &SWEEPS, held, self.next_run_at, &[], args![*sweep, *number]).await?;
+        Ok(Verdict::Commit(()))
     }
 }
 

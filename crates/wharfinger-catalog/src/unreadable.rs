@@ -180,7 +180,7 @@ type Decoder = fn(&Row) -> Result<(), CatalogError>;
 fn decoders() -> [(Table, &'static str, Decoder); 10] {
     [
         (Table::Files, "id", |row| crate::files::rows::decode(row).map(drop)),
-        (Table::Jobs, "id", crate::jobs::claims::is_readable),
+        (Table::Jobs, "id", |row| crate::jobs::claims::leased(row).map(drop)),
         (Table::Outbox, "id", |row| crate::outbox::lines::decode_any(row).map(drop)),
         (Table::Cleanups, "id", |row| crate::cleanups::pending::decode_claim(row).map(drop)),
         (Table::Batches, "id", |row| crate::files::batches::decode(row).map(drop)),

@@ -13,12 +13,11 @@ use crate::Scope;
 use crate::Tells;
 use crate::cleanups::deletion_log;
 use crate::database::sql::signed;
+use crate::database::sql::{Arg, Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
 use crate::fresh_id;
-use crate::leases::fair::{self, RANKED_AT_ONCE};
-use crate::database::sql::{Arg, Row, Tx, args, places, tuples};
 use crate::leases::engine::{self, Claim, Claimed};
 use crate::leases::tables::CLEANUPS;
 use crate::orphans::blobs::{ORPHAN, forget_deleted};
@@ -197,23 +196,13 @@ impl Write for Settle {
             .map(|(claim, _)| claim)
             .collect();
         if !finished.is_empty() {
-            let count = finished.len();
-            let sql = format!(
-                "DELETE FROM pending_cleanups WHERE id IN ({}) AND (id, lease_token) IN (VALUES {}) \
-                 RETURNING id, file_path, reason, tenant_id, document_id, size",
-                places(1, count),
-                tuples(count + 1, count, 2)
-            );
-            let ids = finished.iter().flat_map(|claim| args![claim.id.to_string()]);
-            let pairs = finished.iter().flat_map(|claim| args![claim.id.to_string(), claim.token]);
-            let done = tx.rows_built(sql, ids.chain(pairs).collect()).await?;
+            let held: Vec<_> = finished.iter().map(|claim| (claim.id.to_string(), claim.token)).collect();
+            let logged = "id, file_path, reason, tenant_id, document_id, size";
+            let done = engine::finish(tx, &CLEANUPS, &held, logged).await?;
             settled.done += done.len() as u64;
             deletion_log::record(tx, &done, self.now).await?;
-            let orphans: Vec<&str> = finished
-                .iter()
-                .filter(|claim| claim.reason == ORPHAN)
-                .map(|claim| claim.key.as_str())
-                .collect();
+            let orphans = finished.iter().filter(|claim| claim.reason == ORPHAN);
+            let orphans: Vec<&str> = orphans.map(|claim| claim.key.as_str()).collect();
             settled.orphans += forget_deleted(tx, &orphans).await?;
         }
         for (claim, outcome) in &self.outcomes {
@@ -272,26 +261,24 @@ impl Write for RetryNow {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
-        let due = match &self.scope {
-            Scope::All => {
-                tx.run(
-                    "UPDATE pending_cleanups SET next_attempt_at = $1 \
-                     WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1",
-                    args![self.now],
-                )
-                .await?
-            }
-            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
-                tx.run(
-                    "UPDATE pending_cleanups SET next_attempt_at = $1 \
-                     WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1 \
-                     AND tenant_id = $2",
-                    args![self.now, tenant.as_str()],
-                )
-                .await?
-            }
-        };
-        Ok(Verdict::Commit(due))
+        let mut args = args![self.now];
+        let sql = format!(
+            "UPDATE pending_cleanups SET next_attempt_at = $1 \
+             WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1{}",
+            of_tenant(&self.scope, &mut args)
+        );
+        Ok(Verdict::Commit(tx.run_built(sql, args).await?))
+    }
+}
+
+/// Cleanups have a tenant, and no user. A condition to follow another one.
+fn of_tenant(scope: &Scope, args: &mut Vec<Arg>) -> String {
+    match scope {
+        Scope::All => String::new(),
+        Scope::Tenant(tenant) | Scope::User(tenant, _) => {
+            args.push(tenant.as_str().into());
+            format!(" AND tenant_id = ${}", args.len())
+        }
     }
 }
 
@@ -363,27 +350,14 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<PendingCleanup>, CatalogError> {
         let after = after.map_or_else(String::new, |id| id.to_string());
+        let mut args = args![after, (limit + SPARE_ROWS) as i64];
+        let sql = format!(
+            "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, last_attempt_at, \
+             document_id FROM pending_cleanups WHERE id > $1{} ORDER BY id LIMIT $2",
+            of_tenant(scope, &mut args)
+        );
         let mut reader = self.reader().await?;
-        let mut tx = reader.tx(&self.faults);
-        let rows = match scope {
-            Scope::All => {
-                tx.rows(
-                    "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, \
-                     last_attempt_at, document_id FROM pending_cleanups WHERE id > $1 ORDER BY id LIMIT $2",
-                    args![after, (limit + SPARE_ROWS) as i64],
-                )
-                .await?
-            }
-            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
-                tx.rows(
-                    "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, \
-                     last_attempt_at, document_id FROM pending_cleanups \
-                     WHERE tenant_id = $3 AND id > $1 ORDER BY id LIMIT $2",
-                    args![after, (limit + SPARE_ROWS) as i64, tenant.as_str()],
-                )
-                .await?
-            }
-        };
+        let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
         Ok(self.readable_page(Table::Cleanups, &rows, limit, decode).await)
     }
 

@@ -75,19 +75,6 @@ impl Write for ClaimJobs {
     }
 }
 
-/// Whether a job could be claimed: one that waits has no lease yet.
-pub(crate) fn is_readable(row: &Row) -> Result<(), CatalogError> {
-    row.parsed::<JobId>("id")?;
-    maybe_file(row)?;
-    for text in ["queue", "tenant_id"] {
-        row.text(text)?;
-    }
-    for number in ["lease_token", "attempts", "max_attempts"] {
-        row.int(number)?;
-    }
-    row.maybe_text("payload").map(drop)
-}
-
 pub(crate) fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
     Ok(LeasedJob {
         id: row.parsed("id")?,
@@ -98,7 +85,8 @@ pub(crate) fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
         payload: row.maybe_text("payload")?,
         attempt: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         max_attempts: u32::try_from(row.int("max_attempts")?).unwrap_or(u32::MAX),
-        lease_until: row.int("lease_until")?,
+        // Of a job that waits, which is looked at again after it could not be read.
+        lease_until: row.maybe_int("lease_until")?.unwrap_or_default(),
     })
 }
 

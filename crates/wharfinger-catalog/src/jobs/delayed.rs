@@ -6,7 +6,7 @@ use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
-use crate::database::sql::{Arg, Row, Tx, args, places, tuples};
+use crate::database::sql::{Arg, Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
@@ -23,16 +23,6 @@ pub struct NewJob {
     pub max_attempts: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadJob {
-    pub id: JobId,
-    pub queue: String,
-    pub tenant: String,
-    pub file: Option<FileId>,
-    pub attempts: i64,
-    pub reason: String,
-    pub last_error: Option<String>,
-    pub died_at: UnixMs,
 }
 
 /// What became of a job whose attempt did not end well.
@@ -106,20 +96,8 @@ impl Write for Complete {
     type Answer = Vec<JobId>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Vec<JobId>>, CatalogError> {
-        if self.done.is_empty() {
-            return Ok(Verdict::Rollback(Vec::new()));
-        }
-        let count = self.done.len();
-        // The ids once more by themselves: SQLite finds rows by a list of ids, not by a list of pairs.
-        let sql = format!(
-            "DELETE FROM jobs WHERE state = 'leased' AND id IN ({}) AND (id, lease_token) IN (VALUES {}) \
-             RETURNING id",
-            places(1, count),
-            tuples(count + 1, count, 2)
-        );
-        let ids = self.done.iter().flat_map(|(id, _)| args![id.to_string()]);
-        let pairs = self.done.iter().flat_map(|(id, token)| args![id.to_string(), *token]);
-        let rows = tx.rows_built(sql, ids.chain(pairs).collect()).await?;
+        let held: Vec<_> = self.done.iter().map(|(id, token)| (id.to_string(), *token)).collect();
+        let rows = engine::finish(tx, &JOBS, &held, "id").await?;
         Ok(Verdict::Commit(rows.iter().map(|row| row.parsed("id")).collect::<Result<_, _>>()?))
     }
 }
@@ -254,33 +232,6 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<(JobId, Fate)>, CatalogError> {
         self.write(TakeBack { queue, now, retry_at, limit }).await
-    }
-
-    pub async fn dead_jobs(&self, after: Option<JobId>, limit: usize) -> Result<Vec<DeadJob>, CatalogError> {
-        let after = after.map_or_else(String::new, |id| id.to_string());
-        let mut reader = self.reader().await?;
-        let rows = reader
-            .tx(&self.faults)
-            .rows(
-                "SELECT id, queue, tenant_id, file_id, attempts, dead_reason, last_error, updated_at FROM jobs \
-                 WHERE state = 'dead' AND id > $1 ORDER BY id LIMIT $2",
-                args![after, limit as i64],
-            )
-            .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(DeadJob {
-                    id: row.parsed("id")?,
-                    queue: row.text("queue")?,
-                    tenant: row.text("tenant_id")?,
-                    file: maybe_file(row)?,
-                    attempts: row.int("attempts")?,
-                    reason: row.maybe_text("dead_reason")?.unwrap_or_default(),
-                    last_error: row.maybe_text("last_error")?,
-                    died_at: row.int("updated_at")?,
-                })
-            })
-            .collect()
     }
 
     /// When the next waiting job of any of these queues is due.

@@ -2,7 +2,7 @@
 
 use wharfinger_lifecycle::UnixMs;
 
-use crate::database::sql::{Arg, Dialect, Row, Tx, args, places};
+use crate::database::sql::{Arg, Dialect, Row, Tx, args, places, tuples};
 use crate::error::CatalogError;
 use crate::leases::fair;
 use crate::leases::tables::LeaseTable;
@@ -140,6 +140,29 @@ pub(crate) async fn renew(
     );
     let rows = tx.rows_built(sql, args![id, token, until]).await?;
     rows.first().map(|row| row.int("lease_until")).transpose()
+}
+
+/// Removes leased rows whose work is done, each if the token is the current one; answers those that were.
+pub(crate) async fn finish(
+    tx: &mut Tx<'_>,
+    of: &LeaseTable,
+    held: &[(String, i64)],
+    returned: &str,
+) -> Result<Vec<Row>, CatalogError> {
+    if held.is_empty() {
+        return Ok(Vec::new());
+    }
+    // The ids once more by themselves: SQLite finds rows by a list of ids, not by a list of pairs.
+    let (table, id, count) = (of.table.as_str(), of.id, held.len());
+    let sql = format!(
+        "DELETE FROM {table} WHERE {} AND {id} IN ({}) AND ({id}, lease_token) IN (VALUES {}) RETURNING {returned}",
+        of.held,
+        places(1, count),
+        tuples(count + 1, count, 2)
+    );
+    let ids = held.iter().flat_map(|(id, _)| args![id.as_str()]);
+    let pairs = held.iter().flat_map(|(id, token)| args![id.as_str(), *token]);
+    tx.rows_built(sql, ids.chain(pairs).collect()).await
 }
 
 /// Leases of a queue that ran out, each with its id and token, the longest ago first.

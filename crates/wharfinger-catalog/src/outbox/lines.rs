@@ -7,7 +7,7 @@ use wharfinger_lifecycle::id::{JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
-use crate::database::sql::{Arg, Row, Tx, args, places, tuples};
+use crate::database::sql::{Arg, Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
@@ -185,29 +185,12 @@ pub(crate) async fn insert_checks(
     checks: &[(JobId, NewJob)],
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    if checks.is_empty() {
-        return Ok(());
-    }
-    let rows = checks.iter().flat_map(|(id, job)| {
-        let line = fresh_id(now).to_string();
-        args![
-            line,
-            Destination::Broker.as_str(),
-            job.tenant.as_str(),
-            id.to_string(),
-            job.run_at,
-            0_i64,
-            now,
-            now
-        ]
-    });
-    let sql = format!(
-        "INSERT INTO outbox (id, destination, tenant_id, job_id, due_at, attempts, created_at, next_attempt_at) \
-         VALUES {}",
-        tuples(1, checks.len(), 8)
-    );
-    tx.run_built(sql, rows.collect()).await?;
-    Ok(())
+    let check = |(id, job): &(JobId, NewJob)| Outbound::Check { job: *id, due_at: job.run_at };
+    let whats: Vec<Outbound> = checks.iter().map(check).collect();
+    let pairs = checks.iter().zip(&whats);
+    let lines: Vec<_> =
+        pairs.map(|((_, job), what)| NewLine { tenant: &job.tenant, what, at: now }).collect();
+    insert_all(tx, &lines).await
 }
 
 /// Refunds that whatever is loaded under a later epoch contains.

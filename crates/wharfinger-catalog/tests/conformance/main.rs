@@ -323,8 +323,7 @@ cases! {
     failing_jobs:
         a_job_is_tried_again_until_its_attempts_are_used_up
         what_cannot_be_helped_dies_at_once
-        a_long_error_is_cut_at_a_character
-        the_dead_are_listed_in_pages;
+        a_long_error_is_cut_at_a_character;
     objects:
         one_upload_fills_an_object
         what_is_not_waited_for_gets_no_upload
