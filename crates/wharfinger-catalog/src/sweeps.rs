@@ -49,13 +49,13 @@ pub struct SweepClaim {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SweepTurn {
-    Ours(Fence),
-    /// Nobody's: it is not time.
-    NotYet {
+pub enum SweepClaimed {
+    Leased(Fence),
+    /// It is not time for the next run.
+    NotDue {
         next_run_at: UnixMs,
     },
-    /// Somebody runs it, or died while doing so.
+    /// Another process runs it, or died while doing so.
     Taken {
         owner: String,
         lease_until: UnixMs,
@@ -117,9 +117,9 @@ impl Write for SweepRecord {
 }
 
 impl Write for SweepClaim {
-    type Answer = SweepTurn;
+    type Answer = SweepClaimed;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<SweepTurn>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<SweepClaimed>, CatalogError> {
         tx.run("INSERT INTO sweeps (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", args![self.name])
             .await?;
         let claim = Claim {
@@ -134,14 +134,14 @@ impl Write for SweepClaim {
         };
         if let Some(row) = engine::claim(tx, &SWEEPS, claim).await?.rows.first() {
             let fence = Fence { sweep: self.name, number: row.int("lease_token")? };
-            return Ok(Verdict::Commit(SweepTurn::Ours(fence)));
+            return Ok(Verdict::Commit(SweepClaimed::Leased(fence)));
         }
         let sql = "SELECT next_run_at, lease_owner, lease_until FROM sweeps WHERE name = $1";
         let row = tx.row(sql, args![self.name]).await?.ok_or(CatalogError::Stale)?;
         let lease_until = row.int("lease_until")?;
         Ok(Verdict::Rollback(match row.maybe_int("next_run_at")? {
-            Some(next_run_at) if lease_until <= self.now => SweepTurn::NotYet { next_run_at },
-            _ => SweepTurn::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until },
+            Some(next_run_at) if lease_until <= self.now => SweepClaimed::NotDue { next_run_at },
+            _ => SweepClaimed::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until },
         }))
     }
 }
@@ -219,7 +219,7 @@ impl Catalog {
     }
 
     /// Ours if the sweep is due and nobody else is at it: one of many gets it.
-    pub async fn claim_sweep(&self, claim: SweepClaim) -> Result<SweepTurn, CatalogError> {
+    pub async fn claim_sweep(&self, claim: SweepClaim) -> Result<SweepClaimed, CatalogError> {
         self.write(claim).await
     }
 

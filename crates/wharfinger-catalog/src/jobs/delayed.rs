@@ -23,8 +23,6 @@ pub struct NewJob {
     pub max_attempts: u32,
 }
 
-}
-
 /// What became of a job whose attempt did not end well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {

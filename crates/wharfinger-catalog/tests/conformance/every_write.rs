@@ -10,7 +10,7 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
     AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, GateKeeper,
     MoveGate, NewJob, OrphanBlob, Recovery, Registration, ScanProgress, ScanRange, Scope, StageJob,
-    SweepClaim, SweepRecord, SweepTurn,
+    SweepClaim, SweepRecord, SweepClaimed,
 };
 use wharfinger_lifecycle::file::{self, File, too_late};
 use wharfinger_lifecycle::id::FileId;
@@ -419,7 +419,7 @@ async fn sweeps(rehearsal: &mut Rehearsal<'_>) {
     let asked =
         SweepClaim { name: NAME, owner: "a process".into(), now: NOW, lease_ms: LEASE, only_if_due: true };
     let turn = rehearsal.each(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
-    let SweepTurn::Ours(fence) = turn else { panic!("{turn:?}") };
+    let SweepClaimed::Leased(fence) = turn else { panic!("{turn:?}") };
     let hold = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
     rehearsal.each(hold).await;
     let record =

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
     Catalog, CatalogError, Destination, EndBy, Outbound, Recovered, Recovery, Scope, StageJob, StuckFile,
-    SweepClaim, SweepTurn,
+    SweepClaim, SweepClaimed,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::diagnosis::Fault;
@@ -404,7 +404,7 @@ pub(super) async fn a_recovery_whose_turn_is_over_changes_nothing(site: &Site) {
     let mut fences = Vec::new();
     for now in [NOW, OVERDUE] {
         match site.catalog.claim_sweep(claim_at(now)).await.expect("asked") {
-            SweepTurn::Ours(fence) => fences.push(site.catalog.fenced(fence)),
+            SweepClaimed::Leased(fence) => fences.push(site.catalog.fenced(fence)),
             other => panic!("{other:?}"),
         }
     }

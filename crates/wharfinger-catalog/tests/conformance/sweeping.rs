@@ -1,6 +1,6 @@
 //! Sweeps of which many processes run one: claiming a turn, keeping it, and writing under its fence.
 
-use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepRecord, SweepTurn};
+use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepClaimed, SweepRecord};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 
@@ -15,14 +15,14 @@ fn claim_at(now: UnixMs) -> SweepClaim {
     SweepClaim { name: NAME, owner: "a process".into(), now, lease_ms: LEASE_MS, only_if_due: true }
 }
 
-async fn claim(site: &Site, now: UnixMs) -> SweepTurn {
+async fn claim(site: &Site, now: UnixMs) -> SweepClaimed {
     site.catalog.claim_sweep(claim_at(now)).await.expect("asked")
 }
 
 #[track_caller]
-fn ours(turn: SweepTurn) -> Fence {
+fn ours(turn: SweepClaimed) -> Fence {
     match turn {
-        SweepTurn::Ours(fence) => fence,
+        SweepClaimed::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }
@@ -39,12 +39,12 @@ pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(site: &Site) {
             async move { catalog.claim_sweep(claim_at(now)).await.expect("asked") }
         });
         let turns = all_at_once(claims).await;
-        let taken = SweepTurn::Taken { owner: "a process".into(), lease_until: now + LEASE_MS };
+        let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: now + LEASE_MS };
         assert_eq!(turns.iter().filter(|turn| **turn == taken).count(), 7, "{turns:?}");
         let fence = turns.into_iter().find(|turn| *turn != taken).map(ours).expect("somebody's");
         let catalog = site.catalog.fenced(fence);
         catalog.release_sweep(Some(now + HOUR)).await.expect("still its turn");
-        let not_yet = SweepTurn::NotYet { next_run_at: now + HOUR };
+        let not_yet = SweepClaimed::NotDue { next_run_at: now + HOUR };
         assert_eq!(claim(site, now + HOUR - 1).await, not_yet, "the next run is not due");
     }
 }
@@ -52,7 +52,7 @@ pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(site: &Site) {
 pub(super) async fn a_turn_lasts_as_long_as_its_lease_is_extended(site: &Site) {
     let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
     catalog.extend_sweep(NOW + 2 * LEASE_MS).await.expect("its turn");
-    let taken = SweepTurn::Taken { owner: "a process".into(), lease_until: NOW + 2 * LEASE_MS };
+    let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: NOW + 2 * LEASE_MS };
     assert_eq!(claim(site, NOW + LEASE_MS).await, taken);
     // It died, say: the run is still due, and is taken up.
     ours(claim(site, NOW + 2 * LEASE_MS).await);
@@ -69,10 +69,10 @@ pub(super) async fn a_turn_that_was_given_back_is_due_at_once(site: &Site) {
 pub(super) async fn a_sweep_that_is_asked_for_need_not_be_due(site: &Site) {
     let now = |now| SweepClaim { only_if_due: false, ..claim_at(now) };
     let catalog = site.catalog.fenced(ours(site.catalog.claim_sweep(now(NOW)).await.expect("asked")));
-    let taken = SweepTurn::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
+    let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
     assert_eq!(site.catalog.claim_sweep(now(NOW)).await.expect("asked"), taken);
     catalog.release_sweep(Some(NOW + HOUR)).await.expect("its turn");
-    assert_eq!(claim(site, NOW).await, SweepTurn::NotYet { next_run_at: NOW + HOUR });
+    assert_eq!(claim(site, NOW).await, SweepClaimed::NotDue { next_run_at: NOW + HOUR });
     ours(site.catalog.claim_sweep(now(NOW)).await.expect("asked"));
 }
 
@@ -108,7 +108,7 @@ pub(super) async fn a_denser_schedule_brings_the_next_run_forward(site: &Site) {
     catalog.release_sweep(Some(NOW + 24 * HOUR)).await.expect("its turn");
     site.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW + HOUR).await.expect("brought forward");
     site.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW).await.expect("set anew since: left as it is");
-    assert_eq!(claim(site, NOW).await, SweepTurn::NotYet { next_run_at: NOW + HOUR });
+    assert_eq!(claim(site, NOW).await, SweepClaimed::NotDue { next_run_at: NOW + HOUR });
 }
 
 /// I13: whatever a sweep still writes after another has claimed it is refused, whole.

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
 use wharfinger::sweeps::{LEASE_MS, Sweep, SweepLease, follow_schedule, run_if_due, upload_window};
 use wharfinger::worker::Supervisor;
-use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
+use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
 
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
@@ -35,7 +35,7 @@ async fn claim(server: &TestApp) -> Fence {
         only_if_due: true,
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
-        SweepTurn::Ours(fence) => fence,
+        SweepClaimed::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wharfinger::core::{Role, VerbError};
 use wharfinger::sweeps::stuck_files::{NAME, Outcome, run};
 use wharfinger::sweeps::{LEASE_MS, SweepLease};
-use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
+use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
 
 use crate::notify::receiver::Receiver;
 use crate::oracle;
@@ -298,7 +298,7 @@ async fn claim(server: &TestApp) -> Fence {
         only_if_due: true,
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
-        SweepTurn::Ours(fence) => fence,
+        SweepClaimed::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }

@@ -11,7 +11,7 @@ use wharfinger::core::VerbError;
 use wharfinger::sweeps::orphan_blobs::run_at;
 use wharfinger::sweeps::{ByHand, LEASE_MS, NotRun, Sweep, SweepLease, run_now};
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{Fence, SweepClaim, SweepTurn};
+use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
 
 const ORPHANS: u64 = 5;
 
@@ -90,7 +90,7 @@ async fn claim(server: &TestApp) -> Fence {
         only_if_due: true,
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
-        SweepTurn::Ours(fence) => fence,
+        SweepClaimed::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }
