@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use wharfinger::app::App;
 use wharfinger::clock::Clock;
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
-use wharfinger::sweeps::{SweepClaimed, stuck_files};
+use wharfinger::sweeps::{SweepLease, stuck_files};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{CatalogUrl, Scope};
 
@@ -64,7 +64,7 @@ async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize
     let (app, _folder) = open(&url).await;
     let idle = forget_peak();
     let started = Instant::now();
-    let outcome = stuck_files::run(&app.core, &SweepClaimed::by_hand(&app.core)).await.expect("it runs");
+    let outcome = stuck_files::run(&app.core, &SweepLease::by_hand(&app.core)).await.expect("it runs");
     let took = started.elapsed();
     assert_eq!((outcome.total_stuck, outcome.waiting), (files as u64, files as u64));
     say(format!(
@@ -89,7 +89,7 @@ async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize
     settle(&url).await;
     let idle = forget_peak();
     let started = Instant::now();
-    let outcome = stuck_files::run(&app.core, &SweepClaimed::by_hand(&app.core)).await.expect("it runs");
+    let outcome = stuck_files::run(&app.core, &SweepLease::by_hand(&app.core)).await.expect("it runs");
     let took = started.elapsed();
     assert_eq!(outcome.re_enqueued, files as u64);
     say(format!(

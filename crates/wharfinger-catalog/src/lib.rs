@@ -65,7 +65,7 @@ pub use outbox::notices::Notification;
 pub use quota::charges::Drift;
 pub use quota::gate::{Gate, GateKeeper, MoveGate, Moved};
 pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
-pub use sweeps::{Fence, SweepClaim, SweepRecord, SweepState, SweepClaimed};
+pub use sweeps::{Fence, SweepClaim, SweepClaimed, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
 
 use database::connect::Elsewhere;

@@ -141,7 +141,9 @@ impl Write for SweepClaim {
         let lease_until = row.int("lease_until")?;
         Ok(Verdict::Rollback(match row.maybe_int("next_run_at")? {
             Some(next_run_at) if lease_until <= self.now => SweepClaimed::NotDue { next_run_at },
-            _ => SweepClaimed::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until },
+            _ => {
+                SweepClaimed::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until }
+            }
         }))
     }
 }

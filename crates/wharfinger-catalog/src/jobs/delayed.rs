@@ -6,7 +6,7 @@ use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
-use crate::database::sql::{Arg, Row, Tx, args, places};
+use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;

@@ -10,15 +10,12 @@ use wharfinger_lifecycle::stage::Stage;
 
 use crate::Catalog;
 use crate::changes::Committer;
-use crate::Tells;
 use crate::database::sql::{Arg, Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::files::locks;
 use crate::jobs::claims::{LeasedJob, leased};
 use crate::jobs::effects;
-use crate::leases::fair::{self, RANKED_AT_ONCE};
-use crate::unreadable::{self, RETRY_MS, Table};
 use crate::leases::engine::{self, Claim, Claimed};
 use crate::leases::tables::STAGE_JOBS;
 use crate::unreadable::RETRY_MS;
@@ -228,6 +225,7 @@ impl Catalog {
     pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<StageJob>, ClaimFailed> {
         let claim_id = Uuid::new_v4().to_string();
         let (queue, now, by_rank) = (claim.stage.queue(), claim.now, claim.of.by_rank());
+        let committer = self.committer(&claim.owner);
         let write = ClaimStage { claim, claim_id: claim_id.clone(), committer };
         let claimed = self.claim((&STAGE_JOBS, queue, now), by_rank, write).await;
         claimed.map_err(|error| {

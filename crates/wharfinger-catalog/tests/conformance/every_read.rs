@@ -82,7 +82,6 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     }
     by_id(catalog, meter).await;
     of_tenants(catalog, meter).await;
-    catalog.dead_jobs(None, 10).await.expect("read");
     meter.read("dead_jobs");
     catalog.sweeps().await.expect("read");
     meter.read("sweeps");

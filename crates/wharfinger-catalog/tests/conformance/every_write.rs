@@ -10,7 +10,7 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
     AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, GateKeeper,
     MoveGate, NewJob, OrphanBlob, Recovery, Registration, ScanProgress, ScanRange, Scope, StageJob,
-    SweepClaim, SweepRecord, SweepClaimed,
+    SweepClaim, SweepClaimed, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, too_late};
 use wharfinger_lifecycle::id::FileId;
