@@ -1,6 +1,7 @@
 //! What a connection is doing, and how long it may go on like that: a client that sends no request, or half of one, or
 //! does not read its answer, must not hold a place for ever.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
@@ -9,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Method;
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -22,6 +24,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const NEXT_REQUEST_TIMEOUT: Duration = Duration::from_secs(180);
 /// How long a client may leave the next piece of an answer unread.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// When all places are taken, a client that has left all its answers unread for this long makes room. One that downloads
+/// something large reads far more often.
+const UNREAD_MAKES_ROOM: Duration = Duration::from_secs(5);
 /// How often a connection is looked at, at least.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// How a connection of HTTP/2 begins, and no request of HTTP/1.
@@ -34,9 +39,13 @@ pub(super) struct Activity(Mutex<State>);
 struct State {
     /// Requests that are not wholly answered.
     requests: usize,
-    /// Of those: the client has to read before more is sent.
-    unread: usize,
-    /// When a request began or ended, or a piece of an answer was sent.
+    next: u64,
+    /// Answers of which the client has to read before more is sent, and since when. Each has its own time: of HTTP/2 other
+    /// requests on the same connection say nothing about this one.
+    unread: BTreeMap<u64, Instant>,
+    /// Since when the client has read nothing, while there was something to read.
+    stalled_since: Option<Instant>,
+    /// When the last request began or ended.
     moved_at: Instant,
     /// When the first byte of a request came, of HTTP/1, while its head is not complete.
     head_since: Option<Instant>,
@@ -49,7 +58,9 @@ impl Activity {
     pub(super) fn new() -> Arc<Activity> {
         Arc::new(Activity(Mutex::new(State {
             requests: 0,
-            unread: 0,
+            next: 0,
+            unread: BTreeMap::new(),
+            stalled_since: None,
             moved_at: Instant::now(),
             head_since: None,
             has_asked: false,
@@ -74,10 +85,16 @@ impl Activity {
         }
     }
 
-    /// Since when it has done nothing, and whether it ever did; none while there is a request.
-    pub(super) fn idle_since(&self) -> Option<(bool, Instant)> {
+    /// Whether the connection may be closed because others need its place, and how soon: the lowest first. None while there
+    /// is a request that waits for us, or an answer that is being read.
+    pub(super) fn makes_room(&self) -> Option<(Holds, Instant)> {
         let state = self.state();
-        (state.requests == 0).then_some((state.has_asked, state.moved_at))
+        if state.requests == 0 {
+            let holds = if state.has_asked { Holds::Idle } else { Holds::Nothing };
+            return Some((holds, state.moved_at));
+        }
+        let since = state.stalled_since.filter(|_| state.unread.len() == state.requests)?;
+        (since.elapsed() >= UNREAD_MAKES_ROOM).then_some((Holds::Unread, since))
     }
 
     fn read(&self, bytes: &[u8]) {
@@ -96,14 +113,25 @@ impl Activity {
     }
 
     /// A request has come in; it ends when the answer's body is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> Asked {
+    pub(super) fn begin(self: &Arc<Self>, method: &Method) -> Asked {
         let mut state = self.state();
         state.requests += 1;
+        state.next += 1;
         state.has_asked = true;
         state.head_since = None;
         state.moved_at = Instant::now();
-        Asked { activity: self.clone(), is_unread: false }
+        Asked { activity: self.clone(), id: state.next, is_head: method == Method::HEAD }
     }
+}
+
+/// What a client holds that could make room for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Holds {
+    /// It never asked for anything.
+    Nothing,
+    Idle,
+    /// It asks, and reads no answer.
+    Unread,
 }
 
 impl State {
@@ -113,7 +141,14 @@ impl State {
             (0, None, true) => Some(self.moved_at + NEXT_REQUEST_TIMEOUT),
             (0, None, false) => Some(self.moved_at + HEAD_TIMEOUT),
             // What is worked on has limits of its own.
-            (requests, _, _) => (self.unread == requests).then(|| self.moved_at + READ_TIMEOUT),
+            _ => self.unread.values().min().map(|since| *since + READ_TIMEOUT),
+        }
+    }
+
+    /// The client has read something.
+    fn has_read(&mut self, id: u64) {
+        if self.unread.remove(&id).is_some() {
+            self.stalled_since = (!self.unread.is_empty()).then(Instant::now);
         }
     }
 }
@@ -121,33 +156,42 @@ impl State {
 /// A request that is not wholly answered.
 pub(super) struct Asked {
     activity: Arc<Activity>,
-    is_unread: bool,
+    id: u64,
+    is_head: bool,
 }
 
 impl Asked {
-    /// Whether the client has to read before more is sent.
-    fn set_unread(&mut self, is_unread: bool) {
+    /// The client has to read before more is sent.
+    fn is_sent(&self) {
         let mut state = self.activity.state();
-        state.moved_at = Instant::now();
-        match (self.is_unread, is_unread) {
-            (false, true) => state.unread += 1,
-            (true, false) => state.unread -= 1,
-            _ => {}
-        }
-        self.is_unread = is_unread;
+        let now = Instant::now();
+        state.unread.insert(self.id, now);
+        state.stalled_since.get_or_insert(now);
+    }
+
+    fn is_read(&self) {
+        self.activity.state().has_read(self.id);
     }
 
     /// The body of its answer.
-    pub(super) fn answered(mut self, body: Body) -> Answered {
-        self.set_unread(true);
+    pub(super) fn answered(self, body: Body) -> Answered {
+        // Of an answer without a body there is nothing to wait for.
+        if !self.is_head && !body.is_end_stream() {
+            self.is_sent();
+        }
         Answered { body, asked: self }
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.set_unread(false);
-        self.activity.state().requests -= 1;
+        let mut state = self.activity.state();
+        state.unread.remove(&self.id);
+        state.requests -= 1;
+        state.moved_at = Instant::now();
+        if state.requests == 0 {
+            state.stalled_since = None;
+        }
     }
 }
 
@@ -165,9 +209,13 @@ impl HttpBody for Answered {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        // Asked for more: what was sent before has been taken.
+        self.asked.is_read();
         let polled = Pin::new(&mut self.body).poll_frame(context);
-        // Pending: the client waits for us.
-        self.asked.set_unread(polled.is_ready());
+        // Pending: the client waits for us. By HTTP/2 the last piece, too, waits until the client lets it come.
+        if matches!(polled, Poll::Ready(Some(_))) {
+            self.asked.is_sent();
+        }
         polled
     }
 
@@ -177,6 +225,15 @@ impl HttpBody for Answered {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        // All of it was sent. The client may have taken its request back instead: nobody can tell.
+        if self.body.is_end_stream() {
+            self.asked.is_read();
+        }
     }
 }
 

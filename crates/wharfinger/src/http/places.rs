@@ -1,9 +1,10 @@
 //! How many connections there may be: in all, and from one address. When all places are taken, connections without a
-//! request make room.
+//! request make room, and then those that do not read their answers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +14,8 @@ use crate::config::AddressRange;
 
 /// How many are closed at once to make room: looking for them takes longer than closing them.
 const CLOSED_AT_ONCE: usize = 250;
+/// When nobody can make room, the next look waits: a client that does not read does so only after a while.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
@@ -75,7 +78,7 @@ impl Places {
                 }
                 open.close_idle();
             }
-            freed.await;
+            let _ = tokio::time::timeout(LOOK_AGAIN, freed).await;
         }
     }
 
@@ -105,13 +108,14 @@ impl Places {
 }
 
 impl Open {
-    /// Those that never asked for anything first, then those that have not for the longest time.
+    /// Those that never asked for anything first, then those that have not for the longest time, then those that have read
+    /// nothing of their answers for the longest time.
     fn close_idle(&mut self) {
         let mut idle: Vec<_> = self
             .connections
             .values()
             .filter(|(_, close)| !close.is_cancelled())
-            .filter_map(|(activity, close)| Some((activity.idle_since()?, close)))
+            .filter_map(|(activity, close)| Some((activity.makes_room()?, close)))
             .collect();
         idle.sort_by_key(|(since, _)| *since);
         for (_, close) in idle.into_iter().take(CLOSED_AT_ONCE) {

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -94,8 +96,8 @@ fn connection<'b>(
     let activity = place.activity.clone();
     let io = TokioIo::new(Watched::new(stream, activity.clone()));
     let router = TowerToHyperService::new(router);
-    let service = service_fn(move |request| {
-        let asked = activity.begin();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let asked = activity.begin(request.method());
         let answering = router.call(request);
         async move {
             let answer = answering.await?;

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::config::AddressRange;
 use wharfinger::http::ConnectionLimits;
 
+use super::http2::Unread;
+
 const LIMITS: ConnectionLimits =
     ConnectionLimits { connections_max: 100, per_address_max: 0, trusted_proxies: Vec::new() };
 
@@ -78,7 +80,7 @@ async fn ask(connection: &mut TcpStream) -> String {
 }
 
 /// Nothing is sent or received while the clock moves.
-async fn pass(time: Duration) {
+pub async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
@@ -196,6 +198,52 @@ async fn connections_without_a_request_make_room() {
         let asked = tokio::time::timeout(Duration::from_secs(5), ask(&mut other)).await;
         assert!(asked.expect("served soon").starts_with("HTTP/1.1 200"));
     }
+    assert!(!is_closed(&mut busy).await);
+    drop((busy, holding));
+    server.end().await;
+}
+
+/// By HTTP/2, with a window of 0: new requests make up for nothing.
+#[tokio::test]
+async fn new_requests_do_not_keep_a_client_that_reads_nothing() {
+    let server = Server::start(LIMITS).await;
+    let mut unread = Unread::connect(server.address).await;
+    unread.get("/").await;
+    for second in (5..=75).step_by(5) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        pass(Duration::from_secs(5)).await;
+        if second % 25 == 0 && second <= 50 {
+            assert!(!unread.is_closed(), "there is time to read");
+            unread.get("/").await;
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(unread.is_closed(), "its first answer is unread");
+    server.end().await;
+}
+
+/// All places are taken by clients that ask again and again, take requests back, and do not read: those that wait for us
+/// stay, and others are served.
+#[tokio::test]
+async fn connections_that_read_nothing_make_room() {
+    let server = Server::start(ConnectionLimits { connections_max: 20, ..LIMITS }).await;
+    let mut busy = server.connect().await;
+    busy.write_all(b"GET /silent HTTP/1.1\r\nhost: w\r\n\r\n").await.expect("sent");
+    assert!(busy.read(&mut [0; 512]).await.expect("its head") > 0);
+    let mut holding = Vec::new();
+    for _ in 0..19 {
+        let mut unread = Unread::connect(server.address).await;
+        let first = unread.get("/").await;
+        unread.get("/").await;
+        unread.reset(first).await;
+        holding.push(unread);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut other = server.connect().await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    pass(Duration::from_secs(6)).await;
+    let asked = tokio::time::timeout(Duration::from_secs(5), ask(&mut other)).await;
+    assert!(asked.expect("served soon").starts_with("HTTP/1.1 200"));
     assert!(!is_closed(&mut busy).await);
     drop((busy, holding));
     server.end().await;

@@ -2,10 +2,11 @@
 
 mod auth;
 mod bad_input;
-mod connections;
+pub mod connections;
 mod cors;
 mod generated;
 mod health;
+mod http2;
 mod isolation;
 mod jwks;
 mod jwks_url;
