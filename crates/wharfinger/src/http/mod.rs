@@ -64,6 +64,7 @@ const OUTPUTS: &str = "/api/v2/workers/jobs/{jobId}/complete";
 /// A batch announces many files at once.
 const BATCH_BODY_BYTES_MAX: usize = 16 << 20;
 const BATCHES: &str = "/api/v2/batches";
+const DOCUMENT: &str = "/openapi.json";
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Of a body that is too large so much is still taken, and thrown away.
 const LEFTOVER_BYTES_MAX: usize = 64 << 20;
@@ -179,7 +180,8 @@ pub fn router(app: Shared) -> Router {
     api.merge(events.layer(DefaultBodyLimit::disable()))
         .merge(blobs)
         .merge(plain)
-        .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
+        .merge(description(&document))
+        .merge(SwaggerUi::new("/docs").config(DOCUMENT.into()))
         .fallback(async || Problem::not_found())
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(middleware::from_fn(observe))
@@ -187,6 +189,13 @@ pub fn router(app: Shared) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
         .with_state(app)
+}
+
+/// The document is made once and shared by all answers: it is large, and anybody may ask for it and leave it unread.
+fn description<S: Clone + Send + Sync + 'static>(document: &utoipa::openapi::OpenApi) -> Router<S> {
+    let text = Bytes::from(document.to_json().expect("a document is JSON"));
+    let answer = async move || ([(header::CONTENT_TYPE, "application/json")], text.clone());
+    Router::new().route(DOCUMENT, get(answer))
 }
 
 /// The same calls under their other names.
@@ -395,4 +404,27 @@ async fn observe(request: Request, next: Next) -> Response {
     metric::request(&route, &method, response.status(), took);
     metric::dashboard_request(&route, took);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+
+    use super::*;
+
+    /// Thousands of answers that nobody reads take no more than one.
+    #[tokio::test]
+    async fn all_answers_share_one_document() {
+        let router = TowerToHyperService::new(description::<()>(&Document::openapi()));
+        let mut pieces = Vec::new();
+        for _ in 0..2 {
+            let request = Request::get(DOCUMENT).body(Body::empty()).expect("a request");
+            let mut answer = router.call(request).await.expect("an answer");
+            assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/json");
+            let frame = answer.body_mut().frame().await.expect("a piece").expect("whole");
+            pieces.push(frame.into_data().expect("bytes"));
+        }
+        assert!(pieces[0].len() > 1_000 && pieces[0].as_ptr() == pieces[1].as_ptr());
+    }
 }
