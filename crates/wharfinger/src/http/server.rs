@@ -24,6 +24,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Requests of one connection of HTTP/2 at a time.
 const STREAMS_MAX: u32 = 64;
 const HEADERS_BYTES_MAX: u32 = 32 << 10;
+/// A head of HTTP/1, and what is read or written of its bodies at a time.
+const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 /// What one request of HTTP/2 may leave unread by its client.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
@@ -75,7 +77,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: ConnectionLimi
 /// Windows of HTTP/2 begin small and grow with what is read: a client without a token makes us hold little.
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HTTP1_BUFFER_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -248,3 +248,28 @@ async fn connections_that_read_nothing_make_room() {
     drop((busy, holding));
     server.end().await;
 }
+
+/// The server says that a head is too large long before it has taken all of it.
+#[tokio::test]
+async fn a_large_head_is_refused_before_its_end() {
+    let server = Server::start(LIMITS).await;
+    let mut connection = server.connect().await;
+    let head = format!("GET / HTTP/1.1\r\nhost: w\r\nx: {}", "a".repeat(100 << 10));
+    let _ = connection.write_all(head.as_bytes()).await;
+    let mut heard = [0; 512];
+    let read = tokio::time::timeout(Duration::from_secs(5), connection.read(&mut heard)).await;
+    let heard = match read.expect("it does not wait for the end") {
+        Ok(read) => String::from_utf8_lossy(&heard[..read]).into_owned(),
+        // Closed on what it was still sent.
+        Err(_) => String::new(),
+    };
+    assert!(heard.is_empty() || heard.starts_with("HTTP/1.1 431"), "{heard}");
+    // A head that people have, with large cookies, is taken.
+    let mut other = server.connect().await;
+    let head = format!("GET / HTTP/1.1\r\nhost: w\r\nx: {}\r\n\r\n", "a".repeat(32 << 10));
+    other.write_all(head.as_bytes()).await.expect("sent");
+    let mut heard = [0; 12];
+    other.read_exact(&mut heard).await.expect("heard");
+    assert_eq!(&heard, b"HTTP/1.1 200");
+    server.end().await;
+}
