@@ -26,7 +26,13 @@ const CONNECTIONS_MAX: usize = 10_000;
 const CONNECTIONS_MIN: usize = 64;
 /// Databases, stores, files that are written.
 const FILES_OF_OUR_OWN: u64 = 512;
-const FILES_WANTED: u64 = CONNECTIONS_MAX as u64 + 2 * FILES_OF_OUR_OWN;
+/// Files of the local store that are sent or received: one connection of HTTP/2 may ask for many.
+const TRANSFERS_MAX: usize = 2_000;
+const TRANSFERS_MIN: usize = 16;
+/// At the address for metrics alone.
+const METRICS_CONNECTIONS_MAX: usize = 64;
+const FILES_WANTED: u64 =
+    (CONNECTIONS_MAX + TRANSFERS_MAX + METRICS_CONNECTIONS_MAX) as u64 + 2 * FILES_OF_OUR_OWN;
 /// What every system gives a process.
 const FILES_MIN: u64 = 1_024;
 
@@ -90,6 +96,8 @@ async fn serve(
     };
     let mut app = opened.map_err(not_opened)?;
     app.roles = roles;
+    let shares = Shares::of(files_max());
+    app.uploads.transfers.limit(shares.transfers);
     let app = Arc::new(app);
     if app.roles.has(ProcessRole::Ingest) {
         app.start_ingest().await.map_err(not_opened)?;
@@ -102,13 +110,14 @@ async fn serve(
     // Before anybody knows that we are there: who is told to stop at once stops in order too.
     let mut signals = Signals::listen().map_err(failed)?;
     let stop = CancellationToken::new();
-    let limits = connection_limits(&app.core.settings);
+    let limits = connection_limits(&app.core.settings, shares);
     if let Some(address) = &app.core.settings.metrics_listen {
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failure::Failed(format!("WHARFINGER_METRICS_LISTEN: cannot listen on {address}: {error}"))
         })?;
         let router = http::metrics_router(app.clone());
-        tokio::spawn(http::serve(listener, router, limits.clone(), stop.clone()));
+        let limits = ConnectionLimits { connections_max: METRICS_CONNECTIONS_MAX, ..limits.clone() };
+        tokio::spawn(http::serve(listener, router, limits, stop.clone()));
     }
     let server = tokio::spawn(http::serve(listener, http::router(app.clone()), limits, stop.clone()));
     if greeting == Greeting::Full {
@@ -159,23 +168,43 @@ async fn serve(
     Ok(())
 }
 
-/// As many connections as there may be open files for, beside those that the program itself needs.
-fn connection_limits(settings: &Settings) -> ConnectionLimits {
-    let files_max = rlimit::increase_nofile_limit(FILES_WANTED).unwrap_or_else(|error| {
+/// Raised as far as it may be.
+fn files_max() -> u64 {
+    rlimit::increase_nofile_limit(FILES_WANTED).unwrap_or_else(|error| {
         tracing::warn!(error = %error, "cannot raise the limit of open files");
         rlimit::Resource::NOFILE.get().map_or(FILES_MIN, |(soft, _)| soft)
-    });
-    let for_connections = usize::try_from(files_max.saturating_sub(FILES_OF_OUR_OWN)).unwrap_or(usize::MAX);
-    let connections_max = for_connections.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
-    if connections_max < CONNECTIONS_MAX {
+    })
+}
+
+/// What the open files are for, beside those that the program itself needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shares {
+    files_max: u64,
+    connections: usize,
+    transfers: usize,
+}
+
+impl Shares {
+    fn of(files_max: u64) -> Shares {
+        let left = files_max.saturating_sub(FILES_OF_OUR_OWN + METRICS_CONNECTIONS_MAX as u64);
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        let transfers = (left / 6).clamp(TRANSFERS_MIN, TRANSFERS_MAX);
+        let connections = left.saturating_sub(transfers).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
+        Shares { files_max, connections, transfers }
+    }
+}
+
+fn connection_limits(settings: &Settings, shares: Shares) -> ConnectionLimits {
+    if shares.connections < CONNECTIONS_MAX {
         tracing::warn!(
-            connections = connections_max,
-            files = files_max,
+            connections = shares.connections,
+            transfers = shares.transfers,
+            files = shares.files_max,
             "the limit of open files (ulimit -n) allows fewer connections than usual"
         );
     }
     ConnectionLimits {
-        connections_max,
+        connections_max: shares.connections,
         per_address_max: settings.connections_per_address,
         trusted_proxies: settings.trusted_proxies.clone(),
     }
@@ -299,4 +328,22 @@ fn greet(app: &App, first_start: bool) {
     line("");
     line("or: wharfinger put hello.txt");
     line("");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_and_transfers_have_no_more_files_than_there_are() {
+        for files_max in [1_024, 2_048, 4_096, FILES_WANTED, 1 << 20] {
+            let Shares { connections, transfers, .. } = Shares::of(files_max);
+            let all = (connections + transfers + METRICS_CONNECTIONS_MAX) as u64 + FILES_OF_OUR_OWN;
+            assert!(all <= files_max, "{all} of {files_max}");
+        }
+        let most = Shares::of(FILES_WANTED);
+        assert_eq!((most.connections, most.transfers), (CONNECTIONS_MAX, TRANSFERS_MAX));
+        let least = Shares::of(256);
+        assert_eq!((least.connections, least.transfers), (CONNECTIONS_MIN, TRANSFERS_MIN));
+    }
 }

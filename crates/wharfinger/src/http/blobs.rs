@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use futures::StreamExt as _;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 use wharfinger_lifecycle::state::Status;
@@ -40,7 +41,7 @@ pub(super) async fn put(
         content_length: text(&headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
     };
     let disk = local(&app)?;
-    let (file, size) = receive::admit(&app.core, &disk, &key, &query, &sent).await?;
+    let admitted = receive::admit(&app.uploads, &disk, &key, &query, &sent).await?;
     let bytes = body.into_data_stream();
     // The client may hang up at any byte: what has begun comes to its end, or leaves nothing.
     let task = app.clone();
@@ -48,7 +49,7 @@ pub(super) async fn put(
         app.core
             .verbs
             .spawn(async move {
-                receive::receive(&task.uploads, &disk, file, &key, size, query.sha256, bytes).await
+                receive::receive(&task.uploads, &disk, admitted, &key, query.sha256, bytes).await
             })
             .await
             .map_err(|_| Problem::internal())?;
@@ -97,9 +98,11 @@ pub(super) async fn get(
     let body = if method == Method::HEAD {
         Body::empty()
     } else {
+        let transfer = app.uploads.transfers.begin(&file.tenant).ok_or(Refused::Busy)?;
         let pin = Pin { etag: etag.clone(), version_id: None };
         let bytes = app.core.blobs.get(&key, &pin, range.start, Some(range.length)).await.map_err(found)?;
-        Body::from_stream(bytes)
+        // Until the last piece was taken, or the client has gone.
+        Body::from_stream(bytes.inspect(move |_| _ = &transfer))
     };
     let mut response = (status, body).into_response();
     let to = response.headers_mut();

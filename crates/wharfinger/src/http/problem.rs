@@ -260,6 +260,7 @@ impl From<Refused> for Problem {
             Refused::Ended => of(StatusCode::GONE, "gone", "Gone"),
             Refused::Superseded => of(StatusCode::CONFLICT, "superseded", "Superseded"),
             Refused::Interrupted => of(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted"),
+            Refused::Busy => Problem::unavailable_because(refused),
             Refused::Verb(error) => error.into(),
         }
     }

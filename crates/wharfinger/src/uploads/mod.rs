@@ -10,6 +10,7 @@ pub mod init;
 pub mod parts;
 pub mod receive;
 pub mod reissue;
+pub mod transfers;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::quota::Quota;
 use crate::telemetry::metric;
 use confirm::Examinations;
 use receive::IncomingUploads;
+use transfers::Transfers;
 
 /// What uploads keep in this process, with what their verbs need.
 pub struct Uploads {
@@ -31,11 +33,19 @@ pub struct Uploads {
     incoming: IncomingUploads,
     /// Objects that are being read for their checksum.
     pub examinations: Arc<Examinations>,
+    /// Files of the local store that are sent or received.
+    pub transfers: Transfers,
 }
 
 impl Uploads {
     pub fn new(core: Arc<Core>, quota: Arc<Quota>) -> Uploads {
-        Uploads { core, quota, incoming: IncomingUploads::default(), examinations: Arc::default() }
+        Uploads {
+            core,
+            quota,
+            incoming: IncomingUploads::default(),
+            examinations: Arc::default(),
+            transfers: Transfers::default(),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use wharfinger_stores::{BlobError, BlobStore as _};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
+use crate::uploads::transfers::Transfer;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
@@ -37,8 +38,10 @@ pub enum Refused {
     Ended,
     #[error("a later upload to the same URL has taken the place of this one")]
     Superseded,
-    #[error("the client hung up or sent nothing for too long")]
+    #[error("the client hung up, or sent nothing or very little for too long")]
     Interrupted,
+    #[error("too many files are sent or received at once; try again in a moment")]
+    Busy,
     #[error("{0}")]
     Verb(#[from] VerbError),
 }
@@ -69,14 +72,23 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 const TEMPORARY_AFTER: Duration = Duration::from_secs(30 * 60);
 const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(600);
 
-/// Checks everything that can be known before a byte is read; answers the file and its exact size.
+/// What may be sent.
+pub struct Admitted {
+    pub file: FileId,
+    /// Exactly so many bytes.
+    pub size: u64,
+    pub transfer: Transfer,
+}
+
+/// Checks everything that can be known before a byte is read.
 pub async fn admit(
-    core: &Core,
+    uploads: &Uploads,
     disk: &DiskStore,
     key: &ObjectKey,
     query: &SignedQuery,
     sent: &Sent,
-) -> Result<(FileId, u64), Refused> {
+) -> Result<Admitted, Refused> {
+    let core = &uploads.core;
     let size = match query.size {
         Some(size) if disk.signing_key().verify("PUT", key, query) => size,
         _ => return Err(Refused::Signature),
@@ -95,7 +107,10 @@ pub async fn admit(
     let file = row_of(core, key).await?;
     match file {
         Some(file) if file.status == Status::Registered => match disk.head(key, None).await {
-            Err(BlobError::NotFound) => Ok((file.id, size)),
+            Err(BlobError::NotFound) => {
+                let transfer = uploads.transfers.begin(&file.tenant).ok_or(Refused::Busy)?;
+                Ok(Admitted { file: file.id, size, transfer })
+            }
             Ok(_) => Err(Refused::Exists),
             Err(error) => Err(VerbError::from(error).into()),
         },
@@ -149,13 +164,13 @@ impl Drop for IncomingUpload<'_> {
 pub async fn receive<E>(
     uploads: &Uploads,
     disk: &DiskStore,
-    file: FileId,
+    admitted: Admitted,
     key: &ObjectKey,
-    size: u64,
     sha256: Option<String>,
     body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<String, Refused> {
     let core = &uploads.core;
+    let Admitted { file, size, transfer: _transfer } = admitted;
     let upload = uploads.incoming.begin(file);
     let mut incoming = disk.receive(file, key, size, sha256).await?;
     tokio::select! {

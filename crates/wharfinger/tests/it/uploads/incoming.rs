@@ -11,12 +11,12 @@ use crate::oracle;
 use crate::test_app::{Answer, Database, Ground, TestApp};
 
 /// An upload whose bytes come when the test sends them.
-struct Slow {
-    bytes: mpsc::Sender<Result<Bytes, std::io::Error>>,
-    answer: tokio::task::JoinHandle<Answer>,
+pub(super) struct Slow {
+    pub bytes: mpsc::Sender<Result<Bytes, std::io::Error>>,
+    pub answer: tokio::task::JoinHandle<Answer>,
 }
 
-async fn begin(server: &TestApp, grant: &Value, first: &'static [u8]) -> Slow {
+pub(super) async fn begin(server: &TestApp, grant: &Value, first: &'static [u8]) -> Slow {
     let (bytes, stream) = mpsc::channel(4);
     bytes.send(Ok(Bytes::from_static(first))).await.expect("room");
     let body = futures::stream::unfold(stream, |mut stream| async move {
@@ -30,7 +30,7 @@ async fn begin(server: &TestApp, grant: &Value, first: &'static [u8]) -> Slow {
 }
 
 /// Until the server has taken the first bytes.
-async fn under_way(ground: &Ground, count: usize) {
+pub(super) async fn under_way(ground: &Ground, count: usize) {
     let folder = ground.blob_dir().join(".landing");
     while std::fs::read_dir(&folder).expect("the landing folder").count() != count {
         tokio::task::yield_now().await;

@@ -12,6 +12,7 @@ mod quota;
 mod restore;
 mod signed_put;
 mod tampering;
+mod transfers;
 mod window;
 
 use std::path::PathBuf;
