@@ -2,7 +2,7 @@
 //! million files as for a thousand.
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::id::{FileId, TenantId};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
@@ -189,6 +189,15 @@ impl Catalog {
     pub async fn status_counts(&self, scope: &Scope) -> Result<StatusCounts, CatalogError> {
         let mut reader = self.reader().await?;
         statuses(&mut reader.tx(&self.faults), scope).await
+    }
+
+    /// Rows of files that have ended, which are kept for a while.
+    pub async fn tombstone_count(&self, tenant: &TenantId) -> Result<u64, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = "SELECT CAST(COALESCE(SUM(files), 0) AS BIGINT) AS files FROM file_counts \
+                   WHERE tenant_id = $1 AND status = 'deleted'";
+        let row = reader.tx(&self.faults).row(sql, args![tenant.as_str()]).await?;
+        row.as_ref().map_or(Ok(0), counted)
     }
 
     pub async fn count_active_batches(&self, scope: &Scope) -> Result<u64, CatalogError> {

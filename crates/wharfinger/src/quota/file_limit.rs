@@ -1,4 +1,5 @@
-//! How many files a tenant may have. They are counted every few seconds and not in the transaction that makes one, so
+//! How many files a tenant may have, and how many tombstones beside them: the row of an ended file, with its history and
+//! metadata, is kept for a while and charged to nobody, so that uploads which are deleted at once would fill the catalog. They are counted every few seconds and not in the transaction that makes one, so
 //! that uploads at the same moment may go beyond the limit by a few; the limit on bytes never gives way.
 
 use std::collections::HashMap;
@@ -30,9 +31,22 @@ struct Counted {
     took: Duration,
     /// With those that were let in since.
     files: u64,
+    tombstones: u64,
 }
 
 impl Counted {
+    /// As many tombstones as files, and so many of both together.
+    fn refusal(&self, more: u64, max: u64) -> Option<VerbError> {
+        let (rows, rows_max) = (self.files + self.tombstones, max.saturating_mul(2));
+        if self.files + more > max {
+            Some(VerbError::FileLimit { files: self.files, limit: max })
+        } else if rows + more > rows_max {
+            Some(VerbError::FileLimit { files: rows, limit: rows_max })
+        } else {
+            None
+        }
+    }
+
     fn is_old(&self, is_at_limit: bool) -> bool {
         let believed = if is_at_limit { COUNTED_FOR_AT_LIMIT } else { COUNTED_FOR };
         self.at.elapsed() >= believed.max(self.took * SHARE_OF_TIME)
@@ -49,11 +63,11 @@ impl FileCounts {
         let max = core.settings.tenant_files_max;
         let known = self.known().get(tenant).copied();
         let counted = match known {
-            Some(counted) if !counted.is_old(counted.files + more > max) => counted,
+            Some(counted) if !counted.is_old(counted.refusal(more, max).is_some()) => counted,
             _ => self.count(core, tenant).await?,
         };
-        if counted.files + more > max {
-            return Err(VerbError::FileLimit { files: counted.files, limit: max });
+        if let Some(refusal) = counted.refusal(more, max) {
+            return Err(refusal);
         }
         if let Some(counted) = self.known().get_mut(tenant) {
             counted.files += more;
@@ -65,7 +79,8 @@ impl FileCounts {
         let at = Instant::now();
         let counts = core.catalog.status_counts(&Scope::Tenant(tenant.clone())).await?;
         let files = counts.by_status.iter().map(|(_, files)| files).sum();
-        let counted = Counted { at, took: at.elapsed(), files };
+        let tombstones = core.catalog.tombstone_count(tenant).await?;
+        let counted = Counted { at, took: at.elapsed(), files, tombstones };
         let mut known = self.known();
         if known.len() >= TENANTS_MAX {
             known.clear();

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{GRACE_MS, WINDOW_MS, id};
+use crate::http::connections::pass;
 use crate::oracle;
 use crate::test_app::{Client, Database, Ground, on_each_database, patiently};
 use wharfinger::core::Role;
@@ -92,6 +93,28 @@ async fn a_tenant_has_so_many_files(database: Database) {
     me.delete(&format!("/api/v2/files/{first}")).await.expect(204);
     // Counted again after a moment.
     patiently_until_made(&me).await;
+}
+
+/// What is deleted at once is charged to nobody, and its row stays for weeks.
+#[tokio::test]
+async fn deleted_files_count_until_their_rows_go() {
+    let later = || pass(std::time::Duration::from_secs(60));
+    let ground = Ground::with(Database::Sqlite, &[("TENANT_MAX_FILES", "3")]);
+    let server = ground.start().await;
+    let me = server.me();
+    for _ in 0..6 {
+        let file = id(&me.init("f", 0).await.expect(201));
+        me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
+        later().await;
+    }
+    let problem = me.init("f", 0).await.expect_problem(403, "file_limit");
+    assert_eq!((&problem["used"], &problem["limit"]), (&json!(6), &json!(6)));
+    server.as_user("other", "u", Role::User).init("f", 0).await.expect(201);
+    server.settle().await;
+    ground.advance(31 * 86_400_000);
+    server.settle().await;
+    later().await;
+    me.init("f", 0).await.expect(201);
 }
 
 async fn patiently_until_made(me: &Client<'_>) {
