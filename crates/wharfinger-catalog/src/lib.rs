@@ -37,7 +37,7 @@ pub use cleanups::pending::{
     ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
 };
 pub use database::sql::Dialect;
-pub use derived::chunks::{ChunkRow, Embedded};
+pub use derived::chunks::{ChunkBytes, ChunkRow, Embedded};
 pub use derived::pgvector::{DIMENSIONS_MAX, Pgvector};
 pub use derived::search::{Candidates, StoredVector};
 pub use error::CatalogError;

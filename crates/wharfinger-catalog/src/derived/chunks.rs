@@ -143,6 +143,14 @@ pub(crate) fn is_readable(row: &Row) -> Result<(), CatalogError> {
     row.maybe_blob("vector").map(drop)
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkBytes {
+    pub text: u64,
+    /// How many chunks have one.
+    pub vectors: u64,
+    pub vector_bytes: u64,
+}
+
 impl Catalog {
     /// False if the lease is lost.
     pub async fn put_chunks(
@@ -201,6 +209,23 @@ impl Catalog {
         let rows = reader.tx(&self.faults).rows(sql, args).await?;
         drop(reader);
         self.all_readable(Table::Chunks, "file_id", &rows, decode).await
+    }
+
+    /// What the chunks of a file take, with the vectors of a model.
+    pub async fn chunk_bytes(&self, file: FileId, model: &str) -> Result<ChunkBytes, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql = "SELECT CAST(COALESCE(SUM(OCTET_LENGTH(text)), 0) AS BIGINT) AS text_bytes, \
+                   CAST(COALESCE(SUM(CASE WHEN model = $2 THEN OCTET_LENGTH(vector) END), 0) AS BIGINT) AS vector_bytes, \
+                   COUNT(CASE WHEN model = $2 AND vector IS NOT NULL THEN 1 END) AS vectors \
+                   FROM chunks WHERE file_id = $1";
+        let row = reader.tx(&self.faults).row(sql, args![file.to_string(), model]).await?;
+        row.map_or(Ok(ChunkBytes::default()), |row| {
+            Ok(ChunkBytes {
+                text: row.bytes("text_bytes")?,
+                vectors: row.bytes("vectors")?,
+                vector_bytes: row.bytes("vector_bytes")?,
+            })
+        })
     }
 
     pub async fn chunk_count(&self, file: FileId) -> Result<u64, CatalogError> {

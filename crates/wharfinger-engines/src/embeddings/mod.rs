@@ -7,6 +7,8 @@ mod error;
 mod waits;
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use error::EmbedError;
@@ -62,6 +64,8 @@ impl Default for Patience {
 pub struct Embeddings {
     client: Client,
     patience: Patience,
+    /// Of the last answer; 0 before the first.
+    dimensions: Arc<AtomicUsize>,
 }
 
 impl fmt::Debug for Embeddings {
@@ -77,7 +81,8 @@ impl Embeddings {
     }
 
     pub fn with_patience(options: EmbeddingsOptions, patience: Patience) -> Result<Embeddings, String> {
-        Ok(Embeddings { client: Client::new(options, patience)?, patience })
+        let dimensions = Arc::default();
+        Ok(Embeddings { client: Client::new(options, patience)?, patience, dimensions })
     }
 
     /// One vector for each text, in their order and all of one length. All or none: what was embedded before an
@@ -99,6 +104,7 @@ impl Embeddings {
                 Err(failure) => return Err(failure.into()),
             }
         }
+        self.learn(&vectors);
         Ok(vectors)
     }
 
@@ -107,8 +113,19 @@ impl Embeddings {
     pub async fn check(&self) -> Result<String, EmbedError> {
         let mut waits = Waits::up_to(Duration::ZERO);
         let vectors = self.client.send(&["wharfinger".to_owned()], &mut waits).await?;
-        let dimensions = vectors.first().map_or(0, Vec::len);
-        Ok(format!("{}, {dimensions} dimensions", self.client))
+        self.learn(&vectors);
+        Ok(format!("{}, {} dimensions", self.client, vectors.first().map_or(0, Vec::len)))
+    }
+
+    /// How long its vectors are, once it has made one.
+    pub fn dimensions(&self) -> Option<usize> {
+        Some(self.dimensions.load(Ordering::Relaxed)).filter(|dimensions| *dimensions > 0)
+    }
+
+    fn learn(&self, vectors: &[Vec<f32>]) {
+        if let Some(vector) = vectors.first() {
+            self.dimensions.store(vector.len(), Ordering::Relaxed);
+        }
     }
 }
 

@@ -133,7 +133,7 @@ impl App {
             broker,
             notifier: Notifier::new(core.clone(), &faults)?,
             tokens: TokenKeys::load(settings, secrets)?,
-            pipeline: Arc::new(Pipeline::open(core.clone()).await?),
+            pipeline: Arc::new(Pipeline::open(core.clone(), quota.clone()).await?),
             dashboard: Dashboard::open(&core, &faults).await?,
             request_bodies: MemoryBudget::new(REQUEST_BODIES_BYTES),
             count_findings_at: Mutex::new(Instant::now()),

@@ -6,13 +6,15 @@ use wharfinger_lifecycle::stage_end::Ending;
 use wharfinger_text::hashing;
 
 use super::chunk::on_own_thread;
-use super::output::{embedded, put_vectors};
+use super::output::VectorSink;
 use super::{Attempt, Backend, Trouble, bad};
 use crate::config::PipelineSettings;
 use crate::core::OpenError;
 
 /// Chunks that are embedded and written at a time.
 const PAGE_CHUNKS: usize = 128;
+/// Of an endpoint that has not answered yet.
+const USUAL_DIMENSIONS: usize = 1_536;
 
 pub enum Embedder {
     Endpoint { embeddings: Box<Embeddings>, model: String },
@@ -35,6 +37,14 @@ impl Embedder {
         match self {
             Embedder::Endpoint { model, .. } => model,
             Embedder::Hashing => "feature-hashing",
+        }
+    }
+
+    /// How long its vectors are, or may be.
+    pub fn dimensions(&self) -> usize {
+        match self {
+            Embedder::Hashing => hashing::DIMENSIONS,
+            Embedder::Endpoint { embeddings, .. } => embeddings.dimensions().unwrap_or(USUAL_DIMENSIONS),
         }
     }
 
@@ -71,19 +81,17 @@ impl Embedder {
 pub async fn embed(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
     let (pipeline, file) = (attempt.pipeline, attempt.held.file.id);
     let (core, embedder) = (&pipeline.core, &pipeline.embedder);
-    let (mut from, mut dimensions) = (0, 0);
-    loop {
+    let mut sink = VectorSink::open(attempt, embedder.model()).await?;
+    let mut from = 0;
+    while !sink.is_cut {
         let chunks = core.catalog.chunks_to_embed(file, embedder.model(), from, PAGE_CHUNKS).await?;
         let Some(last) = chunks.last() else { break };
         from = last.ordinal + 1;
         let (ordinals, texts): (Vec<u64>, Vec<String>) =
             chunks.into_iter().map(|ChunkRow { ordinal, text, .. }| (ordinal, text)).unzip();
         let vectors = embedder.embed(texts).await?;
-        dimensions = vectors.first().map_or(dimensions, Vec::len);
         let pairs = ordinals.into_iter().zip(vectors);
-        let vectors = pairs.map(|(ordinal, vector)| Embedded { ordinal, vector }).collect();
-        put_vectors(attempt, vectors, embedder.model()).await?;
+        sink.push(pairs.map(|(ordinal, vector)| Embedded { ordinal, vector }).collect()).await?;
     }
-    let count = core.catalog.chunk_count(file).await?;
-    Ok(embedded(count, dimensions, embedder.model()))
+    sink.finish().await
 }

@@ -30,7 +30,7 @@ pub async fn extract(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
         return Err(Trouble::Hopeless(format!("larger than the {most} bytes that are read for text")));
     }
     let copy = Copy::make(attempt).await?;
-    let mut sink = TextSink::new(attempt);
+    let mut sink = TextSink::open(attempt).await?;
     let request = Request {
         input: copy.path.clone(),
         file_name: attempt.held.file.name.clone(),

@@ -3,6 +3,7 @@
 
 mod attempt;
 mod bisect;
+mod bounds;
 pub mod chunk;
 pub mod dead_letters;
 pub mod embed;
@@ -18,6 +19,7 @@ pub mod search;
 mod taking_up;
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
@@ -29,7 +31,9 @@ use wharfinger_lifecycle::stage::Stage;
 pub use attempt::{Attempt, Backend, Trouble};
 
 use crate::config::BadSetting;
+use crate::quota::Quota;
 use crate::core::Core;
+use crate::quota::Quota;
 use crate::core::OpenError;
 use embed::Embedder;
 use lease_token::LeaseKey;
@@ -40,8 +44,11 @@ const OUTPUTS_MAX: usize = 4;
 /// What the stages of this process work with.
 pub struct Pipeline {
     pub core: Arc<Core>,
+    quota: Arc<Quota>,
     pub scanner: Scanner,
     pub embedder: Embedder,
+    /// How long the last vectors of outside workers were; 0 before the first.
+    outside_dimensions: AtomicUsize,
     /// This very program: text is extracted in a process of its own.
     pub extractor: PathBuf,
     /// Processes that extract, each with as much memory as it may have.
@@ -61,7 +68,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    pub async fn open(core: Arc<Core>) -> Result<Pipeline, OpenError> {
+    pub async fn open(core: Arc<Core>, quota: Arc<Quota>) -> Result<Pipeline, OpenError> {
         let settings = &core.settings;
         let fresh: [u8; 32] = rand::random();
         let lease_key = core.catalog.establish("lease_key", &to_hex(&fresh)).await?.into_bytes();
@@ -70,6 +77,7 @@ impl Pipeline {
         Ok(Pipeline {
             scanner: scan::scanner(&settings.pipeline)?,
             embedder: Embedder::open(&settings.pipeline)?,
+            outside_dimensions: AtomicUsize::new(0),
             extractor: std::env::current_exe().unwrap_or_else(|_| "wharfinger".into()),
             extractions: Arc::new(Semaphore::new(cores.clamp(1, settings.pipeline.concurrency))),
             suspects: Arc::new(Semaphore::new(1)),
@@ -79,6 +87,7 @@ impl Pipeline {
             unreceived: Mutex::default(),
             unreturned: Mutex::default(),
             core,
+            quota,
         })
     }
 }

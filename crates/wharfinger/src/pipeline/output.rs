@@ -6,12 +6,10 @@ use serde_json::json;
 use wharfinger_catalog::{ChunkRow, Embedded};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{Ending, Output, TextPart};
 use wharfinger_stores::{BlobError, WriteMode};
-use wharfinger_text::hashing;
 
-use super::{Attempt, Backend, Trouble};
+use super::{Attempt, Backend, Trouble, bounds};
 
 /// A text is kept in pieces that can be held in memory.
 pub const TEXT_PART_BYTES_MAX: usize = 4 << 20;
@@ -22,16 +20,19 @@ pub struct TextSink<'a> {
     attempt: &'a Attempt<'a>,
     open: BytesMut,
     parts: Vec<TextPart>,
-    /// How much more may be kept.
+    /// How many more bytes are taken.
     left: u64,
+    /// How many more may be put, as they are kept: what is no text takes more than it did.
+    left_to_put: u64,
     /// There was more than may be kept.
     pub is_cut: bool,
 }
 
 impl<'a> TextSink<'a> {
-    pub fn new(attempt: &'a Attempt<'a>) -> TextSink<'a> {
-        let left = text_bytes_max(attempt);
-        TextSink { attempt, open: BytesMut::new(), parts: Vec::new(), left, is_cut: false }
+    pub async fn open(attempt: &'a Attempt<'a>) -> Result<TextSink<'a>, Trouble> {
+        let left = bounds::text_bytes_max(attempt).await?;
+        let (open, parts) = (BytesMut::new(), Vec::new());
+        Ok(TextSink { attempt, open, parts, left, left_to_put: left, is_cut: false })
     }
 
     /// How much more may be kept.
@@ -69,8 +70,16 @@ impl<'a> TextSink<'a> {
     }
 
     async fn put(&mut self, bytes: Bytes) -> Result<(), Trouble> {
-        // No database takes a NUL in a text, and no text needs one.
-        let text = String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}");
+        let mut text = without_nul(&String::from_utf8_lossy(&bytes));
+        let kept = text.floor_char_boundary(usize::try_from(self.left_to_put).unwrap_or(usize::MAX));
+        if kept < text.len() {
+            self.is_cut = true;
+            text.truncate(kept);
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.left_to_put -= text.len() as u64;
         let (core, file) = (&self.attempt.pipeline.core, &self.attempt.held.file);
         let (job, token) = self.attempt.lease();
         let number = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
@@ -89,41 +98,9 @@ impl<'a> TextSink<'a> {
     }
 }
 
-/// How much text of a file may be kept, so that its chunks have room beside it.
-fn text_bytes_max(attempt: &Attempt<'_>) -> u64 {
-    let settings = &attempt.pipeline.core.settings.pipeline;
-    let file = &attempt.held.file;
-    let unit_bytes = if settings.chunk_by_tokens { BYTES_PER_TOKEN } else { 1 };
-    let chunk_bytes = settings.chunk_size as u64 * unit_bytes;
-    let new_bytes = (settings.chunk_size - settings.chunk_overlap).max(1) as u64 * unit_bytes;
-    let beside_permille = match file.stages.contains(&Stage::Chunk) {
-        true => stored_bytes(chunk_bytes + vector_bytes(attempt)) * 1_000 / new_bytes,
-        false => 0,
-    };
-    settings.derived.text_bytes_max(file.size, beside_permille)
-}
-
-/// About what a token stands for.
-const BYTES_PER_TOKEN: u64 = 4;
-
-/// What is stored of a chunk beside its text, as far as that is known before.
-fn vector_bytes(attempt: &Attempt<'_>) -> u64 {
-    let settings = &attempt.pipeline.core.settings.pipeline;
-    let is_ours = settings.embeddings.is_none() && settings.builtin.contains(&Stage::Embed);
-    let has_vector = attempt.held.file.stages.contains(&Stage::Embed) && is_ours;
-    if has_vector { (hashing::DIMENSIONS * size_of::<f32>()) as u64 } else { 0 }
-}
-
-/// What a row with so many bytes takes of the database: rows share a page as far as they fit into it.
-fn stored_bytes(row_bytes: u64) -> u64 {
-    const PAGE_BYTES: u64 = 4_096;
-    const USABLE_BYTES: u64 = 4_000;
-    const KEYS_BYTES: u64 = 80;
-    let row = row_bytes + KEYS_BYTES;
-    match USABLE_BYTES / row {
-        0 => row.div_ceil(PAGE_BYTES) * PAGE_BYTES,
-        rows_in_page => PAGE_BYTES / rows_in_page,
-    }
+/// No database takes a NUL in a text, and no text needs one. What stands for it is longer.
+fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
 }
 
 /// Of what we have just put, absent is as strange as anything else.
@@ -159,22 +136,20 @@ pub struct ChunkSink<'a> {
 
 impl<'a> ChunkSink<'a> {
     pub async fn open(attempt: &'a Attempt<'a>) -> Result<ChunkSink<'a>, Trouble> {
-        let file = &attempt.held.file;
-        let text: u64 =
-            attempt.pipeline.core.catalog.text_parts(file.id).await?.iter().map(|part| part.bytes).sum();
-        let left = attempt.pipeline.core.settings.pipeline.derived.bytes_max(file.size).saturating_sub(text);
+        let left = bounds::chunk_bytes_max(attempt).await?;
         Ok(ChunkSink { attempt, open: Vec::new(), written: false, count: 0, left, is_cut: false })
     }
 
     /// A chunk for which there is no room is left out, and so are all after it.
     pub async fn push(&mut self, text: String, start: u64, end: u64) -> Result<(), Trouble> {
-        let bytes = stored_bytes(text.len() as u64 + vector_bytes(self.attempt));
+        let text = without_nul(&text);
+        let bytes = bounds::stored_bytes(text.len() as u64 + bounds::vector_bytes(self.attempt));
         self.is_cut |= bytes > self.left;
         if self.is_cut {
             return Ok(());
         }
         self.left -= bytes;
-        self.open.push(ChunkRow { ordinal: self.count, text: text.replace('\0', "\u{fffd}"), start, end });
+        self.open.push(ChunkRow { ordinal: self.count, text, start, end });
         self.count += 1;
         if self.open.len() >= CHUNKS_PER_WRITE { self.write().await } else { Ok(()) }
     }
@@ -198,37 +173,58 @@ impl<'a> ChunkSink<'a> {
     }
 }
 
-/// Writes vectors of some chunks.
-pub async fn put_vectors(attempt: &Attempt<'_>, vectors: Vec<Embedded>, model: &str) -> Result<(), Trouble> {
-    match attempt
-        .pipeline
-        .core
-        .catalog
-        .set_vectors(attempt.lease(), attempt.held.file.id, vectors, model)
-        .await?
-    {
-        true => Ok(()),
-        false => Err(Trouble::LeaseLost),
-    }
+/// Takes vectors of one length and writes them, as far as there is room for them.
+pub struct VectorSink<'a> {
+    attempt: &'a Attempt<'a>,
+    model: &'a str,
+    /// How many more bytes may be kept.
+    left: u64,
+    dimensions: usize,
+    /// There were more than may be kept. Chunks without a vector are found by their words only.
+    pub is_cut: bool,
 }
 
-/// All chunks have their vectors.
-pub fn embedded(count: u64, dimensions: usize, model: &str) -> Ending {
-    let said = json!({ "vectors": count, "dimensions": dimensions, "model": model });
-    Ending::Done(Output { said: Some(said.to_string()), text: None })
+impl<'a> VectorSink<'a> {
+    pub async fn open(attempt: &'a Attempt<'a>, model: &'a str) -> Result<VectorSink<'a>, Trouble> {
+        let left = bounds::vector_bytes_left(attempt, model).await?;
+        Ok(VectorSink { attempt, model, left, dimensions: 0, is_cut: false })
+    }
+
+    pub async fn push(&mut self, mut vectors: Vec<Embedded>) -> Result<(), Trouble> {
+        self.dimensions = vectors.first().map_or(self.dimensions, |embedded| embedded.vector.len());
+        let bytes = (self.dimensions * size_of::<f32>()).max(1) as u64;
+        let kept = usize::try_from(self.left / bytes).unwrap_or(usize::MAX).min(vectors.len());
+        self.is_cut |= kept < vectors.len();
+        vectors.truncate(kept);
+        self.left -= bytes * kept as u64;
+        if vectors.is_empty() {
+            return Ok(());
+        }
+        let attempt = self.attempt;
+        match attempt
+            .pipeline
+            .core
+            .catalog
+            .set_vectors(attempt.lease(), attempt.held.file.id, vectors, self.model)
+            .await?
+        {
+            true => Ok(()),
+            false => Err(Trouble::LeaseLost),
+        }
+    }
+
+    pub async fn finish(self) -> Result<Ending, Trouble> {
+        let kept = self.attempt.pipeline.core.catalog.chunk_bytes(self.attempt.held.file.id, self.model).await?;
+        let said = json!({
+            "vectors": kept.vectors, "dimensions": self.dimensions, "model": self.model, "cut": self.is_cut,
+        });
+        Ok(Ending::Done(Output { said: Some(said.to_string()), text: None }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{border, stored_bytes};
-
-    #[test]
-    fn rows_share_pages_as_far_as_they_fit() {
-        assert_eq!(stored_bytes(20), 102);
-        assert_eq!(stored_bytes(1_900), 2_048);
-        assert_eq!(stored_bytes(2_224), 4_096, "one in a page");
-        assert_eq!(stored_bytes(5_000), 8_192);
-    }
+    use super::border;
 
     #[test]
     fn a_piece_ends_at_a_line_or_at_least_with_a_whole_character() {

@@ -1,6 +1,7 @@
 //! Workers in any language: what they may do with a lease. A lease that is no longer the current one changes nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::StreamExt as _;
 use serde::Deserialize;
@@ -16,7 +17,7 @@ use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 use wharfinger_stores::{BlobError, GetGrant, UrlLife};
 
 use super::input::{self, Input};
-use super::output::{ChunkSink, TextSink, embedded, put_vectors};
+use super::output::{ChunkSink, TextSink, VectorSink};
 use super::{Attempt, Trouble, run, scan, taking_up};
 use crate::auth::LeaseScope;
 use crate::core::Core;
@@ -433,7 +434,7 @@ impl Made {
             Made::Verdict(None) => Ok(Ending::Done(Output::default())),
             Made::Verdict(Some(signature)) => Ok(scan::infected(&signature)),
             Made::Text(text) => {
-                let mut sink = TextSink::new(attempt);
+                let mut sink = TextSink::open(attempt).await?;
                 sink.push(text.as_bytes()).await?;
                 sink.finish("outside", 0).await
             }
@@ -445,11 +446,13 @@ impl Made {
                 sink.finish().await
             }
             Made::Vectors(vectors) => {
-                let (count, dimensions) = (vectors.len() as u64, vectors.first().map_or(0, Vec::len));
+                let dimensions = vectors.first().map_or(0, Vec::len);
+                attempt.pipeline.outside_dimensions.store(dimensions, Ordering::Relaxed);
                 let rows = vectors.into_iter().enumerate();
                 let rows = rows.map(|(n, vector)| Embedded { ordinal: n as u64, vector });
-                put_vectors(attempt, rows.collect(), OUTSIDE).await?;
-                Ok(embedded(count, dimensions, OUTSIDE))
+                let mut sink = VectorSink::open(attempt, OUTSIDE).await?;
+                sink.push(rows.collect()).await?;
+                sink.finish().await
             }
         }
     }

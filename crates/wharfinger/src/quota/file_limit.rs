@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wharfinger_catalog::Scope;
+use wharfinger_catalog::{CatalogError, Scope};
 use wharfinger_lifecycle::id::TenantId;
 
 use crate::core::Core;
@@ -58,6 +58,15 @@ impl FileCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// About how many files a tenant has.
+    pub async fn files(&self, core: &Core, tenant: &TenantId) -> Result<u64, CatalogError> {
+        let known = self.known().get(tenant).copied();
+        match known {
+            Some(counted) if !counted.is_old(false) => Ok(counted.files),
+            _ => Ok(self.count(core, tenant).await?.files),
+        }
+    }
+
     /// Lets so many more files of a tenant in, or says how many it may have.
     pub async fn admit(&self, core: &Core, tenant: &TenantId, more: u64) -> Result<(), VerbError> {
         let max = core.settings.tenant_files_max;
@@ -75,7 +84,7 @@ impl FileCounts {
         Ok(())
     }
 
-    async fn count(&self, core: &Core, tenant: &TenantId) -> Result<Counted, VerbError> {
+    async fn count(&self, core: &Core, tenant: &TenantId) -> Result<Counted, CatalogError> {
         let at = Instant::now();
         let counts = core.catalog.status_counts(&Scope::Tenant(tenant.clone())).await?;
         let files = counts.by_status.iter().map(|(_, files)| files).sum();

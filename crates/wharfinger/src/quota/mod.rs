@@ -43,7 +43,7 @@ pub struct Quota {
     /// Redis in front of the tenants' quotas, where there is one.
     pub redis_owner: Option<RedisQuotaOwner>,
     /// How many files each tenant has, for the limit on that.
-    file_counts: FileCounts,
+    pub file_counts: FileCounts,
 }
 
 impl Quota {
