@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
@@ -65,6 +66,11 @@ pub struct Sent {
 
 /// A client that sends nothing for this long is gone.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+/// An upload may begin slowly.
+const SLOW_START: Duration = Duration::from_secs(60);
+/// After that its average rate must be at least this part of `UPLOAD_MIN_RATE_BYTES`: far below that of a client which needs
+/// its time, and far above that of one which only holds a place.
+const RATE_PART: u64 = 64;
 /// How often a long upload checks whether it is still wanted.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// A temporary file that was not written to for this long has no upload behind it.
@@ -206,15 +212,22 @@ async fn write_body<E>(
     incoming: &mut Incoming,
     mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<(), Refused> {
-    let mut checked_at = Instant::now();
+    let began = Instant::now();
+    let (mut checked_at, mut received_bytes) = (began, 0);
     loop {
         match tokio::time::timeout(IDLE_MAX, body.next()).await {
-            Ok(Some(Ok(bytes))) => match incoming.write(&bytes).await {
-                Err(IncomingError::TooLong) => return Err(Refused::Length(size)),
-                outcome => outcome?,
-            },
+            Ok(Some(Ok(bytes))) => {
+                received_bytes += bytes.len() as u64;
+                match incoming.write(&bytes).await {
+                    Err(IncomingError::TooLong) => return Err(Refused::Length(size)),
+                    outcome => outcome?,
+                }
+            }
             Ok(None) => return Ok(()),
             Ok(Some(Err(_))) | Err(_) => return Err(Refused::Interrupted),
+        }
+        if received_bytes < least_bytes(core.policy.min_rate_bytes, began.elapsed()) {
+            return Err(Refused::Interrupted);
         }
         if checked_at.elapsed() >= CHECK_EVERY {
             checked_at = Instant::now();
@@ -224,6 +237,11 @@ async fn write_body<E>(
             }
         }
     }
+}
+
+/// What must have come by then.
+fn least_bytes(min_rate_bytes: u64, elapsed: Duration) -> u64 {
+    elapsed.saturating_sub(SLOW_START).as_secs().saturating_mul(min_rate_bytes / RATE_PART)
 }
 
 /// Makes up for the second look of uploads that crashed before it.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
+use super::connections::pass;
 use crate::oracle;
 use crate::test_app::{Answer, Database, Ground, METRICS, TestApp, on_each_database};
 use wharfinger::core::Role;
@@ -144,6 +145,33 @@ async fn whoever_has_no_token_is_refused_before_the_body() {
     let read = tokio::time::timeout(std::time::Duration::from_secs(20), stream.read(&mut answer)).await;
     let read = read.expect("soon").expect("an answer");
     assert!(answer[..read].starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&answer[..read]));
+}
+
+/// Even one with a token has only so long.
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let token = server.me().token;
+    let mut stream =
+        tokio::net::TcpStream::connect(server.url.trim_start_matches("http://")).await.expect("taken");
+    let head = format!(
+        "POST /api/v2/files/init HTTP/1.1\r\nhost: w\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
+    );
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    // A byte now and then makes no difference.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        pass(Duration::from_secs(13)).await;
+        let _ = stream.write_all(b" ").await;
+    }
+    let mut answer = [0; 512];
+    let read = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut answer)).await;
+    let read = read.expect("soon").expect("an answer");
+    assert!(answer[..read].starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer[..read]));
 }
 
 /// Everybody waits for a locked table, with all connections in hand.

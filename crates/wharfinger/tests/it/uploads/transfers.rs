@@ -1,10 +1,13 @@
 //! Files that are sent and received at once: so many in all and of one tenant, and none that only holds its place.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use wharfinger::core::Role;
 use wharfinger_lifecycle::id::TenantId;
 
 use super::landings::{begin, under_way};
+use crate::http::connections::pass;
 use crate::test_app::{Answer, Database, Ground};
 
 /// Each holds an open file, of which there are only so many.
@@ -38,4 +41,29 @@ async fn a_tenant_leaves_room_for_the_files_of_others() {
         let answer = server.http.get(&url).send().await.expect("an answer");
         assert_eq!((answer.status().as_u16(), answer.text().await.expect("text")), (200, "abc".to_owned()));
     }
+}
+
+/// A byte now and then is no upload; little at a time is one.
+#[tokio::test]
+async fn a_trickle_is_ended_and_a_slow_upload_is_not() {
+    const PIECE: &[u8] = &[7; 256 << 10];
+    const PIECES: usize = 4;
+    let ground = Ground::new(Database::Sqlite);
+    let server = ground.start().await;
+    let size = 1 + (PIECES * PIECE.len()) as u64;
+    let (trickled, slow) = (server.me().init("t", size).await, server.me().init("s", size).await);
+    let (trickled, slow) = (trickled.expect(201), slow.expect(201));
+    let (trickled, slow) = (begin(&server, &trickled, b"x").await, begin(&server, &slow, b"x").await);
+    under_way(&ground, 2).await;
+    for _ in 0..PIECES {
+        assert!(!slow.answer.is_finished());
+        pass(Duration::from_secs(50)).await;
+        // It may be over.
+        let _ = trickled.bytes.send(Ok(Bytes::from_static(b"x"))).await;
+        slow.bytes.send(Ok(Bytes::from_static(PIECE))).await.expect("room");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    trickled.answer.await.expect("an answer").expect_problem(408, "interrupted");
+    drop(slow.bytes);
+    slow.answer.await.expect("an answer").expect(200);
 }
