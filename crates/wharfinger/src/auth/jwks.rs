@@ -8,9 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::StreamExt as _;
-use jsonwebtoken::jwk::{
-    AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, KeyOperations, PublicKeyUse,
-};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use tokio::sync::Mutex;
 use wharfinger_lifecycle::UnixMs;
@@ -55,7 +53,10 @@ impl Jwks {
     /// A file must be readable and sound; a URL is asked when the first token comes.
     pub fn open(source: Source) -> Result<Jwks, String> {
         let keys = match &source {
-            Source::File(path) => read_file(path)?,
+            Source::File(path) => match read_file(path)? {
+                keys if keys.is_empty() => return Err(format!("{}: it has no {USABLE}", path.display())),
+                keys => keys,
+            },
             Source::Url(_) => Vec::new(),
         };
         let long_ago = i64::MIN / 2;
@@ -112,6 +113,9 @@ impl Jwks {
         };
         match read {
             Ok(keys) => {
+                if keys.is_empty() {
+                    tracing::error!("the JWKS has no {USABLE}: no token is taken until it has one");
+                }
                 times.read_at = now;
                 *self.keys.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = keys;
             }
@@ -149,20 +153,36 @@ async fn fetch(url: &str) -> Result<Vec<VerifyingKey>, String> {
     parse(&text)
 }
 
-/// Keys of other kinds or for other uses are skipped; a set without one that can be used is an error.
+#[derive(serde::Deserialize)]
+struct KeySet {
+    keys: Vec<serde_json::Value>,
+}
+
+/// What the keys of a set have to be.
+const USABLE: &str = "RS256 (at least 2048 bits) or ES256 key for signatures";
+
+/// Keys of other kinds, for other uses, or that make no sense are skipped: what is left is what the issuer stands for now,
+/// even if that is nothing.
 pub fn parse(text: &[u8]) -> Result<Vec<VerifyingKey>, String> {
     if text.len() > JWKS_BYTES_MAX {
         return Err(format!("larger than {JWKS_BYTES_MAX} bytes"));
     }
-    let set: JwkSet = serde_json::from_slice(text).map_err(|error| format!("not a JWKS: {error}"))?;
+    let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("not a JWKS: {error}"))?;
     let mut keys = Vec::new();
-    for jwk in set.keys.iter().filter(|jwk| is_for_signatures(jwk)) {
-        let Some(algorithm) = algorithm(jwk) else { continue };
-        let key = DecodingKey::from_jwk(jwk).map_err(|error| format!("a key cannot be used: {error}"))?;
+    // A kind of key that is not known here is no reason to do without the others.
+    let known = set.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
+    for jwk in known.filter(is_for_signatures) {
+        let Some(algorithm) = algorithm(&jwk) else { continue };
+        let key = match DecodingKey::from_jwk(&jwk) {
+            Ok(key) => key,
+            Err(error) => {
+                tracing::warn!(keyId = jwk.common.key_id, error = %error, "a key of the JWKS is skipped");
+                continue;
+            }
+        };
         keys.push(VerifyingKey { id: jwk.common.key_id.clone(), algorithm, key });
     }
     match keys.len() {
-        0 => Err("it has no RS256 (at least 2048 bits) or ES256 key for signatures".into()),
         count if count > KEYS_MAX => Err(format!("it has more than {KEYS_MAX} keys")),
         _ => Ok(keys),
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::signing_keys::{SigningPair, elliptic, jwks};
@@ -141,7 +141,7 @@ async fn while_the_issuer_is_away_or_talks_nonsense_the_old_keys_stay() {
         (StatusCode::INTERNAL_SERVER_ERROR, jwks(&[new.public(Some("new"))]).to_string()),
         (StatusCode::NOT_FOUND, String::new()),
         (StatusCode::OK, "<html>".to_owned()),
-        (StatusCode::OK, jwks(&[]).to_string()),
+        (StatusCode::OK, "{}".to_owned()),
     ] {
         issuer.says(status, nonsense);
         ground.advance(PAUSE_MS);
@@ -154,6 +154,41 @@ async fn while_the_issuer_is_away_or_talks_nonsense_the_old_keys_stay() {
     ground.advance(PAUSE_MS);
     assert!(is_let_in(&server, &new, "new").await);
     assert!(is_let_in(&server, &old, "old").await);
+}
+
+/// The last key may have been stolen: a sound answer counts, even if nothing in it can be used.
+#[tokio::test]
+async fn the_last_key_can_be_withdrawn_too() {
+    let pair = elliptic();
+    let mut encrypting = pair.public(Some("a"));
+    encrypting["use"] = json!("enc");
+    let of_tomorrow = json!({ "kty": "lattice", "kid": "a" });
+    for left in [vec![], vec![encrypting], vec![of_tomorrow]] {
+        let issuer = Issuer::start(&[pair.public(Some("a"))]).await;
+        let (ground, server) = start(&issuer).await;
+        assert!(is_let_in(&server, &pair, "a").await);
+        issuer.publishes(&left);
+        ground.advance(5 * 60_000);
+        assert!(!is_let_in(&server, &pair, "a").await, "{left:?}");
+        issuer.publishes(&[pair.public(Some("a"))]);
+        ground.advance(PAUSE_MS);
+        assert!(is_let_in(&server, &pair, "a").await);
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_makes_no_sense_does_not_keep_a_withdrawn_one() {
+    let (kept, withdrawn) = (elliptic(), elliptic());
+    let issuer = Issuer::start(&[kept.public(Some("a")), withdrawn.public(Some("b"))]).await;
+    let (ground, server) = start(&issuer).await;
+    assert!(is_let_in(&server, &withdrawn, "b").await);
+    let mut broken = kept.public(Some("c"));
+    broken["x"] = json!("no base64!");
+    let of_tomorrow = json!({ "kty": "lattice", "kid": "d" });
+    issuer.publishes(&[broken, of_tomorrow, kept.public(Some("a"))]);
+    ground.advance(5 * 60_000);
+    assert!(!is_let_in(&server, &withdrawn, "b").await);
+    assert!(is_let_in(&server, &kept, "a").await);
 }
 
 #[tokio::test]
