@@ -103,6 +103,29 @@ impl Connector {
         }
     }
 
+    /// Asks the server for a sign of life and nothing else.
+    pub(super) async fn ping(&self) -> Result<(), QuotaError> {
+        let ping = redis::cmd("PING");
+        let mut tries_left = TRIES_MAX;
+        loop {
+            tries_left -= 1;
+            let (link, number, _) = self.link().await?;
+            let answered: Result<String, Unanswered> = match link {
+                Link::One(mut one) => self.bounded(ping.query_async(&mut one)).await,
+                Link::Cluster(mut cluster) => self.bounded(ping.query_async(&mut cluster)).await,
+            };
+            match answered {
+                Ok(_) => return Ok(()),
+                Err(Unanswered { error, is_broken }) => {
+                    self.drop_link(number).await;
+                    if !is_broken || tries_left == 0 {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
     async fn link(&self) -> Result<(Link, u64, String), QuotaError> {
         let seen = self.tries.load(Ordering::SeqCst);
         let mut tries = self.open.lock().await;

@@ -162,6 +162,11 @@ impl RedisQuota {
             .await
     }
 
+    /// Whether the server answers. It writes nothing there, so that strangers may make us ask.
+    pub async fn ping(&self) -> Result<(), QuotaError> {
+        self.faults.around("redis ping", self.connector.ping()).await
+    }
+
     /// `attempt` names this try alone. One that was released is not tried again: its release may still be under way, and
     /// would take back what the second try counted.
     pub async fn reserve(

@@ -1,14 +1,17 @@
 //! Whether the process lives, whether its backends answer, and what it has counted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{FromRequestParts as _, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Serialize;
+use tokio::sync::Mutex;
 use utoipa::ToSchema;
 use wharfinger_catalog::Dialect;
+use wharfinger_lifecycle::UnixMs;
 
 use super::Shared;
 use super::auth::OperatorAuth;
@@ -35,7 +38,7 @@ pub(super) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Readiness {
     #[schema(example = "ready")]
     status: &'static str,
@@ -45,7 +48,7 @@ pub(super) struct Readiness {
     backends: Vec<BackendState>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 struct BackendState {
     #[schema(example = "catalog")]
     name: &'static str,
@@ -62,6 +65,15 @@ struct BackendState {
 
 /// Who needs no answer to be ready does not wait for it.
 const UNNEEDED_TIMEOUT: Duration = Duration::from_secs(1);
+const NEEDED_TIMEOUT: Duration = Duration::from_secs(15);
+/// The backends are asked at most this often, whoever asks us: strangers may, and some stores charge for every question.
+const ANSWER_MS: i64 = 1_000;
+
+/// The last answer. It is locked while the backends are asked, so that all who wait get the same answer.
+#[derive(Clone, Default)]
+pub(super) struct LastAnswer(Arc<Mutex<Option<(UnixMs, Answer)>>>);
+
+type Answer = (StatusCode, Json<Readiness>);
 
 /// Do its backends answer?
 #[utoipa::path(
@@ -71,16 +83,28 @@ const UNNEEDED_TIMEOUT: Duration = Duration::from_secs(1);
         (status = 503, body = Readiness, description = "The one that does not is named, or the process is about to stop"),
     ),
 )]
-pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readiness>) {
-    let roles = app.roles.names();
+pub(super) async fn readyz(State(app): State<Shared>, Extension(last): Extension<LastAnswer>) -> Answer {
     // Whatever the backends say: who sends calls here is to stop.
     if app.core.draining.is_cancelled() {
-        let draining = Readiness { status: "draining", roles, backends: Vec::new() };
+        let draining = Readiness { status: "draining", roles: app.roles.names(), backends: Vec::new() };
         return (StatusCode::SERVICE_UNAVAILABLE, Json(draining));
     }
+    let mut last = last.0.lock().await;
+    if let Some((at, answer)) = &*last
+        && (0..ANSWER_MS).contains(&(app.core.clock.now() - at))
+    {
+        return answer.clone();
+    }
+    let answer = ask_backends(&app).await;
+    *last = Some((app.core.clock.now(), answer.clone()));
+    answer
+}
+
+async fn ask_backends(app: &Shared) -> Answer {
+    let roles = app.roles.names();
     // Events wait on disk for the store, and need no catalog: nor does the answer wait for either.
     let needed = app.roles != Roles::of(ProcessRole::Ingest);
-    let patience = if needed { Duration::MAX } else { UNNEEDED_TIMEOUT };
+    let patience = if needed { NEEDED_TIMEOUT } else { UNNEEDED_TIMEOUT };
     let late = || "no answer in time".to_owned();
     let (catalog, blobs) = tokio::join!(
         tokio::time::timeout(patience, app.core.catalog.ping()),
@@ -110,7 +134,7 @@ pub(super) async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<Readi
     if let Some(owner) = &app.quota.redis_owner {
         // What is not needed is not waited for either.
         let needed = owner.fails_closed;
-        let ok = if needed { owner.redis.check().await.is_ok() } else { !owner.is_away() };
+        let ok = if needed { owner.redis.ping().await.is_ok() } else { !owner.is_away() };
         backends.push(BackendState { name: "quota", kind: "redis", ok, needed, enforces: None });
     }
     if let Some(broker) = &app.broker {

@@ -27,7 +27,6 @@ mod workers;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::request::Parts;
@@ -35,6 +34,7 @@ use axum::http::{HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
+use axum::{Extension, Router};
 use bytes::BytesMut;
 use http_body_util::BodyExt as _;
 use tower_http::cors::{AllowOrigin, CorsLayer};
@@ -184,6 +184,7 @@ pub fn router(app: Shared) -> Router {
         .merge(SwaggerUi::new("/docs").config(DOCUMENT.into()))
         .fallback(async || Problem::not_found())
         .method_not_allowed_fallback(async || Problem::other_method())
+        .layer(Extension(health::LastAnswer::default()))
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn(secure))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
@@ -234,6 +235,7 @@ fn without_api(app: Shared) -> Router {
         .route("/metrics", get(health::metrics))
         .fallback(async |State(app): State<Shared>| Problem::not_this_process("api", &app.roles))
         .method_not_allowed_fallback(async || Problem::other_method())
+        .layer(Extension(health::LastAnswer::default()))
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn(secure))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))

@@ -87,6 +87,7 @@ async fn where_the_setting_says_so_nothing_is_let_in_without_redis(database: Dat
     redis.start_again().expect("started");
     server.settle().await;
     me.upload("b", b"ten bytes!").await;
+    ground.advance(1_000);
     me.get("/readyz").await.expect(200);
     ground.advance(AWAY_MS * 10);
     server.settle().await;

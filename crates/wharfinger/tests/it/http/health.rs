@@ -36,6 +36,8 @@ async fn a_server_is_ready_while_its_backends_are(database: Database) {
     let aside = ground.folder().join("aside");
     std::fs::rename(ground.blob_dir(), &aside).expect("the folder goes");
     std::fs::write(ground.blob_dir(), b"in the way").expect("a file in its place");
+    get(&server, "/readyz").await.expect(200);
+    ground.advance(1_000);
     let unready = get(&server, "/readyz").await.expect(503);
     assert_eq!(unready["status"], "unavailable");
     assert_eq!(backends(&unready), [("catalog".to_owned(), true), ("blobs".to_owned(), false)]);
@@ -45,6 +47,7 @@ async fn a_server_is_ready_while_its_backends_are(database: Database) {
 
     std::fs::remove_file(ground.blob_dir()).expect("the file goes");
     std::fs::rename(&aside, ground.blob_dir()).expect("the folder comes back");
+    ground.advance(1_000);
     assert_eq!(get(&server, "/readyz").await.expect(200)["status"], "ready");
     assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "asking leaves nothing behind");
     server.me().upload("a", b"abc").await;
@@ -64,6 +67,7 @@ async fn readiness_writes_nothing() {
     };
     let before = modified();
     for _ in 0..3 {
+        ground.advance(1_000);
         get(&server, "/readyz").await.expect(200);
     }
     assert_eq!(modified(), before);
