@@ -42,6 +42,17 @@ pub(crate) struct Signer<'a> {
 
 /// Sends a signed request to the URL, which is percent-encoded already.
 pub(crate) fn signed(signer: &Signer<'_>, method: &str, url: &str, body: &[u8]) -> Result<Answer, Error> {
+    signed_with(signer, method, url, &[], body)
+}
+
+/// The same with headers that are not signed, each as `name: value`.
+pub(crate) fn signed_with(
+    signer: &Signer<'_>,
+    method: &str,
+    url: &str,
+    headers: &[&str],
+    body: &[u8],
+) -> Result<Answer, Error> {
     let mut python = Command::new(python_packages::python());
     python.args([
         "-I",
@@ -55,6 +66,7 @@ pub(crate) fn signed(signer: &Signer<'_>, method: &str, url: &str, body: &[u8]) 
         signer.secret,
         signer.region,
     ]);
+    python.args(headers);
     let doing = || format!("{method} {url} by a script of python3's");
     let mut child = python
         .stdin(Stdio::piped())

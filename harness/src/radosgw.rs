@@ -162,7 +162,14 @@ impl Radosgw {
         self.request_as(&keys, method, path, body)
     }
 
-    /// The same with other keys.
+    /// An object with headers of its own, each as `name: value`.
+    pub fn put_object(&self, path: &str, headers: &[&str], body: &[u8]) -> Result<Answer, Error> {
+        let (name, secret) = (self.access_key(), self.secret_key());
+        let signer = Signer { scheme: "s3", name, secret, region: REGION };
+        http::signed_with(&signer, "PUT", &format!("{}{path}", self.endpoint()), headers, body)
+    }
+
+    /// The same as `request` with other keys.
     pub fn request_as(
         &self,
         keys: &Credentials,

@@ -1,7 +1,7 @@
 """Sends one signed HTTP request and prints its status, a line break and the answer's body.
 
 Arguments: the scheme of signing (s3 or azure), method, URL (already percent-encoded), account or
-access key, secret and region. The body is read from standard input.
+access key, secret, region, and headers that are not signed (`name: value`). The body is read from standard input.
 """
 
 import base64
@@ -12,7 +12,7 @@ import http.client
 import sys
 import urllib.parse
 
-scheme, method, address, name, secret, region = sys.argv[1:]
+scheme, method, address, name, secret, region, *unsigned = sys.argv[1:]
 body = sys.stdin.buffer.read()
 url = urllib.parse.urlsplit(address)
 now = datetime.datetime.now(datetime.timezone.utc)
@@ -63,6 +63,7 @@ def azure():
 headers = {"s3": s3, "azure": azure}[scheme]()
 if method in ("PUT", "POST"):
     headers["content-length"] = str(len(body))
+headers |= dict(header.split(": ", 1) for header in unsigned)
 connection = http.client.HTTPConnection(url.netloc, timeout=20)
 target = (url.path or "/") + (f"?{url.query}" if url.query else "")
 connection.request(method, target, body or None, headers)

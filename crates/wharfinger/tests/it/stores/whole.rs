@@ -2,6 +2,7 @@
 
 use harness::radosgw;
 use serde_json::json;
+use wharfinger::core::Role;
 use wharfinger::sweeps::{SweepLease, pending_cleanups};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::Scope;
@@ -119,6 +120,40 @@ async fn an_object_with_an_encoding_is_not_confirmed(site: Site) {
         server.me().get(&format!("/api/v2/files/{id}")).await.expect_problem(410, "gone");
     }
     oracle::all_is_healed(&ground, &server).await;
+}
+
+/// The very same bytes with the same ETag, but said to be packed: a client that downloads them would unpack what nobody has
+/// scanned.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encoding_that_comes_after_confirm_is_not_served() {
+    let gateway = radosgw::shared();
+    let bucket = gateway.create_bucket();
+    let settings = [("PIPELINE_STAGES", "scan"), ("PIPELINE_BUILTIN_STAGES", "")];
+    let ground = Ground::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &settings);
+    let server = ground.start().await;
+    let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
+    let lease = async || {
+        worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"] })).await.expect(200)["jobs"].clone()
+    };
+    let ready = me.enqueue("ready", b"bytes").await;
+    let job = &lease().await[0];
+    let path = format!("/api/v2/workers/jobs/{}/complete", job["jobId"].as_str().expect("an id"));
+    let clean = json!({ "leaseToken": job["leaseToken"], "output": { "verdict": "clean" } });
+    worker.post(&path, clean).await.expect(200);
+    let download = me.get(&format!("/api/v2/files/{ready}/download")).await;
+    let url = download.headers["location"].to_str().expect("a URL");
+    assert!(url.contains("response-content-encoding=identity"), "{url}");
+    let waiting = me.enqueue("waiting", b"bytes").await;
+    for id in [&ready, &waiting] {
+        let path = format!("/{bucket}/wharf/uploads/t/u/{id}");
+        let put = gateway.put_object(&path, &["content-encoding: gzip"], b"bytes").expect("answered");
+        assert_eq!(put.status, 200);
+    }
+    me.get(&format!("/api/v2/files/{ready}/download")).await.expect_problem(409, "not_ready");
+    assert_eq!(lease().await, json!([]));
+    for id in [ready, waiting] {
+        assert_eq!(me.file(&id).await["status"], "quarantined");
+    }
 }
 
 async fn what_was_confirmed_is_not_overwritten(site: Site) {
