@@ -2,37 +2,68 @@
 
 pub const HIDDEN: &str = "********";
 
-/// Hides the password of a URL, before its host or in its query. What is no URL is hidden whole, unless it ends in a colon
-/// (`sqlite:`).
+/// Names in a query whose values are no secrets: options of drivers. Everything else may be one.
+const SHOWN: [&str; 16] = [
+    "api-version",
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "connection_timeout",
+    "db",
+    "endpoint",
+    "frame_max",
+    "heartbeat",
+    "mode",
+    "prefix",
+    "protocol",
+    "region",
+    "sslmode",
+    "target_session_attrs",
+    "timeout",
+];
+
+/// Hides the password of a URL, the user's name where there is none (then it is a token), the values of its query and its
+/// fragment. What is no URL is hidden whole, unless it ends in a colon (`sqlite:`).
 pub fn mask_url(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else {
         return if value.is_empty() || value.ends_with(':') { value.to_owned() } else { HIDDEN.to_owned() };
     };
-    let (rest, query) = match rest.split_once('?') {
-        Some((rest, query)) => (rest, Some(query)),
-        None => (rest, None),
+    // Passwords are not always written as they should be: of `u:p?w@host`, too, only the host may be shown.
+    let (user, after) = match rest.rsplit_once('@') {
+        Some((user, after)) if begins_with_login(user) => (Some(user), after),
+        _ => (None, rest),
     };
-    let place = match rest.rsplit_once('@') {
-        Some((user, host)) => format!("{}:{HIDDEN}@{host}", user.split(':').next().unwrap_or_default()),
-        None => rest.to_owned(),
+    let (after, fragment) = match after.split_once('#') {
+        Some((after, _)) => (after, format!("#{HIDDEN}")),
+        None => (after, String::new()),
     };
-    match query {
-        Some(query) => format!("{scheme}://{place}?{}", mask_query(query)),
-        None => format!("{scheme}://{place}"),
-    }
+    let (host, query) = match after.split_once('?') {
+        Some((host, query)) => (host, format!("?{}", mask_query(query))),
+        None => (after, String::new()),
+    };
+    let user = match user.map(|user| user.split_once(':')) {
+        Some(Some((name, _))) if !name.is_empty() => format!("{name}:{HIDDEN}@"),
+        Some(Some(_)) => format!(":{HIDDEN}@"),
+        Some(None) => format!("{HIDDEN}@"),
+        None => String::new(),
+    };
+    format!("{scheme}://{user}{host}{query}{fragment}")
 }
 
-/// Values of names that sound like secrets.
+/// Of what comes before the last `@`: in a query there may be one too.
+fn begins_with_login(before: &str) -> bool {
+    let host = before.split('/').next().unwrap_or_default();
+    let port = host.split_once(':').map(|(_, port)| port);
+    let has_password = port.is_some_and(|port| !port.bytes().all(|byte| byte.is_ascii_digit()));
+    has_password || !before.contains('/') || !before.contains('?')
+}
+
 fn mask_query(query: &str) -> String {
-    let is_secret = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        ["password", "passwd", "pwd", "token", "secret", "key", "sig", "credential"]
-            .iter()
-            .any(|word| name.contains(word))
-    };
     let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-        Some((name, _)) if is_secret(name) => format!("{name}={HIDDEN}"),
-        _ => pair.to_owned(),
+        Some((name, _)) if SHOWN.contains(&name.to_ascii_lowercase().as_str()) => pair.to_owned(),
+        Some((name, _)) => format!("{name}={HIDDEN}"),
+        None if pair.is_empty() => String::new(),
+        None => HIDDEN.to_owned(),
     });
     pairs.collect::<Vec<_>>().join("&")
 }
@@ -51,16 +82,32 @@ mod tests {
 
     #[test]
     fn secrets_are_masked() {
-        assert_eq!(mask_url("postgres://app:p@ss@db/x"), "postgres://app:********@db/x");
-        assert_eq!(mask_url("postgres://db/x"), "postgres://db/x");
-        assert_eq!(mask_url("postgres://db/x?password=p@ss&a=b"), "postgres://db/x?password=********&a=b");
-        assert_eq!(
-            mask_url("https://id.example/keys?api_key=x&Sig=y&a=b"),
-            "https://id.example/keys?api_key=********&Sig=********&a=b"
-        );
-        assert_eq!(mask_url("0123456789"), "********");
-        assert_eq!(mask_url("sqlite:"), "sqlite:");
-        assert_eq!(mask_url(""), "");
+        for (value, shown) in [
+            ("postgres://app:p@ss@db/x", "postgres://app:********@db/x"),
+            ("postgres://app:p?a@db/x", "postgres://app:********@db/x"),
+            ("postgres://app:p/ss@db/x", "postgres://app:********@db/x"),
+            ("postgres://app:p/s?a@db/x", "postgres://app:********@db/x"),
+            ("postgres://db:5432/x?password=p@ss", "postgres://db:5432/x?password=********"),
+            ("redis://:p@db:6379/1", "redis://:********@db:6379/1"),
+            ("postgres://db/x", "postgres://db/x"),
+            (
+                "postgres://db/x?password=p@ss&sslmode=require",
+                "postgres://db/x?password=********&sslmode=require",
+            ),
+            ("https://TOKEN@id.example/keys", "https://********@id.example/keys"),
+            (
+                "https://id.example/keys?code=x&auth=y&pass=z&api_key=k&api-version=1",
+                "https://id.example/keys?code=********&auth=********&pass=********&api_key=********&api-version=1",
+            ),
+            ("https://id.example/keys?x", "https://id.example/keys?********"),
+            ("https://id.example/keys#token=x", "https://id.example/keys#********"),
+            ("s3://bucket/prefix", "s3://bucket/prefix"),
+            ("0123456789", "********"),
+            ("sqlite:", "sqlite:"),
+            ("", ""),
+        ] {
+            assert_eq!(mask_url(value), shown, "{value}");
+        }
         assert_eq!(mask_path("https://hooks.slack.com/services/T/B/x"), "https://hooks.slack.com/********");
         assert_eq!(mask_path("https://u:p@hooks.example?token=x"), "https://hooks.example/********");
         assert_eq!(mask_path(""), "");

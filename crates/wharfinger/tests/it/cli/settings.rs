@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use wharfinger::config::SETTINGS;
+
 use super::program::{Place, Ran};
 
 fn setting(ran: &Ran, name: &str) -> (String, String) {
@@ -180,6 +182,23 @@ fn no_secret_is_ever_shown() {
             assert!(!ran.stdout.contains(secret), "{value} in {}", ran.stdout);
             assert!(ran.stdout.contains("********"), "{}", ran.stdout);
         }
+    }
+    // A token where others have a name, and under names that nobody has thought of: shown by no command, and in no error.
+    for setting in
+        SETTINGS.iter().filter(|setting| setting.env.contains("URL") || setting.env.contains("ENDPOINT"))
+    {
+        let scheme = match setting.env {
+            "WHARFINGER_DATABASE_URL" => "postgres",
+            "WHARFINGER_QUOTA_URL" => "redis",
+            "WHARFINGER_BROKER_URL" => "amqp",
+            "WHARFINGER_BLOB_URL" | "INGEST_BLOB_URL" => "s3",
+            "CLAMD_URL" => "tcp",
+            _ => "https",
+        };
+        let value = format!("{scheme}://horse@host.example/?code=horse&auth=horse&pass=horse#horse");
+        let ran = place.run_with(&[(setting.env, &value)], &["config"]);
+        assert!(!ran.stdout.contains("horse") && !ran.stderr.contains("horse"), "{ran:?}");
+        assert!(ran.code == 2 || ran.stdout.contains("********"), "{ran:?}");
     }
     let environment = [("WHARFINGER_DATABASE_URL", "postgres://app:horse@db.example/wharf?sslmode=require")];
     let shown = setting(&place.run_with(&environment, &["config", "--json"]), "WHARFINGER_DATABASE_URL");
