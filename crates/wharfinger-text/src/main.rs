@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitCode};
@@ -28,12 +28,16 @@ type Attempt<'a> = Box<dyn Fn() -> bool + 'a>;
 
 /// Tells what was possible: a word for each.
 fn attack(file: &str) -> ExitCode {
+    let mut status = File::open("/proc/self/status").expect("what the kernel says of us");
     let mut open_before = File::options().append(true).open(file).expect("the file");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     let parent = getppid().or(Pid::from_raw(1));
     let Ok(restricted) = sandbox::restrict_self(|| Ok::<(), Infallible>(()));
     println!("{restricted:?}");
+    let mut of_us = String::new();
+    let _ = status.read_to_string(&mut of_us);
+    println!("{}", of_us.lines().find(|line| line.starts_with("NoNewPrivs")).unwrap_or_default());
     let attempts: [(&str, Attempt<'_>); 11] = [
         ("read", Box::new(|| File::open("/etc/passwd").is_ok())),
         ("read again", Box::new(|| File::open(file).is_ok())),

@@ -33,6 +33,7 @@ fn what_is_restricted_cannot_reach_anything() {
     let output = Command::new(PROGRAM).arg("attack").arg(&file).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(said.contains("Sandbox { landlock: true, seccomp: true }"), "{said}");
+    assert!(said.contains("NoNewPrivs:\t1"), "{said}");
     assert!(!said.contains("possible"), "{said}");
     assert!(said.contains("what was open can be written") && output.status.success(), "{said}");
     assert_eq!(std::fs::read_to_string(&file).expect("it is still there"), "cargo\nwritten\n");

@@ -186,9 +186,10 @@ pub fn router(app: Shared) -> Router {
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(Extension(health::LastAnswer::default()))
         .layer(middleware::from_fn(observe))
-        .layer(middleware::from_fn(secure))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
+        // Outside of everything that answers, preflights too.
+        .layer(middleware::from_fn(secure))
         .with_state(app)
 }
 
@@ -237,9 +238,10 @@ fn without_api(app: Shared) -> Router {
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(Extension(health::LastAnswer::default()))
         .layer(middleware::from_fn(observe))
-        .layer(middleware::from_fn(secure))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
+        // Outside of everything that answers, preflights too.
+        .layer(middleware::from_fn(secure))
         .with_state(app)
 }
 

@@ -31,7 +31,6 @@ use wharfinger_lifecycle::stage::Stage;
 pub use attempt::{Attempt, Backend, Trouble};
 
 use crate::config::BadSetting;
-use crate::quota::Quota;
 use crate::core::Core;
 use crate::quota::Quota;
 use crate::core::OpenError;

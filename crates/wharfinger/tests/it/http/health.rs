@@ -105,10 +105,10 @@ async fn metrics_have_an_address_of_their_own() {
     assert!(served.terminate().success());
 }
 
-/// Whatever is asked for, and whatever comes of it.
+/// Whatever is asked for, by whatever method, and whatever comes of it.
 #[tokio::test]
 async fn every_answer_tells_browsers_what_it_is() {
-    let ground = Ground::new(Database::Sqlite);
+    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_CORS_ORIGINS", "https://app.example")]);
     let server = ground.start().await;
     for path in [
         "/",
@@ -119,8 +119,16 @@ async fn every_answer_tells_browsers_what_it_is() {
         "/api/v2/files",
         "/nowhere",
         "/dashboard/style.css",
+        "OPTIONS /api/v2/files",
+        "OPTIONS /nowhere",
     ] {
-        let answer = server.http.get(format!("{}{path}", server.url)).send().await.expect("an answer");
+        let (method, place) = path.split_once(' ').unwrap_or(("GET", path));
+        let method = method.parse().expect("a method");
+        let asked = server.http.request(method, format!("{}{place}", server.url));
+        // Of a page of others, before it uploads.
+        let asked =
+            asked.header("origin", "https://app.example").header("access-control-request-method", "POST");
+        let answer = asked.send().await.expect("an answer");
         let header =
             |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         assert_eq!(header("x-content-type-options"), "nosniff", "{path}");
