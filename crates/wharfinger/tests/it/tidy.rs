@@ -131,6 +131,22 @@ fn the_core_is_pure_and_the_program_names_no_driver() {
     }
 }
 
+/// Each defence is linked to its test.
+#[test]
+fn what_the_security_page_names_is_there() {
+    let text = std::fs::read_to_string(root().join("docs/security.md")).expect("docs/security.md");
+    let targets: Vec<&str> = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+    assert!(targets.len() > 20, "{targets:?}");
+    for target in targets {
+        assert!(root().join("docs").join(target).exists(), "docs/security.md links to {target}");
+    }
+    let table = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| against"));
+    for row in table.filter(|row| !row.starts_with("| ---")) {
+        let tests = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
+        assert!(tests.contains("](../crates/"), "no test is linked: {row}");
+    }
+}
+
 #[test]
 fn the_architecture_fits_on_its_pages() {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
