@@ -23,7 +23,9 @@ const IDLE: usize = 10_000;
 
 pub(crate) async fn run() {
     http2_without_a_token().await;
+    unread_answers().await;
     idle_connections().await;
+    connections_that_do_not_read().await;
     small_document().await;
     hostile_pdfs().await;
 }
@@ -67,38 +69,85 @@ async fn http2_without_a_token() {
     say(timing.line("/healthz meanwhile"));
 }
 
+/// Each stream asks for the largest answer that anybody may have, and its window lets nothing of it come.
+async fn unread_answers() {
+    let server = Server::start(None).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = server.resident_kib();
+    let mut held = Vec::new();
+    for _ in 0..HTTP2_CONNECTIONS {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .http2_prior_knowledge()
+            .http2_initial_stream_window_size(0)
+            .build()
+            .expect("a client");
+        let asked = (0..STREAMS).map(|_| http.get(format!("{}/openapi.json", server.url)).send());
+        held.extend(futures::future::join_all(asked).await);
+    }
+    let most = server.resident_kib();
+    let answered = held.iter().filter(|answer| answer.is_ok()).count();
+    say(format!(
+        "{answered} answers of HTTP/2 that nobody reads, without a token: {} MiB more than before ({} MiB)",
+        most.saturating_sub(before) / 1_024,
+        before / 1_024
+    ));
+}
+
+/// The beginning of HTTP/2 with a window of 0, and `GET /healthz`.
+const ASKS_AND_DOES_NOT_READ: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
+    \x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00\
+    \x00\x00\x13\x01\x05\x00\x00\x00\x01\x82\x86\x44\x08/healthz\x41\x05wharf";
+
+/// All places are taken by connections that ask and read nothing.
+async fn connections_that_do_not_read() {
+    let server = Server::start(None).await;
+    let held = hold(&server, 100, ASKS_AND_DOES_NOT_READ).await;
+    // Until then each could be a client that is only slow.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let what = format!("{} connections of 100 addresses that read no answer", held.len());
+    new_clients(&server, &what).await;
+}
+
+/// So many connections from so many addresses, each with its first bytes.
+async fn hold(server: &Server, addresses: usize, first: &[u8]) -> Vec<TcpStream> {
+    let target = server.url.trim_start_matches("http://").parse().expect("an address");
+    let mut held: Vec<TcpStream> = Vec::new();
+    for n in 0..IDLE {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        let from = format!("127.0.1.{}:0", 2 + n % addresses);
+        socket.bind(from.parse().expect("an address")).expect("bound");
+        if let Ok(Ok(mut stream)) = tokio::time::timeout(Duration::from_secs(5), socket.connect(target)).await
+        {
+            let _ = stream.write_all(first).await;
+            held.push(stream);
+        }
+    }
+    held
+}
+
+/// How others are served meanwhile.
+async fn new_clients(server: &Server, what: &str) {
+    let (mut timing, mut failed) = (Timing::default(), 0);
+    for _ in 0..100 {
+        let started = Instant::now();
+        let asked =
+            client().get(format!("{}/healthz", server.url)).timeout(Duration::from_secs(30)).send().await;
+        failed += usize::from(!asked.is_ok_and(|answer| answer.status() == 200));
+        timing.add(started.elapsed());
+    }
+    say(format!("{what}; 100 new clients: {failed} failed; {} MiB", server.resident_kib() / 1_024));
+    say(timing.line("/healthz"));
+}
+
 async fn idle_connections() {
     for (addresses, what) in [(1, "one address"), (100, "100 addresses")] {
         let server = Server::start(None).await;
-        let target = server.url.trim_start_matches("http://").parse().expect("an address");
         let started = Instant::now();
-        let mut held: Vec<TcpStream> = Vec::new();
-        for n in 0..IDLE {
-            let socket = TcpSocket::new_v4().expect("a socket");
-            let from = format!("127.0.1.{}:0", 2 + n % addresses);
-            socket.bind(from.parse().expect("an address")).expect("bound");
-            if let Ok(Ok(mut stream)) =
-                tokio::time::timeout(Duration::from_secs(5), socket.connect(target)).await
-            {
-                let _ = stream.write_all(b"P").await;
-                held.push(stream);
-            }
-        }
-        let took = started.elapsed();
-        let (mut timing, mut failed) = (Timing::default(), 0);
-        for _ in 0..100 {
-            let started = Instant::now();
-            let asked =
-                client().get(format!("{}/healthz", server.url)).timeout(Duration::from_secs(30)).send().await;
-            failed += usize::from(!asked.is_ok_and(|answer| answer.status() == 200));
-            timing.add(started.elapsed());
-        }
-        say(format!(
-            "{IDLE} connections of one byte from {what}, opened in {:.1} s; 100 new clients: {failed} failed; {} MiB",
-            took.as_secs_f64(),
-            server.resident_kib() / 1_024
-        ));
-        say(timing.line("/healthz"));
+        let held = hold(&server, addresses, b"P").await;
+        let took = started.elapsed().as_secs_f64();
+        let what = format!("{} connections of one byte from {what}, opened in {took:.1} s", held.len());
+        new_clients(&server, &what).await;
     }
 }
 
