@@ -171,7 +171,7 @@ async fn in_memory(app: &App, database: &str) -> Duration {
     started.elapsed()
 }
 
-async fn scan(app: &App, lease: &SweepClaimed, objects: usize) -> Duration {
+async fn scan(app: &App, lease: &SweepLease, objects: usize) -> Duration {
     let started = Instant::now();
     let found = orphan_blobs::run(&app.core, lease).await.expect("a scan");
     let took = started.elapsed();

@@ -45,14 +45,14 @@ pub(super) async fn put(
     let bytes = body.into_data_stream();
     // The client may hang up at any byte: what has begun comes to its end, or leaves nothing.
     let task = app.clone();
-    let received =
-        app.core
-            .verbs
-            .spawn(async move {
-                receive::receive(&task.uploads, &disk, admitted, &key, query.sha256, bytes).await
-            })
-            .await
-            .map_err(|_| Problem::internal())?;
+    let received = app
+        .core
+        .verbs
+        .spawn(
+            async move { receive::receive(&task.uploads, &disk, admitted, &key, query.sha256, bytes).await },
+        )
+        .await
+        .map_err(|_| Problem::internal())?;
     let etag = format!("\"{}\"", received?);
     Ok((StatusCode::OK, [(header::ETAG, etag)]).into_response())
 }

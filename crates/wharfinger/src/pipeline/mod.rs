@@ -32,8 +32,8 @@ pub use attempt::{Attempt, Backend, Trouble};
 
 use crate::config::BadSetting;
 use crate::core::Core;
-use crate::quota::Quota;
 use crate::core::OpenError;
+use crate::quota::Quota;
 use embed::Embedder;
 use lease_token::LeaseKey;
 

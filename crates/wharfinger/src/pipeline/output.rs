@@ -214,7 +214,8 @@ impl<'a> VectorSink<'a> {
     }
 
     pub async fn finish(self) -> Result<Ending, Trouble> {
-        let kept = self.attempt.pipeline.core.catalog.chunk_bytes(self.attempt.held.file.id, self.model).await?;
+        let kept =
+            self.attempt.pipeline.core.catalog.chunk_bytes(self.attempt.held.file.id, self.model).await?;
         let said = json!({
             "vectors": kept.vectors, "dimensions": self.dimensions, "model": self.model, "cut": self.is_cut,
         });

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wharfinger::core::Role;
 use wharfinger_lifecycle::id::TenantId;
 
-use super::landings::{begin, under_way};
+use super::incoming::{begin, under_way};
 use crate::http::connections::pass;
 use crate::test_app::{Answer, Database, Ground};
 
