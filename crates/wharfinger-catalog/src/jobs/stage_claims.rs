@@ -98,7 +98,7 @@ impl Write for ClaimStage {
                 Some(Err(_)) | None => idle.push(job.id),
             }
         }
-        engine::put_back(tx, &STAGE_JOBS, &unreadable, now.saturating_add(RETRY_MS), None).await?;
+        engine::put_back(tx, &STAGE_JOBS, &unreadable, now.saturating_add(RETRY_MS)).await?;
         self.committer.apply_locked(tx, &changes).await?;
         effects::remove(tx, &idle).await?;
         claimed.sort_by_key(|claimed| claimed.job.id);

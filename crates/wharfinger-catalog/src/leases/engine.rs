@@ -78,7 +78,8 @@ pub(crate) async fn readable<T>(
     let (readable, others) = unreadable::split(rows, of.id, decode);
     unreadable::record(tx, of.table, &others).await?;
     let others: Vec<String> = others.into_iter().map(|(id, _)| id).collect();
-    put_back(tx, of, &others, now.saturating_add(RETRY_MS), Some("the row cannot be read")).await?;
+    let set = ["last_error = 'the row cannot be read'"].into_iter().chain(of.unreadable);
+    wait_again(tx, of, &others, now.saturating_add(RETRY_MS), set.collect()).await?;
     Ok(readable)
 }
 
@@ -88,14 +89,21 @@ pub(crate) async fn put_back(
     of: &LeaseTable,
     ids: &[String],
     due_at: UnixMs,
-    error: Option<&str>,
 ) -> Result<(), CatalogError> {
+    wait_again(tx, of, ids, due_at, Vec::new()).await
+}
+
+async fn wait_again(
+    tx: &mut Tx<'_>,
+    of: &LeaseTable,
+    ids: &[String],
+    due_at: UnixMs,
+    mut set: Vec<&str>,
+) -> Result<(), CatalogError> {
+    set.extend(of.uncount);
     for some in ids.chunks(tx.dialect().rows_max()) {
-        let rows = format!("{} IN ({})", of.id, places(3, some.len()));
-        let set: Vec<&str> =
-            of.uncount.into_iter().chain(["last_error = COALESCE($2, last_error)"]).collect();
-        let mut args = args![error];
-        args.extend(some.iter().flat_map(|id| args![id.as_str()]));
+        let rows = format!("{} IN ({})", of.id, places(2, some.len()));
+        let args = some.iter().flat_map(|id| args![id.as_str()]).collect();
         release(tx, of, &rows, Some(due_at), &set, args).await?;
     }
     Ok(())

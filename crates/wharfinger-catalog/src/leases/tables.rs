@@ -28,6 +28,8 @@ pub(crate) struct LeaseTable {
     pub(crate) release: &'static str,
     /// What gives a row that nobody worked on its attempt back.
     pub(crate) uncount: Option<&'static str>,
+    /// What else is set in a row that cannot be read.
+    pub(crate) unreadable: Option<&'static str>,
 }
 
 /// A lease that ran out is an attempt of the job: it stays leased until it is taken back.
@@ -46,6 +48,7 @@ pub(crate) const JOBS: LeaseTable = LeaseTable {
     deadline_at: Some("deadline_at"),
     release: "state = 'waiting', rank = NULL, lease_owner = NULL, lease_until = NULL, deadline_at = NULL",
     uncount: Some("attempts = attempts - 1"),
+    unreadable: None,
 };
 
 /// The same rows where a claim sets their files to work: a job is passed over while another transaction changes its
@@ -75,6 +78,7 @@ pub(crate) const OUTBOX: LeaseTable = LeaseTable {
     deadline_at: None,
     release: "rank = NULL",
     uncount: None,
+    unreadable: None,
 };
 
 /// A row keeps its rank until it is settled: if its process dies, it is claimed again in its turn.
@@ -92,6 +96,8 @@ pub(crate) const CLEANUPS: LeaseTable = LeaseTable {
     deadline_at: None,
     release: "rank = NULL, lease_until = 0",
     uncount: None,
+    // Operators see it among the exhausted ones.
+    unreadable: Some("exhausted = 1"),
 };
 
 /// Each sweep is a queue of one row. A claim waits for the commit that is under way under the lease before.
@@ -109,4 +115,5 @@ pub(crate) const SWEEPS: LeaseTable = LeaseTable {
     deadline_at: None,
     release: "lease_until = 0",
     uncount: None,
+    unreadable: None,
 };

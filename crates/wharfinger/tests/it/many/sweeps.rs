@@ -22,7 +22,7 @@ async fn ran(server: &TestApp) -> bool {
 
 /// The number of turns there have been.
 async fn turns(ground: &Ground) -> i64 {
-    ground.scalar("SELECT COALESCE(MAX(fence), 0) FROM sweeps WHERE name = 'upload-window'").await
+    ground.scalar("SELECT COALESCE(MAX(lease_token), 0) FROM sweeps WHERE name = 'upload-window'").await
 }
 
 /// As a process that claims its turn and then does nothing.
