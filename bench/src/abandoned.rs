@@ -25,7 +25,7 @@ const SEED: [&str; 6] = [
     // No sweep has a run to make up for.
     "INSERT INTO sweeps (name, next_run_at) VALUES ('upload-window', 9000000000000), ('orphan-cleanup', 9000000000000)",
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
-     retry_count, url_dead_at, next_look_at, created_at, updated_at) \
+     retry_count, url_dead_at, next_check_at, created_at, updated_at) \
      SELECT id, 't' || tenant, 'u', 'report.pdf', 1, 'uploads/t' || tenant || '/u/' || id, 'registered', 1, 1, 0, 1, n, 1, 1 \
      FROM seed",
     "INSERT INTO objects (key, file_id, kind, created_at) SELECT blob_path, id, 'original', 1 FROM files",

@@ -20,7 +20,7 @@ const CLAIMS: usize = 100;
 
 const SEED: [&str; 3] = [
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
-     retry_count, etag, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, stages, stage) \
+     retry_count, etag, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, stages, stage) \
      SELECT id, 'crowd', 'u', 'report.pdf', 1, 'uploads/crowd/u/' || id, 'queued', 3, 1, 0, 'e', 1, {now} + 86400000, 1, \
      {now}, 1, 'scan', 'scan' FROM seed",
     "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
@@ -31,7 +31,7 @@ const SEED: [&str; 3] = [
 
 const SINGLE: [&str; 3] = [
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
-     retry_count, etag, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, stages, stage) \
+     retry_count, etag, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, stages, stage) \
      VALUES ('018f4e6e-7f3a-7000-8000-ffffffffffff', 'single', 'u', 'one.pdf', 1, 'uploads/single/u/x', 'queued', 3, 1, 0, \
      'e', 1, {now} + 86400000, 1, {now}, 1, 'scan', 'scan')",
     "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \

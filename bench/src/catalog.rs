@@ -1,7 +1,7 @@
 //! A fresh catalog with its schema.
 
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{Catalog, CatalogOptions, CatalogUrl, DEFAULT_SCHEMA, Tells};
+use wharfinger_catalog::{Catalog, CatalogOptions, CatalogUrl, DEFAULT_SCHEMA, OutboxTargets};
 
 pub(crate) async fn fresh(url: CatalogUrl) -> Catalog {
     let options = CatalogOptions {
@@ -13,7 +13,7 @@ pub(crate) async fn fresh(url: CatalogUrl) -> Catalog {
         job_max_attempts: 5,
         connections_max: 20,
         beside_redis: false,
-        tells: Tells::default(),
+        targets: OutboxTargets::default(),
     };
     let catalog = Catalog::open(options).await.expect("a catalog");
     catalog.migrate(1).await.expect("the schema");

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// not confirmed. A hundred are overdue, if there are so many files. Another tenant has a tenth as many.
 const SEED: [&str; 5] = [
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
-     retry_count, error, etag, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at, failed_at, stages, \
+     retry_count, error, etag, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, ready_at, failed_at, stages, \
      stage) SELECT id, tenant, 'u0', 'report.pdf', 1, 'uploads/' || tenant || '/u0/' || id, status, 3, 1, 0, \
      CASE WHEN status IN ('failed', 'quarantined') THEN 'torn' END, 'e', 1, \
      CASE status WHEN 'ready' THEN NULL WHEN 'quarantined' THEN NULL WHEN 'queued' THEN \

@@ -15,7 +15,7 @@ use crate::timing::{rate, say};
 /// What init, confirm and delete say to the catalog; `$1` is the file's id.
 const INIT: [&str; 6] = [
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
-     charged_bytes, retry_count, url_dead_at, next_look_at, created_at, updated_at) \
+     charged_bytes, retry_count, url_dead_at, next_check_at, created_at, updated_at) \
      VALUES ($1, 't', 'u', 'x', 4, 'uploads/t/u/x', 'registered', 1, 4, 0, 2, 3, 1, 1)",
     "INSERT INTO objects (key, file_id, kind, created_at) VALUES ($1, $1, 'original', 1)",
     "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
@@ -30,7 +30,7 @@ const INIT: [&str; 6] = [
 ];
 const CONFIRM: [&str; 7] = [
     "SELECT * FROM files WHERE id = $1",
-    "UPDATE files SET pipeline_status = 'ready', version = 3, etag = 'e', next_look_at = NULL, updated_at = 2, \
+    "UPDATE files SET pipeline_status = 'ready', version = 3, etag = 'e', next_check_at = NULL, updated_at = 2, \
      confirmed_at = 2, ready_at = 2 WHERE id = $1 AND version = 1",
     "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
      VALUES ($1, 2, 2, 'registered', 'uploaded', 'confirmed', 'user:u')",
@@ -47,7 +47,7 @@ const CONFIRM: [&str; 7] = [
 const DELETE: [&str; 8] = [
     "SELECT * FROM files WHERE id = $1",
     "UPDATE files SET pipeline_status = 'deleted', version = 4, charged_bytes = 0, end_reason = 'deleted', \
-     next_look_at = 9, updated_at = 3 WHERE id = $1 AND version = 3",
+     next_check_at = 9, updated_at = 3 WHERE id = $1 AND version = 3",
     "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
      VALUES ($1, 4, 3, 'ready', 'deleted', 'deleted', 'user:u')",
     "DELETE FROM jobs WHERE file_id = $1",

@@ -21,7 +21,7 @@ const SEARCHES: usize = 100;
 const TEXT_BYTES: u64 = 20 << 20;
 const RUN: Duration = Duration::from_secs(15);
 const ROWS: usize = 2_000_000;
-const INDEXES: [&str; 3] = ["files_by_owner", "files_to_look_at", "files_charged"];
+const INDEXES: [&str; 3] = ["files_by_owner", "files_to_check", "files_charged"];
 
 pub(crate) async fn run() {
     let only = std::env::args().nth(2);
@@ -242,7 +242,7 @@ fn rows(is_postgres: bool) -> String {
     };
     format!(
         "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
-         retry_count, etag, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at) \
+         retry_count, etag, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, ready_at) \
          SELECT id, 'crowd', 'u', 'report.pdf', 1, 'uploads/crowd/u/' || id, 'ready', 3, 1, 0, 'e', 1, NULL, 1, 1, 1, 1 \
          FROM ({numbers}) AS seed"
     )

@@ -23,7 +23,7 @@ const NOW: i64 = 1_750_000_000_000;
 /// Of fifty tenants.
 const SEED: [&str; 3] = [
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
-     retry_count, etag, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, stages, stage) \
+     retry_count, etag, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, stages, stage) \
      SELECT id, 't' || tenant, 'u', 'report.pdf', 1, 'uploads/t/u/' || id, 'queued', 3, 1, 0, 'e', 1, {now} - 86400000 + n, 1, \
      {now} - 86400000, 1, 'scan', 'scan' FROM seed",
     "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
@@ -35,12 +35,12 @@ const SEED: [&str; 3] = [
 /// One statement: how many overdue files have a job that waits.
 const BARE_SCAN: &str = "CREATE TABLE found AS SELECT COUNT(*) AS files, COUNT(jobs.id) AS sound FROM files \
      LEFT JOIN jobs ON jobs.file_id = files.id AND jobs.queue = 'file-scan' AND jobs.state = 'waiting' \
-     WHERE pipeline_status = 'queued' AND next_look_at <= {now}";
+     WHERE pipeline_status = 'queued' AND next_check_at <= {now}";
 
 /// What a recovery writes, for all at once.
 const BARE_RECOVERY: [&str; 3] = [
-    "UPDATE files SET version = version + 1, retry_count = retry_count + 1, next_look_at = {now} + 1800000, \
-     updated_at = {now} WHERE pipeline_status = 'queued' AND next_look_at <= {now} \
+    "UPDATE files SET version = version + 1, retry_count = retry_count + 1, next_check_at = {now} + 1800000, \
+     updated_at = {now} WHERE pipeline_status = 'queued' AND next_check_at <= {now} \
      AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.file_id = files.id)",
     "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
      updated_at) SELECT id, 'file-scan', tenant_id, id, 'waiting', 1, 0, 5, 0, 1, 1 FROM files WHERE updated_at = {now}",

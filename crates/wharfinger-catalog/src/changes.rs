@@ -16,7 +16,7 @@ use crate::files::history;
 use crate::jobs::effects;
 use crate::outbox::{archive, notices};
 use crate::quota::charges;
-use crate::quota::gate::{self, Gate};
+use crate::quota::owner::{self, QuotaState};
 use crate::{Catalog, RowSettings};
 
 /// Who makes changes, and what the rows that follow from them say.
@@ -27,7 +27,7 @@ pub(crate) struct Committer {
 }
 
 /// The quota rows of tenants whose refunds may belong to Redis.
-type HeldQuotas = BTreeMap<TenantId, Gate>;
+type HeldQuotas = BTreeMap<TenantId, QuotaState>;
 
 impl Committer {
     /// Makes the changes whose row is still what was read; answers their files.
@@ -70,11 +70,11 @@ impl Committer {
         }
         for some in changes.chunks(tx.dialect().rows_max()) {
             history::extend(tx, some, &self.actor).await?;
-            archive::changed(tx, some, &self.actor, self.rows.tells).await?;
+            archive::changed(tx, some, &self.actor, self.rows.targets).await?;
             outputs::end(tx, some, &self.rows).await?;
         }
         effects::apply(tx, changes, self.rows.job_max_attempts).await?;
-        notices::changed(tx, changes, self.rows.tells).await?;
+        notices::changed(tx, changes, self.rows.targets).await?;
         counters::changed(tx, changes).await?;
         refund(tx, changes, held).await
     }
@@ -84,7 +84,7 @@ impl Committer {
         if self.rows.beside_redis {
             let refunded = changes.iter().filter(|change| change.refunded_bytes() > 0);
             for tenant in refunded.map(|change| &change.after.tenant).collect::<BTreeSet<_>>() {
-                held.insert(tenant.clone(), gate::hold(tx, tenant).await?);
+                held.insert(tenant.clone(), owner::hold(tx, tenant).await?);
             }
         }
         Ok(held)
@@ -118,7 +118,7 @@ const COLUMNS: [(&str, &str); 19] = [
     ("object_version", "TEXT"),
     ("end_reason", "TEXT"),
     ("url_dead_at", "BIGINT"),
-    ("next_look_at", "BIGINT"),
+    ("next_check_at", "BIGINT"),
     ("updated_at", "BIGINT"),
     ("confirmed_at", "BIGINT"),
     ("ready_at", "BIGINT"),
@@ -160,7 +160,7 @@ async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<Vec<FileId>, Cata
             file.pin.as_ref().and_then(|pin| pin.version_id.as_deref()),
             file.ended.map(|reason| reason.as_str()),
             file.url_dead_at,
-            file.next_look_at,
+            file.next_check_at,
             file.updated_at,
             file.confirmed_at,
             file.ready_at,

@@ -32,10 +32,9 @@ use uuid::{NoContext, Timestamp, Uuid};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
+pub use cleanups::counts::CleanupCounts;
 pub use cleanups::deletion_log::{AbortedUpload, UNFINISHED};
-pub use cleanups::pending::{
-    ClaimedCleanup, CleanupCounts, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled,
-};
+pub use cleanups::pending::{ClaimedCleanup, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled};
 pub use database::sql::Dialect;
 pub use derived::chunks::{ChunkBytes, ChunkRow, Embedded};
 pub use derived::pgvector::{DIMENSIONS_MAX, Pgvector};
@@ -56,14 +55,14 @@ pub use jobs::stage_ends::{EndBy, StageEnd};
 pub use jobs::stuck_files::{StuckFile, StuckPlace};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{
-    KeySample, MissingBlob, MissingBlobs, ORPHAN, ObjectRow, ObjectState, OrderedOrphans, Orphans,
+    KeySample, MissingBlob, MissingBlobs, ORPHAN, ObjectRow, ObjectState, OrphanCleanups, Orphans,
     QueuedOrphans,
 };
-pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTally};
+pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};
 pub use outbox::lines::{Destination, Outbound, OutboxLine};
 pub use outbox::notices::Notification;
 pub use quota::charges::Drift;
-pub use quota::gate::{Gate, GateKeeper, MoveGate, Moved};
+pub use quota::owner::{MoveQuota, Moved, QuotaOwner, QuotaState};
 pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
 pub use sweeps::{Fence, SweepClaim, SweepClaimed, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
@@ -130,12 +129,12 @@ pub struct CatalogOptions {
     /// Redis may let uploads in. Without it charges and refunds try the tenant's row first, and hold its gate only
     /// where somebody else has given it away.
     pub beside_redis: bool,
-    pub tells: Tells,
+    pub targets: OutboxTargets,
 }
 
 /// Who is told of what happens besides its owner: for each there is a line in the outbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tells {
+pub struct OutboxTargets {
     /// Of every notice.
     pub webhook: bool,
     /// Of what concerns operators.
@@ -151,7 +150,7 @@ struct RowSettings {
     cleanup_max_attempts: u32,
     job_max_attempts: u32,
     beside_redis: bool,
-    tells: Tells,
+    targets: OutboxTargets,
 }
 
 #[derive(Clone)]
@@ -243,7 +242,7 @@ impl Catalog {
                 cleanup_max_attempts: options.cleanup_max_attempts,
                 job_max_attempts: options.job_max_attempts,
                 beside_redis: options.beside_redis,
-                tells: options.tells,
+                targets: options.targets,
             },
             pgvector_schema: Arc::default(),
             fence: None,

@@ -20,8 +20,8 @@ use crate::files::{batches, history};
 use crate::jobs::delayed::{self, NewJob};
 use crate::outbox::{archive, lines};
 use crate::quota::charges::{self, Reserved};
-use crate::quota::gate::{self, Gate, GateKeeper};
-use crate::{Catalog, RowSettings, Tells};
+use crate::quota::owner::{self, QuotaOwner, QuotaState};
+use crate::{Catalog, OutboxTargets, RowSettings};
 
 /// What is registered together, with all that its transaction holds.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ pub enum Admission {
 pub enum Registered {
     Made,
     /// Whoever let it in, or was asked to, is not the one who does; nothing happened.
-    GateMoved(Gate),
+    QuotaMoved(QuotaState),
     /// The key was used before with the same body, and made this file or batch.
     Repeated(Uuid),
     /// The key was used before with another body.
@@ -117,10 +117,10 @@ impl Write for Register {
 }
 
 impl Admission {
-    fn holds_at(&self, gate: &Gate) -> bool {
+    fn holds_at(&self, state: &QuotaState) -> bool {
         match self {
-            Admission::Database => gate.keeper == GateKeeper::Database,
-            Admission::Redis { epoch, .. } => gate.keeper == GateKeeper::Redis && gate.epoch == *epoch,
+            Admission::Database => state.owner == QuotaOwner::Database,
+            Admission::Redis { epoch, .. } => state.owner == QuotaOwner::Redis && state.epoch == *epoch,
         }
     }
 }
@@ -161,13 +161,13 @@ impl Registration {
     async fn refused_by_batch(
         &self,
         tx: &mut Tx<'_>,
-        tells: Tells,
+        targets: OutboxTargets,
     ) -> Result<Option<Registered>, CatalogError> {
         match &self.batch {
             BatchUse::None => Ok(None),
             BatchUse::Opens(batch) => {
                 batches::insert(tx, batch).await?;
-                archive::batch_turned(tx, batch, &self.actor, self.now, tells).await?;
+                archive::batch_turned(tx, batch, &self.actor, self.now, targets).await?;
                 Ok(None)
             }
             BatchUse::Joins(id) => {
@@ -186,21 +186,21 @@ impl Registration {
 impl Register {
     /// What is known before anything is charged: who admits, keys and batches.
     async fn refused_at_once(&self, tx: &mut Tx<'_>) -> Result<Refused, CatalogError> {
-        let mut gates: BTreeMap<&TenantId, Gate> = BTreeMap::new();
+        let mut states: BTreeMap<&TenantId, QuotaState> = BTreeMap::new();
         if self.rows.beside_redis {
             let charged = self.wanted.iter().filter(|wanted| wanted.needs_room());
             for tenant in charged.map(|wanted| &wanted.tenant).collect::<BTreeSet<_>>() {
-                gates.insert(tenant, gate::hold(tx, tenant).await?);
+                states.insert(tenant, owner::hold(tx, tenant).await?);
             }
         }
         let mut refused = Refused::new();
         for (place, wanted) in self.wanted.iter().enumerate() {
-            let gate = gates.get(&wanted.tenant).filter(|_| wanted.needs_room());
-            let answer = match gate.filter(|gate| !wanted.admission.holds_at(gate)) {
-                Some(gate) => Some(Registered::GateMoved(*gate)),
+            let state = states.get(&wanted.tenant).filter(|_| wanted.needs_room());
+            let answer = match state.filter(|state| !wanted.admission.holds_at(state)) {
+                Some(state) => Some(Registered::QuotaMoved(*state)),
                 None => match wanted.refused_by_key(tx).await? {
                     Some(answer) => Some(answer),
-                    None => wanted.refused_by_batch(tx, self.rows.tells).await?,
+                    None => wanted.refused_by_batch(tx, self.rows.targets).await?,
                 },
             };
             refused.extend(answer.map(|answer| (place, answer)));
@@ -219,7 +219,7 @@ impl Register {
             insert_files(tx, &new).await?;
             insert_objects(tx, &new).await?;
             history::begin(tx, &by).await?;
-            archive::registered(tx, &by, self.rows.tells).await?;
+            archive::registered(tx, &by, self.rows.targets).await?;
             let checks: Vec<_> = new.iter().map(|new| (new.check_id, new.check.clone())).collect();
             delayed::insert_many(tx, &checks, now).await?;
             let by_broker = some.iter().filter(|(_, wanted)| wanted.by_broker);
@@ -254,9 +254,9 @@ impl Register {
                             refused.extend(exceeded.map(|exceeded| (*place, Registered::exceeded(exceeded))));
                         }
                     }
-                    Reserved::NotHere(gate) => {
+                    Reserved::NotHere(state) => {
                         refused.extend(
-                            by_database.iter().map(|(place, _)| (*place, Registered::GateMoved(gate))),
+                            by_database.iter().map(|(place, _)| (*place, Registered::QuotaMoved(state))),
                         );
                     }
                 }
@@ -331,7 +331,7 @@ async fn insert_files(tx: &mut Tx<'_>, files: &[&NewFile]) -> Result<(), Catalog
             signed(file.charged_bytes),
             i64::from(file.retry_count),
             file.url_dead_at,
-            file.next_look_at,
+            file.next_check_at,
             file.created_at,
             file.updated_at,
             file.part_size.map(signed),
@@ -340,7 +340,7 @@ async fn insert_files(tx: &mut Tx<'_>, files: &[&NewFile]) -> Result<(), Catalog
     let sql = format!(
         "INSERT INTO files (id, tenant_id, user_id, batch_id, file_name, size, content_type, \
          checksum_sha256, metadata, blob_path, pipeline_status, version, charged_bytes, retry_count, \
-         url_dead_at, next_look_at, created_at, updated_at, part_size) VALUES {}",
+         url_dead_at, next_check_at, created_at, updated_at, part_size) VALUES {}",
         tuples(1, files.len(), 19)
     );
     tx.run_built(sql, args).await?;

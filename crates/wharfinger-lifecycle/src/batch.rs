@@ -100,8 +100,8 @@ impl Batch {
     /// Makes a registered file one of the batch: it is waited for as long as the batch is.
     pub fn adopt(&self, file: File, policy: &UploadPolicy) -> File {
         let ends_at = self.expires_at.saturating_add(policy.grace_for(file.size));
-        let next_look_at = file.next_look_at.map(|at| at.max(ends_at));
-        File { batch: Some(self.id), next_look_at, ..file }
+        let next_check_at = file.next_check_at.map(|at| at.max(ends_at));
+        File { batch: Some(self.id), next_check_at, ..file }
     }
 
     /// `unconfirmed` counts the files that still wait, and those that were reclaimed while it was active.
@@ -139,7 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::file::{Announcement, Look, Pin, confirm, look, register, reissue};
+    use crate::file::{Announcement, Check, Pin, check, confirm, register, reissue};
     use crate::processing::Plan;
 
     const DAY_MS: i64 = 86_400_000;
@@ -183,13 +183,13 @@ mod tests {
     fn a_file_is_due_when_its_batch_ends_and_not_before() {
         let batch = batch(0);
         let file = file_in(&batch, 10, 5_000);
-        assert_eq!(file.next_look_at, Some(DAY_MS + 60_000));
-        assert_eq!(look(&file, &POLICY, DAY_MS + 59_999), Look::NotYet);
-        assert_eq!(look(&file, &POLICY, DAY_MS + 60_000), Look::Unconfirmed);
+        assert_eq!(file.next_check_at, Some(DAY_MS + 60_000));
+        assert_eq!(check(&file, &POLICY, DAY_MS + 59_999), Check::NotYet);
+        assert_eq!(check(&file, &POLICY, DAY_MS + 60_000), Check::Unconfirmed);
         // One that came late still has the whole life of its URL.
         let late = file_in(&batch, 10, DAY_MS - 1_000);
-        assert_eq!(late.next_look_at, Some(POLICY.silent_at(&late)));
-        assert!(late.next_look_at > Some(DAY_MS + 60_000));
+        assert_eq!(late.next_check_at, Some(POLICY.silent_at(&late)));
+        assert!(late.next_check_at > Some(DAY_MS + 60_000));
     }
 
     #[test]
@@ -225,13 +225,13 @@ mod tests {
             for later in laters {
                 now += later;
                 file = reissue(&file, &POLICY, now).expect("still registered").after;
-                prop_assert!(file.next_look_at >= Some(batch.expires_at + POLICY.grace_for(size)));
-                prop_assert!(file.next_look_at >= Some(POLICY.silent_at(&file)));
+                prop_assert!(file.next_check_at >= Some(batch.expires_at + POLICY.grace_for(size)));
+                prop_assert!(file.next_check_at >= Some(POLICY.silent_at(&file)));
                 prop_assert_eq!(file.batch, Some(batch.id));
             }
             let pin = Pin { etag: "e".into(), version_id: None };
             let confirmed = confirm(&file, pin, None, "confirmed", &Plan::without_stages(), now);
-            prop_assert_eq!(confirmed.expect("confirmable").after.next_look_at, None);
+            prop_assert_eq!(confirmed.expect("confirmable").after.next_check_at, None);
         }
     }
 }

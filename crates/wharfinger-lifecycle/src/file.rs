@@ -63,8 +63,8 @@ pub struct File {
     pub ended: Option<EndReason>,
     /// No URL that was handed out works after this.
     pub url_dead_at: UnixMs,
-    /// When somebody must look at this row again; never absent unless the file is at rest.
-    pub next_look_at: Option<UnixMs>,
+    /// When this row must be checked again; absent only for a file that is at rest.
+    pub next_check_at: Option<UnixMs>,
     pub created_at: UnixMs,
     pub updated_at: UnixMs,
     pub confirmed_at: Option<UnixMs>,
@@ -162,7 +162,7 @@ pub fn register(
         pin: None,
         ended: None,
         url_dead_at: now.saturating_add(policy.window_ms),
-        next_look_at: None,
+        next_check_at: None,
         created_at: now,
         updated_at: now,
         confirmed_at: None,
@@ -170,11 +170,11 @@ pub fn register(
         failed_at: None,
         warned_at: None,
     };
-    file.next_look_at = Some(policy.silent_at(&file));
+    file.next_check_at = Some(policy.silent_at(&file));
     file
 }
 
-/// A fresh URL: what is dead later is looked at later, and never earlier than was said before: a file of a batch waits
+/// A fresh URL: what is dead later is checked later, and never earlier than was said before: a file of a batch waits
 /// for its batch. Committed before anything is signed.
 pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
     if file.status != Status::Registered {
@@ -185,9 +185,9 @@ pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change
     }
     let mut change = Change::of(file, now);
     change.after.url_dead_at = file.url_dead_at.max(now.saturating_add(policy.window_ms));
-    let look_at = policy.silent_at(&change.after).max(file.next_look_at.unwrap_or(now));
-    change.after.next_look_at = Some(look_at);
-    change.job = JobEffect::RunAt(look_at);
+    let check_at = policy.silent_at(&change.after).max(file.next_check_at.unwrap_or(now));
+    change.after.next_check_at = Some(check_at);
+    change.job = JobEffect::RunAt(check_at);
     Ok(change)
 }
 
@@ -213,13 +213,13 @@ pub fn confirm(
         Some(first) => {
             change.step(Event::Enqueued, format!("waits for {}", first.as_str()))?;
             change.after.stage = Some(*first);
-            change.after.next_look_at = Some(plan.stuck_at(now));
+            change.after.next_check_at = Some(plan.stuck_at(now));
             change.job = JobEffect::ReplaceAll(StageJob::new(*first, now));
         }
         None => {
             change.step(Event::Completed, "no stages")?;
             change.after.ready_at = Some(now);
-            change.after.next_look_at = None;
+            change.after.next_check_at = None;
             change.notice = Some(Notice::Ready);
         }
     }
@@ -256,9 +256,9 @@ pub(crate) fn end(
     change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) });
     if now >= silent_at {
         change.after.charged_bytes = 0;
-        change.after.next_look_at = Some(tombstone_ends_at(file, policy, now));
+        change.after.next_check_at = Some(tombstone_ends_at(file, policy, now));
     } else {
-        change.after.next_look_at = Some(silent_at);
+        change.after.next_check_at = Some(silent_at);
     }
     Ok(change)
 }
@@ -270,7 +270,7 @@ pub fn too_late(file: &File, policy: &UploadPolicy, now: UnixMs) -> Option<Clean
     Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) })
 }
 
-/// The last look at an ended file's bytes. A confirm that is under way may still join its parts.
+/// When an ended file's bytes are deleted for the last time. A confirm that is under way may still join its parts.
 fn finish_at(file: &File, silent_at: UnixMs, now: UnixMs) -> UnixMs {
     if file.part_size.is_some() { silent_at.max(now.saturating_add(JOIN_MS_MAX)) } else { silent_at }
 }
@@ -288,7 +288,7 @@ pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, Refusal
     change.step(Event::Quarantined, why)?;
     change.after.error = Some(reason(why));
     change.after.stage = None;
-    change.after.next_look_at = None;
+    change.after.next_check_at = None;
     change.job = JobEffect::RemoveAll;
     change.notice = Some(Notice::Quarantined);
     Ok(change)
@@ -301,9 +301,9 @@ pub fn repin(file: &File, pin: Pin, now: UnixMs) -> Change {
     change
 }
 
-/// What a look at a row that is due comes to.
+/// What is to be done with a row whose check is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Check {
     /// Not due after all: somebody moved it.
     NotYet,
     /// A registered upload whose time is over: reclaim or rescue it.
@@ -314,19 +314,19 @@ pub enum Look {
     Forget,
 }
 
-pub fn look(file: &File, policy: &UploadPolicy, now: UnixMs) -> Look {
-    if file.next_look_at.is_none_or(|at| at > now) {
-        return Look::NotYet;
+pub fn check(file: &File, policy: &UploadPolicy, now: UnixMs) -> Check {
+    if file.next_check_at.is_none_or(|at| at > now) {
+        return Check::NotYet;
     }
     match file.status {
-        Status::Registered => Look::Unconfirmed,
+        Status::Registered => Check::Unconfirmed,
         Status::Deleted if file.charged_bytes > 0 => {
             let mut change = Change::of(file, now);
             change.after.charged_bytes = 0;
-            change.after.next_look_at = Some(tombstone_ends_at(file, policy, now));
-            Look::Refund(Box::new(change))
+            change.after.next_check_at = Some(tombstone_ends_at(file, policy, now));
+            Check::Refund(Box::new(change))
         }
-        Status::Deleted => Look::Forget,
+        Status::Deleted => Check::Forget,
         Status::Uploaded
         | Status::Queued
         | Status::Scanning
@@ -335,15 +335,15 @@ pub fn look(file: &File, policy: &UploadPolicy, now: UnixMs) -> Look {
         | Status::Embedding
         | Status::Ready
         | Status::Failed
-        | Status::Quarantined => Look::NotYet,
+        | Status::Quarantined => Check::NotYet,
     }
 }
 
-/// A look that could not find out: try again later, change nothing else.
+/// A check that could not find out: try again later, change nothing else.
 pub fn defer(file: &File, until: UnixMs, now: UnixMs) -> Change {
     let mut change = Change::of(file, now);
     change.after.updated_at = file.updated_at;
-    change.after.next_look_at = Some(until);
+    change.after.next_check_at = Some(until);
     change.job = JobEffect::RunAt(until);
     change
 }
@@ -352,7 +352,7 @@ pub fn defer(file: &File, until: UnixMs, now: UnixMs) -> Change {
 /// way loses.
 pub fn call_off(file: &File, now: UnixMs) -> Change {
     let mut change = Change::of(file, now);
-    change.after.next_look_at = Some(now);
+    change.after.next_check_at = Some(now);
     change.job = JobEffect::RunAt(now);
     change
 }
@@ -406,14 +406,14 @@ mod tests {
         let file = registered(10, &policy);
         let change = delete(&file, &policy, 1_000).expect("a registered file can be deleted");
         assert_eq!(change.after.charged_bytes, 10);
-        assert_eq!(change.after.next_look_at, Some(3_660_000));
-        assert_eq!(look(&change.after, &policy, 3_659_999), Look::NotYet);
-        let Look::Refund(refund) = look(&change.after, &policy, 3_660_000) else {
+        assert_eq!(change.after.next_check_at, Some(3_660_000));
+        assert_eq!(check(&change.after, &policy, 3_659_999), Check::NotYet);
+        let Check::Refund(refund) = check(&change.after, &policy, 3_660_000) else {
             panic!("expected a refund")
         };
         assert_eq!(refund.refunded_bytes(), 10);
         assert!(refund.steps.is_empty());
-        assert_eq!(look(&refund.after, &policy, i64::MAX), Look::Forget);
+        assert_eq!(check(&refund.after, &policy, i64::MAX), Check::Forget);
     }
 
     /// Its upload is ended with it: only a part that is on its way may still come, or a join that is under way.
@@ -424,9 +424,9 @@ mod tests {
         let whole = registered(1 << 40, &policy);
         let in_parts = File { part_size: Some(64 * mib), ..whole.clone() };
         let ended = |file: &File| delete(file, &policy, 1_000).expect("deletable");
-        assert_eq!(ended(&in_parts).after.next_look_at, Some(3_600_000 + 256_000));
+        assert_eq!(ended(&in_parts).after.next_check_at, Some(3_600_000 + 256_000));
         assert_eq!(ended(&in_parts).after.charged_bytes, 1 << 40);
-        assert!(ended(&whole).after.next_look_at > Some(40 * 86_400_000));
+        assert!(ended(&whole).after.next_check_at > Some(40 * 86_400_000));
         let late = delete(&in_parts, &policy, 5_000_000).expect("deletable");
         assert_eq!(late.after.charged_bytes, 0);
         assert_eq!(late.cleanup.map(|cleanup| cleanup.finish_at), Some(5_000_000 + JOIN_MS_MAX));
@@ -447,7 +447,7 @@ mod tests {
         let shorter = UploadPolicy { window_ms: 1, ..policy };
         let change = reissue(&file, &shorter, 0).expect("still registered");
         assert_eq!(change.after.url_dead_at, file.url_dead_at);
-        assert_eq!(change.after.next_look_at, file.next_look_at);
+        assert_eq!(change.after.next_check_at, file.next_check_at);
     }
 
     #[test]
@@ -467,17 +467,17 @@ mod tests {
         Delete,
         Reclaim,
         Quarantine,
-        Look,
+        Check,
     }
 
     proptest! {
-        /// I3, I15, I16 on the plan itself: charged once and refunded once, a next look until at rest, dead is dead.
+        /// I3, I15, I16 on the plan itself: charged once and refunded once, a next check until at rest, dead is dead.
         #[test]
         fn random_acts(
             size in 0u64..1 << 40,
             refuses in any::<bool>(),
             acts in prop::collection::vec((prop::sample::select(vec![
-                Act::Reissue, Act::Confirm, Act::Delete, Act::Reclaim, Act::Quarantine, Act::Look,
+                Act::Reissue, Act::Confirm, Act::Delete, Act::Reclaim, Act::Quarantine, Act::Check,
             ]), 0i64..7_200_000), 0..30),
         ) {
             let policy = policy(refuses);
@@ -494,8 +494,8 @@ mod tests {
                     Act::Delete => delete(&file, &policy, now),
                     Act::Reclaim => reclaim(&file, "late", &policy, now),
                     Act::Quarantine => quarantine(&file, "changed", now),
-                    Act::Look => match look(&file, &policy, now) {
-                        Look::Refund(change) => Ok(*change),
+                    Act::Check => match check(&file, &policy, now) {
+                        Check::Refund(change) => Ok(*change),
                         _ => continue,
                     },
                 };
@@ -508,7 +508,7 @@ mod tests {
                     prop_assert_eq!(change.after.status, Status::Deleted);
                 }
                 file = change.after;
-                prop_assert!(file.next_look_at.is_some() || file.status.is_at_rest());
+                prop_assert!(file.next_check_at.is_some() || file.status.is_at_rest());
                 prop_assert_eq!(refunded + file.charged_bytes, size);
                 if file.status == Status::Deleted && !refuses && file.charged_bytes == 0 {
                     prop_assert!(now >= policy.silent_at(&file));

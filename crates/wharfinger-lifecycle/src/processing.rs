@@ -76,7 +76,7 @@ pub fn start(file: &File, stage: Stage, plan: &Plan, now: UnixMs) -> Result<Chan
     }
     let mut change = Change::of(file, now);
     change.step(Event::Started(stage), format!("{} began", stage.as_str()))?;
-    change.after.next_look_at = Some(plan.stuck_at(now));
+    change.after.next_check_at = Some(plan.stuck_at(now));
     Ok(change)
 }
 
@@ -91,12 +91,12 @@ pub fn finish(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> 
     match next {
         Some(stage) => {
             change.step(Event::Finished, format!("{done} done, waits for {}", stage.as_str()))?;
-            change.after.next_look_at = Some(plan.stuck_at(now));
+            change.after.next_check_at = Some(plan.stuck_at(now));
         }
         None => {
             change.step(Event::Completed, format!("{done} done"))?;
             change.after.ready_at = Some(now);
-            change.after.next_look_at = None;
+            change.after.next_check_at = None;
             change.notice = Some(Notice::Ready);
         }
     }
@@ -107,7 +107,7 @@ pub fn finish(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> 
 pub fn retry(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
     let mut change = Change::of(file, now);
     change.step(Event::Retried, why)?;
-    change.after.next_look_at = Some(plan.stuck_at(now));
+    change.after.next_check_at = Some(plan.stuck_at(now));
     Ok(change)
 }
 
@@ -118,7 +118,7 @@ pub fn fail(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, 
     change.after.error = Some(reason(why));
     change.after.failed_at = Some(now);
     change.after.warned_at = None;
-    change.after.next_look_at = Some(plan.failure_due_at(now));
+    change.after.next_check_at = Some(plan.failure_due_at(now));
     change.notice = Some(Notice::Failed);
     Ok(change)
 }
@@ -131,7 +131,7 @@ pub fn recover(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Chang
     change.step(Event::Recovered, format!("{why}; waits for {} again", stage.as_str()))?;
     change.after.stage = Some(stage);
     change.after.retry_count = file.retry_count.saturating_add(1);
-    change.after.next_look_at = Some(plan.stuck_at(now));
+    change.after.next_check_at = Some(plan.stuck_at(now));
     Ok(change)
 }
 
@@ -170,7 +170,7 @@ pub fn redrive(file: &File, letter: JobId, plan: &Plan, now: UnixMs) -> Result<C
     change.after.warned_at = None;
     // Whoever sends it through again gives it all its chances.
     change.after.retry_count = 0;
-    change.after.next_look_at = Some(plan.stuck_at(now));
+    change.after.next_check_at = Some(plan.stuck_at(now));
     change.job = JobEffect::Redrive { job: letter };
     Ok(change)
 }
@@ -238,12 +238,12 @@ mod tests {
         while let Some(stage) = file.stage {
             file = start(&file, stage, &plan, 2).expect("queued").after;
             seen.push(file.status);
-            assert!(file.next_look_at.is_some());
+            assert!(file.next_check_at.is_some());
             let change = finish(&file, &plan, 3).expect("working");
             file = change.after;
         }
         assert_eq!(seen, [Status::Extracting, Status::Scanning]);
-        assert_eq!((file.status, file.ready_at, file.next_look_at), (Status::Ready, Some(3), None));
+        assert_eq!((file.status, file.ready_at, file.next_check_at), (Status::Ready, Some(3), None));
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
                 (file.status, file.stage, file.retry_count),
                 (Status::Queued, Some(Stage::Extract), retry)
             );
-            assert_eq!(file.next_look_at, Some(5 + plan.stuck_after_ms));
+            assert_eq!(file.next_check_at, Some(5 + plan.stuck_after_ms));
         }
         let change = recover_or_give_up(&file, "its job was missing", &plan, 6).expect("working");
         assert_eq!((change.after.status, change.after.retry_count), (Status::Failed, 2));
@@ -359,7 +359,7 @@ mod tests {
                 let Ok(change) = change else { continue };
                 let after = &change.after;
                 prop_assert_eq!(after.version, file.version + 1);
-                prop_assert!(after.next_look_at.is_some() || after.status.is_at_rest());
+                prop_assert!(after.next_check_at.is_some() || after.status.is_at_rest());
                 prop_assert!(after.retry_count >= file.retry_count || matches!(act, Act::Redrive));
                 match act {
                     Act::Finish => done.extend(stage),
@@ -387,7 +387,7 @@ mod tests {
         assert!(start(&file, Stage::Scan, &plan, 4).is_err());
         let failed = fail(&file, "encrypted", &plan, 5).expect("working");
         assert_eq!(failed.notice, Some(Notice::Failed));
-        assert_eq!(failed.after.next_look_at, Some(5 + 23 * 86_400_000));
+        assert_eq!(failed.after.next_check_at, Some(5 + 23 * 86_400_000));
         let tried = File { retry_count: 3, ..failed.after };
         let again = redrive(&tried, LETTER, &plan, 6).expect("failed").after;
         assert_eq!((again.retry_count, again.failed_at), (0, None));

@@ -74,7 +74,7 @@ pub fn decide(
     plan: &Plan,
     now: UnixMs,
 ) -> Result<Found, Refusal> {
-    let is_due = what == Recoverable::Named || file.next_look_at.is_some_and(|at| at <= now);
+    let is_due = what == Recoverable::Named || file.next_check_at.is_some_and(|at| at <= now);
     if !file.status.is_working() || !is_due {
         return Ok(Found::MovedOn);
     }

@@ -61,13 +61,13 @@ pub fn look_at_failure(
     }
     let failed_at = file.failed_at.unwrap_or(file.updated_at);
     match retention.fate(failed_at, file.warned_at, now) {
-        FailureFate::KeepUntil(at) if file.next_look_at == Some(at) => Ok(FailureLook::Nothing),
+        FailureFate::KeepUntil(at) if file.next_check_at == Some(at) => Ok(FailureLook::Nothing),
         FailureFate::KeepUntil(at) => Ok(FailureLook::Later(Box::new(defer(file, at, now)))),
         FailureFate::Warn => {
             let mut change = Change::of(file, now);
             change.remark("its owner was warned that it will be deleted");
             change.after.warned_at = Some(now);
-            change.after.next_look_at = Some(match retention.fate(failed_at, Some(now), now) {
+            change.after.next_check_at = Some(match retention.fate(failed_at, Some(now), now) {
                 FailureFate::KeepUntil(at) => at,
                 FailureFate::Warn | FailureFate::Delete => now,
             });

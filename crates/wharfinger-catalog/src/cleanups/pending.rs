@@ -8,15 +8,14 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
+use crate::OutboxTargets;
 use crate::RowSettings;
 use crate::Scope;
-use crate::Tells;
 use crate::cleanups::deletion_log;
 use crate::database::sql::signed;
 use crate::database::sql::{Arg, Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::figures::dashboard::COUNTED_MAX;
 use crate::fresh_id;
 use crate::leases::engine::{self, Claim, Claimed};
 use crate::leases::tables::CLEANUPS;
@@ -28,22 +27,22 @@ use crate::unreadable::{SPARE_ROWS, Table};
 pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
 
 /// Whose bytes are to go, and how the row is called.
-pub(crate) struct Order {
+pub(crate) struct NewCleanup {
     pub(crate) id: CleanupId,
     pub(crate) file: File,
     pub(crate) storage_type: &'static str,
     pub(crate) max_attempts: u32,
 }
 
-/// The columns that differ from order to order; the rest begins as nothing.
-const INSERT_ORDERS: &str = "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, \
+/// The columns that differ; the rest is empty at first.
+const INSERT: &str = "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, \
     document_id, size, max_attempts, created_at, next_attempt_at, finish_at, in_parts, attempts, exhausted, \
     lease_token, lease_until) VALUES ";
 
-impl Order {
-    pub(crate) fn of(file: File, rows: &RowSettings, now: UnixMs) -> Order {
+impl NewCleanup {
+    pub(crate) fn of(file: File, rows: &RowSettings, now: UnixMs) -> NewCleanup {
         let (storage_type, max_attempts) = (rows.storage_type, rows.cleanup_max_attempts);
-        Order { id: CleanupId(fresh_id(now)), file, storage_type, max_attempts }
+        NewCleanup { id: CleanupId(fresh_id(now)), file, storage_type, max_attempts }
     }
 
     fn args(&self, reason: &str, finish_at: UnixMs, now: UnixMs) -> Vec<Arg> {
@@ -65,24 +64,24 @@ impl Order {
     }
 }
 
-const ORDER_ARGS: usize = 12;
+const COLUMNS: usize = 12;
 
-/// Orders with their reasons and when each is finished, in few statements.
+/// Cleanups with their reasons and when each is finished, in few statements.
 pub(crate) async fn insert_all(
     tx: &mut Tx<'_>,
-    orders: &[(Order, &str, UnixMs)],
+    cleanups: &[(NewCleanup, &str, UnixMs)],
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    for orders in orders.chunks(tx.dialect().rows_max()) {
-        let row = |n: usize| format!("({}, 0, 0, 0, 0)", places(1 + n * ORDER_ARGS, ORDER_ARGS));
-        let rows: Vec<String> = (0..orders.len()).map(row).collect();
-        let args = orders.iter().flat_map(|(order, reason, finish_at)| order.args(reason, *finish_at, now));
-        tx.run_built(format!("{INSERT_ORDERS}{}", rows.join(", ")), args.collect()).await?;
+    for some in cleanups.chunks(tx.dialect().rows_max()) {
+        let row = |n: usize| format!("({}, 0, 0, 0, 0)", places(1 + n * COLUMNS, COLUMNS));
+        let rows: Vec<String> = (0..some.len()).map(row).collect();
+        let args = some.iter().flat_map(|(cleanup, reason, finish_at)| cleanup.args(reason, *finish_at, now));
+        tx.run_built(format!("{INSERT}{}", rows.join(", ")), args.collect()).await?;
     }
     Ok(())
 }
 
-/// A claimed order, good until its lease ends.
+/// A claimed cleanup, good until its lease ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedCleanup {
     pub id: CleanupId,
@@ -173,7 +172,7 @@ pub(crate) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
 struct Settle {
     outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
     now: UnixMs,
-    tells: Tells,
+    targets: OutboxTargets,
 }
 
 /// The first of those that were given up just now, and how many there are.
@@ -239,7 +238,7 @@ impl Write for Settle {
                 given_up.get_or_insert(more).count += 1;
             }
         }
-        if let Some(given_up) = given_up.filter(|_| self.tells.slack) {
+        if let Some(given_up) = given_up.filter(|_| self.targets.slack) {
             let message = format!(
                 "{} deletes were refused too often and are tried once a day from now on, the first of {}: {}",
                 given_up.count, given_up.first.key, given_up.error
@@ -295,13 +294,6 @@ pub struct PendingCleanup {
     pub document_id: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CleanupCounts {
-    pub pending: u64,
-    pub exhausted: u64,
-    pub oldest_created_at: Option<UnixMs>,
-}
-
 fn decode(row: &Row) -> Result<PendingCleanup, CatalogError> {
     Ok(PendingCleanup {
         id: row.parsed("id")?,
@@ -335,7 +327,7 @@ impl Catalog {
         outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
         now: UnixMs,
     ) -> Result<Settled, CatalogError> {
-        self.write(Settle { outcomes, now, tells: self.rows.tells }).await
+        self.write(Settle { outcomes, now, targets: self.rows.targets }).await
     }
 
     pub async fn retry_cleanups_now(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
@@ -359,56 +351,6 @@ impl Catalog {
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
         Ok(self.readable_page(Table::Cleanups, &rows, limit, decode).await)
-    }
-
-    /// How many orders somebody would take now: of those with a place in the order and of those without, each at most
-    /// [`COUNTED_MAX`].
-    pub async fn due_cleanups(&self, now: UnixMs) -> Result<u64, CatalogError> {
-        let mut reader = self.reader().await?;
-        let sql = "SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM pending_cleanups WHERE storage_type = $2 AND rank IS NULL \
-             AND next_attempt_at <= $1 AND lease_until <= $1 LIMIT $3) AS scheduled) + (SELECT COUNT(*) FROM (SELECT 1 \
-             FROM pending_cleanups WHERE storage_type = $2 AND rank IS NOT NULL AND next_attempt_at <= $1 \
-             AND lease_until <= $1 LIMIT $3) AS ranked) AS due";
-        let row =
-            reader.tx(&self.faults).row(sql, args![now, self.rows.storage_type, COUNTED_MAX as i64]).await?;
-        row.map_or(Ok(0), |row| row.bytes("due"))
-    }
-
-    /// How many wait, and how many of them are exhausted: each at most [`COUNTED_MAX`].
-    pub async fn cleanup_counts(&self, scope: &Scope) -> Result<CleanupCounts, CatalogError> {
-        let mut reader = self.reader().await?;
-        let mut tx = reader.tx(&self.faults);
-        let row = match scope {
-            // In the order of an index, whose end is not reached.
-            Scope::All => {
-                tx.row(
-                    "SELECT (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups ORDER BY id LIMIT $1) AS counted) \
-                     AS pending, (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups WHERE exhausted = 1 \
-                     ORDER BY tenant_id, id LIMIT $1) AS refused) AS exhausted, \
-                     (SELECT created_at FROM pending_cleanups ORDER BY id LIMIT 1) AS oldest",
-                    args![COUNTED_MAX as i64],
-                )
-                .await?
-            }
-            Scope::Tenant(tenant) | Scope::User(tenant, _) => {
-                tx.row(
-                    "SELECT (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups WHERE tenant_id = $2 ORDER BY id \
-                     LIMIT $1) AS counted) AS pending, (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups \
-                     WHERE exhausted = 1 AND tenant_id = $2 ORDER BY id LIMIT $1) AS refused) AS exhausted, \
-                     (SELECT created_at FROM pending_cleanups WHERE tenant_id = $2 ORDER BY id LIMIT 1) AS oldest",
-                    args![COUNTED_MAX as i64, tenant.as_str()],
-                )
-                .await?
-            }
-        };
-        row.map_or(Ok(CleanupCounts::default()), |row| {
-            let exhausted = row.bytes("exhausted")?;
-            Ok(CleanupCounts {
-                pending: row.bytes("pending")?.saturating_sub(exhausted),
-                exhausted,
-                oldest_created_at: row.maybe_int("oldest")?,
-            })
-        })
     }
 
     pub async fn next_cleanup_at(&self) -> Result<Option<UnixMs>, CatalogError> {

@@ -21,7 +21,7 @@ use crate::unreadable::Table;
 /// Longer than a worker that lost its lease goes on putting objects.
 const STRAGGLER_MS_MAX: i64 = 15 * 60_000;
 
-/// Orders the bytes of ended files to be deleted, with all that stages made of them.
+/// Writes cleanups of the bytes of ended files, with all that stages made of them.
 pub(crate) async fn end(
     tx: &mut Tx<'_>,
     changes: &[&Change],
@@ -30,11 +30,11 @@ pub(crate) async fn end(
     let ended = changes.iter().filter_map(|change| Some((*change, change.cleanup.as_ref()?)));
     let ended: Vec<(&Change, &Cleanup)> = ended.collect();
     let Some(now) = ended.iter().map(|(change, _)| change.after.updated_at).max() else { return Ok(()) };
-    let order = |(change, cleanup): &(&Change, &Cleanup)| {
-        let order = pending::Order::of(change.after.clone(), rows, now);
-        (order, cleanup.reason.as_str(), cleanup.finish_at)
+    let of_original = |(change, cleanup): &(&Change, &Cleanup)| {
+        let new = pending::NewCleanup::of(change.after.clone(), rows, now);
+        (new, cleanup.reason.as_str(), cleanup.finish_at)
     };
-    pending::insert_all(tx, &ended.iter().map(order).collect::<Vec<_>>(), now).await?;
+    pending::insert_all(tx, &ended.iter().map(of_original).collect::<Vec<_>>(), now).await?;
     let processed: BTreeMap<String, (&Change, &Cleanup)> = ended
         .iter()
         .filter(|(change, _)| !change.before.stages.is_empty())
@@ -50,10 +50,10 @@ pub(crate) async fn end(
     }
     let sql =
         format!("DELETE FROM objects WHERE file_id IN ({list}) AND kind = 'derived' RETURNING key, file_id");
-    let mut orders = Vec::new();
+    let mut cleanups = Vec::new();
     for row in tx.rows_built(sql, ids()).await? {
         if let Some((change, cleanup)) = processed.get(&row.text("file_id")?) {
-            orders.push(order_of_derived(
+            cleanups.push(cleanup_of_derived(
                 &row,
                 &change.after,
                 rows,
@@ -62,22 +62,22 @@ pub(crate) async fn end(
             )?);
         }
     }
-    pending::insert_all(tx, &orders, now).await
+    pending::insert_all(tx, &cleanups, now).await
 }
 
-/// An object whose row is gone: the order for its bytes is what is left of it.
-fn order_of_derived<'r>(
+/// An object whose row is gone: the cleanup of its bytes is what is left of it.
+fn cleanup_of_derived<'r>(
     row: &Row,
     file: &File,
     rows: &RowSettings,
     (reason, finish_at): (&'r str, UnixMs),
     now: UnixMs,
-) -> Result<(pending::Order, &'r str, UnixMs), CatalogError> {
+) -> Result<(pending::NewCleanup, &'r str, UnixMs), CatalogError> {
     let key = ObjectKey::parse(&row.text("key")?)
         .map_err(|_| CatalogError::Corrupt("objects holds a key that is none".into()))?;
     let file = File { key, size: 0, part_size: None, ..file.clone() };
-    let order = pending::Order::of(file, rows, now);
-    Ok((order, reason, finish_at.max(now.saturating_add(STRAGGLER_MS_MAX))))
+    let new = pending::NewCleanup::of(file, rows, now);
+    Ok((new, reason, finish_at.max(now.saturating_add(STRAGGLER_MS_MAX))))
 }
 
 /// Keeps what a stage has left, in the transaction that ends it.
@@ -118,8 +118,8 @@ pub(crate) async fn keep(
     // What earlier attempts put is of no use to anybody.
     let sql = "DELETE FROM objects WHERE file_id = $1 AND kind = 'derived' AND made_by <> $2 RETURNING key";
     let replaced = tx.rows(sql, args![id, made_by(end.job, end.token)]).await?;
-    let orders = replaced.iter().map(|row| order_of_derived(row, file, rows, ("superseded", now), now));
-    pending::insert_all(tx, &orders.collect::<Result<Vec<_>, _>>()?, now).await
+    let cleanups = replaced.iter().map(|row| cleanup_of_derived(row, file, rows, ("superseded", now), now));
+    pending::insert_all(tx, &cleanups.collect::<Result<Vec<_>, _>>()?, now).await
 }
 
 /// Names an attempt.

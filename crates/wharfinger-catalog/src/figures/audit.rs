@@ -11,7 +11,7 @@ const RULES: [(&str, &str); 18] = [
         "a tenant is charged for what its files are charged (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
          (SELECT tenant_id, SUM(charged_bytes) AS total FROM files GROUP BY tenant_id) f \
-         ON f.tenant_id = q.tenant_id WHERE q.gate = 'database' AND q.used_bytes <> COALESCE(f.total, 0)",
+         ON f.tenant_id = q.tenant_id WHERE q.owner = 'database' AND q.used_bytes <> COALESCE(f.total, 0)",
     ),
     (
         "every charged file has a quota row (I2)",
@@ -46,7 +46,7 @@ const RULES: [(&str, &str); 18] = [
     (
         "whatever is not at rest says when it is looked at next (I15)",
         "SELECT id AS what FROM files \
-         WHERE next_look_at IS NULL AND pipeline_status NOT IN ('ready', 'quarantined')",
+         WHERE next_check_at IS NULL AND pipeline_status NOT IN ('ready', 'quarantined')",
     ),
     (
         "a file in work has one job that moves it on (I7)",
@@ -67,12 +67,12 @@ const RULES: [(&str, &str); 18] = [
          LEFT JOIN files f ON f.id = d.file_id WHERE f.id IS NULL OR f.pipeline_status = 'deleted'",
     ),
     (
-        "nobody has orders to delete what is alive (I4)",
+        "no cleanup deletes what is alive (I4)",
         "SELECT p.file_path AS what FROM pending_cleanups p JOIN objects o ON o.key = p.file_path \
          JOIN files f ON f.id = o.file_id WHERE f.pipeline_status <> 'deleted'",
     ),
     (
-        "an orphan that is queued has its order (I6)",
+        "an orphan that is queued has its cleanup (I6)",
         "SELECT b.key AS what FROM orphan_blobs b WHERE b.queued_at IS NOT NULL \
          AND NOT EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = b.key)",
     ),

@@ -47,7 +47,7 @@ pub enum BatchEnd {
 
 /// What the files of a batch have come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct Totals {
     pub(crate) confirmed: u64,
     /// They wait, or were reclaimed.
     pub(crate) unconfirmed: u64,
@@ -120,7 +120,7 @@ pub(crate) async fn forget_if_empty(tx: &mut Tx<'_>, id: BatchId) -> Result<(), 
     Ok(())
 }
 
-async fn tally(tx: &mut Tx<'_>, id: BatchId) -> Result<Tally, CatalogError> {
+async fn totals(tx: &mut Tx<'_>, id: BatchId) -> Result<Totals, CatalogError> {
     let row = tx
         .row(
             "SELECT COUNT(CASE WHEN pipeline_status NOT IN ('registered', 'deleted') THEN 1 END) AS confirmed, \
@@ -131,7 +131,7 @@ async fn tally(tx: &mut Tx<'_>, id: BatchId) -> Result<Tally, CatalogError> {
         )
         .await?
         .ok_or_else(|| CatalogError::Corrupt("a count without a row".into()))?;
-    Ok(Tally {
+    Ok(Totals {
         confirmed: row.bytes("confirmed")?,
         unconfirmed: row.bytes("unconfirmed")?,
         unconfirmed_bytes: row.bytes("unconfirmed_bytes")?,
@@ -150,11 +150,11 @@ impl Write for EndBatch {
     type Answer = BatchEnd;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<BatchEnd>, CatalogError> {
-        let Committer { actor, rows: RowSettings { tells, .. } } = &self.committer;
+        let Committer { actor, rows: RowSettings { targets, .. } } = &self.committer;
         let Some(before) = lock(tx, self.id).await? else { return Ok(Verdict::Rollback(BatchEnd::NotFound)) };
-        let tally = tally(tx, self.id).await?;
+        let totals = totals(tx, self.id).await?;
         let decided = match self.ending {
-            BatchEnding::Completed => before.complete(tally.unconfirmed, self.now),
+            BatchEnding::Completed => before.complete(totals.unconfirmed, self.now),
             BatchEnding::Cancelled => before.cancel(self.now),
             BatchEnding::Expired => before.expire(self.now),
         };
@@ -182,10 +182,10 @@ impl Write for EndBatch {
             BatchEnding::Cancelled | BatchEnding::Expired => self.call_off(tx).await?,
         };
         if self.ending == BatchEnding::Expired {
-            let told = NewNotice::of_expired_batch(self.notice_id, &batch, &tally, self.now);
-            notices::insert(tx, &[told], *tells).await?;
+            let told = NewNotice::of_expired_batch(self.notice_id, &batch, &totals, self.now);
+            notices::insert(tx, &[told], *targets).await?;
         }
-        archive::batch_turned(tx, &batch, actor, self.now, *tells).await?;
+        archive::batch_turned(tx, &batch, actor, self.now, *targets).await?;
         counters::noticed(tx, &batch.tenant, &batch.user).await?;
         Ok(Verdict::Commit(BatchEnd::Ended { batch, called_off }))
     }

@@ -34,7 +34,7 @@ impl Write for SetUpload {
     }
 }
 
-/// Orders the bytes of an ended file to be deleted once more, if they are not under orders already.
+/// Writes a cleanup for the bytes of an ended file, or makes the one that is there due once more.
 struct CleanAgain {
     file: File,
     rows: RowSettings,
@@ -57,8 +57,8 @@ impl Write for CleanAgain {
             .await?;
         if changed == 0 {
             let Cleanup { reason, finish_at } = &self.cleanup;
-            let order = pending::Order::of(self.file.clone(), &self.rows, self.now);
-            pending::insert_all(tx, &[(order, reason.as_str(), *finish_at)], self.now).await?;
+            let new = pending::NewCleanup::of(self.file.clone(), &self.rows, self.now);
+            pending::insert_all(tx, &[(new, reason.as_str(), *finish_at)], self.now).await?;
         }
         Ok(Verdict::Commit(()))
     }

@@ -19,7 +19,7 @@ macro_rules! select_files {
         concat!(
             "SELECT id, tenant_id, user_id, batch_id, file_name, size, content_type, checksum_sha256, metadata, ",
             "blob_path, pipeline_status, version, charged_bytes, retry_count, error, etag, object_version, ",
-            "end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, ready_at, part_size, ",
+            "end_reason, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, ready_at, part_size, ",
             "stages, stage, failed_at, warned_at FROM files ",
             $rest
         )
@@ -65,7 +65,7 @@ pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
         pin: etag.map(|etag| Pin { etag, version_id }),
         ended: row.maybe_text("end_reason")?.as_deref().and_then(EndReason::parse),
         url_dead_at: row.int("url_dead_at")?,
-        next_look_at: row.maybe_int("next_look_at")?,
+        next_check_at: row.maybe_int("next_check_at")?,
         created_at: row.int("created_at")?,
         updated_at: row.int("updated_at")?,
         confirmed_at: row.maybe_int("confirmed_at")?,
@@ -87,7 +87,7 @@ pub struct Abandoned {
 /// The same in SQL, by the first three values.
 macro_rules! is_abandoned {
     () => {
-        "files.pipeline_status = 'registered' AND files.next_look_at IS NOT NULL AND files.updated_at <= $1 \
+        "files.pipeline_status = 'registered' AND files.next_check_at IS NOT NULL AND files.updated_at <= $1 \
          AND files.updated_at + files.size * 1000 / $3 <= $2 AND NOT EXISTS (SELECT 1 FROM upload_batches \
          WHERE upload_batches.id = files.batch_id AND upload_batches.status = 'active')"
     };
@@ -189,7 +189,7 @@ impl Catalog {
 
     /// Files of a status whose next look is due and when it was, oldest first, after a place in that order: a file
     /// that cannot be read or mended does not hide those behind it.
-    pub async fn files_to_look_at(
+    pub async fn files_to_check(
         &self,
         status: Status,
         now: UnixMs,
@@ -197,20 +197,20 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
         let (mut at, mut id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
-        let decode = |row: &Row| Ok((row.int("next_look_at")?, row.parsed("id")?));
+        let decode = |row: &Row| Ok((row.int("next_check_at")?, row.parsed("id")?));
         loop {
             let mut reader = self.reader().await?;
             let rows = reader
                 .tx(&self.faults)
                 .rows(
-                    "SELECT next_look_at, id FROM files WHERE pipeline_status = $5 \
-                     AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) ORDER BY next_look_at, id LIMIT $4",
+                    "SELECT next_check_at, id FROM files WHERE pipeline_status = $5 \
+                     AND next_check_at <= $1 AND (next_check_at, id) > ($2, $3) ORDER BY next_check_at, id LIMIT $4",
                     args![now, at, id.as_str(), limit as i64, status.as_str()],
                 )
                 .await?;
             drop(reader);
             let page = self.readable(Table::Files, "id", &rows, decode).await;
-            match behind(&page, &rows, limit, |row| place(row, "next_look_at")) {
+            match behind(&page, &rows, limit, |row| place(row, "next_check_at")) {
                 Some(next) => (at, id) = next,
                 None => return Ok(page),
             }
@@ -225,23 +225,23 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
         let (mut at, mut id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
-        let decode = |row: &Row| Ok((row.int("next_look_at")?, row.parsed("id")?));
+        let decode = |row: &Row| Ok((row.int("next_check_at")?, row.parsed("id")?));
         loop {
             let mut reader = self.reader().await?;
             let rows = reader
                 .tx(&self.faults)
                 .rows(
                     concat!(
-                        "SELECT next_look_at, id FROM files WHERE ",
+                        "SELECT next_check_at, id FROM files WHERE ",
                         is_abandoned!(),
-                        " AND (next_look_at, id) > ($4, $5) ORDER BY next_look_at, id LIMIT $6"
+                        " AND (next_check_at, id) > ($4, $5) ORDER BY next_check_at, id LIMIT $6"
                     ),
                     args![by.quiet_since, by.now, by.min_rate_bytes, at, id.as_str(), limit as i64],
                 )
                 .await?;
             drop(reader);
             let page = self.readable(Table::Files, "id", &rows, decode).await;
-            match behind(&page, &rows, limit, |row| place(row, "next_look_at")) {
+            match behind(&page, &rows, limit, |row| place(row, "next_check_at")) {
                 Some(next) => (at, id) = next,
                 None => return Ok(page),
             }

@@ -36,13 +36,13 @@ pub struct StuckFile {
 /// Where a file stands among those that are stuck, the longest overdue first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StuckPlace {
-    pub look_at: UnixMs,
+    pub check_at: UnixMs,
     pub file: FileId,
 }
 
 impl fmt::Display for StuckPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.look_at, self.file)
+        write!(f, "{}.{}", self.check_at, self.file)
     }
 }
 
@@ -50,8 +50,8 @@ impl FromStr for StuckPlace {
     type Err = ();
 
     fn from_str(text: &str) -> Result<StuckPlace, ()> {
-        let (look_at, file) = text.split_once('.').ok_or(())?;
-        Ok(StuckPlace { look_at: look_at.parse().map_err(|_| ())?, file: file.parse().map_err(|_| ())? })
+        let (check_at, file) = text.split_once('.').ok_or(())?;
+        Ok(StuckPlace { check_at: check_at.parse().map_err(|_| ())?, file: file.parse().map_err(|_| ())? })
     }
 }
 
@@ -119,7 +119,7 @@ fn decode(row: &Row) -> Result<(StuckFile, Option<Stage>, i64), CatalogError> {
     let status = row.text("pipeline_status")?;
     let stage = row.maybe_text("stage")?.and_then(|stage| Stage::parse(&stage));
     let file = StuckFile {
-        place: StuckPlace { look_at: row.int("next_look_at")?, file: row.parsed("id")? },
+        place: StuckPlace { check_at: row.int("next_check_at")?, file: row.parsed("id")? },
         file_name: row.text("file_name")?,
         status: Status::parse(&status)
             .ok_or_else(|| CatalogError::Corrupt(format!("pipeline_status holds {status:?}")))?,
@@ -136,7 +136,7 @@ pub(crate) async fn count_stuck(tx: &mut Tx<'_>, scope: &Scope, now: UnixMs) -> 
     let owned = scope.condition(&mut args);
     let sql = format!(
         "SELECT COUNT(*) AS files FROM (SELECT 1 FROM files WHERE pipeline_status IN ({}) \
-         AND next_look_at <= $1 {owned} LIMIT $2) AS overdue",
+         AND next_check_at <= $1 {owned} LIMIT $2) AS overdue",
         *WORKING
     );
     let rows = tx.rows_planned_anew(sql, args).await?;
@@ -154,7 +154,7 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<StuckFile>, CatalogError> {
         let (at, id) =
-            after.map_or((i64::MIN, String::new()), |place| (place.look_at, place.file.to_string()));
+            after.map_or((i64::MIN, String::new()), |place| (place.check_at, place.file.to_string()));
         let read = limit + SPARE_ROWS;
         let mut args = args![overdue_at, at, id, read as i64];
         let owned = scope.condition(&mut args);
@@ -162,17 +162,17 @@ impl Catalog {
         let overdue: Vec<String> = working()
             .map(|status| {
                 format!(
-                    "SELECT * FROM (SELECT next_look_at, id FROM files WHERE pipeline_status = '{status}' \
-                     AND next_look_at <= $1 AND (next_look_at, id) > ($2, $3) {owned} \
-                     ORDER BY next_look_at, id LIMIT $4) AS of_{status}"
+                    "SELECT * FROM (SELECT next_check_at, id FROM files WHERE pipeline_status = '{status}' \
+                     AND next_check_at <= $1 AND (next_check_at, id) > ($2, $3) {owned} \
+                     ORDER BY next_check_at, id LIMIT $4) AS of_{status}"
                 )
             })
             .collect();
         let sql = format!(
-            "WITH page AS MATERIALIZED (SELECT next_look_at, id FROM ({overdue}) AS overdue \
-             ORDER BY next_look_at, id LIMIT $4) \
-             SELECT f.next_look_at, f.id, f.file_name, f.pipeline_status, f.retry_count, f.batch_id, f.updated_at, \
-             f.stage, f.version FROM page JOIN files f ON f.id = page.id ORDER BY f.next_look_at, f.id",
+            "WITH page AS MATERIALIZED (SELECT next_check_at, id FROM ({overdue}) AS overdue \
+             ORDER BY next_check_at, id LIMIT $4) \
+             SELECT f.next_check_at, f.id, f.file_name, f.pipeline_status, f.retry_count, f.batch_id, f.updated_at, \
+             f.stage, f.version FROM page JOIN files f ON f.id = page.id ORDER BY f.next_check_at, f.id",
             overdue = overdue.join(" UNION ALL "),
         );
         loop {
@@ -180,7 +180,7 @@ impl Catalog {
             let rows = reader.tx(&self.faults).rows_planned_anew(sql.clone(), args.clone()).await?;
             drop(reader);
             let page = self.readable_page(Table::Files, &rows, limit, decode).await;
-            match behind(&page, &rows, read, |row| place(row, "next_look_at")) {
+            match behind(&page, &rows, read, |row| place(row, "next_check_at")) {
                 Some((at, id)) => (args[1], args[2]) = (at.into(), id.into()),
                 None => return self.diagnosed(page, now).await,
             }
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn a_place_leads_back_to_itself() {
         let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("an id");
-        for look_at in [i64::MIN, -1, 0, 1_800_000_000_000] {
-            let place = StuckPlace { look_at, file };
+        for check_at in [i64::MIN, -1, 0, 1_800_000_000_000] {
+            let place = StuckPlace { check_at, file };
             assert_eq!(place.to_string().parse(), Ok(place));
         }
         for wrong in ["", ".", "1", "1.x", "x.018f4e6e-7f3a-7000-8000-000000000001"] {

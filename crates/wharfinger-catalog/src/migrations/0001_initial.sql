@@ -29,7 +29,7 @@ CREATE TABLE files (
     object_version  TEXT,
     end_reason      TEXT,
     url_dead_at     BIGINT NOT NULL,
-    next_look_at    BIGINT,
+    next_check_at    BIGINT,
     created_at      BIGINT NOT NULL,
     updated_at      BIGINT NOT NULL,
     confirmed_at    BIGINT,
@@ -38,7 +38,7 @@ CREATE TABLE files (
     -- When the owner was warned that the failed file will be deleted.
     warned_at       BIGINT,
     -- Every file that is not final has a next check.
-    CHECK (next_look_at IS NOT NULL OR pipeline_status IN ('ready', 'quarantined')),
+    CHECK (next_check_at IS NOT NULL OR pipeline_status IN ('ready', 'quarantined')),
     -- Only an unconfirmed or a deleted file may be without a pin.
     CHECK (etag IS NOT NULL OR pipeline_status IN ('registered', 'deleted')),
     CHECK ((end_reason IS NOT NULL) = (pipeline_status = 'deleted'))

@@ -1,4 +1,4 @@
-//! Objects and rows that have lost each other: what the catalog says of the keys that a store lists, orders for
+//! Objects and rows that have lost each other: what the catalog says of the keys that a store lists, cleanups of
 //! orphans, and what is known of both to whoever asks.
 
 use wharfinger_lifecycle::UnixMs;
@@ -30,7 +30,7 @@ pub enum ObjectState {
     Kept,
     /// It may be: somebody is about to put it, or has put it and not said so.
     Awaited,
-    /// Its file has ended: it must not be there, unless an order to delete it waits.
+    /// Its file has ended: it must not be there, unless a cleanup of it waits.
     Ended,
 }
 
@@ -51,7 +51,7 @@ pub struct KeySample {
 const SAMPLE_KEYS: i64 = 256;
 const SAMPLE_PAGES: i64 = 64;
 
-/// Orders the next orphans of a scan to be deleted, unless a live row answers for them by now.
+/// Writes cleanups for the next orphans of a scan, unless a live row answers for them by now.
 struct Queue {
     scan: String,
     after: String,
@@ -71,7 +71,7 @@ pub struct QueuedOrphans {
     pub last: Option<String>,
 }
 
-const ORDER_COLUMNS: usize = 9;
+const CLEANUP_COLUMNS: usize = 9;
 
 impl Write for Queue {
     type Answer = QueuedOrphans;
@@ -98,7 +98,7 @@ impl Write for Queue {
                 _ => kept.push(key),
             }
         }
-        self.order(tx, &orphans).await?;
+        self.insert_cleanups(tx, &orphans).await?;
         for kept in kept.chunks(tx.dialect().rows_max()) {
             let sql = format!("DELETE FROM orphan_blobs WHERE key IN ({})", places(1, kept.len()));
             tx.run_built(sql, kept.iter().flat_map(|key| args![key.as_str()]).collect()).await?;
@@ -114,13 +114,17 @@ impl Write for Queue {
 }
 
 impl Queue {
-    async fn order(&self, tx: &mut Tx<'_>, orphans: &[(ObjectKey, i64)]) -> Result<(), CatalogError> {
+    async fn insert_cleanups(
+        &self,
+        tx: &mut Tx<'_>,
+        orphans: &[(ObjectKey, i64)],
+    ) -> Result<(), CatalogError> {
         for orphans in orphans.chunks(tx.dialect().rows_max()) {
             let mut args = Vec::new();
             let mut rows = Vec::with_capacity(orphans.len());
             for (key, size) in orphans {
                 let n = args.len();
-                let (head, now) = (places(n + 1, ORDER_COLUMNS), n + ORDER_COLUMNS);
+                let (head, now) = (places(n + 1, CLEANUP_COLUMNS), n + CLEANUP_COLUMNS);
                 rows.push(format!("({head}, ${now}, ${now}, 0, 0, 0, 0, 0)"));
                 args.extend(args![
                     CleanupId(fresh_id(self.now)).to_string(),
@@ -164,10 +168,10 @@ pub(crate) async fn forget_deleted(tx: &mut Tx<'_>, keys: &[&str]) -> Result<u64
     Ok(gone)
 }
 
-/// How the orders of a scan stand: by the orders, since its rows are another's once another scan finds the same. Orders of a
+/// What became of the cleanups of a scan: by the cleanups, since its rows are another's once another scan finds the same. Cleanups of a
 /// scan beside it count as its own that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OrderedOrphans {
+pub struct OrphanCleanups {
     pub queued: u64,
     pub deleted: u64,
     /// Those that the store did not delete when it was asked to, so far.
@@ -264,9 +268,9 @@ impl Catalog {
         Ok(KeySample { keys, objects })
     }
 
-    /// Those of these keys whose bytes are under orders already.
-    pub async fn under_orders(&self, keys: &[&str]) -> Result<Vec<String>, CatalogError> {
-        let mut ordered = Vec::new();
+    /// Those of these keys that have a cleanup already.
+    pub async fn with_cleanup(&self, keys: &[&str]) -> Result<Vec<String>, CatalogError> {
+        let mut found = Vec::new();
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
         for keys in keys.chunks(tx.dialect().rows_max()) {
@@ -277,13 +281,13 @@ impl Catalog {
             let args =
                 args![self.rows.storage_type].into_iter().chain(keys.iter().flat_map(|key| args![*key]));
             for row in tx.rows_built(sql, args.collect()).await? {
-                ordered.push(row.text("file_path")?);
+                found.push(row.text("file_path")?);
             }
         }
-        Ok(ordered)
+        Ok(found)
     }
 
-    /// Writes orders for the next orphans of a scan behind a key, at most `limit` of them, each looked up once more.
+    /// Writes cleanups for the next orphans of a scan behind a key, at most `limit` of them, each looked up once more.
     pub async fn queue_orphans(
         &self,
         scan: &str,
@@ -302,7 +306,7 @@ impl Catalog {
         .await
     }
 
-    pub async fn ordered_orphans(&self, scan: &str) -> Result<OrderedOrphans, CatalogError> {
+    pub async fn orphan_cleanups(&self, scan: &str) -> Result<OrphanCleanups, CatalogError> {
         let mut reader = self.reader().await?;
         // The reason is part of the text, as the index has it: a bound value could be any.
         let sql = format!(
@@ -311,10 +315,10 @@ impl Catalog {
              WHERE s.id = $1 GROUP BY s.id, s.queued"
         );
         let rows = reader.tx(&self.faults).rows_built(sql, args![scan]).await?;
-        rows.first().map_or(Ok(OrderedOrphans::default()), |row| {
+        rows.first().map_or(Ok(OrphanCleanups::default()), |row| {
             let queued = row.bytes("queued")?;
             let deleted = queued.saturating_sub(row.bytes("waiting")?);
-            Ok(OrderedOrphans { queued, deleted, failed: row.bytes("failed")?.min(queued) })
+            Ok(OrphanCleanups { queued, deleted, failed: row.bytes("failed")?.min(queued) })
         })
     }
 
@@ -387,7 +391,7 @@ impl Catalog {
         let owned = scope.condition(&mut args);
         let sql = format!(
             "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM (SELECT created_at FROM files WHERE {} {owned} \
-             ORDER BY next_look_at, id LIMIT $4) AS abandoned",
+             ORDER BY next_check_at, id LIMIT $4) AS abandoned",
             is_abandoned!()
         );
         let mut reader = self.reader().await?;

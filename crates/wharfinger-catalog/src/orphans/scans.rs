@@ -23,7 +23,7 @@ pub struct ScanRange {
     /// It has been compared up to here.
     pub at: String,
     pub is_done: bool,
-    pub tally: ScanTally,
+    pub totals: ScanTotals,
 }
 
 impl ScanRange {
@@ -36,13 +36,13 @@ impl ScanRange {
             upto,
             at,
             is_done: false,
-            tally: ScanTally::default(),
+            totals: ScanTotals::default(),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScanTally {
+pub struct ScanTotals {
     pub listed: u64,
     /// Orphans that can be deleted.
     pub found: u64,
@@ -52,8 +52,8 @@ pub struct ScanTally {
     pub missing: u64,
 }
 
-impl std::ops::AddAssign for ScanTally {
-    fn add_assign(&mut self, other: ScanTally) {
+impl std::ops::AddAssign for ScanTotals {
+    fn add_assign(&mut self, other: ScanTotals) {
         self.listed += other.listed;
         self.found += other.found;
         self.foreign += other.foreign;
@@ -234,7 +234,7 @@ impl Write for FinishRange {
         let Some(range) = range else { return Ok(Verdict::Rollback(Err(CatalogError::Stale))) };
         let bounds =
             args![range.text("after_key")?, range.text("upto_key")?, self.scan.as_str(), self.limit as i64];
-        // What is under orders is forgotten when they are carried out.
+        // What has a cleanup is forgotten when that is done.
         let orphans = tx
             .run(
                 "DELETE FROM orphan_blobs WHERE key IN (SELECT key FROM orphan_blobs WHERE key > $1 AND key <= $2 \
@@ -298,7 +298,7 @@ fn decode_range(row: &Row) -> Result<ScanRange, CatalogError> {
         upto: row.text("upto_key")?,
         at: row.text("at_key")?,
         is_done: row.int("done")? != 0,
-        tally: ScanTally {
+        totals: ScanTotals {
             listed: row.bytes("listed")?,
             found: row.bytes("found")?,
             foreign: row.bytes("foreign_objects")?,
@@ -359,7 +359,7 @@ impl Catalog {
 
     /// Ends a scan, and tells operators what they must know of it.
     pub async fn end_scan(&self, scan: &str, alert: Option<String>, now: UnixMs) -> Result<(), CatalogError> {
-        let alert = alert.filter(|_| self.rows.tells.slack);
+        let alert = alert.filter(|_| self.rows.targets.slack);
         self.write(End { scan: scan.to_owned(), now, alert }).await?
     }
 

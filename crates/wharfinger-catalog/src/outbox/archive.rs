@@ -8,7 +8,7 @@ use wharfinger_lifecycle::file::{Change, EndReason, File, Notice, Step};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::state::Status;
 
-use crate::Tells;
+use crate::OutboxTargets;
 use crate::database::sql::{Tx, args, places};
 use crate::error::CatalogError;
 use crate::files::history::REGISTERED;
@@ -125,9 +125,9 @@ fn written(event: &impl Serialize) -> Result<String, CatalogError> {
 pub(crate) async fn registered(
     tx: &mut Tx<'_>,
     files: &[(&NewFile, &str)],
-    tells: Tells,
+    targets: OutboxTargets,
 ) -> Result<(), CatalogError> {
-    if !tells.archive {
+    if !targets.archive {
         return Ok(());
     }
     let events = files.iter().map(|(new, actor)| Told::of_registration(&new.file).event(actor));
@@ -138,9 +138,9 @@ pub(crate) async fn changed(
     tx: &mut Tx<'_>,
     changes: &[&Change],
     actor: &str,
-    tells: Tells,
+    targets: OutboxTargets,
 ) -> Result<(), CatalogError> {
-    if !tells.archive {
+    if !targets.archive {
         return Ok(());
     }
     let steps = changes.iter().copied().flat_map(|change| {
@@ -155,9 +155,9 @@ pub(crate) async fn batch_turned(
     batch: &Batch,
     actor: &str,
     at: UnixMs,
-    tells: Tells,
+    targets: OutboxTargets,
 ) -> Result<(), CatalogError> {
-    if !tells.archive {
+    if !targets.archive {
         return Ok(());
     }
     let (word, from) = match batch.status {

@@ -11,11 +11,11 @@ use wharfinger_lifecycle::id::{TenantId, UserId};
 use wharfinger_lifecycle::state::Status;
 
 use crate::Catalog;
-use crate::Tells;
+use crate::OutboxTargets;
 use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::files::batches::Tally;
+use crate::files::batches::Totals;
 use crate::fresh_id;
 use crate::outbox::lines::{self, NewLine, Outbound};
 use crate::unreadable::{SPARE_ROWS, Table};
@@ -83,7 +83,7 @@ impl NewNotice {
                 json!({ "reason": reason, "stage": file.stage }),
             ),
             Notice::DeletionWarning => {
-                let date = file.next_look_at.map(rfc3339).unwrap_or_default();
+                let date = file.next_check_at.map(rfc3339).unwrap_or_default();
                 (
                     format!("{} could not be processed and will be deleted after {date}.", file.name),
                     json!({ "reason": file.error, "deletionDate": date }),
@@ -111,8 +111,8 @@ impl NewNotice {
     }
 
     /// A batch whose time was over.
-    pub(crate) fn of_expired_batch(id: Uuid, batch: &Batch, tally: &Tally, now: UnixMs) -> NewNotice {
-        let (confirmed, removed) = (tally.confirmed, tally.unconfirmed);
+    pub(crate) fn of_expired_batch(id: Uuid, batch: &Batch, totals: &Totals, now: UnixMs) -> NewNotice {
+        let (confirmed, removed) = (totals.confirmed, totals.unconfirmed);
         NewNotice {
             id,
             tenant: batch.tenant.clone(),
@@ -128,7 +128,7 @@ impl NewNotice {
                 "reason": "the time of the batch was over",
                 "confirmedFiles": confirmed,
                 "removedFiles": removed,
-                "sizeReclaimed": tally.unconfirmed_bytes,
+                "sizeReclaimed": totals.unconfirmed_bytes,
             }),
             at: now,
             subject: batch.id.to_string(),
@@ -153,7 +153,11 @@ pub(crate) fn rfc3339(at: UnixMs) -> String {
 const NOTICE_COLUMNS: usize = 10;
 
 /// Writes all of them, each with its lines for whoever else is told.
-pub(crate) async fn insert(tx: &mut Tx<'_>, notices: &[NewNotice], tells: Tells) -> Result<(), CatalogError> {
+pub(crate) async fn insert(
+    tx: &mut Tx<'_>,
+    notices: &[NewNotice],
+    targets: OutboxTargets,
+) -> Result<(), CatalogError> {
     for notices in notices.chunks(tx.dialect().rows_max()) {
         let mut args = Vec::new();
         let mut rows = Vec::with_capacity(notices.len());
@@ -180,7 +184,7 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, notices: &[NewNotice], tells: Tells)
         tx.run_built(sql, args).await?;
     }
     let outbound: Vec<(&NewNotice, Outbound)> =
-        notices.iter().flat_map(|notice| notice.outbound(tells).map(move |what| (notice, what))).collect();
+        notices.iter().flat_map(|notice| notice.outbound(targets).map(move |what| (notice, what))).collect();
     let lines: Vec<NewLine<'_>> = outbound
         .iter()
         .map(|(notice, what)| NewLine { tenant: &notice.tenant, what, at: notice.at })
@@ -189,22 +193,26 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, notices: &[NewNotice], tells: Tells)
 }
 
 /// What the owners of changed files are told.
-pub(crate) async fn changed(tx: &mut Tx<'_>, changes: &[&Change], tells: Tells) -> Result<(), CatalogError> {
+pub(crate) async fn changed(
+    tx: &mut Tx<'_>,
+    changes: &[&Change],
+    targets: OutboxTargets,
+) -> Result<(), CatalogError> {
     let told = |change: &&Change| {
         let notice = change.notice?;
         Some(NewNotice::of_change(fresh_id(change.after.updated_at), change, notice))
     };
-    insert(tx, &changes.iter().filter_map(told).collect::<Vec<_>>(), tells).await
+    insert(tx, &changes.iter().filter_map(told).collect::<Vec<_>>(), targets).await
 }
 
 impl NewNotice {
-    fn outbound(&self, tells: Tells) -> impl Iterator<Item = Outbound> {
-        let notice = tells.webhook.then(|| Outbound::Notice {
+    fn outbound(&self, targets: OutboxTargets) -> impl Iterator<Item = Outbound> {
+        let notice = targets.webhook.then(|| Outbound::Notice {
             notification: self.id,
             subject: self.subject.clone(),
             place: self.place,
         });
-        let alert = self.alert.clone().filter(|_| tells.slack).map(|message| Outbound::Alert { message });
+        let alert = self.alert.clone().filter(|_| targets.slack).map(|message| Outbound::Alert { message });
         notice.into_iter().chain(alert)
     }
 }

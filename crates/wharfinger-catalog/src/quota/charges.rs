@@ -10,7 +10,7 @@ use crate::database::sql::{Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines::{self, Outbound};
-use crate::quota::gate::{self, Gate, GateKeeper};
+use crate::quota::owner::{self, QuotaOwner, QuotaState};
 use crate::unreadable::{Table, behind};
 
 pub(crate) enum Reserved {
@@ -23,7 +23,7 @@ pub(crate) enum Reserved {
         exceeded: Vec<Option<Exceeded>>,
     },
     /// Redis admits this tenant's uploads.
-    NotHere(Gate),
+    NotHere(QuotaState),
 }
 
 /// Charges all of these sizes or none.
@@ -44,11 +44,11 @@ pub(crate) async fn reserve(
     .await?;
     // The row may have been made, its limit raised, or its gate moved since we asked: only what is read under its
     // lock is a reason to refuse.
-    let (mut quota, gate) = locked(tx, tenant, default_limit_bytes)
+    let (mut quota, state) = locked(tx, tenant, default_limit_bytes)
         .await?
         .ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
-    if gate.keeper == GateKeeper::Redis {
-        return Ok(Reserved::NotHere(gate));
+    if state.owner == QuotaOwner::Redis {
+        return Ok(Reserved::NotHere(state));
     }
     let limit_bytes = quota.limit_bytes;
     let exceeded: Vec<Option<Exceeded>> = sizes
@@ -79,7 +79,7 @@ async fn charge(
 ) -> Result<Option<u64>, CatalogError> {
     let row = tx
         .row(
-            "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1 AND gate = 'database' \
+            "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1 AND owner = 'database' \
              AND used_bytes + $2 <= COALESCE(limit_bytes, $3) RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
             args![tenant.as_str(), signed(size), signed(default_limit_bytes)],
         )
@@ -93,17 +93,17 @@ async fn locked(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
     default_limit_bytes: u64,
-) -> Result<Option<(Quota, Gate)>, CatalogError> {
+) -> Result<Option<(Quota, QuotaState)>, CatalogError> {
     let row = tx
         .row(
             "UPDATE quotas SET used_bytes = used_bytes WHERE tenant_id = $1 \
-             RETURNING COALESCE(limit_bytes, $2) AS limit_bytes, used_bytes, gate, epoch, gate_since",
+             RETURNING COALESCE(limit_bytes, $2) AS limit_bytes, used_bytes, owner, epoch, owner_since",
             args![tenant.as_str(), signed(default_limit_bytes)],
         )
         .await?;
     row.map(|row| {
         let (limit_bytes, used_bytes) = (row.bytes("limit_bytes")?, row.bytes("used_bytes")?);
-        Ok((Quota { limit_bytes, used_bytes, reserved_bytes: 0 }, gate::decode(&row)?))
+        Ok((Quota { limit_bytes, used_bytes, reserved_bytes: 0 }, owner::decode(&row)?))
     })
     .transpose()
 }
@@ -114,34 +114,34 @@ pub(crate) async fn give_back(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
     bytes: u64,
-    held: Option<Gate>,
+    held: Option<QuotaState>,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    let at_redis = |gate: &Gate| gate.keeper == GateKeeper::Redis;
-    let gate = match held {
-        Some(gate) if at_redis(&gate) => gate,
+    let at_redis = |state: &QuotaState| state.owner == QuotaOwner::Redis;
+    let state = match held {
+        Some(state) if at_redis(&state) => state,
         _ => {
             let changed = tx
                 .run(
-                    "UPDATE quotas SET used_bytes = used_bytes - $2 WHERE tenant_id = $1 AND gate = 'database'",
+                    "UPDATE quotas SET used_bytes = used_bytes - $2 WHERE tenant_id = $1 AND owner = 'database'",
                     args![tenant.as_str(), signed(bytes)],
                 )
                 .await?;
             if changed == 1 {
                 return Ok(());
             }
-            let gate = gate::hold(tx, tenant).await?;
-            if !at_redis(&gate) {
+            let state = owner::hold(tx, tenant).await?;
+            if !at_redis(&state) {
                 // It came back between the two, or there is no row at all.
-                return match (held, gate.epoch) {
+                return match (held, state.epoch) {
                     (None, 1..) => Err(CatalogError::Repeat(format!("the gate of {tenant} moved"))),
                     _ => Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row"))),
                 };
             }
-            gate
+            state
         }
     };
-    lines::insert(tx, tenant, &Outbound::Refund { bytes, epoch: gate.epoch }, now).await
+    lines::insert(tx, tenant, &Outbound::Refund { bytes, epoch: state.epoch }, now).await
 }
 
 /// What Redis counts has its truth in the files, of which `file_counts` keeps the sums.
@@ -149,7 +149,7 @@ macro_rules! select_quotas {
     ($rest:literal) => {
         concat!(
             "SELECT tenant_id, COALESCE(limit_bytes, $2) AS limit_bytes, \
-             CASE WHEN gate = 'database' THEN used_bytes ELSE (SELECT CAST(COALESCE(SUM(c.charged_bytes), 0) AS BIGINT) \
+             CASE WHEN owner = 'database' THEN used_bytes ELSE (SELECT CAST(COALESCE(SUM(c.charged_bytes), 0) AS BIGINT) \
              FROM file_counts c WHERE c.tenant_id = quotas.tenant_id) END AS used_bytes, \
              (SELECT CAST(COALESCE(SUM(c.charged_bytes), 0) AS BIGINT) FROM file_counts c \
              WHERE c.tenant_id = quotas.tenant_id AND c.status IN ('registered', 'deleted')) AS reserved_bytes \
@@ -189,11 +189,11 @@ impl Write for SetLimit {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
         // Redis counts against the old limit: whoever it lets in from now on must ask again.
-        gate::lock(tx, &self.tenant).await?;
+        owner::lock(tx, &self.tenant).await?;
         tx.run(
             "INSERT INTO quotas (tenant_id, limit_bytes, used_bytes) VALUES ($1, $2, 0) \
              ON CONFLICT (tenant_id) DO UPDATE SET limit_bytes = excluded.limit_bytes, \
-             epoch = quotas.epoch + CASE WHEN quotas.gate = 'redis' THEN 1 ELSE 0 END",
+             epoch = quotas.epoch + CASE WHEN quotas.owner = 'redis' THEN 1 ELSE 0 END",
             args![self.tenant.as_str(), signed(self.limit_bytes)],
         )
         .await?;
@@ -221,13 +221,13 @@ impl Write for Rebuild {
     type Answer = Option<Drift>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
-        let Some((before, gate)) = locked(tx, &self.tenant, self.default_limit_bytes).await? else {
+        let Some((before, state)) = locked(tx, &self.tenant, self.default_limit_bytes).await? else {
             return Ok(Verdict::Rollback(None));
         };
-        if gate.keeper == GateKeeper::Redis {
+        if state.owner == QuotaOwner::Redis {
             return Ok(Verdict::Rollback(Some(Drift { drift_bytes: 0, at_redis: true })));
         }
-        let used_bytes = gate::charged(tx, &self.tenant).await?;
+        let used_bytes = owner::charged(tx, &self.tenant).await?;
         let drift = Drift { drift_bytes: signed(before.used_bytes) - signed(used_bytes), at_redis: false };
         if drift.drift_bytes == 0 {
             return Ok(Verdict::Rollback(Some(drift)));
@@ -278,13 +278,13 @@ impl Catalog {
 
     /// What reconciling a tenant would find, without doing it. None: the tenant is not known here.
     pub async fn quota_drift(&self, tenant: &TenantId) -> Result<Option<Drift>, CatalogError> {
-        let sql = "SELECT used_bytes, gate, CAST(COALESCE((SELECT SUM(charged_bytes) FROM files \
+        let sql = "SELECT used_bytes, owner, CAST(COALESCE((SELECT SUM(charged_bytes) FROM files \
                    WHERE files.tenant_id = quotas.tenant_id AND charged_bytes > 0), 0) AS BIGINT) AS charged_bytes \
                    FROM quotas WHERE tenant_id = $1";
         let mut reader = self.reader().await?;
         let row = reader.tx(&self.faults).row(sql, args![tenant.as_str()]).await?;
         row.map(|row| {
-            let at_redis = row.text("gate")? == "redis";
+            let at_redis = row.text("owner")? == "redis";
             let off = row.int("used_bytes")? - row.int("charged_bytes")?;
             Ok(Drift { drift_bytes: if at_redis { 0 } else { off }, at_redis })
         })

@@ -34,7 +34,7 @@ fn sound_files(site: &Site, from: usize, to: usize) -> Vec<String> {
         let rows = [
             format!(
                 "INSERT INTO files (id, tenant_id, user_id, batch_id, file_name, size, blob_path, pipeline_status, version, \
-                 charged_bytes, retry_count, etag, end_reason, url_dead_at, next_look_at, created_at, updated_at, failed_at, \
+                 charged_bytes, retry_count, etag, end_reason, url_dead_at, next_check_at, created_at, updated_at, failed_at, \
                  stages, stage) SELECT {file}, 'crowd', 'u', {batch}, 'f', 1, 'uploads/crowd/u/{kind}' || n, '{status}', 2, \
                  0, 0, 'e', {end}, 1, {NOW}, 1, 1, 1, 'scan', {stage} FROM numbers"
             ),

@@ -41,14 +41,14 @@ const BATCH: &str = "a file's batch is there and its owner's (I11)";
 const COMPLETED: &str = "a completed batch waits for nothing";
 const LOOK: &str = "whatever is not at rest says when it is looked at next (I15)";
 
-pub(super) async fn the_audit_finds_wrong_orders(site: &Site) {
+pub(super) async fn the_audit_finds_wrong_cleanups(site: &Site) {
     let file = furnished(site).await;
-    let order = format!("UPDATE pending_cleanups SET file_path = '{}'", file.key);
-    finds(site, &order, &["nobody has orders to delete what is alive (I4)"], file.key.as_str()).await;
+    let cleanup = format!("UPDATE pending_cleanups SET file_path = '{}'", file.key);
+    finds(site, &cleanup, &["no cleanup deletes what is alive (I4)"], file.key.as_str()).await;
     mend(site, "UPDATE pending_cleanups SET file_path = 'uploads/x'").await;
     let queued = "INSERT INTO orphan_blobs (key, size, modified_at, scan_id, found_at, queued_at) \
         VALUES ('uploads/y', 1, 1, 's', 1, 1)";
-    finds(site, queued, &["an orphan that is queued has its order (I6)"], "uploads/y").await;
+    finds(site, queued, &["an orphan that is queued has its cleanup (I6)"], "uploads/y").await;
     mend(site, "UPDATE orphan_blobs SET queued_at = NULL").await;
 }
 
@@ -129,10 +129,10 @@ pub(super) async fn the_audit_finds_histories_that_cannot_be(site: &Site) {
 pub(super) async fn the_audit_finds_a_row_nobody_looks_at(site: &Site) {
     let file = furnished(site).await;
     let id = file.id.to_string();
-    let set = |at: &str| format!("UPDATE files SET next_look_at = {at} WHERE id = '{id}'");
+    let set = |at: &str| format!("UPDATE files SET next_check_at = {at} WHERE id = '{id}'");
     let damage = if site.is_postgres() {
         let name = "SELECT conname::text FROM pg_constraint WHERE conrelid = 'files'::regclass \
-                    AND contype = 'c' AND pg_get_constraintdef(oid) LIKE '%next_look_at%'";
+                    AND contype = 'c' AND pg_get_constraintdef(oid) LIKE '%next_check_at%'";
         let name = site.texts(name).await.remove(0);
         format!("ALTER TABLE files DROP CONSTRAINT {name}; {}", set("NULL"))
     } else {

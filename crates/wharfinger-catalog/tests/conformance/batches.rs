@@ -42,7 +42,7 @@ pub(super) fn opening(owner: (&str, &str), sizes: &[u64]) -> (Batch, Registratio
 fn adopted(batch: &Batch, new: NewFile) -> NewFile {
     let file = batch.adopt(new.file, &POLICY);
     let mut check = new.check;
-    check.run_at = file.next_look_at.expect("a registered file is looked at");
+    check.run_at = file.next_check_at.expect("a registered file is looked at");
     NewFile { file, check, ..new }
 }
 
@@ -219,12 +219,12 @@ pub(super) async fn what_is_not_confirmed_is_called_off(site: &Site) {
     assert_eq!(site.catalog.file(kept.id).await.expect("read"), Some(kept));
     for file in &files[1..] {
         let after = site.catalog.file(file.id).await.expect("read").expect("there");
-        assert_eq!((after.status, after.next_look_at), (Status::Registered, Some(NOW + HOUR)));
+        assert_eq!((after.status, after.next_check_at), (Status::Registered, Some(NOW + HOUR)));
         // A confirm that was under way has lost.
         site.catalog.commit(confirm(file), "clerk").await.expect_err("stale");
     }
     assert_eq!(due_checks(&site.catalog, NOW + HOUR).await, [files[1].id, files[2].id]);
-    let due = site.catalog.files_to_look_at(Status::Registered, NOW + HOUR, None, 10).await.expect("read");
+    let due = site.catalog.files_to_check(Status::Registered, NOW + HOUR, None, 10).await.expect("read");
     assert_eq!(due.len(), 2, "another's batch is as it was");
     assert_eq!(site.catalog.file(others[0].id).await.expect("read"), Some(others[0].clone()));
     // A check that is being worked on is taken back too.
@@ -306,7 +306,7 @@ pub(super) async fn adding_races_with_ending(site: &Site) {
         match (ending, ended) {
             (BatchEnding::Cancelled, BatchEnd::Ended { called_off, .. }) => {
                 assert_eq!(called_off as usize, made, "all that was added is called off");
-                assert!(waiting.iter().all(|file| file.next_look_at == Some(NOW)));
+                assert!(waiting.iter().all(|file| file.next_check_at == Some(NOW)));
             }
             (_, BatchEnd::Ended { batch, .. }) => {
                 assert_eq!((batch.status, made), (BatchStatus::Completed, 0));

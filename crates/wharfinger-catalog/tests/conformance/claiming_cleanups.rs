@@ -1,4 +1,4 @@
-//! Claiming cleanups: orders to delete bytes, each in one hand at a time; and seeing what is pending.
+//! Claiming cleanups, each in one hand at a time; and seeing what is pending.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ async fn pending(site: &Site, scope: Scope) -> Vec<PendingCleanup> {
     site.catalog.pending_cleanups(&scope, None, 100).await.expect("read")
 }
 
-pub(super) async fn an_order_is_claimed_with_all_it_says(site: &Site) {
+pub(super) async fn a_cleanup_is_claimed_with_all_it_says(site: &Site) {
     let file = deleted(&site.catalog, ADA, 10, &POLICY).await;
     assert_eq!(claimed(site, DELETED - 1, 10).await, []);
     let id = pending(site, Scope::All).await[0].id;
@@ -73,7 +73,7 @@ pub(super) async fn the_longest_overdue_are_claimed_first(site: &Site) {
     assert_eq!(claimed(site, NOW + HOUR, 2).await, []);
 }
 
-pub(super) async fn eight_reapers_never_get_the_same_order(site: &Site) {
+pub(super) async fn eight_reapers_never_get_the_same_cleanup(site: &Site) {
     for _ in 0..60 {
         deleted(&site.catalog, ADA, 1, &REFUSING).await;
     }
@@ -99,7 +99,7 @@ pub(super) async fn eight_reapers_never_get_the_same_order(site: &Site) {
     assert!(claims.iter().all(|claim| claim.token == 1));
 }
 
-pub(super) async fn pending_orders_are_listed_by_scope(site: &Site) {
+pub(super) async fn pending_cleanups_are_listed_by_scope(site: &Site) {
     assert_eq!(pending(site, Scope::All).await, []);
     let mut files = Vec::new();
     for (n, owner) in [ADA, EVE, ADA, ADA, EVE].into_iter().enumerate() {
@@ -131,7 +131,7 @@ pub(super) async fn pending_orders_are_listed_by_scope(site: &Site) {
     }
 }
 
-pub(super) async fn pending_orders_are_counted_by_scope(site: &Site) {
+pub(super) async fn pending_cleanups_are_counted_by_scope(site: &Site) {
     let counts = async |scope: Scope| site.catalog.cleanup_counts(&scope).await.expect("read");
     assert_eq!(counts(Scope::All).await, CleanupCounts::default());
     for (n, owner) in [EVE, ADA, ADA].into_iter().enumerate() {

@@ -2,7 +2,7 @@
 //! the row is still what was read.
 
 use wharfinger_catalog::{CatalogError, HistoryLine, Scope};
-use wharfinger_lifecycle::file::{self, Change, File, Look};
+use wharfinger_lifecycle::file::{self, Change, Check, File};
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
@@ -94,9 +94,9 @@ pub(super) async fn a_live_url_keeps_the_charge_of_a_deleted_file(site: &Site) {
     assert_eq!(quota(site).await, (100, 100));
     assert_eq!(jobs_left(site).await, None);
 
-    let due = site.catalog.files_to_look_at(Status::Deleted, SILENT, None, 10).await.expect("read");
+    let due = site.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
     assert_eq!(due, [(SILENT, file.id)]);
-    let Look::Refund(refund) = file::look(&file, &POLICY, SILENT) else { panic!("a refund is due") };
+    let Check::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
     let refunded = committed(&site.catalog, *refund.clone()).await;
     assert_eq!(quota(site).await, (0, 0));
     assert_eq!(stored(site, &refunded).await, refunded);
@@ -147,7 +147,7 @@ pub(super) async fn a_fresh_url_moves_the_look_and_the_check(site: &Site) {
     let change = file::reissue(&file, &POLICY, NOW + 5 * SECOND).expect("still registered");
     let after = committed(&site.catalog, change).await;
     assert_eq!(stored(site, &file).await, after);
-    assert_eq!(after.next_look_at, Some(SILENT + 5 * SECOND));
+    assert_eq!(after.next_check_at, Some(SILENT + 5 * SECOND));
     let mut checks =
         site.texts("SELECT CAST(run_at AS TEXT) || ' ' || file_id FROM jobs ORDER BY run_at").await;
     checks.sort();
@@ -229,12 +229,12 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(site: &Site) 
         let winner = &changes[won[0]];
         assert_eq!(stored(site, &file).await, winner.after);
         assert_eq!(steps(site, &file).await.len(), 1 + winner.steps.len());
-        let orders = site
+        let cleanups = site
             .texts(&format!("SELECT reason FROM pending_cleanups WHERE document_id = '{}'", file.id))
             .await;
         let expected: Vec<String> =
             winner.cleanup.iter().map(|cleanup| cleanup.reason.as_str().to_owned()).collect();
-        assert_eq!(orders, expected);
+        assert_eq!(cleanups, expected);
         let told = site.texts(&format!("SELECT kind FROM notifications WHERE file_id = '{}'", file.id)).await;
         assert_eq!(told.len(), usize::from(winner.notice.is_some()));
     }

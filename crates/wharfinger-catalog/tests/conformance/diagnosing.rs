@@ -61,7 +61,7 @@ pub(super) async fn the_core_and_the_catalog_agree(site: &Site) {
         for stage in [None, Some(Stage::Scan), Some(Stage::Extract)] {
             let place = text(stage.map(Stage::as_str));
             site.sql(&format!(
-                "UPDATE files SET pipeline_status = '{status}', stage = {place}, next_look_at = {NOW}"
+                "UPDATE files SET pipeline_status = '{status}', stage = {place}, next_check_at = {NOW}"
             ))
             .await;
             let work = Work { stage, position: Position::of(status), version: file.version, moved_at: NOW };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use wharfinger_catalog::Scope;
-use wharfinger_lifecycle::file::{self, Change, File, Look};
+use wharfinger_lifecycle::file::{self, Change, Check, File};
 use wharfinger_lifecycle::id::FileId;
 
 use super::sample::{POLICY, REFUSING, SILENT, committed, confirm, confirmed, deleted, registered, tenant};
@@ -80,7 +80,7 @@ pub(super) async fn refunds_come_due_together(site: &Site) {
     for owner in OWNERS {
         for _ in 0..5 {
             let file = deleted(&site.catalog, owner, 10, &POLICY).await;
-            let Look::Refund(refund) = file::look(&file, &POLICY, SILENT) else { panic!("it is due") };
+            let Check::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("it is due") };
             changes.push(*refund);
         }
     }

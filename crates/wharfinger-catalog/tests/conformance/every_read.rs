@@ -97,8 +97,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.read("open_scan");
     catalog.last_scan_at().await.expect("read");
     meter.read("last_scan_at");
-    catalog.ordered_orphans("scan").await.expect("read");
-    meter.read("ordered_orphans");
+    catalog.orphan_cleanups("scan").await.expect("read");
+    meter.read("orphan_cleanups");
     catalog.sample_keys().await.expect("read");
     meter.read("sample_keys");
 }
@@ -152,7 +152,7 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
     meter.read("has_object");
     catalog.upload_id(&key).await.expect("read");
     meter.read("upload_id");
-    catalog.under_orders(&[key.as_str()]).await.expect("read");
+    catalog.with_cleanup(&[key.as_str()]).await.expect("read");
     meter.read("under_orders");
     catalog.notifications_by_id(&[fresh_id(NOW)]).await.expect("read");
     meter.read("notifications_by_id");
@@ -165,8 +165,8 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
 
 async fn of_tenants(catalog: &Catalog, meter: &Meter) {
     let crowd = tenant("crowd");
-    catalog.gate(&crowd).await.expect("read");
-    meter.read("gate");
+    catalog.quota_state(&crowd).await.expect("read");
+    meter.read("owner");
     catalog.tenants_at_redis("", 10).await.expect("read");
     meter.read("tenants_at_redis");
     catalog.quota(&crowd, LIMIT).await.expect("read");

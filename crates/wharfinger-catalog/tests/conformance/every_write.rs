@@ -8,8 +8,8 @@ use std::path::Path;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, GateKeeper,
-    MoveGate, NewJob, OrphanBlob, Recovery, Registration, ScanProgress, ScanRange, Scope, StageJob,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, MoveQuota,
+    NewJob, OrphanBlob, QuotaOwner, Recovery, Registration, ScanProgress, ScanRange, Scope, StageJob,
     SweepClaim, SweepClaimed, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, too_late};
@@ -400,11 +400,11 @@ async fn quotas_and_facts(rehearsal: &mut Rehearsal<'_>) {
     let drift = rehearsal.each(async |catalog| catalog.rebuild_quota(&harbour, LIMIT).await).await;
     assert_eq!(drift.map(|drift| drift.drift_bytes), Some(7));
     let at_redis = registered(&rehearsal.site.catalog, ADA, 10).await;
-    for to in [GateKeeper::Redis, GateKeeper::Database] {
+    for to in [QuotaOwner::Redis, QuotaOwner::Database] {
         let wanted =
-            MoveGate { tenant: harbour.clone(), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
-        rehearsal.each(async |catalog| catalog.move_gate(wanted.clone()).await).await;
-        if to == GateKeeper::Redis {
+            MoveQuota { tenant: harbour.clone(), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
+        rehearsal.each(async |catalog| catalog.move_quota(wanted.clone()).await).await;
+        if to == QuotaOwner::Redis {
             let gone = file::delete(&at_redis, &REFUSING, LATER).expect("deletable");
             rehearsal.each(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
         }

@@ -158,7 +158,7 @@ pub(super) async fn errors_and_stuck_files_and_batches(site: &Site) {
     site.catalog.register(batch).await.expect("opened");
     let shown = figures(site, &own(ADA)).await;
     assert_eq!((shown.recent_errors.len(), shown.stuck, shown.active_batches), (10, 0, 1));
-    let stuck_at = waits.next_look_at.expect("it is looked at");
+    let stuck_at = waits.next_check_at.expect("it is looked at");
     for scope in [own(ADA), Scope::Tenant(tenant("harbour")), Scope::All] {
         assert_eq!(figures_at(site, &scope, stuck_at).await.stuck, 1, "{scope:?}");
         assert_eq!(figures_at(site, &scope, stuck_at).await.active_batches, 1, "{scope:?}");

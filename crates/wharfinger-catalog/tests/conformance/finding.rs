@@ -25,10 +25,7 @@ pub(super) async fn what_is_not_there_is_not_found(site: &Site) {
     assert_eq!(site.catalog.file(nobody).await.expect("read"), None);
     assert_eq!(site.catalog.history(nobody).await.expect("read"), []);
     assert_eq!(site.catalog.files(&Scope::All, None, 10).await.expect("read"), []);
-    assert_eq!(
-        site.catalog.files_to_look_at(Status::Registered, i64::MAX, None, 10).await.expect("read"),
-        []
-    );
+    assert_eq!(site.catalog.files_to_check(Status::Registered, i64::MAX, None, 10).await.expect("read"), []);
     assert_eq!(site.catalog.status_counts(&Scope::All).await.expect("read").by_status, []);
 }
 
@@ -83,9 +80,9 @@ pub(super) async fn pages_of_files_join_without_a_gap(site: &Site) {
 
 async fn due(catalog: &Catalog, now: UnixMs, after: Option<(UnixMs, FileId)>, limit: usize) -> Vec<File> {
     let mut files = Vec::new();
-    for (at, id) in catalog.files_to_look_at(Status::Registered, now, after, limit).await.expect("read") {
+    for (at, id) in catalog.files_to_check(Status::Registered, now, after, limit).await.expect("read") {
         let file = catalog.file(id).await.expect("read").expect("it is there");
-        assert_eq!(file.next_look_at, Some(at));
+        assert_eq!(file.next_check_at, Some(at));
         files.push(file);
     }
     files
@@ -101,11 +98,11 @@ pub(super) async fn what_is_due_is_looked_at_oldest_first(site: &Site) {
     let early = registered_at(&site.catalog, EVE, 10, NOW).await;
     let tombstone = deleted(&site.catalog, ADA, 10, &POLICY).await;
     confirmed(&site.catalog, ADA, 10).await;
-    assert_eq!(tombstone.next_look_at, Some(SILENT));
+    assert_eq!(tombstone.next_check_at, Some(SILENT));
 
     assert_eq!(due(&site.catalog, SILENT - 1, None, 10).await, []);
     assert_eq!(due(&site.catalog, SILENT, None, 10).await, vec![early.clone()]);
-    let dead = site.catalog.files_to_look_at(Status::Deleted, SILENT, None, 10).await.expect("read");
+    let dead = site.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
     assert_eq!(dead, [(SILENT, tombstone.id)], "each status by itself");
 
     let mut all = vec![early];
@@ -117,7 +114,7 @@ pub(super) async fn what_is_due_is_looked_at_oldest_first(site: &Site) {
     loop {
         let page = due(&site.catalog, SILENT + 2, after, 2).await;
         let Some(last) = page.last() else { break };
-        after = Some((last.next_look_at.expect("it was due"), last.id));
+        after = Some((last.next_check_at.expect("it was due"), last.id));
         pages.extend(page);
     }
     assert_eq!(pages, all, "a page after another, also through equal times");

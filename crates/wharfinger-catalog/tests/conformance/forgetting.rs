@@ -2,7 +2,7 @@
 
 use wharfinger_catalog::{CleanupOutcome, Scope, Settled};
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{self, File, Look};
+use wharfinger_lifecycle::file::{self, Check, File};
 
 use super::sample::{
     HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirmed, deleted, registered, work,
@@ -42,7 +42,7 @@ pub(super) async fn a_charge_keeps_its_tombstone(site: &Site) {
     let file = deleted(&site.catalog, ADA, 10, &POLICY).await;
     clean_up(site, SILENT).await;
     is_refused(site, &file).await;
-    let Look::Refund(refund) = file::look(&file, &POLICY, SILENT) else { panic!("a refund is due") };
+    let Check::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
     let refunded = committed(&site.catalog, *refund).await;
     is_refused(site, &file).await;
     assert!(!site.catalog.forget_all(vec![refunded]).await.expect("answered").is_empty());

@@ -2,7 +2,7 @@
 //! contains exactly what was let in before it.
 
 use wharfinger_catalog::{
-    Admission, Catalog, Destination, GateKeeper, MoveGate, Moved, Outbound, Registered, Registration,
+    Admission, Catalog, Destination, MoveQuota, Moved, Outbound, QuotaOwner, Registered, Registration,
 };
 use wharfinger_lifecycle::file::{self, File};
 
@@ -11,10 +11,10 @@ use super::site::{Site, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn moved(catalog: &Catalog, to: GateKeeper) -> Moved {
+async fn moved(catalog: &Catalog, to: QuotaOwner) -> Moved {
     let wanted =
-        MoveGate { tenant: tenant("harbour"), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
-    catalog.move_gate(wanted).await.expect("moved")
+        MoveQuota { tenant: tenant("harbour"), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
+    catalog.move_quota(wanted).await.expect("moved")
 }
 
 fn by_redis(size: u64, epoch: i64) -> Registration {
@@ -42,26 +42,26 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
 
 pub(super) async fn only_the_keeper_lets_in(site: &Site) {
     let beside = site.beside_redis().await;
-    assert_eq!(moved(&beside, GateKeeper::Redis).await.epoch, 1);
+    assert_eq!(moved(&beside, QuotaOwner::Redis).await.epoch, 1);
     assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), Registered::Made);
     for (wrong, catalog) in
         [(by_redis(10, 0), &beside), (by_redis(10, 2), &beside), (registration(ADA, 10), &beside)]
     {
         let before = site.dump().await;
         let answer = catalog.register(wrong).await.expect("answered");
-        assert!(matches!(answer, Registered::GateMoved(gate) if gate.epoch == 1), "{answer:?}");
+        assert!(matches!(answer, Registered::QuotaMoved(state) if state.epoch == 1), "{answer:?}");
         assert_eq!(site.dump().await, before);
     }
     // One that knows no Redis finds out too.
     let answer = site.catalog.register(registration(ADA, 10)).await.expect("answered");
-    assert!(matches!(answer, Registered::GateMoved(_)), "{answer:?}");
+    assert!(matches!(answer, Registered::QuotaMoved(_)), "{answer:?}");
     assert_eq!(site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 10);
 
-    let back = moved(&beside, GateKeeper::Database).await;
+    let back = moved(&beside, QuotaOwner::Database).await;
     assert_eq!((back.epoch, back.used_bytes), (2, 10));
     let answer = beside.register(by_redis(10, 1)).await.expect("answered");
     assert!(
-        matches!(answer, Registered::GateMoved(gate) if gate.keeper == GateKeeper::Database),
+        matches!(answer, Registered::QuotaMoved(state) if state.owner == QuotaOwner::Database),
         "{answer:?}"
     );
     registered(&beside, ADA, 10).await;
@@ -69,27 +69,27 @@ pub(super) async fn only_the_keeper_lets_in(site: &Site) {
 }
 
 pub(super) async fn a_move_goes_beyond_what_was_seen(site: &Site) {
-    let wanted = MoveGate {
+    let wanted = MoveQuota {
         tenant: tenant("harbour"),
-        to: GateKeeper::Redis,
+        to: QuotaOwner::Redis,
         after_epoch: 41,
         default_limit_bytes: 7,
         now: NOW,
     };
-    let first = site.catalog.move_gate(wanted.clone()).await.expect("moved");
+    let first = site.catalog.move_quota(wanted.clone()).await.expect("moved");
     assert_eq!((first.epoch, first.limit_bytes, first.has_own_limit), (42, 7, false));
     site.catalog.set_limit(&tenant("harbour"), 99).await.expect("set");
     assert_eq!(
-        site.catalog.gate(&tenant("harbour")).await.expect("read").epoch,
+        site.catalog.quota_state(&tenant("harbour")).await.expect("read").epoch,
         43,
         "Redis knows the old limit"
     );
-    let second = site.catalog.move_gate(wanted).await.expect("moved");
+    let second = site.catalog.move_quota(wanted).await.expect("moved");
     assert_eq!((second.epoch, second.limit_bytes, second.has_own_limit), (44, 99, true));
-    moved(&site.catalog, GateKeeper::Database).await;
+    moved(&site.catalog, QuotaOwner::Database).await;
     site.catalog.set_limit(&tenant("harbour"), 98).await.expect("set");
     assert_eq!(
-        site.catalog.gate(&tenant("harbour")).await.expect("read").epoch,
+        site.catalog.quota_state(&tenant("harbour")).await.expect("read").epoch,
         45,
         "nobody else knows a limit"
     );
@@ -98,7 +98,7 @@ pub(super) async fn a_move_goes_beyond_what_was_seen(site: &Site) {
 pub(super) async fn refunds_go_to_whoever_counts(site: &Site) {
     let beside = site.beside_redis().await;
     let before = registered(&beside, ADA, 1).await;
-    moved(&beside, GateKeeper::Redis).await;
+    moved(&beside, QuotaOwner::Redis).await;
     for (size, catalog) in [(2, &beside), (4, &site.catalog)] {
         let made = by_redis(size, 1);
         let file = only(&made).clone();
@@ -110,14 +110,14 @@ pub(super) async fn refunds_go_to_whoever_counts(site: &Site) {
     lines.sort();
     assert_eq!(lines, [(1, 1), (2, 1), (4, 1)]);
     // What is counted from the new sum has them in it.
-    assert_eq!(moved(&beside, GateKeeper::Redis).await.used_bytes, 0);
+    assert_eq!(moved(&beside, QuotaOwner::Redis).await.used_bytes, 0);
     assert_eq!(refunds(&beside).await, []);
 }
 
 /// Whatever comes at the same time: the sum has exactly those who were let in under the epoch before it.
 pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
     let beside = site.beside_redis().await;
-    moved(&beside, GateKeeper::Redis).await;
+    moved(&beside, QuotaOwner::Redis).await;
     let mut files = Vec::new();
     for size in 1..=20 {
         let wanted = by_redis(size, 1);
@@ -143,7 +143,7 @@ pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
         });
         let mover = {
             let catalog = handles[1].clone();
-            async move { Some(moved(&catalog, GateKeeper::Redis).await) }
+            async move { Some(moved(&catalog, QuotaOwner::Redis).await) }
         };
         type Step = std::pin::Pin<Box<dyn Future<Output = Option<Moved>> + Send>>;
         let mut steps: Vec<Step> = Vec::new();

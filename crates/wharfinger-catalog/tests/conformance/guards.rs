@@ -23,11 +23,11 @@ pub(super) async fn a_row_not_at_rest_is_looked_at(site: &Site) {
         is_refused(site, &format!("UPDATE files SET pipeline_status = '{status}' WHERE id = '{id}'")).await;
     }
     let ended = format!(
-        "UPDATE files SET pipeline_status = 'deleted', end_reason = 'deleted', next_look_at = NULL WHERE id = '{id}'"
+        "UPDATE files SET pipeline_status = 'deleted', end_reason = 'deleted', next_check_at = NULL WHERE id = '{id}'"
     );
     is_refused(site, &ended).await;
     let waiting = registered(&site.catalog, ADA, 10).await.id;
-    is_refused(site, &format!("UPDATE files SET next_look_at = NULL WHERE id = '{waiting}'")).await;
+    is_refused(site, &format!("UPDATE files SET next_check_at = NULL WHERE id = '{waiting}'")).await;
 }
 
 pub(super) async fn a_file_is_what_it_can_be(site: &Site) {
@@ -59,7 +59,7 @@ pub(super) async fn a_key_belongs_to_one_object(site: &Site) {
 
 pub(super) async fn sums_do_not_go_below_zero(site: &Site) {
     registered(&site.catalog, ADA, 10).await;
-    for wrong in ["used_bytes = -1", "gate = 'somebody'"] {
+    for wrong in ["used_bytes = -1", "owner = 'somebody'"] {
         is_refused(site, &format!("UPDATE quotas SET {wrong}")).await;
     }
 }

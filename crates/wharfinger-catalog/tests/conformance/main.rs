@@ -327,7 +327,7 @@ cases! {
     objects:
         one_upload_fills_an_object
         what_is_not_waited_for_gets_no_upload
-        bytes_that_came_too_late_are_under_orders
+        bytes_that_came_too_late_get_a_cleanup
         late_bytes_have_a_cleanup_whatever_ends_at_that_moment
         facts_are_set_and_counted;
     orphans:
@@ -335,21 +335,21 @@ cases! {
         an_empty_catalog_has_no_sample
         a_large_catalog_is_sampled_all_over
         progress_is_counted_once
-        an_orphan_is_ordered_once_and_forgotten_with_its_order
-        what_is_alive_or_under_orders_is_not_ordered
+        an_orphan_has_one_cleanup_and_is_forgotten_with_it
+        what_is_alive_or_has_a_cleanup_gets_none
         outdated_findings_are_forgotten_in_bounded_batches;
     claiming_cleanups:
-        an_order_is_claimed_with_all_it_says
+        a_cleanup_is_claimed_with_all_it_says
         a_claim_is_a_lease
         the_longest_overdue_are_claimed_first
-        eight_reapers_never_get_the_same_order
-        pending_orders_are_listed_by_scope
-        pending_orders_are_counted_by_scope;
+        eight_reapers_never_get_the_same_cleanup
+        pending_cleanups_are_listed_by_scope
+        pending_cleanups_are_counted_by_scope;
     settling_cleanups:
         what_is_gone_for_good_is_done
         what_may_come_back_is_deleted_once_more
         a_refusal_spends_attempts_until_they_are_exhausted
-        an_exhausted_order_that_succeeds_is_exhausted_no_more
+        an_exhausted_cleanup_that_succeeds_is_exhausted_no_more
         a_store_that_is_down_spends_nobodys_attempts
         an_old_claim_settles_nothing
         each_of_a_batch_is_settled_for_itself
@@ -362,7 +362,7 @@ cases! {
         the_audit_finds_histories_that_cannot_be
         the_audit_finds_a_row_nobody_looks_at
         the_audit_finds_files_of_wrong_batches
-        the_audit_finds_wrong_orders;
+        the_audit_finds_wrong_cleanups;
     guards:
         a_row_not_at_rest_is_looked_at
         a_file_is_what_it_can_be

@@ -1,4 +1,4 @@
-//! Objects: which upload in parts fills one, and orders for bytes that came to be too late.
+//! Objects: which upload in parts fills one, and cleanups of bytes that came to be too late.
 
 use wharfinger_catalog::{CleanupOutcome, Scope};
 use wharfinger_lifecycle::file::{Cleanup, EndReason, too_late};
@@ -37,15 +37,15 @@ pub(super) async fn what_is_not_waited_for_gets_no_upload(site: &Site) {
     assert!(!site.catalog.set_upload_id(&ready.key, None, "late".into()).await.expect("answered"));
 }
 
-pub(super) async fn bytes_that_came_too_late_are_under_orders(site: &Site) {
+pub(super) async fn bytes_that_came_too_late_get_a_cleanup(site: &Site) {
     let file = deleted(&site.catalog, ADA, 10, &REFUSING).await;
     let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
     assert_eq!(cleanup.reason, EndReason::Deleted);
     let claim = async |now| site.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
-    // An order that somebody carries out just now was claimed before these bytes were there: it does not settle them.
+    // A cleanup that is carried out just now was claimed before these bytes were there: it does not settle them.
     let before = claim(NOW + SECOND).await;
     assert_eq!(before.len(), 1);
-    site.catalog.clean_again(file.clone(), cleanup.clone(), NOW + SECOND).await.expect("ordered");
+    site.catalog.clean_again(file.clone(), cleanup.clone(), NOW + SECOND).await.expect("written");
     let gone = |claims: Vec<wharfinger_catalog::ClaimedCleanup>| {
         let outcome = wharfinger_catalog::CleanupOutcome::Gone;
         claims.into_iter().map(|claim| (claim, outcome.clone())).collect::<Vec<_>>()
@@ -59,7 +59,7 @@ pub(super) async fn bytes_that_came_too_late_are_under_orders(site: &Site) {
     // And where none is left, there is one again.
     assert_eq!(claim(NOW + SECOND).await, []);
     let cleanup = Cleanup { finish_at: NOW, ..cleanup };
-    site.catalog.clean_again(file.clone(), cleanup, NOW + SECOND).await.expect("ordered");
+    site.catalog.clean_again(file.clone(), cleanup, NOW + SECOND).await.expect("written");
     let anew = claim(NOW + SECOND).await;
     assert_eq!(anew.iter().map(|claim| &claim.key).collect::<Vec<_>>(), [&file.key]);
 }

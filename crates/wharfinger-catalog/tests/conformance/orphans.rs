@@ -1,4 +1,4 @@
-//! Scans that compare the store with the catalog: what rows say of objects, progress that is counted once, and orders
+//! Scans that compare the store with the catalog: what rows say of objects, progress that is counted once, and cleanups
 //! for what nobody answers for.
 
 use wharfinger_catalog::{
@@ -111,8 +111,8 @@ pub(super) async fn progress_is_counted_once(site: &Site) {
     let open = site.catalog.open_scan().await.expect("read").expect("still open");
     let range = &open.ranges[0];
     assert_eq!((range.at.as_str(), range.is_done), ("uploads/z", false));
-    let tally = range.tally;
-    assert_eq!((tally.listed, tally.found, tally.foreign, tally.missing), (20, 1, 2, 2));
+    let totals = range.totals;
+    assert_eq!((totals.listed, totals.found, totals.foreign, totals.missing), (20, 1, 2, 2));
 
     assert!(site.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
     let late = progress(&scan, "uploads/z", "uploads/zz", &[], &[]);
@@ -130,7 +130,7 @@ pub(super) async fn progress_is_counted_once(site: &Site) {
     assert_eq!(site.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND), "the last that ended");
 }
 
-pub(super) async fn an_orphan_is_ordered_once_and_forgotten_with_its_order(site: &Site) {
+pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(site: &Site) {
     let theirs = "uploads/harbour/ada/018f4e6e-7f3a-7000-8000-000000000001";
     let scan = found(site, &[STRAY, theirs]).await;
     assert_eq!(queue(site, &scan).await, QueuedOrphans { queued: 2, kept: 0, last: Some(theirs.into()) });
@@ -138,9 +138,9 @@ pub(super) async fn an_orphan_is_ordered_once_and_forgotten_with_its_order(site:
     let shown = site.catalog.orphans(&Scope::All, 1).await.expect("read");
     assert_eq!((shown.count, shown.bytes, shown.samples), (2, 14, vec![blob(STRAY)]));
     let keys = [STRAY, theirs, "uploads/other"];
-    let mut ordered = site.catalog.under_orders(&keys).await.expect("read");
-    ordered.sort();
-    assert_eq!(ordered, [STRAY, theirs]);
+    let mut covered = site.catalog.with_cleanup(&keys).await.expect("read");
+    covered.sort();
+    assert_eq!(covered, [STRAY, theirs]);
 
     let claims = site.catalog.claim_cleanups(&Scope::All, NOW, 10, 60 * SECOND).await.expect("claimed");
     assert!(claims.iter().all(|claim| claim.reason == ORPHAN && !claim.in_parts && claim.finish_at == NOW));
@@ -156,30 +156,30 @@ pub(super) async fn an_orphan_is_ordered_once_and_forgotten_with_its_order(site:
     assert_eq!((settled.done, settled.failed, settled.orphans), (1, 1, 1));
     let stale = site.catalog.settle_cleanups(outcomes, NOW).await.expect("settled");
     assert_eq!((stale.done, stale.orphans), (0, 0), "an old claim settles nothing");
-    let stands = site.catalog.ordered_orphans(&scan.id).await.expect("read");
+    let stands = site.catalog.orphan_cleanups(&scan.id).await.expect("read");
     assert_eq!((stands.queued, stands.deleted, stands.failed), (2, 1, 1));
 
-    // The next scan leaves what is under orders to them.
+    // The next scan leaves what has a cleanup to them.
     let next = found(site, &[]).await;
     assert_eq!(queue(site, &next).await, QueuedOrphans::default());
     assert_eq!(site.catalog.orphans(&Scope::All, 9).await.expect("read").samples, [blob(theirs)]);
 }
 
-pub(super) async fn what_is_alive_or_under_orders_is_not_ordered(site: &Site) {
+pub(super) async fn what_is_alive_or_has_a_cleanup_gets_none(site: &Site) {
     let kept = confirmed(&site.catalog, ADA, 1).await;
     let awaited = registered(&site.catalog, ADA, 1).await;
     let ended = deleted(&site.catalog, ADA, 1, &REFUSING).await;
     let keys = [kept.key.as_str(), awaited.key.as_str(), ended.key.as_str()];
     let scan = found(site, &keys).await;
     let batch = queue(site, &scan).await;
-    assert_eq!((batch.queued, batch.kept), (0, 3), "the last has an order already");
+    assert_eq!((batch.queued, batch.kept), (0, 3), "the last has a cleanup already");
     assert_eq!(site.catalog.orphans(&Scope::All, 9).await.expect("read").count, 0);
 
     site.sql("DELETE FROM pending_cleanups").await;
     let scan = found(site, &keys).await;
     let batch = queue(site, &scan).await;
     assert_eq!((batch.queued, batch.kept), (1, 2), "of a file that has ended");
-    site.sql("UPDATE files SET next_look_at = 0").await;
+    site.sql("UPDATE files SET next_check_at = 0").await;
 }
 
 pub(super) async fn outdated_findings_are_forgotten_in_bounded_batches(site: &Site) {

@@ -99,7 +99,7 @@ fn backlog(site: &Site) -> Vec<String> {
         let ended = if status == "deleted" { "'owner'" } else { "NULL" };
         statements.push(format!(
             "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
-             charged_bytes, retry_count, etag, end_reason, url_dead_at, next_look_at, created_at, updated_at, confirmed_at, \
+             charged_bytes, retry_count, etag, end_reason, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, \
              ready_at, failed_at, stages, stage) SELECT {id}, 'crowd', 'u', 'report.pdf', 1, 'uploads/crowd/u/{kind}' || n, \
              '{status}', 3, 0, 0, 'e', {ended}, 1, {later}, 1, {past}, 1, {past}, {past}, 'scan', 'scan' FROM numbers",
             id = id(kind),
@@ -318,8 +318,8 @@ async fn loops(catalog: &Catalog, meter: &Meter) {
         }
     }
     for status in [Status::Registered, Status::Deleted] {
-        catalog.files_to_look_at(status, now, None, 10).await.expect("read");
-        meter.read("files_to_look_at");
+        catalog.files_to_check(status, now, None, 10).await.expect("read");
+        meter.read("files_to_check");
     }
     let abandoned = Abandoned { quiet_since: now, now, min_rate_bytes: 1 };
     catalog.files_abandoned(abandoned, None, 10).await.expect("read");

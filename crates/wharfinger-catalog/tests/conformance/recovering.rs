@@ -120,7 +120,7 @@ pub(super) async fn sound_jobs_are_told_from_others(site: &Site) {
         if is_leased {
             claimed(site, Stage::Scan, NOW + SECOND).await;
             // Of the claim's own look, so that both kinds are overdue at the same time.
-            site.sql("UPDATE files SET next_look_at = next_look_at - 1 WHERE pipeline_status = 'scanning'")
+            site.sql("UPDATE files SET next_check_at = next_check_at - 1 WHERE pipeline_status = 'scanning'")
                 .await;
         }
         site.sql(damage).await;

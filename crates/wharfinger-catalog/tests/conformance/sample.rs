@@ -61,7 +61,7 @@ pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Re
         tenant: file.tenant.clone(),
         file: Some(id),
         payload: None,
-        run_at: file.next_look_at.expect("a registered file is looked at"),
+        run_at: file.next_check_at.expect("a registered file is looked at"),
         max_attempts: 5,
     };
     Registration {

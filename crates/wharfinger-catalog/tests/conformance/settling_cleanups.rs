@@ -95,7 +95,7 @@ pub(super) async fn a_refusal_spends_attempts_until_they_are_exhausted(site: &Si
     assert_eq!(done, Settled { done: 1, ..NOTHING });
 }
 
-pub(super) async fn an_exhausted_order_that_succeeds_is_exhausted_no_more(site: &Site) {
+pub(super) async fn an_exhausted_cleanup_that_succeeds_is_exhausted_no_more(site: &Site) {
     deleted(&site.catalog, ADA, 10, &POLICY).await;
     for n in 0..i64::from(CLEANUP_ATTEMPTS_MAX) {
         let claim = claimed_at(site, DELETED + n).await;

@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{Catalog, CatalogOptions, CatalogUrl, Dialect, Tells};
+use wharfinger_catalog::{Catalog, CatalogOptions, CatalogUrl, Dialect, OutboxTargets};
 
 use super::sample::NOW;
 
@@ -35,10 +35,10 @@ pub(super) type Difference = BTreeMap<String, (usize, usize)>;
 
 /// Opens a handle; its schema may have to be migrated.
 pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
-    open_with(url, faults, false, Tells::default()).await
+    open_with(url, faults, false, OutboxTargets::default()).await
 }
 
-async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool, tells: Tells) -> Catalog {
+async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool, targets: OutboxTargets) -> Catalog {
     let options = CatalogOptions {
         url: url.clone(),
         schema: wharfinger_catalog::DEFAULT_SCHEMA.into(),
@@ -48,7 +48,7 @@ async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool, tells: 
         job_max_attempts: 3,
         connections_max: 16,
         beside_redis,
-        tells,
+        targets,
     };
     Catalog::open(options).await.expect("the catalog opens")
 }
@@ -148,7 +148,7 @@ impl Site {
 
     /// The same of a process that has Redis beside the catalog.
     pub(super) async fn beside_redis(&self) -> Catalog {
-        open_with(&self.url, Faults::none(), true, Tells::default()).await
+        open_with(&self.url, Faults::none(), true, OutboxTargets::default()).await
     }
 
     /// The same of a process that tells everybody.
@@ -157,14 +157,14 @@ impl Site {
     }
 
     pub(super) async fn telling_with(&self, faults: Faults, beside_redis: bool) -> Catalog {
-        let tells = Tells { webhook: true, slack: true, archive: true };
-        open_with(&self.url, faults, beside_redis, tells).await
+        let targets = OutboxTargets { webhook: true, slack: true, archive: true };
+        open_with(&self.url, faults, beside_redis, targets).await
     }
 
     /// The same of one that tells everybody but the archive.
     pub(super) async fn telling_people(&self) -> Catalog {
-        let tells = Tells { webhook: true, slack: true, archive: false };
-        open_with(&self.url, Faults::none(), false, tells).await
+        let targets = OutboxTargets { webhook: true, slack: true, archive: false };
+        open_with(&self.url, Faults::none(), false, targets).await
     }
 
     /// The same of one that only archives.
@@ -173,7 +173,7 @@ impl Site {
     }
 
     pub(super) async fn archiving_with(&self, faults: Faults) -> Catalog {
-        open_with(&self.url, faults, false, Tells { archive: true, ..Tells::default() }).await
+        open_with(&self.url, faults, false, OutboxTargets { archive: true, ..OutboxTargets::default() }).await
     }
 
     pub(super) async fn faulty(&self, faults: Faults) -> Catalog {

@@ -118,7 +118,7 @@ pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(site: &Site) {
     let waiting = registered(&site.catalog, ADA, 10).await;
     site.sql(&format!("UPDATE files SET id = 'no id' WHERE id = '{}'", waiting.id)).await;
     let other = registered(&site.catalog, ADA, 10).await;
-    let due = site.catalog.files_to_look_at(Status::Registered, late, None, 10).await.expect("read");
+    let due = site.catalog.files_to_check(Status::Registered, late, None, 10).await.expect("read");
     assert_eq!(due.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
     let abandoned = Abandoned { quiet_since: late, now: late, min_rate_bytes: 1 };
     let found = site.catalog.files_abandoned(abandoned, None, 10).await.expect("read");
@@ -141,7 +141,7 @@ pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(site: &Site) {
 pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &Site) {
     let good = registered(&site.catalog, ADA, 10).await;
     let batch = BatchId(fresh_id(NOW));
-    site.sql(&format!("UPDATE files SET batch_id = '{batch}', next_look_at = 2, url_dead_at = 1, created_at = 1, updated_at = 1")).await;
+    site.sql(&format!("UPDATE files SET batch_id = '{batch}', next_check_at = 2, url_dead_at = 1, created_at = 1, updated_at = 1")).await;
     let numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30)";
     let (failed, stuck) = (FileId(fresh_id(NOW)), FileId(fresh_id(NOW)));
     // Those that cannot be read come first.
@@ -160,7 +160,7 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &S
         };
         site.sql(&format!(
             "{numbers} INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
-             charged_bytes, retry_count, etag, url_dead_at, next_look_at, created_at, updated_at, failed_at, stages, stage, \
+             charged_bytes, retry_count, etag, url_dead_at, next_check_at, created_at, updated_at, failed_at, stages, stage, \
              batch_id) SELECT {id}, 'harbour', 'ada', 'f', 1, {id}, '{status}', 1, 0, 0, 'e', 1, {at}, 1, 1, {at}, 'scan', \
              'scan', {batch} FROM {of}"
         ))
@@ -181,11 +181,11 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &S
     }
     let tenants =
         "SELECT '!' || CAST(i AS TEXT) || '\n', 0, 'redis' FROM n UNION ALL SELECT 'quay', 0, 'redis'";
-    site.sql(&format!("{numbers} INSERT INTO quotas (tenant_id, used_bytes, gate) {tenants}")).await;
+    site.sql(&format!("{numbers} INSERT INTO quotas (tenant_id, used_bytes, state) {tenants}")).await;
 
     let catalog = &site.catalog;
     for status in [Status::Registered, Status::Queued] {
-        let due = catalog.files_to_look_at(status, NOW, None, 1).await.expect("read");
+        let due = catalog.files_to_check(status, NOW, None, 1).await.expect("read");
         assert_eq!(due, [(2, if status == Status::Queued { stuck } else { good.id })]);
     }
     let abandoned = Abandoned { quiet_since: NOW, now: NOW, min_rate_bytes: 1 };

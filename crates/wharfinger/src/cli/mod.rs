@@ -169,7 +169,7 @@ fn catalog_options(settings: &Settings) -> CatalogOptions {
         job_max_attempts: settings.job_max_attempts,
         connections_max: 4,
         beside_redis: settings.quota_redis.is_some(),
-        tells: settings.tells(),
+        targets: settings.outbox_targets(),
     }
 }
 

@@ -15,7 +15,7 @@ mod sweeps;
 
 use std::path::PathBuf;
 
-use wharfinger_catalog::{CatalogUrl, Tells};
+use wharfinger_catalog::{CatalogUrl, OutboxTargets};
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
 use wharfinger_stores::BlobPlace;
 
@@ -197,8 +197,8 @@ impl Settings {
     }
 
     /// Which systems are told of what happens, besides the users.
-    pub fn tells(&self) -> Tells {
-        Tells {
+    pub fn outbox_targets(&self) -> OutboxTargets {
+        OutboxTargets {
             webhook: self.notify.webhook.is_some(),
             slack: self.notify.slack.is_some(),
             archive: self.ingest.archive,

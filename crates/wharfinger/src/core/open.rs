@@ -79,7 +79,7 @@ impl Core {
             job_max_attempts: settings.job_max_attempts,
             connections_max: DATABASE_CONNECTIONS_MAX,
             beside_redis: settings.quota_redis.is_some(),
-            tells: settings.tells(),
+            targets: settings.outbox_targets(),
         })
         .await?;
         match opening {

@@ -1,7 +1,7 @@
 //! Letting Redis count anew, and leaving it. Both raise the tenant's epoch in the catalog, together with the sum that
-//! the new keeper counts from: whatever was let in under an older epoch and is not in that sum has to ask again.
+//! the new owner counts from: whatever was let in under an older epoch and is not in that sum has to ask again.
 
-use wharfinger_catalog::{CatalogError, GateKeeper, MoveGate, Moved, fresh_id};
+use wharfinger_catalog::{CatalogError, MoveQuota, Moved, QuotaOwner, fresh_id};
 use wharfinger_engines::redis_quota::{Load, Loaded};
 use wharfinger_lifecycle::id::TenantId;
 
@@ -79,16 +79,16 @@ pub async fn anew(
         }
     };
     // After Redis was asked: within one history of the catalog it cannot be ahead of what is read now.
-    let now_at = ledger.catalog.gate(name).await?;
+    let now_at = ledger.catalog.quota_state(name).await?;
     tenant.learn(&now_at);
     if why != Why::Sync && tenant.is_at_database(ledger.clock.now()) {
         return Ok(Counted::default());
     }
-    let is_current = now_at.keeper == GateKeeper::Redis && announced.sound_epoch == Some(now_at.epoch);
+    let is_current = now_at.owner == QuotaOwner::Redis && announced.sound_epoch == Some(now_at.epoch);
     if is_current && why.is_met_by_being_current() {
         return Ok(Counted::default());
     }
-    let moved = move_to(ledger, name, GateKeeper::Redis, announced.sound_epoch.unwrap_or(0)).await?;
+    let moved = move_to(ledger, name, QuotaOwner::Redis, announced.sound_epoch.unwrap_or(0)).await?;
     let Moved { epoch, used_bytes, limit_bytes, has_own_limit, .. } = moved;
     match owner
         .redis
@@ -121,14 +121,14 @@ pub async fn leave(
     owner: Option<&RedisQuotaOwner>,
     name: &TenantId,
 ) -> Result<(), CatalogError> {
-    let held = ledger.catalog.gate(name).await?;
-    if held.keeper == GateKeeper::Redis {
-        let moved = move_to(ledger, name, GateKeeper::Database, held.epoch).await?;
+    let held = ledger.catalog.quota_state(name).await?;
+    if held.owner == QuotaOwner::Redis {
+        let moved = move_to(ledger, name, QuotaOwner::Database, held.epoch).await?;
         tracing::warn!(tenant = %name, action = "quota-left-redis", epoch = moved.epoch, used = moved.used_bytes,
             "the database lets this tenant's uploads in");
     }
     if let Some(owner) = owner {
-        owner.tenant(name).learn(&ledger.catalog.gate(name).await?);
+        owner.tenant(name).learn(&ledger.catalog.quota_state(name).await?);
     }
     Ok(())
 }
@@ -136,12 +136,12 @@ pub async fn leave(
 async fn move_to(
     ledger: &Ledger<'_>,
     name: &TenantId,
-    to: GateKeeper,
+    to: QuotaOwner,
     after_epoch: i64,
 ) -> Result<Moved, CatalogError> {
     ledger
         .catalog
-        .move_gate(MoveGate {
+        .move_quota(MoveQuota {
             tenant: name.clone(),
             to,
             after_epoch,

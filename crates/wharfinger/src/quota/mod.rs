@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{Catalog, CatalogError, Gate, GateKeeper};
+use wharfinger_catalog::{Catalog, CatalogError, QuotaOwner, QuotaState};
 use wharfinger_engines::redis_quota::{QuotaError, RedisQuota};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
@@ -194,10 +194,10 @@ impl Tenant {
     }
 
     /// The catalog has said where the gate is.
-    fn learn(&self, gate: &Gate) {
-        lock(&self.known).at_database_until = match gate.keeper {
-            GateKeeper::Database if gate.epoch > 0 => gate.since.saturating_add(AWAY_MS_MIN),
-            GateKeeper::Database | GateKeeper::Redis => 0,
+    fn learn(&self, state: &QuotaState) {
+        lock(&self.known).at_database_until = match state.owner {
+            QuotaOwner::Database if state.epoch > 0 => state.since.saturating_add(AWAY_MS_MIN),
+            QuotaOwner::Database | QuotaOwner::Redis => 0,
         };
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use uuid::Uuid;
-use wharfinger_catalog::{Admission, CatalogError, GateKeeper, Registered, Registration, fresh_id};
+use wharfinger_catalog::{Admission, CatalogError, QuotaOwner, Registered, Registration, fresh_id};
 use wharfinger_engines::redis_quota::Reservation;
 use wharfinger_lifecycle::retry::Backoff;
 
@@ -56,7 +56,7 @@ async fn without_redis(quota: &Quota, wanted: Registration) -> Result<Registered
     for _ in 0..ROUNDS_MAX {
         let admission = Admission::Database;
         match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
-            Registered::GateMoved(_) => {
+            Registered::QuotaMoved(_) => {
                 count::leave(&quota.ledger(), quota.redis_owner.as_ref(), &wanted.tenant).await?
             }
             answer => return Ok(answer),
@@ -77,7 +77,7 @@ async fn by_database(
     }
     let admission = Admission::Database;
     match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
-        Registered::GateMoved(moved) => {
+        Registered::QuotaMoved(moved) => {
             tenant.learn(&moved);
             if owner.is_away() {
                 count::leave(&quota.ledger(), quota.redis_owner.as_ref(), &wanted.tenant).await?;
@@ -125,10 +125,10 @@ async fn by_redis(
                     owner.settle(name, attempt);
                     Ok(Some(Registered::Made))
                 }
-                Ok(Registered::GateMoved(moved)) => {
+                Ok(Registered::QuotaMoved(moved)) => {
                     release(owner, wanted, attempt).await;
                     tenant.learn(&moved);
-                    if moved.keeper == GateKeeper::Redis {
+                    if moved.owner == QuotaOwner::Redis {
                         count::anew(&quota.ledger(), owner, name, seen, Why::Moved).await?;
                     } else if !tenant.is_at_database(core.clock.now()) {
                         count::anew(&quota.ledger(), owner, name, seen, Why::Back).await?;

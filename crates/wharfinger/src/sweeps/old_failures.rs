@@ -52,7 +52,7 @@ pub(super) async fn run(
             if !lease.goes_on(core) {
                 return Ok(());
             }
-            match look_at(uploads, lease, *id).await {
+            match check_at(uploads, lease, *id).await {
                 Ok(Done::Nothing) => {}
                 Ok(Done::Warned) => outcome.warnings += 1,
                 Ok(Done::Deleted) => outcome.deleted += 1,
@@ -67,7 +67,7 @@ pub(super) async fn run(
     }
 }
 
-async fn look_at(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<Done, VerbError> {
+async fn check_at(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<Done, VerbError> {
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let Some(file) = core.catalog.file(id).await? else { return Ok(Done::Nothing) };

@@ -1,5 +1,5 @@
 //! Fault: bytes that no row answers for any more and that are still in the store. Deletes them in bulk, reads
-//! the outcome per key, and forgets an order only when the store has said that its bytes are gone.
+//! the outcome per key, and forgets a cleanup only when the store has said that its bytes are gone.
 
 use futures::StreamExt as _;
 use serde::Serialize;

@@ -112,7 +112,7 @@ async fn judge(
                 false => Ok(Verdict::Unwanted(Some(file))),
             }
         }
-        // A cleanup is under way or has been; only what nobody has orders for is ours to end.
+        // A cleanup is under way or has been; only what has no cleanup is ours to end.
         file => Ok(Verdict::Unwanted(file)),
     }
 }

@@ -70,7 +70,7 @@ async fn check_due(
     let now = core.clock.now();
     let mut after = None;
     loop {
-        let due = core.catalog.files_to_look_at(status, now, after, page_files(core)).await?;
+        let due = core.catalog.files_to_check(status, now, after, page_files(core)).await?;
         let Some(last) = due.last() else { return Ok(()) };
         after = Some(*last);
         if lease.is_cut_short() {

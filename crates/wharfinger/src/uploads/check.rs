@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use wharfinger_catalog::{Catalog, CatalogError};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::BatchStatus;
-use wharfinger_lifecycle::file::{self, Change, File, Look};
+use wharfinger_lifecycle::file::{self, Change, Check, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::BlobError;
@@ -50,12 +50,12 @@ pub enum ExpiryRule {
 }
 
 impl ExpiryRule {
-    fn judge(self, core: &Core, file: &File) -> Look {
+    fn judge(self, core: &Core, file: &File) -> Check {
         match self {
             ExpiryRule::QuietSince(at) if file.status == Status::Registered && file.updated_at <= at => {
-                Look::Unconfirmed
+                Check::Unconfirmed
             }
-            _ => file::look(file, &core.policy, core.clock.now()),
+            _ => file::check(file, &core.policy, core.clock.now()),
         }
     }
 }
@@ -81,10 +81,10 @@ async fn check_by(
     for _ in 0..STALE_TRIES_MAX {
         let Some(read) = catalog.file(id).await? else { return Ok(CheckOutcome::Nothing) };
         let (change, outcome) = match rule.judge(core, &read) {
-            Look::NotYet => return Ok(CheckOutcome::Nothing),
-            Look::Refund(change) => (*change, CheckOutcome::Refunded),
-            Look::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
-            Look::Forget => match !catalog.forget_all(vec![read.clone()]).await?.is_empty() {
+            Check::NotYet => return Ok(CheckOutcome::Nothing),
+            Check::Refund(change) => (*change, CheckOutcome::Refunded),
+            Check::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
+            Check::Forget => match !catalog.forget_all(vec![read.clone()]).await?.is_empty() {
                 true => return Ok(CheckOutcome::Forgotten),
                 false => (put_off_forgetting(core, &read), CheckOutcome::Deferred),
             },
@@ -115,15 +115,15 @@ pub async fn check_many(
     rule: ExpiryRule,
 ) -> Result<Vec<(FileId, Result<CheckOutcome, VerbError>)>, VerbError> {
     let core = &uploads.core;
-    let mut looked: BTreeMap<FileId, Result<CheckOutcome, VerbError>> = BTreeMap::new();
+    let mut outcomes: BTreeMap<FileId, Result<CheckOutcome, VerbError>> = BTreeMap::new();
     let files = catalog.files_by_id(ids).await?;
     let (mut changes, mut tombstones) = (Vec::new(), Vec::new());
     let mut batches: BTreeMap<BatchId, Option<BatchStatus>> = BTreeMap::new();
     for file in files {
         match rule.judge(core, &file) {
-            Look::NotYet => drop(looked.insert(file.id, Ok(CheckOutcome::Nothing))),
-            Look::Refund(change) => changes.push(*change),
-            Look::Unconfirmed if may_only_reclaim(core) => {
+            Check::NotYet => drop(outcomes.insert(file.id, Ok(CheckOutcome::Nothing))),
+            Check::Refund(change) => changes.push(*change),
+            Check::Unconfirmed if may_only_reclaim(core) => {
                 let batch = match file.batch {
                     None => None,
                     Some(id) => match batches.get(&id) {
@@ -137,8 +137,8 @@ pub async fn check_many(
                 };
                 changes.extend(reclaim(core, &file, batch).ok());
             }
-            Look::Unconfirmed => {}
-            Look::Forget => tombstones.push(file),
+            Check::Unconfirmed => {}
+            Check::Forget => tombstones.push(file),
         }
     }
     for change in end(catalog, changes, actor).await? {
@@ -148,13 +148,13 @@ pub async fn check_many(
             tell_reclaimed(&change.before, actor);
         }
         let what = if is_reclaimed { CheckOutcome::Reclaimed } else { CheckOutcome::Refunded };
-        looked.insert(change.after.id, Ok(what));
+        outcomes.insert(change.after.id, Ok(what));
     }
     let forgotten = or_none(catalog.forget_all(tombstones).await)?;
-    looked.extend(forgotten.into_iter().map(|id| (id, Ok(CheckOutcome::Forgotten))));
+    outcomes.extend(forgotten.into_iter().map(|id| (id, Ok(CheckOutcome::Forgotten))));
     let mut all = Vec::with_capacity(ids.len());
     for id in ids {
-        let one = match looked.remove(id) {
+        let one = match outcomes.remove(id) {
             Some(one) => one,
             // Boxed, like whatever is large and seldom needed.
             None => Box::pin(check_by(uploads, catalog, *id, actor, rule)).await,
@@ -195,18 +195,18 @@ pub fn may_only_reclaim(core: &Core) -> bool {
 pub async fn foresee(core: &Core, id: FileId, rule: ExpiryRule) -> Result<CheckOutcome, VerbError> {
     let Some(read) = core.catalog.file(id).await? else { return Ok(CheckOutcome::Nothing) };
     Ok(match rule.judge(core, &read) {
-        Look::NotYet => CheckOutcome::Nothing,
-        Look::Refund(_) => CheckOutcome::Refunded,
-        Look::Forget => CheckOutcome::Forgotten,
-        Look::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => CheckOutcome::Deferred,
-        Look::Unconfirmed if core.settings.window_policy == WindowPolicy::Rescue => {
+        Check::NotYet => CheckOutcome::Nothing,
+        Check::Refund(_) => CheckOutcome::Refunded,
+        Check::Forget => CheckOutcome::Forgotten,
+        Check::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => CheckOutcome::Deferred,
+        Check::Unconfirmed if core.settings.window_policy == WindowPolicy::Rescue => {
             match core.blobs.head(&read.key, None).await {
                 Ok(meta) if meta.size == read.size => CheckOutcome::Rescued,
                 Ok(_) | Err(BlobError::NotFound) => CheckOutcome::Reclaimed,
                 Err(_) => CheckOutcome::Deferred,
             }
         }
-        Look::Unconfirmed => CheckOutcome::Reclaimed,
+        Check::Unconfirmed => CheckOutcome::Reclaimed,
     })
 }
 

@@ -68,7 +68,7 @@ fn is_read(core: &Core, file: &File, given_sha256: Option<&str>) -> bool {
 fn put_off_cleaner(core: &Core, file: &File, given_sha256: Option<&str>) -> Option<Change> {
     let now = core.clock.now();
     let needed_until = now.saturating_add(core.policy.grace_for(file.size));
-    let is_short = file.next_look_at.is_some_and(|at| at < needed_until);
+    let is_short = file.next_check_at.is_some_and(|at| at < needed_until);
     (is_short && is_read(core, file, given_sha256)).then(|| {
         let until = needed_until.saturating_add(MARGIN_MS);
         file::defer(file, until, now)

@@ -115,7 +115,7 @@ pub(crate) fn new_file(
         tenant: file.tenant.clone(),
         file: Some(id),
         payload: None,
-        run_at: file.next_look_at.unwrap_or(now),
+        run_at: file.next_check_at.unwrap_or(now),
         max_attempts: core.settings.job_max_attempts,
     };
     NewFile { file: File { part_size, ..file }, check, check_id: JobId(fresh_id(now)) }
@@ -151,7 +151,7 @@ pub(crate) fn key_use(
 pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<Option<Uuid>, VerbError> {
     let core = &uploads.core;
     let requested_bytes = wanted.bytes();
-    let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_look_at).min();
+    let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_check_at).min();
     let (from, traced) = (wanted.now, core.traces.are_kept().then(|| wanted.files.clone()));
     match quota::register(&uploads.quota, wanted).await? {
         Registered::Made => {
@@ -175,7 +175,7 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
         }
         Registered::Repeated(made) => Ok(Some(made)),
         Registered::KeyMismatch => Err(VerbError::KeyMismatch),
-        Registered::GateMoved(_) => Err(VerbError::busy()),
+        Registered::QuotaMoved(_) => Err(VerbError::busy()),
         Registered::NoBatch => Err(VerbError::NotFound),
         Registered::BatchClosed(refusal) => Err(VerbError::BatchClosed(refusal)),
         Registered::QuotaExceeded { used_bytes, limit_bytes } => {

@@ -22,7 +22,7 @@ use wharfinger::roles::Roles;
 use wharfinger::sweeps::{SweepLease, orphan_blobs};
 use wharfinger::{http, worker};
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{Catalog, CatalogOptions, Tells};
+use wharfinger_catalog::{Catalog, CatalogOptions, OutboxTargets};
 use wharfinger_lifecycle::id::{TenantId, UserId};
 use wharfinger_stores::BlobStore;
 
@@ -281,7 +281,7 @@ impl Ground {
             job_max_attempts: 5,
             connections_max: 4,
             beside_redis: false,
-            tells: Tells::default(),
+            targets: OutboxTargets::default(),
         };
         let catalog = Catalog::open(options).await.expect("a catalog");
         catalog.migrate(self.clock.now()).await.expect("its schema");

@@ -143,13 +143,13 @@ impl Differences {
     }
 }
 
-/// Leaves aside what is under orders already.
+/// Leaves aside what has a cleanup already.
 async fn sort_out(core: &Core, orphans: Vec<Listed>, found: &mut Differences) -> Result<(), VerbError> {
     if orphans.is_empty() {
         return Ok(());
     }
     let keys: Vec<&str> = orphans.iter().map(|object| object.key.as_str()).collect();
-    let ordered: BTreeSet<String> = core.catalog.under_orders(&keys).await?.into_iter().collect();
+    let ordered: BTreeSet<String> = core.catalog.with_cleanup(&keys).await?.into_iter().collect();
     let orphans = orphans.into_iter().filter(|object| !ordered.contains(&object.key));
     found.orphans = orphans
         .map(|object| OrphanBlob { key: object.key, size: object.size, modified_at: object.modified_at })

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_catalog::{OrphanScan, ScanRange, ScanTally, Scope};
+use wharfinger_catalog::{OrphanScan, ScanRange, ScanTotals, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::retry::Backoff;
 
@@ -160,33 +160,33 @@ async fn scan(core: &Core, lease: &SweepLease, pace: Pace, marked_at: UnixMs) ->
     let Some(scanned) = lease.catalog.open_scan().await?.filter(|open| open.id == begun.id) else {
         return Err(VerbError::TakenOver);
     };
-    let mut tally = ScanTally::default();
-    scanned.ranges.iter().for_each(|range| tally += range.tally);
+    let mut totals = ScanTotals::default();
+    scanned.ranges.iter().for_each(|range| totals += range.totals);
     let mut outcome = Outcome {
-        total: tally.found,
+        total: totals.found,
         errors: failed_ranges,
-        foreign: tally.foreign,
-        listed: tally.listed,
-        missing: tally.missing,
+        foreign: totals.foreign,
+        listed: totals.listed,
+        missing: totals.missing,
         ..Outcome::default()
     };
     if lease.is_cut_short() {
         return Ok(outcome);
     }
-    if let Some(why) = too_many(core, tally) {
-        tracing::error!(job = JOB, listed = tally.listed, found = tally.found, action = "stopped", "{why}");
+    if let Some(why) = too_many(core, totals) {
+        tracing::error!(job = JOB, listed = totals.listed, found = totals.found, action = "stopped", "{why}");
         ours(lease.catalog.end_scan(&scanned.id, Some(why.clone()), core.clock.now()).await)?;
         core.wakeups.notice.notify_one();
         outcome.stopped = Some(why);
         return Ok(outcome);
     }
-    delete_found(core, lease, &scanned.id, &mut outcome, tally).await?;
+    delete_found(core, lease, &scanned.id, &mut outcome, totals).await?;
     tracing::info!(
         job = JOB,
-        listed = tally.listed,
+        listed = totals.listed,
         orphans = outcome.total,
-        missing = tally.missing,
-        foreign = tally.foreign,
+        missing = totals.missing,
+        foreign = totals.foreign,
         deleted = outcome.deleted,
         errors = outcome.errors,
         "the store was compared with the catalog"
@@ -222,28 +222,28 @@ async fn cut(core: &Core, pace: Pace) -> Result<Vec<ScanRange>, VerbError> {
 }
 
 /// A scan of which a part failed is judged by what it listed: what it found there is as true as if it were whole.
-fn too_many(core: &Core, tally: ScanTally) -> Option<String> {
+fn too_many(core: &Core, totals: ScanTotals) -> Option<String> {
     let percent = core.settings.sweeps.orphan_limit_percent?;
-    let is_over = u128::from(tally.found) * 100 > u128::from(tally.listed) * u128::from(percent);
+    let is_over = u128::from(totals.found) * 100 > u128::from(totals.listed) * u128::from(percent);
     is_over.then(|| {
         format!(
             "{} of {} objects seem to be orphans, more than {percent} % (ORPHAN_DELETE_LIMIT_PERCENT): none was \
              deleted. Is this the right catalog? GET /api/v2/uploads/orphans shows some of them; if they may go, run \
              the sweep once with a higher limit, or 0",
-            tally.found, tally.listed
+            totals.found, totals.listed
         )
     })
 }
 
-/// Orders everything that was found to be deleted, ends the scan, and sees to the deleting.
+/// Writes cleanups for everything that was found, ends the scan, and sees to the deleting.
 async fn delete_found(
     core: &Core,
     lease: &SweepLease,
     scan: &str,
     outcome: &mut Outcome,
-    tally: ScanTally,
+    totals: ScanTotals,
 ) -> Result<(), VerbError> {
-    if tally.found > 0 {
+    if totals.found > 0 {
         check_store(core).await?;
     }
     let mut after = String::new();
@@ -267,7 +267,7 @@ async fn delete_found(
         }
     }
     ours(lease.catalog.end_scan(scan, None, core.clock.now()).await)?;
-    let queued = lease.catalog.ordered_orphans(scan).await?.queued;
+    let queued = lease.catalog.orphan_cleanups(scan).await?.queued;
     if queued > 0 {
         core.wakeups.cleanup.notify_one();
         core.wakeups.other_processes.notify_one();
@@ -278,7 +278,7 @@ async fn delete_found(
             tracing::warn!(job = JOB, error = ?error, "orphans are left to the reaper");
         }
     }
-    let ordered = lease.catalog.ordered_orphans(scan).await?;
+    let ordered = lease.catalog.orphan_cleanups(scan).await?;
     outcome.total = ordered.queued;
     outcome.deleted = ordered.deleted;
     outcome.errors += ordered.failed;
@@ -293,19 +293,19 @@ async fn scan_dry(
 ) -> Result<Outcome, VerbError> {
     let scan = Scan { core, lease, pace, marked_at, store: ScanStore::Memory(Mutex::default()) };
     let failed_ranges = scan.run(cut(core, pace).await?).await?;
-    let (tally, samples) = match scan.store {
+    let (totals, samples) = match scan.store {
         ScanStore::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),
         ScanStore::Catalog { .. } => Default::default(),
     };
     Ok(Outcome {
-        total: tally.found,
+        total: totals.found,
         deleted: 0,
         errors: failed_ranges,
-        foreign: tally.foreign,
-        stopped: too_many(core, tally),
+        foreign: totals.foreign,
+        stopped: too_many(core, totals),
         samples,
-        listed: tally.listed,
-        missing: tally.missing,
+        listed: totals.listed,
+        missing: totals.missing,
         spared: 0,
     })
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use wharfinger_catalog::{Catalog, CatalogError, ScanProgress, ScanRange, ScanTally};
+use wharfinger_catalog::{Catalog, CatalogError, ScanProgress, ScanRange, ScanTotals};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -17,7 +17,7 @@ const FORGET_MAX: usize = 500;
 
 pub(super) enum ScanStore<'c> {
     Catalog { catalog: &'c Catalog, scan: String },
-    Memory(Mutex<(ScanTally, Vec<String>)>),
+    Memory(Mutex<(ScanTotals, Vec<String>)>),
 }
 
 /// What was found in a range since it was last written down.
@@ -58,8 +58,8 @@ impl ScanStore<'_> {
         }
         match self {
             ScanStore::Memory(totals) => {
-                let (tally, samples) = &mut *totals.lock().unwrap_or_else(PoisonError::into_inner);
-                *tally += ScanTally {
+                let (totals, samples) = &mut *totals.lock().unwrap_or_else(PoisonError::into_inner);
+                *totals += ScanTotals {
                     listed: entry.found.listed,
                     found: entry.found.orphans.len() as u64,
                     foreign: entry.found.foreign,

@@ -56,6 +56,16 @@ const PROMISED: [(&str, &str, &[&str]); 38] = [
     ("wharfinger_outbox_lines_dropped_total", "counter", &["destination"]),
 ];
 
+/// What removes rows for good: each kind from the beginning.
+const EXPIRING: [(&str, &str, &[&str]); 2] = [
+    (
+        "wharfinger_rows_expired_total",
+        "table",
+        &["deletion_log", "queue_tenants", "file_counts", "upload_batches", "file_history"],
+    ),
+    ("wharfinger_outbox_lines_dropped_total", "destination", &["broker", "archive"]),
+];
+
 fn client() -> Client {
     Client::builder().no_proxy().build().expect("a client")
 }
@@ -258,6 +268,12 @@ async fn what_has_not_happened_yet_is_zero() {
             assert!(values.iter().all(|value| *value == 0.0), "{name} has counted");
         } else if kind == "gauge" && !labels.contains(&"sweep") {
             assert!(scrape.kinds.contains_key(name), "{name} is not there");
+        }
+    }
+    for (name, label, values) in EXPIRING {
+        for value in values {
+            let sample = format!("{name}{{{label}=\"{value}\"}}");
+            assert_eq!(scrape.values.get(&sample), Some(&0.0), "{sample}");
         }
     }
 }

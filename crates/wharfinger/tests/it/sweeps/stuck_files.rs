@@ -53,7 +53,7 @@ async fn what_was_told(me: &Client<'_>, kind: &str) -> Vec<Value> {
 /// What recovery may change of files and jobs, in one line each.
 async fn state(ground: &Ground) -> Vec<String> {
     let files = "SELECT id || ' ' || pipeline_status || ' ' || CAST(version AS TEXT) || ' ' || CAST(retry_count AS TEXT) \
-                 || ' ' || CAST(COALESCE(next_look_at, 0) AS TEXT) FROM files ORDER BY id";
+                 || ' ' || CAST(COALESCE(next_check_at, 0) AS TEXT) FROM files ORDER BY id";
     let jobs = "SELECT id || ' ' || state || ' ' || queue || ' ' || CAST(lease_token AS TEXT) || ' ' \
                 || CAST(attempts AS TEXT) || ' ' || CAST(updated_at AS TEXT) FROM jobs ORDER BY id";
     let mut all = ground.texts(files).await;

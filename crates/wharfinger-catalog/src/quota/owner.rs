@@ -13,32 +13,32 @@ use crate::error::CatalogError;
 use crate::outbox::lines;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateKeeper {
+pub enum QuotaOwner {
     Database,
     Redis,
 }
 
-impl GateKeeper {
+impl QuotaOwner {
     fn as_str(self) -> &'static str {
         match self {
-            GateKeeper::Database => "database",
-            GateKeeper::Redis => "redis",
+            QuotaOwner::Database => "database",
+            QuotaOwner::Redis => "redis",
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gate {
-    pub keeper: GateKeeper,
+pub struct QuotaState {
+    pub owner: QuotaOwner,
     /// Raised at every move, and whenever Redis is to count from something else.
     pub epoch: i64,
-    /// When the keeper last changed.
+    /// When the owner last changed.
     pub since: UnixMs,
 }
 
-impl Gate {
+impl QuotaState {
     /// Of a tenant that is not known yet.
-    pub(crate) const FIRST: Gate = Gate { keeper: GateKeeper::Database, epoch: 0, since: 0 };
+    pub(crate) const FIRST: QuotaState = QuotaState { owner: QuotaOwner::Database, epoch: 0, since: 0 };
 }
 
 /// Distinguishes these locks from others of this program. Tenants whose names hash alike only wait for each other.
@@ -46,7 +46,7 @@ const LOCK_CLASS: i64 = 0x6761_7465;
 
 /// Nobody moves the gate until this transaction has ended. SQLite has one writer, and that is us. Whoever holds other
 /// locks already may wait for one who waits for them: this one is taken first.
-pub(crate) async fn hold(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<Gate, CatalogError> {
+pub(crate) async fn hold(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<QuotaState, CatalogError> {
     if tx.dialect() == Dialect::Postgres {
         let sql = "SELECT CAST(pg_advisory_xact_lock_shared(CAST($1 AS INTEGER), hashtext($2)) AS TEXT)";
         tx.rows(sql, args![LOCK_CLASS, tenant.as_str()]).await?;
@@ -64,33 +64,33 @@ pub(crate) async fn lock(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<(), Catal
 }
 
 /// A statement of its own: on PostgreSQL one that waits for a lock reads what was there before it waited.
-async fn read(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<Gate, CatalogError> {
+async fn read(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<QuotaState, CatalogError> {
     let row =
-        tx.row("SELECT gate, epoch, gate_since FROM quotas WHERE tenant_id = $1", args![tenant.as_str()]);
-    row.await?.as_ref().map_or(Ok(Gate::FIRST), decode)
+        tx.row("SELECT owner, epoch, owner_since FROM quotas WHERE tenant_id = $1", args![tenant.as_str()]);
+    row.await?.as_ref().map_or(Ok(QuotaState::FIRST), decode)
 }
 
-pub(crate) fn decode(row: &Row) -> Result<Gate, CatalogError> {
-    let keeper = match row.text("gate")?.as_str() {
-        "database" => GateKeeper::Database,
-        "redis" => GateKeeper::Redis,
-        other => return Err(CatalogError::Corrupt(format!("gate holds {other:?}"))),
+pub(crate) fn decode(row: &Row) -> Result<QuotaState, CatalogError> {
+    let owner = match row.text("owner")?.as_str() {
+        "database" => QuotaOwner::Database,
+        "redis" => QuotaOwner::Redis,
+        other => return Err(CatalogError::Corrupt(format!("owner holds {other:?}"))),
     };
-    Ok(Gate { keeper, epoch: row.int("epoch")?, since: row.int("gate_since")? })
+    Ok(QuotaState { owner, epoch: row.int("epoch")?, since: row.int("owner_since")? })
 }
 
-/// Moves the gate, or lets its keeper count anew.
+/// Moves the gate, or lets its owner count anew.
 #[derive(Clone, Debug)]
-pub struct MoveGate {
+pub struct MoveQuota {
     pub tenant: TenantId,
-    pub to: GateKeeper,
+    pub to: QuotaOwner,
     /// The new epoch is later than this one, which somebody has seen.
     pub after_epoch: i64,
     pub default_limit_bytes: u64,
     pub now: UnixMs,
 }
 
-/// What the new keeper counts from.
+/// What the new owner counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     pub epoch: i64,
@@ -102,7 +102,7 @@ pub struct Moved {
     pub drift_bytes: i64,
 }
 
-impl Write for MoveGate {
+impl Write for MoveQuota {
     type Answer = Moved;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Moved>, CatalogError> {
@@ -117,30 +117,30 @@ impl Write for MoveGate {
         let before = tx
             .row(
                 "UPDATE quotas SET used_bytes = used_bytes WHERE tenant_id = $1 \
-                 RETURNING limit_bytes, used_bytes, gate, epoch, gate_since",
+                 RETURNING limit_bytes, used_bytes, owner, epoch, owner_since",
                 args![tenant],
             )
             .await?
             .ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
-        let gate = decode(&before)?;
+        let state = decode(&before)?;
         let used_bytes = charged(tx, &self.tenant).await?;
-        let epoch = gate.epoch.max(self.after_epoch) + 1;
+        let epoch = state.epoch.max(self.after_epoch) + 1;
         tx.run(
-            "UPDATE quotas SET gate = $2, epoch = $3, gate_since = $4, used_bytes = $5 WHERE tenant_id = $1",
+            "UPDATE quotas SET owner = $2, epoch = $3, owner_since = $4, used_bytes = $5 WHERE tenant_id = $1",
             args![
                 tenant,
                 self.to.as_str(),
                 epoch,
-                if gate.keeper == self.to { gate.since } else { self.now },
+                if state.owner == self.to { state.since } else { self.now },
                 signed(used_bytes),
             ],
         )
         .await?;
         lines::forget_refunds_before(tx, &self.tenant, epoch).await?;
         let own_limit = before.maybe_int("limit_bytes")?;
-        let drift_bytes = match gate.keeper {
-            GateKeeper::Database => before.int("used_bytes")? - signed(used_bytes),
-            GateKeeper::Redis => 0,
+        let drift_bytes = match state.owner {
+            QuotaOwner::Database => before.int("used_bytes")? - signed(used_bytes),
+            QuotaOwner::Redis => 0,
         };
         Ok(Verdict::Commit(Moved {
             epoch,
@@ -165,18 +165,18 @@ pub(crate) async fn charged(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<u64, C
 }
 
 impl Catalog {
-    pub async fn gate(&self, tenant: &TenantId) -> Result<Gate, CatalogError> {
+    pub async fn quota_state(&self, tenant: &TenantId) -> Result<QuotaState, CatalogError> {
         let mut reader = self.reader().await?;
         read(&mut reader.tx(&self.faults), tenant).await
     }
 
-    pub async fn move_gate(&self, wanted: MoveGate) -> Result<Moved, CatalogError> {
+    pub async fn move_quota(&self, wanted: MoveQuota) -> Result<Moved, CatalogError> {
         self.write(wanted).await
     }
 
     /// Tenants whose uploads Redis lets in.
     pub async fn tenants_at_redis(&self, after: &str, limit: usize) -> Result<Vec<TenantId>, CatalogError> {
-        let sql = "SELECT tenant_id FROM quotas WHERE gate = 'redis' AND tenant_id > $1 ORDER BY tenant_id LIMIT $2";
+        let sql = "SELECT tenant_id FROM quotas WHERE owner = 'redis' AND tenant_id > $1 ORDER BY tenant_id LIMIT $2";
         self.tenants_by(sql, after, limit).await
     }
 }
