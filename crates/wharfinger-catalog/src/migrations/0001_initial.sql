@@ -29,7 +29,7 @@ CREATE TABLE files (
     object_version  TEXT,
     end_reason      TEXT,
     url_dead_at     BIGINT NOT NULL,
-    next_check_at    BIGINT,
+    next_check_at   BIGINT,
     created_at      BIGINT NOT NULL,
     updated_at      BIGINT NOT NULL,
     confirmed_at    BIGINT,
@@ -96,9 +96,9 @@ CREATE TABLE quotas (
     tenant_id   TEXT {bytes} PRIMARY KEY,
     limit_bytes BIGINT,
     used_bytes  BIGINT NOT NULL CHECK (used_bytes >= 0),
-    gate        TEXT NOT NULL DEFAULT 'database' CHECK (gate IN ('database', 'redis')),
+    owner       TEXT NOT NULL DEFAULT 'database' CHECK (owner IN ('database', 'redis')),
     epoch       BIGINT NOT NULL DEFAULT 0,
-    gate_since  BIGINT NOT NULL DEFAULT 0
+    owner_since BIGINT NOT NULL DEFAULT 0
 );
 
 CREATE TABLE jobs (

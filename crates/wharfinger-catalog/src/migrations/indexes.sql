@@ -9,7 +9,7 @@ CREATE INDEX files_by_batch ON files (batch_id, id) WHERE batch_id IS NOT NULL;
 CREATE INDEX files_charged ON files (tenant_id, pipeline_status, charged_bytes) WHERE charged_bytes > 0;
 
 -- Each sweep reads its own statuses: a long queue does not delay the check of overdue uploads.
-CREATE INDEX files_to_look_at ON files (pipeline_status, next_check_at, id) WHERE next_check_at IS NOT NULL;
+CREATE INDEX files_to_check ON files (pipeline_status, next_check_at, id) WHERE next_check_at IS NOT NULL;
 CREATE INDEX files_overdue_of_tenant ON files (tenant_id, next_check_at, user_id)
     WHERE pipeline_status IN ('uploaded', 'queued', 'scanning', 'extracting', 'chunking', 'embedding');
 CREATE INDEX files_failed ON files (failed_at, id) WHERE pipeline_status = 'failed';

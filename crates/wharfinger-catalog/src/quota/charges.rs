@@ -134,7 +134,7 @@ pub(crate) async fn give_back(
             if !at_redis(&state) {
                 // It came back between the two, or there is no row at all.
                 return match (held, state.epoch) {
-                    (None, 1..) => Err(CatalogError::Repeat(format!("the gate of {tenant} moved"))),
+                    (None, 1..) => Err(CatalogError::Repeat(format!("the quota of {tenant} moved"))),
                     _ => Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row"))),
                 };
             }

@@ -26,7 +26,7 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     }
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!(quota, json!({ "tenant": "t", "used": 1_000, "limit": 1_000, "reserved": 1_000 }));
-    let at_redis = ground.scalar("SELECT COUNT(*) FROM quotas WHERE gate = 'redis'").await;
+    let at_redis = ground.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await;
     assert_eq!(at_redis, 1, "it was Redis that let them in");
 
     ground.advance(WINDOW_MS + GRACE_MS);
@@ -114,7 +114,7 @@ async fn redis_comes_and_goes_with_the_settings(database: Database) {
     // One that is still of the old mind, at the same time.
     let other = plain.start().await;
     other.me().upload("b", b"ten bytes!").await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM quotas WHERE gate = 'redis'").await, 0);
+    assert_eq!(ground.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await, 0);
     oracle::catalog_is_sound(&other).await;
     ground.advance(20_000);
     server.me().upload("c", b"ten bytes!").await;

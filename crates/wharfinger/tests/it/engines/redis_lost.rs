@@ -17,7 +17,7 @@ use crate::uploads::id;
 const AWAY_MS: i64 = 20_000;
 
 async fn gate(ground: &Ground) -> (i64, i64) {
-    let at_redis = ground.scalar("SELECT COUNT(*) FROM quotas WHERE gate = 'redis'").await;
+    let at_redis = ground.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await;
     (at_redis, ground.scalar("SELECT COALESCE(MAX(epoch), 0) FROM quotas").await)
 }
 
