@@ -375,11 +375,9 @@ async fn held_unconfirmed(
 
 impl Catalog {
     pub async fn register(&self, registration: Registration) -> Result<Registered, CatalogError> {
-        let answers = self.register_all(vec![registration]).await?;
-        answers
-            .into_iter()
-            .next()
-            .ok_or_else(|| CatalogError::Corrupt("a registration without an answer".into()))
+        let wanted = Arc::new(vec![registration]);
+        let refused = self.write(Register { wanted, rows: self.rows }).await?;
+        Ok(refused.into_values().next().unwrap_or(Registered::Made))
     }
 
     /// Makes those that can be made in one transaction, and answers each in order. A refused one never hinders the others:

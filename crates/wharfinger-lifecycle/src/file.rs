@@ -251,6 +251,8 @@ pub(crate) fn end(
     change.step(event, words)?;
     change.after.ended = Some(reason);
     change.after.stage = None;
+    // A tombstone is kept for long, and nobody reads what was attached to the file.
+    change.after.metadata = None;
     change.job = JobEffect::RemoveAll;
     let silent_at = if policy.store_refuses_ended { now } else { policy.silent_after_end_at(file) };
     change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) });

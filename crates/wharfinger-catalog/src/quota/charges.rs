@@ -34,8 +34,16 @@ pub(crate) async fn reserve(
     default_limit_bytes: u64,
 ) -> Result<Reserved, CatalogError> {
     let sum = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
-    if let Some(limit_bytes) = charge(tx, tenant, sum, default_limit_bytes).await? {
-        return Ok(Reserved::All { limit_bytes });
+    // The test is in the UPDATE itself: two that race cannot both take the last byte.
+    let charged = tx
+        .row(
+            "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1 AND owner = 'database' \
+             AND used_bytes + $2 <= COALESCE(limit_bytes, $3) RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
+            args![tenant.as_str(), signed(sum), signed(default_limit_bytes)],
+        )
+        .await?;
+    if let Some(row) = charged {
+        return Ok(Reserved::All { limit_bytes: row.bytes("limit_bytes")? });
     }
     tx.run(
         "INSERT INTO quotas (tenant_id, used_bytes) VALUES ($1, 0) ON CONFLICT (tenant_id) DO NOTHING",
@@ -64,27 +72,9 @@ pub(crate) async fn reserve(
     if exceeded.iter().any(Option::is_some) {
         return Ok(Reserved::NotAll { limit_bytes, exceeded });
     }
-    match charge(tx, tenant, sum, default_limit_bytes).await? {
-        Some(limit_bytes) => Ok(Reserved::All { limit_bytes }),
-        None => Err(CatalogError::Corrupt(format!("{tenant} has no quota row"))),
-    }
-}
-
-/// The test is in the `UPDATE` itself: two that race cannot both take the last byte. Answers the limit.
-async fn charge(
-    tx: &mut Tx<'_>,
-    tenant: &TenantId,
-    size: u64,
-    default_limit_bytes: u64,
-) -> Result<Option<u64>, CatalogError> {
-    let row = tx
-        .row(
-            "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1 AND owner = 'database' \
-             AND used_bytes + $2 <= COALESCE(limit_bytes, $3) RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
-            args![tenant.as_str(), signed(size), signed(default_limit_bytes)],
-        )
-        .await?;
-    row.map(|row| row.bytes("limit_bytes")).transpose()
+    let sql = "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1";
+    tx.run(sql, args![tenant.as_str(), signed(sum)]).await?;
+    Ok(Reserved::All { limit_bytes })
 }
 
 /// A tenant's quota, which nobody else changes before we are done: an update that changes nothing is a lock on

@@ -51,7 +51,17 @@ pub async fn run(ingest: &Ingest, stop: &CancellationToken) {
             }
         } else if ingest.health.may_try() {
             let started = Instant::now();
-            if !ingest.recover_one().await {
+            let is_tried = match (ingest.take_parked(), ingest.spool.oldest(ingest.clock.now())) {
+                (Some(segment), _) => ingest.recover_segment(segment).await,
+                (None, Some(held)) => {
+                    ingest.spool.send(Some(&held.name));
+                    let is_tried = ingest.recover_batch(held).await;
+                    ingest.spool.send(None);
+                    is_tried
+                }
+                (None, None) => false,
+            };
+            if !is_tried {
                 ingest.health.was_not_tried();
             }
             share_due = Instant::now() + (started.elapsed() * SHARE).max(SHARE_PAUSE_MIN);
@@ -101,17 +111,6 @@ impl Ingest {
     }
 
     /// Answers whether the store was asked.
-    async fn recover_one(&self) -> bool {
-        if let Some(segment) = self.take_parked() {
-            return self.recover_segment(segment).await;
-        }
-        let Some(held) = self.spool.oldest(self.clock.now()) else { return false };
-        self.spool.send(Some(&held.name));
-        let asked = self.recover_batch(held).await;
-        self.spool.send(None);
-        asked
-    }
-
     async fn recover_batch(&self, held: Held) -> bool {
         if !held.is_stored {
             let Some(gz) = self.read_batch(&held).await else { return false };
