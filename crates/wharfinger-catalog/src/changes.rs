@@ -217,7 +217,8 @@ impl Catalog {
 
     /// Commits a decided change, or answers [`CatalogError::Stale`] if the row is no longer what was read.
     pub async fn commit(&self, change: Change, actor: &str) -> Result<(), CatalogError> {
-        match self.commit_all(vec![change], actor).await?.is_empty() {
+        let changes = vec![change];
+        match self.write(Commit { changes, committer: self.committer(actor) }).await?.is_empty() {
             true => Err(CatalogError::Stale),
             false => Ok(()),
         }

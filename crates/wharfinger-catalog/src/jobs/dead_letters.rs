@@ -171,19 +171,8 @@ impl Catalog {
         Ok(self.readable(Table::Jobs, "id", &rows, decode).await)
     }
 
-    /// False if somebody was faster.
+    /// Processes a dead letter again, if it was redriven less often than this since a stage last ended well.
     pub async fn redrive(
-        &self,
-        letter: DeadLetter,
-        actor: &str,
-        plan: &Plan,
-        now: UnixMs,
-    ) -> Result<bool, CatalogError> {
-        Ok(self.redrive_at_most(letter, actor, plan, None, now).await? == Redriven::Done)
-    }
-
-    /// The same, if it was redriven less often than this since a stage last ended well.
-    pub async fn redrive_at_most(
         &self,
         letter: DeadLetter,
         actor: &str,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{
     BatchEnding, Catalog, CatalogError, Destination, EndBy, Outbound, OutboxLine, Recovered, Recovery,
-    Registered, Scope, StageEnd,
+    Redriven, Registered, Scope, StageEnd,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File};
@@ -120,7 +120,10 @@ async fn live_in_stages(site: &Site, catalog: &Catalog) {
     let taken = catalog.take_back_stages(vec![held[6].job.id], by, at(12)).await.expect("answered");
     assert_eq!(taken, [(held[6].file.id, Ended::Retried)]);
     let letters = catalog.dead_letters(&Scope::All, None, 10).await.expect("read");
-    assert!(catalog.redrive(letters[0].clone(), "ada", &plan(), at(13)).await.expect("answered"));
+    assert_eq!(
+        catalog.redrive(letters[0].clone(), "ada", &plan(), None, at(13)).await.expect("answered"),
+        Redriven::Done
+    );
     let lost = held[4].file.id;
     site.sql(&format!("DELETE FROM jobs WHERE file_id = '{lost}'")).await;
     let recovery = Recovery {

@@ -9,8 +9,8 @@ use std::path::Path;
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
     AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, MoveQuota,
-    NewJob, OrphanBlob, QuotaOwner, Recovery, Registration, ScanProgress, ScanRange, Scope, StageJob,
-    SweepClaim, SweepClaimed, SweepRecord,
+    NewJob, OrphanBlob, QuotaOwner, Recovery, Redriven, Registration, ScanProgress, ScanRange, Scope,
+    StageJob, SweepClaim, SweepClaimed, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, too_late};
 use wharfinger_lifecycle::id::FileId;
@@ -311,8 +311,9 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     assert_eq!(rehearsal.each(take_back).await.len(), 1);
     recoveries(rehearsal).await;
     let letter = site.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
-    let redrive = async |catalog: &Catalog| catalog.redrive(letter.clone(), "operator", &plan, late).await;
-    assert!(rehearsal.each(redrive).await);
+    let redrive =
+        async |catalog: &Catalog| catalog.redrive(letter.clone(), "operator", &plan, None, late).await;
+    assert_eq!(rehearsal.each(redrive).await, Redriven::Done);
     let letter = site.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let discard = async |catalog: &Catalog| catalog.discard(letter.clone(), "operator", late).await;
     assert!(rehearsal.each(discard).await);

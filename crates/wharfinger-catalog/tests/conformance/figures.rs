@@ -1,6 +1,6 @@
 //! What is shown of how files stand: by owner, by tenant and over all, as they change.
 
-use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Scope};
+use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Redriven, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::stage::Stage;
@@ -91,7 +91,10 @@ pub(super) async fn dead_letters_are_counted_until_they_are_none(site: &Site) {
     };
     assert!(site.catalog.discard(letter(&one), "ada", NOW + SECOND).await.expect("answered"));
     assert_eq!((depth().await, outcomes(site, &own(ADA)).await), (2, (0, 3, 0)), "its file stays failed");
-    assert!(site.catalog.redrive(letter(&other), "ada", &plan(), NOW + SECOND).await.expect("answered"));
+    assert_eq!(
+        site.catalog.redrive(letter(&other), "ada", &plan(), None, NOW + SECOND).await.expect("answered"),
+        Redriven::Done
+    );
     assert_eq!((depth().await, outcomes(site, &own(ADA)).await), (1, (0, 2, 0)));
     committed(&site.catalog, file::delete(&third, &REFUSING, NOW + SECOND).expect("deletable")).await;
     assert_eq!((depth().await, outcomes(site, &own(ADA)).await), (0, (0, 1, 0)), "the dead are in none");

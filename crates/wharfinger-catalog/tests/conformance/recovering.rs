@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
-    Catalog, CatalogError, Destination, EndBy, Outbound, Recovered, Recovery, Scope, StageJob, StuckFile,
-    SweepClaim, SweepClaimed,
+    Catalog, CatalogError, Destination, EndBy, Outbound, Recovered, Recovery, Redriven, Scope, StageJob,
+    StuckFile, SweepClaim, SweepClaimed,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::diagnosis::Fault;
@@ -219,7 +219,10 @@ pub(super) async fn a_file_begun_anew_too_often_is_given_up(site: &Site) {
         [&Outbound::Alert { message: said }]
     );
     // A person may send it through again.
-    assert!(catalog.redrive(letter.clone(), "ada", &plan(), now).await.expect("answered"));
+    assert_eq!(
+        catalog.redrive(letter.clone(), "ada", &plan(), None, now).await.expect("answered"),
+        Redriven::Done
+    );
     let held = claimed(site, Stage::Scan, now).await;
     assert_eq!(ended(site, &held, done(), now).await, Ended::Ready);
 }

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{ChunkRow, Claimable, Embedded, EndBy, Scope, StageClaim, StageEnd, StageJob};
+use wharfinger_catalog::{
+    ChunkRow, Claimable, Embedded, EndBy, Redriven, Scope, StageClaim, StageEnd, StageJob,
+};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::FileId;
@@ -248,8 +250,14 @@ pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(site: &Site) {
     assert_eq!(site.catalog.dead_letters(&others, None, 10).await.expect("read"), []);
     assert_eq!(site.catalog.dead_letter(&others, letter.job).await.expect("read"), None);
 
-    assert!(site.catalog.redrive(letter.clone(), "ada", &plan(), LATER).await.expect("answered"));
-    assert!(!site.catalog.redrive(letter.clone(), "ada", &plan(), LATER).await.expect("answered"));
+    assert_eq!(
+        site.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
+        Redriven::Done
+    );
+    assert_eq!(
+        site.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
+        Redriven::Gone
+    );
     assert!(!site.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"), "it lives again");
     let held = claimed(site, Stage::Scan, LATER).await;
     assert_eq!((held.file.id, held.job.attempt), (file.id, 1));
@@ -375,7 +383,10 @@ pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(sit
     assert_eq!(failed.error.as_deref(), Some("3 workers in a row were lost during scan"));
     let letter = site.catalog.dead_letters(&Scope::All, None, 1).await.expect("read").remove(0);
     assert_eq!(letter.reason, "3 workers in a row were lost during scan");
-    assert!(site.catalog.redrive(letter, "ada", &plan(), now).await.expect("answered"));
+    assert_eq!(
+        site.catalog.redrive(letter, "ada", &plan(), None, now).await.expect("answered"),
+        Redriven::Done
+    );
     let again = claimed(site, Stage::Scan, now).await;
     assert_eq!(ended(site, &again, Ending::Done(Output::default()), now).await, Ended::Ready);
 

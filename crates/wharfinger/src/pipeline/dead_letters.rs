@@ -27,7 +27,7 @@ pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<DeadLet
     let now = core.clock.now();
     let redrives_max = (caller.role == Role::User).then_some(REDRIVES_OF_OWNER_MAX);
     let redriven =
-        core.catalog.redrive_at_most(letter.clone(), &caller.actor(), &core.plan, redrives_max, now).await?;
+        core.catalog.redrive(letter.clone(), &caller.actor(), &core.plan, redrives_max, now).await?;
     match redriven {
         Redriven::Done => {}
         Redriven::Gone => return Err(VerbError::NotFound),

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use wharfinger_catalog::{Admission, BatchUse, KeyUse, NewFile, NewJob, Registered, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::Batch;
-use wharfinger_lifecycle::file::{self, Announcement, EndReason, File, UploadPolicy};
+use wharfinger_lifecycle::file::{self, Announcement, File, UploadPolicy};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::parts::part_size;
 use wharfinger_lifecycle::state::Status;
@@ -210,7 +210,6 @@ async fn repeat(uploads: &Uploads, caller: &Caller, made: FileId) -> Result<Gran
                 outcome => outcome,
             }
         }
-        Some(file) if file.ended == Some(EndReason::Deleted) => Err(VerbError::Gone),
         None => Err(VerbError::Gone),
         Some(file) if file.status == Status::Deleted => Err(VerbError::Gone),
         Some(file) => Ok(Grant { file, upload: None }),
