@@ -29,7 +29,7 @@ const ELSEWHERE: [(&str, &str); 16] = [
     ("next_page", "measured as `candidates`"),
     ("audit", "measured with `audit_with`"),
     ("audit_with", "reads everything by design, with a bound of its own"),
-    ("redrive", "writes by way of `redrive_at_most`"),
+    ("rank_due", "writes by way of `rank_queue`"),
 ];
 
 /// All public calls of the sources that write nothing themselves.
@@ -82,7 +82,6 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     }
     by_id(catalog, meter).await;
     of_tenants(catalog, meter).await;
-    meter.read("dead_jobs");
     catalog.sweeps().await.expect("read");
     meter.read("sweeps");
     catalog.sweep_ended_at("quota-sync").await.expect("read");
@@ -140,6 +139,8 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
     meter.read("chunks_to_embed");
     catalog.chunk_count(file).await.expect("read");
     meter.read("chunk_count");
+    catalog.chunk_bytes(file, "model").await.expect("read");
+    meter.read("chunk_bytes");
     catalog.held_stage(job, 1).await.expect("read");
     meter.read("held_stage");
     catalog.waiting_jobs(&[job]).await.expect("read");
@@ -153,7 +154,7 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
     catalog.upload_id(&key).await.expect("read");
     meter.read("upload_id");
     catalog.with_cleanup(&[key.as_str()]).await.expect("read");
-    meter.read("under_orders");
+    meter.read("with_cleanup");
     catalog.notifications_by_id(&[fresh_id(NOW)]).await.expect("read");
     meter.read("notifications_by_id");
     let registration = with_key(registration(("harbour", "ada"), 10), "a key", "a fingerprint");
@@ -166,7 +167,9 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
 async fn of_tenants(catalog: &Catalog, meter: &Meter) {
     let crowd = tenant("crowd");
     catalog.quota_state(&crowd).await.expect("read");
-    meter.read("owner");
+    meter.read("quota_state");
+    catalog.tombstone_count(&crowd).await.expect("read");
+    meter.read("tombstone_count");
     catalog.tenants_at_redis("", 10).await.expect("read");
     meter.read("tenants_at_redis");
     catalog.quota(&crowd, LIMIT).await.expect("read");

@@ -181,7 +181,7 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &S
     }
     let tenants =
         "SELECT '!' || CAST(i AS TEXT) || '\n', 0, 'redis' FROM n UNION ALL SELECT 'quay', 0, 'redis'";
-    site.sql(&format!("{numbers} INSERT INTO quotas (tenant_id, used_bytes, state) {tenants}")).await;
+    site.sql(&format!("{numbers} INSERT INTO quotas (tenant_id, used_bytes, owner) {tenants}")).await;
 
     let catalog = &site.catalog;
     for status in [Status::Registered, Status::Queued] {
