@@ -36,6 +36,10 @@ impl Committer {
         tx: &mut Tx<'_>,
         changes: &[Change],
     ) -> Result<BTreeSet<FileId>, CatalogError> {
+        let files: BTreeSet<FileId> = changes.iter().map(|change| change.before.id).collect();
+        if files.len() != changes.len() {
+            return Err(CatalogError::Corrupt("two changes of one file in one set".into()));
+        }
         // Quota rows are locked before files, as everywhere.
         let held = self.hold_quotas(tx, changes).await?;
         lock(tx, changes).await?;
@@ -68,12 +72,14 @@ impl Committer {
         if changes.is_empty() {
             return Ok(());
         }
+        // Jobs before outputs: workers that write outputs hold only their job. Once it is gone, nothing is added to what is
+        // removed here.
+        effects::apply(tx, changes, self.rows.job_max_attempts).await?;
         for some in changes.chunks(tx.dialect().rows_max()) {
             history::extend(tx, some, &self.actor).await?;
             archive::changed(tx, some, &self.actor, self.rows.targets).await?;
             outputs::end(tx, some, &self.rows).await?;
         }
-        effects::apply(tx, changes, self.rows.job_max_attempts).await?;
         notices::changed(tx, changes, self.rows.targets).await?;
         counters::changed(tx, changes).await?;
         refund(tx, changes, held).await

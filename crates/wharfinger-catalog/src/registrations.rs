@@ -267,6 +267,13 @@ impl Register {
                 Admission::Database => Some((place, wanted, limit_bytes?)),
             });
             let over = self.over_unconfirmed(tx, limited.collect()).await?;
+            if !over.is_empty() {
+                // They took room from others of the tenant, which are tried again without them.
+                let own = |place: &usize| self.wanted[*place].tenant == *tenant;
+                refused.retain(|place, answer| {
+                    !(own(place) && matches!(answer, Registered::QuotaExceeded { .. }))
+                });
+            }
             refused.extend(over);
         }
         Ok(refused)
@@ -380,10 +387,10 @@ impl Catalog {
         Ok(refused.into_values().next().unwrap_or(Registered::Made))
     }
 
-    /// Makes those that can be made in one transaction, and answers each in order. A refused one never hinders the others:
-    /// they are tried again without it.
-    pub async fn register_all(&self, wanted: Vec<Registration>) -> Result<Vec<Registered>, CatalogError> {
-        let mut answers: Vec<Option<Registered>> = vec![None; wanted.len()];
+    /// Makes those that can be made in one transaction, and answers each in order. A refused one never hinders the others: they
+    /// are tried again without it. Where the database refuses a set, each is tried by itself.
+    pub async fn register_all(&self, wanted: Vec<Registration>) -> Vec<Result<Registered, CatalogError>> {
+        let mut answers = BTreeMap::new();
         let mut left: Vec<(usize, Registration)> = wanted.into_iter().enumerate().collect();
         while !left.is_empty() {
             // The second use of a key is answered by what the first has made.
@@ -394,22 +401,37 @@ impl Catalog {
                 })
             };
             let (now, later): (Vec<_>, Vec<_>) = left.into_iter().partition(is_first);
-            let (places, wanted): (Vec<usize>, Vec<Registration>) = now.into_iter().unzip();
-            let wanted = Arc::new(wanted);
-            let refused = self.write(Register { wanted: wanted.clone(), rows: self.rows }).await?;
+            let (places, set): (Vec<usize>, Vec<Registration>) = now.into_iter().unzip();
+            let set = Arc::new(set);
             left = later;
-            if refused.is_empty() {
-                places.iter().for_each(|place| answers[*place] = Some(Registered::Made));
-                continue;
-            }
-            for (n, place) in places.into_iter().enumerate() {
-                match refused.get(&n) {
-                    Some(answer) => answers[place] = Some(answer.clone()),
-                    None => left.push((place, wanted[n].clone())),
+            match self.write(Register { wanted: set.clone(), rows: self.rows }).await {
+                Ok(refused) if refused.is_empty() => {
+                    answers.extend(places.into_iter().map(|place| (place, Ok(Registered::Made))));
+                }
+                Ok(mut refused) => {
+                    for (n, place) in places.into_iter().enumerate() {
+                        match refused.remove(&n) {
+                            Some(answer) => drop(answers.insert(place, Ok(answer))),
+                            None => left.push((place, set[n].clone())),
+                        }
+                    }
+                }
+                // All of them may have been made.
+                Err(CatalogError::Unknown(why)) => {
+                    let unknown = |place| (place, Err(CatalogError::Unknown(why.clone())));
+                    answers.extend(places.into_iter().map(unknown));
+                }
+                Err(error) if places.len() == 1 => {
+                    answers.extend(places.into_iter().zip([Err(error)]));
+                }
+                Err(_) => {
+                    for (n, place) in places.into_iter().enumerate() {
+                        answers.insert(place, self.register(set[n].clone()).await);
+                    }
                 }
             }
             left.sort_by_key(|(place, _)| *place);
         }
-        Ok(answers.into_iter().flatten().collect())
+        answers.into_values().collect()
     }
 }

@@ -209,7 +209,9 @@ impl Write for Settle {
                 CleanupOutcome::Gone if claim.finish_at <= self.now => continue,
                 // Gone for now; a URL may still bring it back, so it is deleted once more when that is over.
                 CleanupOutcome::Gone => (0, None, claim.finish_at),
-                CleanupOutcome::Refused { error, retry_at } => (claim.attempts + 1, Some(error), *retry_at),
+                CleanupOutcome::Refused { error, retry_at } => {
+                    (claim.attempts.saturating_add(1), Some(error), *retry_at)
+                }
                 CleanupOutcome::StoreDown { error, retry_at } => (claim.attempts, Some(error), *retry_at),
             };
             let is_exhausted = attempts >= claim.max_attempts;

@@ -4,7 +4,7 @@
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::{Batch, BatchStatus, Refusal};
-use wharfinger_lifecycle::file::{self, Change, File};
+use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 
 use crate::Catalog;
@@ -191,7 +191,7 @@ impl Write for EndBatch {
     }
 }
 
-/// Files that are called off in one statement.
+/// Files that are locked in one statement.
 const CALLED_OFF_AT_ONCE: usize = 500;
 
 impl EndBatch {
@@ -202,20 +202,21 @@ impl EndBatch {
             "{} WHERE batch_id = $1 AND pipeline_status = 'registered' AND id > $2 ORDER BY id LIMIT $3 {lock}",
             select_files!("")
         );
-        let (mut after, mut called_off) = (String::new(), 0);
+        let (mut after, mut changes) = (String::new(), Vec::new());
+        // All of them are locked before anything else is: counters are what their clients lock last.
         loop {
             let args = args![self.id.to_string(), after.as_str(), CALLED_OFF_AT_ONCE as i64];
             let found = tx.rows_built(sql.clone(), args).await?;
             let (files, others) = unreadable::split(&found, "id", rows::decode);
             unreadable::record(tx, Table::Files, &others).await?;
-            let changes: Vec<Change> = files.iter().map(|file| file::call_off(file, self.now)).collect();
-            self.committer.apply_locked(tx, &changes).await?;
-            called_off += changes.len() as u64;
+            changes.extend(files.iter().map(|file| file::call_off(file, self.now)));
             match found.last() {
                 Some(last) if found.len() == CALLED_OFF_AT_ONCE => after = last.text("id")?,
-                _ => return Ok(called_off),
+                _ => break,
             }
         }
+        self.committer.apply_locked(tx, &changes).await?;
+        Ok(changes.len() as u64)
     }
 }
 

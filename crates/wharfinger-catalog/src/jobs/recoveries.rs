@@ -53,20 +53,20 @@ impl Write for RecoverFiles {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let Recovery { files: ids, of, plan, now, .. } = &self.recovery;
-        let LockedFiles { readable: files, unreadable } = locks::lock_files(tx, ids).await?;
+        let LockedFiles { readable: mut files, unreadable } = locks::lock_files(tx, ids).await?;
         // After the files, as everybody who holds both locks them.
         let lock = tx.dialect().pick("", "FOR UPDATE");
         let jobs: BTreeMap<FileId, Vec<KnownJob>> = jobs_of_files(tx, ids, lock).await?;
         let mut changes = Vec::new();
         let mut recovered = Vec::with_capacity(ids.len());
         for id in ids {
-            let Some(file) = files.get(id) else {
+            let Some(file) = files.remove(id) else {
                 let is_there = unreadable.contains(id);
                 recovered.push((*id, if is_there { Recovered::Unreadable } else { Recovered::MovedOn }));
                 continue;
             };
             let jobs = jobs.get(id).map_or(&[][..], Vec::as_slice);
-            let found = recovery::decide(file, jobs, *of, plan, *now)
+            let found = recovery::decide(&file, jobs, *of, plan, *now)
                 .map_err(|refusal| CatalogError::Corrupt(format!("file {id}: {refusal}")))?;
             let outcome = match found {
                 Found::MovedOn => Recovered::MovedOn,

@@ -83,6 +83,7 @@ struct LockedJob {
     file: FileId,
     file_version: i64,
     lease_until: UnixMs,
+    claim_id: Option<String>,
 }
 
 fn decode(row: &Row) -> Result<LockedJob, CatalogError> {
@@ -100,6 +101,7 @@ fn decode(row: &Row) -> Result<LockedJob, CatalogError> {
         file: row.parsed("file_id")?,
         file_version: row.maybe_int("file_version")?.unwrap_or(0),
         lease_until,
+        claim_id: row.maybe_text("claim_id")?,
     })
 }
 
@@ -116,7 +118,7 @@ async fn lock(
     let lock = tx.dialect().pick("", "FOR UPDATE");
     let sql = format!(
         "SELECT id, lease_token, file_id, file_version, attempts, max_attempts, lost_leases, deadline_at, lease_until, \
-         put_off_since FROM jobs WHERE id IN ({}) AND state = 'leased' ORDER BY id {lock}",
+         put_off_since, claim_id FROM jobs WHERE id IN ({}) AND state = 'leased' ORDER BY id {lock}",
         places(1, ids.len())
     );
     let rows = tx.rows_built(sql, listed(ids)).await?;
@@ -145,7 +147,8 @@ impl Write for ReleaseClaim {
         }
         let (jobs, files) = lock(tx, &ids).await?;
         let mut changes = Vec::new();
-        for job in jobs.values() {
+        // Another claim may have taken some of them since.
+        for job in jobs.values().filter(|job| job.claim_id.as_deref() == Some(self.claim_id.as_str())) {
             let file = files.get(&job.file).filter(|file| file.version == job.file_version);
             let given_back =
                 file.map(|file| stage_end::decide(file, &job.held, &Ending::GivenBack, &self.plan, self.now));

@@ -31,7 +31,10 @@ pub fn mask_url(value: &str) -> String {
     // Passwords are not always written as they should be: of `u:p?w@host`, too, only the host may be shown.
     let (user, after) = match rest.rsplit_once('@') {
         Some((user, after)) if begins_with_login(user) => (Some(user), after),
-        _ => (None, rest),
+        _ => match rest.split(['/', '?', '#']).next().and_then(|authority| authority.rfind('@')) {
+            Some(at) => (Some(&rest[..at]), &rest[at + 1..]),
+            None => (None, rest),
+        },
     };
     let (after, fragment) = match after.split_once('#') {
         Some((after, _)) => (after, format!("#{HIDDEN}")),
@@ -95,6 +98,10 @@ mod tests {
                 "postgres://db/x?password=********&sslmode=require",
             ),
             ("https://TOKEN@id.example/keys", "https://********@id.example/keys"),
+            (
+                "https://TOKEN@id.example/keys?contact=ops@example.com",
+                "https://********@id.example/keys?contact=********",
+            ),
             (
                 "https://id.example/keys?code=x&auth=y&pass=z&api_key=k&api-version=1",
                 "https://id.example/keys?code=********&auth=********&pass=********&api_key=********&api-version=1",

@@ -1,7 +1,7 @@
 //! What a connection is doing, and how long it may go on like that: a client that sends no request, or half of one, or
 //! does not read its answer, must not hold a place for ever.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
@@ -40,10 +40,11 @@ struct State {
     /// Requests that are not wholly answered.
     requests: usize,
     next: u64,
-    /// Answers of which the client has to read before more is sent, and since when. Each has its own time: of HTTP/2 other
-    /// requests on the same connection say nothing about this one.
-    unread: BTreeMap<u64, Instant>,
-    /// Since when the client has read nothing, while there was something to read.
+    /// Answers of which the client has to read before more is sent.
+    unread: BTreeSet<u64>,
+    /// Since when the client has read nothing, while there was something to read. A request that is taken back is not read, so
+    /// that a client cannot renew this by new requests. One that reads any of its answers may leave others for later: behind a
+    /// proxy they are other people's.
     stalled_since: Option<Instant>,
     /// When the last request began or ended.
     moved_at: Instant,
@@ -59,7 +60,7 @@ impl Activity {
         Arc::new(Activity(Mutex::new(State {
             requests: 0,
             next: 0,
-            unread: BTreeMap::new(),
+            unread: BTreeSet::new(),
             stalled_since: None,
             moved_at: Instant::now(),
             head_since: None,
@@ -93,7 +94,7 @@ impl Activity {
             let holds = if state.has_asked { Holds::Idle } else { Holds::Nothing };
             return Some((holds, state.moved_at));
         }
-        let since = state.stalled_since.filter(|_| state.unread.len() == state.requests)?;
+        let since = state.stalled()?;
         (since.elapsed() >= UNREAD_MAKES_ROOM).then_some((Holds::Unread, since))
     }
 
@@ -141,14 +142,27 @@ impl State {
             (0, None, true) => Some(self.moved_at + NEXT_REQUEST_TIMEOUT),
             (0, None, false) => Some(self.moved_at + HEAD_TIMEOUT),
             // What is worked on has limits of its own.
-            _ => self.unread.values().min().map(|since| *since + READ_TIMEOUT),
+            _ => self.stalled().map(|since| since + READ_TIMEOUT),
         }
+    }
+
+    /// Since when the client has read nothing, if nothing else is to be done for it.
+    fn stalled(&self) -> Option<Instant> {
+        self.stalled_since.filter(|_| self.unread.len() == self.requests)
     }
 
     /// The client has read something.
     fn has_read(&mut self, id: u64) {
-        if self.unread.remove(&id).is_some() {
+        if self.unread.remove(&id) {
             self.stalled_since = (!self.unread.is_empty()).then(Instant::now);
+        }
+    }
+
+    /// The client waits for us.
+    fn waits(&mut self, id: u64) {
+        self.unread.remove(&id);
+        if self.unread.is_empty() {
+            self.stalled_since = None;
         }
     }
 }
@@ -164,13 +178,8 @@ impl Asked {
     /// The client has to read before more is sent.
     fn is_sent(&self) {
         let mut state = self.activity.state();
-        let now = Instant::now();
-        state.unread.insert(self.id, now);
-        state.stalled_since.get_or_insert(now);
-    }
-
-    fn is_read(&self) {
-        self.activity.state().has_read(self.id);
+        state.unread.insert(self.id);
+        state.stalled_since.get_or_insert_with(Instant::now);
     }
 
     /// The body of its answer.
@@ -179,7 +188,7 @@ impl Asked {
         if !self.is_head && !body.is_end_stream() {
             self.is_sent();
         }
-        Answered { body, asked: self }
+        Answered { body, asked: self, is_begun: false }
     }
 }
 
@@ -199,6 +208,8 @@ impl Drop for Asked {
 pub(super) struct Answered {
     body: Body,
     asked: Asked,
+    /// A piece of it was handed over.
+    is_begun: bool,
 }
 
 impl HttpBody for Answered {
@@ -209,31 +220,29 @@ impl HttpBody for Answered {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // Asked for more: what was sent before has been taken.
-        self.asked.is_read();
+        // Asked for more: what was sent before has been taken. The first time nothing was.
+        if self.is_begun {
+            self.asked.activity.state().has_read(self.asked.id);
+        }
         let polled = Pin::new(&mut self.body).poll_frame(context);
-        // Pending: the client waits for us. By HTTP/2 the last piece, too, waits until the client lets it come.
-        if matches!(polled, Poll::Ready(Some(_))) {
-            self.asked.is_sent();
+        match polled {
+            Poll::Ready(Some(_)) => {
+                self.is_begun = true;
+                self.asked.is_sent();
+            }
+            Poll::Ready(None) | Poll::Pending => self.asked.activity.state().waits(self.asked.id),
         }
         polled
     }
 
+    /// By HTTP/2 the last piece, too, waits until the client lets it come. Only a body that is asked once more after it tells
+    /// that it has come.
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        !self.is_begun && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for Answered {
-    fn drop(&mut self) {
-        // All of it was sent. The client may have taken its request back instead: nobody can tell.
-        if self.body.is_end_stream() {
-            self.asked.is_read();
-        }
     }
 }
 

@@ -84,10 +84,10 @@ type Answer = (StatusCode, Json<Readiness>);
     ),
 )]
 pub(super) async fn readyz(State(app): State<Shared>, Extension(last): Extension<LastAnswer>) -> Answer {
-    // Whatever the backends say: who sends calls here is to stop.
-    if app.core.draining.is_cancelled() {
-        let draining = Readiness { status: "draining", roles: app.roles.names(), backends: Vec::new() };
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(draining));
+    // Whatever the backends say: who sends calls here is to stop, even one that had to wait for the answer.
+    let draining = || app.core.draining.is_cancelled().then(|| draining(&app));
+    if let Some(answer) = draining() {
+        return answer;
     }
     let mut last = last.0.lock().await;
     if let Some((at, answer)) = &*last
@@ -97,7 +97,12 @@ pub(super) async fn readyz(State(app): State<Shared>, Extension(last): Extension
     }
     let answer = ask_backends(&app).await;
     *last = Some((app.core.clock.now(), answer.clone()));
-    answer
+    draining().unwrap_or(answer)
+}
+
+fn draining(app: &Shared) -> Answer {
+    let draining = Readiness { status: "draining", roles: app.roles.names(), backends: Vec::new() };
+    (StatusCode::SERVICE_UNAVAILABLE, Json(draining))
 }
 
 async fn ask_backends(app: &Shared) -> Answer {

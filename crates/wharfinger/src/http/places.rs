@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::activity::Activity;
+use super::activity::{Activity, Holds};
 use crate::config::AddressRange;
 
 /// How many are closed at once to make room: looking for them takes longer than closing them.
@@ -118,7 +118,9 @@ impl Open {
             .filter_map(|(activity, close)| Some((activity.makes_room()?, close)))
             .collect();
         idle.sort_by_key(|(since, _)| *since);
-        for (_, close) in idle.into_iter().take(CLOSED_AT_ONCE) {
+        // A client that only reads slowly is closed for one other, not for many.
+        let unused = idle.iter().take_while(|((holds, _), _)| *holds != Holds::Unread).count();
+        for (_, close) in idle.into_iter().take(unused.clamp(1, CLOSED_AT_ONCE)) {
             close.cancel();
         }
     }

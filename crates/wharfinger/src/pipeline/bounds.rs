@@ -1,7 +1,5 @@
 //! How much may be made of a file, beside the other files of its tenant: text, chunks and vectors together.
 
-use std::sync::atomic::Ordering;
-
 use wharfinger_lifecycle::derived::DerivedPolicy;
 use wharfinger_lifecycle::stage::Stage;
 
@@ -50,7 +48,9 @@ pub(super) fn vector_bytes(attempt: &Attempt<'_>) -> u64 {
     let pipeline = attempt.pipeline;
     let dimensions = match pipeline.core.settings.pipeline.builtin.contains(&Stage::Embed) {
         true => pipeline.embedder.dimensions(),
-        false => pipeline.outside_dimensions.load(Ordering::Relaxed),
+        // Not known before, and one worker's vectors must not change what is kept of everybody's texts. Those that do not
+        // fit beside the text are left out.
+        false => 0,
     };
     let has_vector = attempt.held.file.stages.contains(&Stage::Embed);
     if has_vector { (dimensions * size_of::<f32>()) as u64 } else { 0 }

@@ -19,7 +19,6 @@ pub mod search;
 mod taking_up;
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
@@ -46,8 +45,6 @@ pub struct Pipeline {
     quota: Arc<Quota>,
     pub scanner: Scanner,
     pub embedder: Embedder,
-    /// How long the last vectors of outside workers were; 0 before the first.
-    outside_dimensions: AtomicUsize,
     /// This very program: text is extracted in a process of its own.
     pub extractor: PathBuf,
     /// Processes that extract, each with as much memory as it may have.
@@ -76,7 +73,6 @@ impl Pipeline {
         Ok(Pipeline {
             scanner: scan::scanner(&settings.pipeline)?,
             embedder: Embedder::open(&settings.pipeline)?,
-            outside_dimensions: AtomicUsize::new(0),
             extractor: std::env::current_exe().unwrap_or_else(|_| "wharfinger".into()),
             extractions: Arc::new(Semaphore::new(cores.clamp(1, settings.pipeline.concurrency))),
             suspects: Arc::new(Semaphore::new(1)),

@@ -144,11 +144,12 @@ impl<'a> ChunkSink<'a> {
     pub async fn push(&mut self, text: String, start: u64, end: u64) -> Result<(), Trouble> {
         let text = without_nul(&text);
         let bytes = bounds::stored_bytes(text.len() as u64 + bounds::vector_bytes(self.attempt));
-        self.is_cut |= bytes > self.left;
+        // A text that was kept can be found, however short its bound is.
+        self.is_cut |= bytes > self.left && self.count > 0;
         if self.is_cut {
             return Ok(());
         }
-        self.left -= bytes;
+        self.left = self.left.saturating_sub(bytes);
         self.open.push(ChunkRow { ordinal: self.count, text, start, end });
         self.count += 1;
         if self.open.len() >= CHUNKS_PER_WRITE { self.write().await } else { Ok(()) }

@@ -1,7 +1,6 @@
 //! Workers in any language: what they may do with a lease. A lease that is no longer the current one changes nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use futures::StreamExt as _;
 use serde::Deserialize;
@@ -446,8 +445,6 @@ impl Made {
                 sink.finish().await
             }
             Made::Vectors(vectors) => {
-                let dimensions = vectors.first().map_or(0, Vec::len);
-                attempt.pipeline.outside_dimensions.store(dimensions, Ordering::Relaxed);
                 let rows = vectors.into_iter().enumerate();
                 let rows = rows.map(|(n, vector)| Embedded { ordinal: n as u64, vector });
                 let mut sink = VectorSink::open(attempt, OUTSIDE).await?;

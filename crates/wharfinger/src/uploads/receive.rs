@@ -71,6 +71,8 @@ const SLOW_START: Duration = Duration::from_secs(60);
 /// After that its average rate must be at least this part of `UPLOAD_MIN_RATE_BYTES`: far below that of a client which needs
 /// its time, and far above that of one which only holds a place.
 const RATE_PART: u64 = 64;
+/// However high that setting is: it is there for the time that large uploads get.
+const RATE_MAX: u64 = 4_096;
 /// How often a long upload checks whether it is still wanted.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// A temporary file that was not written to for this long has no upload behind it.
@@ -241,7 +243,7 @@ async fn write_body<E>(
 
 /// What must have come by then.
 fn least_bytes(min_rate_bytes: u64, elapsed: Duration) -> u64 {
-    elapsed.saturating_sub(SLOW_START).as_secs().saturating_mul(min_rate_bytes / RATE_PART)
+    elapsed.saturating_sub(SLOW_START).as_secs().saturating_mul((min_rate_bytes / RATE_PART).min(RATE_MAX))
 }
 
 /// Makes up for the second look of uploads that crashed before it.
