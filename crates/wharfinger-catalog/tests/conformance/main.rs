@@ -267,6 +267,7 @@ cases! {
         completing_races_with_taking_back;
     stages:
         a_file_goes_through_its_stages_with_one_job
+        what_is_written_beside_a_delete_goes_with_the_file
         a_lost_lease_ends_no_stage
         a_stage_of_a_file_that_changed_ends_nothing
         each_of_a_batch_of_stages_has_an_outcome_of_its_own

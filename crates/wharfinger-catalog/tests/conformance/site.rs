@@ -146,6 +146,17 @@ impl Site {
         open(&self.url, Faults::none()).await
     }
 
+    pub(super) async fn another_with(&self, faults: Faults) -> Catalog {
+        open(&self.url, faults).await
+    }
+
+    /// How many statements on this PostgreSQL database wait for a lock.
+    pub(super) async fn lock_waits(&self) -> usize {
+        let sql = "SELECT CAST(pid AS TEXT) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+            AND datname = current_database()";
+        self.texts(sql).await.len()
+    }
+
     /// The same of a process that has Redis beside the catalog.
     pub(super) async fn beside_redis(&self) -> Catalog {
         open_with(&self.url, Faults::none(), true, OutboxTargets::default()).await
