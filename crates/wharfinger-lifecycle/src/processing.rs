@@ -124,7 +124,7 @@ pub fn fail(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, 
 }
 
 /// Nobody works on it, and nobody would: it waits again for the stage that stopped. What becomes of its job is
-/// [`recovery`](crate::recovery)'s.
+/// decided by [`crate::recovery`].
 pub fn recover(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
     let stage = stopped_at(file, plan);
     let mut change = Change::of(file, now);

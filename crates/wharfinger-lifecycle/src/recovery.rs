@@ -1,4 +1,4 @@
-//! Files that no worker will move on: which of them are stuck is [`diagnosis`](crate::diagnosis)'s, what becomes of them is
+//! Files that no worker will move on: which of them are stuck is decided by [`crate::diagnosis`], what becomes of them is
 //! decided here. Another job takes the place of what they had, so that a worker that still holds the old one holds
 //! nothing; a file that was recovered too often has failed.
 
