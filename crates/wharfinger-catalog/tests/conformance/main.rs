@@ -4,6 +4,7 @@ mod archiving;
 mod audit_costs;
 mod auditing;
 mod batches;
+mod beside_deletes;
 mod claiming_cleanups;
 mod claiming_jobs;
 mod committing;
@@ -122,6 +123,8 @@ cases! {
         candidates_are_ready_and_of_the_scope
         the_best_are_among_the_candidates
         no_page_is_missed;
+    beside_deletes:
+        what_is_written_beside_a_delete_goes_with_the_file;
     diagnosing:
         the_core_and_the_catalog_agree;
     opening:
@@ -267,7 +270,6 @@ cases! {
         completing_races_with_taking_back;
     stages:
         a_file_goes_through_its_stages_with_one_job
-        what_is_written_beside_a_delete_goes_with_the_file
         a_lost_lease_ends_no_stage
         a_stage_of_a_file_that_changed_ends_nothing
         each_of_a_batch_of_stages_has_an_outcome_of_its_own
