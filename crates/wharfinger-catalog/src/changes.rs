@@ -2,6 +2,7 @@
 //! writes each table by one statement for all of them, and answers whose row was still what had been read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use wharfinger_lifecycle::file::Change;
 use wharfinger_lifecycle::id::{FileId, TenantId};
@@ -136,20 +137,26 @@ const COLUMNS: [(&str, &str); 19] = [
     ("metadata", "TEXT"),
 ];
 
-/// Answers the files whose version was the one that had been read.
-async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<Vec<FileId>, CatalogError> {
+/// For one change, which is what most callers have: the text is made once.
+static UPDATE_ONE: LazyLock<String> = LazyLock::new(|| update_text(1));
+
+fn update_text(changes: usize) -> String {
     let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
     let types: Vec<&str> =
         ["TEXT", "BIGINT"].into_iter().chain(COLUMNS.iter().map(|(_, kind)| *kind)).collect();
     let set: Vec<String> = names.iter().map(|name| format!("{name} = new.{name}")).collect();
-    let sql = format!(
+    format!(
         "WITH new (id, before, {}) AS (VALUES {}) UPDATE files SET {} FROM new \
          WHERE files.id = new.id AND files.version = new.before RETURNING files.id AS id",
         names.join(", "),
-        typed_rows(1, &types, changes.len()),
+        typed_rows(1, &types, changes),
         set.join(", ")
-    );
-    let mut args = Vec::with_capacity(changes.len() * types.len());
+    )
+}
+
+/// Answers the files whose version was the one that had been read.
+async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<Vec<FileId>, CatalogError> {
+    let mut args = Vec::with_capacity(changes.len() * (2 + COLUMNS.len()));
     for Change { before, after: file, .. } in changes {
         if file.charged_bytes > before.charged_bytes {
             return Err(CatalogError::Corrupt(format!("file {} would be charged again", file.id)));
@@ -179,8 +186,8 @@ async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<Vec<FileId>, Cata
         ]);
     }
     let rows = match changes.len() {
-        1 => tx.rows_kept(sql, args).await?,
-        _ => tx.rows_built(sql, args).await?,
+        1 => tx.rows(UPDATE_ONE.as_str(), args).await?,
+        count => tx.rows_built(update_text(count), args).await?,
     };
     rows.iter().map(|row| row.parsed("id")).collect()
 }

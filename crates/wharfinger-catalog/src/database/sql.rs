@@ -240,11 +240,6 @@ impl Tx<'_> {
         self.rows_sql(Text::Built(sql), args, persistent).await
     }
 
-    /// The same for a statement that always has this text.
-    pub(crate) async fn rows_kept(&mut self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
-        self.rows_sql(Text::Built(sql), args, true).await
-    }
-
     /// The same, planned anew each time: what was planned while a table was empty reads all of it when it is full.
     pub(crate) async fn rows_planned_anew(
         &mut self,
