@@ -1,6 +1,6 @@
-//! Who lets a tenant's uploads in: its row in the catalog, or Redis in front of it. Every charge and refund holds
-//! the gate where it is until it has committed; whoever moves it waits for them, raises the epoch, and reads what
-//! the files are charged, all in one transaction.
+//! Who counts a tenant's quota: its row in the catalog, or Redis in front of it. Every charge and refund keeps the owner from
+//! changing until it has committed. A move waits for them, raises the epoch, and reads what the files are charged, all in
+//! one transaction.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
@@ -44,7 +44,7 @@ impl QuotaState {
 /// Distinguishes these locks from others of this program. Tenants whose names hash alike only wait for each other.
 const LOCK_CLASS: i64 = 0x6761_7465;
 
-/// Nobody moves the gate until this transaction has ended. SQLite has one writer, and that is us. Whoever holds other
+/// The owner does not change until this transaction has ended. SQLite has one writer, and that is us. Whoever holds other
 /// locks already may wait for one who waits for them: this one is taken first.
 pub(crate) async fn hold(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<QuotaState, CatalogError> {
     if tx.dialect() == Dialect::Postgres {
@@ -54,7 +54,7 @@ pub(crate) async fn hold(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<QuotaStat
     read(tx, tenant).await
 }
 
-/// Waits until nobody holds the gate.
+/// Waits until no transaction holds the owner.
 pub(crate) async fn lock(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<(), CatalogError> {
     if tx.dialect() == Dialect::Postgres {
         let sql = "SELECT CAST(pg_advisory_xact_lock(CAST($1 AS INTEGER), hashtext($2)) AS TEXT)";
@@ -79,7 +79,7 @@ pub(crate) fn decode(row: &Row) -> Result<QuotaState, CatalogError> {
     Ok(QuotaState { owner, epoch: row.int("epoch")?, since: row.int("owner_since")? })
 }
 
-/// Moves the gate, or lets its owner count anew.
+/// Gives a quota to another owner, or lets its owner count again.
 #[derive(Clone, Debug)]
 pub struct MoveQuota {
     pub tenant: TenantId,
