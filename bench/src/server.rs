@@ -1,4 +1,4 @@
-//! A server process of the release binary, on fresh ground.
+//! A server process of the release binary, on fresh env.
 
 use std::net::TcpListener;
 use std::path::PathBuf;

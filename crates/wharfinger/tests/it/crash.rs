@@ -13,7 +13,7 @@ use wharfinger_calls::faults::{Fault, Faults};
 
 use crate::notify::receiver::Receiver;
 use crate::notify::telling;
-use crate::test_app::{Answer, Database, Ground, TestApp};
+use crate::test_app::{Answer, Database, TestEnv, TestApp};
 use crate::{batches, oracle};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
@@ -63,12 +63,12 @@ struct Scene {
 /// So long may a batch stay open here: shorter than it takes to heal.
 const BATCH_MS: i64 = 2 * 3_600_000;
 
-fn ground(database: Database) -> Ground {
-    Ground::with(database, &[("BATCH_TIMEOUT_MS", "7200000")])
+fn env(database: Database) -> TestEnv {
+    TestEnv::with(database, &[("BATCH_TIMEOUT_MS", "7200000")])
 }
 
 /// A batch of two files that are uploaded; of one that will not be completed the first is confirmed.
-async fn prepare_batch(verb: Verb, ground: &Ground, server: &TestApp) -> Scene {
+async fn prepare_batch(verb: Verb, env: &TestEnv, server: &TestApp) -> Scene {
     let me = server.me();
     let batch = batches::open(&me, &[BYTES.len(); 2]).await;
     for grant in batch["files"].as_array().expect("files") {
@@ -81,20 +81,20 @@ async fn prepare_batch(verb: Verb, ground: &Ground, server: &TestApp) -> Scene {
     }
     if verb == Verb::ExpireBatch {
         // Its files are not due by themselves yet.
-        ground.advance(BATCH_MS + 1_000);
+        env.advance(BATCH_MS + 1_000);
     }
     Scene { id, grant, batch }
 }
 
 impl Verb {
     /// Brings a file to the state that the verb is for.
-    async fn prepare(self, ground: &Ground, server: &TestApp) -> Option<Scene> {
+    async fn prepare(self, env: &TestEnv, server: &TestApp) -> Option<Scene> {
         let me = server.me();
         if matches!(self, Verb::Init | Verb::InitWithKey | Verb::OpenBatch) {
             return None;
         }
         if matches!(self, Verb::CompleteBatch | Verb::CancelBatch | Verb::ExpireBatch) {
-            return Some(prepare_batch(self, ground, server).await);
+            return Some(prepare_batch(self, env, server).await);
         }
         let grant = me.init("cargo", BYTES.len() as u64).await.expect(201);
         let id = grant["fileId"].as_str().expect("an id").to_owned();
@@ -119,17 +119,17 @@ impl Verb {
         }
         if self == Verb::Forget {
             server.settle().await;
-            ground.advance(31 * DAY_MS);
+            env.advance(31 * DAY_MS);
         }
         if matches!(self, Verb::Reclaim | Verb::Sweep) {
-            ground.advance(2 * 3_600_000);
+            env.advance(2 * 3_600_000);
         }
         if matches!(self, Verb::CompleteJob | Verb::Recover | Verb::Retry) {
             let worker = server.as_user("ops", "w", Role::Worker);
             let leased =
                 worker.post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
             if self != Verb::CompleteJob {
-                ground.advance(server.app.core.plan.stuck_after_ms);
+                env.advance(server.app.core.plan.stuck_after_ms);
             }
             return Some(Scene { id, grant: leased["jobs"][0].clone(), batch: serde_json::Value::Null });
         }
@@ -231,23 +231,23 @@ async fn init_with_key(server: &TestApp, key: &str) -> Answer {
 }
 
 /// A server that nothing happens to: the one that healed the last round, or a new one.
-async fn server_on(ground: &Ground, lasting: &mut Option<TestApp>) -> TestApp {
+async fn server_on(env: &TestEnv, lasting: &mut Option<TestApp>) -> TestApp {
     match lasting.take() {
         Some(server) => server,
-        None => ground.start().await,
+        None => env.start().await,
     }
 }
 
 /// Hits each call between transactions and to other servers with every fault that differs there. Statements inside a
 /// transaction are hit one by one in the conformance suite of `wharfinger-catalog` (`faults`).
-async fn hit_every_call(verb: Verb, ground: &Ground) {
+async fn hit_every_call(verb: Verb, env: &TestEnv) {
     let mut lasting = None;
-    let first = hit(verb, ground, Fault::CrashBefore, 1, &mut lasting).await;
+    let first = hit(verb, env, Fault::CrashBefore, 1, &mut lasting).await;
     assert!(first.is_some(), "{verb:?} makes no call");
     let mut n = 1;
-    while let Some(call) = hit(verb, ground, Fault::Fail, n, &mut lasting).await {
+    while let Some(call) = hit(verb, env, Fault::Fail, n, &mut lasting).await {
         for fault in Fault::distinct_at(call).iter().filter(|fault| **fault != Fault::Fail) {
-            hit(verb, ground, *fault, n, &mut lasting).await;
+            hit(verb, env, *fault, n, &mut lasting).await;
         }
         n += 1;
     }
@@ -256,15 +256,15 @@ async fn hit_every_call(verb: Verb, ground: &Ground) {
 /// Answers which call was hit, if there was one with that number.
 async fn hit(
     verb: Verb,
-    ground: &Ground,
+    env: &TestEnv,
     fault: Fault,
     n: u64,
     lasting: &mut Option<TestApp>,
 ) -> Option<&'static str> {
     assert!(n < CALLS_MAX, "{verb:?} makes no end of calls");
-    let calm = server_on(ground, lasting).await;
-    let scene = verb.prepare(ground, &calm).await;
-    if ground.is_embedded() {
+    let calm = server_on(env, lasting).await;
+    let scene = verb.prepare(env, &calm).await;
+    if env.is_embedded() {
         calm.crash().await;
     } else {
         // A neighbour of the one that dies: it keeps nothing that would not be read anew.
@@ -272,18 +272,18 @@ async fn hit(
     }
 
     let faults = Faults::at_border(n, fault);
-    let server = ground.start_with(faults.clone()).await;
+    let server = env.start_with(faults.clone()).await;
     let key = format!("key-{fault:?}-{n}");
     let answer = verb.act(&server, scene.as_ref(), &key).await;
     let call = faults.hit();
     server.crash().await;
 
-    let server = server_on(ground, lasting).await;
+    let server = server_on(env, lasting).await;
     oracle::catalog_is_sound(&server).await;
     check_promises(verb, &server, scene.as_ref(), answer.as_ref(), &key).await;
-    heal(ground, &server).await;
+    heal(env, &server).await;
     let where_ = format!("{verb:?}, {fault:?} at call {n}, {}", call.unwrap_or("which was not made"));
-    oracle::all_is_healed_at(ground, &server, &where_).await;
+    oracle::all_is_healed_at(env, &server, &where_).await;
     keep_promises(verb, &server, scene.as_ref(), answer.as_ref()).await;
     *lasting = Some(server);
     call
@@ -408,13 +408,13 @@ async fn batch_has_ended(verb: Verb, server: &TestApp, scene: &Scene, acknowledg
 }
 
 /// Past every window and every pause between attempts, also for what crashed uploads left on disk.
-async fn heal(ground: &Ground, server: &TestApp) {
-    if ground.is_local() {
-        ground.age_incoming_uploads();
+async fn heal(env: &TestEnv, server: &TestApp) {
+    if env.is_local() {
+        env.age_incoming_uploads();
     }
     for _ in 0..3 {
         server.settle().await;
-        ground.advance(2 * 3_600_000);
+        env.advance(2 * 3_600_000);
     }
     server.settle().await;
     server.scan_orphans().await;
@@ -423,12 +423,12 @@ async fn heal(ground: &Ground, server: &TestApp) {
 /// Whatever goes wrong on the way, the webhook hears of every file, and by the ids that the catalog knows.
 async fn tell_at_every_call(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    hit_every_call(Verb::Tell, &ground).await;
-    let told: BTreeSet<String> = ground.texts("SELECT id FROM notifications").await.into_iter().collect();
+    let env = telling(database, &receiver.url);
+    hit_every_call(Verb::Tell, &env).await;
+    let told: BTreeSet<String> = env.texts("SELECT id FROM notifications").await.into_iter().collect();
     assert_eq!(receiver.distinct(), told);
     assert!(told.len() > 4 && receiver.taken().len() > told.len(), "some were told twice");
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM outbox").await, 0);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM outbox").await, 0);
 }
 
 macro_rules! every_verb {
@@ -437,14 +437,14 @@ macro_rules! every_verb {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, &ground(Database::Sqlite)).await;
+                hit_every_call(Verb::$verb, &env(Database::Sqlite)).await;
             })*
         }
         mod postgres {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, &ground(Database::Postgres)).await;
+                hit_every_call(Verb::$verb, &env(Database::Postgres)).await;
             })*
         }
     };
@@ -455,7 +455,7 @@ macro_rules! every_verb_on_s3 {
     ($settings:expr; $($name:ident: $verb:ident),* $(,)?) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
-            hit_every_call(Verb::$verb, &Ground::on_s3(Database::Sqlite, $settings)).await;
+            hit_every_call(Verb::$verb, &TestEnv::on_s3(Database::Sqlite, $settings)).await;
         })*
     };
 }
@@ -470,7 +470,7 @@ mod redis {
             async fn $name() {
                 let redis = harness::redis::shared().own_database();
                 let short = [("BATCH_TIMEOUT_MS", "7200000")];
-                hit_every_call(Verb::$verb, &Ground::with_redis(Database::Postgres, &redis, &short)).await;
+                hit_every_call(Verb::$verb, &TestEnv::with_redis(Database::Postgres, &redis, &short)).await;
             })*
         };
     }

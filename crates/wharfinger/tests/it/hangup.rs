@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, TestEnv, TestApp};
 
 const CLIENTS: usize = 1_000;
 const BYTES: &[u8] = &[7; 2_000];
@@ -71,8 +71,8 @@ async fn kind(server: &TestApp, n: usize) -> Kind {
 }
 
 async fn hang_up(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     for n in 0..CLIENTS {
         let bytes = request(&server, &kind(&server, n).await);
         // Every place in turn: half of the clients send all and do not wait, the others stop on the way.
@@ -84,12 +84,12 @@ async fn hang_up(database: Database) {
     }
     server.crash().await;
 
-    let server = ground.start().await;
+    let server = env.start().await;
     oracle::catalog_is_sound(&server).await;
-    ground.age_incoming_uploads();
-    ground.advance(2 * 3_600_000);
+    env.age_incoming_uploads();
+    env.advance(2 * 3_600_000);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,10 +106,10 @@ async fn a_thousand_clients_hang_up_on_postgres() {
 /// its transaction while its client hangs up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_verb_that_has_begun_comes_to_its_end() {
-    let ground = Ground::new(Database::Postgres);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Postgres);
+    let server = env.start().await;
     let file = server.me().upload("cargo", b"abc").await;
-    let (_, url) = ground.environment().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL").expect("a URL");
+    let (_, url) = env.environment().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL").expect("a URL");
     let mut holder = sqlx::PgConnection::connect(url).await.expect("a connection");
     let mut watcher = sqlx::PgConnection::connect(url).await.expect("a connection");
     holder.execute("BEGIN; UPDATE quotas SET used_bytes = used_bytes").await.expect("the quota row is held");

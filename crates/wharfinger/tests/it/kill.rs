@@ -14,7 +14,7 @@ use wharfinger::core::Role;
 
 use crate::long::{self, FIXED_SEED};
 use crate::oracle;
-use crate::test_app::{Database, Ground, caller};
+use crate::test_app::{Database, TestEnv, caller};
 
 const KILLS: usize = 20;
 const FEW_KILLS: usize = 3;
@@ -32,11 +32,11 @@ const SETTINGS: [(&str, &str); 5] = [
 struct Server(Child);
 
 impl Server {
-    fn start(ground: &Ground, address: &str) -> Server {
+    fn start(env: &TestEnv, address: &str) -> Server {
         let child = Command::new(env!("CARGO_BIN_EXE_wharfinger"))
             .args(["serve", "--listen", address])
-            .envs(ground.environment())
-            .current_dir(ground.folder())
+            .envs(env.environment())
+            .current_dir(env.folder())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -118,11 +118,11 @@ impl Client {
 
 async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
     let mut random = long::random(seed);
-    let ground = Ground::in_real_time(database, &SETTINGS);
+    let env = TestEnv::in_real_time(database, &SETTINGS);
     let address = harness::free_address();
     // Makes the schema and the secrets, and says how to sign tokens.
-    let first = ground.start().await;
-    let expires_at = ground.clock.now() + 3_600_000;
+    let first = env.start().await;
+    let expires_at = env.clock.now() + 3_600_000;
     let token = first.app.tokens.mint(&caller("t", "u", Role::Operator), expires_at).expect("a secret");
     first.crash().await;
 
@@ -151,7 +151,7 @@ async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
         .collect();
 
     for kill in 0..kills {
-        let server = Server::start(&ground, &address);
+        let server = Server::start(&env, &address);
         // Every other one gets something done, however busy the machine is.
         if kill % 2 == 1 {
             until_told(&told, kill).await;
@@ -160,7 +160,7 @@ async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
         tokio::time::sleep(Duration::from_millis(random.random_range(250..750))).await;
         server.kill();
     }
-    let server = Server::start(&ground, &address);
+    let server = Server::start(&env, &address);
     until_told(&told, kills + 1).await;
     stop.store(true, Ordering::SeqCst);
     for client in clients {
@@ -169,10 +169,10 @@ async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
     wait_until_healed(&address, &token).await;
     assert!(server.terminate(), "SIGTERM ends the server in order");
 
-    ground.age_incoming_uploads();
-    let server = ground.start().await;
+    env.age_incoming_uploads();
+    let server = env.start().await;
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
     let told = told.lock().await;
     let owner = server.as_user("t", "u", Role::Operator);
     for (id, bytes) in told.iter() {
@@ -181,7 +181,7 @@ async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
             None => drop(answer.expect_problem(404, "not_found")),
             Some(bytes) => {
                 assert_eq!(answer.expect(200)["status"], "ready");
-                let stored = std::fs::read(ground.blob_dir().join(format!("uploads/t/u/{id}")));
+                let stored = std::fs::read(env.blob_dir().join(format!("uploads/t/u/{id}")));
                 assert_eq!(stored.expect("the object"), *bytes);
             }
         }

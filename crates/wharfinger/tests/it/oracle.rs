@@ -8,7 +8,7 @@ use wharfinger_catalog::{Destination, Scope};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::state::Status;
 
-use crate::test_app::{Ground, TestApp};
+use crate::test_app::{TestEnv, TestApp};
 
 /// Every file below a folder, by its path relative to it.
 pub fn files_below(root: &Path) -> BTreeSet<String> {
@@ -34,9 +34,9 @@ pub fn files_below(root: &Path) -> BTreeSet<String> {
 }
 
 /// Every object in the store, wherever that is, and every upload in parts that is not finished.
-pub async fn stored(ground: &Ground, server: &TestApp) -> BTreeSet<String> {
-    if ground.is_local() {
-        return files_below(&ground.blob_dir());
+pub async fn stored(env: &TestEnv, server: &TestApp) -> BTreeSet<String> {
+    if env.is_local() {
+        return files_below(&env.blob_dir());
     }
     let listed = server.app.core.blobs.list("", None).map_ok(|listed| listed.key);
     let mut found: BTreeSet<String> = listed.try_collect().await.expect("a listing");
@@ -70,9 +70,9 @@ pub async fn no_file_is_stuck(server: &TestApp) {
 
 /// I5, I6 whenever nobody is at it, and a scan without a grace has run: every object is a live file's or under orders,
 /// and every confirmed file has its objects.
-pub async fn store_and_catalog_agree(ground: &Ground, server: &TestApp) {
-    let stored = stored(ground, server).await;
-    let answered_for: BTreeSet<String> = ground
+pub async fn store_and_catalog_agree(env: &TestEnv, server: &TestApp) {
+    let stored = stored(env, server).await;
+    let answered_for: BTreeSet<String> = env
         .texts(
             "SELECT o.key FROM objects o JOIN files f ON f.id = o.file_id WHERE f.pipeline_status <> 'deleted' \
              UNION SELECT file_path FROM pending_cleanups",
@@ -80,7 +80,7 @@ pub async fn store_and_catalog_agree(ground: &Ground, server: &TestApp) {
         .await
         .into_iter()
         .collect();
-    let needed = ground
+    let needed = env
         .texts(
             "SELECT blob_path FROM files WHERE pipeline_status NOT IN ('registered', 'deleted') \
              UNION SELECT key FROM text_parts",
@@ -94,12 +94,12 @@ pub async fn store_and_catalog_agree(ground: &Ground, server: &TestApp) {
 
 /// Once all windows are over and everybody has healed: what is there is confirmed and has its object (I5), no
 /// object is without a live row (I6, I9), and the quota is what the live files weigh (I2, I3).
-pub async fn all_is_healed(ground: &Ground, server: &TestApp) {
-    all_is_healed_at(ground, server, "").await;
+pub async fn all_is_healed(env: &TestEnv, server: &TestApp) {
+    all_is_healed_at(env, server, "").await;
 }
 
 /// The same, naming the moment in what it says.
-pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
+pub async fn all_is_healed_at(env: &TestEnv, server: &TestApp, moment: &str) {
     catalog_is_sound(server).await;
     no_file_is_stuck(server).await;
     let mut live = BTreeSet::new();
@@ -111,7 +111,7 @@ pub async fn all_is_healed_at(ground: &Ground, server: &TestApp, moment: &str) {
         let parts = server.app.core.catalog.text_parts(file.id).await.expect("its text");
         live.extend(parts.into_iter().map(|part| part.key.to_string()));
     }
-    let stored = stored(ground, server).await;
+    let stored = stored(env, server).await;
     assert_eq!(stored, live, "the store holds exactly the live files' objects {moment}");
     let cleanups = server.app.core.catalog.cleanup_counts(&Scope::All).await.expect("counts");
     assert_eq!(

@@ -11,7 +11,7 @@ use wharfinger::core::VerbError;
 
 use crate::long::{self, FIXED_SEED};
 use crate::oracle;
-use crate::test_app::{Answer, Database, Ground, TestApp};
+use crate::test_app::{Answer, Database, TestEnv, TestApp};
 
 const ROUNDS: usize = 600;
 const FEW_ROUNDS: usize = 60;
@@ -24,14 +24,14 @@ async fn dither(seed: usize) {
     }
 }
 
-async fn contest(ground: &Ground, server: &TestApp, round: usize) {
+async fn contest(env: &TestEnv, server: &TestApp, round: usize) {
     let me = server.me();
     let grant = me.init("cargo", BYTES.len() as u64).await.expect(201);
     let id = grant["fileId"].as_str().expect("an id").to_owned();
     let path = format!("/api/v2/files/{id}");
     server.put_bytes(&grant, BYTES).await.expect(200);
     // Past the window: the cleaner may take it, and a confirm that comes now may still be first.
-    ground.advance(2 * 3_600_000);
+    env.advance(2 * 3_600_000);
 
     let confirm = async {
         dither(round * 1_009).await;
@@ -58,14 +58,14 @@ async fn contest(ground: &Ground, server: &TestApp, round: usize) {
 }
 
 async fn contests(database: Database, rounds: usize, seed: u64) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let first = (seed % 100_000) as usize;
     for round in first..first + rounds {
-        contest(&ground, &server, round).await;
+        contest(&env, &server, round).await;
     }
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
     let outcomes = server.me().get("/api/v2/notifications?limit=1000").await.expect(200);
     let told = outcomes["notifications"].as_array().expect("a list");
     let reclaimed = told.iter().filter(|notice| notice["kind"] == "file-cleaned-up").count();
@@ -116,8 +116,8 @@ const FILES_PER_WAVE: usize = 500;
 /// Two cleaners against hundreds of confirms at once, each at a random moment. Whatever is confirmed stays, whatever is not
 /// goes, and the books are right after every wave (I1 to I6).
 async fn confirms_against_two_cleaners(database: Database, waves: usize, seed: u64) {
-    let ground = Ground::new(database);
-    let servers = [ground.start().await, ground.start().await];
+    let env = TestEnv::new(database);
+    let servers = [env.start().await, env.start().await];
     let mut random = long::random(seed);
     let (mut kept, mut gone) = (0, 0);
     for wave in 0..waves {
@@ -132,7 +132,7 @@ async fn confirms_against_two_cleaners(database: Database, waves: usize, seed: u
             })
             .buffer_unordered(32);
         let files: Vec<String> = announced.collect().await;
-        ground.advance(2 * 3_600_000);
+        env.advance(2 * 3_600_000);
         let delays: Vec<u64> = files.iter().map(|_| random.random_range(0..400_000)).collect();
         let confirms = futures::stream::iter(files.iter().zip(delays))
             .map(|(id, delay_us)| {
@@ -171,7 +171,7 @@ async fn confirms_against_two_cleaners(database: Database, waves: usize, seed: u
     }
     assert!(kept > 0 && gone > 0, "both sides won at least once: {kept} kept, {gone} gone");
     servers[0].settle().await;
-    oracle::all_is_healed(&ground, &servers[0]).await;
+    oracle::all_is_healed(&env, &servers[0]).await;
 }
 
 async fn a_thousand_confirms_against_two_cleaners(database: Database) {
@@ -205,8 +205,8 @@ async fn many_puts_against_deletes() {
 }
 
 async fn puts_against_deletes(rounds: usize, seed: u64) {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let first = (seed % 100_000) as usize;
     for round in first..first + rounds {
         let me = server.me();
@@ -225,6 +225,6 @@ async fn puts_against_deletes(rounds: usize, seed: u64) {
         assert!(matches!(put.status.as_u16(), 200 | 410), "{}", put.body);
     }
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
     assert_eq!(server.me().used().await, 0);
 }

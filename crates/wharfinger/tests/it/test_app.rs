@@ -80,7 +80,7 @@ pub(crate) use on_each_database;
 pub static METRICS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// What outlives a crash: folders and a database. Servers come and go on top of it.
-pub struct Ground {
+pub struct TestEnv {
     folder: TempDir,
     settings: Vec<(&'static str, String)>,
     pub clock: Clock,
@@ -105,16 +105,16 @@ pub struct TestApp {
     pub http: reqwest::Client,
 }
 
-/// Runs a query on a connection of its own to whichever database the ground has.
+/// Runs a query on a connection of its own to whichever database the env has.
 macro_rules! behind_its_back {
-    ($ground:expr, $query:expr, $run:ident) => {
-        match $ground.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL") {
+    ($env:expr, $query:expr, $run:ident) => {
+        match $env.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL") {
             Some((_, url)) => {
                 let mut connection = sqlx::PgConnection::connect(url).await.expect("a connection");
                 $query.$run(&mut connection).await.expect("an answer")
             }
             None => {
-                let file = SqliteConnectOptions::new().filename($ground.data_dir().join("wharfinger.db"));
+                let file = SqliteConnectOptions::new().filename($env.data_dir().join("wharfinger.db"));
                 let mut connection = file.connect().await.expect("a connection");
                 $query.$run(&mut connection).await.expect("an answer")
             }
@@ -122,22 +122,22 @@ macro_rules! behind_its_back {
     };
 }
 
-impl Ground {
-    pub fn new(database: Database) -> Ground {
-        Ground::with(database, &[])
+impl TestEnv {
+    pub fn new(database: Database) -> TestEnv {
+        TestEnv::with(database, &[])
     }
 
     /// For servers that are processes of their own and live by the machine's clock.
-    pub fn in_real_time(database: Database, settings: &[(&'static str, &str)]) -> Ground {
-        Ground { clock: Clock::system(), ..Ground::with(database, settings) }
+    pub fn in_real_time(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
+        TestEnv { clock: Clock::system(), ..TestEnv::with(database, settings) }
     }
 
-    /// The settings of this ground as environment variables.
+    /// The settings of this env as environment variables.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.settings.iter().map(|(name, value)| (*name, value.as_str()))
     }
 
-    pub fn with(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+    pub fn with(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut all = vec![("WHARFINGER_DATA_DIR", folder.path().join("data").display().to_string())];
         // Most tests are about uploads: what is confirmed is ready at once, unless the test says otherwise.
@@ -157,46 +157,46 @@ impl Ground {
             all.push(("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more".into()));
         }
         all.extend(settings.iter().map(|(name, value)| (*name, (*value).to_owned())));
-        Ground { folder, settings: all, clock: Clock::manual(START) }
+        TestEnv { folder, settings: all, clock: Clock::manual(START) }
     }
 
     /// With these stages to go through.
-    pub fn with_stages(database: Database, stages: &str, settings: &[(&'static str, &str)]) -> Ground {
+    pub fn with_stages(database: Database, stages: &str, settings: &[(&'static str, &str)]) -> TestEnv {
         let mut all = vec![("PIPELINE_STAGES", stages)];
         all.extend(settings);
-        Ground::with(database, &all)
+        TestEnv::with(database, &all)
     }
 
     /// With a fresh bucket of a Ceph gateway as its store.
-    pub fn on_s3(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+    pub fn on_s3(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
         let server = harness::radosgw::shared();
         let bucket = server.create_bucket();
-        Ground::in_bucket(database, &bucket, &server.endpoint(), settings)
+        TestEnv::in_bucket(database, &bucket, &server.endpoint(), settings)
     }
 
     /// With a Redis in front of the quotas.
-    pub fn with_redis(database: Database, redis: &str, settings: &[(&'static str, &str)]) -> Ground {
+    pub fn with_redis(database: Database, redis: &str, settings: &[(&'static str, &str)]) -> TestEnv {
         // As long as a machine may be busy with other things.
         let mut all = vec![("WHARFINGER_QUOTA_URL", redis), ("QUOTA_REDIS_TIMEOUT_MS", "30000")];
         all.extend(settings);
-        Ground::with(database, &all)
+        TestEnv::with(database, &all)
     }
 
-    /// The same ground for servers that are set otherwise.
-    pub fn also(mut self, settings: &[(&'static str, &str)]) -> Ground {
+    /// The same env for servers that are set otherwise.
+    pub fn also(mut self, settings: &[(&'static str, &str)]) -> TestEnv {
         self.settings.extend(settings.iter().map(|(name, value)| (*name, (*value).to_owned())));
         self
     }
 
-    /// The same ground for a server that has one setting less.
-    pub fn without(&self, setting: &str) -> Ground {
+    /// The same env for a server that has one setting less.
+    pub fn without(&self, setting: &str) -> TestEnv {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let settings = self.settings.iter().filter(|(name, _)| *name != setting).cloned().collect();
-        Ground { folder, settings, clock: self.clock.clone() }
+        TestEnv { folder, settings, clock: self.clock.clone() }
     }
 
     /// With a fresh container of Azurite as its store.
-    pub fn on_azure(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+    pub fn on_azure(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
         let server = harness::azurite::shared();
         let (url, endpoint) = (format!("az://{}/wharf", server.create_container()), server.endpoint());
         let mut all = vec![
@@ -206,7 +206,7 @@ impl Ground {
             ("AZURE_STORAGE_ACCOUNT_KEY", server.key()),
         ];
         all.extend(settings);
-        Ground::with(database, &all)
+        TestEnv::with(database, &all)
     }
 
     /// With a bucket that is there, at an address of the gateway or of something in front of it.
@@ -215,7 +215,7 @@ impl Ground {
         bucket: &str,
         endpoint: &str,
         settings: &[(&'static str, &str)],
-    ) -> Ground {
+    ) -> TestEnv {
         let server = harness::radosgw::shared();
         let url = format!("s3://{bucket}/wharf");
         let mut all = vec![
@@ -226,7 +226,7 @@ impl Ground {
             ("AWS_REGION", server.region()),
         ];
         all.extend(settings);
-        Ground::with(database, &all)
+        TestEnv::with(database, &all)
     }
 
     pub fn is_local(&self) -> bool {
@@ -332,7 +332,7 @@ impl Ground {
         self.start_process(Roles::parse(roles).expect("roles"), Faults::none()).await
     }
 
-    /// On the same ground a server of which one setting is another; empty: it has none.
+    /// On the same env a server of which one setting is another; empty: it has none.
     pub async fn start_but(&self, setting: &'static str, value: &str) -> TestApp {
         let mut settings = self.settings.clone();
         settings.retain(|(name, _)| *name != setting);

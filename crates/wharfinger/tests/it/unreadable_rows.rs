@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::batches::{open, path};
 use crate::notify::receiver::Receiver;
 use crate::notify::telling;
-use crate::test_app::{Database, Ground, METRICS, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, METRICS, TestApp, on_each_database};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -15,7 +15,7 @@ const DAY_MS: i64 = 86_400_000;
 const BAD_SWEEP: &str = "UPDATE sweeps SET last_end_at = 'yesterday' WHERE name = 'quota-sync'";
 
 /// As a newer version, a hand or a broken disk may leave them.
-async fn damage(ground: &Ground, database: Database) {
+async fn damage(env: &TestEnv, database: Database) {
     for statement in [
         "UPDATE files SET stage = 'unheard-of' WHERE file_name = 'bad-file'",
         "UPDATE jobs SET id = 'no id' WHERE file_id = (SELECT id FROM files WHERE file_name = 'bad-job')",
@@ -27,10 +27,10 @@ async fn damage(ground: &Ground, database: Database) {
         "UPDATE notifications SET id = 'no id'",
         "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('two\nlines', 0)",
     ] {
-        ground.execute(statement).await;
+        env.execute(statement).await;
     }
     if database == Database::Sqlite {
-        ground.execute(BAD_SWEEP).await;
+        env.execute(BAD_SWEEP).await;
     }
 }
 
@@ -46,18 +46,18 @@ async fn is_shown(server: &TestApp, line: &str) {
 }
 
 /// What `wharfinger doctor` says of a place that is in use.
-async fn doctor(ground: &Ground) -> String {
+async fn doctor(env: &TestEnv) -> String {
     let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_wharfinger"));
     let output =
-        program.arg("doctor").env_clear().envs(ground.environment()).output().await.expect("it runs");
+        program.arg("doctor").env_clear().envs(env.environment()).output().await.expect("it runs");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     wharfinger::telemetry::prometheus();
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url).also(&[("PIPELINE_STAGES", "scan,extract,chunk,embed")]);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url).also(&[("PIPELINE_STAGES", "scan,extract,chunk,embed")]);
+    let server = env.start().await;
     let (me, operator) = (server.me(), server.operator());
     operator.post("/api/v2/maintenance/sweeps/quota-sync/run", json!({})).await.expect(200);
     let (bad_file, bad_job) = (me.enqueue("bad-file", b"one").await, me.enqueue("bad-job", b"two").await);
@@ -69,20 +69,20 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     }
     // The owner was told something once, and the webhook was not yet.
-    ground
+    env
         .execute(
             "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
              SELECT id, 't', 'u', 'file-ready', 'm', '{}', 0 FROM files WHERE file_name = 'bad-file'",
         )
         .await;
-    ground
+    env
         .execute(
             "INSERT INTO outbox (id, destination, tenant_id, notification_id, subject, place, attempts, created_at, \
              next_attempt_at) SELECT id, 'webhook', 't', id, id, 1, 0, 0, 0 FROM files WHERE file_name = 'bad-file'",
         )
         .await;
-    ground.execute("DELETE FROM pending_cleanups WHERE id <> (SELECT MIN(id) FROM pending_cleanups)").await;
-    damage(&ground, database).await;
+    env.execute("DELETE FROM pending_cleanups WHERE id <> (SELECT MIN(id) FROM pending_cleanups)").await;
+    damage(&env, database).await;
 
     let good = me.enqueue("good", b"The lighthouse keeper signed for forty crates.").await;
     let deleted = me.enqueue("deleted", b"gone").await;
@@ -90,12 +90,12 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     let abandoned = me.init("abandoned", 3).await.expect(201)["fileId"].as_str().expect("an id").to_owned();
     let batch = open(&me, &[2]).await;
     server.settle().await;
-    ground.advance(2 * DAY_MS);
+    env.advance(2 * DAY_MS);
     server.settle().await;
     server.settle().await;
 
     assert_eq!(me.file(&good).await["status"], "ready");
-    assert!(!ground.blob_dir().join("uploads/t/u").join(&deleted).exists(), "its bytes are gone");
+    assert!(!env.blob_dir().join("uploads/t/u").join(&deleted).exists(), "its bytes are gone");
     me.get(&format!("/api/v2/files/{abandoned}")).await.expect_problem(410, "gone");
     assert_eq!(me.get(&path(&batch)).await.expect(200)["status"], "expired");
     assert!(receiver.taken().iter().any(|got| got.kind() == "file-ready" && got.file() == good));
@@ -112,7 +112,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     }
     if database == Database::Sqlite {
         // Its run has repaired it.
-        ground.execute(BAD_SWEEP).await;
+        env.execute(BAD_SWEEP).await;
     }
     for call in [
         "/readyz",
@@ -130,7 +130,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
         assert_eq!(answer.status, 200, "{call}: {:?}", answer.body);
     }
     me.get("/api/v2/notifications").await.expect(200);
-    let listed = ground.texts("SELECT table_name || ' ' || row_id FROM unreadable_rows").await;
+    let listed = env.texts("SELECT table_name || ' ' || row_id FROM unreadable_rows").await;
     let found: BTreeSet<&str> = listed.iter().filter_map(|row| row.split(' ').next()).collect();
     let mut tables =
         vec!["files", "jobs", "outbox", "pending_cleanups", "upload_batches", "quotas", "notifications"];
@@ -145,14 +145,14 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     for id in [bad_file.as_str(), "no id 2"] {
         assert!(listed.contains(&format!("files {id}")), "{listed:?}");
     }
-    let doctor = doctor(&ground).await;
+    let doctor = doctor(&env).await;
     assert!(doctor.contains("rows cannot be read") && doctor.contains("files no id 2"), "{doctor}");
 
     // Repaired, the file goes on.
-    ground.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'bad-file'").await;
-    ground.execute("UPDATE jobs SET id = '018f4e6e-7f3a-7000-8000-000000000001' WHERE id = 'no id'").await;
+    env.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'bad-file'").await;
+    env.execute("UPDATE jobs SET id = '018f4e6e-7f3a-7000-8000-000000000001' WHERE id = 'no id'").await;
     for _ in 0..3 {
-        ground.advance(2 * 3_600_000);
+        env.advance(2 * 3_600_000);
         server.settle().await;
     }
     for file in [&bad_file, &bad_job] {

@@ -5,7 +5,7 @@ use wharfinger::sweeps::{SweepLease, expired_batches};
 
 use super::{DAY_MS, cancel, complete, each, fill, open, path};
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, on_each_database};
 use crate::uploads::WINDOW_MS;
 
 /// What the owner was told, but for files that are ready.
@@ -16,8 +16,8 @@ async fn told(me: &Client<'_>) -> Vec<Value> {
 }
 
 async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let batch = open(&me, &[1, 2, 4]).await;
     let ids = each(&batch, "fileId");
@@ -45,7 +45,7 @@ async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
     assert_eq!(told(&me).await, Vec::<Value>::new(), "who cancels knows");
     let seen = me.get(&path(&batch)).await.expect(200);
     assert_eq!(each(&seen, "status"), ["ready", "deleted", "deleted"]);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 
     let done = open(&me, &[]).await;
     complete(&me, &done).await.expect(200);
@@ -53,8 +53,8 @@ async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
 }
 
 async fn a_batch_whose_time_is_over_expires(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let batch = open(&me, &[1, 2, 4, 8, 16]).await;
     let ids = each(&batch, "fileId");
@@ -63,12 +63,12 @@ async fn a_batch_whose_time_is_over_expires(database: Database) {
     }
     me.confirm(ids[0]).await.expect(200);
     me.confirm(ids[1]).await.expect(200);
-    ground.advance(DAY_MS - 1);
+    env.advance(DAY_MS - 1);
     server.settle().await;
     assert_eq!(me.used().await, 31, "what is in an active batch is waited for");
     assert_eq!(me.get(&path(&batch)).await.expect(200)["status"], "active");
 
-    ground.advance(3_600_001);
+    env.advance(3_600_001);
     let outcome = expired_batches::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core))
         .await
         .expect("it runs");
@@ -94,16 +94,16 @@ async fn a_batch_whose_time_is_over_expires(database: Database) {
     );
     me.confirm(ids[2]).await.expect_problem(410, "gone");
     complete(&me, &batch).await.expect_problem(410, "gone");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// The delayed checks may come before the sweep does: the same ends, and the same is told.
 async fn checks_that_come_before_the_sweep_change_nothing(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let batch = open(&me, &[1, 2]).await;
-    ground.advance(DAY_MS + 3_600_000);
+    env.advance(DAY_MS + 3_600_000);
     let stop = tokio_util::sync::CancellationToken::new();
     assert_eq!(wharfinger::checks::run_due(&server.app.uploads, &stop).await.expect("checks"), 2);
     let incomplete = complete(&me, &batch).await.expect_problem(409, "batch_incomplete");
@@ -114,17 +114,17 @@ async fn checks_that_come_before_the_sweep_change_nothing(database: Database) {
     assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 2));
     server.settle().await;
     assert_eq!(told(&me).await.len(), 1);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let batch = open(&me, &[3, 4]).await;
     let same = me.get(&path(&batch)).await.expect(200);
     assert_eq!(each(&same, "expiresAt"), each(&batch, "expiresAt"), "more than half of the window is left");
-    ground.advance(2 * WINDOW_MS);
+    env.advance(2 * WINDOW_MS);
     server.settle().await;
     assert_eq!(server.put_bytes(&batch["files"][0], b"abc").await.status, 403, "the URL is dead");
     let fresh = me.get(&path(&batch)).await.expect(200);
@@ -132,10 +132,10 @@ async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
     assert!(each(&fresh, "expiresAt")[0] > each(&batch, "expiresAt")[0]);
     fill(&server, &fresh["files"][0], 3).await;
     // By itself, too: the look stays where the batch ends.
-    ground.advance(2 * WINDOW_MS);
+    env.advance(2 * WINDOW_MS);
     let one =
         me.post(&format!("/api/v2/files/{}/url", each(&batch, "fileId")[1]), json!({})).await.expect(200);
-    ground.advance(3 * WINDOW_MS);
+    env.advance(3 * WINDOW_MS);
     server.settle().await;
     assert_eq!(server.put_bytes(&one, b"abcd").await.status, 403);
     let of_batch = path(&batch);
@@ -143,29 +143,29 @@ async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
     let fresh = futures::future::join_all(many).await.pop().expect("four").expect(200);
     fill(&server, &fresh["files"][1], 4).await;
     complete(&me, &batch).await.expect(200);
-    ground.advance(3 * DAY_MS);
+    env.advance(3 * DAY_MS);
     server.settle().await;
     assert_eq!(me.used().await, 7);
     assert_eq!(told(&me).await, Vec::<Value>::new());
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_cancelled_batch_is_not_rescued_and_an_expired_one_is(database: Database) {
-    let ground = Ground::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
+    let server = env.start().await;
     let me = server.me();
     let (cancelled, expired) = (open(&me, &[1]).await, open(&me, &[2, 3]).await);
     fill(&server, &cancelled["files"][0], 1).await;
     fill(&server, &expired["files"][0], 2).await;
     cancel(&me, &cancelled).await.expect(200);
-    ground.advance(DAY_MS);
+    env.advance(DAY_MS);
     let outcome = expired_batches::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core))
         .await
         .expect("it runs");
     assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 1));
     server.settle().await;
     assert_eq!(me.used().await, 2);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

@@ -6,7 +6,7 @@ use wharfinger::core::Role;
 
 use super::{cancel, complete, open, path, wanted};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
 fn fields(problem: &Value) -> Vec<&str> {
     let errors = problem["errors"].as_array().expect("errors");
@@ -14,8 +14,8 @@ fn fields(problem: &Value) -> Vec<&str> {
 }
 
 async fn wrong_files_are_named_by_their_place(database: Database) {
-    let ground = Ground::with(database, &[("MAX_FILE_SIZE_BYTES", "1000")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("MAX_FILE_SIZE_BYTES", "1000")]);
+    let server = env.start().await;
     let me = server.me();
     for (body, field) in [
         (json!({}), "files"),
@@ -53,13 +53,13 @@ async fn wrong_files_are_named_by_their_place(database: Database) {
     me.post("/api/v2/batches", json!({ "files": [], "more": "x".repeat(17 << 20) }))
         .await
         .expect_problem(413, "too_large");
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM upload_batches").await, 0);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM upload_batches").await, 0);
     assert_eq!(me.used().await, 0);
 }
 
 async fn anothers_batch_is_absent(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let batch = open(&me, &[1]).await;
     let never = json!({ "batchId": "018f4e6e-7f3a-7000-8000-000000000001" });
@@ -86,7 +86,7 @@ async fn anothers_batch_is_absent(database: Database) {
     assert_eq!(cancel(&admin, &batch).await.expect(200)["status"], "cancelled");
     server.settle().await;
     assert_eq!(me.used().await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(wrong_files_are_named_by_their_place, anothers_batch_is_absent);

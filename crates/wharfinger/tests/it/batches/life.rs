@@ -4,11 +4,11 @@ use serde_json::json;
 
 use super::{complete, each, fill, open, open_with_key, path, wanted};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
 async fn a_batch_is_opened_filled_and_completed(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let batch = open(&me, &[3, 0, 5]).await;
     assert_eq!(batch["status"], "active");
@@ -54,13 +54,13 @@ async fn a_batch_is_opened_filled_and_completed(database: Database) {
     let late = json!({ "fileName": "late", "size": 1, "batchId": batch["batchId"] });
     me.post("/api/v2/files/init", late).await.expect_problem(409, "batch_closed");
     assert_eq!(me.used().await, 10);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn all_of_a_batch_fit_or_none(database: Database) {
-    let ground =
-        Ground::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "100"), ("UNCONFIRMED_LIMIT_PERCENT", "90")]);
-    let server = ground.start().await;
+    let env =
+        TestEnv::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "100"), ("UNCONFIRMED_LIMIT_PERCENT", "90")]);
+    let server = env.start().await;
     let me = server.me();
     let refused = me.post("/api/v2/batches", wanted(&[60, 41])).await.expect_problem(403, "quota_exceeded");
     assert_eq!(
@@ -70,15 +70,15 @@ async fn all_of_a_batch_fit_or_none(database: Database) {
     let held = me.post("/api/v2/batches", wanted(&[60, 31])).await.expect_problem(403, "unconfirmed_limit");
     assert_eq!(held["requested"], 91);
     assert_eq!(me.used().await, 0);
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM upload_batches").await, 0);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM upload_batches").await, 0);
     open(&me, &[60, 30]).await;
     assert_eq!(me.used().await, 90);
     oracle::catalog_is_sound(&server).await;
 }
 
 async fn one_key_opens_one_batch(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let body = wanted(&[3, 4]);
     let (first, second) = tokio::join!(open_with_key(&me, "k", &body), open_with_key(&me, "k", &body));
@@ -99,12 +99,12 @@ async fn one_key_opens_one_batch(database: Database) {
     super::cancel(&me, &cancelled).await.expect(200);
     open_with_key(&me, "other", &body).await.expect_problem(410, "gone");
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_file_that_is_known_by_its_key_stays_in_its_batch(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let (one, other) = (open(&me, &[]).await, open(&me, &[]).await);
     let init = async |batch: &serde_json::Value| {
@@ -121,8 +121,8 @@ async fn a_file_that_is_known_by_its_key_stays_in_its_batch(database: Database) 
 }
 
 async fn ten_thousand_files_are_opened_by_one_call(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let started = std::time::Instant::now();
     let batch = open(&me, &vec![1; 10_000]).await;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::program::{Place, Ran};
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 
 /// Runs `put` against a server of this process, as user `u` of tenant `t`.
 fn put(place: &Place, server: &TestApp, arguments: &[&str]) -> Ran {
@@ -17,7 +17,7 @@ fn put(place: &Place, server: &TestApp, arguments: &[&str]) -> Ran {
 }
 
 /// What the server holds: the path in a file's metadata (or its name), and its bytes.
-async fn held(ground: &Ground, server: &TestApp) -> BTreeMap<String, Vec<u8>> {
+async fn held(env: &TestEnv, server: &TestApp) -> BTreeMap<String, Vec<u8>> {
     let files = server.me().get("/api/v2/files?limit=1000").await.expect(200)["files"].take();
     let files = files.as_array().expect("a list").clone();
     let count = files.len();
@@ -26,7 +26,7 @@ async fn held(ground: &Ground, server: &TestApp) -> BTreeMap<String, Vec<u8>> {
         .map(|file| {
             assert_eq!(file["status"], "ready", "{file}");
             let id = file["fileId"].as_str().expect("an id");
-            let bytes = std::fs::read(ground.blob_dir().join("uploads/t/u").join(id)).expect("an object");
+            let bytes = std::fs::read(env.blob_dir().join("uploads/t/u").join(id)).expect("an object");
             assert_eq!(file["size"], bytes.len());
             assert_eq!(file["checksumSha256"], crate::uploads::sha256(&bytes));
             let path =
@@ -65,34 +65,34 @@ fn odd_folder(place: &Place) -> BTreeMap<String, Vec<u8>> {
 }
 
 async fn a_folder_is_uploaded_whole_and_a_second_time_not_at_all(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let place = Place::new();
     let wanted = odd_folder(&place);
     let first = put(&place, &server, &["folder"]).expect(0);
     assert!(first.stdout.ends_with("13 uploaded, 0 there already, 0 failed\n"), "{}", first.stdout);
-    assert_eq!(held(&ground, &server).await, wanted);
+    assert_eq!(held(&env, &server).await, wanted);
 
     let again = put(&place, &server, &["folder", "--json"]).expect(0).json();
     let (summary, each) = again.split_last().expect("a summary");
     assert_eq!(summary, &serde_json::json!({ "uploaded": 0, "unchanged": 13, "failed": 0 }));
     assert!(each.iter().all(|line| line["outcome"] == "unchanged" && line["status"] == "ready"), "{each:?}");
-    assert_eq!(held(&ground, &server).await, wanted);
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 13);
-    assert_eq!(ground.scalar("SELECT COUNT(DISTINCT batch_id) FROM files").await, 1);
-    assert_eq!(ground.texts("SELECT status FROM upload_batches").await, ["completed"]);
+    assert_eq!(held(&env, &server).await, wanted);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM files").await, 13);
+    assert_eq!(env.scalar("SELECT COUNT(DISTINCT batch_id) FROM files").await, 1);
+    assert_eq!(env.texts("SELECT status FROM upload_batches").await, ["completed"]);
 
     place.write("folder/plain.txt", "PLAIN");
     let changed = put(&place, &server, &["folder"]).expect(0).stdout;
     assert!(changed.ends_with("1 uploaded, 12 there already, 0 failed\n"), "{changed}");
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 14);
-    assert_eq!(ground.texts("SELECT status FROM upload_batches").await, ["completed"; 2]);
-    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM files").await, 14);
+    assert_eq!(env.texts("SELECT status FROM upload_batches").await, ["completed"; 2]);
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn what_was_deleted_since_or_is_asked_for_again_is_uploaded_again(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let place = Place::new();
     place.write("a", "abc");
@@ -115,13 +115,13 @@ async fn what_was_deleted_since_or_is_asked_for_again_is_uploaded_again(database
         (&"unchanged".into(), &fresh[0]["fileId"])
     );
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_uploaded_is_told_of_and_stops_nothing_else() {
-    let ground = Ground::with(Database::Sqlite, &[("MAX_FILE_SIZE_BYTES", "1000")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &[("MAX_FILE_SIZE_BYTES", "1000")]);
+    let server = env.start().await;
     let place = Place::new();
     place.write("folder/good", "good");
     place.write("folder/too large", "x".repeat(1_001));
@@ -147,18 +147,18 @@ async fn what_cannot_be_uploaded_is_told_of_and_stops_nothing_else() {
     assert!(failed["folder/socket"].contains("not a regular file"), "{failed:?}");
     assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
     assert!(ran.stderr.contains("5 of 7"), "{ran:?}");
-    let names: Vec<String> = held(&ground, &server).await.into_keys().collect();
+    let names: Vec<String> = held(&env, &server).await.into_keys().collect();
     assert_eq!(names, ["good", "zlast"]);
 
     let plain = put(&place, &server, &["nowhere", "zlast"]).expect(1);
     assert!(plain.stdout.lines().any(|line| line.starts_with("FAILED  nowhere")), "{plain:?}");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_that_time_does_not_mend_are_not_tried_again() {
-    let ground = Ground::with(Database::Sqlite, &[("DEFAULT_TENANT_QUOTA_BYTES", "5")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &[("DEFAULT_TENANT_QUOTA_BYTES", "5")]);
+    let server = env.start().await;
     let place = Place::new();
     place.write("a", "five!");
     place.write("b", "too much");
@@ -167,13 +167,13 @@ async fn refusals_that_time_does_not_mend_are_not_tried_again() {
     assert!(ran.stdout.contains("1 uploaded, 0 there already, 1 failed"), "{ran:?}");
     let expired = place.run(&["put", "a", "--server", &server.url, "--token", "x.y.z"]).expect(1);
     assert!(expired.stdout.contains("FAILED  a  401"), "{expired:?}");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_files_that_are_the_same_to_the_server_are_both_well() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let place = Place::new();
     let bytes = "same".repeat(100_000);
     for folder in ["a", "b", "c"] {
@@ -182,8 +182,8 @@ async fn two_files_that_are_the_same_to_the_server_are_both_well() {
     // Named one by one they have no folder to tell them apart, and go the same way at the same time.
     let ran = put(&place, &server, &["a/name", "b/name", "c/name"]).expect(0);
     assert!(ran.stdout.ends_with("1 uploaded, 2 there already, 0 failed\n"), "{ran:?}");
-    assert_eq!(held(&ground, &server).await.into_keys().collect::<Vec<_>>(), ["name"]);
-    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(held(&env, &server).await.into_keys().collect::<Vec<_>>(), ["name"]);
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[test]
@@ -200,8 +200,8 @@ fn without_files_or_a_token_it_is_wrong_usage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_output_for_machines_is_one_object_for_each_file() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let place = Place::new();
     place.write("f/a", "abc");
     let ran = put(&place, &server, &["f", "--json"]).expect(0);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::program::{Place, Ran};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
 /// Starts `put` and does not wait for it.
 fn spawn(place: &Place, server: &str, token: &str, arguments: &[&str]) -> Child {
@@ -64,8 +64,8 @@ fn a_server_that_never_comes_is_given_up_with_its_reason() {
 }
 
 async fn killed_half_way_and_run_again_each_file_is_there_once(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let place = Place::new();
     let mut wanted = BTreeMap::new();
@@ -100,11 +100,11 @@ async fn killed_half_way_and_run_again_each_file_is_there_once(database: Databas
     assert_eq!(held, wanted);
     assert_eq!(me.used().await, wanted.values().sum::<u64>());
     assert_eq!(
-        ground.texts("SELECT status FROM upload_batches").await,
+        env.texts("SELECT status FROM upload_batches").await,
         ["completed"],
         "each run finds the same batch"
     );
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(killed_half_way_and_run_again_each_file_is_there_once);

@@ -16,7 +16,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use super::program::{Place, Ran};
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, TestEnv, TestApp};
 
 const DEFAULT_BYTES: u64 = 150 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
@@ -58,7 +58,7 @@ fn gateway() -> &'static Radosgw {
 
 struct Scene {
     place: Place,
-    ground: Ground,
+    env: TestEnv,
     server: TestApp,
     proxy: Proxy,
     file: PathBuf,
@@ -75,8 +75,8 @@ impl Scene {
             ("AWS_SECRET_ACCESS_KEY", gateway.secret_key()),
         ];
         let bucket = gateway.create_bucket();
-        let ground = Ground::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &settings);
-        let server = ground.start().await;
+        let env = TestEnv::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &settings);
+        let server = env.start().await;
         server
             .operator()
             .put("/api/v2/tenants/t/quota", serde_json::json!({ "limit": 1_u64 << 40 }))
@@ -84,7 +84,7 @@ impl Scene {
             .expect(200);
         let place = Place::new();
         let (file, sum) = make_file(&place, large_bytes() + 5);
-        Scene { place, ground, server, proxy, file, sum }
+        Scene { place, env, server, proxy, file, sum }
     }
 
     fn put(&self) -> Child {
@@ -170,7 +170,7 @@ async fn cut_off_and_killed_it_goes_on_and_is_whole() {
     scene.proxy.cut_after(None);
     assert!(same_bytes(&scene.file, &scene.sum));
     assert_eq!(scene.sum_of_download(&id).await, scene.sum);
-    oracle::all_is_healed(&scene.ground, &scene.server).await;
+    oracle::all_is_healed(&scene.env, &scene.server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,8 +184,8 @@ async fn cancelled_it_leaves_no_parts() {
     assert_eq!(ran[0]["outcome"], "failed", "{ran:?}");
     assert!(ran[0]["error"].as_str().is_some_and(|error| error.contains("no such file")), "{ran:?}");
     // Parts that were on their way when the upload ended go at the second look.
-    scene.ground.advance(24 * 3_600_000);
+    scene.env.advance(24 * 3_600_000);
     scene.server.settle().await;
     assert_eq!(scene.parts().await, 0);
-    oracle::all_is_healed(&scene.ground, &scene.server).await;
+    oracle::all_is_healed(&scene.env, &scene.server).await;
 }

@@ -6,8 +6,8 @@ macro_rules! every_verb_of_the_pipeline {
     ($($name:ident: $verb:ident on $database:ident through $stages:literal),* $(,)?) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
-            let ground = Ground::with_stages(Database::$database, $stages, &[]);
-            hit_every_call(Verb::$verb, &ground).await;
+            let env = TestEnv::with_stages(Database::$database, $stages, &[]);
+            hit_every_call(Verb::$verb, &env).await;
         })*
     };
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use wharfinger::core::Role;
 
 use crate::sweeps::stuck_files::{THRESHOLD_MS, without_job};
-use crate::test_app::{Client, Database, Ground, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, on_each_database};
 
 const TTL: (&str, &str) = ("DASHBOARD_CACHE_TTL", "300");
 
@@ -24,22 +24,22 @@ const BEHIND: [&str; 2] = [
     "UPDATE file_counts SET files = files - 100 WHERE status = 'ready'",
 ];
 
-async fn holds_for_its_time_and_until_something_changes(ground: &Ground) {
-    let server = ground.start().await;
+async fn holds_for_its_time_and_until_something_changes(env: &TestEnv) {
+    let server = env.start().await;
     let (me, boss, op) = (server.me(), server.as_user("t", "boss", Role::Admin), server.operator());
     let id = me.upload("a", b"a").await;
     for client in [&me, &boss, &op] {
         assert_eq!(ready(client).await, 1, "one's own write, and others', show at once");
     }
-    ground.execute(BEHIND[0]).await;
+    env.execute(BEHIND[0]).await;
     for client in [&me, &boss, &op] {
         assert_eq!(ready(client).await, 1, "it is kept");
     }
-    ground.advance(299_999);
+    env.advance(299_999);
     assert_eq!(ready(&op).await, 1, "until its time is over");
-    ground.advance(1);
+    env.advance(1);
     assert_eq!(ready(&op).await, 101);
-    ground.execute(BEHIND[1]).await;
+    env.execute(BEHIND[1]).await;
     boss.delete(&format!("/api/v2/files/{id}")).await.expect(204);
     for client in [&me, &boss, &op] {
         assert_eq!(ready(client).await, 0);
@@ -53,10 +53,10 @@ async fn holds_for_its_time_and_until_something_changes(ground: &Ground) {
 }
 
 async fn this_process_keeps_them(database: Database) {
-    let ground = Ground::with(database, &[TTL]);
-    holds_for_its_time_and_until_something_changes(&ground).await;
+    let env = TestEnv::with(database, &[TTL]);
+    holds_for_its_time_and_until_something_changes(&env).await;
     // Another process may take the write.
-    let (one, other) = (ground.start().await, ground.start().await);
+    let (one, other) = (env.start().await, env.start().await);
     let before = ready(&other.me()).await;
     one.me().upload("c", b"c").await;
     assert_eq!(ready(&other.me()).await, before + 1);
@@ -64,11 +64,11 @@ async fn this_process_keeps_them(database: Database) {
 
 /// A file that waits before and after is none the less sent on.
 async fn a_retry_shows_at_once(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[TTL]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[TTL]);
+    let server = env.start().await;
     let me = server.me();
-    let file = without_job(&ground, &me, "lost").await;
-    ground.advance(THRESHOLD_MS);
+    let file = without_job(&env, &me, "lost").await;
+    env.advance(THRESHOLD_MS);
     assert_eq!(shown(&me, "/stuckFiles").await, 1);
     me.post(&format!("/api/v2/uploads/stuck/{file}/retry"), json!({})).await.expect(200);
     assert_eq!(shown(&me, "/stuckFiles").await, 0);
@@ -77,15 +77,15 @@ async fn a_retry_shows_at_once(database: Database) {
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_keeps_them_for_all_processes() {
     let redis = harness::redis::shared().own_database();
-    let ground = Ground::with_redis(Database::Postgres, &redis, &[TTL]);
-    holds_for_its_time_and_until_something_changes(&ground).await;
-    let (one, other) = (ground.start().await, ground.start().await);
+    let env = TestEnv::with_redis(Database::Postgres, &redis, &[TTL]);
+    holds_for_its_time_and_until_something_changes(&env).await;
+    let (one, other) = (env.start().await, env.start().await);
     one.me().upload("c", b"c").await;
     assert_eq!((ready(&one.me()).await, ready(&other.me()).await), (1, 1));
-    ground.execute(BEHIND[0]).await;
-    let third = ground.start().await;
+    env.execute(BEHIND[0]).await;
+    let third = env.start().await;
     assert_eq!(ready(&third.me()).await, 1, "what another kept is found here");
-    ground.execute(BEHIND[1]).await;
+    env.execute(BEHIND[1]).await;
 }
 
 /// Figures do not wait for Redis, and what it kept from before is not believed when it is back.
@@ -95,26 +95,26 @@ async fn without_redis_figures_are_worked_out() {
     let address = redis.trim_start_matches("redis://").split('/').next().expect("an address").to_owned();
     let proxy = Proxy::to(address.as_str()).expect("a proxy");
     let through = redis.replace(&address, &proxy.addr().to_string());
-    let ground = Ground::with_redis(Database::Postgres, &through, &[TTL]);
-    let server = ground.start().await;
+    let env = TestEnv::with_redis(Database::Postgres, &through, &[TTL]);
+    let server = env.start().await;
     let me = server.me();
     assert_eq!(ready(&me).await, 0);
     proxy.cut();
     me.upload("a", b"a").await;
     assert_eq!(ready(&me).await, 1);
     proxy.mend().expect("mended");
-    assert_eq!(ready(&ground.start().await.me()).await, 1);
+    assert_eq!(ready(&env.start().await.me()).await, 1);
 }
 
 async fn nothing_is_kept_where_that_is_said(database: Database) {
-    let ground = Ground::with(database, &[("DASHBOARD_CACHE_TTL", "0")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("DASHBOARD_CACHE_TTL", "0")]);
+    let server = env.start().await;
     let (me, op) = (server.me(), server.operator());
     me.upload("a", b"a").await;
     assert_eq!((ready(&me).await, ready(&op).await), (1, 1));
-    ground.execute(BEHIND[0]).await;
+    env.execute(BEHIND[0]).await;
     assert_eq!((ready(&me).await, ready(&op).await), (101, 101));
-    ground.execute(BEHIND[1]).await;
+    env.execute(BEHIND[1]).await;
 }
 
 on_each_database!(this_process_keeps_them, nothing_is_kept_where_that_is_said, a_retry_shows_at_once);

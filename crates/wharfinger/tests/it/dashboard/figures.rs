@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use wharfinger::core::Role;
 
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
 
 const FRESH: (&str, &str) = ("DASHBOARD_CACHE_TTL", "0");
 
@@ -14,8 +14,8 @@ async fn dashboard(client: &Client<'_>) -> Value {
 
 /// Every member is there before there is anything to show.
 async fn an_empty_scope_has_every_figure(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let expected = json!({
         "statusDistribution": { "registered": 0, "uploaded": 0, "queued": 0, "scanning": 0, "extracting": 0,
             "chunking": 0, "embedding": 0, "ready": 0, "failed": 0, "quarantined": 0 },
@@ -47,8 +47,8 @@ async fn leased(server: &TestApp, stage: &str) -> (String, Value) {
 /// One file of each fate, told apart in every figure.
 async fn figures_follow_every_file(database: Database) {
     let settings = [FRESH, ("PIPELINE_BUILTIN_STAGES", "")];
-    let ground = Ground::with_stages(database, "scan,extract", &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan,extract", &settings);
+    let server = env.start().await;
     let me = server.me();
     for name in ["a", "b", "c", "d"] {
         me.enqueue(name, b"bytes").await;
@@ -62,7 +62,7 @@ async fn figures_follow_every_file(database: Database) {
     );
     assert_eq!((&shown["statusDistribution"]["registered"], &shown["activeBatches"]), (&json!(1), &json!(1)));
 
-    ground.advance(1_500);
+    env.advance(1_500);
     // One goes on to the next stage, one fails, one is infected, one is only taken.
     let mut moved = Vec::new();
     for _ in 0..4 {
@@ -88,7 +88,7 @@ async fn figures_follow_every_file(database: Database) {
     );
     assert_eq!(shown["metrics"]["failureRate24h"], 100.0);
 
-    ground.advance(500);
+    env.advance(500);
     let last = leased(&server, "extract").await;
     end(&last, "complete", json!({ "output": { "text": "words" } })).await;
     let shown = dashboard(&me).await;
@@ -101,7 +101,7 @@ async fn figures_follow_every_file(database: Database) {
     assert_eq!((&now["ready"], &now["failed"], &now["quarantined"]), (&json!(1), &json!(1), &json!(1)));
 
     // A day later they are no longer of the last day, and the one that was only taken is stuck.
-    ground.advance(86_400_000);
+    env.advance(86_400_000);
     let shown = dashboard(&me).await;
     assert_eq!(shown["metrics"]["throughput24h"], 0);
     assert_eq!(shown["stuckFiles"], 1);
@@ -111,8 +111,8 @@ async fn figures_follow_every_file(database: Database) {
 
 /// I11: and an operator may look at one tenant alone.
 async fn nobody_sees_anothers_figures(database: Database) {
-    let ground = Ground::with(database, &[FRESH]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[FRESH]);
+    let server = env.start().await;
     let of = |tenant, user, role| server.as_user(tenant, user, role);
     of("t", "ann", Role::User).upload("a", b"a").await;
     of("t", "ben", Role::User).upload("b", b"b").await;
@@ -155,8 +155,8 @@ async fn nobody_sees_anothers_figures(database: Database) {
 }
 
 async fn tenants_and_the_spool_are_for_operators(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     server.me().upload("a", b"four").await;
     server.as_user("s", "u", Role::User).init("b", 5).await.expect(201);
     let operator = server.operator();

@@ -7,7 +7,7 @@ use reqwest::{Method, Response};
 use serde_json::Value;
 use wharfinger::core::Role;
 
-use crate::test_app::{Client, Database, Ground, caller, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, caller, on_each_database};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -80,8 +80,8 @@ impl Watching {
 }
 
 async fn each_role_begins_with_all_it_may_see(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let everybody = ["dashboard", "trend", "quota"];
     for (role, more) in [
         (Role::User, &[][..]),
@@ -99,8 +99,8 @@ async fn each_role_begins_with_all_it_may_see(database: Database) {
 }
 
 async fn changes_are_seen_as_they_happen(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
     let (me, other) = (server.me(), server.as_user("t", "other", Role::User));
     let mut mine = Watching::begin(&me, "").await;
     let mut all = Watching::begin(&server.operator(), "?tenant=t").await;
@@ -125,22 +125,22 @@ async fn changes_are_seen_as_they_happen(database: Database) {
 }
 
 async fn it_ends_with_its_token(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let until = server.app.core.clock.now() + 60_000;
     let token = server.app.tokens.mint(&caller("t", "u", Role::User), until).expect("a token");
     let client = Client { server: &server, token };
     let mut watching = Watching::begin(&client, "").await;
     watching.next_named("dashboard").await;
-    ground.advance(60_000);
+    env.advance(60_000);
     assert_eq!(watching.next_named("bye").await["reason"], "the token has expired");
     assert_eq!(watching.next().await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_ends_when_the_process_stops() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let mut watching = Watching::begin(&server.me(), "").await;
     watching.next_named("dashboard").await;
     server.app.core.draining.cancel();
@@ -150,8 +150,8 @@ async fn it_ends_when_the_process_stops() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_not_watch_is_told_so() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let bare = reqwest::get(format!("{}/api/v2/stream", server.url)).await.expect("an answer");
     assert_eq!(bare.status(), 401);
     server.as_user("t", "w", Role::Worker).get("/api/v2/stream").await.expect_problem(403, "forbidden");

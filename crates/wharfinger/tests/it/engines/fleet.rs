@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 use wharfinger::core::Role;
 use wharfinger_catalog::{Destination, Scope};
 
-use crate::test_app::{Database, Ground, caller};
+use crate::test_app::{Database, TestEnv, caller};
 use crate::{long, oracle};
 
 const CLIENTS: usize = 12;
@@ -40,16 +40,16 @@ struct Process {
 }
 
 impl Process {
-    fn start(ground: &Ground, role: &'static str, address: &str, n: usize) -> Process {
+    fn start(env: &TestEnv, role: &'static str, address: &str, n: usize) -> Process {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
-            .open(ground.folder().join(format!("{role}{n}.log")));
+            .open(env.folder().join(format!("{role}{n}.log")));
         let child = Command::new(env!("CARGO_BIN_EXE_wharfinger"))
             .args(["serve", "--listen", address, "--role", role])
-            .envs(ground.environment())
+            .envs(env.environment())
             .env("INSTANCE_ID", format!("{role}-{n}"))
-            .current_dir(ground.folder())
+            .current_dir(env.folder())
             .stdout(Stdio::null())
             .stderr(log.expect("a log"))
             .spawn()
@@ -195,7 +195,7 @@ const BLOWS: [Blow; 13] = [
 ];
 
 impl Blow {
-    fn strike(self, servers: &mut Servers, processes: &mut [Process], ground: &Ground, random: &mut StdRng) {
+    fn strike(self, servers: &mut Servers, processes: &mut [Process], env: &TestEnv, random: &mut StdRng) {
         let Servers { postgres, redis, rabbit, s3 } = servers;
         let mut wait = || pause(random.random_range(500..2_500));
         match self {
@@ -236,13 +236,13 @@ impl Blow {
                 wait();
                 s3.resume().expect("resumed");
             }
-            Blow::Restart(n) => restart(processes, n, ground),
+            Blow::Restart(n) => restart(processes, n, env),
         }
     }
 }
 
 /// In an order that the seed decides.
-fn break_everything(servers: &mut Servers, processes: &mut [Process], ground: &Ground, mut random: StdRng) {
+fn break_everything(servers: &mut Servers, processes: &mut [Process], env: &TestEnv, mut random: StdRng) {
     // A zombie: it is gone for longer than any lease, and comes back in the end.
     let zombie = processes.iter().rposition(|process| process.role == "sweeper").expect("a sweeper");
     processes[zombie].signal("STOP");
@@ -251,7 +251,7 @@ fn break_everything(servers: &mut Servers, processes: &mut [Process], ground: &G
     blows.shuffle(&mut random);
     println!("{blows:?}");
     for blow in blows {
-        blow.strike(servers, processes, ground, &mut random);
+        blow.strike(servers, processes, env, &mut random);
         pause(random.random_range(0..1_500));
     }
     std::thread::sleep(LEASE.saturating_sub(stopped.elapsed()));
@@ -259,11 +259,11 @@ fn break_everything(servers: &mut Servers, processes: &mut [Process], ground: &G
     pause(1_000);
 }
 
-fn restart(processes: &mut [Process], n: usize, ground: &Ground) {
+fn restart(processes: &mut [Process], n: usize, env: &TestEnv) {
     let (role, address) = (processes[n].role, processes[n].address.clone());
     processes[n].child.kill().expect("killed");
     processes[n].child.wait().expect("it ends");
-    processes[n] = Process::start(ground, role, &address, n);
+    processes[n] = Process::start(env, role, &address, n);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -298,9 +298,9 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
         ("CLEANUP_SWEEP_SCHEDULE", "*/5 * * * * *".into()),
     ];
     let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let ground = Arc::new(Ground::in_real_time(Database::Sqlite, &settings));
-    let first = ground.start().await;
-    let expires_at = ground.clock.now() + 3_600_000;
+    let env = Arc::new(TestEnv::in_real_time(Database::Sqlite, &settings));
+    let first = env.start().await;
+    let expires_at = env.clock.now() + 3_600_000;
     let mint = |tenant: &str| first.app.tokens.mint(&caller(tenant, "u", Role::Operator), expires_at);
     let tokens: Vec<String> = TENANTS.iter().map(|tenant| mint(tenant).expect("a secret")).collect();
     first.crash().await;
@@ -308,7 +308,7 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
     let roles = ["api", "api", "worker", "worker", "sweeper", "sweeper"];
     let mut processes: Vec<Process> = (0..)
         .zip(roles)
-        .map(|(n, role)| Process::start(&ground, role, &harness::free_address(), n))
+        .map(|(n, role)| Process::start(&env, role, &harness::free_address(), n))
         .collect();
     let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build();
     let fleet = Arc::new(Fleet {
@@ -321,8 +321,8 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
         http: http.expect("a client"),
     });
     let clients: Vec<_> = (0..CLIENTS).map(|n| tokio::spawn(fleet.clone().live(n as u64))).collect();
-    let watcher = tokio::spawn(watch(ground.clone(), fleet.clone()));
-    let breaking = ground.clone();
+    let watcher = tokio::spawn(watch(env.clone(), fleet.clone()));
+    let breaking = env.clone();
     let (servers, mut processes) = tokio::task::spawn_blocking(move || {
         pause(3_000);
         break_everything(&mut servers, &mut processes, &breaking, long::random(long::seed()));
@@ -347,22 +347,22 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
         fleet.refused.load(Ordering::Relaxed),
         fleet.told.lock().await.len()
     );
-    wait_until_healed(&ground).await;
+    wait_until_healed(&env).await;
     for process in &mut processes {
         assert!(process.terminate(), "{} ends in order", process.role);
     }
-    check(&ground, &fleet).await;
+    check(&env, &fleet).await;
     drop(servers);
 }
 
 /// I1, looked at from outside while everything goes on: one statement sees one moment.
-async fn watch(ground: Arc<Ground>, fleet: Arc<Fleet>) -> u64 {
+async fn watch(env: Arc<TestEnv>, fleet: Arc<Fleet>) -> u64 {
     let most = "SELECT CAST(COALESCE(MAX(charged), 0) AS BIGINT) FROM \
         (SELECT SUM(charged_bytes) AS charged FROM files GROUP BY tenant_id) sums";
     let mut looks = 0;
     while !fleet.stop.load(Ordering::SeqCst) {
         // The database is away at times.
-        if let Some(charged) = ground.try_scalar(most).await {
+        if let Some(charged) = env.try_scalar(most).await {
             assert!(charged <= TENANT_LIMIT as i64, "{charged} bytes are let in, of {TENANT_LIMIT}");
             looks += 1;
         }
@@ -372,13 +372,13 @@ async fn watch(ground: Arc<Ground>, fleet: Arc<Fleet>) -> u64 {
 }
 
 /// The processes heal by themselves; this only watches, in the database.
-async fn wait_until_healed(ground: &Ground) {
+async fn wait_until_healed(env: &TestEnv) {
     let give_up = Instant::now() + Duration::from_secs(180);
     let unfinished = "SELECT (SELECT COUNT(*) FROM files WHERE pipeline_status = 'registered') \
         + (SELECT COUNT(*) FROM files WHERE pipeline_status = 'deleted' AND charged_bytes > 0) \
         + (SELECT COUNT(*) FROM pending_cleanups) + (SELECT COUNT(*) FROM outbox)";
     loop {
-        let left = ground.scalar(unfinished).await;
+        let left = env.scalar(unfinished).await;
         if left == 0 {
             return;
         }
@@ -388,9 +388,9 @@ async fn wait_until_healed(ground: &Ground) {
 }
 
 /// I1 to I9 and I14 to I16, by a process that had no part in it; I13 is what the zombie would have broken.
-async fn check(ground: &Ground, fleet: &Fleet) {
-    let server = ground.start().await;
-    oracle::all_is_healed(ground, &server).await;
+async fn check(env: &TestEnv, fleet: &Fleet) {
+    let server = env.start().await;
+    oracle::all_is_healed(env, &server).await;
     for tenant in TENANTS {
         let tenant = wharfinger_lifecycle::id::TenantId::new(tenant).expect("a tenant");
         let quota = server.app.core.catalog.quota(&tenant, TENANT_LIMIT).await.expect("a quota");

@@ -12,11 +12,11 @@ use wharfinger_catalog::Destination;
 use wharfinger_engines::rabbitmq::Delayed;
 
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 use crate::uploads::{GRACE_MS, WINDOW_MS, id};
 
-fn ground(database: Database, url: &str) -> Ground {
-    Ground::with(database, &[("WHARFINGER_BROKER_URL", url)])
+fn env(database: Database, url: &str) -> TestEnv {
+    TestEnv::with(database, &[("WHARFINGER_BROKER_URL", url)])
 }
 
 /// What comes due is run until the test is over.
@@ -54,52 +54,52 @@ async fn status(server: &TestApp, file: &str) -> u16 {
 
 /// An upload that nobody confirms is looked at because its message came, and for no other reason.
 async fn the_broker_brings_the_check(database: Database) {
-    let ground = ground(database, &harness::rabbitmq::shared().create_vhost());
-    let server = ground.start().await;
+    let env = env(database, &harness::rabbitmq::shared().create_vhost());
+    let server = env.start().await;
     let _consumer = consume(&server);
     let grant = server.me().init("forgotten", 5).await.expect(201);
     let kept = server.me().upload("kept", b"bytes").await;
     assert_eq!(waiting(&server).await, 2);
     // A second before it is due, or the test would take an hour.
-    ground.advance(WINDOW_MS + GRACE_MS - 1_000);
+    env.advance(WINDOW_MS + GRACE_MS - 1_000);
     messages::relay(&server.app.core, broker_of(&server)).await.expect("published");
     assert_eq!(waiting(&server).await, 0);
     assert_eq!(status(&server, &id(&grant)).await, 200, "it is not time yet");
-    ground.advance(1_000);
+    env.advance(1_000);
     eventually("the upload is reclaimed", async || status(&server, &id(&grant)).await == 410).await;
     assert_eq!(status(&server, &kept).await, 200);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Its time was put off while its message was on the way: it goes round once more.
 async fn a_check_that_comes_too_early_comes_again(database: Database) {
-    let ground = ground(database, &harness::rabbitmq::shared().create_vhost());
-    let server = ground.start().await;
+    let env = env(database, &harness::rabbitmq::shared().create_vhost());
+    let server = env.start().await;
     let grant = server.me().init("reissued", 5).await.expect(201);
-    ground.advance(WINDOW_MS + GRACE_MS - 1_000);
+    env.advance(WINDOW_MS + GRACE_MS - 1_000);
     messages::relay(&server.app.core, broker_of(&server)).await.expect("published");
     server.me().post(&format!("/api/v2/files/{}/url", id(&grant)), json!({})).await.expect(200);
-    ground.advance(WINDOW_MS + GRACE_MS - 2_000);
+    env.advance(WINDOW_MS + GRACE_MS - 2_000);
     let _consumer = consume(&server);
     // The message has come when the clock's second is over, and is early by two seconds of the new time.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(status(&server, &id(&grant)).await, 200);
-    ground.advance(2_000);
+    env.advance(2_000);
     eventually("the upload is reclaimed", async || status(&server, &id(&grant)).await == 410).await;
 }
 
 /// The same message twice, to two processes: one check.
 async fn a_check_that_comes_twice_is_run_once(database: Database) {
-    let ground = ground(database, &harness::rabbitmq::shared().create_vhost());
-    let (one, other) = (ground.start().await, ground.start().await);
+    let env = env(database, &harness::rabbitmq::shared().create_vhost());
+    let (one, other) = (env.start().await, env.start().await);
     let (_here, _there) = (consume(&one), consume(&other));
     let grants: Vec<_> =
         futures::future::join_all((0..10).map(async |_| one.me().init("f", 5).await.expect(201))).await;
     let broker = &one.app.broker.as_ref().expect("a broker").rabbit;
-    let jobs = ground.texts("SELECT id FROM jobs").await;
+    let jobs = env.texts("SELECT id FROM jobs").await;
     assert_eq!(jobs.len(), 10);
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     for _ in 0..3 {
         let messages: Vec<_> =
             jobs.iter().map(|job| Delayed { id: job.clone(), body: job.clone(), delay_ms: 0 }).collect();
@@ -118,8 +118,8 @@ async fn a_check_that_comes_twice_is_run_once(database: Database) {
 async fn what_names_no_job_goes_to_the_dead_letters(database: Database) {
     let shared = harness::rabbitmq::shared();
     let url = shared.create_vhost();
-    let ground = ground(database, &url);
-    let server = ground.start().await;
+    let env = env(database, &url);
+    let server = env.start().await;
     let _consumer = consume(&server);
     let broker = &server.app.broker.as_ref().expect("a broker").rabbit;
     let nonsense = Delayed { id: "n".into(), body: "no job at all".into(), delay_ms: 0 };
@@ -143,15 +143,15 @@ fn uuid_of_nobody() -> String {
 
 /// Bytes that one process is told to delete are deleted by another at once: its clock stands still, so it does not poll.
 async fn a_worker_is_woken_by_another_process(database: Database) {
-    let ground = ground(database, &harness::rabbitmq::shared().create_vhost());
-    let (api, worker) = (ground.start_as("api").await, ground.start_as("worker").await);
+    let env = env(database, &harness::rabbitmq::shared().create_vhost());
+    let (api, worker) = (env.start_as("api").await, env.start_as("worker").await);
     let supervisors = [Supervisor::start(&api.app).await, Supervisor::start(&worker.app).await];
     // Until the worker listens nobody hears: so once more, until it does.
     eventually("the bytes are gone", async || {
         let file = api.me().upload("f", b"bytes").await;
         api.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
         for _ in 0..100 {
-            if oracle::stored(&ground, &api).await.is_empty() {
+            if oracle::stored(&env, &api).await.is_empty() {
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -176,8 +176,8 @@ on_each_database!(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_lost_costs_time_and_nothing_else() {
     let mut rabbit = RabbitMq::start().expect("a server");
-    let ground = ground(Database::Postgres, &rabbit.url());
-    let server = ground.start().await;
+    let env = env(Database::Postgres, &rabbit.url());
+    let server = env.start().await;
     let me = server.me();
     let wiped = id(&me.init("its message is wiped away", 5).await.expect(201));
     messages::relay(&server.app.core, broker_of(&server)).await.expect("published");
@@ -190,26 +190,26 @@ async fn a_broker_that_is_lost_costs_time_and_nothing_else() {
     // While it is away it is polled for, without a grace.
     let broker = server.app.broker.as_ref().expect("a broker");
     assert_eq!(broker.slack_ms(), 0);
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     for file in [&wiped, &unsent] {
         assert_eq!(status(&server, file).await, 410);
     }
-    let late = ground.start().await;
+    let late = env.start().await;
     let _consumer = consume(&late);
     let grant = late.me().init("begun while it was away", 5).await.expect(201);
-    ground.advance(WINDOW_MS + GRACE_MS - 1_000);
+    env.advance(WINDOW_MS + GRACE_MS - 1_000);
     rabbit.start_again().expect("started");
     eventually("the broker is back", async || {
         late.app.broker.as_ref().expect("a broker").look_after().await;
         // What could not be published waits by this clock.
-        ground.advance(10);
+        env.advance(10);
         messages::relay(&late.app.core, broker_of(&late)).await.expect("published");
         waiting(&late).await == 0
     })
     .await;
-    ground.advance(120_000);
+    env.advance(120_000);
     eventually("the upload is reclaimed", async || status(&late, &id(&grant)).await == 410).await;
     late.settle().await;
-    oracle::all_is_healed(&ground, &late).await;
+    oracle::all_is_healed(&env, &late).await;
 }

@@ -6,16 +6,16 @@ use serde_json::json;
 use wharfinger::core::Role;
 
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 use crate::uploads::{GRACE_MS, WINDOW_MS, id};
 
-fn ground(database: Database, settings: &[(&'static str, &str)]) -> Ground {
-    Ground::with_redis(database, &harness::redis::shared().own_database(), settings)
+fn env(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
+    TestEnv::with_redis(database, &harness::redis::shared().own_database(), settings)
 }
 
 async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
-    let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
-    let server = ground.start().await;
+    let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
+    let server = env.start().await;
     let me = server.me();
     let names: Vec<String> = (0..200).map(|n| format!("f{n}")).collect();
     let answers = futures::future::join_all(names.iter().map(|name| me.init(name, 10))).await;
@@ -26,22 +26,22 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     }
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!(quota, json!({ "tenant": "t", "used": 1_000, "limit": 1_000, "reserved": 1_000 }));
-    let at_redis = ground.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await;
+    let at_redis = env.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await;
     assert_eq!(at_redis, 1, "it was Redis that let them in");
 
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     oracle::redis_is_exact(&server).await;
     me.init("all of it", 1_000).await.expect(201);
     me.init("one more", 1).await.expect_problem(403, "quota_exceeded");
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_key_is_repeated_where_nothing_more_fits(database: Database) {
-    let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
-    let server = ground.start().await;
+    let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
+    let server = env.start().await;
     let me = server.me();
     let with_key = async |size: u64| {
         let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", "k");
@@ -55,8 +55,8 @@ async fn a_key_is_repeated_where_nothing_more_fits(database: Database) {
 }
 
 async fn a_limit_counts_from_the_moment_it_is_set(database: Database) {
-    let ground = ground(database, &[]);
-    let server = ground.start().await;
+    let env = env(database, &[]);
+    let server = env.start().await;
     let (me, operator) = (server.me(), server.operator());
     me.upload("ten", b"ten bytes!").await;
     for (limit, fits) in [(10, false), (11, true), (5, false), (0, false), (100, true)] {
@@ -71,13 +71,13 @@ async fn a_limit_counts_from_the_moment_it_is_set(database: Database) {
         }
     }
     oracle::redis_is_exact(&server).await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn tenants_share_nothing_and_users_their_tenants_quota(database: Database) {
-    let ground =
-        ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10"), ("UNCONFIRMED_LIMIT_PERCENT", "60")]);
-    let server = ground.start().await;
+    let env =
+        env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10"), ("UNCONFIRMED_LIMIT_PERCENT", "60")]);
+    let server = env.start().await;
     let colleague = server.as_user("t", "v", Role::User);
     let stranger = server.as_user("}other{", "u", Role::User);
     server.me().upload("a", b"six by").await;
@@ -87,13 +87,13 @@ async fn tenants_share_nothing_and_users_their_tenants_quota(database: Database)
     stranger.upload("c", b"six by").await;
     assert_eq!((colleague.used().await, stranger.used().await), (10, 6));
     oracle::redis_is_exact(&server).await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Two processes: what one lets in the other counts.
 async fn two_processes_fill_one_quota_exactly(database: Database) {
-    let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
-    let (one, other) = (ground.start().await, ground.start().await);
+    let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
+    let (one, other) = (env.start().await, env.start().await);
     let (here, there) = (one.me(), other.me());
     let names: Vec<String> = (0..150).map(|n| format!("f{n}")).collect();
     let both =
@@ -107,23 +107,23 @@ async fn two_processes_fill_one_quota_exactly(database: Database) {
 /// Settings that change while files are there: whoever knows no Redis takes the gate back, and the other way round.
 async fn redis_comes_and_goes_with_the_settings(database: Database) {
     let redis = harness::redis::shared().own_database();
-    let ground = Ground::with_redis(database, &redis, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
-    let plain = ground.without("WHARFINGER_QUOTA_URL");
-    let server = ground.start().await;
+    let env = TestEnv::with_redis(database, &redis, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
+    let plain = env.without("WHARFINGER_QUOTA_URL");
+    let server = env.start().await;
     server.me().upload("a", b"ten bytes!").await;
     // One that is still of the old mind, at the same time.
     let other = plain.start().await;
     other.me().upload("b", b"ten bytes!").await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await, 0);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await, 0);
     oracle::catalog_is_sound(&other).await;
-    ground.advance(20_000);
+    env.advance(20_000);
     server.me().upload("c", b"ten bytes!").await;
     for client in [server.me(), other.me()] {
         client.init("full", 1).await.expect_problem(403, "quota_exceeded");
         assert_eq!(client.used().await, 30);
     }
     other.settle().await;
-    oracle::all_is_healed(&ground, &other).await;
+    oracle::all_is_healed(&env, &other).await;
 }
 
 /// How long one that is refused has waited for the answer to another with its key.
@@ -131,8 +131,8 @@ const LOOKED_FOR_A_TWIN: Duration = Duration::from_millis(230);
 
 /// The same request at the same time, with room for one: one file, whoever asks.
 async fn twins_with_one_key_get_one_answer(database: Database) {
-    let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
-    let server = ground.start().await;
+    let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
+    let server = env.start().await;
     let me = server.me();
     for round in 0..5 {
         let twins = (0..6).map(async |_| {
@@ -160,17 +160,17 @@ async fn twins_with_one_key_get_one_answer(database: Database) {
 
 /// A catalog from a backup: what Redis counted since is not believed, whatever the epochs say.
 async fn a_catalog_from_a_backup_is_counted_anew(database: Database) {
-    let ground = ground(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
-    let server = ground.start().await;
+    let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
+    let server = env.start().await;
     let me = server.me();
     me.upload("a", b"ten bytes!").await;
     me.upload("b", b"ten bytes!").await;
     // The epoch goes back behind what Redis has, as it does in a backup.
-    ground.execute("UPDATE quotas SET epoch = epoch - 1").await;
+    env.execute("UPDATE quotas SET epoch = epoch - 1").await;
     me.upload("c", b"ten bytes!").await;
     me.init("full", 1).await.expect_problem(403, "quota_exceeded");
     oracle::redis_is_exact(&server).await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

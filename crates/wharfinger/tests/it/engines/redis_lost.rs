@@ -11,31 +11,31 @@ use wharfinger::worker::Supervisor;
 
 use crate::long;
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 use crate::uploads::id;
 
 const AWAY_MS: i64 = 20_000;
 
-async fn gate(ground: &Ground) -> (i64, i64) {
-    let at_redis = ground.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await;
-    (at_redis, ground.scalar("SELECT COALESCE(MAX(epoch), 0) FROM quotas").await)
+async fn gate(env: &TestEnv) -> (i64, i64) {
+    let at_redis = env.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await;
+    (at_redis, env.scalar("SELECT COALESCE(MAX(epoch), 0) FROM quotas").await)
 }
 
 async fn a_redis_that_is_gone_is_done_without_and_gone_back_to(database: Database) {
     let mut redis = Redis::start().expect("a server");
-    let ground = Ground::with_redis(database, &redis.url(), &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
+    let env = TestEnv::with_redis(database, &redis.url(), &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
     // As `serve` does, before anything is opened.
     wharfinger::telemetry::prometheus();
-    let server = ground.start().await;
+    let server = env.start().await;
     let me = server.me();
     let first = me.upload("a", b"ten bytes!").await;
-    let (at_redis, epoch) = gate(&ground).await;
+    let (at_redis, epoch) = gate(&env).await;
     assert_eq!(at_redis, 1);
     let metrics = me.get("/metrics").await.body.to_string();
     assert!(metrics.contains("quota_redis_away "), "the gauge is there before anything is wrong");
     redis.kill().expect("killed");
     me.upload("b", b"ten bytes!").await;
-    let (at_redis, left) = gate(&ground).await;
+    let (at_redis, left) = gate(&env).await;
     assert!(at_redis == 0 && left > epoch, "leaving is written down");
     me.init("too much", 11).await.expect_problem(403, "quota_exceeded");
     me.delete(&format!("/api/v2/files/{first}")).await.expect(204);
@@ -43,21 +43,21 @@ async fn a_redis_that_is_gone_is_done_without_and_gone_back_to(database: Databas
     me.init("too much", 11).await.expect_problem(403, "quota_exceeded");
 
     redis.start_again().expect("started");
-    ground.advance(AWAY_MS);
+    env.advance(AWAY_MS);
     server.settle().await;
     me.upload("c", b"ten bytes!").await;
-    let (at_redis, back) = gate(&ground).await;
+    let (at_redis, back) = gate(&env).await;
     assert!(at_redis == 1 && back > left, "only a count leads back");
     me.init("full", 1).await.expect_problem(403, "quota_exceeded");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Slow is not away, as long as the setting lets it be.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_is_slow_is_waited_for_as_long_as_the_setting_says() {
     let mut redis = Redis::start().expect("a server");
-    let ground = Ground::with_redis(Database::Sqlite, &redis.url(), &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_redis(Database::Sqlite, &redis.url(), &[]);
+    let server = env.start().await;
     let me = server.me();
     me.upload("a", b"ten bytes!").await;
     redis.pause().expect("paused");
@@ -68,37 +68,37 @@ async fn a_redis_that_is_slow_is_waited_for_as_long_as_the_setting_says() {
     };
     let (answer, ()) = tokio::join!(me.init("b", 10), resumed);
     answer.expect(201);
-    assert_eq!(gate(&ground).await.0, 1, "it was not left");
+    assert_eq!(gate(&env).await.0, 1, "it was not left");
 }
 
 async fn where_the_setting_says_so_nothing_is_let_in_without_redis(database: Database) {
     let mut redis = Redis::start().expect("a server");
-    let ground = Ground::with_redis(database, &redis.url(), &[("QUOTA_WITHOUT_REDIS", "refuse")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_redis(database, &redis.url(), &[("QUOTA_WITHOUT_REDIS", "refuse")]);
+    let server = env.start().await;
     let me = server.me();
     let kept = me.upload("a", b"ten bytes!").await;
     redis.kill().expect("killed");
     me.init("b", 1).await.expect_problem(503, "unavailable");
     me.get("/readyz").await.expect(503);
-    assert_eq!(gate(&ground).await.0, 1);
+    assert_eq!(gate(&env).await.0, 1);
     // What needs no room goes on.
     me.delete(&format!("/api/v2/files/{kept}")).await.expect(204);
     assert_eq!(me.used().await, 0);
     redis.start_again().expect("started");
     server.settle().await;
     me.upload("b", b"ten bytes!").await;
-    ground.advance(1_000);
+    env.advance(1_000);
     me.get("/readyz").await.expect(200);
-    ground.advance(AWAY_MS * 10);
+    env.advance(AWAY_MS * 10);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// What a process that died had counted is found out when the room is missed.
 async fn room_that_nobody_holds_is_found_again(database: Database) {
     let redis = harness::redis::shared().own_database();
-    let ground = Ground::with_redis(database, &redis, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_redis(database, &redis, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
+    let server = env.start().await;
     let me = server.me();
     me.upload("a", b"ten bytes!").await;
     let gate = server.app.quota.redis_owner.as_ref().expect("Redis");
@@ -109,10 +109,10 @@ async fn room_that_nobody_holds_is_found_again(database: Database) {
     // And once more within a moment: that is not looked into again so soon.
     gate.redis.reserve(&tenant, wharfinger_catalog::fresh_id(2), 10, 30).await.expect("counted");
     me.init("c", 1).await.expect_problem(403, "quota_exceeded");
-    ground.advance(AWAY_MS);
+    env.advance(AWAY_MS);
     me.upload("c", b"ten bytes!").await;
     me.init("full", 1).await.expect_problem(403, "quota_exceeded");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(
@@ -169,10 +169,10 @@ async fn press(server: Arc<TestApp>, stop: Arc<AtomicBool>, tally: Arc<Tally>, u
 }
 
 /// I1, looked at from outside while everything goes on: one statement sees one moment.
-async fn watch(ground: Arc<Ground>, stop: Arc<AtomicBool>) -> u64 {
+async fn watch(env: Arc<TestEnv>, stop: Arc<AtomicBool>) -> u64 {
     let mut looks = 0;
     while !stop.load(Ordering::Relaxed) {
-        let charged = ground
+        let charged = env
             .scalar("SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) FROM files WHERE tenant_id = 't'")
             .await;
         assert!(charged <= LIMIT as i64, "{charged} bytes are let in, of {LIMIT}");
@@ -230,14 +230,14 @@ async fn lost_under_64_clients(faults: usize, first: usize) {
     let limit = LIMIT.to_string();
     let settings = [("WHARFINGER_QUOTA_URL", redis.url()), ("DEFAULT_TENANT_QUOTA_BYTES", limit)];
     let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let ground = Arc::new(Ground::in_real_time(Database::Postgres, &settings));
-    let servers = [Arc::new(ground.start().await), Arc::new(ground.start().await)];
+    let env = Arc::new(TestEnv::in_real_time(Database::Postgres, &settings));
+    let servers = [Arc::new(env.start().await), Arc::new(env.start().await)];
     let mut supervisors = Vec::new();
     for server in &servers {
         supervisors.push(Supervisor::start(&server.app).await);
     }
     let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
-    let watcher = tokio::spawn(watch(ground.clone(), stop.clone()));
+    let watcher = tokio::spawn(watch(env.clone(), stop.clone()));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|n| tokio::spawn(press(servers[n % 2].clone(), stop.clone(), tally.clone(), n)))
         .collect();
@@ -266,10 +266,10 @@ async fn lost_under_64_clients(faults: usize, first: usize) {
         count(&tally.refused),
         count(&tally.unavailable),
         count(&tally.deleted),
-        gate(&ground).await.1
+        gate(&env).await.1
     );
     assert!(count(&tally.refused) > 0, "the limit was never reached");
-    assert!(gate(&ground).await.1 > faults as i64 / 5, "the count was hardly ever lost");
+    assert!(gate(&env).await.1 > faults as i64 / 5, "the count was hardly ever lost");
 
     // Quiet: exact, in the catalog and in Redis, and the room that is left is there to the byte.
     let server = &servers[0];

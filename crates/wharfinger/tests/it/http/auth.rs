@@ -6,16 +6,16 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use super::{EXP, claims, knock, knock_with};
-use crate::test_app::{Database, Ground, START, TestApp};
+use crate::test_app::{Database, TestEnv, START, TestApp};
 
 const SECRET: &str = "a secret that is longer than thirty-two bytes";
 
-async fn start(settings: &[(&'static str, &str)]) -> (Ground, TestApp) {
+async fn start(settings: &[(&'static str, &str)]) -> (TestEnv, TestApp) {
     let mut all = vec![("WHARFINGER_JWT_SECRET", SECRET)];
     all.extend_from_slice(settings);
-    let ground = Ground::with(Database::Sqlite, &all);
-    let server = ground.start().await;
-    (ground, server)
+    let env = TestEnv::with(Database::Sqlite, &all);
+    let server = env.start().await;
+    (env, server)
 }
 
 fn signed_with(algorithm: Algorithm, claims: &Value, secret: &str) -> String {
@@ -153,11 +153,11 @@ async fn a_token_whose_claims_are_not_in_order_is_refused() {
 
 #[tokio::test]
 async fn a_token_dies_when_its_time_comes() {
-    let (ground, server) = start(&[]).await;
+    let (env, server) = start(&[]).await;
     let token = signed(&claims());
-    ground.advance(3_600_000 - 1);
+    env.advance(3_600_000 - 1);
     knock_with(&server, &token).await.expect(200);
-    ground.advance(1);
+    env.advance(1);
     let problem = knock_with(&server, &token).await.expect_problem(401, "unauthorized");
     assert_eq!(problem["detail"], "the token has expired");
 }

@@ -5,7 +5,7 @@ use reqwest::{Body, Method};
 use serde_json::{Value, json};
 
 use crate::oracle;
-use crate::test_app::{Answer, Client, Database, Ground, on_each_database};
+use crate::test_app::{Answer, Client, Database, TestEnv, on_each_database};
 
 async fn init(me: &Client<'_>, body: impl Into<Body>) -> Answer {
     let request = me.request(Method::POST, "/api/v2/files/init").header("idempotency-key", "k");
@@ -129,11 +129,11 @@ fn wrong_values() -> Vec<(&'static str, String)> {
     wrong
 }
 
-async fn nothing_has_happened(ground: &Ground, me: &Client<'_>) {
+async fn nothing_has_happened(env: &TestEnv, me: &Client<'_>) {
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!((&quota["used"], &quota["reserved"]), (&json!(0), &json!(0)));
     assert_eq!(me.get("/api/v2/files").await.expect(200), json!({ "files": [], "nextCursor": null }));
-    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+    assert!(oracle::files_below(&env.blob_dir()).is_empty());
     for table in [
         "SELECT COUNT(*) FROM files",
         "SELECT COUNT(*) FROM objects",
@@ -141,14 +141,14 @@ async fn nothing_has_happened(ground: &Ground, me: &Client<'_>) {
         "SELECT COUNT(*) FROM file_history",
         "SELECT COUNT(*) FROM idempotency_keys",
     ] {
-        assert_eq!(ground.scalar(table).await, 0, "{table}");
+        assert_eq!(env.scalar(table).await, 0, "{table}");
     }
     oracle::catalog_is_sound(me.server).await;
 }
 
 async fn a_wrong_value_is_refused_with_its_field_named(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     for (field, body) in wrong_values() {
         let shown: String = body.chars().take(100).collect();
@@ -159,27 +159,27 @@ async fn a_wrong_value_is_refused_with_its_field_named(database: Database) {
         let words = problem["errors"][0]["problem"].as_str().expect("words");
         assert!(!words.is_empty() && !words.contains("u64") && !words.contains("struct"), "{shown}: {words}");
     }
-    nothing_has_happened(&ground, &me).await;
+    nothing_has_happened(&env, &me).await;
     // The key was used by none of them.
     init(&me, with("size", json!(0))).await.expect(201);
 }
 
 async fn a_file_above_the_largest_size_is_too_large(database: Database) {
-    let ground = Ground::with(database, &[("MAX_FILE_SIZE_BYTES", "1MiB")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("MAX_FILE_SIZE_BYTES", "1MiB")]);
+    let server = env.start().await;
     let me = server.me();
     for size in [(1_u64 << 20) + 1, 1 << 53, i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX] {
         let problem = init(&me, with("size", json!(size))).await.expect_problem(413, "too_large");
         assert_eq!(problem["errors"][0]["field"], "size");
         assert_eq!(problem["limit"], 1 << 20);
     }
-    nothing_has_happened(&ground, &me).await;
+    nothing_has_happened(&env, &me).await;
     init(&me, with("size", json!(1 << 20))).await.expect(201);
 }
 
 async fn several_wrong_fields_are_named_together(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let body = json!({
         "fileName": "a/b", "size": 1, "contentType": "x", "checksumSha256": "x", "metadata": [],
@@ -188,13 +188,13 @@ async fn several_wrong_fields_are_named_together(database: Database) {
     let fields: Vec<&Value> =
         problem["errors"].as_array().expect("a list").iter().map(|e| &e["field"]).collect();
     assert_eq!(fields, ["fileName", "contentType", "checksumSha256", "metadata"]);
-    nothing_has_happened(&ground, &me).await;
+    nothing_has_happened(&env, &me).await;
 }
 
 #[tokio::test]
 async fn a_body_that_is_no_announcement_at_all_is_refused() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let sound = with("size", json!(1));
     let bodies: Vec<Vec<u8>> = vec![
@@ -225,13 +225,13 @@ async fn a_body_that_is_no_announcement_at_all_is_refused() {
         let field = problem["errors"][0]["field"].as_str().expect("a field");
         assert!(["body", "fileName", "size", "a"].contains(&field), "{shown}: {problem}");
     }
-    nothing_has_happened(&ground, &me).await;
+    nothing_has_happened(&env, &me).await;
 }
 
 #[tokio::test]
 async fn a_body_above_the_limit_is_too_large_however_it_is_sent() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let limit = 64 * 1024;
     let sound = with("size", json!(1));
@@ -241,7 +241,7 @@ async fn a_body_above_the_limit_is_too_large_however_it_is_sent() {
         padded(limit + 1).into_bytes().chunks(1_000).map(Bytes::copy_from_slice).collect();
     let chunked = futures::stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>));
     init(&me, Body::wrap_stream(chunked)).await.expect_problem(413, "too_large");
-    nothing_has_happened(&ground, &me).await;
+    nothing_has_happened(&env, &me).await;
     init(&me, padded(limit)).await.expect(201);
     oracle::catalog_is_sound(&server).await;
 }

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, TestEnv, TestApp};
 
 const ALLOW: &str = "access-control-allow-origin";
 
@@ -21,8 +21,8 @@ async fn ask(server: &TestApp, method: Method, path: &str, origin: &str) -> Head
 #[tokio::test]
 async fn configured_origins_may_call_and_others_may_not() {
     let origins = "https://app.example.com, http://localhost:3000";
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_CORS_ORIGINS", origins)]);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &[("WHARFINGER_CORS_ORIGINS", origins)]);
+    let server = env.start().await;
     let paths = ["/api/v2/files/init", "/api/v2/quota", "/blobs/uploads/t/u/x", "/healthz"];
     for origin in ["https://app.example.com", "http://localhost:3000"] {
         for path in paths {
@@ -58,8 +58,8 @@ async fn configured_origins_may_call_and_others_may_not() {
 /// Whoever opens the page as `localhost` sends bytes to where the signed URLs lead.
 #[tokio::test]
 async fn the_page_may_upload_by_another_name_of_this_machine() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let grant = server.me().init("a", 3).await.expect(201);
     let url = grant["uploadUrl"].as_str().expect("a URL");
     let path = url.strip_prefix(&server.url).expect("this server's");
@@ -81,8 +81,8 @@ async fn the_page_may_upload_by_another_name_of_this_machine() {
 
 #[tokio::test]
 async fn without_configured_origins_no_page_may_call() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     for method in [Method::OPTIONS, Method::GET] {
         let headers = ask(&server, method, "/api/v2/quota", "https://app.example.com").await;
         assert!(!headers.contains_key(ALLOW), "{headers:?}");

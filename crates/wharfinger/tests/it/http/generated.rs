@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wharfinger::core::Role;
 
-use crate::test_app::{Database, Ground};
+use crate::test_app::{Database, TestEnv};
 
 /// For one operation and one phase. Beyond that a run is deterministic: the same calls every time.
 const EXAMPLES: &str = "10";
@@ -13,8 +13,8 @@ const ENDLESS: &str = "/api/v2/stream";
 const PATIENCE: Duration = Duration::from_secs(600);
 
 async fn calls_as(role: Role) {
-    let ground = Ground::with_stages(Database::Sqlite, "scan,extract,chunk,embed", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(Database::Sqlite, "scan,extract,chunk,embed", &[]);
+    let server = env.start().await;
     // Something to find, to fail and to delete.
     for name in ["one.txt", "two.txt"] {
         server.me().enqueue(name, b"text").await;
@@ -28,7 +28,7 @@ async fn calls_as(role: Role) {
         .args(["--exclude-path", ENDLESS, "--max-examples", EXAMPLES])
         .args(["--generation-deterministic", "--continue-on-failure"])
         .args(["--suppress-health-check", "all", "--warnings", "off", "--request-timeout", "60"])
-        .current_dir(ground.folder());
+        .current_dir(env.folder());
     let running = tokio::task::spawn_blocking(move || schemathesis.output());
     let output = tokio::time::timeout(PATIENCE, running).await.expect("it ends").expect("not cancelled");
     let output = output.expect("python3 runs");

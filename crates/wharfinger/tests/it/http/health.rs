@@ -5,7 +5,7 @@ use sqlx::Connection as _;
 
 use super::connections::pass;
 use crate::oracle;
-use crate::test_app::{Answer, Database, Ground, METRICS, TestApp, on_each_database};
+use crate::test_app::{Answer, Database, TestEnv, METRICS, TestApp, on_each_database};
 use wharfinger::core::Role;
 use wharfinger_calls::faults::Faults;
 
@@ -21,8 +21,8 @@ fn backends(answer: &Value) -> Vec<(String, bool)> {
 }
 
 async fn a_server_is_ready_while_its_backends_are(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     assert_eq!(get(&server, "/healthz").await.expect(200)["status"], "ok");
     let ready = get(&server, "/readyz").await.expect(200);
     assert_eq!(ready["status"], "ready");
@@ -33,41 +33,41 @@ async fn a_server_is_ready_while_its_backends_are(database: Database) {
         (&json!(kind), &json!("disk"))
     );
 
-    let aside = ground.folder().join("aside");
-    std::fs::rename(ground.blob_dir(), &aside).expect("the folder goes");
-    std::fs::write(ground.blob_dir(), b"in the way").expect("a file in its place");
+    let aside = env.folder().join("aside");
+    std::fs::rename(env.blob_dir(), &aside).expect("the folder goes");
+    std::fs::write(env.blob_dir(), b"in the way").expect("a file in its place");
     get(&server, "/readyz").await.expect(200);
-    ground.advance(1_000);
+    env.advance(1_000);
     let unready = get(&server, "/readyz").await.expect(503);
     assert_eq!(unready["status"], "unavailable");
     assert_eq!(backends(&unready), [("catalog".to_owned(), true), ("blobs".to_owned(), false)]);
     let told = unready.to_string();
-    assert!(!told.contains(ground.folder().to_str().expect("UTF-8")), "no path of ours is told: {told}");
+    assert!(!told.contains(env.folder().to_str().expect("UTF-8")), "no path of ours is told: {told}");
     get(&server, "/healthz").await.expect(200);
 
-    std::fs::remove_file(ground.blob_dir()).expect("the file goes");
-    std::fs::rename(&aside, ground.blob_dir()).expect("the folder comes back");
-    ground.advance(1_000);
+    std::fs::remove_file(env.blob_dir()).expect("the file goes");
+    std::fs::rename(&aside, env.blob_dir()).expect("the folder comes back");
+    env.advance(1_000);
     assert_eq!(get(&server, "/readyz").await.expect(200)["status"], "ready");
-    assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "asking leaves nothing behind");
+    assert!(oracle::files_below(&env.blob_dir()).is_empty(), "asking leaves nothing behind");
     server.me().upload("a", b"abc").await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Anybody may ask, as often as they like.
 #[tokio::test]
 async fn readiness_writes_nothing() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let modified = || {
         let of = |folder: &std::path::Path| {
             std::fs::metadata(folder).and_then(|meta| meta.modified()).expect("a time")
         };
-        (of(&ground.blob_dir()), of(&ground.blob_dir().join(".landing")))
+        (of(&env.blob_dir()), of(&env.blob_dir().join(".landing")))
     };
     let before = modified();
     for _ in 0..3 {
-        ground.advance(1_000);
+        env.advance(1_000);
         get(&server, "/readyz").await.expect(200);
     }
     assert_eq!(modified(), before);
@@ -76,14 +76,14 @@ async fn readiness_writes_nothing() {
 /// Without a token only where the setting says so, and never through a proxy.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_for_operators() {
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_METRICS", "token")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &[("WHARFINGER_METRICS", "token")]);
+    let server = env.start().await;
     get(&server, "/metrics").await.expect_problem(401, "unauthorized");
     for role in [Role::User, Role::Admin] {
         server.as_user("t", "u", role).get("/metrics").await.expect_problem(403, "forbidden");
     }
     assert_eq!(server.operator().get("/metrics").await.status, 200);
-    let open = Ground::new(Database::Sqlite);
+    let open = TestEnv::new(Database::Sqlite);
     let server = open.start().await;
     assert_eq!(get(&server, "/metrics").await.status, 200, "on a loopback address");
     for header in ["forwarded", "x-forwarded-for"] {
@@ -108,8 +108,8 @@ async fn metrics_have_an_address_of_their_own() {
 /// Whatever is asked for, by whatever method, and whatever comes of it.
 #[tokio::test]
 async fn every_answer_tells_browsers_what_it_is() {
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_CORS_ORIGINS", "https://app.example")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &[("WHARFINGER_CORS_ORIGINS", "https://app.example")]);
+    let server = env.start().await;
     for path in [
         "/",
         "/healthz",
@@ -147,8 +147,8 @@ async fn every_answer_tells_browsers_what_it_is() {
 #[tokio::test]
 async fn whoever_has_no_token_is_refused_before_the_body() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let mut stream =
         tokio::net::TcpStream::connect(server.url.trim_start_matches("http://")).await.expect("taken");
     let head = "POST /api/v2/batches HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\ncontent-length: 10000000\r\n\r\n";
@@ -164,8 +164,8 @@ async fn whoever_has_no_token_is_refused_before_the_body() {
 async fn a_body_that_does_not_come_is_not_waited_for() {
     use std::time::Duration;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let token = server.me().token;
     let mut stream =
         tokio::net::TcpStream::connect(server.url.trim_start_matches("http://")).await.expect("taken");
@@ -189,9 +189,9 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 /// Everybody waits for a locked table, with all connections in hand.
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_does_not_wait_for_busy_connections() {
-    let ground = Ground::new(Database::Postgres);
-    let server = ground.start().await;
-    let (_, url) = ground.environment().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL").expect("a URL");
+    let env = TestEnv::new(Database::Postgres);
+    let server = env.start().await;
+    let (_, url) = env.environment().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL").expect("a URL");
     let mut locker = sqlx::PgConnection::connect(url).await.expect("a connection");
     sqlx::raw_sql("BEGIN; LOCK TABLE wharfinger.files IN ACCESS EXCLUSIVE MODE")
         .execute(&mut locker)
@@ -203,7 +203,7 @@ async fn readiness_does_not_wait_for_busy_connections() {
         let waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
         let mut before = -1;
         loop {
-            let now = ground.scalar(waiting).await;
+            let now = env.scalar(waiting).await;
             if now > 0 && now == before {
                 break;
             }
@@ -224,8 +224,8 @@ async fn readiness_does_not_wait_for_busy_connections() {
 async fn readiness_does_not_wait_for_busy_readers() {
     const READERS: usize = 8;
     let faults = Faults::all_waiting_at("query", READERS as u32);
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start_with(faults.clone()).await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start_with(faults.clone()).await;
     let me = server.me();
     let lists = futures::future::join_all((0..READERS + 1).map(|_| me.get("/api/v2/files")));
     let asked = async {
@@ -249,21 +249,21 @@ fn sample(metrics: &str, start: &str) -> Option<f64> {
 #[tokio::test]
 async fn metrics_carry_the_names_of_the_contract() {
     let settings = [("ORPHAN_DELETE_LIMIT_PERCENT", "0"), ("ORPHAN_BLOB_GRACE_MS", "0")];
-    let ground = Ground::with(Database::Sqlite, &settings);
+    let env = TestEnv::with(Database::Sqlite, &settings);
     wharfinger::telemetry::prometheus();
-    let server = ground.start().await;
+    let server = env.start().await;
     let tenant = "tenant-of-the-metrics-test";
     let me = server.as_user(tenant, "u", Role::User);
     let kept = me.upload("kept", b"kept").await;
     let deleted = me.upload("deleted", b"four").await;
-    let object = ground.blob_dir().join("uploads").join(tenant).join("u").join(&deleted);
+    let object = env.blob_dir().join("uploads").join(tenant).join("u").join(&deleted);
     std::fs::remove_file(&object).expect("the object was there");
     std::fs::create_dir_all(object.join("x")).expect("a folder in its place");
     me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
     me.init("unconfirmed", 7).await.expect(201);
-    ground.advance(3_660_000);
+    env.advance(3_660_000);
     server.settle().await;
-    let of_kept = ground.blob_dir().join("uploads").join(tenant).join("u").join(&kept);
+    let of_kept = env.blob_dir().join("uploads").join(tenant).join("u").join(&kept);
     std::fs::rename(&of_kept, of_kept.with_file_name("01977420-dc00-7639-b4cc-0216978d32b7"))
         .expect("lost, and an orphan at once");
     let scanned = server.scan_orphans().await;

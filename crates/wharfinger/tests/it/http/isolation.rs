@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, on_each_database};
 use wharfinger::core::Role;
 
 /// Every call that names a file.
@@ -32,8 +32,8 @@ async fn listed(caller: &Client<'_>) -> BTreeSet<String> {
 }
 
 async fn anothers_file_is_absent_whatever_is_asked_of_it(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let ready = me.upload("ready", b"abc").await;
     let open = me.init("open", 4).await.expect(201);
@@ -64,19 +64,19 @@ async fn anothers_file_is_absent_whatever_is_asked_of_it(database: Database) {
     assert_eq!(me.get(&format!("/api/v2/files/{ready}")).await.expect(200)["status"], "ready");
     assert_eq!(me.get(&format!("/api/v2/files/{open}")).await.expect(200)["status"], "registered");
     assert_eq!(me.confirm(&open).await.expect(200)["status"], "ready");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn lists_show_what_the_role_covers(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let mut owned = Vec::new();
     for (tenant, user) in [("t", "u"), ("t", "v"), ("other", "u")] {
         let user = server.as_user(tenant, user, Role::User);
         let file = user.upload("a", b"abc").await;
         assert_eq!(listed(&user).await, BTreeSet::from([file.clone()]));
         owned.push(file);
-        ground.advance(1);
+        env.advance(1);
     }
     let set = |files: &[String]| files.iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!(listed(&server.as_user("t", "boss", Role::Admin)).await, set(&owned[..2]));
@@ -90,12 +90,12 @@ async fn lists_show_what_the_role_covers(database: Database) {
     let second = admin.get(&format!("/api/v2/files?limit=1&cursor={next}")).await.expect(200);
     assert_eq!(second["files"][0]["fileId"], owned[0].as_str());
     assert!(second["nextCursor"].is_null());
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn admins_and_operators_touch_what_they_see(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let keepers = [server.as_user("t", "boss", Role::Admin), server.operator()];
     for (keeper, actor) in keepers.iter().zip(["admin:boss", "operator:op"]) {
@@ -112,14 +112,14 @@ async fn admins_and_operators_touch_what_they_see(database: Database) {
         me.get(&path).await.expect_problem(404, "not_found");
     }
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn what_one_user_was_told_is_told_to_nobody_else(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     server.me().init("secret plans", 3).await.expect(201);
-    ground.advance(2 * 3_600_000);
+    env.advance(2 * 3_600_000);
     server.settle().await;
     let told = server.me().get("/api/v2/notifications").await.expect(200);
     assert_eq!(told["notifications"][0]["fileName"], "secret plans");
@@ -127,13 +127,13 @@ async fn what_one_user_was_told_is_told_to_nobody_else(database: Database) {
         let told = server.as_user(tenant, user, Role::User).get("/api/v2/notifications").await.expect(200);
         assert_eq!(told, json!({ "notifications": [], "nextCursor": null }));
     }
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
 async fn a_workers_token_opens_none_of_these_calls() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let file = server.me().upload("a", b"abc").await;
     let worker = server.as_user("t", "u", Role::Worker);
     let mut all = calls(&file);
@@ -156,7 +156,7 @@ async fn a_workers_token_opens_none_of_these_calls() {
         worker.send(request).await.expect_problem(403, "forbidden");
     }
     assert_eq!(server.me().used().await, 3);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 
 use super::signing_keys::{RSA, SigningPair, elliptic, jwks};
 use super::{claims, knock_with};
-use crate::test_app::{Database, Ground, TestApp, caller};
+use crate::test_app::{Database, TestEnv, TestApp, caller};
 use wharfinger::core::Role;
 
 /// A server that knows these keys, and the folder that holds them.
-async fn start(keys: &[Value]) -> (tempfile::TempDir, Ground, TestApp) {
+async fn start(keys: &[Value]) -> (tempfile::TempDir, TestEnv, TestApp) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("jwks.json");
     std::fs::write(&file, jwks(keys).to_string()).expect("a file of keys");
     let path = file.to_str().expect("UTF-8");
     let secret = ("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more");
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_FILE", path), secret]);
-    let server = ground.start().await;
-    (folder, ground, server)
+    let env = TestEnv::with(Database::Sqlite, &[("WHARFINGER_JWKS_FILE", path), secret]);
+    let server = env.start().await;
+    (folder, env, server)
 }
 
 #[tokio::test]
@@ -85,12 +85,12 @@ fn spki_pem(jwk: &Value) -> Vec<u8> {
 /// Only a secret that was set by a person signs beside an issuer.
 #[tokio::test]
 async fn without_a_secret_of_its_own_the_server_takes_no_hs256() {
-    let (folder, ground, _server) = start(&[RSA.public(Some("r"))]).await;
-    let ground = ground.without("WHARFINGER_JWT_SECRET");
-    let server = ground.start().await;
+    let (folder, env, _server) = start(&[RSA.public(Some("r"))]).await;
+    let env = env.without("WHARFINGER_JWT_SECRET");
+    let server = env.start().await;
     knock_with(&server, &RSA.token(Some("r"), &claims())).await.expect(200);
     assert!(server.app.tokens.mint(&caller("t", "u", Role::User), i64::MAX / 2).is_none());
-    let made = ground.data_dir().join("secrets/jwt.key");
+    let made = env.data_dir().join("secrets/jwt.key");
     assert!(!made.exists(), "{} is of no use", made.display());
     drop(folder);
 }
@@ -142,15 +142,15 @@ async fn a_token_with_critical_extensions_is_refused() {
 #[tokio::test]
 async fn a_file_that_was_changed_is_read_again() {
     let (old, new) = (elliptic(), elliptic());
-    let (folder, ground, server) = start(&[old.public(Some("old"))]).await;
+    let (folder, env, server) = start(&[old.public(Some("old"))]).await;
     knock_with(&server, &old.token(Some("old"), &claims())).await.expect(200);
     std::fs::write(folder.path().join("jwks.json"), jwks(&[new.public(Some("new"))]).to_string())
         .expect("written");
-    ground.advance(5 * 60_000);
+    env.advance(5 * 60_000);
     knock_with(&server, &old.token(Some("old"), &claims())).await.expect_problem(401, "unauthorized");
     knock_with(&server, &new.token(Some("new"), &claims())).await.expect(200);
     std::fs::write(folder.path().join("jwks.json"), "{").expect("written");
-    ground.advance(5 * 60_000);
+    env.advance(5 * 60_000);
     knock_with(&server, &new.token(Some("new"), &claims())).await.expect(200);
 }
 

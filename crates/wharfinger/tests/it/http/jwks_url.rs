@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use super::signing_keys::{SigningPair, elliptic, jwks};
 use super::{claims, knock_with};
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, TestEnv, TestApp};
 
 /// An unknown key makes the server ask again, but no sooner than this.
 const PAUSE_MS: i64 = 30_000;
@@ -53,10 +53,10 @@ impl Issuer {
     }
 }
 
-async fn start(issuer: &Issuer) -> (Ground, TestApp) {
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &issuer.url), OWN_SECRET]);
-    let server = ground.start().await;
-    (ground, server)
+async fn start(issuer: &Issuer) -> (TestEnv, TestApp) {
+    let env = TestEnv::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &issuer.url), OWN_SECRET]);
+    let server = env.start().await;
+    (env, server)
 }
 
 async fn is_let_in(server: &TestApp, pair: &SigningPair, kid: &str) -> bool {
@@ -74,19 +74,19 @@ async fn is_let_in(server: &TestApp, pair: &SigningPair, kid: &str) -> bool {
 async fn keys_are_asked_for_once_and_again_when_they_change() {
     let (old, new) = (elliptic(), elliptic());
     let issuer = Issuer::start(&[old.public(Some("old"))]).await;
-    let (ground, server) = start(&issuer).await;
+    let (env, server) = start(&issuer).await;
     assert!(is_let_in(&server, &old, "old").await);
     assert!(is_let_in(&server, &old, "old").await);
     assert_eq!(issuer.asked(), 1);
 
     issuer.publishes(&[new.public(Some("new"))]);
-    ground.advance(PAUSE_MS - 1);
+    env.advance(PAUSE_MS - 1);
     assert!(
         !is_let_in(&server, &new, "new").await,
         "whoever sends nonsense must not make us ask all the time"
     );
     assert_eq!(issuer.asked(), 1);
-    ground.advance(1);
+    env.advance(1);
     assert!(is_let_in(&server, &new, "new").await);
     assert!(!is_let_in(&server, &old, "old").await, "what is not published any more is not taken");
     assert_eq!(issuer.asked(), 2);
@@ -97,13 +97,13 @@ async fn keys_are_asked_for_once_and_again_when_they_change() {
 async fn a_key_that_was_withdrawn_stops_working() {
     let (kept, withdrawn) = (elliptic(), elliptic());
     let issuer = Issuer::start(&[kept.public(Some("a")), withdrawn.public(Some("b"))]).await;
-    let (ground, server) = start(&issuer).await;
+    let (env, server) = start(&issuer).await;
     assert!(is_let_in(&server, &withdrawn, "b").await);
     issuer.publishes(&[kept.public(Some("a"))]);
-    ground.advance(5 * 60_000 - 1);
+    env.advance(5 * 60_000 - 1);
     assert!(is_let_in(&server, &withdrawn, "b").await);
     assert_eq!(issuer.asked(), 1);
-    ground.advance(1);
+    env.advance(1);
     assert!(is_let_in(&server, &kept, "a").await);
     assert_eq!(issuer.asked(), 2);
     assert!(!is_let_in(&server, &withdrawn, "b").await);
@@ -125,7 +125,7 @@ async fn an_answer_from_elsewhere_or_without_end_is_refused() {
     tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
     for path in ["redirect", "large"] {
         let url = format!("{base}/{path}");
-        let server = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &url)]).start().await;
+        let server = TestEnv::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &url)]).start().await;
         assert!(!is_let_in(&server, &pair, "a").await, "{path}");
     }
     assert_eq!(elsewhere.asked(), 0);
@@ -135,7 +135,7 @@ async fn an_answer_from_elsewhere_or_without_end_is_refused() {
 async fn while_the_issuer_is_away_or_talks_nonsense_the_old_keys_stay() {
     let (old, new) = (elliptic(), elliptic());
     let issuer = Issuer::start(&[old.public(Some("old"))]).await;
-    let (ground, server) = start(&issuer).await;
+    let (env, server) = start(&issuer).await;
     assert!(is_let_in(&server, &old, "old").await);
     for (status, nonsense) in [
         (StatusCode::INTERNAL_SERVER_ERROR, jwks(&[new.public(Some("new"))]).to_string()),
@@ -144,14 +144,14 @@ async fn while_the_issuer_is_away_or_talks_nonsense_the_old_keys_stay() {
         (StatusCode::OK, "{}".to_owned()),
     ] {
         issuer.says(status, nonsense);
-        ground.advance(PAUSE_MS);
+        env.advance(PAUSE_MS);
         let before = issuer.asked();
         assert!(!is_let_in(&server, &new, "new").await);
         assert_eq!(issuer.asked(), before + 1);
         assert!(is_let_in(&server, &old, "old").await);
     }
     issuer.publishes(&[old.public(Some("old")), new.public(Some("new"))]);
-    ground.advance(PAUSE_MS);
+    env.advance(PAUSE_MS);
     assert!(is_let_in(&server, &new, "new").await);
     assert!(is_let_in(&server, &old, "old").await);
 }
@@ -165,13 +165,13 @@ async fn the_last_key_can_be_withdrawn_too() {
     let of_tomorrow = json!({ "kty": "lattice", "kid": "a" });
     for left in [vec![], vec![encrypting], vec![of_tomorrow]] {
         let issuer = Issuer::start(&[pair.public(Some("a"))]).await;
-        let (ground, server) = start(&issuer).await;
+        let (env, server) = start(&issuer).await;
         assert!(is_let_in(&server, &pair, "a").await);
         issuer.publishes(&left);
-        ground.advance(5 * 60_000);
+        env.advance(5 * 60_000);
         assert!(!is_let_in(&server, &pair, "a").await, "{left:?}");
         issuer.publishes(&[pair.public(Some("a"))]);
-        ground.advance(PAUSE_MS);
+        env.advance(PAUSE_MS);
         assert!(is_let_in(&server, &pair, "a").await);
     }
 }
@@ -180,13 +180,13 @@ async fn the_last_key_can_be_withdrawn_too() {
 async fn a_key_that_makes_no_sense_does_not_keep_a_withdrawn_one() {
     let (kept, withdrawn) = (elliptic(), elliptic());
     let issuer = Issuer::start(&[kept.public(Some("a")), withdrawn.public(Some("b"))]).await;
-    let (ground, server) = start(&issuer).await;
+    let (env, server) = start(&issuer).await;
     assert!(is_let_in(&server, &withdrawn, "b").await);
     let mut broken = kept.public(Some("c"));
     broken["x"] = json!("no base64!");
     let of_tomorrow = json!({ "kty": "lattice", "kid": "d" });
     issuer.publishes(&[broken, of_tomorrow, kept.public(Some("a"))]);
-    ground.advance(5 * 60_000);
+    env.advance(5 * 60_000);
     assert!(!is_let_in(&server, &withdrawn, "b").await);
     assert!(is_let_in(&server, &kept, "a").await);
 }
@@ -196,8 +196,8 @@ async fn an_issuer_that_was_never_there_lets_nobody_in_and_stops_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/keys", listener.local_addr().expect("bound"));
     drop(listener);
-    let ground = Ground::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &url), OWN_SECRET]);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &[("WHARFINGER_JWKS_URL", &url), OWN_SECRET]);
+    let server = env.start().await;
     assert!(!is_let_in(&server, &elliptic(), "any").await);
     server.me().get("/api/v2/quota").await.expect(200);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use reqwest::Method;
 use serde_json::Value;
 
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, TestEnv, TestApp};
 
 async fn document(server: &TestApp) -> Value {
     let text = server.http.get(format!("{}/openapi.json", server.url)).send().await.expect("an answer");
@@ -38,8 +38,8 @@ fn references<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
 
 #[tokio::test]
 async fn every_call_of_the_contract_that_exists_is_described() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let document = document(&server).await;
     let version = document["openapi"].as_str().expect("a version");
     assert!(version.starts_with("3.1."), "{version}");
@@ -99,8 +99,8 @@ async fn every_call_of_the_contract_that_exists_is_described() {
 
 #[tokio::test]
 async fn every_call_that_takes_a_body_describes_it() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let document = document(&server).await;
     let mut with_bodies = BTreeSet::new();
     for (method, path, operation) in operations(&document) {
@@ -143,8 +143,8 @@ async fn every_call_that_takes_a_body_describes_it() {
 
 #[tokio::test]
 async fn what_is_described_is_there_and_asks_for_a_token() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     for (method, path, _) in operations(&document(&server).await) {
         let id = "018f4e6e-7f3a-7000-8000-000000000001";
         let real =
@@ -169,8 +169,8 @@ fn attributes<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
 
 #[tokio::test]
 async fn the_page_loads_nothing_from_elsewhere() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let short = server.http.get(format!("{}/docs", server.url)).send().await.expect("an answer");
     assert!(short.status().is_redirection(), "{}", short.status());
     assert_eq!(short.headers()["location"], "/docs/");
@@ -222,8 +222,8 @@ fn without_example(schema: &Value, path: &str, found: &mut Vec<String>) {
 
 #[tokio::test]
 async fn every_field_and_every_parameter_has_an_example() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let document = document(&server).await;
     let mut bare = Vec::new();
     for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
@@ -254,8 +254,8 @@ async fn every_field_and_every_parameter_has_an_example() {
 /// Two schemas of one name are one in the document, and it is wrong of the other.
 #[tokio::test]
 async fn what_each_sweep_answers_has_a_name_of_its_own() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let document = document(&server).await;
     let mut named = Vec::new();
     references(&document["components"]["schemas"]["Report"], &mut named);

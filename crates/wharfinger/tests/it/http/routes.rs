@@ -2,12 +2,12 @@
 
 use reqwest::Method;
 
-use crate::test_app::{Database, Ground};
+use crate::test_app::{Database, TestEnv};
 
 #[tokio::test]
 async fn a_path_that_is_none_is_not_found() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     for path in [
         "/nope",
@@ -40,8 +40,8 @@ async fn a_path_that_is_none_is_not_found() {
 
 #[tokio::test]
 async fn a_method_that_a_path_does_not_take_is_refused() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let file = "018f4e6e-7f3a-7000-8000-000000000001";
     for (method, path, allowed) in [
@@ -76,8 +76,8 @@ async fn a_method_that_a_path_does_not_take_is_refused() {
 
 #[tokio::test]
 async fn the_front_door_is_the_page() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let get = |path: &str| server.http.get(format!("{}{path}", server.url));
     let door = get("/").send().await.expect("an answer");
     assert_eq!(

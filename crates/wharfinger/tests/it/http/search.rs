@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use wharfinger::core::Role;
 use wharfinger_calls::faults::Faults;
 
-use crate::test_app::{Client, Database, Ground};
+use crate::test_app::{Client, Database, TestEnv};
 
 #[tokio::test]
 async fn a_file_has_no_chunks_and_nothing_is_found() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let file = me.upload("a.txt", b"harbour").await;
     let chunks = me.get(&format!("/api/v2/files/{file}/chunks?limit=10")).await.expect(200);
@@ -26,8 +26,8 @@ async fn a_file_has_no_chunks_and_nothing_is_found() {
 
 #[tokio::test]
 async fn a_wrong_question_is_refused_with_its_field_named() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     for (body, field) in [
         (json!({}), "query"),
@@ -55,8 +55,8 @@ async fn searches_are_bounded_and_end_with_their_requests() {
     let endpoint = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/v1", endpoint.local_addr().expect("bound"));
     let settings = [("EMBEDDINGS_URL", url.as_str()), ("EMBEDDINGS_MODEL", "m")];
-    let ground = Ground::with_stages(Database::Sqlite, "extract,chunk,embed", &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(Database::Sqlite, "extract,chunk,embed", &settings);
+    let server = env.start().await;
     let search = |client: &Client<'_>| {
         let request = client.request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));
         tokio::spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) })
@@ -85,8 +85,8 @@ async fn searches_are_bounded_and_end_with_their_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_that_reads_ends_with_its_request() {
     let faults = Faults::waiting_at("query");
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start_with(faults.clone()).await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start_with(faults.clone()).await;
     let request = server.me().request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));
     let asked = tokio::spawn(request.send());
     faults.reached().await;

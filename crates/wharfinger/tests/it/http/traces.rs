@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use wharfinger::core::Role;
 
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, TestEnv, TestApp};
 
 type Collected = Arc<Mutex<Vec<Span>>>;
 
@@ -72,15 +72,15 @@ fn hex(bytes: &[u8]) -> String {
 async fn a_file_is_one_trace_from_init_to_ready() {
     let (url, collected) = collector().await;
     let settings = [("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str())];
-    let ground = Ground::with_stages(Database::Sqlite, "scan,extract,chunk,embed", &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(Database::Sqlite, "scan,extract,chunk,embed", &settings);
+    let server = env.start().await;
     let me = server.me();
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let request = me.request(Method::POST, "/api/v2/files/init").header("traceparent", parent);
     let grant = me.send(request.json(&json!({ "fileName": "a.txt", "size": 5 }))).await.expect(201);
     server.put_bytes(&grant, b"words").await.expect(200);
     let id = grant["fileId"].as_str().expect("an id");
-    ground.advance(10);
+    env.advance(10);
     me.confirm(id).await.expect(200);
     server.settle().await;
     assert_eq!(me.file(id).await["status"], "ready");
@@ -108,8 +108,8 @@ async fn a_file_is_one_trace_from_init_to_ready() {
 async fn outside_workers_and_failures_are_traced() {
     let (url, collected) = collector().await;
     let settings = [("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()), ("PIPELINE_BUILTIN_STAGES", "")];
-    let ground = Ground::with_stages(Database::Sqlite, "scan", &settings);
-    let (first, second) = (ground.start().await, ground.start().await);
+    let env = TestEnv::with_stages(Database::Sqlite, "scan", &settings);
+    let (first, second) = (env.start().await, env.start().await);
     let id = first.me().enqueue("a", b"a").await;
     let worker = second.as_user("ops", "w", Role::Worker);
     let lease = worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"] })).await.expect(200);
@@ -133,8 +133,8 @@ async fn outside_workers_and_failures_are_traced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_away_holds_up_nobody() {
     let settings = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")];
-    let ground = Ground::with(Database::Sqlite, &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &settings);
+    let server = env.start().await;
     let id = server.me().upload("a", b"a").await;
     assert_eq!(server.me().file(&id).await["status"], "ready");
 }

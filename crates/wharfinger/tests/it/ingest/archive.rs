@@ -8,7 +8,7 @@ use serde_json::Value;
 use wharfinger::worker::Supervisor;
 
 use super::{PATIENCE, below, lines};
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
 on_each_database!(every_step_of_a_file_is_archived_once, what_waits_is_archived_after_it_was_switched_off);
 
@@ -45,44 +45,44 @@ async fn until_archived(blobs: &Path, count: usize) -> Vec<String> {
 }
 
 /// That it arrived is written down after it did.
-async fn until_none_waits(ground: &Ground) {
+async fn until_none_waits(env: &TestEnv) {
     let started = Instant::now();
-    while ground.scalar("SELECT COUNT(*) FROM outbox WHERE destination = 'archive'").await != 0 {
+    while env.scalar("SELECT COUNT(*) FROM outbox WHERE destination = 'archive'").await != 0 {
         assert!(started.elapsed() < PATIENCE, "what has arrived still waits");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 async fn every_step_of_a_file_is_archived_once(database: Database) {
-    let ground = Ground::with(database, &SETTINGS);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &SETTINGS);
+    let server = env.start().await;
     server.app.start_ingest().await.expect("events are taken");
     let supervisor = Supervisor::start(&server.app).await;
     let me = server.me();
     let id = me.upload("crate.txt", b"hello").await;
     me.delete(&format!("/api/v2/files/{id}")).await.expect(204);
-    let kinds = until_archived(&ground.blob_dir(), 4).await;
+    let kinds = until_archived(&env.blob_dir(), 4).await;
     assert_eq!(kinds, ["file.registered", "file.uploaded", "file.ready", "file.deleted"]);
-    for event in archived(&ground.blob_dir()).values() {
+    for event in archived(&env.blob_dir()).values() {
         assert_eq!((&event["fileId"], &event["tenant"]), (&Value::from(id.clone()), &Value::from("t")));
         assert_eq!((&event["user"], &event["fileName"]), (&Value::from("u"), &Value::from("crate.txt")));
     }
-    until_none_waits(&ground).await;
+    until_none_waits(&env).await;
     supervisor.stop().await;
 }
 
 async fn what_waits_is_archived_after_it_was_switched_off(database: Database) {
-    let ground = Ground::with(database, &SETTINGS);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &SETTINGS);
+    let server = env.start().await;
     let id = server.me().upload("crate.txt", b"hello").await;
     drop(server);
-    assert_ne!(ground.scalar("SELECT COUNT(*) FROM outbox WHERE destination = 'archive'").await, 0);
-    let server = ground.start_but("AUDIT_TO_INGEST", "false").await;
+    assert_ne!(env.scalar("SELECT COUNT(*) FROM outbox WHERE destination = 'archive'").await, 0);
+    let server = env.start_but("AUDIT_TO_INGEST", "false").await;
     server.app.start_ingest().await.expect("events are taken");
     let supervisor = Supervisor::start(&server.app).await;
-    until_archived(&ground.blob_dir(), 3).await;
+    until_archived(&env.blob_dir(), 3).await;
     server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
-    until_none_waits(&ground).await;
+    until_none_waits(&env).await;
     supervisor.stop().await;
-    assert_eq!(archived(&ground.blob_dir()).len(), 3, "and nothing after that");
+    assert_eq!(archived(&env.blob_dir()).len(), 3, "and nothing after that");
 }

@@ -8,7 +8,7 @@ use wharfinger::clock::Clock;
 use wharfinger::worker::Supervisor;
 
 use super::{Mount, Wharf, below, of_ids, run};
-use crate::test_app::{Database, Ground, START};
+use crate::test_app::{Database, TestEnv, START};
 
 /// Twenty thousand events while the store is away and the spool's disk is small.
 async fn send_more_than_fits(wharf: &mut Wharf, proxy: &Proxy) -> Mount {
@@ -148,11 +148,11 @@ async fn a_spool_that_cannot_be_stops_the_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_was_set_back_writes_over_nothing() {
-    let mut ground = Ground::with(Database::Sqlite, &[("INGEST_BATCH_AGE_MS", "20")]);
+    let mut env = TestEnv::with(Database::Sqlite, &[("INGEST_BATCH_AGE_MS", "20")]);
     let mut id = 0;
     for clock in [START, START - 86_400_000, START, START] {
-        ground.clock = Clock::manual(clock);
-        let server = ground.start().await;
+        env.clock = Clock::manual(clock);
+        let server = env.start().await;
         server.app.start_ingest().await.expect("events are taken");
         let supervisor = Supervisor::start(&server.app).await;
         for _ in 0..5 {
@@ -161,7 +161,7 @@ async fn a_clock_that_was_set_back_writes_over_nothing() {
         }
         supervisor.stop().await;
     }
-    let mut ids: Vec<u64> = below(&ground.blob_dir().join("RAW"))
+    let mut ids: Vec<u64> = below(&env.blob_dir().join("RAW"))
         .values()
         .flat_map(|gz| super::lines(gz))
         .map(|line| line["body"]["id"].as_u64().expect("an id"))

@@ -16,16 +16,16 @@ use wharfinger::core::Role;
 use wharfinger::worker::Supervisor;
 
 use crate::oracle;
-use crate::test_app::{Answer, Database, Ground, TestApp, patiently};
+use crate::test_app::{Answer, Database, TestEnv, TestApp, patiently};
 
 const CLIENTS: usize = 4;
 /// More than the pool has connections.
 const AT_ONCE: usize = 60;
 
-fn ground(url: &str) -> Ground {
+fn env(url: &str) -> TestEnv {
     let settings =
         [("WHARFINGER_DATABASE_URL", url), ("WHARFINGER_JWT_SECRET", "a secret of thirty-two bytes or more")];
-    Ground::with(Database::Sqlite, &settings)
+    TestEnv::with(Database::Sqlite, &settings)
 }
 
 /// Clients that go on until they are told to stop, whatever they are answered.
@@ -140,7 +140,7 @@ async fn all_is_as_before(server: &TestApp) {
 }
 
 async fn all_that_was_told_is_true(
-    ground: &Ground,
+    env: &TestEnv,
     server: &TestApp,
     traffic: &Traffic,
     clients: Vec<JoinHandle<()>>,
@@ -152,11 +152,11 @@ async fn all_that_was_told_is_true(
     }
     // Before the clock is moved: what it has under way nobody else may take up.
     supervisor.stop().await;
-    ground.advance(3_660_000);
+    env.advance(3_660_000);
     // An upload whose row could not be looked at again has left its note.
-    ground.age_incoming_uploads();
+    env.age_incoming_uploads();
     server.settle().await;
-    oracle::all_is_healed(ground, server).await;
+    oracle::all_is_healed(env, server).await;
     let operator = server.operator();
     for (id, bytes) in traffic.told.lock().await.iter() {
         let answer = operator.get(&format!("/api/v2/files/{id}")).await;
@@ -164,7 +164,7 @@ async fn all_that_was_told_is_true(
             None => drop(answer.expect_problem(404, "not_found")),
             Some(bytes) => {
                 assert_eq!(answer.expect(200)["status"], "ready");
-                let stored = std::fs::read_to_string(ground.blob_dir().join(format!("uploads/t/u/{id}")));
+                let stored = std::fs::read_to_string(env.blob_dir().join(format!("uploads/t/u/{id}")));
                 assert_eq!(stored.expect("the object"), *bytes);
             }
         }
@@ -174,8 +174,8 @@ async fn all_that_was_told_is_true(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_killed_and_comes_back_costs_503s_only() {
     let mut postgres = block_in_place(Postgres::start).expect("a server of its own");
-    let ground = ground(&postgres.create_database());
-    let server = ground.start().await;
+    let env = env(&postgres.create_database());
+    let server = env.start().await;
     let supervisor = Supervisor::start(&server.app).await;
     let (traffic, clients) = Traffic::begin(&server);
     for _ in 0..3 {
@@ -185,7 +185,7 @@ async fn a_database_that_is_killed_and_comes_back_costs_503s_only() {
         traffic.until_served().await;
         all_is_as_before(&server).await;
     }
-    all_that_was_told_is_true(&ground, &server, &traffic, clients, supervisor).await;
+    all_that_was_told_is_true(&env, &server, &traffic, clients, supervisor).await;
 }
 
 struct Pair {
@@ -210,8 +210,8 @@ fn pair() -> Pair {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_takes_over_finds_everything_as_it_was_told() {
     let mut pair = block_in_place(pair);
-    let ground = ground(&pair.url);
-    let server = ground.start().await;
+    let env = env(&pair.url);
+    let server = env.start().await;
     let supervisor = Supervisor::start(&server.app).await;
     let (traffic, clients) = Traffic::begin(&server);
     traffic.until_served().await;
@@ -222,7 +222,7 @@ async fn a_standby_that_takes_over_finds_everything_as_it_was_told() {
     block_in_place(|| pair.standby.promote()).expect("promoted");
     traffic.until_served().await;
     all_is_as_before(&server).await;
-    all_that_was_told_is_true(&ground, &server, &traffic, clients, supervisor).await;
+    all_that_was_told_is_true(&env, &server, &traffic, clients, supervisor).await;
 }
 
 /// The old primary lives on and answers, but takes no writes: its connections must not be used any more, for reads
@@ -230,8 +230,8 @@ async fn a_standby_that_takes_over_finds_everything_as_it_was_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_was_demoted_is_left() {
     let mut pair = block_in_place(pair);
-    let ground = ground(&pair.url);
-    let server = ground.start().await;
+    let env = env(&pair.url);
+    let server = env.start().await;
     let supervisor = Supervisor::start(&server.app).await;
     let (traffic, clients) = Traffic::begin(&server);
     traffic.until_served().await;
@@ -245,5 +245,5 @@ async fn a_primary_that_was_demoted_is_left() {
     pair.proxy.point_at(("127.0.0.1", pair.standby.port())).expect("pointed");
     traffic.until_served().await;
     all_is_as_before(&server).await;
-    all_that_was_told_is_true(&ground, &server, &traffic, clients, supervisor).await;
+    all_that_was_told_is_true(&env, &server, &traffic, clients, supervisor).await;
 }

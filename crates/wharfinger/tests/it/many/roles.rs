@@ -5,7 +5,7 @@ use wharfinger::worker::Supervisor;
 
 use crate::cli::program::Place;
 use crate::oracle;
-use crate::test_app::{Answer, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Answer, Database, TestEnv, TestApp, on_each_database};
 
 /// Once a year: the schedules stay out of it.
 const NEVER: &str = "0 0 1 1 *";
@@ -53,8 +53,8 @@ async fn all_roles_are_the_default() {
 }
 
 /// One upload that nobody confirms, on an `api` process; whoever else runs must reclaim it and delete its bytes.
-async fn reclaimed_by(ground: &Ground, others: &[TestApp], lose_the_check: bool) {
-    let api = ground.start_as("api").await;
+async fn reclaimed_by(env: &TestEnv, others: &[TestApp], lose_the_check: bool) {
+    let api = env.start_as("api").await;
     let mut supervisors = vec![Supervisor::start(&api.app).await];
     for other in others {
         supervisors.push(Supervisor::start(&other.app).await);
@@ -63,35 +63,35 @@ async fn reclaimed_by(ground: &Ground, others: &[TestApp], lose_the_check: bool)
     let grant = me.init("a", 3).await.expect(201);
     api.put_bytes(&grant, b"abc").await.expect(200);
     if lose_the_check {
-        ground.execute("DELETE FROM jobs").await;
+        env.execute("DELETE FROM jobs").await;
     }
-    ground.advance(WINDOW_AND_GRACE_MS);
+    env.advance(WINDOW_AND_GRACE_MS);
     let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));
     let reclaimed = async {
-        while me.get(&path).await.status != 410 || !oracle::files_below(&ground.blob_dir()).is_empty() {
+        while me.get(&path).await.status != 410 || !oracle::files_below(&env.blob_dir()).is_empty() {
             // Others ring no bell here: time has to pass before they ask.
-            ground.advance(100);
+            env.advance(100);
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(60), reclaimed).await.expect("reclaimed");
     for supervisor in supervisors {
         supervisor.stop().await;
     }
-    oracle::all_is_healed(ground, &api).await;
+    oracle::all_is_healed(env, &api).await;
 }
 
 async fn a_worker_does_the_checks_and_deletes_of_others(database: Database) {
     let settings = [("UPLOAD_WINDOW_SCHEDULE", NEVER), ("CLEANUP_SWEEP_SCHEDULE", NEVER)];
-    let ground = Ground::with(database, &settings);
-    let worker = ground.start_as("worker").await;
-    reclaimed_by(&ground, &[worker], false).await;
+    let env = TestEnv::with(database, &settings);
+    let worker = env.start_as("worker").await;
+    reclaimed_by(&env, &[worker], false).await;
 }
 
 async fn a_sweeper_makes_up_for_what_no_worker_does(database: Database) {
     let settings = [("UPLOAD_WINDOW_SCHEDULE", "* * * * * *"), ("CLEANUP_SWEEP_SCHEDULE", "* * * * * *")];
-    let ground = Ground::with(database, &settings);
-    let sweeper = ground.start_as("sweeper").await;
-    reclaimed_by(&ground, &[sweeper], true).await;
+    let env = TestEnv::with(database, &settings);
+    let sweeper = env.start_as("sweeper").await;
+    reclaimed_by(&env, &[sweeper], true).await;
 }
 
 on_each_database!(a_worker_does_the_checks_and_deletes_of_others, a_sweeper_makes_up_for_what_no_worker_does);

@@ -13,7 +13,7 @@ use wharfinger::core::Role;
 
 use crate::cli::program::{Place, Served};
 use crate::oracle;
-use crate::test_app::{Database, Ground, caller};
+use crate::test_app::{Database, TestEnv, caller};
 
 const CLIENTS: usize = 4;
 const RESTARTS_EACH: usize = 2;
@@ -99,23 +99,23 @@ impl Balancer {
     }
 }
 
-fn serve(place: &Place, ground: &Ground, address: &str) -> Served {
-    let environment: Vec<_> = ground.environment().collect();
+fn serve(place: &Place, env: &TestEnv, address: &str) -> Served {
+    let environment: Vec<_> = env.environment().collect();
     block_in_place(|| place.serve_at(address, &environment))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_fails_no_request() {
     let settings = [("SHUTDOWN_DRAIN_MS", DRAIN_MS), ("WHARFINGER_PUBLIC_URL", PUBLIC_URL)];
-    let ground = Ground::in_real_time(Database::Postgres, &settings);
-    let first = ground.start().await;
-    let expires_at = ground.clock.now() + 3_600_000;
+    let env = TestEnv::in_real_time(Database::Postgres, &settings);
+    let first = env.start().await;
+    let expires_at = env.clock.now() + 3_600_000;
     let token = first.app.tokens.mint(&caller("t", "u", Role::User), expires_at).expect("a secret");
     first.crash().await;
 
     let place = Place::new();
     let addresses = [(); 2].map(|()| harness::free_address());
-    let mut processes = addresses.each_ref().map(|address| Some(serve(&place, &ground, address)));
+    let mut processes = addresses.each_ref().map(|address| Some(serve(&place, &env, address)));
     let balancer = Arc::new(Balancer {
         addresses,
         ready: Default::default(),
@@ -147,7 +147,7 @@ async fn a_rolling_restart_fails_no_request() {
         running.signal("TERM");
         balancer.wait_until(process, false).await;
         assert!(block_in_place(|| running.wait()).success(), "it ends in order");
-        processes[process] = Some(serve(&place, &ground, &balancer.addresses[process]));
+        processes[process] = Some(serve(&place, &env, &balancer.addresses[process]));
         balancer.wait_until(process, true).await;
     }
     balancer.stop.store(true, Ordering::SeqCst);
@@ -173,7 +173,7 @@ async fn a_rolling_restart_fails_no_request() {
     );
     assert!(!log.contains("did not"), "everything came to its end: {log}");
 
-    let server = ground.start().await;
+    let server = env.start().await;
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }

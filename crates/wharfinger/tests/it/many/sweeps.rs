@@ -9,7 +9,7 @@ use wharfinger::worker::Supervisor;
 use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
 
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
 
 const MINUTE_MS: i64 = 60_000;
 const WINDOW_AND_GRACE_MS: i64 = 3_660_000;
@@ -21,8 +21,8 @@ async fn ran(server: &TestApp) -> bool {
 }
 
 /// The number of turns there have been.
-async fn turns(ground: &Ground) -> i64 {
-    ground.scalar("SELECT COALESCE(MAX(lease_token), 0) FROM sweeps WHERE name = 'upload-window'").await
+async fn turns(env: &TestEnv) -> i64 {
+    env.scalar("SELECT COALESCE(MAX(lease_token), 0) FROM sweeps WHERE name = 'upload-window'").await
 }
 
 /// As a process that claims its turn and then does nothing.
@@ -41,10 +41,10 @@ async fn claim(server: &TestApp) -> Fence {
 }
 
 /// An upload that nobody confirms and whose delayed check was lost: only the sweep finds it.
-async fn lost_upload(ground: &Ground, server: &TestApp) -> Value {
+async fn lost_upload(env: &TestEnv, server: &TestApp) -> Value {
     let grant = server.me().init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
-    ground.execute("DELETE FROM jobs").await;
+    env.execute("DELETE FROM jobs").await;
     grant
 }
 
@@ -54,111 +54,111 @@ async fn status(me: &Client<'_>, grant: &Value) -> u16 {
 }
 
 async fn one_of_two_runs_at_the_scheduled_time(database: Database) {
-    let ground = Ground::with(database, &HOURLY);
-    let (one, other) = (ground.start().await, ground.start().await);
+    let env = TestEnv::with(database, &HOURLY);
+    let (one, other) = (env.start().await, env.start().await);
     for run in 1..=4 {
         let both = tokio::join!(ran(&one), ran(&other));
         assert!(both.0 != both.1, "run {run}: {both:?}");
-        assert_eq!(turns(&ground).await, run);
+        assert_eq!(turns(&env).await, run);
         assert!(!ran(&one).await && !ran(&other).await, "it is not due again");
-        ground.advance(60 * MINUTE_MS);
+        env.advance(60 * MINUTE_MS);
     }
 }
 
 /// The same with the loops themselves, which nobody tells when to look.
 async fn the_loops_of_two_take_turns(database: Database) {
-    let ground = Ground::with(database, &HOURLY);
-    let (one, other) = (ground.start_as("sweeper").await, ground.start_as("sweeper").await);
-    let api = ground.start_as("api").await;
+    let env = TestEnv::with(database, &HOURLY);
+    let (one, other) = (env.start_as("sweeper").await, env.start_as("sweeper").await);
+    let api = env.start_as("api").await;
     let loops = [Supervisor::start(&one.app).await, Supervisor::start(&other.app).await];
     for run in 1..=3 {
         // Only of what is at rest the next time is written down, by the clock as it stands.
         let at_rest = "SELECT COUNT(*) FROM sweeps WHERE lease_until = 0 AND last_end_at IS NOT NULL";
         let all_ran = async {
-            while turns(&ground).await < run || ground.scalar(at_rest).await < Sweep::ALL.len() as i64 {
+            while turns(&env).await < run || env.scalar(at_rest).await < Sweep::ALL.len() as i64 {
                 tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(std::time::Duration::from_secs(60), all_ran).await.expect("it runs");
-        assert_eq!(turns(&ground).await, run, "once each time");
-        ground.advance(60 * MINUTE_MS);
+        assert_eq!(turns(&env).await, run, "once each time");
+        env.advance(60 * MINUTE_MS);
     }
     for supervisor in loops {
         supervisor.stop().await;
     }
-    oracle::all_is_healed(&ground, &api).await;
+    oracle::all_is_healed(&env, &api).await;
 }
 
 async fn a_denser_schedule_holds_from_the_start(database: Database) {
-    let ground = Ground::with(database, &HOURLY);
-    let hourly = ground.start().await;
+    let env = TestEnv::with(database, &HOURLY);
+    let hourly = env.start().await;
     assert!(ran(&hourly).await);
-    let denser = ground.start_but("UPLOAD_WINDOW_SCHEDULE", "*/10 * * * *").await;
+    let denser = env.start_but("UPLOAD_WINDOW_SCHEDULE", "*/10 * * * *").await;
     follow_schedule(&denser.app.core, Sweep::UploadWindow).await.expect("brought forward");
     assert!(!ran(&denser).await, "not yet");
-    ground.advance(10 * MINUTE_MS);
+    env.advance(10 * MINUTE_MS);
     assert!(ran(&denser).await);
     follow_schedule(&hourly.app.core, Sweep::UploadWindow).await.expect("nothing to bring forward");
-    ground.advance(10 * MINUTE_MS);
+    env.advance(10 * MINUTE_MS);
     assert!(ran(&hourly).await, "whoever is there runs it at the time written down");
 }
 
 async fn runs_that_were_missed_are_made_up_for_once(database: Database) {
-    let ground = Ground::with(database, &HOURLY);
-    let first = ground.start().await;
+    let env = TestEnv::with(database, &HOURLY);
+    let first = env.start().await;
     assert!(ran(&first).await);
-    let grant = lost_upload(&ground, &first).await;
+    let grant = lost_upload(&env, &first).await;
     first.crash().await;
-    ground.advance(5 * 60 * MINUTE_MS);
-    let (one, other) = (ground.start().await, ground.start().await);
+    env.advance(5 * 60 * MINUTE_MS);
+    let (one, other) = (env.start().await, env.start().await);
     let both = tokio::join!(ran(&one), ran(&other));
     assert!(both.0 != both.1, "{both:?}");
-    assert_eq!(turns(&ground).await, 2, "once for the five that were missed");
+    assert_eq!(turns(&env).await, 2, "once for the five that were missed");
     assert!(!ran(&one).await && !ran(&other).await);
     assert_eq!(status(&one.me(), &grant).await, 410);
 }
 
 async fn who_dies_in_its_turn_is_followed_by_another(database: Database) {
-    let ground = Ground::with(database, &HOURLY);
-    let (one, other) = (ground.start().await, ground.start().await);
-    let grant = lost_upload(&ground, &other).await;
-    ground.advance(WINDOW_AND_GRACE_MS);
+    let env = TestEnv::with(database, &HOURLY);
+    let (one, other) = (env.start().await, env.start().await);
+    let grant = lost_upload(&env, &other).await;
+    env.advance(WINDOW_AND_GRACE_MS);
     claim(&one).await;
     one.crash().await;
     let looked = run_if_due(&other.app.uploads, Sweep::UploadWindow, &CancellationToken::new()).await;
-    assert!(!looked.ran && looked.again_at <= ground.clock.now() + LEASE_MS, "{looked:?}");
+    assert!(!looked.ran && looked.again_at <= env.clock.now() + LEASE_MS, "{looked:?}");
     assert_eq!(status(&other.me(), &grant).await, 200);
-    ground.advance(LEASE_MS);
+    env.advance(LEASE_MS);
     assert!(ran(&other).await);
     assert_eq!(status(&other.me(), &grant).await, 410);
     other.settle().await;
-    oracle::all_is_healed(&ground, &other).await;
+    oracle::all_is_healed(&env, &other).await;
 }
 
 /// The whole sweep of a process that slept through its lease, and then a single change of it.
 async fn who_lost_its_turn_changes_nothing_more(database: Database) {
-    let ground = Ground::with(database, &HOURLY);
-    let (zombie, heir) = (ground.start().await, ground.start().await);
+    let env = TestEnv::with(database, &HOURLY);
+    let (zombie, heir) = (env.start().await, env.start().await);
     let lease = SweepLease::under(&zombie.app.core, claim(&zombie).await);
-    ground.advance(LEASE_MS);
+    env.advance(LEASE_MS);
     assert!(ran(&heir).await, "taken over");
 
-    let grant = lost_upload(&ground, &heir).await;
-    ground.advance(WINDOW_AND_GRACE_MS);
+    let grant = lost_upload(&env, &heir).await;
+    env.advance(WINDOW_AND_GRACE_MS);
     assert_eq!(upload_window::run(&zombie.app.uploads, &lease).await, Err(VerbError::TakenOver));
     let id = grant["fileId"].as_str().expect("an id");
     let file = heir.app.core.catalog.file(id.parse().expect("an id")).await.expect("read").expect("there");
     assert_eq!((file.status.as_str(), file.version), ("registered", 1));
     assert_eq!(heir.me().used().await, 3);
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0);
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM notifications").await, 0);
-    let recorded = ground.scalar("SELECT last_start_at FROM sweeps WHERE name = 'upload-window'").await;
-    assert!(recorded < ground.clock.now(), "its end is not written down either");
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM notifications").await, 0);
+    let recorded = env.scalar("SELECT last_start_at FROM sweeps WHERE name = 'upload-window'").await;
+    assert!(recorded < env.clock.now(), "its end is not written down either");
 
     assert!(ran(&heir).await, "the next is nobody's yet");
     assert_eq!(status(&heir.me(), &grant).await, 410);
     heir.settle().await;
-    oracle::all_is_healed(&ground, &heir).await;
+    oracle::all_is_healed(&env, &heir).await;
 }
 
 on_each_database!(

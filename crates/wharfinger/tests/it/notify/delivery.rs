@@ -16,13 +16,13 @@ async fn waiting(server: &TestApp) -> u64 {
 
 async fn what_owners_are_told_arrives_at_the_webhook(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("late.bin", 3).await.expect(201);
     let file = me.upload("a.txt", b"abc").await;
-    quarantine(&ground, &me, &file).await;
-    ground.advance(2 * HOUR_MS);
+    quarantine(&env, &me, &file).await;
+    env.advance(2 * HOUR_MS);
     server.settle().await;
 
     let told = me.get("/api/v2/notifications").await.expect(200);
@@ -60,8 +60,8 @@ async fn what_owners_are_told_arrives_at_the_webhook(database: Database) {
 
 async fn a_receiver_that_was_away_gets_everything_when_it_is_back(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let server = env.start().await;
     receiver.answers(|_| StatusCode::BAD_GATEWAY);
     let file = server.me().upload("a", b"abc").await;
     for tries in 1..=6 {
@@ -69,7 +69,7 @@ async fn a_receiver_that_was_away_gets_everything_when_it_is_back(database: Data
         assert_eq!(receiver.got().len(), tries, "each time it is due");
         server.settle().await;
         assert_eq!(receiver.got().len(), tries, "and not before");
-        ground.advance(6 * HOUR_MS);
+        env.advance(6 * HOUR_MS);
     }
     receiver.answers(|_| StatusCode::OK);
     server.settle().await;
@@ -87,22 +87,22 @@ async fn nobody_who_answers_is_no_loss_either(database: Database) {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let nowhere = format!("http://{}/", gone.local_addr().expect("bound"));
     drop(gone);
-    let ground = telling(database, &nowhere);
-    let server = ground.start().await;
+    let env = telling(database, &nowhere);
+    let server = env.start().await;
     server.me().upload("a", b"abc").await;
     server.settle().await;
     assert_eq!(waiting(&server).await, 1);
     server.crash().await;
-    let server = ground.start_but("WEBHOOK_URL", &receiver.url).await;
-    ground.advance(MINUTE_MS);
+    let server = env.start_but("WEBHOOK_URL", &receiver.url).await;
+    env.advance(MINUTE_MS);
     server.settle().await;
     assert_eq!(receiver.taken().len(), 1);
 }
 
 async fn the_order_of_a_file_holds_while_its_first_fails_and_others_pass(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let server = env.start().await;
     let me = server.me();
     let stuck = me.upload("stuck", b"abc").await;
     let of_stuck = stuck.clone();
@@ -110,10 +110,10 @@ async fn the_order_of_a_file_holds_while_its_first_fails_and_others_pass(databas
         true => StatusCode::SERVICE_UNAVAILABLE,
         false => StatusCode::OK,
     });
-    quarantine(&ground, &me, &stuck).await;
+    quarantine(&env, &me, &stuck).await;
     server.settle().await;
     let other = me.upload("other", b"abc").await;
-    quarantine(&ground, &me, &other).await;
+    quarantine(&env, &me, &other).await;
     server.settle().await;
     let kinds = |file: &str| -> Vec<(String, u16)> {
         let of = receiver.got().into_iter().filter(|got| got.file() == file);
@@ -121,10 +121,10 @@ async fn the_order_of_a_file_holds_while_its_first_fails_and_others_pass(databas
     };
     assert_eq!(kinds(&other), [("file-ready".into(), 200), ("file-quarantined".into(), 200)]);
     assert_eq!(kinds(&stuck), [("file-ready".into(), 503)]);
-    ground.advance(10 * MINUTE_MS);
+    env.advance(10 * MINUTE_MS);
     server.settle().await;
     receiver.answers(|_| StatusCode::OK);
-    ground.advance(10 * MINUTE_MS);
+    env.advance(10 * MINUTE_MS);
     server.settle().await;
     let told = [("file-ready", 503), ("file-ready", 503), ("file-ready", 200), ("file-quarantined", 200)];
     assert_eq!(kinds(&stuck), told.map(|(kind, status)| (kind.to_owned(), status)));
@@ -134,43 +134,43 @@ async fn the_order_of_a_file_holds_while_its_first_fails_and_others_pass(databas
 /// What was sent and not written down is sent again, under the same id.
 async fn a_crash_after_sending_sends_twice_with_one_id(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let calm = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let calm = env.start().await;
     calm.me().upload("a", b"abc").await;
     calm.crash().await;
     // At which call it dies: the first after which the receiver has the message and the line is there still.
     let mut n = 1;
     while receiver.got().is_empty() {
         assert!(n < 100, "nothing is ever sent");
-        let server = ground.start_with(Faults::at(n, Fault::CrashAfter)).await;
+        let server = env.start_with(Faults::at(n, Fault::CrashAfter)).await;
         let stop = tokio_util::sync::CancellationToken::new();
         let _ = wharfinger::notify::relay(&server.app.notifier, &stop).await;
         server.crash().await;
-        ground.advance(2 * MINUTE_MS);
+        env.advance(2 * MINUTE_MS);
         n += 1;
     }
-    let server = ground.start().await;
+    let server = env.start().await;
     assert_eq!(waiting(&server).await, 1, "nobody wrote down that it arrived");
     server.settle().await;
     assert_eq!((receiver.got().len(), receiver.distinct().len()), (2, 1));
     assert_eq!(waiting(&server).await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_notice_is_given_up_after_three_days_and_the_next_goes(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let server = env.start().await;
     let me = server.me();
     let file = me.upload("a", b"abc").await;
-    quarantine(&ground, &me, &file).await;
+    quarantine(&env, &me, &file).await;
     receiver.answers(|got| match got.kind() {
         "file-ready" => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::OK,
     });
     for _ in 0..12 {
         server.settle().await;
-        ground.advance(6 * HOUR_MS);
+        env.advance(6 * HOUR_MS);
     }
     assert_eq!(receiver.taken().len(), 0);
     let tries = receiver.got().len();
@@ -182,8 +182,8 @@ async fn a_notice_is_given_up_after_three_days_and_the_next_goes(database: Datab
 
 async fn a_receiver_that_is_busy_is_left_alone_as_long_as_it_asks(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let server = env.start().await;
     receiver.answers_in_full(|_| {
         axum::response::IntoResponse::into_response((StatusCode::TOO_MANY_REQUESTS, [("retry-after", "600")]))
     });
@@ -192,10 +192,10 @@ async fn a_receiver_that_is_busy_is_left_alone_as_long_as_it_asks(database: Data
     assert_eq!(receiver.got().len(), 1);
     receiver.answers(|_| StatusCode::OK);
     server.me().upload("b", b"abc").await;
-    ground.advance(9 * MINUTE_MS);
+    env.advance(9 * MINUTE_MS);
     server.settle().await;
     assert_eq!(receiver.got().len(), 1, "neither that message nor another");
-    ground.advance(MINUTE_MS);
+    env.advance(MINUTE_MS);
     server.settle().await;
     assert_eq!(receiver.taken().len(), 2);
 }
@@ -203,12 +203,12 @@ async fn a_receiver_that_is_busy_is_left_alone_as_long_as_it_asks(database: Data
 /// Without a webhook nothing is written, and what waited is nobody's any more.
 async fn where_nobody_is_told_nothing_waits(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let server = env.start().await;
     server.me().upload("a", b"abc").await;
     assert_eq!(waiting(&server).await, 1);
     server.crash().await;
-    let server = ground.start_but("WEBHOOK_URL", "").await;
+    let server = env.start_but("WEBHOOK_URL", "").await;
     assert_eq!(waiting(&server).await, 0);
     server.me().upload("b", b"abc").await;
     assert_eq!(waiting(&server).await, 0);
@@ -218,16 +218,16 @@ async fn where_nobody_is_told_nothing_waits(database: Database) {
 
 async fn old_notices_are_forgotten(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let server = env.start().await;
     server.me().upload("a", b"abc").await;
     server.settle().await;
-    ground.advance(89 * 24 * HOUR_MS);
+    env.advance(89 * 24 * HOUR_MS);
     server.settle().await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM notifications").await, 1);
-    ground.advance(24 * HOUR_MS + 1);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM notifications").await, 1);
+    env.advance(24 * HOUR_MS + 1);
     server.settle().await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM notifications").await, 0);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM notifications").await, 0);
 }
 
 on_each_database!(

@@ -10,8 +10,8 @@ use crate::test_app::{Database, on_each_database};
 
 async fn a_receiver_that_is_gone_gets_nothing_more(database: Database) {
     let receiver = Receiver::start().await;
-    let ground = telling(database, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(database, &receiver.url);
+    let server = env.start().await;
     // Counted from here on.
     wharfinger::telemetry::prometheus();
     receiver.answers(|_| StatusCode::GONE);
@@ -33,13 +33,13 @@ async fn a_receiver_that_is_gone_gets_nothing_more(database: Database) {
 
     // The next server remembers; another URL begins anew.
     server.crash().await;
-    let server = ground.start().await;
+    let server = env.start().await;
     server.me().upload("c", b"abc").await;
     server.settle().await;
     assert_eq!(receiver.got().len(), 1);
     server.crash().await;
     let other = Receiver::start().await;
-    let server = ground.start_but("WEBHOOK_URL", &other.url).await;
+    let server = env.start_but("WEBHOOK_URL", &other.url).await;
     server.me().upload("d", b"abc").await;
     server.settle().await;
     assert_eq!((receiver.got().len(), other.taken().len()), (1, 1));

@@ -27,12 +27,12 @@ fn check(receiver: &Receiver) {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_tell_everything_once_and_in_order() {
     let receiver = Receiver::start().await;
-    let ground = telling(Database::Postgres, &receiver.url);
-    let (one, other) = (ground.start().await, ground.start().await);
+    let env = telling(Database::Postgres, &receiver.url);
+    let (one, other) = (env.start().await, env.start().await);
     let me = one.me();
     for n in 0..FILES {
         let file = me.upload(&format!("file {n}"), b"abc").await;
-        quarantine(&ground, &me, &file).await;
+        quarantine(&env, &me, &file).await;
     }
     let stop = CancellationToken::new();
     let relays = (0..6).map(|n| {
@@ -51,9 +51,9 @@ async fn two_processes_tell_everything_once_and_in_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_loops_of_workers_tell_what_an_api_process_writes() {
     let receiver = Receiver::start().await;
-    let ground = telling(Database::Postgres, &receiver.url);
-    let (one, other) = (ground.start_as("worker").await, ground.start_as("worker").await);
-    let api = ground.start_as("api").await;
+    let env = telling(Database::Postgres, &receiver.url);
+    let (one, other) = (env.start_as("worker").await, env.start_as("worker").await);
+    let api = env.start_as("api").await;
     let loops = [
         Supervisor::start(&one.app).await,
         Supervisor::start(&other.app).await,
@@ -62,10 +62,10 @@ async fn the_loops_of_workers_tell_what_an_api_process_writes() {
     let me = api.me();
     for n in 0..FILES {
         let file = me.upload(&format!("file {n}"), b"abc").await;
-        quarantine(&ground, &me, &file).await;
+        quarantine(&env, &me, &file).await;
     }
     // No further, or what one has in hand would look abandoned to the other.
-    ground.advance(6_000);
+    env.advance(6_000);
     let all = async {
         while receiver.got().len() < 2 * FILES {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;

@@ -10,23 +10,23 @@ mod verifying;
 
 use std::time::{Duration, SystemTime};
 
-use crate::test_app::{Client, Database, Ground};
+use crate::test_app::{Client, Database, TestEnv};
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 3_600_000;
 
-/// A ground whose servers tell this URL.
-pub fn telling(database: Database, url: &str) -> Ground {
-    Ground::with(
+/// A env whose servers tell this URL.
+pub fn telling(database: Database, url: &str) -> TestEnv {
+    TestEnv::with(
         database,
         &[("WEBHOOK_URL", url), ("WEBHOOK_SECRET", SECRET), ("WEBHOOK_ALLOW_PRIVATE", "true")],
     )
 }
 
 /// Changes the bytes of a ready file behind the server's back and lets it find out.
-async fn quarantine(ground: &Ground, me: &Client<'_>, file: &str) {
-    let path = ground.blob_dir().join("uploads/t/u").join(file);
+async fn quarantine(env: &TestEnv, me: &Client<'_>, file: &str) {
+    let path = env.blob_dir().join("uploads/t/u").join(file);
     std::fs::write(&path, b"xyz").expect("the object");
     let object = std::fs::File::options().write(true).open(&path).expect("the object");
     object.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).expect("a time");

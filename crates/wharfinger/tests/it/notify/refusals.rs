@@ -7,7 +7,7 @@ use wharfinger_catalog::Destination;
 use super::receiver::Receiver;
 use super::{SECRET, telling};
 use crate::cli::program::Place;
-use crate::test_app::{Database, Ground};
+use crate::test_app::{Database, TestEnv};
 
 #[test]
 fn a_webhook_that_cannot_be_stops_the_start_in_one_line() {
@@ -30,16 +30,16 @@ fn a_webhook_that_cannot_be_stops_the_start_in_one_line() {
 async fn a_name_that_leads_to_this_machine_is_not_sent_to() {
     let receiver = Receiver::start().await;
     let url = receiver.url.replace("127.0.0.1", "localhost");
-    let ground = Ground::with(Database::Sqlite, &[("WEBHOOK_URL", url.as_str()), ("WEBHOOK_SECRET", SECRET)]);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &[("WEBHOOK_URL", url.as_str()), ("WEBHOOK_SECRET", SECRET)]);
+    let server = env.start().await;
     server.me().upload("a", b"abc").await;
     server.settle().await;
     assert_eq!(receiver.got().len(), 0);
-    let why = ground.texts("SELECT last_error FROM outbox").await;
+    let why = env.texts("SELECT last_error FROM outbox").await;
     assert!(why.len() == 1 && why[0].contains("WEBHOOK_ALLOW_PRIVATE"), "{why:?}");
     server.crash().await;
-    let server = ground.start_but("WEBHOOK_ALLOW_PRIVATE", "true").await;
-    ground.advance(60_000);
+    let server = env.start_but("WEBHOOK_ALLOW_PRIVATE", "true").await;
+    env.advance(60_000);
     server.settle().await;
     assert_eq!(receiver.taken().len(), 1);
 
@@ -55,8 +55,8 @@ async fn a_name_that_leads_to_this_machine_is_not_sent_to() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirect_is_a_failure() {
     let (receiver, elsewhere) = (Receiver::start().await, Receiver::start().await);
-    let ground = telling(Database::Sqlite, &receiver.url);
-    let server = ground.start().await;
+    let env = telling(Database::Sqlite, &receiver.url);
+    let server = env.start().await;
     let to = elsewhere.url.clone();
     receiver.answers_in_full(move |_| {
         (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to.clone())]).into_response()

@@ -5,31 +5,31 @@ use wharfinger_catalog::Destination;
 
 use super::quarantine;
 use super::receiver::Receiver;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 
-fn alerting(database: Database, url: &str) -> Ground {
-    Ground::with(database, &[("SLACK_WEBHOOK_URL", url), ("WEBHOOK_ALLOW_PRIVATE", "true")])
+fn alerting(database: Database, url: &str) -> TestEnv {
+    TestEnv::with(database, &[("SLACK_WEBHOOK_URL", url), ("WEBHOOK_ALLOW_PRIVATE", "true")])
 }
 
 fn texts(slack: &Receiver) -> Vec<String> {
     slack.got().iter().map(|got| got.body["text"].as_str().expect("a text").to_owned()).collect()
 }
 
-async fn quarantined(ground: &Ground, server: &TestApp, name: &str) -> String {
+async fn quarantined(env: &TestEnv, server: &TestApp, name: &str) -> String {
     let me = server.me();
     let file = me.upload(name, b"abc").await;
-    quarantine(ground, &me, &file).await;
+    quarantine(env, &me, &file).await;
     file
 }
 
 async fn operators_hear_of_what_was_quarantined(database: Database) {
     let slack = Receiver::start().await;
-    let ground = alerting(database, &slack.url);
-    let server = ground.start().await;
+    let env = alerting(database, &slack.url);
+    let server = env.start().await;
     server.me().upload("fine", b"abc").await;
     server.settle().await;
     assert_eq!(texts(&slack), Vec::<String>::new(), "what is well is no alert");
-    let file = quarantined(&ground, &server, "<!channel> & co").await;
+    let file = quarantined(&env, &server, "<!channel> & co").await;
     server.settle().await;
     let said = format!(
         "Wharfinger: &lt;!channel&gt; &amp; co of tenant t was quarantined: object changed after it was confirmed \
@@ -44,16 +44,16 @@ async fn operators_hear_of_what_was_quarantined(database: Database) {
 
 async fn a_flood_is_one_message(database: Database) {
     let slack = Receiver::start().await;
-    let ground = alerting(database, &slack.url);
-    let server = ground.start().await;
-    quarantined(&ground, &server, "the first").await;
+    let env = alerting(database, &slack.url);
+    let server = env.start().await;
+    quarantined(&env, &server, "the first").await;
     server.settle().await;
     for n in 0..25 {
-        quarantined(&ground, &server, &format!("file {n}")).await;
+        quarantined(&env, &server, &format!("file {n}")).await;
     }
     server.settle().await;
     assert_eq!(texts(&slack).len(), 1, "the next is not due yet");
-    ground.advance(10_000);
+    env.advance(10_000);
     server.settle().await;
     let texts = texts(&slack);
     assert_eq!(texts.len(), 2);
@@ -63,16 +63,16 @@ async fn a_flood_is_one_message(database: Database) {
 
 async fn alerts_that_did_not_arrive_are_sent_again(database: Database) {
     let slack = Receiver::start().await;
-    let ground = alerting(database, &slack.url);
-    let server = ground.start().await;
+    let env = alerting(database, &slack.url);
+    let server = env.start().await;
     slack.answers(|_| StatusCode::INTERNAL_SERVER_ERROR);
-    quarantined(&ground, &server, "a").await;
-    quarantined(&ground, &server, "b").await;
+    quarantined(&env, &server, "a").await;
+    quarantined(&env, &server, "b").await;
     server.settle().await;
     slack.answers(|_| StatusCode::OK);
     server.settle().await;
     assert_eq!(slack.got().len(), 1);
-    ground.advance(60_000);
+    env.advance(60_000);
     server.settle().await;
     let texts = texts(&slack);
     assert_eq!((texts.len(), slack.taken().len()), (2, 1));
@@ -81,13 +81,13 @@ async fn alerts_that_did_not_arrive_are_sent_again(database: Database) {
 
 async fn operators_hear_once_of_deletes_that_are_given_up(database: Database) {
     let slack = Receiver::start().await;
-    let ground = alerting(database, &slack.url).also(&[("CLEANUP_MAX_ATTEMPTS", "2")]);
-    let server = ground.start().await;
+    let env = alerting(database, &slack.url).also(&[("CLEANUP_MAX_ATTEMPTS", "2")]);
+    let server = env.start().await;
     let me = server.me();
     for name in ["a", "b"] {
         let file = me.upload(name, b"abc").await;
         // A folder with something in it is refused by whoever is asked to remove a file.
-        let object = ground.blob_dir().join(format!("uploads/t/u/{file}"));
+        let object = env.blob_dir().join(format!("uploads/t/u/{file}"));
         std::fs::remove_file(&object).expect("the object was there");
         std::fs::create_dir(&object).expect("a folder in its place");
         std::fs::write(object.join("in the way"), b"x").expect("a file in the folder");
@@ -96,7 +96,7 @@ async fn operators_hear_once_of_deletes_that_are_given_up(database: Database) {
     server.settle().await;
     assert_eq!(texts(&slack), Vec::<String>::new(), "it is tried again");
     for _ in 0..3 {
-        ground.advance(86_400_000);
+        env.advance(86_400_000);
         server.settle().await;
     }
     let [said] = &texts(&slack)[..] else { panic!("{:?}", texts(&slack)) };

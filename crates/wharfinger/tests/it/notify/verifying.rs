@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::SECRET;
 use super::receiver::Receiver;
-use crate::test_app::{Database, Ground};
+use crate::test_app::{Database, TestEnv};
 
 const DOCUMENT: &str = include_str!("../../../../../docs/api.md");
 
@@ -48,8 +48,8 @@ async fn receivers_verify_by_the_examples() {
         ("WEBHOOK_ALLOW_PRIVATE", "true"),
     ];
     // The examples look at their machine's clock.
-    let ground = Ground::in_real_time(Database::Sqlite, &settings);
-    let server = ground.start().await;
+    let env = TestEnv::in_real_time(Database::Sqlite, &settings);
+    let server = env.start().await;
     server.me().upload("größe.txt", b"abc").await;
     server.settle().await;
     let [got] = &receiver.got()[..] else { panic!("one message") };

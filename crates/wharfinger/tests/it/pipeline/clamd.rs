@@ -4,14 +4,14 @@ use harness::clamd::{self, Clamd, Options};
 
 use super::{eicar, way};
 use crate::oracle;
-use crate::test_app::{Database, Ground};
+use crate::test_app::{Database, TestEnv};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_clamd_finds_is_quarantined_and_the_rest_goes_on() {
     let clamd = clamd::shared();
     for url in [clamd.tcp_url(), clamd.unix_url()] {
-        let ground = Ground::with_stages(Database::Sqlite, "scan", &[("CLAMD_URL", &url)]);
-        let server = ground.start().await;
+        let env = TestEnv::with_stages(Database::Sqlite, "scan", &[("CLAMD_URL", &url)]);
+        let server = env.start().await;
         let me = server.me();
         let mut hidden = vec![b'.'; 200_000];
         hidden.extend_from_slice(clamd::PATTERN);
@@ -32,8 +32,8 @@ async fn what_clamd_finds_is_quarantined_and_the_rest_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_large_for_clamd_fails_and_says_so() {
     let clamd = Clamd::start(Options { stream_bytes_max: 1 << 20, ..Options::default() }).expect("clamd");
-    let ground = Ground::with_stages(Database::Sqlite, "scan", &[("CLAMD_URL", &clamd.tcp_url())]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(Database::Sqlite, "scan", &[("CLAMD_URL", &clamd.tcp_url())]);
+    let server = env.start().await;
     let me = server.me();
     let large = me.enqueue("large", &vec![b'.'; 3 << 20]).await;
     server.settle().await;
@@ -48,8 +48,8 @@ async fn while_clamd_is_away_nothing_passes_and_nothing_fails() {
     let mut clamd = Clamd::start(Options::default()).expect("clamd");
     let settings = [("CLAMD_URL", clamd.tcp_url())];
     let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let ground = Ground::with_stages(Database::Sqlite, "scan", &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(Database::Sqlite, "scan", &settings);
+    let server = env.start().await;
     let me = server.me();
     clamd.stop().expect("it stops");
     let (clean, infected) = (me.enqueue("clean", b"clean").await, me.enqueue("eicar", &eicar()).await);
@@ -58,7 +58,7 @@ async fn while_clamd_is_away_nothing_passes_and_nothing_fails() {
         for file in [&clean, &infected] {
             assert_eq!(me.file(file).await["status"], "queued");
         }
-        ground.advance(60_000);
+        env.advance(60_000);
     }
     assert!(way(&me, &clean).await.len() > 10, "it was tried again and again");
     clamd.start_again().expect("it starts");

@@ -5,7 +5,7 @@ use wharfinger::core::Role;
 
 use super::{told, way};
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
 
 async fn letters(client: &Client<'_>) -> Vec<Value> {
     client.get("/api/v2/dlq").await.expect(200)["jobs"].as_array().expect("a list").clone()
@@ -26,8 +26,8 @@ pub async fn failed(server: &TestApp) -> (String, String) {
 }
 
 async fn a_letter_says_what_happened_to_those_it_concerns(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
     let (file, job) = failed(&server).await;
     let expected = json!({
         "jobId": job, "fileId": file, "fileName": "cargo", "stage": "scan", "reason": "it is encrypted",
@@ -46,8 +46,8 @@ async fn a_letter_says_what_happened_to_those_it_concerns(database: Database) {
 
 /// Every attempt may cost as much as its limits allow: its owner has a few, an admin as many as it takes.
 async fn an_owner_does_not_redrive_without_end(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
     let (_, job) = failed(&server).await;
     let worker = server.as_user("ops", "w", Role::Worker);
     let path = format!("/api/v2/dlq/{job}/redrive");
@@ -69,8 +69,8 @@ async fn an_owner_does_not_redrive_without_end(database: Database) {
 }
 
 async fn a_letter_is_redriven_and_its_file_finished(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
     let (file, job) = failed(&server).await;
     let me = server.me();
     let answer = me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
@@ -80,8 +80,8 @@ async fn a_letter_is_redriven_and_its_file_finished(database: Database) {
     assert_eq!(me.file(&file).await["error"], Value::Null);
     server.crash().await;
 
-    let ground = ground.also(&[("PIPELINE_BUILTIN_STAGES", "all")]);
-    let server = ground.start().await;
+    let env = env.also(&[("PIPELINE_BUILTIN_STAGES", "all")]);
+    let server = env.start().await;
     server.settle().await;
     let me = server.me();
     assert_eq!(
@@ -90,12 +90,12 @@ async fn a_letter_is_redriven_and_its_file_finished(database: Database) {
     );
     let kinds: Vec<Value> = told(&me).await.iter().map(|told| told["kind"].clone()).collect();
     assert!(kinds.contains(&json!("file-failed")) && kinds.contains(&json!("file-ready")), "{kinds:?}");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_discarded_letter_leaves_its_file_failed(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
     let (file, job) = failed(&server).await;
     let me = server.me();
     me.delete(&format!("/api/v2/dlq/{job}")).await.expect(204);
@@ -104,16 +104,16 @@ async fn a_discarded_letter_leaves_its_file_failed(database: Database) {
     oracle::catalog_is_sound(&server).await;
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn pages_of_letters_join(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
     let mut all = Vec::new();
     for _ in 0..5 {
         all.push(failed(&server).await.1);
-        ground.advance(1);
+        env.advance(1);
     }
     all.reverse();
     let me = server.me();

@@ -5,11 +5,11 @@ use wharfinger::core::Role;
 
 use super::{ALL, chunks};
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, on_each_database};
 
 /// Bytes of text, of chunks and of vectors.
-async fn derived_bytes(ground: &Ground) -> i64 {
-    ground
+async fn derived_bytes(env: &TestEnv) -> i64 {
+    env
         .scalar(
             "SELECT CAST(COALESCE((SELECT SUM(bytes) FROM text_parts), 0) \
              + COALESCE((SELECT SUM(LENGTH(text) + COALESCE(LENGTH(vector), 0)) FROM chunks), 0) AS BIGINT)",
@@ -19,8 +19,8 @@ async fn derived_bytes(ground: &Ground) -> i64 {
 
 async fn text_beyond_the_bound_is_cut(database: Database) {
     let bound = [("DERIVED_MAX_FACTOR", "1"), ("DERIVED_MIN_BYTES", "4000")];
-    let ground = Ground::with_stages(database, ALL, &bound);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &bound);
+    let server = env.start().await;
     let me = server.me();
     let text = "Forty crates of coffee were signed for. ".repeat(500);
     let (long, short) =
@@ -32,9 +32,9 @@ async fn text_beyond_the_bound_is_cut(database: Database) {
     let kept: usize =
         chunks(&me, &long).await.iter().map(|chunk| chunk["text"].as_str().map_or(0, str::len)).sum();
     assert!(kept > 3_000, "its beginning is kept: {kept}");
-    let derived = derived_bytes(&ground).await;
+    let derived = derived_bytes(&env).await;
     assert!(derived <= text.len() as i64 + 4_000, "{derived} bytes of {}", text.len());
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// A worker outside ends a stage of the next file.
@@ -48,8 +48,8 @@ async fn step(worker: &Client<'_>, stage: &str, output: Value) -> Value {
 
 /// Whatever a worker outside brings.
 async fn outputs_of_workers_are_bounded_too(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
     let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
     let file = me.enqueue("tiny", b"tiny").await;
     step(&worker, "scan", json!({ "verdict": "clean" })).await;
@@ -57,43 +57,43 @@ async fn outputs_of_workers_are_bounded_too(database: Database) {
     let many: Vec<Value> =
         (0..5_000).map(|n| json!({ "text": "x".repeat(1_000), "start": n, "end": n + 1 })).collect();
     step(&worker, "chunk", json!({ "chunks": many })).await;
-    let count = ground.scalar("SELECT COUNT(*) FROM chunks").await;
+    let count = env.scalar("SELECT COUNT(*) FROM chunks").await;
     assert!(count > 100 && count < 1_000, "{count}");
     step(&worker, "embed", json!({ "vectors": vec![json!([1.0, 0.0]); count as usize] })).await;
     let file = me.file(&file).await;
     assert_eq!((&file["status"], &file["textTruncated"]), (&json!("ready"), &json!(true)));
-    let derived = derived_bytes(&ground).await;
+    let derived = derived_bytes(&env).await;
     assert!(derived <= 1 << 20, "{derived} bytes of 4");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Vectors are as long as their worker makes them, and a NUL is kept as a character of three bytes.
 async fn long_vectors_and_strange_characters_count_too(database: Database) {
     let settings = [("PIPELINE_BUILTIN_STAGES", ""), ("DERIVED_MIN_BYTES", "60000")];
-    let ground = Ground::with_stages(database, ALL, &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &settings);
+    let server = env.start().await;
     let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
     let file = me.enqueue("tiny", b"tiny").await;
     step(&worker, "scan", json!({ "verdict": "clean" })).await;
     step(&worker, "extract", json!({ "text": "\0".repeat(60_000) })).await;
-    let text = ground.scalar("SELECT CAST(SUM(bytes) AS BIGINT) FROM text_parts").await;
-    assert!(text > 10_000 && derived_bytes(&ground).await <= 60_000, "{text}");
+    let text = env.scalar("SELECT CAST(SUM(bytes) AS BIGINT) FROM text_parts").await;
+    assert!(text > 10_000 && derived_bytes(&env).await <= 60_000, "{text}");
     let many: Vec<Value> = (0..20).map(|n| json!({ "text": "\0\0\0", "start": n, "end": n + 1 })).collect();
     step(&worker, "chunk", json!({ "chunks": many })).await;
     let vectors = vec![vec![1.0; 1_024]; 20];
     step(&worker, "embed", json!({ "vectors": vectors })).await;
-    let derived = derived_bytes(&ground).await;
+    let derived = derived_bytes(&env).await;
     assert!(derived > 30_000 && derived <= 60_000, "{derived} bytes of 4");
     let file = me.file(&file).await;
     assert_eq!((&file["status"], &file["textTruncated"]), (&json!("ready"), &json!(true)));
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// What every file may have at least is for so many files as fit into the tenant's limit.
 async fn many_small_files_are_bounded_together(database: Database) {
     let stages = [("DEFAULT_TENANT_QUOTA_BYTES", "100000"), ("DERIVED_MIN_BYTES", "20000")];
-    let ground = Ground::with_stages(database, "scan,extract", &stages);
-    let server = ground.start_but("PIPELINE_BUILTIN_STAGES", "scan").await;
+    let env = TestEnv::with_stages(database, "scan,extract", &stages);
+    let server = env.start_but("PIPELINE_BUILTIN_STAGES", "scan").await;
     let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
     for n in 0..8 {
         me.enqueue(&format!("{n}"), b"tiny").await;
@@ -102,9 +102,9 @@ async fn many_small_files_are_bounded_together(database: Database) {
     for _ in 0..8 {
         step(&worker, "extract", json!({ "text": "word ".repeat(4_000) })).await;
     }
-    let derived = derived_bytes(&ground).await;
+    let derived = derived_bytes(&env).await;
     assert!(derived > 8 * 4_000 && derived <= 100_000, "{derived} bytes");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database! {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ALL;
 use crate::cli::program::{Place, Served};
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, TestApp};
+use crate::test_app::{Client, Database, TestEnv, TestApp};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Long enough for a heartbeat of a loaded machine, short enough to wait for.
@@ -31,21 +31,21 @@ async fn seen(me: &Client<'_>, file: &str, status: &str) -> bool {
 }
 
 /// After a lost worker a file waits for a minute.
-async fn a_minute_goes_by(ground: &Ground) {
-    ground.execute("UPDATE jobs SET run_at = run_at - 60000 WHERE lost_leases > 0").await;
+async fn a_minute_goes_by(env: &TestEnv) {
+    env.execute("UPDATE jobs SET run_at = run_at - 60000 WHERE lost_leases > 0").await;
 }
 
-fn worker(place: &Place, ground: &Ground, settings: &[(&str, &str)]) -> Served {
-    let mut environment: Vec<(&str, &str)> = ground.environment().collect();
+fn worker(place: &Place, env: &TestEnv, settings: &[(&str, &str)]) -> Served {
+    let mut environment: Vec<(&str, &str)> = env.environment().collect();
     environment.extend(settings);
     place.serve_as("worker", &environment)
 }
 
-async fn is_finished_by_another(server: &TestApp, ground: &Ground, stage: &str, status: &str, text: &str) {
+async fn is_finished_by_another(server: &TestApp, env: &TestEnv, stage: &str, status: &str, text: &str) {
     let me = server.me();
     let place = Place::new();
     for _ in 0..20 {
-        let victim = worker(&place, ground, &[("INSTANCE_ID", "victim")]);
+        let victim = worker(&place, env, &[("INSTANCE_ID", "victim")]);
         let file = me.enqueue("cargo.txt", text.as_bytes()).await;
         let caught = seen(&me, &file, status).await;
         victim.signal("KILL");
@@ -57,9 +57,9 @@ async fn is_finished_by_another(server: &TestApp, ground: &Ground, stage: &str, 
         if before["status"] != status {
             continue;
         }
-        let heir = worker(&place, ground, &[("INSTANCE_ID", "heir")]);
+        let heir = worker(&place, env, &[("INSTANCE_ID", "heir")]);
         assert!(seen(&me, &file, "queued").await, "{stage}");
-        a_minute_goes_by(ground).await;
+        a_minute_goes_by(env).await;
         assert!(seen(&me, &file, "ready").await, "{stage}");
         heir.terminate();
         let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);
@@ -98,12 +98,12 @@ async fn a_file_outlives_all_workers() {
         ("STUCK_FILE_THRESHOLD_MS", "4000"),
         ("STUCK_RECOVERY_SCHEDULE", "* * * * * *"),
     ];
-    let ground = Ground::in_real_time(Database::Postgres, &settings);
-    let server = ground.start_as("api").await;
+    let env = TestEnv::in_real_time(Database::Postgres, &settings);
+    let server = env.start_as("api").await;
     let (me, place) = (server.me(), Place::new());
     let text: String = (0..60_000).map(|n| format!("Line {n} of a long list of cargo.\n")).collect();
     let file = loop {
-        let victim = worker(&place, &ground, &[("INSTANCE_ID", "victim")]);
+        let victim = worker(&place, &env, &[("INSTANCE_ID", "victim")]);
         let file = me.enqueue("cargo.txt", text.as_bytes()).await;
         let caught = seen(&me, &file, "extracting").await;
         victim.signal("KILL");
@@ -112,13 +112,13 @@ async fn a_file_outlives_all_workers() {
             break file;
         }
     };
-    let environment: Vec<(&str, &str)> = ground.environment().collect();
+    let environment: Vec<(&str, &str)> = env.environment().collect();
     let sweeper = place.serve_as("sweeper", &environment);
     assert!(seen(&me, &file, "queued").await, "the sweeper begins it anew");
-    a_minute_goes_by(&ground).await;
+    a_minute_goes_by(&env).await;
     assert_eq!(me.file(&file).await["retryCount"], 1);
     oracle::no_file_is_stuck(&server).await;
-    let heir = worker(&place, &ground, &[("INSTANCE_ID", "heir")]);
+    let heir = worker(&place, &env, &[("INSTANCE_ID", "heir")]);
     assert!(seen(&me, &file, "chunking").await || me.file(&file).await["status"] == "ready");
     seen(&me, &file, "ready").await;
     heir.terminate();
@@ -139,7 +139,7 @@ async fn a_file_outlives_all_workers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_outlives_its_worker_in_every_stage() {
-    let ground = Ground::in_real_time(
+    let env = TestEnv::in_real_time(
         Database::Postgres,
         &[
             ("PIPELINE_STAGES", ALL),
@@ -149,12 +149,12 @@ async fn a_file_outlives_its_worker_in_every_stage() {
             ("PIPELINE_BUILTIN_STAGES", "all"),
         ],
     );
-    let server = ground.start_as("api").await;
+    let server = env.start_as("api").await;
     let text: String = (0..60_000).map(|n| format!("Line {n} of a long list of cargo.\n")).collect();
     for (stage, status) in
         [("scan", "scanning"), ("extract", "extracting"), ("chunk", "chunking"), ("embed", "embedding")]
     {
-        is_finished_by_another(&server, &ground, stage, status, &text).await;
+        is_finished_by_another(&server, &env, stage, status, &text).await;
     }
     // What the killed ones put is under orders, or gone.
     oracle::catalog_is_sound(&server).await;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{ALL, chunks, eicar, told, until_ready, way};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 use wharfinger::core::Role;
 
 /// Enough for some chunks, with characters of more than one byte.
@@ -16,11 +16,11 @@ fn text() -> String {
 
 /// An object that the store does not give is its file's trouble: others go on at once, and it goes on when it can.
 async fn one_refused_object_is_no_outage(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
     let refused = server.as_user("other", "u", Role::User).enqueue("refused", b"cargo").await;
-    let path = ground.blob_dir().join(format!("uploads/other/u/{refused}"));
-    let away = ground.folder().join("away");
+    let path = env.blob_dir().join(format!("uploads/other/u/{refused}"));
+    let away = env.folder().join("away");
     std::fs::rename(&path, &away).expect("moved");
     // Something that cannot be opened as a file, for root neither.
     std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
@@ -30,7 +30,7 @@ async fn one_refused_object_is_no_outage(database: Database) {
     let me = server.me();
     let other = server.as_user("other", "u", Role::User);
     let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
-    while ground.scalar(refusals).await == 0 || me.file(&fine).await["status"] != "ready" {
+    while env.scalar(refusals).await == 0 || me.file(&fine).await["status"] != "ready" {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     assert_eq!(other.file(&refused).await["status"], "queued");
@@ -41,24 +41,24 @@ async fn one_refused_object_is_no_outage(database: Database) {
     }
     std::fs::remove_file(&path).expect("removed");
     std::fs::rename(&away, &path).expect("it is back");
-    ground.advance(41_000);
+    env.advance(41_000);
     while other.file(&refused).await["status"] != "ready" {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     stop.cancel();
     working.await.expect("it ends");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// A copy that finds no room is its file's trouble, as long as small ones find it; a disk that takes nothing is an outage.
 async fn a_file_that_is_too_large_for_the_disk_waits_alone(database: Database) {
-    let ground = Ground::with_stages(database, "extract", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "extract", &[]);
+    let server = env.start().await;
     let (me, other) = (server.me(), server.as_user("other", "u", Role::User));
     let large = other.enqueue("large.txt", b"cargo").await;
     // Where its copy will be: something that takes no byte.
-    let copy = ground.texts("SELECT id || '-' || CAST(lease_token + 1 AS TEXT) FROM jobs").await.remove(0);
-    let copies = ground.data_dir().join("extracting");
+    let copy = env.texts("SELECT id || '-' || CAST(lease_token + 1 AS TEXT) FROM jobs").await.remove(0);
+    let copies = env.data_dir().join("extracting");
     std::fs::create_dir_all(&copies).expect("a folder");
     std::os::unix::fs::symlink("/dev/full", copies.join(copy)).expect("a link");
     let stop = tokio_util::sync::CancellationToken::new();
@@ -66,7 +66,7 @@ async fn a_file_that_is_too_large_for_the_disk_waits_alone(database: Database) {
     let put_off = async |files: i64| {
         let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
         for _ in 0..4_000 {
-            if ground.scalar(refusals).await == files {
+            if env.scalar(refusals).await == files {
                 return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -86,18 +86,18 @@ async fn a_file_that_is_too_large_for_the_disk_waits_alone(database: Database) {
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert!(!way(&me, &second).await.contains(&"extracting".to_owned()), "the stage rests");
     std::fs::remove_file(&copies).expect("the file goes");
-    ground.advance(61_000);
+    env.advance(61_000);
     for (client, file) in [(&me, &first), (&me, &second), (&other, &large)] {
         until_ready(client, file).await;
     }
     stop.cancel();
     working.await.expect("it ends");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_text_becomes_ready_with_chunks_and_vectors(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &[("CHUNK_SIZE", "200"), ("CHUNK_OVERLAP", "40")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &[("CHUNK_SIZE", "200"), ("CHUNK_OVERLAP", "40")]);
+    let server = env.start().await;
     let me = server.me();
     let text = text();
     let file = me.enqueue("kai.txt", text.as_bytes()).await;
@@ -126,24 +126,24 @@ async fn a_text_becomes_ready_with_chunks_and_vectors(database: Database) {
         covered = covered.max(end);
     }
     assert_eq!(letters[covered..].iter().collect::<String>().trim(), "");
-    let vectors = ground.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM chunks WHERE vector IS NOT NULL").await;
+    let vectors = env.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM chunks WHERE vector IS NOT NULL").await;
     assert_eq!(vectors as usize, chunks.len());
     let told = told(&me).await;
     assert_eq!((told.len(), &told[0]["kind"], &told[0]["fileId"]), (1, &json!("file-ready"), &json!(file)));
     me.get(&format!("/api/v2/files/{file}/download")).await.expect(302);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     server.settle().await;
-    ground.advance(3_600_000);
+    env.advance(3_600_000);
     server.settle().await;
-    assert_eq!(ground.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM chunks").await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(env.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM chunks").await, 0);
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn what_is_infected_is_out_of_reach(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &[]);
+    let server = env.start().await;
     let me = server.me();
     let file = me.enqueue("invoice.txt", &eicar()).await;
     server.settle().await;
@@ -157,15 +157,15 @@ async fn what_is_infected_is_out_of_reach(database: Database) {
     assert_eq!(me.get("/api/v2/dlq").await.expect(200)["jobs"], json!([]));
     oracle::catalog_is_sound(&server).await;
     // The bytes are kept for whoever looks into it, and go when its owner says so.
-    assert_eq!(oracle::stored(&ground, &server).await.len(), 1);
+    assert_eq!(oracle::stored(&env, &server).await.len(), 1);
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn what_has_no_text_fails_at_once_and_says_why(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &[]);
+    let server = env.start().await;
     let me = server.me();
     let mut picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
     picture.extend((0..2_000u32).flat_map(u32::to_le_bytes));
@@ -188,23 +188,23 @@ async fn what_has_no_text_fails_at_once_and_says_why(database: Database) {
 }
 
 async fn a_file_that_is_deleted_meanwhile_is_worked_on_no_more(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &[]);
+    let server = env.start().await;
     let me = server.me();
     let file = me.enqueue("kai.txt", text().as_bytes()).await;
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     server.settle().await;
     me.get(&format!("/api/v2/files/{file}")).await.expect_problem(404, "not_found");
-    assert_eq!(ground.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM jobs").await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(env.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM jobs").await, 0);
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn bytes_that_were_changed_are_not_worked_on(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &[]);
+    let server = env.start().await;
     let me = server.me();
     let file = me.enqueue("kai.txt", text().as_bytes()).await;
-    let path = ground.blob_dir().join(format!("uploads/t/u/{file}"));
+    let path = env.blob_dir().join(format!("uploads/t/u/{file}"));
     std::fs::remove_file(&path).expect("removed");
     std::fs::write(&path, text().replace("Kaffee", "Kakao ")).expect("written");
     server.settle().await;
@@ -213,7 +213,7 @@ async fn bytes_that_were_changed_are_not_worked_on(database: Database) {
     assert!(found["error"].as_str().expect("a reason").contains("changed"), "{found}");
 
     let gone = me.enqueue("kai.txt", text().as_bytes()).await;
-    std::fs::remove_file(ground.blob_dir().join(format!("uploads/t/u/{gone}"))).expect("removed");
+    std::fs::remove_file(env.blob_dir().join(format!("uploads/t/u/{gone}"))).expect("removed");
     server.settle().await;
     let found = me.file(&gone).await;
     assert_eq!(found["status"], "failed", "{found}");
@@ -221,12 +221,12 @@ async fn bytes_that_were_changed_are_not_worked_on(database: Database) {
 }
 
 async fn a_file_keeps_the_stages_it_was_confirmed_under(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
     let file = server.me().enqueue("kai.txt", text().as_bytes()).await;
     server.crash().await;
-    let ground = ground.also(&[("PIPELINE_STAGES", "extract")]);
-    let server = ground.start().await;
+    let env = env.also(&[("PIPELINE_STAGES", "extract")]);
+    let server = env.start().await;
     server.settle().await;
     assert_eq!(way(&server.me(), &file).await.join(" "), "registered uploaded queued scanning ready");
 }
@@ -234,19 +234,19 @@ async fn a_file_keeps_the_stages_it_was_confirmed_under(database: Database) {
 /// A text of several parts: read, cut and embedded piece by piece.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_text_is_kept_in_parts() {
-    let ground =
-        Ground::with_stages(Database::Sqlite, ALL, &[("CHUNK_SIZE", "4000"), ("CHUNK_OVERLAP", "0")]);
-    let server = ground.start().await;
+    let env =
+        TestEnv::with_stages(Database::Sqlite, ALL, &[("CHUNK_SIZE", "4000"), ("CHUNK_OVERLAP", "0")]);
+    let server = env.start().await;
     let me = server.me();
     let text: String = (0..130_000).map(|n| format!("Zeile {n}: Ölfässer auf Pier {}.\n", n % 97)).collect();
     assert!(text.len() > 4 << 20);
     let file = me.enqueue("lang.txt", text.as_bytes()).await;
     server.settle().await;
     assert_eq!(me.file(&file).await["status"], "ready", "{}", me.file(&file).await);
-    assert!(ground.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM text_parts").await > 1);
+    assert!(env.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM text_parts").await > 1);
     let last = "SELECT CAST(MAX(end_char) AS BIGINT) FROM chunks";
-    assert!(ground.scalar(last).await as usize >= text.trim_end().chars().count());
-    oracle::all_is_healed(&ground, &server).await;
+    assert!(env.scalar(last).await as usize >= text.trim_end().chars().count());
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database! {

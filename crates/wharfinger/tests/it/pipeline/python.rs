@@ -4,14 +4,14 @@ use std::process::Command;
 
 use super::{ALL, chunks, eicar};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 use wharfinger::core::Role;
 
 const WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/worker.py");
 
 async fn a_worker_in_python_takes_files_through_all_stages(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
     let me = server.me();
     let text: String = (0..9_000).map(|n| format!("Kai {n} ist \"frei\". Ölfass {n}!\n")).collect();
     let short = me.enqueue("short.txt", "Kaffee aus Santos. Tee aus Assam.".as_bytes()).await;

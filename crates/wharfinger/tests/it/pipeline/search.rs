@@ -5,7 +5,7 @@ use wharfinger::core::Role;
 
 use super::ALL;
 use crate::cli::program::Place;
-use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
 
 const SMALL_CHUNKS: [(&str, &str); 2] = [("CHUNK_SIZE", "60"), ("CHUNK_OVERLAP", "0")];
 /// How many vectors there are that the database does not compare.
@@ -17,8 +17,8 @@ async fn found(client: &Client<'_>, query: &str, limit: usize) -> Vec<Value> {
 }
 
 async fn the_best_of_ones_own_is_found(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &SMALL_CHUNKS);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &SMALL_CHUNKS);
+    let server = env.start().await;
     let me = server.me();
     let coffee = "Coffee from Santos is stored in warehouse seven.\n\nThe crane is repaired on Tuesdays.\n";
     let file = me.enqueue("coffee.txt", coffee.as_bytes()).await;
@@ -50,13 +50,13 @@ async fn the_best_of_ones_own_is_found(database: Database) {
 const CARGOES: [&str; 6] = ["Coffee", "Tea", "Cocoa", "Pepper", "Copper", "Timber"];
 
 /// Files whose chunks differ, some of which are the same text twice; one is older than the other, as ties are broken so.
-async fn enqueue_ledgers(ground: &Ground, me: &Client<'_>) {
+async fn enqueue_ledgers(env: &TestEnv, me: &Client<'_>) {
     for (n, cargo) in CARGOES.into_iter().enumerate() {
         let lines: Vec<String> = (0..8)
             .map(|line| format!("{cargo} lies in warehouse {} since day {}.", line % 5, n * line % 7))
             .collect();
         me.enqueue(&format!("{n}.txt"), lines.join("\n\n").as_bytes()).await;
-        ground.advance(1);
+        env.advance(1);
     }
 }
 
@@ -90,13 +90,13 @@ async fn is_compared_by_the_database(server: &TestApp) {
 async fn with_and_without_pgvector_the_answers_are_the_same() {
     let mut all = Vec::new();
     for database in [Database::Sqlite, Database::Postgres, Database::Pgvector] {
-        let ground = Ground::with_stages(database, ALL, &SMALL_CHUNKS);
-        let server = ground.start().await;
-        enqueue_ledgers(&ground, &server.me()).await;
+        let env = TestEnv::with_stages(database, ALL, &SMALL_CHUNKS);
+        let server = env.start().await;
+        enqueue_ledgers(&env, &server.me()).await;
         server.settle().await;
         all.push(answers(&server.me()).await);
         if database == Database::Pgvector {
-            assert_eq!(ground.scalar(NOT_COPIED).await, 0);
+            assert_eq!(env.scalar(NOT_COPIED).await, 0);
             is_compared_by_the_database(&server).await;
         }
     }
@@ -107,31 +107,31 @@ async fn with_and_without_pgvector_the_answers_are_the_same() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pgvector_comes_and_goes() {
-    let ground = Ground::with_stages(Database::Pgvector, ALL, &SMALL_CHUNKS);
-    ground.execute("DROP EXTENSION vector").await;
-    let server = ground.start().await;
-    enqueue_ledgers(&ground, &server.me()).await;
+    let env = TestEnv::with_stages(Database::Pgvector, ALL, &SMALL_CHUNKS);
+    env.execute("DROP EXTENSION vector").await;
+    let server = env.start().await;
+    enqueue_ledgers(&env, &server.me()).await;
     server.settle().await;
     let expected = answers(&server.me()).await;
 
-    ground.execute("CREATE EXTENSION vector").await;
+    env.execute("CREATE EXTENSION vector").await;
     assert_eq!(answers(&server.me()).await, expected, "who runs already does without");
     server.crash().await;
-    let server = ground.start().await;
-    assert_eq!(ground.scalar(NOT_COPIED).await, 48);
+    let server = env.start().await;
+    assert_eq!(env.scalar(NOT_COPIED).await, 48);
     assert_eq!(answers(&server.me()).await, expected, "found before they are copied");
     server.settle().await;
-    assert_eq!(ground.scalar(NOT_COPIED).await, 0);
+    assert_eq!(env.scalar(NOT_COPIED).await, 0);
     is_compared_by_the_database(&server).await;
     assert_eq!(answers(&server.me()).await, expected, "found by the database");
 
-    ground.execute("DROP EXTENSION vector CASCADE").await;
+    env.execute("DROP EXTENSION vector CASCADE").await;
     assert_eq!(answers(&server.me()).await, expected, "found when it goes from under the server");
     let late = server.me().enqueue("late.txt", b"Amber lies in warehouse nine.").await;
     server.settle().await;
     assert_eq!(found(&server.me(), "amber", 1).await[0]["fileId"], late.as_str());
     server.crash().await;
-    let server = ground.start().await;
+    let server = env.start().await;
     assert_eq!(found(&server.me(), "amber", 1).await[0]["fileId"], late.as_str());
 }
 
@@ -139,8 +139,8 @@ async fn pgvector_comes_and_goes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_models_vectors_are_no_trouble_to_pgvector() {
     let builtin = ("PIPELINE_BUILTIN_STAGES", "scan,extract,chunk");
-    let ground = Ground::with_stages(Database::Pgvector, ALL, &[builtin]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(Database::Pgvector, ALL, &[builtin]);
+    let server = env.start().await;
     let worker = server.as_user("ops", "w", Role::Worker);
     for vector in [vec![1.0; 2], vec![1.0; 300], vec![0.0; 256], vec![1.0; 16_001]] {
         let file = server.me().enqueue("theirs.txt", b"Coffee from Santos.").await;
@@ -154,11 +154,11 @@ async fn another_models_vectors_are_no_trouble_to_pgvector() {
         worker.post(&path, output).await.expect(200);
         assert_eq!(server.me().file(&file).await["status"], "ready");
     }
-    assert_eq!(ground.scalar(NOT_COPIED).await, 1, "of those only the last is too long");
+    assert_eq!(env.scalar(NOT_COPIED).await, 1, "of those only the last is too long");
     drop(worker);
     server.crash().await;
 
-    let server = ground.start_but(builtin.0, "").await;
+    let server = env.start_but(builtin.0, "").await;
     let ours = server.me().enqueue("ours.txt", b"Coffee from Java.").await;
     server.settle().await;
     let hits = found(&server.me(), "coffee", 5).await;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::core::Role;
 
 use super::until_ready;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 
 const HELD: &[u8] = b"This one takes long.";
 
@@ -63,15 +63,15 @@ impl SlowScanner {
     }
 }
 
-/// A ground with two places, and leases that outlast the minutes of these tests.
-fn ground(database: Database, scanner: &SlowScanner) -> Ground {
+/// A env with two places, and leases that outlast the minutes of these tests.
+fn env(database: Database, scanner: &SlowScanner) -> TestEnv {
     let settings = [
         ("CLAMD_URL", scanner.url.as_str()),
         ("PIPELINE_CONCURRENCY", "2"),
         ("JOB_LEASE_MS", "3600000"),
         ("STAGE_TIMEOUT_MS", "7200000"),
     ];
-    Ground::with_stages(database, "scan", &settings)
+    TestEnv::with_stages(database, "scan", &settings)
 }
 
 fn working(server: &TestApp, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
@@ -82,8 +82,8 @@ fn working(server: &TestApp, stop: &CancellationToken) -> tokio::task::JoinHandl
 /// not given to the first tenant's next file.
 async fn a_tenant_without_a_place_gets_one(database: Database) {
     let scanner = SlowScanner::start().await;
-    let ground = ground(database, &scanner);
-    let server = ground.start().await;
+    let env = env(database, &scanner);
+    let server = env.start().await;
     let (large, small) = (server.as_user("large", "u", Role::User), server.as_user("small", "u", Role::User));
     let mut held = Vec::new();
     for n in 0..4 {
@@ -109,21 +109,21 @@ async fn a_tenant_without_a_place_gets_one(database: Database) {
 /// longer than a minute.
 async fn a_last_chance_has_no_neighbours_for_a_minute(database: Database) {
     let scanner = SlowScanner::start().await;
-    let ground = ground(database, &scanner);
-    let server = ground.start().await;
+    let env = env(database, &scanner);
+    let server = env.start().await;
     let (one, other) = (server.as_user("one", "u", Role::User), server.as_user("other", "u", Role::User));
     let last = one.enqueue("last", HELD).await;
-    ground.execute("UPDATE jobs SET lost_leases = 2").await;
+    env.execute("UPDATE jobs SET lost_leases = 2").await;
     let stop = CancellationToken::new();
     let working = working(&server, &stop);
     scanner.until_held(1).await;
     let beside = other.enqueue("beside", b"A short one.").await;
     for advance_ms in [0, 59_000] {
-        ground.advance(advance_ms);
+        env.advance(advance_ms);
         tokio::time::sleep(Duration::from_millis(150)).await;
         assert_eq!(other.file(&beside).await["status"], "queued", "after {advance_ms} ms");
     }
-    ground.advance(1_000);
+    env.advance(1_000);
     until_ready(&other, &beside).await;
     assert_eq!(one.file(&last).await["status"], "scanning");
     scanner.answers.cancel();

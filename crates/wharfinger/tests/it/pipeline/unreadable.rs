@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::core::Role;
 
 use super::until_ready;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
 /// One tenant's file is damaged when it has the stages of `before` behind it: what comes next ends as the file's own
 /// trouble, and another tenant's file goes through all stages without the clock moving on.
@@ -16,19 +16,19 @@ async fn only_the_damaged_file_waits(
     damage: &'static str,
     table: Option<&str>,
 ) {
-    let ground = Ground::with_stages(database, "extract,chunk,embed", &[("PIPELINE_BUILTIN_STAGES", before)]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "extract,chunk,embed", &[("PIPELINE_BUILTIN_STAGES", before)]);
+    let server = env.start().await;
     let bad = server.as_user("other", "u", Role::User).enqueue("bad.txt", b"The tide comes in.").await;
     server.settle().await;
-    ground.execute(damage).await;
+    env.execute(damage).await;
     server.crash().await;
 
-    let server = ground.start_but("PIPELINE_BUILTIN_STAGES", "").await;
+    let server = env.start_but("PIPELINE_BUILTIN_STAGES", "").await;
     let stop = CancellationToken::new();
     let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.pipeline.clone(), stop.clone()));
     let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
     for _ in 0..4_000 {
-        if ground.scalar(refusals).await > 0 {
+        if env.scalar(refusals).await > 0 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -37,7 +37,7 @@ async fn only_the_damaged_file_waits(
     until_ready(&server.me(), &fine).await;
     let other = server.as_user("other", "u", Role::User);
     assert_eq!(other.file(&bad).await["status"], "queued");
-    let listed = ground.texts("SELECT table_name || ' ' || row_id FROM unreadable_rows").await;
+    let listed = env.texts("SELECT table_name || ' ' || row_id FROM unreadable_rows").await;
     assert_eq!(listed, Vec::from_iter(table.map(|table| format!("{table} {bad}"))));
     stop.cancel();
     working.await.expect("it ends");

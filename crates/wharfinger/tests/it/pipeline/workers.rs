@@ -9,7 +9,7 @@ use wharfinger_lifecycle::stage::Stage;
 
 use super::{ALL, chunks, way};
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, TestApp, caller, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, TestApp, caller, on_each_database};
 
 const OUTSIDE: [(&str, &str); 1] = [("PIPELINE_BUILTIN_STAGES", "")];
 
@@ -35,8 +35,8 @@ async fn complete(worker: &Client<'_>, job: &Value, output: Value) -> Value {
 }
 
 async fn a_worker_takes_a_file_through_all_stages(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &OUTSIDE);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("kai.txt", b"Kai eins. Kai zwei.").await;
     server.settle().await;
@@ -70,24 +70,24 @@ async fn a_worker_takes_a_file_through_all_stages(database: Database) {
     assert_eq!(chunks(&me, &file).await[1]["text"], "Kai zwei.");
     let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);
     assert_eq!(history["events"][4]["actor"], "worker:w");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// I8: nothing that is said with an old token counts, and the file is worked on once by effect.
 async fn a_lost_lease_changes_nothing(database: Database) {
-    let ground = Ground::with_stages(database, "extract", &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "extract", &OUTSIDE);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
     let old = lease(&worker, "extract").await.expect("a job");
-    ground.advance(59_000);
+    env.advance(59_000);
     let kept = call(&worker, &old, "heartbeat", json!({})).await.expect(200);
     assert_eq!(kept["leaseUntil"], "2025-06-15T15:08:39.000Z");
-    ground.advance(59_999);
+    env.advance(59_999);
     assert_eq!(lease(&worker, "extract").await, None);
-    ground.advance(1);
+    env.advance(1);
     server.settle().await;
-    ground.advance(60_000);
+    env.advance(60_000);
     let stale = async |moment: &str| {
         let before = (me.file(&file).await, way(&me, &file).await);
         for (verb, rest) in [
@@ -107,21 +107,21 @@ async fn a_lost_lease_changes_nothing(database: Database) {
     stale("while another works on it").await;
     complete(&worker, &new, json!({ "text": "cargo" })).await;
     stale("after another ended it").await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_hung_worker_is_not_working(database: Database) {
     let settings = [OUTSIDE[0], ("STAGE_TIMEOUT_MS", "100000"), ("JOB_MAX_ATTEMPTS", "1")];
-    let ground = Ground::with_stages(database, "scan", &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &settings);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
     let job = lease(&worker, "scan").await.expect("a job");
     for _ in 0..3 {
-        ground.advance(33_000);
+        env.advance(33_000);
         call(&worker, &job, "heartbeat", json!({})).await.expect(200);
     }
-    ground.advance(1_000);
+    env.advance(1_000);
     server.settle().await;
     call(&worker, &job, "heartbeat", json!({})).await.expect_problem(409, "lease_lost");
     let failed = me.file(&file).await;
@@ -131,17 +131,17 @@ async fn a_hung_worker_is_not_working(database: Database) {
 
 /// Its chances come further and further apart; then it is a dead letter, and can be redriven.
 async fn a_file_that_loses_its_workers_fails(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("poison", b"poison").await;
     for pause_ms in [60_000, 15 * 60_000, 1] {
         lease(&worker, "scan").await.expect("a job");
-        ground.advance(60_000);
+        env.advance(60_000);
         server.settle().await;
-        ground.advance(pause_ms - 1);
+        env.advance(pause_ms - 1);
         assert_eq!(lease(&worker, "scan").await, None, "it waits for {pause_ms} ms");
-        ground.advance(1);
+        env.advance(1);
     }
     let found = me.file(&file).await;
     assert_eq!(found["status"], "failed", "{found}");
@@ -158,14 +158,14 @@ async fn a_file_that_loses_its_workers_fails(database: Database) {
 
 /// An error on a later stage: what is held already is not thrown away, for that would count as lost workers.
 async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) {
-    let ground = Ground::with_stages(database, "scan,extract", &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan,extract", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
     let file = server.me().enqueue("a", b"cargo").await;
     server.crash().await;
     let mut was_leased = 0;
     for n in 1..60 {
         let faults = Faults::at(0, Fault::Fail);
-        let server = ground.start_with(faults.clone()).await;
+        let server = env.start_with(faults.clone()).await;
         faults.aim_at(n, Fault::Fail);
         let asked = json!({ "stages": ["scan", "extract"], "max": 5 });
         let answer = worker(&server).post("/api/v2/workers/lease", asked).await;
@@ -181,8 +181,8 @@ async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) 
         // Whatever went wrong, the file loses no worker: it waits, or its lease is given back.
         worker(&server).post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
         let lost = "SELECT COALESCE(MAX(lost_leases), 0) FROM jobs";
-        assert_eq!(ground.scalar(lost).await, 0, "call {n}");
-        ground.execute("UPDATE jobs SET run_at = 0, attempts = 0, rank = NULL WHERE state = 'waiting'").await;
+        assert_eq!(env.scalar(lost).await, 0, "call {n}");
+        env.execute("UPDATE jobs SET run_at = 0, attempts = 0, rank = NULL WHERE state = 'waiting'").await;
         let status = server.me().file(&file).await["status"].clone();
         assert_eq!(status, "queued", "after a failure at call {n}");
         server.crash().await;
@@ -195,9 +195,9 @@ async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) 
 
 /// I23: a worker that is gone before it is answered has lost nothing.
 async fn a_lease_whose_client_hung_up_is_given_back(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
+    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
     let faults = Faults::waiting_at("sign get");
-    let server = ground.start_with(faults.clone()).await;
+    let server = env.start_with(faults.clone()).await;
     let file = server.me().enqueue("a", b"cargo").await;
     let asked = worker(&server);
     {
@@ -215,17 +215,17 @@ async fn a_lease_whose_client_hung_up_is_given_back(database: Database) {
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(30), given_back).await.expect("it is given back");
-    assert_eq!(ground.scalar("SELECT MAX(lost_leases) FROM jobs").await, 0);
+    assert_eq!(env.scalar("SELECT MAX(lost_leases) FROM jobs").await, 0);
     let job = lease(&asked, "scan").await.expect("at once, for another");
     assert_eq!(job["attempt"], 1);
     complete(&asked, &job, json!({ "verdict": "clean" })).await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// A lease belongs to the worker that took it, and its token cannot be guessed.
 async fn another_worker_can_do_nothing_with_a_lease(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
     let job = lease(&worker, "scan").await.expect("a job");
@@ -256,13 +256,13 @@ async fn another_worker_can_do_nothing_with_a_lease(database: Database) {
     }
     assert_eq!(me.file(&file).await["status"], "scanning", "nothing has changed");
     complete(&worker, &job, json!({ "verdict": "clean" })).await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Claims of its token narrow what a worker may lease.
 async fn a_worker_leases_what_its_token_names(database: Database) {
-    let ground = Ground::with_stages(database, "scan,extract", &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan,extract", &OUTSIDE);
+    let server = env.start().await;
     let scoped = |stages: Option<Vec<Stage>>, tenants: Option<&[&str]>| {
         let name = |name: &&str| TenantId::new(name).expect("a tenant");
         let scope = LeaseScope { stages, tenants: tenants.map(|names| names.iter().map(name).collect()) };
@@ -294,41 +294,41 @@ async fn a_worker_leases_what_its_token_names(database: Database) {
 
 /// One lease that ran out and cannot be taken back is nobody else's trouble, neither in the queue nor in a call.
 async fn what_cannot_be_taken_back_holds_up_nobody(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     for n in 0..5 {
         me.enqueue(&format!("cargo {n}"), b"cargo").await;
         lease(&worker, "scan").await.expect("a job");
     }
-    ground.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'cargo 1'").await;
-    ground.advance(60_000);
+    env.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'cargo 1'").await;
+    env.advance(60_000);
     assert_eq!(lease(&worker, "scan").await, None);
-    ground.advance(60_000);
+    env.advance(60_000);
     for _ in 0..4 {
         let job = lease(&worker, "scan").await.expect("a job");
         assert_eq!(job["attempt"], 2);
         complete(&worker, &job, json!({ "verdict": "clean" })).await;
     }
     assert_eq!(lease(&worker, "scan").await, None);
-    ground.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'cargo 1'").await;
+    env.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'cargo 1'").await;
     assert_eq!(lease(&worker, "scan").await, None);
-    ground.advance(60_000);
+    env.advance(60_000);
     let job = lease(&worker, "scan").await.expect("a job");
     complete(&worker, &job, json!({ "verdict": "clean" })).await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn failures_are_tried_again_later_and_not_for_ever(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[OUTSIDE[0], ("JOB_MAX_ATTEMPTS", "2")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[OUTSIDE[0], ("JOB_MAX_ATTEMPTS", "2")]);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
     let first = lease(&worker, "scan").await.expect("a job");
     let answer = call(&worker, &first, "fail", json!({ "error": "out of paper" })).await.expect(200);
     assert_eq!(answer["status"], "queued");
     assert_eq!(lease(&worker, "scan").await, None, "not at once");
-    ground.advance(5_000);
+    env.advance(5_000);
     let second = lease(&worker, "scan").await.expect("a job");
     assert_eq!(second["attempt"], 2);
     let answer = call(&worker, &second, "fail", json!({ "error": "out of ink" })).await.expect(200);
@@ -339,8 +339,8 @@ async fn failures_are_tried_again_later_and_not_for_ever(database: Database) {
 }
 
 async fn a_large_input_lies_behind_a_signed_url(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &[OUTSIDE[0], ("DERIVED_MIN_BYTES", "4MiB")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &[OUTSIDE[0], ("DERIVED_MIN_BYTES", "4MiB")]);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     me.enqueue("a", b"cargo").await;
     let text: String = (0..30_000).map(|n| format!("\"Zeile\" {n}\tÄ\n")).collect();
@@ -374,8 +374,8 @@ async fn a_large_input_lies_behind_a_signed_url(database: Database) {
 }
 
 async fn an_output_that_is_none_is_refused_and_changes_nothing(database: Database) {
-    let ground = Ground::with_stages(database, ALL, &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, ALL, &OUTSIDE);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
     let good = [
@@ -414,13 +414,13 @@ async fn an_output_that_is_none_is_refused_and_changes_nothing(database: Databas
         complete(&worker, &job, good).await;
     }
     assert_eq!(me.file(&file).await["status"], "ready");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_workers_and_operators_lease_and_workers_do_nothing_else() {
-    let ground = Ground::with_stages(Database::Sqlite, "scan", &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(Database::Sqlite, "scan", &OUTSIDE);
+    let server = env.start().await;
     server.me().enqueue("a", b"cargo").await;
     for client in [server.me(), server.as_user("t", "boss", Role::Admin)] {
         let body = json!({ "stages": ["scan"] });
@@ -449,8 +449,8 @@ async fn only_workers_and_operators_lease_and_workers_do_nothing_else() {
 /// Whatever stands between, a stage gets what it works on.
 async fn a_stage_gets_its_input_wherever_it_stands(database: Database) {
     let settings = [OUTSIDE[0], ("PIPELINE_SCAN_FIRST", "false")];
-    let ground = Ground::with_stages(database, "extract,scan,chunk,embed", &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "extract,scan,chunk,embed", &settings);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
     let extract = lease(&worker, "extract").await.expect("a job");
@@ -463,8 +463,8 @@ async fn a_stage_gets_its_input_wherever_it_stands(database: Database) {
     server.crash().await;
 
     // What was confirmed under other stages is still worked on.
-    let ground = ground.also(&[("PIPELINE_STAGES", "scan")]);
-    let server = ground.start().await;
+    let env = env.also(&[("PIPELINE_STAGES", "scan")]);
+    let server = env.start().await;
     let worker = self::worker(&server);
     complete(&worker, &chunk, json!({ "chunks": [{ "text": "cargo", "start": 0, "end": 5 }] })).await;
     let embed = lease(&worker, "embed").await.expect("a job");
@@ -476,12 +476,12 @@ async fn a_stage_gets_its_input_wherever_it_stands(database: Database) {
 
 /// One that cannot be handed out is ended for its own reason, and does not keep the others from the worker.
 async fn a_file_that_is_not_what_it_was_is_not_handed_out(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &OUTSIDE);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+    let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let (changed, gone) = (me.enqueue("a", b"cargo").await, me.enqueue("b", b"cargo").await);
     let sound = me.enqueue("c", b"cargo").await;
-    let path = |id: &str| ground.blob_dir().join(format!("uploads/t/u/{id}"));
+    let path = |id: &str| env.blob_dir().join(format!("uploads/t/u/{id}"));
     std::fs::remove_file(path(&changed)).expect("removed");
     std::fs::write(path(&changed), b"CARGO").expect("written");
     std::fs::remove_file(path(&gone)).expect("removed");

@@ -8,33 +8,33 @@ use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::WriteMode;
 
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
-async fn refusal(ground: &Ground) -> String {
-    let overrides = ground.environment().map(|(name, value)| (name, value.to_owned())).collect();
+async fn refusal(env: &TestEnv) -> String {
+    let overrides = env.environment().map(|(name, value)| (name, value.to_owned())).collect();
     let values = Values::read(&Flags { config: None, overrides }).expect("known settings");
     let settings = Settings::from_values(&values).expect("possible settings");
     let secrets = prepare_secrets(&settings).expect("secrets");
-    let clock = ground.clock.clone();
+    let clock = env.clock.clone();
     let opened =
         wharfinger::app::App::open(settings, &secrets, clock, Faults::none(), "http://x".into()).await;
     opened.err().expect("the start is refused").to_string()
 }
 
 async fn a_bucket_that_lost_its_mark_is_refused(database: Database) {
-    let ground = Ground::on_s3(database, &[]);
-    let server = ground.start().await;
+    let env = TestEnv::on_s3(database, &[]);
+    let server = env.start().await;
     server.me().upload("cargo", b"bytes").await;
     let deleted = server.app.core.blobs.delete_many(&[ObjectKey::mark()]).await;
     assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
-    let said = refusal(&ground).await;
+    let said = refusal(&env).await;
     assert!(said.contains("is it the right bucket?") && said.contains("--accept-store"), "{said}");
 
     store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
         .await
         .expect("a person's word");
     server.crash().await;
-    ground.start().await.me().upload("cargo", b"bytes").await;
+    env.start().await.me().upload("cargo", b"bytes").await;
 }
 
 /// A bucket in which an application keeps its own uploads, finished and unfinished ones.
@@ -43,8 +43,8 @@ async fn a_bucket_in_use_is_not_claimed(database: Database) {
     let settings = [("ORPHAN_BLOB_GRACE_MS", "0")];
     for unfinished in [false, true] {
         let bucket = gateway.create_bucket();
-        let ground = Ground::in_bucket(database, &bucket, &gateway.endpoint(), &settings);
-        let blobs = ground.blobs().await;
+        let env = TestEnv::in_bucket(database, &bucket, &gateway.endpoint(), &settings);
+        let blobs = env.blobs().await;
         let theirs = ObjectKey::foreign("uploads/2019/invoice.pdf").expect("a key");
         let parts = blobs.in_parts().expect("S3 takes parts");
         let upload = match unfinished {
@@ -54,16 +54,16 @@ async fn a_bucket_in_use_is_not_claimed(database: Database) {
                 None
             }
         };
-        let said = refusal(&ground).await;
+        let said = refusal(&env).await;
         assert!(said.contains("already in use") && said.contains("uploads/2019/invoice.pdf"), "{said}");
         assert!(said.contains("--accept-store"), "{said}");
         assert!(blobs.head(&ObjectKey::mark(), None).await.is_err(), "it is not ours");
 
-        let catalog = ground.open_catalog().await;
-        let url = ground.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
+        let catalog = env.open_catalog().await;
+        let url = env.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
         let place = store::Place::named(url, &*blobs);
-        store::accept(&catalog, &place, ground.clock.now()).await.expect("accepted");
-        let server = ground.start().await;
+        store::accept(&catalog, &place, env.clock.now()).await.expect("accepted");
+        let server = env.start().await;
         let scanned = server.scan_orphans().await;
         assert_eq!((scanned.total, scanned.deleted, scanned.foreign), (0, 0, 1), "{scanned:?}");
         match &upload {
@@ -75,18 +75,18 @@ async fn a_bucket_in_use_is_not_claimed(database: Database) {
 
 /// An unfinished upload under a key of our form, from before the store was ours; and one of ours in a scan that stops.
 async fn unfinished_uploads_of_others_are_left_alone(database: Database) {
-    let ground = Ground::on_s3(database, &[("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let env = TestEnv::on_s3(database, &[("ORPHAN_BLOB_GRACE_MS", "0")]);
     let key =
         |n: u32| ObjectKey::parse(&format!("uploads/t/u/00000000-0000-7000-8000-{n:012}")).expect("a key");
-    let blobs = ground.blobs().await;
+    let blobs = env.blobs().await;
     let parts = blobs.in_parts().expect("S3 takes parts");
     let earlier = parts.begin(&key(1), None).await.expect("begun");
     // The store tells whole seconds.
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
-    let catalog = ground.open_catalog().await;
-    let url = ground.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
-    store::accept(&catalog, &store::Place::named(url, &*blobs), ground.clock.now()).await.expect("accepted");
-    let server = ground.start().await;
+    let catalog = env.open_catalog().await;
+    let url = env.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
+    store::accept(&catalog, &store::Place::named(url, &*blobs), env.clock.now()).await.expect("accepted");
+    let server = env.start().await;
     let ours = parts.begin(&key(2), None).await.expect("begun");
     let orphan = key(3);
     blobs.put(&orphan, "flotsam".into(), WriteMode::CreateOnly).await.expect("put");
@@ -101,16 +101,16 @@ async fn unfinished_uploads_of_others_are_left_alone(database: Database) {
     parts.parts(&key(1), &earlier).await.expect("of others");
     assert!(parts.parts(&key(2), &ours).await.is_err(), "ended");
     let logged = "SELECT COUNT(*) FROM deletion_log WHERE reason = 'unfinished_upload'";
-    assert_eq!(ground.scalar(logged).await, 1);
+    assert_eq!(env.scalar(logged).await, 1);
 }
 
 async fn the_bucket_of_another_catalog_is_refused(database: Database) {
-    let theirs = Ground::on_s3(Database::Sqlite, &[]);
+    let theirs = TestEnv::on_s3(Database::Sqlite, &[]);
     let server = theirs.start().await;
     let url = theirs.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
     let bucket = url.trim_start_matches("s3://").trim_end_matches("/wharf");
     let gateway = harness::radosgw::shared();
-    let ours = Ground::in_bucket(database, bucket, &gateway.endpoint(), &[]);
+    let ours = TestEnv::in_bucket(database, bucket, &gateway.endpoint(), &[]);
     let said = refusal(&ours).await;
     assert!(said.contains("the store of another catalog"), "{said}");
     server.me().upload("cargo", b"bytes").await;
@@ -121,11 +121,11 @@ async fn the_bucket_of_another_catalog_is_refused(database: Database) {
 /// A catalog from a backup does not know what came after it: nothing is ended for being unknown to it.
 async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
     let settings = [("ORPHAN_BLOB_GRACE_MS", "0")];
-    let ground = Ground::on_s3(database, &settings);
-    ground.start().await.crash().await;
-    ground.start().await.crash().await;
-    ground.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
-    let server = ground.start().await;
+    let env = TestEnv::on_s3(database, &settings);
+    env.start().await.crash().await;
+    env.start().await.crash().await;
+    env.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
+    let server = env.start().await;
     let state = store::check(&server.app.core.catalog, &server.app.core.place()).await.expect("looked");
     assert_eq!(state, StoreState::Restored { catalog: 1, store: 2 });
 
@@ -147,17 +147,17 @@ async fn a_catalog_from_a_backup_is_known_for_one(database: Database) {
 
 /// It may also take for unconfirmed what was confirmed since the backup.
 async fn a_catalog_from_a_backup_reclaims_nothing(database: Database) {
-    let ground = Ground::on_s3(database, &[]);
-    ground.start().await.crash().await;
-    let server = ground.start().await;
+    let env = TestEnv::on_s3(database, &[]);
+    env.start().await.crash().await;
+    let server = env.start().await;
     let grant = server.me().init("cargo", 5).await.expect(201);
     server.put_bytes(&grant, b"bytes").await.expect(200);
     server.crash().await;
-    ground.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
+    env.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
 
-    let server = ground.start().await;
+    let server = env.start().await;
     let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));
-    ground.advance(2 * 3_600_000);
+    env.advance(2 * 3_600_000);
     server.settle().await;
     assert_eq!(server.me().get(&path).await.expect(200)["status"], "registered");
     store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
@@ -165,11 +165,11 @@ async fn a_catalog_from_a_backup_reclaims_nothing(database: Database) {
         .expect("a person's word");
     server.crash().await;
 
-    let server = ground.start().await;
-    ground.advance(3_600_000);
+    let server = env.start().await;
+    env.advance(3_600_000);
     server.settle().await;
     server.me().get(&path).await.expect_problem(410, "gone");
-    crate::oracle::all_is_healed(&ground, &server).await;
+    crate::oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

@@ -6,7 +6,7 @@ mod whole;
 
 use serde_json::{Value, json};
 
-use crate::test_app::{Answer, Database, Ground, TestApp};
+use crate::test_app::{Answer, Database, TestEnv, TestApp};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
@@ -22,10 +22,10 @@ struct Site {
 }
 
 impl Site {
-    fn ground(self, settings: &[(&'static str, &str)]) -> Ground {
+    fn env(self, settings: &[(&'static str, &str)]) -> TestEnv {
         match self.store {
-            Store::S3 => Ground::on_s3(self.database, settings),
-            Store::Azure => Ground::on_azure(self.database, settings),
+            Store::S3 => TestEnv::on_s3(self.database, settings),
+            Store::Azure => TestEnv::on_azure(self.database, settings),
         }
     }
 }

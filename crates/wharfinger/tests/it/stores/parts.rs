@@ -7,7 +7,7 @@ use wharfinger_stores::PartStore;
 
 use super::{LONG_MS, Site, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
 use crate::oracle;
-use crate::test_app::{Ground, TestApp};
+use crate::test_app::{TestEnv, TestApp};
 
 const PART: usize = 16 << 20;
 const LARGE: usize = 2 * PART + 5;
@@ -46,16 +46,16 @@ async fn reissue(server: &TestApp, id: &str) -> Value {
 }
 
 /// Past the window, and past the time that a join under way may take after it.
-async fn long_after(ground: &Ground, server: &TestApp) {
+async fn long_after(env: &TestEnv, server: &TestApp) {
     for _ in 0..2 {
-        ground.advance(LONG_MS);
+        env.advance(LONG_MS);
         server.settle().await;
     }
 }
 
 async fn a_large_file_comes_in_parts(site: Site) {
-    let ground = site.ground(&SETTINGS);
-    let server = ground.start().await;
+    let env = site.env(&SETTINGS);
+    let server = env.start().await;
     let whole = bytes(LARGE);
     let grant = announce(&server, cargo(LARGE)).await;
     let id = id_of(&grant);
@@ -89,12 +89,12 @@ async fn a_large_file_comes_in_parts(site: Site) {
     if site.store == Store::S3 {
         assert!(put_part(&server, &fresh, 2, part(&whole, 2)).await >= 400, "the upload is over");
     }
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn the_checksum_of_all_parts_is_found_out(site: Site) {
-    let ground = site.ground(&SETTINGS);
-    let server = ground.start().await;
+    let env = site.env(&SETTINGS);
+    let server = env.start().await;
     let whole = bytes(LARGE);
     let sum = wharfinger_lifecycle::checksum::to_hex(&<sha2::Sha256 as sha2::Digest>::digest(&whole));
     for (sent, status) in [(whole.clone(), 200), (vec![7; LARGE], 409)] {
@@ -103,15 +103,15 @@ async fn the_checksum_of_all_parts_is_found_out(site: Site) {
         let answer = server.me().confirm(&id_of(&grant)).await;
         assert_eq!(answer.status.as_u16(), status, "{}", answer.body);
     }
-    long_after(&ground, &server).await;
-    oracle::all_is_healed(&ground, &server).await;
+    long_after(&env, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Cancelled, or never confirmed: no part is left, and none can come any more.
 async fn what_ends_leaves_no_parts(site: Site) {
     // Without the sweep, which would end them too: nothing is old enough for it.
-    let ground = site.ground(&SETTINGS[..1]);
-    let server = ground.start().await;
+    let env = site.env(&SETTINGS[..1]);
+    let server = env.start().await;
     let (cancelled, forgotten) =
         (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
     for grant in [&cancelled, &forgotten] {
@@ -123,18 +123,18 @@ async fn what_ends_leaves_no_parts(site: Site) {
     // What a store takes all the same goes at the second look.
     let late = put_part(&server, &cancelled, 2, vec![1; PART]).await;
     assert!(late >= 400 || site.store == Store::Azure, "{late}");
-    ground.advance(LONG_MS);
+    env.advance(LONG_MS);
     server.settle().await;
     assert_eq!(unfinished(&server).await, Vec::<String>::new());
     server.me().confirm(&id_of(&forgotten)).await.expect_problem(410, "gone");
-    long_after(&ground, &server).await;
-    oracle::all_is_healed(&ground, &server).await;
+    long_after(&env, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Stores have rules of their own that end what is unfinished.
 async fn an_upload_that_the_store_forgot_is_begun_anew(site: Site) {
-    let ground = site.ground(&SETTINGS);
-    let server = ground.start().await;
+    let env = site.env(&SETTINGS);
+    let server = env.start().await;
     let whole = bytes(LARGE);
     let grant = announce(&server, cargo(LARGE)).await;
     let id = id_of(&grant);
@@ -146,13 +146,13 @@ async fn an_upload_that_the_store_forgot_is_begun_anew(site: Site) {
     taken(&server.put_bytes(&fresh, &whole).await);
     server.me().confirm(&id).await.expect(200);
     assert!(downloaded(&server, &id).await.0 == whole);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Begun by a process that crashed before it could write the id down.
 async fn an_upload_that_no_file_knows_is_ended(site: Site) {
-    let ground = site.ground(&SETTINGS);
-    let server = ground.start().await;
+    let env = site.env(&SETTINGS);
+    let server = env.start().await;
     let grant = announce(&server, cargo(LARGE)).await;
     let id = id_of(&grant);
     let known = unfinished(&server).await;
@@ -170,12 +170,12 @@ async fn an_upload_that_no_file_knows_is_ended(site: Site) {
     taken(&server.put_bytes(&grant, &bytes(LARGE)).await);
     server.me().confirm(&id).await.expect(200);
     assert_eq!(unfinished(&server).await, Vec::<String>::new());
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn the_same_key_goes_on_with_the_same_upload(site: Site) {
-    let ground = site.ground(&SETTINGS);
-    let server = ground.start().await;
+    let env = site.env(&SETTINGS);
+    let server = env.start().await;
     let init = async || {
         let me = server.me();
         let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", "k");
@@ -191,15 +191,15 @@ async fn the_same_key_goes_on_with_the_same_upload(site: Site) {
 
 /// A large upload that takes longer than keys are remembered is the same one when it is gone on with.
 async fn a_key_is_remembered_while_its_upload_waits(site: Site) {
-    let ground = site.ground(&[SETTINGS[0], ("IDEMPOTENCY_TTL_MS", "60000")]);
-    let server = ground.start().await;
+    let env = site.env(&[SETTINGS[0], ("IDEMPOTENCY_TTL_MS", "60000")]);
+    let server = env.start().await;
     let init = async || {
         let me = server.me();
         let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", "k");
         me.send(request.json(&cargo(LARGE))).await.expect(201)
     };
     let first = init().await;
-    ground.advance(120_000);
+    env.advance(120_000);
     server.settle().await;
     assert_eq!(id_of(&first), id_of(&init().await));
     server.me().delete(&format!("/api/v2/files/{}", id_of(&first))).await.expect(204);
@@ -210,8 +210,8 @@ async fn a_key_is_remembered_while_its_upload_waits(site: Site) {
 /// Joined while the file is ended: whoever wins, nothing is left that nobody answers for.
 async fn a_confirm_that_loses_leaves_no_object(site: Site) {
     let settings = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
-    let ground = site.ground(&settings);
-    let server = ground.start().await;
+    let env = site.env(&settings);
+    let server = env.start().await;
     for _ in 0..8 {
         let grant = announce(&server, cargo(5)).await;
         taken(&server.put_bytes(&grant, b"12345").await);
@@ -223,24 +223,24 @@ async fn a_confirm_that_loses_leaves_no_object(site: Site) {
         assert!([200, 404].contains(&confirmed.status.as_u16()), "{}", confirmed.body);
     }
     server.settle().await;
-    long_after(&ground, &server).await;
-    oracle::all_is_healed(&ground, &server).await;
+    long_after(&env, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Rescued: its client sent every part and vanished.
 async fn parts_that_are_all_there_are_rescued(site: Site) {
     let settings = [SETTINGS[0], SETTINGS[1], ("UPLOAD_WINDOW_POLICY", "rescue")];
-    let ground = site.ground(&settings);
-    let server = ground.start().await;
+    let env = site.env(&settings);
+    let server = env.start().await;
     let (whole, half) = (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
     taken(&server.put_bytes(&whole, &bytes(LARGE)).await);
     assert!(put_part(&server, &half, 1, vec![1; PART]).await < 300);
-    ground.advance(LONG_MS);
+    env.advance(LONG_MS);
     server.settle().await;
     assert!(downloaded(&server, &id_of(&whole)).await.0 == bytes(LARGE));
     server.me().confirm(&id_of(&half)).await.expect_problem(410, "gone");
-    long_after(&ground, &server).await;
-    oracle::all_is_healed(&ground, &server).await;
+    long_after(&env, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_store!(

@@ -11,7 +11,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use super::{LONG_MS, Site, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, refused, taken};
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 
 async fn object_of(server: &TestApp, id: &str) -> Option<u64> {
     let key = ObjectKey::parse(&format!("uploads/t/u/{id}")).expect("a key");
@@ -19,8 +19,8 @@ async fn object_of(server: &TestApp, id: &str) -> Option<u64> {
 }
 
 async fn a_file_lives_and_dies(site: Site) {
-    let ground = site.ground(&[]);
-    let server = ground.start().await;
+    let env = site.env(&[]);
+    let server = env.start().await;
     let cargo_bytes = bytes(700_001);
     let grant = announce(&server, cargo(cargo_bytes.len())).await;
     let id = id_of(&grant);
@@ -36,16 +36,16 @@ async fn a_file_lives_and_dies(site: Site) {
     server.settle().await;
     assert_eq!(object_of(&server, &id).await, None);
     assert_eq!(server.me().used().await, 700_001, "its URL may still bring bytes");
-    ground.advance(LONG_MS);
+    env.advance(LONG_MS);
     server.settle().await;
     assert_eq!(server.me().used().await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// The store cannot know that a file has ended: what comes by its URL is charged, and deleted again.
 async fn bytes_that_come_after_the_delete_go_too(site: Site) {
-    let ground = site.ground(&[]);
-    let server = ground.start().await;
+    let env = site.env(&[]);
+    let server = env.start().await;
     let grant = announce(&server, cargo(5)).await;
     let id = id_of(&grant);
     server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
@@ -53,18 +53,18 @@ async fn bytes_that_come_after_the_delete_go_too(site: Site) {
     taken(&server.put_bytes(&grant, b"12345").await);
     assert_eq!(object_of(&server, &id).await, Some(5));
     assert_eq!(server.me().used().await, 5);
-    ground.advance(LONG_MS);
+    env.advance(LONG_MS);
     server.settle().await;
     assert_eq!(object_of(&server, &id).await, None);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Bytes may have come after that delete and before the URL was dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
-    let ground = Ground::on_s3(Database::Sqlite, &[]);
+    let env = TestEnv::on_s3(Database::Sqlite, &[]);
     let faults = Faults::waiting_at("delete");
-    let server = ground.start_with(faults.clone()).await;
+    let server = env.start_with(faults.clone()).await;
     let grant = announce(&server, cargo(5)).await;
     server.me().delete(&format!("/api/v2/files/{}", id_of(&grant))).await.expect(204);
     let app = server.app.clone();
@@ -72,19 +72,19 @@ async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
         pending_cleanups::run(&app.core, &SweepLease::by_hand(&app.core), &Scope::All).await
     });
     faults.reached().await;
-    ground.advance(LONG_MS);
+    env.advance(LONG_MS);
     faults.let_on();
     deleting.await.expect("no panic").expect("it runs");
     assert_eq!(faults.calls(), 2, "once more, when the URL was dead");
     server.settle().await;
     assert_eq!(server.me().used().await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Bytes that a client would unpack are others than those that are scanned and charged.
 async fn an_object_with_an_encoding_is_not_confirmed(site: Site) {
-    let ground = site.ground(&[("UPLOAD_WINDOW_POLICY", "rescue")]);
-    let server = ground.start().await;
+    let env = site.env(&[("UPLOAD_WINDOW_POLICY", "rescue")]);
+    let server = env.start().await;
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     std::io::Write::write_all(&mut packed, &[b'x'; 5_000]).expect("packed");
     let packed = packed.finish().expect("packed");
@@ -114,12 +114,12 @@ async fn an_object_with_an_encoding_is_not_confirmed(site: Site) {
     taken(&server.put_bytes(&plain, &packed).await);
     server.me().confirm(&id_of(&plain)).await.expect(200);
     assert_eq!(downloaded(&server, &id_of(&plain)).await.0, packed, "as it was sent");
-    ground.advance(24 * LONG_MS);
+    env.advance(24 * LONG_MS);
     server.settle().await;
     for id in ids {
         server.me().get(&format!("/api/v2/files/{id}")).await.expect_problem(410, "gone");
     }
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// The very same bytes with the same ETag, but said to be packed: a client that downloads them would unpack what nobody has
@@ -129,8 +129,8 @@ async fn an_encoding_that_comes_after_confirm_is_not_served() {
     let gateway = radosgw::shared();
     let bucket = gateway.create_bucket();
     let settings = [("PIPELINE_STAGES", "scan"), ("PIPELINE_BUILTIN_STAGES", "")];
-    let ground = Ground::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &settings);
-    let server = ground.start().await;
+    let env = TestEnv::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &settings);
+    let server = env.start().await;
     let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
     let lease = async || {
         worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"] })).await.expect(200)["jobs"].clone()
@@ -157,8 +157,8 @@ async fn an_encoding_that_comes_after_confirm_is_not_served() {
 }
 
 async fn what_was_confirmed_is_not_overwritten(site: Site) {
-    let ground = site.ground(&[]);
-    let server = ground.start().await;
+    let env = site.env(&[]);
+    let server = env.start().await;
     let grant = announce(&server, cargo(5)).await;
     taken(&server.put_bytes(&grant, b"first").await);
     refused(&server.put_bytes(&grant, b"other").await);
@@ -169,8 +169,8 @@ async fn what_was_confirmed_is_not_overwritten(site: Site) {
 
 /// What the store says it enforces it refuses; what it does not say it lets pass, and confirm finds it out.
 async fn what_was_not_announced_is_refused_or_found_out(site: Site) {
-    let ground = site.ground(&[]);
-    let server = ground.start().await;
+    let env = site.env(&[]);
+    let server = env.start().await;
     let caps = server.app.core.blobs.caps();
     let enforced = [caps.binds_size, caps.binds_content_type, caps.create_only, caps.binds_checksum];
     match site.store {
@@ -205,9 +205,9 @@ async fn what_was_not_announced_is_refused_or_found_out(site: Site) {
     let grant = announce(&server, declared).await;
     taken(&server.put_bytes(&grant, b"right").await);
     server.me().confirm(&id_of(&grant)).await.expect(200);
-    ground.advance(LONG_MS);
+    env.advance(LONG_MS);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Overwritten by somebody with keys of their own: not served, unless the store kept the version that was meant.
@@ -220,8 +220,8 @@ async fn an_object_changed_behind_our_back(database: Database) {
             let answer = gateway.request("PUT", &format!("/{bucket}?versioning"), on.as_bytes());
             assert_eq!(answer.expect("answered").status, 200);
         }
-        let ground = Ground::in_bucket(database, &bucket, &gateway.endpoint(), &[]);
-        let server = ground.start().await;
+        let env = TestEnv::in_bucket(database, &bucket, &gateway.endpoint(), &[]);
+        let server = env.start().await;
         assert_eq!(server.app.core.blobs.caps().versioned, versions);
         let id = server.me().upload("cargo", b"right").await;
         let path = format!("/{bucket}/wharf/uploads/t/u/{id}");
@@ -235,9 +235,9 @@ async fn an_object_changed_behind_our_back(database: Database) {
             assert_eq!(file["status"], "quarantined");
         }
         server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
-        ground.advance(LONG_MS);
+        env.advance(LONG_MS);
         server.settle().await;
-        oracle::all_is_healed(&ground, &server).await;
+        oracle::all_is_healed(&env, &server).await;
         let left = gateway.request("GET", &format!("/{bucket}?versions&prefix=wharf/uploads/"), b"");
         let left = left.expect("answered").body;
         assert!(!String::from_utf8_lossy(&left).contains("<Key>"), "no version is left");
@@ -246,24 +246,24 @@ async fn an_object_changed_behind_our_back(database: Database) {
 
 /// The object is read to the end before it is confirmed: that may take longer than its window has left.
 async fn a_file_that_is_being_confirmed_is_not_reclaimed(site: Site) {
-    let ground = site.ground(&[]);
-    let server = ground.start().await;
+    let env = site.env(&[]);
+    let server = env.start().await;
     let sum = to_hex(&<sha2::Sha256 as sha2::Digest>::digest(b"right"));
     let grant = announce(&server, json!({ "fileName": "c", "size": 5, "checksumSha256": sum })).await;
     taken(&server.put_bytes(&grant, b"right").await);
     let path = format!("/api/v2/files/{}", id_of(&grant));
     let window_and_grace_ms = 3_600_000 + 60_000;
-    ground.advance(window_and_grace_ms - 1_000);
+    env.advance(window_and_grace_ms - 1_000);
     // A client that is wrong about its own bytes, so that the file is still registered afterwards.
     let wrong = json!({ "checksumSha256": to_hex(&[7; 32]) });
     server.me().post(&format!("{path}/confirm"), wrong).await.expect_problem(409, "checksum_mismatch");
-    ground.advance(2_000);
+    env.advance(2_000);
     server.settle().await;
     assert_eq!(server.me().get(&path).await.expect(200)["status"], "registered");
-    ground.advance(LONG_MS);
+    env.advance(LONG_MS);
     server.settle().await;
     server.me().get(&path).await.expect_problem(410, "gone");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// A large file needs the store at once. Where it is away and nobody can ask for the file again, nothing is charged.
@@ -272,16 +272,16 @@ async fn what_could_not_be_granted_is_not_charged(database: Database) {
     let proxy = harness::proxy::Proxy::to(("127.0.0.1", gateway.port())).expect("a proxy");
     let (bucket, endpoint) = (gateway.create_bucket(), format!("http://{}", proxy.addr()));
     let settings = [("MULTIPART_THRESHOLD_BYTES", "1")];
-    let ground = Ground::in_bucket(database, &bucket, &endpoint, &settings);
-    let server = ground.start().await;
+    let env = TestEnv::in_bucket(database, &bucket, &endpoint, &settings);
+    let server = env.start().await;
     proxy.cut();
     server.me().init("cargo", 5).await.expect_problem(503, "unavailable");
     assert_eq!(server.me().used().await, 0);
     proxy.mend().expect("mended");
     server.me().upload("cargo", b"bytes").await;
-    ground.advance(LONG_MS);
+    env.advance(LONG_MS);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_store!(

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{DAY_MS, dry_run, sweep};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
 const NAME: &str = "orphan-cleanup";
 const HOUR_MS: i64 = 3_600_000;
@@ -14,16 +14,16 @@ async fn abandoned(server: &crate::test_app::TestApp) -> Value {
 }
 
 async fn the_last_net_takes_them_after_a_day(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
     let kept = me.upload("b", b"kept").await;
     let path = format!("/api/v2/files/{}", grant["fileId"].as_str().expect("an id"));
-    ground.advance(DAY_MS - 1);
+    env.advance(DAY_MS - 1);
     assert_eq!(abandoned(&server).await, json!({ "total": 0, "deleted": 0, "errors": 0 }));
-    ground.advance(1);
+    env.advance(1);
     let expected = json!({ "total": 1, "deleted": 1, "errors": 0 });
     assert_eq!(dry_run(&server, NAME).await["abandonedUploads"], expected);
     assert_eq!(me.get(&path).await.expect(200)["status"], "registered");
@@ -32,18 +32,18 @@ async fn the_last_net_takes_them_after_a_day(database: Database) {
     me.get(&path).await.expect_problem(410, "gone");
     assert_eq!(me.file(&kept).await["status"], "ready");
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// However old it is: who asks for fresh URLs is still at it.
 async fn one_whose_urls_live_is_not_abandoned(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     let id = grant["fileId"].as_str().expect("an id").to_owned();
     for _ in 0..40 {
-        ground.advance(HOUR_MS);
+        env.advance(HOUR_MS);
         me.post(&format!("/api/v2/files/{id}/url"), json!({})).await.expect(200);
     }
     assert_eq!(abandoned(&server).await["total"], 0);

@@ -7,7 +7,7 @@ use wharfinger_catalog::SweepClaim;
 
 use super::{ask, dry_run, sweep};
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 
 const LIST: &str = "/api/v2/maintenance/sweeps";
 const HOUR_MS: i64 = 3_600_000;
@@ -19,8 +19,8 @@ async fn listed(server: &TestApp, name: &str) -> Value {
 }
 
 async fn they_are_for_operators(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     for role in [Role::User, Role::Admin, Role::Worker] {
         let client = server.as_user("t", "u", role);
         client.get(LIST).await.expect_problem(403, "forbidden");
@@ -35,8 +35,8 @@ async fn they_are_for_operators(database: Database) {
 }
 
 async fn each_is_listed_with_its_last_run_and_its_next(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let names = server.operator().get(LIST).await.expect(200);
     let names: Vec<&str> =
         names["sweeps"].as_array().expect("a list").iter().filter_map(|one| one["name"].as_str()).collect();
@@ -51,7 +51,7 @@ async fn each_is_listed_with_its_last_run_and_its_next(database: Database) {
     );
     let me = server.me();
     me.init("a", 3).await.expect(201);
-    ground.advance(2 * HOUR_MS);
+    env.advance(2 * HOUR_MS);
     let found = json!({ "checked": 1, "reclaimed": 1, "rescued": 0, "errors": 0 });
     let result = sweep(&server, "upload-window").await;
     for (name, value) in found.as_object().expect("an object") {
@@ -65,12 +65,12 @@ async fn each_is_listed_with_its_last_run_and_its_next(database: Database) {
 }
 
 async fn one_that_runs_elsewhere_is_not_run_twice(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let claim = SweepClaim {
         name: "upload-window",
         owner: "another 17".into(),
-        now: ground.clock.now(),
+        now: env.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
     };
@@ -81,13 +81,13 @@ async fn one_that_runs_elsewhere_is_not_run_twice(database: Database) {
     dry_run(&server, "upload-window").await;
     sweep(&server, "batch-timeout").await;
     // It died.
-    ground.advance(LEASE_MS);
+    env.advance(LEASE_MS);
     assert_eq!(listed(&server, "upload-window").await["runningOn"], Value::Null);
     sweep(&server, "upload-window").await;
 }
 
 /// Something for each to find.
-async fn prepare(ground: &Ground, server: &TestApp) {
+async fn prepare(env: &TestEnv, server: &TestApp) {
     let me = server.me();
     for name in ["a", "b"] {
         let grant = me.init(name, 3).await.expect(201);
@@ -97,24 +97,24 @@ async fn prepare(ground: &Ground, server: &TestApp) {
     me.post("/api/v2/batches", files).await.expect(201);
     let file = me.upload("e", b"gone").await;
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
-    ground.execute("UPDATE quotas SET used_bytes = used_bytes + 7").await;
-    ground.advance(25 * HOUR_MS);
+    env.execute("UPDATE quotas SET used_bytes = used_bytes + 7").await;
+    env.advance(25 * HOUR_MS);
 }
 
 async fn a_dry_run_finds_the_same_and_changes_nothing(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
-    prepare(&ground, &server).await;
-    let before = ground.scalar("SELECT CAST(SUM(version) AS BIGINT) FROM files").await;
-    let stored = oracle::stored(&ground, &server).await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
+    prepare(&env, &server).await;
+    let before = env.scalar("SELECT CAST(SUM(version) AS BIGINT) FROM files").await;
+    let stored = oracle::stored(&env, &server).await;
     let mut foreseen = Vec::new();
     for name in ["batch-timeout", "pending-cleanups", "quota-sync", "upload-window"] {
         foreseen.push((name, dry_run(&server, name).await));
         assert_eq!(dry_run(&server, name).await, foreseen[foreseen.len() - 1].1, "{name} again");
         assert_eq!(listed(&server, name).await["lastRun"], Value::Null, "{name}");
     }
-    assert_eq!(ground.scalar("SELECT CAST(SUM(version) AS BIGINT) FROM files").await, before);
-    assert_eq!(oracle::stored(&ground, &server).await, stored);
+    assert_eq!(env.scalar("SELECT CAST(SUM(version) AS BIGINT) FROM files").await, before);
+    assert_eq!(oracle::stored(&env, &server).await, stored);
     let (batches, cleanups, quotas, uploads) =
         (&foreseen[0].1, &foreseen[1].1, &foreseen[2].1, &foreseen[3].1);
     assert_eq!((&batches["expiredBatches"], &batches["deletedFiles"]), (&json!(1), &json!(2)));
@@ -137,19 +137,19 @@ async fn a_dry_run_finds_the_same_and_changes_nothing(database: Database) {
             .all(|(name, value)| name == "tenants" || *value == 0);
         assert!(idle, "{name} ran twice and did something: {result}");
     }
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// I17: a batch that cannot be read is in the way of its own files, and of no others.
 async fn a_batch_that_cannot_be_read_stops_nothing_else(database: Database) {
-    let ground = Ground::with(database, &[("BATCH_TIMEOUT_MS", "3600000")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("BATCH_TIMEOUT_MS", "3600000")]);
+    let server = env.start().await;
     let me = server.me();
     let files = json!({ "files": [{ "fileName": "c", "size": 1 }] });
     me.post("/api/v2/batches", files).await.expect(201);
     me.init("a", 3).await.expect(201);
-    ground.execute("UPDATE upload_batches SET tenant_id = ''").await;
-    ground.advance(25 * HOUR_MS);
+    env.execute("UPDATE upload_batches SET tenant_id = ''").await;
+    env.advance(25 * HOUR_MS);
     let ran = ask(&server, "upload-window", false).await.expect(200);
     assert_eq!((&ran["result"]["reclaimed"], &ran["result"]["errors"]), (&json!(1), &json!(1)), "{ran}");
     assert!(ran["error"].is_string(), "{ran}");

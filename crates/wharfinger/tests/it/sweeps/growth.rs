@@ -5,7 +5,7 @@ use wharfinger::core::Role;
 
 use super::{DAY_MS, sweep};
 use crate::batches::{open, path};
-use crate::test_app::{Database, Ground, METRICS, on_each_database};
+use crate::test_app::{Database, TestEnv, METRICS, on_each_database};
 
 /// The counters are those of all tests of this process: they only grow.
 const COUNTERS: [&str; 7] = [
@@ -20,8 +20,8 @@ const COUNTERS: [&str; 7] = [
 
 async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
     wharfinger::telemetry::prometheus();
-    let ground = Ground::with_stages(database, "scan", &[("DELETION_LOG_DAYS", "30")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("DELETION_LOG_DAYS", "30")]);
+    let server = env.start().await;
     let me = server.me();
     let kept = me.enqueue("kept", b"one").await;
     let deleted = me.enqueue("deleted", b"two").await;
@@ -29,13 +29,13 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
     let batch = open(&me, &[]).await;
     me.post(&format!("{}/cancel", path(&batch)), json!({})).await.expect(200);
     // So many attempts that its next change cuts the middle of its history.
-    ground
+    env
         .execute(
             "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
              SELECT id, 30, 0, 'queued', 'tried again', 'a' FROM files WHERE file_name = 'kept'",
         )
         .await;
-    ground.execute("UPDATE files SET version = 249 WHERE file_name = 'kept'").await;
+    env.execute("UPDATE files SET version = 249 WHERE file_name = 'kept'").await;
     server.settle().await;
     // A tenant has nothing waiting once others were served after it.
     for name in ["a", "b", "c"] {
@@ -50,7 +50,7 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
          next_attempt_at) SELECT '1' || id, 'archive', 't', id, 1, '{}', 0, created_at, created_at FROM files \
          WHERE file_name = 'kept'",
     ] {
-        ground.execute(line).await;
+        env.execute(line).await;
     }
     let left = [
         "SELECT COUNT(*) FROM deletion_log",
@@ -59,10 +59,10 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
         "SELECT COUNT(*) FROM outbox WHERE destination IN ('broker', 'archive')",
     ];
     for rows in left {
-        assert!(ground.scalar(rows).await > 0, "{rows}");
+        assert!(env.scalar(rows).await > 0, "{rows}");
     }
 
-    ground.advance(31 * DAY_MS);
+    env.advance(31 * DAY_MS);
     sweep(&server, "upload-window").await;
     sweep(&server, "orphan-cleanup").await;
     // These may have gone before.
@@ -71,7 +71,7 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
         "SELECT COUNT(*) FROM queue_tenants WHERE queue = 'file-scan' AND tenant_id = 't'",
     ];
     for rows in left.into_iter().chain(gone) {
-        assert_eq!(ground.scalar(rows).await, 0, "{rows}");
+        assert_eq!(env.scalar(rows).await, 0, "{rows}");
     }
     let _turn = METRICS.lock().await;
     let metrics = server.metrics().await;

@@ -6,14 +6,14 @@ use super::{DAY_MS, ask, dry_run, sweep};
 use crate::oracle;
 use crate::pipeline::dead_letters::failed;
 use crate::pipeline::told;
-use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
 
 const NAME: &str = "orphan-cleanup";
 
-fn ground(database: Database, settings: &[(&'static str, &str)]) -> Ground {
+fn env(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
     let mut all = vec![("PIPELINE_BUILTIN_STAGES", "")];
     all.extend(settings);
-    Ground::with_stages(database, "scan", &all)
+    TestEnv::with_stages(database, "scan", &all)
 }
 
 async fn old_failures(server: &TestApp) -> (u64, u64) {
@@ -30,13 +30,13 @@ async fn of_kind(me: &Client<'_>, kind: &str) -> Vec<Value> {
 }
 
 async fn warned_once_at_23_days_and_deleted_at_30(database: Database) {
-    let ground = ground(database, &[]);
-    let server = ground.start().await;
+    let env = env(database, &[]);
+    let server = env.start().await;
     let (file, _) = failed(&server).await;
     let me = server.me();
-    ground.advance(23 * DAY_MS - 1);
+    env.advance(23 * DAY_MS - 1);
     assert_eq!(old_failures(&server).await, (0, 0), "before its time");
-    ground.advance(1);
+    env.advance(1);
     assert_eq!(counts(&dry_run(&server, NAME).await), (1, 0));
     assert_eq!(of_kind(&me, "file-deletion-warning").await, Vec::<Value>::new(), "a dry run tells nobody");
     assert_eq!(old_failures(&server).await, (1, 0));
@@ -47,10 +47,10 @@ async fn warned_once_at_23_days_and_deleted_at_30(database: Database) {
         json!({ "reason": "it is encrypted", "deletionDate": "2025-07-15T15:06:40.000Z" })
     );
     assert_eq!((&warnings[0]["fileId"], &warnings[0]["fileName"]), (&json!(file), &json!("cargo")));
-    ground.advance(7 * DAY_MS - 1);
+    env.advance(7 * DAY_MS - 1);
     assert_eq!(old_failures(&server).await, (0, 0), "its warning has not been out for seven days");
     assert_eq!(me.file(&file).await["status"], "failed");
-    ground.advance(1);
+    env.advance(1);
     assert_eq!(counts(&dry_run(&server, NAME).await), (0, 1));
     assert_eq!(me.file(&file).await["status"], "failed", "a dry run deletes nothing");
     assert_eq!(old_failures(&server).await, (0, 1));
@@ -61,35 +61,35 @@ async fn warned_once_at_23_days_and_deleted_at_30(database: Database) {
     assert_eq!(gone[0]["data"]["sizeReclaimed"], 5, "{gone:?}");
     server.settle().await;
     assert_eq!(me.used().await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Nobody swept for two months.
 async fn who_was_not_warned_is_warned_first(database: Database) {
-    let ground = ground(database, &[]);
-    let server = ground.start().await;
+    let env = env(database, &[]);
+    let server = env.start().await;
     let (file, _) = failed(&server).await;
     let me = server.me();
-    ground.advance(60 * DAY_MS);
+    env.advance(60 * DAY_MS);
     assert_eq!(old_failures(&server).await, (1, 0));
-    ground.advance(7 * DAY_MS - 1);
+    env.advance(7 * DAY_MS - 1);
     assert_eq!(old_failures(&server).await, (0, 0));
     assert_eq!(me.file(&file).await["status"], "failed");
-    ground.advance(1);
+    env.advance(1);
     assert_eq!(old_failures(&server).await, (0, 1));
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_redrive_takes_the_warning_back(database: Database) {
-    let ground = ground(database, &[]);
-    let server = ground.start().await;
+    let env = env(database, &[]);
+    let server = env.start().await;
     let (file, job) = failed(&server).await;
     let me = server.me();
-    ground.advance(23 * DAY_MS);
+    env.advance(23 * DAY_MS);
     assert_eq!(old_failures(&server).await, (1, 0));
     me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
-    ground.advance(30 * DAY_MS);
+    env.advance(30 * DAY_MS);
     assert_eq!(old_failures(&server).await, (0, 0), "it is not failed");
     // It fails again: its time begins anew, and so does its warning.
     let worker = server.as_user("ops", "w", wharfinger::core::Role::Worker);
@@ -97,7 +97,7 @@ async fn a_redrive_takes_the_warning_back(database: Database) {
     let body = json!({ "leaseToken": lease["jobs"][0]["leaseToken"], "error": "still", "retryable": false });
     worker.post(&format!("/api/v2/workers/jobs/{job}/fail"), body).await.expect(200);
     assert_eq!(old_failures(&server).await, (0, 0));
-    ground.advance(23 * DAY_MS);
+    env.advance(23 * DAY_MS);
     assert_eq!(old_failures(&server).await, (1, 0));
     assert_eq!(of_kind(&me, "file-deletion-warning").await.len(), 2);
     assert_eq!(me.file(&file).await["status"], "failed");
@@ -105,30 +105,30 @@ async fn a_redrive_takes_the_warning_back(database: Database) {
 
 /// The settings of now count, also for what failed under others; a shorter retention does not shorten the warning.
 async fn a_changed_retention_counts_for_old_failures_too(database: Database) {
-    let first = ground(database, &[]);
+    let first = env(database, &[]);
     let server = first.start().await;
     let (file, _) = failed(&server).await;
     server.crash().await;
-    let ground =
+    let env =
         first.also(&[("FAILED_FILE_RETENTION_MS", "3600000"), ("FAILED_FILE_WARNING_MS", "1800000")]);
-    let server = ground.start().await;
-    ground.advance(3_600_000);
+    let server = env.start().await;
+    env.advance(3_600_000);
     assert_eq!(old_failures(&server).await, (1, 0), "unwarned, so first warned");
-    ground.advance(1_800_000 - 1);
+    env.advance(1_800_000 - 1);
     assert_eq!(old_failures(&server).await, (0, 0));
-    ground.advance(1);
+    env.advance(1);
     assert_eq!(old_failures(&server).await, (0, 1));
     server.me().get(&format!("/api/v2/files/{file}")).await.expect_problem(410, "gone");
 }
 
 /// A catalog from a backup does not know what became of its files since.
 async fn nothing_is_deleted_while_the_store_is_in_doubt(database: Database) {
-    let ground = ground(database, &[]);
-    let server = ground.start().await;
+    let env = env(database, &[]);
+    let server = env.start().await;
     let (file, _) = failed(&server).await;
-    ground.advance(23 * DAY_MS);
+    env.advance(23 * DAY_MS);
     assert_eq!(old_failures(&server).await, (1, 0));
-    ground.advance(7 * DAY_MS);
+    env.advance(7 * DAY_MS);
     server.app.core.store_is_ours.store(false, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(old_failures(&server).await, (0, 0));
     assert_eq!(server.me().file(&file).await["status"], "failed");
@@ -138,20 +138,20 @@ async fn nothing_is_deleted_while_the_store_is_in_doubt(database: Database) {
 
 /// I17: a row that cannot be changed does not keep the others from being done.
 async fn one_that_fails_every_time_does_not_stop_the_others(database: Database) {
-    let ground = ground(database, &[]);
-    let server = ground.start().await;
+    let env = env(database, &[]);
+    let server = env.start().await;
     let mut files = Vec::new();
     for _ in 0..5 {
         files.push(failed(&server).await.0);
-        ground.advance(1);
+        env.advance(1);
     }
     // The oldest is the first that is looked at.
-    ground.execute("UPDATE files SET tenant_id = '' WHERE id = (SELECT MIN(id) FROM files)").await;
-    ground.advance(23 * DAY_MS);
+    env.execute("UPDATE files SET tenant_id = '' WHERE id = (SELECT MIN(id) FROM files)").await;
+    env.advance(23 * DAY_MS);
     let ran = ask(&server, NAME, false).await.expect(200);
     assert_eq!(ran["result"]["oldFailures"], json!({ "warnings": 4, "deleted": 0, "errors": 1 }));
     assert!(ran["error"].as_str().is_some_and(|error| error.contains("1 files could not")), "{ran}");
-    ground.advance(7 * DAY_MS);
+    env.advance(7 * DAY_MS);
     let ran = ask(&server, NAME, false).await.expect(200);
     assert_eq!(ran["result"]["oldFailures"], json!({ "warnings": 0, "deleted": 4, "errors": 1 }));
 }

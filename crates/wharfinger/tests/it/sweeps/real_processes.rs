@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cli::program::{Place, Served};
 use crate::oracle;
 use crate::pipeline::told;
-use crate::test_app::{Client, Database, Ground, TestApp};
+use crate::test_app::{Client, Database, TestEnv, TestApp};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const EVERY_SECOND: &str = "* * * * * *";
@@ -34,21 +34,21 @@ const SETTINGS: [(&str, &str); 19] = [
     ("QUOTA_SYNC_SCHEDULE", EVERY_SECOND),
 ];
 
-fn process(place: &Place, ground: &Ground, instance: &str) -> Served {
-    let mut environment: Vec<(&str, &str)> = ground.environment().collect();
+fn process(place: &Place, env: &TestEnv, instance: &str) -> Served {
+    let mut environment: Vec<(&str, &str)> = env.environment().collect();
     environment.push(("INSTANCE_ID", instance));
     place.serve_as("worker,sweeper", &environment)
 }
 
 /// An object that no row knows, of yesterday.
-fn stray(ground: &Ground) {
-    let path = ground.blob_dir().join("uploads/t/u/00000000-0000-7000-8000-000000000001");
+fn stray(env: &TestEnv) {
+    let path = env.blob_dir().join("uploads/t/u/00000000-0000-7000-8000-000000000001");
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("its folder");
     std::fs::write(&path, b"flotsam").expect("an object");
     let file = std::fs::File::options().write(true).open(&path).expect("the object");
     file.set_modified(SystemTime::now() - Duration::from_secs(86_400)).expect("another time");
     // The store was ours before that.
-    let path = ground.blob_dir().join(".wharfinger/store");
+    let path = env.blob_dir().join(".wharfinger/store");
     let mark = std::fs::read_to_string(&path).expect("a mark");
     let words: Vec<&str> = mark.split_whitespace().collect();
     std::fs::write(&path, format!("{} 1\n", words[..3].join(" "))).expect("an older mark");
@@ -69,8 +69,8 @@ async fn is_over(server: &TestApp, me: &Client<'_>, batch: &str, kept: u64) -> b
 }
 
 async fn all_is_healed_by_whoever_is_left(database: Database) {
-    let ground = Ground::in_real_time(database, &SETTINGS);
-    let server = ground.start_as("api").await;
+    let env = TestEnv::in_real_time(database, &SETTINGS);
+    let server = env.start_as("api").await;
     let me = server.me();
     for name in ["a", "b", "c"] {
         let grant = me.init(name, 3).await.expect(201);
@@ -84,12 +84,12 @@ async fn all_is_healed_by_whoever_is_left(database: Database) {
     }
     let broken = me.enqueue("broken.pdf", b"%PDF-1.7 and nothing else").await;
     let lost = me.enqueue("lost.txt", b"its job is lost").await;
-    assert_eq!(ground.texts("DELETE FROM jobs WHERE queue = 'file-extract' RETURNING id").await.len(), 4);
-    stray(&ground);
-    ground.execute("UPDATE quotas SET used_bytes = used_bytes + 1000").await;
+    assert_eq!(env.texts("DELETE FROM jobs WHERE queue = 'file-extract' RETURNING id").await.len(), 4);
+    stray(&env);
+    env.execute("UPDATE quotas SET used_bytes = used_bytes + 1000").await;
 
     let place = Place::new();
-    let (victim, heir) = (process(&place, &ground, "victim"), process(&place, &ground, "heir"));
+    let (victim, heir) = (process(&place, &env, "victim"), process(&place, &env, "heir"));
     tokio::time::sleep(Duration::from_millis(9_000)).await;
     victim.signal("KILL");
     victim.wait();
@@ -111,7 +111,7 @@ async fn all_is_healed_by_whoever_is_left(database: Database) {
     assert_eq!((count("batch-expired"), count("file-deletion-warning"), count("file-failed")), (1, 1, 1));
     assert_eq!(count("file-cleaned-up"), 4, "three uploads and a failure, each once: {told:?}");
     assert_eq!(count("file-ready"), 3);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 crate::test_app::on_each_database!(all_is_healed_by_whoever_is_left);

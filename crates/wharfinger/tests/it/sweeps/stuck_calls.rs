@@ -5,7 +5,7 @@ use wharfinger::core::Role;
 
 use super::stuck_files::{OUTSIDE, THRESHOLD_MS, without_job};
 use crate::oracle;
-use crate::test_app::{Answer, Client, Database, Ground, on_each_database};
+use crate::test_app::{Answer, Client, Database, TestEnv, on_each_database};
 
 async fn listed(client: &Client<'_>) -> Value {
     client.get("/api/v2/uploads/stuck").await.expect(200)
@@ -25,13 +25,13 @@ fn ids(list: &Value) -> Vec<&str> {
 
 async fn a_stuck_file_is_listed_with_what_is_wrong(database: Database) {
     wharfinger::telemetry::prometheus();
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
     let me = server.me();
-    let lost = without_job(&ground, &me, "lost").await;
-    ground.advance(THRESHOLD_MS - 1);
+    let lost = without_job(&env, &me, "lost").await;
+    env.advance(THRESHOLD_MS - 1);
     assert_eq!(listed(&me).await, json!({ "files": [], "total": 0, "nextCursor": null }));
-    ground.advance(1);
+    env.advance(1);
     let expected = json!({
         "id": lost, "fileName": "lost", "status": "queued", "stuckDuration": THRESHOLD_MS, "retryCount": 0,
         "batchId": null, "updatedAt": "2025-06-15T15:06:40.000Z", "problem": "its job was missing",
@@ -53,15 +53,15 @@ async fn a_stuck_file_is_listed_with_what_is_wrong(database: Database) {
 
 /// I11, for the list and for both ways to send on.
 async fn people_see_and_send_on_what_is_theirs(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
     let owners = [("t", "u"), ("t", "v"), ("other", "u")];
     let mut files = Vec::new();
     for (tenant, user) in owners {
-        files.push(without_job(&ground, &server.as_user(tenant, user, Role::User), "lost").await);
-        ground.advance(1);
+        files.push(without_job(&env, &server.as_user(tenant, user, Role::User), "lost").await);
+        env.advance(1);
     }
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
     let seen = [
         (server.me(), &files[..1]),
         (server.as_user("t", "v", Role::User), &files[1..2]),
@@ -82,7 +82,7 @@ async fn people_see_and_send_on_what_is_theirs(database: Database) {
         retry_all(&none).await,
         json!({ "success": true, "retriedCount": 0, "skippedCount": 0, "errors": [], "isBrokenOff": false })
     );
-    assert_eq!(ground.scalar("SELECT MAX(retry_count) FROM files").await, 0);
+    assert_eq!(env.scalar("SELECT MAX(retry_count) FROM files").await, 0);
     let admin = server.as_user("t", "boss", Role::Admin);
     assert_eq!(retry_all(&admin).await["retriedCount"], 2);
     assert_eq!(ids(&listed(&server.operator()).await), [files[2].as_str()]);
@@ -90,19 +90,19 @@ async fn people_see_and_send_on_what_is_theirs(database: Database) {
     let history = server.me().get(&format!("/api/v2/files/{}/history", files[0])).await.expect(200);
     assert_eq!(history["events"][3]["actor"], "admin:boss");
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn pages_join_the_longest_stuck_first(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
     let me = server.me();
     let mut all = Vec::new();
     for n in 0..7 {
-        all.push(without_job(&ground, &me, &format!("lost {n}")).await);
-        ground.advance(i64::from(n % 2));
+        all.push(without_job(&env, &me, &format!("lost {n}")).await);
+        env.advance(i64::from(n % 2));
     }
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
     let (mut seen, mut path) = (Vec::new(), "/api/v2/uploads/stuck?limit=3".to_owned());
     loop {
         let page = me.get(&path).await.expect(200);
@@ -124,27 +124,27 @@ async fn pages_join_the_longest_stuck_first(database: Database) {
 
 /// However often it was begun anew before, and before it is called stuck.
 async fn a_persons_word_goes_beyond_the_limit(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "0")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "0")]);
+    let server = env.start().await;
     let me = server.me();
-    let file = without_job(&ground, &me, "lost").await;
+    let file = without_job(&env, &me, "lost").await;
     for retry_count in 1..=4 {
         let expected = json!({
             "success": true, "fileId": file, "previousStatus": "queued", "newStatus": "queued", "retryCount": retry_count,
         });
         assert_eq!(retry(&me, &file).await.expect(200), expected);
-        ground.execute("DELETE FROM jobs").await;
+        env.execute("DELETE FROM jobs").await;
     }
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
     assert_eq!(retry_all(&me).await["retriedCount"], 1);
     assert_eq!(me.file(&file).await["retryCount"], 5);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_file_that_waits_is_brought_forward(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[OUTSIDE]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[OUTSIDE]);
+    let server = env.start().await;
     let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
     let file = me.enqueue("a", b"cargo").await;
     let lease = async || {
@@ -169,8 +169,8 @@ async fn a_file_that_waits_is_brought_forward(database: Database) {
 }
 
 async fn what_is_not_on_its_way_is_not_sent_on(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[OUTSIDE]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[OUTSIDE]);
+    let server = env.start().await;
     let me = server.me();
     let registered = me.init("a", 3).await.expect(201);
     let registered = registered["fileId"].as_str().expect("an id");
@@ -207,23 +207,23 @@ async fn what_is_not_on_its_way_is_not_sent_on(database: Database) {
     for none in ["018f4e6e-7f3a-7000-8000-000000000001", "x", "retry-all"] {
         retry(&me, none).await.expect_problem(404, "not_found");
     }
-    ground.advance(2 * 3_600_000);
+    env.advance(2 * 3_600_000);
     server.settle().await;
     retry(&me, registered).await.expect_problem(410, "gone");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// One that cannot be mended is named, the others are sent on.
 async fn errors_are_told_file_by_file(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
     let me = server.me();
     let mut files = Vec::new();
     for n in 0..5 {
-        files.push(without_job(&ground, &me, &format!("lost {n}")).await);
+        files.push(without_job(&env, &me, &format!("lost {n}")).await);
     }
-    ground.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'lost 2'").await;
-    ground.advance(THRESHOLD_MS);
+    env.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'lost 2'").await;
+    env.advance(THRESHOLD_MS);
     let error = "something is wrong here that trying again does not mend";
     let expected = json!({
         "success": false, "retriedCount": 4, "skippedCount": 0, "isBrokenOff": false,
@@ -231,10 +231,10 @@ async fn errors_are_told_file_by_file(database: Database) {
     });
     assert_eq!(retry_all(&me).await, expected);
     retry(&me, &files[2]).await.expect_problem(500, "internal");
-    ground.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'lost 2'").await;
+    env.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'lost 2'").await;
     retry(&me, &files[2]).await.expect(200);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database! {

@@ -10,7 +10,7 @@ use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
 
 use crate::notify::receiver::Receiver;
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
 
 pub const THRESHOLD_MS: i64 = 1_800_000;
 pub const OUTSIDE: (&str, &str) = ("PIPELINE_BUILTIN_STAGES", "");
@@ -36,9 +36,9 @@ async fn complete(server: &TestApp, job: &Value, output: Value) -> crate::test_a
 }
 
 /// A file whose job was lost, as by a foreign hand.
-pub async fn without_job(ground: &Ground, me: &Client<'_>, name: &str) -> String {
+pub async fn without_job(env: &TestEnv, me: &Client<'_>, name: &str) -> String {
     let file = me.enqueue(name, b"cargo").await;
-    ground
+    env
         .execute("DELETE FROM jobs WHERE file_id IN (SELECT id FROM files WHERE file_name LIKE 'lost%')")
         .await;
     file
@@ -51,28 +51,28 @@ async fn what_was_told(me: &Client<'_>, kind: &str) -> Vec<Value> {
 }
 
 /// What recovery may change of files and jobs, in one line each.
-async fn state(ground: &Ground) -> Vec<String> {
+async fn state(env: &TestEnv) -> Vec<String> {
     let files = "SELECT id || ' ' || pipeline_status || ' ' || CAST(version AS TEXT) || ' ' || CAST(retry_count AS TEXT) \
                  || ' ' || CAST(COALESCE(next_check_at, 0) AS TEXT) FROM files ORDER BY id";
     let jobs = "SELECT id || ' ' || state || ' ' || queue || ' ' || CAST(lease_token AS TEXT) || ' ' \
                 || CAST(attempts AS TEXT) || ' ' || CAST(updated_at AS TEXT) FROM jobs ORDER BY id";
-    let mut all = ground.texts(files).await;
-    all.extend(ground.texts(jobs).await);
+    let mut all = env.texts(files).await;
+    all.extend(env.texts(jobs).await);
     all
 }
 
 async fn a_file_without_a_job_is_begun_anew_where_it_stopped(database: Database) {
-    let ground = Ground::with_stages(database, "extract,chunk", &[OUTSIDE]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "extract,chunk", &[OUTSIDE]);
+    let server = env.start().await;
     let me = server.me();
     let file = me.enqueue("lost", b"cargo").await;
     let extract = lease(&server, "extract").await.expect("a job");
     complete(&server, &extract, json!({ "text": "cargo" })).await.expect(200);
-    without_job(&ground, &me, "fine").await;
+    without_job(&env, &me, "fine").await;
 
-    ground.advance(THRESHOLD_MS - 1);
+    env.advance(THRESHOLD_MS - 1);
     assert_eq!(swept(&server).await, Outcome::default(), "not stuck yet");
-    ground.advance(1);
+    env.advance(1);
     let expected = Outcome {
         total_stuck: 2,
         re_enqueued: 1,
@@ -91,36 +91,36 @@ async fn a_file_without_a_job_is_begun_anew_where_it_stopped(database: Database)
     complete(&server, &chunk, json!({ "chunks": [] })).await.expect(200);
     server.crash().await;
 
-    let ground = ground.also(&[("PIPELINE_BUILTIN_STAGES", "all")]);
-    let server = ground.start().await;
+    let env = env.also(&[("PIPELINE_BUILTIN_STAGES", "all")]);
+    let server = env.start().await;
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
     assert_eq!(swept(&server).await, Outcome::default());
 }
 
 /// The second time there is nothing to do, and a dry run never does anything.
 async fn a_second_run_and_a_dry_run_do_nothing(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "1")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "1")]);
+    let server = env.start().await;
     let me = server.me();
     for n in 0..3 {
-        without_job(&ground, &me, &format!("lost {n}")).await;
+        without_job(&env, &me, &format!("lost {n}")).await;
     }
-    ground.execute("UPDATE files SET retry_count = 1 WHERE file_name = 'lost 0'").await;
+    env.execute("UPDATE files SET retry_count = 1 WHERE file_name = 'lost 0'").await;
     me.enqueue("waits", b"cargo").await;
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
 
-    let before = state(&ground).await;
+    let before = state(&env).await;
     let foreseen = run(&server.app.core, &SweepLease::dry(&server.app.core)).await.expect("it runs");
-    assert_eq!(state(&ground).await, before, "nothing has changed");
+    assert_eq!(state(&env).await, before, "nothing has changed");
     let done = swept(&server).await;
     assert_eq!(foreseen, done);
     assert_eq!((done.total_stuck, done.re_enqueued, done.permanently_failed, done.waiting), (4, 2, 1, 1));
 
-    let before = state(&ground).await;
+    let before = state(&env).await;
     let again = swept(&server).await;
     assert_eq!((again.total_stuck, again.waiting, again.re_enqueued), (1, 1, 0));
-    assert_eq!(state(&ground).await, before, "nothing has changed");
+    assert_eq!(state(&env).await, before, "nothing has changed");
     server.settle().await;
     assert_eq!(swept(&server).await, Outcome::default());
     oracle::catalog_is_sound(&server).await;
@@ -128,30 +128,30 @@ async fn a_second_run_and_a_dry_run_do_nothing(database: Database) {
 
 /// I8: the worker that was given up for dead comes back, and nothing it says counts.
 async fn a_worker_that_comes_back_late_changes_nothing(database: Database) {
-    let ground = Ground::with_stages(database, "extract", &[OUTSIDE]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "extract", &[OUTSIDE]);
+    let server = env.start().await;
     let me = server.me();
     let file = me.enqueue("a", b"cargo").await;
     let old = lease(&server, "extract").await.expect("a job");
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
     let outcome = swept(&server).await;
     assert_eq!((outcome.total_stuck, outcome.re_enqueued), (1, 1));
     assert_eq!(outcome.by_status, by_status([("extracting", 1)]));
     let stale = async |moment: &str| {
-        let before = state(&ground).await;
+        let before = state(&env).await;
         let answer = complete(&server, &old, json!({ "text": "late" })).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (409, "lease_lost"), "{moment}");
-        assert_eq!(state(&ground).await, before, "{moment}");
+        assert_eq!(state(&env).await, before, "{moment}");
     };
     stale("before another took it").await;
-    ground.advance(60_000);
+    env.advance(60_000);
     let new = lease(&server, "extract").await.expect("a job");
     assert_ne!(new["jobId"], old["jobId"]);
     stale("while another works on it").await;
     complete(&server, &new, json!({ "text": "cargo" })).await.expect(200);
     stale("after another ended it").await;
     assert_eq!(me.file(&file).await["status"], "ready");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
@@ -161,19 +161,19 @@ async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
         ("SLACK_WEBHOOK_URL", slack.url.as_str()),
         ("WEBHOOK_ALLOW_PRIVATE", "true"),
     ];
-    let ground = Ground::with_stages(database, "scan", &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &settings);
+    let server = env.start().await;
     let me = server.me();
-    let file = without_job(&ground, &me, "lost").await;
+    let file = without_job(&env, &me, "lost").await;
     for retry in 1..=2 {
-        ground.advance(THRESHOLD_MS);
+        env.advance(THRESHOLD_MS);
         assert_eq!(swept(&server).await.re_enqueued, 1);
         let now = me.file(&file).await;
         assert_eq!((&now["status"], &now["retryCount"]), (&json!("queued"), &json!(retry)));
-        ground.execute("DELETE FROM jobs").await;
+        env.execute("DELETE FROM jobs").await;
     }
     assert_eq!(what_was_told(&me, "file-failed").await, Vec::<Value>::new());
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
     let outcome = swept(&server).await;
     assert_eq!((outcome.total_stuck, outcome.re_enqueued, outcome.permanently_failed), (1, 0, 1));
     let why = "scan did not come to an end, although it was begun anew 2 times";
@@ -194,15 +194,15 @@ async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
     let job = letters["jobs"][0]["jobId"].as_str().expect("an id");
     me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn without_retries_a_stuck_file_fails_at_once(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "0")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "0")]);
+    let server = env.start().await;
     let me = server.me();
-    let file = without_job(&ground, &me, "lost").await;
-    ground.advance(THRESHOLD_MS);
+    let file = without_job(&env, &me, "lost").await;
+    env.advance(THRESHOLD_MS);
     assert_eq!(swept(&server).await.permanently_failed, 1);
     assert_eq!(me.file(&file).await["error"], "scan did not come to an end");
     oracle::catalog_is_sound(&server).await;
@@ -210,25 +210,25 @@ async fn without_retries_a_stuck_file_fails_at_once(database: Database) {
 
 /// A backlog spends nothing, however long it lasts.
 async fn a_backlog_fails_nobody(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "0")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "0")]);
+    let server = env.start().await;
     let me = server.me();
     for n in 0..30 {
         me.enqueue(&format!("waits {n}"), b"cargo").await;
     }
     lease(&server, "scan").await.expect("a job");
-    let before = state(&ground).await;
+    let before = state(&env).await;
     for days in 1..=3 {
-        ground.advance(86_400_000);
+        env.advance(86_400_000);
         // A worker that keeps its lease is at it.
-        ground.execute("UPDATE jobs SET lease_until = 9000000000000, deadline_at = 9000000000000 WHERE state = 'leased'").await;
+        env.execute("UPDATE jobs SET lease_until = 9000000000000, deadline_at = 9000000000000 WHERE state = 'leased'").await;
         let outcome = swept(&server).await;
         let by_status = by_status([("queued", 29), ("scanning", 1)]);
         let average_stuck_duration = days * 86_400_000;
         let expected =
             Outcome { total_stuck: 30, waiting: 30, average_stuck_duration, by_status, ..Outcome::default() };
         assert_eq!(outcome, expected);
-        assert_eq!(state(&ground).await, before, "nothing was written");
+        assert_eq!(state(&env).await, before, "nothing was written");
     }
     let listed = me.get("/api/v2/uploads/stuck?limit=1000").await.expect(200);
     assert_eq!((&listed["total"], listed["files"].as_array().map(Vec::len)), (&json!(30), Some(30)));
@@ -238,25 +238,25 @@ async fn a_backlog_fails_nobody(database: Database) {
     );
     let all = me.post("/api/v2/uploads/stuck/retry-all", json!({})).await.expect(200);
     assert_eq!((&all["retriedCount"], &all["skippedCount"]), (&json!(0), &json!(30)));
-    assert_eq!(state(&ground).await, before, "nor by a person");
+    assert_eq!(state(&env).await, before, "nor by a person");
 }
 
 /// I17: some cannot be written at all, some cannot even be read; all others are done, and these when they can be.
 async fn items_that_fail_every_time_hold_up_nobody(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
     let me = server.me();
     for n in 0..40 {
-        without_job(&ground, &me, &format!("lost {n}")).await;
+        without_job(&env, &me, &format!("lost {n}")).await;
     }
     // Its next line of history is there already.
     let refused = "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
                    SELECT id, version + 1, 0, 'queued', 'queued', 'by hand', 'nobody' FROM files WHERE file_name = 'lost 7'";
-    ground.execute(refused).await;
-    ground
+    env.execute(refused).await;
+    env
         .execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name IN ('lost 0', 'lost 39')")
         .await;
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
     for (total_stuck, re_enqueued) in [(40, 37), (3, 0), (3, 0)] {
         let outcome = swept(&server).await;
         let found = (outcome.total_stuck, outcome.re_enqueued, outcome.errors);
@@ -264,29 +264,29 @@ async fn items_that_fail_every_time_hold_up_nobody(database: Database) {
     }
     wharfinger::pipeline::run::run_due(&server.app.pipeline).await.expect("worked on");
     let ready = "SELECT COUNT(*) FROM files WHERE pipeline_status = 'ready' AND retry_count = 1";
-    assert_eq!(ground.scalar(ready).await, 37);
-    ground.execute("DELETE FROM file_history WHERE actor = 'nobody'").await;
-    ground.execute("UPDATE files SET stage = 'scan' WHERE stage = 'a stage that is none'").await;
+    assert_eq!(env.scalar(ready).await, 37);
+    env.execute("DELETE FROM file_history WHERE actor = 'nobody'").await;
+    env.execute("UPDATE files SET stage = 'scan' WHERE stage = 'a stage that is none'").await;
     assert_eq!(swept(&server).await.re_enqueued, 3);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Each is begun anew once: of two whose turn it is only one has it, and beside each other they share the work.
 async fn two_sweepers_handle_each_file_once(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let (one, other) = (ground.start().await, ground.start().await);
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let (one, other) = (env.start().await, env.start().await);
     let me = one.me();
     for n in 0..40 {
-        without_job(&ground, &me, &format!("lost {n}")).await;
+        without_job(&env, &me, &format!("lost {n}")).await;
     }
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
     let (first, second) = tokio::join!(swept(&one), swept(&other));
     assert_eq!(first.re_enqueued + second.re_enqueued, 40, "{first:?} {second:?}");
-    assert_eq!(ground.scalar("SELECT MAX(retry_count) FROM files").await, 1);
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM jobs").await, 40);
+    assert_eq!(env.scalar("SELECT MAX(retry_count) FROM files").await, 1);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM jobs").await, 40);
     one.settle().await;
-    oracle::all_is_healed(&ground, &one).await;
+    oracle::all_is_healed(&env, &one).await;
 }
 
 async fn claim(server: &TestApp) -> Fence {
@@ -305,26 +305,26 @@ async fn claim(server: &TestApp) -> Fence {
 
 /// I13.
 async fn a_sweep_that_lost_its_turn_changes_nothing(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let (zombie, heir) = (ground.start().await, ground.start().await);
-    without_job(&ground, &heir.me(), "lost").await;
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let (zombie, heir) = (env.start().await, env.start().await);
+    without_job(&env, &heir.me(), "lost").await;
     let lease = SweepLease::under(&zombie.app.core, claim(&zombie).await);
-    ground.advance(THRESHOLD_MS);
+    env.advance(THRESHOLD_MS);
     let heirs = SweepLease::under(&heir.app.core, claim(&heir).await);
-    let before = state(&ground).await;
+    let before = state(&env).await;
     assert_eq!(run(&zombie.app.core, &lease).await, Err(VerbError::TakenOver));
-    assert_eq!(state(&ground).await, before);
+    assert_eq!(state(&env).await, before);
     assert_eq!(run(&heir.app.core, &heirs).await.map(|outcome| outcome.re_enqueued), Ok(1));
     heir.settle().await;
-    oracle::all_is_healed(&ground, &heir).await;
+    oracle::all_is_healed(&env, &heir).await;
 }
 
 /// Told to stop, it begins no other batch; whoever goes on finds the rest.
 async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[]);
-    let server = ground.start().await;
-    without_job(&ground, &server.me(), "lost").await;
-    ground.advance(THRESHOLD_MS);
+    let env = TestEnv::with_stages(database, "scan", &[]);
+    let server = env.start().await;
+    without_job(&env, &server.me(), "lost").await;
+    env.advance(THRESHOLD_MS);
     let stop = tokio_util::sync::CancellationToken::new();
     stop.cancel();
     let outcome = run(&server.app.core, &SweepLease::by_hand(&server.app.core).until(&stop)).await;
@@ -334,17 +334,17 @@ async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
 
 /// Three workers in a row were lost, and only the sweep noticed.
 async fn a_file_that_lost_its_workers_fails_by_the_sweep_too(database: Database) {
-    let ground = Ground::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "100")]);
-    let server = ground.start().await;
+    let env = TestEnv::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "100")]);
+    let server = env.start().await;
     let me = server.me();
     let file = me.enqueue("poison", b"poison").await;
     for lost in 1..=3 {
         lease(&server, "scan").await.expect("a job");
-        ground.advance(THRESHOLD_MS);
+        env.advance(THRESHOLD_MS);
         let outcome = swept(&server).await;
         let expected = if lost < 3 { (1, 0) } else { (0, 1) };
         assert_eq!((outcome.re_enqueued, outcome.permanently_failed), expected);
-        ground.advance(THRESHOLD_MS / 2);
+        env.advance(THRESHOLD_MS / 2);
     }
     assert_eq!(me.file(&file).await["status"], "failed");
     assert_eq!(lease(&server, "scan").await, None);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::object_of;
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
 use wharfinger::core::Role;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -44,12 +44,12 @@ async fn attempts(keeper: &Client<'_>) -> Vec<u64> {
 }
 
 async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(database: Database) {
-    let ground = Ground::with(database, &[("CLEANUP_MAX_ATTEMPTS", "3")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("CLEANUP_MAX_ATTEMPTS", "3")]);
+    let server = env.start().await;
     let me = server.me();
     let operator = server.operator();
     let file = me.upload("a", b"abc").await;
-    let object = object_of(&ground, &file);
+    let object = object_of(&env, &file);
     jam(&object);
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     assert_eq!(me.used().await, 0, "the owner does not pay for what we cannot delete");
@@ -74,16 +74,16 @@ async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(databa
     );
     server.settle().await;
     assert_eq!(attempts(&operator).await, [1], "not before its pause is over");
-    ground.advance(30_000);
+    env.advance(30_000);
     server.settle().await;
     assert_eq!(attempts(&operator).await, [2]);
     assert_eq!(counts(&operator).await, (1, 0));
-    ground.advance(60_000);
+    env.advance(60_000);
     server.settle().await;
     assert_eq!(attempts(&operator).await, [3]);
     assert_eq!(counts(&operator).await, (0, 1));
 
-    ground.advance(HOUR_MS);
+    env.advance(HOUR_MS);
     server.settle().await;
     assert_eq!(attempts(&operator).await, [3], "what is exhausted waits for a day");
     let status = operator.get(STATUS).await.expect(200);
@@ -92,33 +92,33 @@ async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(databa
     let outcome = operator.post(TRIGGER, json!({})).await.expect(200);
     assert_eq!(outcome, json!({ "attempted": 1, "done": 0, "failed": 1, "exhausted": 1 }));
     assert_eq!(attempts(&operator).await, [4], "by hand it is tried at once");
-    ground.advance(DAY_MS);
+    env.advance(DAY_MS);
     server.settle().await;
     assert_eq!(attempts(&operator).await, [5], "and once a day for ever");
     // Its tombstone outlives its time: it says what the bytes belonged to.
-    ground.advance(40 * DAY_MS);
+    env.advance(40 * DAY_MS);
     server.settle().await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 1);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM files").await, 1);
 
     repair(&object);
     let outcome = operator.post(TRIGGER, json!({})).await.expect(200);
     assert_eq!(outcome, json!({ "attempted": 1, "done": 1, "failed": 0, "exhausted": 0 }));
     assert_eq!((pending(&operator).await, counts(&operator).await), (vec![], (0, 0)));
     assert!(operator.get(STATUS).await.expect(200)["oldestAge"].is_null());
-    ground.advance(2 * DAY_MS);
+    env.advance(2 * DAY_MS);
     server.settle().await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM files").await, 0);
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn admins_keep_their_tenant_and_operators_all(database: Database) {
-    let ground = Ground::with(database, &[("CLEANUP_MAX_ATTEMPTS", "1")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("CLEANUP_MAX_ATTEMPTS", "1")]);
+    let server = env.start().await;
     let mut objects = Vec::new();
     for tenant in ["t", "other"] {
         let user = server.as_user(tenant, "u", Role::User);
         let file = user.upload("a", b"abc").await;
-        let object = ground.blob_dir().join("uploads").join(tenant).join("u").join(&file);
+        let object = env.blob_dir().join("uploads").join(tenant).join("u").join(&file);
         jam(&object);
         objects.push(object);
         user.delete(&format!("/api/v2/files/{file}")).await.expect(204);
@@ -153,18 +153,18 @@ async fn admins_keep_their_tenant_and_operators_all(database: Database) {
     }
     assert_eq!(counts(&theirs).await, (0, 1), "nobody else's trigger has touched it");
     operator.post(TRIGGER, json!({})).await.expect(200);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn one_that_is_refused_does_not_stop_the_others(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let mut files = Vec::new();
     for n in 0..9 {
         files.push(me.upload(&format!("f{n}"), b"abc").await);
     }
-    jam(&object_of(&ground, &files[4]));
+    jam(&object_of(&env, &files[4]));
     for file in &files {
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     }
@@ -172,26 +172,26 @@ async fn one_that_is_refused_does_not_stop_the_others(database: Database) {
     let left = pending(&server.operator()).await;
     assert_eq!(left.len(), 1);
     assert_eq!(left[0]["documentId"], files[4].as_str());
-    assert_eq!(oracle::files_below(&ground.blob_dir()).len(), 1);
-    repair(&object_of(&ground, &files[4]));
-    ground.advance(HOUR_MS);
+    assert_eq!(oracle::files_below(&env.blob_dir()).len(), 1);
+    repair(&object_of(&env, &files[4]));
+    env.advance(HOUR_MS);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// A catalog that changed its store has orders for the old one: the new one would say that all is done.
 async fn orders_for_another_kind_of_store_are_kept(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let file = server.me().upload("cargo", b"bytes").await;
     server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
-    ground.execute("UPDATE pending_cleanups SET storage_type = 'another'").await;
+    env.execute("UPDATE pending_cleanups SET storage_type = 'another'").await;
     server.settle().await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 1);
-    ground.execute("UPDATE pending_cleanups SET storage_type = 'disk'").await;
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 1);
+    env.execute("UPDATE pending_cleanups SET storage_type = 'disk'").await;
     server.settle().await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0);
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(
@@ -206,9 +206,9 @@ on_each_database!(
 
 /// I17: a row that nobody can read is shown, and the others are carried out.
 async fn a_row_that_cannot_be_read_does_not_hold_up_the_others(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
-    ground
+    let env = TestEnv::new(database);
+    let server = env.start().await;
+    env
         .execute(
             "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
              attempts, max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
@@ -219,14 +219,14 @@ async fn a_row_that_cannot_be_read_does_not_hold_up_the_others(database: Databas
     let file = server.me().upload("a", b"abc").await;
     server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
     server.settle().await;
-    assert!(!object_of(&ground, &file).exists());
+    assert!(!object_of(&env, &file).exists());
     assert_eq!(counts(&server.operator()).await, (0, 1));
     assert!(pending(&server.operator()).await[0]["lastError"].is_string());
 }
 
 async fn an_admin_triggers_the_deletes_of_its_own_tenant(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     for tenant in ["t", "other"] {
         let user = server.as_user(tenant, "u", Role::User);
         let file = user.upload("a", b"abc").await;
@@ -236,22 +236,22 @@ async fn an_admin_triggers_the_deletes_of_its_own_tenant(database: Database) {
     assert_eq!(outcome, json!({ "attempted": 1, "done": 1, "failed": 0, "exhausted": 0 }));
     assert_eq!(counts(&admin(&server, "other")).await, (1, 0));
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_store_that_is_down_for_days_spends_nobodys_attempts(database: Database) {
-    let ground = Ground::with(database, &[("CLEANUP_MAX_ATTEMPTS", "3")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("CLEANUP_MAX_ATTEMPTS", "3")]);
+    let server = env.start().await;
     let file = server.me().upload("a", b"abc").await;
-    let disk = ground.take_the_disk_away();
+    let disk = env.take_the_disk_away();
     server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
     for _ in 0..50 {
         let _ = wharfinger::worker::run_all_due(&server.app).await;
-        ground.advance(3 * HOUR_MS);
+        env.advance(3 * HOUR_MS);
     }
     assert_eq!(counts(&server.operator()).await, (1, 0));
     assert_eq!(attempts(&server.operator()).await, [0]);
     disk.come_back();
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }

@@ -4,11 +4,11 @@ use serde_json::json;
 
 use super::{GRACE_MS, WINDOW_MS, id, object_of, plant, sha256};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
 async fn without_its_object_a_file_stays_registered(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     let path = format!("/api/v2/files/{}", id(&grant));
@@ -16,34 +16,34 @@ async fn without_its_object_a_file_stays_registered(database: Database) {
     assert_eq!(me.get(&path).await.expect(200)["status"], "registered");
     server.put_bytes(&grant, b"abc").await.expect(200);
     assert_eq!(me.confirm(&id(&grant)).await.expect(200)["status"], "ready");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn an_object_of_another_size_is_left_to_the_cleaner(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
-    plant(&ground, &id(&grant), b"four");
+    plant(&env, &id(&grant), b"four");
     let problem = me.confirm(&id(&grant)).await.expect_problem(409, "size_mismatch");
     assert_eq!((&problem["expected"], &problem["actual"]), (&json!(3), &json!(4)));
     let path = format!("/api/v2/files/{}", id(&grant));
     assert_eq!(me.get(&path).await.expect(200)["status"], "registered");
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     me.get(&path).await.expect_problem(410, "gone");
-    assert!(!object_of(&ground, &id(&grant)).exists());
-    oracle::all_is_healed(&ground, &server).await;
+    assert!(!object_of(&env, &id(&grant)).exists());
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_checksum_declared_at_init_binds_the_upload(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let body = json!({ "fileName": "a", "size": 3, "checksumSha256": sha256(b"abc") });
     let grant = me.post("/api/v2/files/init", body).await.expect(201);
     server.put_bytes(&grant, b"abd").await.expect_problem(400, "checksum_mismatch");
-    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+    assert!(oracle::files_below(&env.blob_dir()).is_empty());
     me.confirm(&id(&grant)).await.expect_problem(409, "object_missing");
     server.put_bytes(&grant, b"abc").await.expect(200);
 
@@ -53,12 +53,12 @@ async fn a_checksum_declared_at_init_binds_the_upload(database: Database) {
     let path = format!("/api/v2/files/{}", id(&grant));
     assert_eq!(me.get(&path).await.expect(200)["status"], "registered");
     me.post(&confirm, json!({ "checksumSha256": sha256(b"abc") })).await.expect(200);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_checksum_given_at_confirm_is_checked_against_the_bytes(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
@@ -74,13 +74,13 @@ async fn a_checksum_given_at_confirm_is_checked_against_the_bytes(database: Data
     // Repeated, it answers what is so now, whatever it is given.
     assert_eq!(me.post(&confirm, wrong).await.expect(200)["status"], "ready");
     assert_eq!(me.get(&path).await.expect(200)["checksumSha256"], sha256(b"abc"));
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
 async fn a_checksum_that_is_none_is_named() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
@@ -99,12 +99,12 @@ async fn a_checksum_that_is_none_is_named() {
 }
 
 async fn what_has_ended_cannot_be_confirmed(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let reclaimed = me.init("late", 3).await.expect(201);
     server.put_bytes(&reclaimed, b"abc").await.expect(200);
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     me.confirm(&id(&reclaimed)).await.expect_problem(410, "gone");
 
@@ -119,12 +119,12 @@ async fn what_has_ended_cannot_be_confirmed(database: Database) {
         me.confirm(never).await.expect_problem(404, "not_found");
     }
     assert_eq!(me.used().await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn of_many_confirms_at_once_one_counts(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
@@ -136,7 +136,7 @@ async fn of_many_confirms_at_once_one_counts(database: Database) {
     let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);
     assert_eq!(history["events"].as_array().expect("a list").len(), 3);
     assert_eq!(me.used().await, 3);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

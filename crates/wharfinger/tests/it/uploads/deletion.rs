@@ -2,13 +2,13 @@
 
 use super::{GRACE_MS, WINDOW_MS, id, object_of};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 
 const DAY_MS: i64 = 86_400_000;
 
 async fn a_url_that_outlives_its_file_brings_nothing_back(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     me.delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
@@ -16,31 +16,31 @@ async fn a_url_that_outlives_its_file_brings_nothing_back(database: Database) {
     server.put_bytes(&grant, b"abc").await.expect_problem(410, "gone");
     server.settle().await;
     server.put_bytes(&grant, b"abc").await.expect_problem(410, "gone");
-    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+    assert!(oracle::files_below(&env.blob_dir()).is_empty());
     assert_eq!(me.used().await, 0);
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     let told = me.get("/api/v2/notifications").await.expect(200);
     assert_eq!(told["notifications"], serde_json::json!([]), "its owner knows");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn an_uploaded_file_that_was_never_confirmed_can_be_deleted(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
     me.delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
     assert_eq!(me.used().await, 0);
     server.settle().await;
-    assert!(!object_of(&ground, &id(&grant)).exists());
-    oracle::all_is_healed(&ground, &server).await;
+    assert!(!object_of(&env, &id(&grant)).exists());
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn of_many_deletes_at_once_one_counts(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let other = me.upload("other", b"other").await;
     let file = me.upload("a", b"abc").await;
@@ -53,13 +53,13 @@ async fn of_many_deletes_at_once_one_counts(database: Database) {
     }
     assert_eq!(me.used().await, 5, "refunded once, and not at another's cost");
     server.settle().await;
-    assert!(object_of(&ground, &other).exists());
-    oracle::all_is_healed(&ground, &server).await;
+    assert!(object_of(&env, &other).exists());
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_confirm_and_a_delete_that_race_end_in_one_of_two_ways(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     for n in 0..10 {
         let grant = me.init(&format!("f{n}"), 3).await.expect(201);
@@ -76,34 +76,34 @@ async fn a_confirm_and_a_delete_that_race_end_in_one_of_two_ways(database: Datab
     }
     server.settle().await;
     assert_eq!(me.used().await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_tombstone_is_kept_for_its_time_and_then_forgotten(database: Database) {
-    let ground = Ground::with(database, &[("TOMBSTONE_RETENTION_DAYS", "2")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("TOMBSTONE_RETENTION_DAYS", "2")]);
+    let server = env.start().await;
     let me = server.me();
     let kept = me.upload("kept", b"kept").await;
     let deleted = me.upload("deleted", b"abc").await;
     me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
     let reclaimed = me.init("reclaimed", 3).await.expect(201);
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     let count = "SELECT COUNT(*) FROM files";
     let tombstones = "SELECT COUNT(*) FROM files WHERE pipeline_status = 'deleted'";
-    assert_eq!((ground.scalar(count).await, ground.scalar(tombstones).await), (3, 2));
+    assert_eq!((env.scalar(count).await, env.scalar(tombstones).await), (3, 2));
 
-    ground.advance(2 * DAY_MS - WINDOW_MS - GRACE_MS - 1);
+    env.advance(2 * DAY_MS - WINDOW_MS - GRACE_MS - 1);
     server.settle().await;
-    assert_eq!(ground.scalar(tombstones).await, 2);
-    ground.advance(1);
+    assert_eq!(env.scalar(tombstones).await, 2);
+    env.advance(1);
     server.settle().await;
-    assert_eq!(ground.scalar(tombstones).await, 1, "the deleted one, two days after its end");
+    assert_eq!(env.scalar(tombstones).await, 1, "the deleted one, two days after its end");
     let path = format!("/api/v2/files/{}", id(&reclaimed));
     me.get(&path).await.expect_problem(410, "gone");
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
-    assert_eq!(ground.scalar(count).await, 1);
+    assert_eq!(env.scalar(count).await, 1);
     me.get(&path).await.expect_problem(404, "not_found");
 
     assert_eq!(me.get(&format!("/api/v2/files/{kept}")).await.expect(200)["status"], "ready");
@@ -113,9 +113,9 @@ async fn a_tombstone_is_kept_for_its_time_and_then_forgotten(database: Database)
         "SELECT COUNT(*) FROM jobs WHERE file_id NOT IN (SELECT id FROM files)",
         "SELECT COUNT(*) FROM pending_cleanups",
     ] {
-        assert_eq!(ground.scalar(leftover).await, 0, "{leftover}");
+        assert_eq!(env.scalar(leftover).await, 0, "{leftover}");
     }
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{id, object_of};
 use crate::oracle;
-use crate::test_app::{Answer, Client, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Answer, Client, Database, TestEnv, TestApp, on_each_database};
 
 async fn location(me: &Client<'_>, file: &str) -> String {
     let answer = me.get(&format!("/api/v2/files/{file}/download")).await;
@@ -26,8 +26,8 @@ async fn fetch(server: &TestApp, method: Method, url: &str, headers: &[(&str, &s
 }
 
 async fn the_bytes_come_as_an_attachment_that_no_browser_runs(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let body = json!({ "fileName": "é \"x\".html", "size": 10, "contentType": "text/html" });
     let grant = me.post("/api/v2/files/init", body).await.expect(201);
@@ -55,13 +55,13 @@ async fn the_bytes_come_as_an_attachment_that_no_browser_runs(database: Database
         let wanted: &[u8] = if method == Method::GET { b"0123456789" } else { b"" };
         assert_eq!(&bytes[..], wanted);
     }
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
 async fn a_range_is_a_part_of_the_bytes() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let file = me.upload("digits", b"0123456789").await;
     let url = location(&me, &file).await;
@@ -89,36 +89,36 @@ async fn a_range_is_a_part_of_the_bytes() {
 }
 
 async fn a_download_url_dies_by_time_and_with_its_file(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let file = me.upload("a", b"abc").await;
     let url = location(&me, &file).await;
-    ground.advance(5 * 60_000 - 1);
+    env.advance(5 * 60_000 - 1);
     assert_eq!(fetch(&server, Method::GET, &url, &[]).await.status(), 200);
-    ground.advance(1);
+    env.advance(1);
     let answer = fetch(&server, Method::GET, &url, &[]).await;
     Answer::read(answer).await.expect_problem(403, "url_expired");
 
     let url = location(&me, &file).await;
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     // Its bytes are still on disk: the row decides.
-    assert!(object_of(&ground, &file).exists());
+    assert!(object_of(&env, &file).exists());
     let answer = fetch(&server, Method::GET, &url, &[]).await;
     Answer::read(answer).await.expect_problem(410, "gone");
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn an_object_that_was_changed_is_quarantined_and_not_served(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let file = me.upload("a", b"abc").await;
     let url = location(&me, &file).await;
     // The same length, at another time.
-    std::fs::write(object_of(&ground, &file), b"xyz").expect("the object");
-    let object = std::fs::File::options().write(true).open(object_of(&ground, &file)).expect("the object");
+    std::fs::write(object_of(&env, &file), b"xyz").expect("the object");
+    let object = std::fs::File::options().write(true).open(object_of(&env, &file)).expect("the object");
     object.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).expect("a time");
 
     for method in [Method::GET, Method::HEAD] {
@@ -146,16 +146,16 @@ async fn an_object_that_was_changed_is_quarantined_and_not_served(database: Data
 
     me.delete(&path).await.expect(204);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn an_object_that_was_removed_is_reported_missing(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let file = me.upload("a", b"abc").await;
     let url = location(&me, &file).await;
-    std::fs::remove_file(object_of(&ground, &file)).expect("the object was there");
+    std::fs::remove_file(object_of(&env, &file)).expect("the object was there");
     let path = format!("/api/v2/files/{file}");
     me.get(&format!("{path}/download")).await.expect_problem(409, "object_missing");
     let answer = fetch(&server, Method::GET, &url, &[]).await;
@@ -163,7 +163,7 @@ async fn an_object_that_was_removed_is_reported_missing(database: Database) {
     assert_eq!(me.get(&path).await.expect(200)["status"], "ready", "who knows if it comes back");
     me.delete(&path).await.expect(204);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

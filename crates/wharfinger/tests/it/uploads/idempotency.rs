@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{GRACE_MS, WINDOW_MS, id};
 use crate::oracle;
-use crate::test_app::{Answer, Client, Database, Ground, on_each_database, patiently};
+use crate::test_app::{Answer, Client, Database, TestEnv, on_each_database, patiently};
 use wharfinger::core::Role;
 
 async fn init(me: &Client<'_>, key: &str, body: Value) -> Answer {
@@ -18,11 +18,11 @@ fn cargo() -> Value {
 }
 
 async fn the_same_key_and_body_are_one_file_with_a_url_that_works(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let first = init(&me, "k", cargo()).await.expect(201);
-    ground.advance(WINDOW_MS);
+    env.advance(WINDOW_MS);
     let second = init(&me, "k", cargo()).await.expect(201);
     assert_eq!(id(&second), id(&first));
     assert_eq!(me.used().await, 5);
@@ -38,12 +38,12 @@ async fn the_same_key_and_body_are_one_file_with_a_url_that_works(database: Data
     let short = me.request(Method::POST, "/files/init").header("idempotency-key", "k").json(&cargo());
     assert_eq!(me.send(short).await.expect(201), replayed);
     assert_eq!(me.get("/api/v2/files").await.expect(200)["files"].as_array().expect("a list").len(), 1);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn the_same_key_with_another_body_is_refused(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let first = init(&me, "k", cargo()).await.expect(201);
     for (member, value) in [
@@ -67,8 +67,8 @@ async fn the_same_key_with_another_body_is_refused(database: Database) {
 }
 
 async fn a_key_belongs_to_its_user(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let mut files = std::collections::BTreeSet::new();
     for (tenant, user) in [("t", "u"), ("t", "v"), ("other", "u")] {
         let caller = server.as_user(tenant, user, Role::User);
@@ -82,23 +82,23 @@ async fn a_key_belongs_to_its_user(database: Database) {
 }
 
 async fn a_key_whose_file_has_ended_says_so(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let deleted = init(&me, "deleted", cargo()).await.expect(201);
     me.delete(&format!("/api/v2/files/{}", id(&deleted))).await.expect(204);
     init(&me, "deleted", cargo()).await.expect_problem(410, "gone");
     init(&me, "reclaimed", cargo()).await.expect(201);
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     init(&me, "reclaimed", cargo()).await.expect_problem(410, "gone");
     assert_eq!(me.used().await, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_refusal_does_not_use_the_key_up(database: Database) {
-    let ground = Ground::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "4")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "4")]);
+    let server = env.start().await;
     let me = server.me();
     init(&me, "k", cargo()).await.expect_problem(403, "quota_exceeded");
     init(&me, "k", json!({ "fileName": "a/b", "size": 1 })).await.expect_problem(400, "invalid_request");
@@ -113,8 +113,8 @@ async fn a_refusal_does_not_use_the_key_up(database: Database) {
 }
 
 async fn fifty_at_once_with_one_key_are_one_file_and_one_charge(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let mut files = std::collections::BTreeSet::new();
     // At first, and again when each repetition has a deadline to move.
@@ -125,38 +125,38 @@ async fn fifty_at_once_with_one_key_are_one_file_and_one_charge(database: Databa
             assert!(grant["uploadUrl"].is_string());
             files.insert(id(&grant));
         }
-        ground.advance(1_000);
+        env.advance(1_000);
     }
     assert_eq!(files.len(), 1);
     assert_eq!(me.used().await, 5);
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM files").await, 1);
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM jobs").await, 1);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM files").await, 1);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM jobs").await, 1);
     oracle::catalog_is_sound(&server).await;
 }
 
 async fn a_key_is_forgotten_when_its_time_is_over(database: Database) {
-    let ground = Ground::with(database, &[("IDEMPOTENCY_TTL_MS", "60000")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("IDEMPOTENCY_TTL_MS", "60000")]);
+    let server = env.start().await;
     let me = server.me();
     let first = init(&me, "k", cargo()).await.expect(201);
-    ground.advance(59_999);
+    env.advance(59_999);
     assert_eq!(id(&init(&me, "k", cargo()).await.expect(201)), id(&first));
-    ground.advance(1);
+    env.advance(1);
     let second = init(&me, "k", json!({ "fileName": "other", "size": 1 })).await.expect(201);
     assert_ne!(id(&second), id(&first));
     assert_eq!(me.used().await, 6);
     let kept = "SELECT COUNT(*) FROM idempotency_keys";
-    assert_eq!(ground.scalar(kept).await, 1);
-    ground.advance(60_000);
+    assert_eq!(env.scalar(kept).await, 1);
+    env.advance(60_000);
     server.settle().await;
-    assert_eq!(ground.scalar(kept).await, 0, "nothing is kept for ever");
+    assert_eq!(env.scalar(kept).await, 0, "nothing is kept for ever");
     oracle::catalog_is_sound(&server).await;
 }
 
 #[tokio::test]
 async fn a_key_that_is_none_is_named() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     for key in ["", "käse", &"k".repeat(256), "a\tb"] {
         let problem = init(&me, key, cargo()).await.expect_problem(400, "invalid_request");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{id, object_of, sha256};
 use crate::oracle;
-use crate::test_app::{Database, Ground, on_each_database};
+use crate::test_app::{Database, TestEnv, on_each_database};
 use wharfinger::core::Role;
 
 fn members(object: &Value) -> Vec<&str> {
@@ -15,8 +15,8 @@ fn members(object: &Value) -> Vec<&str> {
 }
 
 async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
 
     let grant = me.init("report.pdf", 5).await.expect(201);
@@ -35,18 +35,18 @@ async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) 
     assert_eq!(me.get(&path).await.expect(200), expected);
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!(quota, json!({ "tenant": "t", "used": 5, "limit": 10_737_418_240_u64, "reserved": 5 }));
-    assert!(!object_of(&ground, &file).exists());
+    assert!(!object_of(&env, &file).exists());
 
     let put = server.put_bytes(&grant, b"bytes").await;
     assert!(put.headers.contains_key("etag"));
     put.expect(200);
-    assert_eq!(std::fs::read(object_of(&ground, &file)).expect("the object"), b"bytes");
+    assert_eq!(std::fs::read(object_of(&env, &file)).expect("the object"), b"bytes");
 
-    ground.advance(1_500);
+    env.advance(1_500);
     let confirmed = "2025-06-15T15:06:41.500Z";
     for _ in 0..2 {
         assert_eq!(me.confirm(&file).await.expect(200), json!({ "fileId": file, "status": "ready" }));
-        ground.advance(1);
+        env.advance(1);
     }
     for (member, value) in
         [("status", "ready"), ("updatedAt", confirmed), ("confirmedAt", confirmed), ("readyAt", confirmed)]
@@ -67,7 +67,7 @@ async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) 
         ]})
     );
     me.post(&format!("{path}/url"), json!({})).await.expect_problem(409, "already_confirmed");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 
     assert_eq!(me.delete(&path).await.expect(204), "");
     for (method, path) in [
@@ -83,13 +83,13 @@ async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) 
     assert_eq!(me.get("/api/v2/files").await.expect(200), json!({ "files": [], "nextCursor": null }));
     assert_eq!(me.used().await, 0);
     server.settle().await;
-    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
-    oracle::all_is_healed(&ground, &server).await;
+    assert!(oracle::files_below(&env.blob_dir()).is_empty());
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn the_short_and_the_old_names_are_the_same_calls(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.post("/files/init", json!({ "fileName": "a", "size": 3 })).await.expect(201);
     let file = id(&grant);
@@ -103,12 +103,12 @@ async fn the_short_and_the_old_names_are_the_same_calls(database: Database) {
     me.delete(&old_name).await.expect_problem(404, "not_found");
     me.get(&format!("/api/v2/files/{file}")).await.expect_problem(404, "not_found");
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn an_empty_file_is_a_file(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("empty", 0).await.expect(201);
     me.confirm(&id(&grant)).await.expect_problem(409, "object_missing");
@@ -120,12 +120,12 @@ async fn an_empty_file_is_a_file(database: Database) {
     let body = body.expect("an answer");
     assert_eq!(body.status(), 200);
     assert_eq!(body.bytes().await.expect("no bytes").len(), 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn type_checksum_and_metadata_come_back_as_they_were_sent(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let metadata = r#"{"z":1.10, "a" : [1e2, "\u00fc", null],"big":123456789012345678901234567890, "z":"again",
         "esc":"\\u0000 is not a NUL"}"#;
@@ -146,12 +146,12 @@ async fn type_checksum_and_metadata_come_back_as_they_were_sent(database: Databa
     assert!(listed.text().await.expect("text").contains(metadata));
     let file = me.get(&path).await.expect(200);
     assert_eq!((&file["contentType"], &file["checksumSha256"]), (&json!("image/png"), &Value::String(sum)));
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn names_come_back_as_they_were_sent_and_never_become_paths(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let names = [
         "日本語.txt",
         "re\u{301}sume\u{301}",
@@ -170,9 +170,9 @@ async fn names_come_back_as_they_were_sent_and_never_become_paths(database: Data
         wanted.push(format!("uploads/%2E%2E%2F%2E%2E%2Fetc/%C3%BC%2F%2E%2E%3F%23%25/{file}"));
     }
     wanted.sort();
-    let stored: Vec<String> = oracle::files_below(&ground.blob_dir()).into_iter().collect();
+    let stored: Vec<String> = oracle::files_below(&env.blob_dir()).into_iter().collect();
     assert_eq!(stored, wanted);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, on_each_database, patiently};
+use crate::test_app::{Client, Database, TestEnv, on_each_database, patiently};
 
 fn names(page: &Value) -> Vec<String> {
     let files = page["files"].as_array().expect("a list");
@@ -25,12 +25,12 @@ async fn pages(me: &Client<'_>, limit: usize) -> Vec<Vec<String>> {
 }
 
 async fn files_are_listed_newest_first_and_page_by_page(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     for n in 0..7 {
         me.init(&format!("f{n}"), n).await.expect(201);
-        ground.advance(1);
+        env.advance(1);
     }
     assert_eq!(pages(&me, 1000).await, [["f6", "f5", "f4", "f3", "f2", "f1", "f0"]]);
     assert_eq!(pages(&me, 3).await, [vec!["f6", "f5", "f4"], vec!["f3", "f2", "f1"], vec!["f0"]]);
@@ -40,12 +40,12 @@ async fn files_are_listed_newest_first_and_page_by_page(database: Database) {
 }
 
 async fn what_comes_or_goes_between_two_pages_moves_nothing_else(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     for n in 0..6 {
         me.init(&format!("f{n}"), n).await.expect(201);
-        ground.advance(1);
+        env.advance(1);
     }
     let first = me.get("/api/v2/files?limit=3").await.expect(200);
     assert_eq!(names(&first), ["f5", "f4", "f3"]);
@@ -61,8 +61,8 @@ async fn what_comes_or_goes_between_two_pages_moves_nothing_else(database: Datab
 }
 
 async fn fifty_are_listed_where_no_limit_is_given(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     futures::future::join_all((0..51).map(|n| {
         let me = &me;
@@ -81,8 +81,8 @@ async fn fifty_are_listed_where_no_limit_is_given(database: Database) {
 
 #[tokio::test]
 async fn limits_out_of_bounds_and_foreign_cursors_are_refused() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let admin = server.as_user("t", "a", wharfinger::core::Role::Admin);
     for list in ["/api/v2/files", "/api/v2/notifications", "/api/v1/maintenance/cleanup/pending"] {
         for (query, field) in [

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::test_app::Ground;
+use crate::test_app::TestEnv;
 
 /// The default window, and the default grace of a small file.
 pub const WINDOW_MS: i64 = 3_600_000;
@@ -36,13 +36,13 @@ pub fn sha256(bytes: &[u8]) -> String {
 }
 
 /// Where the object of this file of user `u` of tenant `t` lies.
-fn object_of(ground: &Ground, id: &str) -> PathBuf {
-    ground.blob_dir().join("uploads/t/u").join(id)
+fn object_of(env: &TestEnv, id: &str) -> PathBuf {
+    env.blob_dir().join("uploads/t/u").join(id)
 }
 
 /// Puts bytes where an object belongs, as nobody but the machine's owner can.
-fn plant(ground: &Ground, id: &str, bytes: &[u8]) {
-    let path = object_of(ground, id);
+fn plant(env: &TestEnv, id: &str, bytes: &[u8]) {
+    let path = object_of(env, id);
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("the user's folder");
     std::fs::write(path, bytes).expect("the object");
 }

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 use super::{GRACE_MS, WINDOW_MS, id};
 use crate::http::connections::pass;
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, on_each_database, patiently};
+use crate::test_app::{Client, Database, TestEnv, on_each_database, patiently};
 use wharfinger::core::Role;
 
 async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
-    let ground = Ground::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
+    let server = env.start().await;
     let me = server.me();
     let names: Vec<String> = (0..200).map(|n| format!("f{n}")).collect();
     let answers = futures::future::join_all(names.iter().map(|name| patiently(|| me.init(name, 10)))).await;
@@ -27,7 +27,7 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     assert_eq!(quota, json!({ "tenant": "t", "used": 1_000, "limit": 1_000, "reserved": 1_000 }));
     oracle::catalog_is_sound(&server).await;
 
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!(quota, json!({ "tenant": "t", "used": 0, "limit": 1_000, "reserved": 0 }));
@@ -35,14 +35,14 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     assert_eq!(told["notifications"].as_array().expect("a list").len(), 100);
     me.init("all of it", 1_000).await.expect(201);
     me.init("one more", 1).await.expect_problem(403, "quota_exceeded");
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_tenants_users_share_its_quota_and_tenants_share_nothing(database: Database) {
-    let ground = Ground::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
+    let server = env.start().await;
     let colleague = server.as_user("t", "v", Role::User);
     let stranger = server.as_user("other", "u", Role::User);
     server.me().upload("a", b"six by").await;
@@ -51,14 +51,14 @@ async fn a_tenants_users_share_its_quota_and_tenants_share_nothing(database: Dat
     colleague.upload("b", b"four").await;
     assert_eq!((colleague.used().await, stranger.used().await), (10, 0));
     stranger.upload("c", b"all of ten").await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Rows and text of a file take room too.
 async fn small_files_are_charged_at_least_so_much(database: Database) {
-    let ground =
-        Ground::with(database, &[("MIN_CHARGE_BYTES", "4KiB"), ("DEFAULT_TENANT_QUOTA_BYTES", "10KiB")]);
-    let server = ground.start().await;
+    let env =
+        TestEnv::with(database, &[("MIN_CHARGE_BYTES", "4KiB"), ("DEFAULT_TENANT_QUOTA_BYTES", "10KiB")]);
+    let server = env.start().await;
     let me = server.me();
     let empty = me.upload("empty", b"").await;
     me.upload("small", b"abc").await;
@@ -74,8 +74,8 @@ async fn small_files_are_charged_at_least_so_much(database: Database) {
 }
 
 async fn a_tenant_has_so_many_files(database: Database) {
-    let ground = Ground::with(database, &[("TENANT_MAX_FILES", "3")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("TENANT_MAX_FILES", "3")]);
+    let server = env.start().await;
     let (me, other) = (server.me(), server.as_user("other", "u", Role::User));
     let first = me.upload("a", b"").await;
     me.init("b", 0).await.expect(201);
@@ -99,8 +99,8 @@ async fn a_tenant_has_so_many_files(database: Database) {
 #[tokio::test]
 async fn deleted_files_count_until_their_rows_go() {
     let later = || pass(std::time::Duration::from_secs(60));
-    let ground = Ground::with(Database::Sqlite, &[("TENANT_MAX_FILES", "3")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(Database::Sqlite, &[("TENANT_MAX_FILES", "3")]);
+    let server = env.start().await;
     let me = server.me();
     for _ in 0..6 {
         let file = id(&me.init("f", 0).await.expect(201));
@@ -111,7 +111,7 @@ async fn deleted_files_count_until_their_rows_go() {
     assert_eq!((&problem["used"], &problem["limit"]), (&json!(6), &json!(6)));
     server.as_user("other", "u", Role::User).init("f", 0).await.expect(201);
     server.settle().await;
-    ground.advance(31 * 86_400_000);
+    env.advance(31 * 86_400_000);
     server.settle().await;
     later().await;
     me.init("f", 0).await.expect(201);
@@ -126,8 +126,8 @@ async fn patiently_until_made(me: &Client<'_>) {
 }
 
 async fn operators_set_limits_and_nobody_else(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let path = "/api/v2/tenants/t/quota";
     for role in [Role::User, Role::Admin, Role::Worker] {
         let outsider = server.as_user("t", "u", role);
@@ -163,8 +163,8 @@ async fn operators_set_limits_and_nobody_else(database: Database) {
 }
 
 async fn a_limit_lowered_below_what_is_used_keeps_what_is_there(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let operator = server.operator();
     let kept = me.upload("kept", b"ten bytes!").await;
@@ -185,13 +185,13 @@ async fn a_limit_lowered_below_what_is_used_keeps_what_is_there(database: Databa
     operator.put("/api/v2/tenants/t/quota", json!({ "limit": 6 })).await.expect(200);
     me.upload("fits", b"1").await;
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn one_user_holds_no_more_than_a_share_in_unconfirmed_uploads(database: Database) {
     let settings = [("DEFAULT_TENANT_QUOTA_BYTES", "1000"), ("UNCONFIRMED_LIMIT_PERCENT", "30")];
-    let ground = Ground::with(database, &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &settings);
+    let server = env.start().await;
     let me = server.me();
     let names: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
     let answers = futures::future::join_all(names.iter().map(|name| patiently(|| me.init(name, 10)))).await;
@@ -212,12 +212,12 @@ async fn one_user_holds_no_more_than_a_share_in_unconfirmed_uploads(database: Da
     me.confirm(&id(&first)).await.expect(200);
     me.init("in the room of the confirmed one", 10).await.expect(201);
     me.init("too much", 1).await.expect_problem(403, "unconfirmed_limit");
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     me.init("the share is free again", 300).await.expect(201);
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

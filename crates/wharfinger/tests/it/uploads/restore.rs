@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{id, object_of, sha256};
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 
 const BYTES: &[u8] = b"cargo that was restored";
 
@@ -18,29 +18,29 @@ async fn uploaded_with_checksum(server: &TestApp) -> String {
     id(&grant)
 }
 
-fn restore(ground: &Ground, id: &str) {
-    let object = std::fs::File::options().write(true).open(object_of(ground, id)).expect("the object");
+fn restore(env: &TestEnv, id: &str) {
+    let object = std::fs::File::options().write(true).open(object_of(env, id)).expect("the object");
     object.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)).expect("another time");
 }
 
 async fn restored_bytes_are_known_by_their_checksum(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let file = uploaded_with_checksum(&server).await;
-    restore(&ground, &file);
+    restore(&env, &file);
     for _ in 0..2 {
         server.me().get(&format!("/api/v2/files/{file}/download")).await.expect(302);
     }
     assert_eq!(server.me().get(&format!("/api/v2/files/{file}")).await.expect(200)["status"], "ready");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn other_bytes_are_not_taken_for_restored_ones(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let file = uploaded_with_checksum(&server).await;
-    std::fs::write(object_of(&ground, &file), b"cargo that was replaced").expect("the object");
-    restore(&ground, &file);
+    std::fs::write(object_of(&env, &file), b"cargo that was replaced").expect("the object");
+    restore(&env, &file);
     let path = format!("/api/v2/files/{file}");
     server.me().get(&format!("{path}/download")).await.expect_problem(409, "not_ready");
     assert_eq!(server.me().get(&path).await.expect(200)["status"], "quarantined");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{GRACE_MS, WINDOW_MS, id, object_of, sha256};
 use crate::oracle;
-use crate::test_app::{Answer, Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Answer, Database, TestEnv, TestApp, on_each_database};
 
 /// A body without a length, sent in pieces of two bytes.
 fn chunked(bytes: &'static [u8]) -> Body {
@@ -24,26 +24,26 @@ async fn send(server: &TestApp, grant: &Value, content_type: Option<&str>, body:
 }
 
 async fn a_url_lives_as_long_as_its_window(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let early = me.init("early", 3).await.expect(201);
     let late = me.init("late", 3).await.expect(201);
-    ground.advance(WINDOW_MS - 1);
+    env.advance(WINDOW_MS - 1);
     server.put_bytes(&early, b"abc").await.expect(200);
-    ground.advance(1);
+    env.advance(1);
     server.put_bytes(&late, b"abc").await.expect_problem(403, "url_expired");
-    assert!(!object_of(&ground, &id(&late)).exists());
+    assert!(!object_of(&env, &id(&late)).exists());
     // The grace is for a transfer that began in time: confirming is still possible.
     assert_eq!(me.confirm(&id(&early)).await.expect(200)["status"], "ready");
-    ground.advance(GRACE_MS);
+    env.advance(GRACE_MS);
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_replayed_upload_is_refused_whatever_became_of_the_first(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let body = json!({ "fileName": "a", "size": 3 });
     let grant = me.post("/api/v2/files/init", body.clone()).await.expect(201);
@@ -52,11 +52,11 @@ async fn a_replayed_upload_is_refused_whatever_became_of_the_first(database: Dat
     server.put_bytes(&grant, b"xyz").await.expect_problem(412, "object_exists");
     me.confirm(&file).await.expect(200);
     server.put_bytes(&grant, b"xyz").await.expect_problem(412, "object_exists");
-    assert_eq!(std::fs::read(object_of(&ground, &file)).expect("the object"), b"abc");
+    assert_eq!(std::fs::read(object_of(&env, &file)).expect("the object"), b"abc");
     // Even if somebody took the object away: what was confirmed is not written again.
-    std::fs::remove_file(object_of(&ground, &file)).expect("the object was there");
+    std::fs::remove_file(object_of(&env, &file)).expect("the object was there");
     server.put_bytes(&grant, b"abc").await.expect_problem(412, "object_exists");
-    assert!(!object_of(&ground, &file).exists());
+    assert!(!object_of(&env, &file).exists());
 
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     server.put_bytes(&grant, b"abc").await.expect_problem(410, "gone");
@@ -66,17 +66,17 @@ async fn a_replayed_upload_is_refused_whatever_became_of_the_first(database: Dat
     // What is reclaimed has no URL left that lives.
     let grant = me.post("/api/v2/files/init", body).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     server.put_bytes(&grant, b"abc").await.expect_problem(403, "url_expired");
-    oracle::all_is_healed(&ground, &server).await;
-    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+    oracle::all_is_healed(&env, &server).await;
+    assert!(oracle::files_below(&env.blob_dir()).is_empty());
 }
 
 #[tokio::test]
 async fn bytes_of_another_length_type_or_sum_are_refused_and_leave_nothing() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let body = json!({
         "fileName": "a.txt", "size": 5, "contentType": "text/plain", "checksumSha256": sha256(b"hello"),
@@ -100,29 +100,29 @@ async fn bytes_of_another_length_type_or_sum_are_refused_and_leave_nothing() {
         let answer = send(&server, &grant, content_type, body).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (400, code), "{what}: {}", answer.body);
         answer.expect_problem(400, code);
-        assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "bytes {what} left something behind");
+        assert!(oracle::files_below(&env.blob_dir()).is_empty(), "bytes {what} left something behind");
     }
     send(&server, &grant, right, chunked(b"hello")).await.expect(200);
     assert_eq!(me.confirm(&id(&grant)).await.expect(200)["status"], "ready");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
 async fn where_no_type_was_announced_any_is_taken() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     for content_type in [None, Some("image/png"), Some("application/x-www-form-urlencoded")] {
         let grant = me.init("a", 5).await.expect(201);
         send(&server, &grant, content_type, Body::from("hello")).await.expect(200);
         me.confirm(&id(&grant)).await.expect(200);
     }
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn of_many_uploads_to_one_url_exactly_one_lands(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 4).await.expect(201);
     let bodies: Vec<String> = (0..10).map(|n| format!("by-{n}")).collect();
@@ -138,15 +138,15 @@ async fn of_many_uploads_to_one_url_exactly_one_lands(database: Database) {
         }
     }
     assert_eq!(landed.len(), 1);
-    assert_eq!(std::fs::read(object_of(&ground, &id(&grant))).expect("the object"), landed[0]);
+    assert_eq!(std::fs::read(object_of(&env, &id(&grant))).expect("the object"), landed[0]);
     me.confirm(&id(&grant)).await.expect(200);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
 async fn a_few_megabytes_arrive_as_they_were_sent() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let bytes: Vec<u8> = (0..5_000_001_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let file = me.upload("large", &bytes).await;
@@ -156,7 +156,7 @@ async fn a_few_megabytes_arrive_as_they_were_sent() {
     assert_eq!(sha256(&back), sha256(&bytes));
     let tail = server.http.get(url).header("range", "bytes=-7").send().await.expect("an answer");
     assert_eq!(&tail.bytes().await.expect("bytes")[..], &bytes[bytes.len() - 7..]);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{id, sha256};
 use crate::oracle;
-use crate::test_app::{Answer, Database, Ground, TestApp};
+use crate::test_app::{Answer, Database, TestEnv, TestApp};
 use wharfinger::core::Role;
 
 const BYTES: &[u8] = b"hello";
@@ -60,8 +60,8 @@ fn altered(name: &str, value: &str) -> String {
 
 #[tokio::test]
 async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let grant = full_grant(&server).await;
     let sound = url(&grant);
     let members = pairs(&sound);
@@ -123,7 +123,7 @@ async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
             status,
             if code == "invalid_request" { "invalid_request" } else { "bad_signature" },
         );
-        assert!(oracle::files_below(&ground.blob_dir()).is_empty(), "{what} left something behind");
+        assert!(oracle::files_below(&env.blob_dir()).is_empty(), "{what} left something behind");
     }
     // What was refused has used nothing up.
     put(&server, sound).await.expect(200);
@@ -133,8 +133,8 @@ async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
 
 #[tokio::test]
 async fn a_url_is_for_one_method() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let grant = full_grant(&server).await;
     let upload = url(&grant);
@@ -148,7 +148,7 @@ async fn a_url_is_for_one_method() {
     for method in [Method::POST, Method::DELETE, Method::PATCH] {
         ask(method, &upload).await.expect_problem(405, "method_not_allowed");
     }
-    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+    assert!(oracle::files_below(&env.blob_dir()).is_empty());
     put(&server, upload.clone()).await.expect(200);
     ask(Method::GET, &upload).await.expect_problem(403, "bad_signature");
 
@@ -158,13 +158,13 @@ async fn a_url_is_for_one_method() {
     put(&server, download.clone()).await.expect_problem(403, "bad_signature");
     ask(Method::DELETE, &download).await.expect_problem(405, "method_not_allowed");
     assert_eq!(server.http.get(download).send().await.expect("an answer").status(), 200);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
 async fn a_download_url_that_was_changed_is_refused() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let me = server.me();
     let mine = me.upload("a", b"mine").await;
     let theirs = server.as_user("t", "v", Role::User).upload("a", b"theirs").await;

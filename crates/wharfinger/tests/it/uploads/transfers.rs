@@ -8,13 +8,13 @@ use wharfinger_lifecycle::id::TenantId;
 
 use super::incoming::{begin, under_way};
 use crate::http::connections::pass;
-use crate::test_app::{Answer, Database, Ground};
+use crate::test_app::{Answer, Database, TestEnv};
 
 /// Each holds an open file, of which there are only so many.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_leaves_room_for_the_files_of_others() {
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let (me, other) = (server.me(), server.as_user("other", "u", Role::User));
     let file = me.upload("a", b"abc").await;
     let download = me.get(&format!("/api/v2/files/{file}/download")).await;
@@ -32,7 +32,7 @@ async fn a_tenant_leaves_room_for_the_files_of_others() {
 
     held.pop();
     let slow = begin(&server, &grant, b"a").await;
-    under_way(&ground, 1).await;
+    under_way(&env, 1).await;
     receive().await.expect_problem(503, "unavailable");
     slow.bytes.send(Ok(Bytes::from_static(b"bc"))).await.expect("room");
     drop(slow.bytes);
@@ -48,13 +48,13 @@ async fn a_tenant_leaves_room_for_the_files_of_others() {
 async fn a_trickle_is_ended_and_a_slow_upload_is_not() {
     const PIECE: &[u8] = &[7; 256 << 10];
     const PIECES: usize = 4;
-    let ground = Ground::new(Database::Sqlite);
-    let server = ground.start().await;
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
     let size = 1 + (PIECES * PIECE.len()) as u64;
     let (trickled, slow) = (server.me().init("t", size).await, server.me().init("s", size).await);
     let (trickled, slow) = (trickled.expect(201), slow.expect(201));
     let (trickled, slow) = (begin(&server, &trickled, b"x").await, begin(&server, &slow, b"x").await);
-    under_way(&ground, 2).await;
+    under_way(&env, 2).await;
     for _ in 0..PIECES {
         assert!(!slow.answer.is_finished());
         pass(Duration::from_secs(50)).await;

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{GRACE_MS, WINDOW_MS, id, object_of, plant};
 use crate::oracle;
-use crate::test_app::{Client, Database, Ground, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, on_each_database};
 use wharfinger::sweeps::{SweepLease, upload_window};
 use wharfinger::worker::Supervisor;
 use wharfinger_lifecycle::checksum::to_hex;
@@ -33,29 +33,29 @@ async fn cleanups(operator: &Client<'_>) -> u64 {
 }
 
 async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let sent = me.init("sent", 7).await.expect(201);
     server.put_bytes(&sent, b"seven!!").await.expect(200);
     let never_sent = me.init("never sent", 100).await.expect(201);
     assert_eq!(me.used().await, 107);
 
-    ground.advance(WINDOW_MS + GRACE_MS - 1);
+    env.advance(WINDOW_MS + GRACE_MS - 1);
     server.settle().await;
     assert_eq!(status(&me, &sent).await, "registered");
     assert_eq!(status(&me, &never_sent).await, "registered");
     assert_eq!((me.used().await, told(&me).await.len()), (107, 0));
-    assert!(object_of(&ground, &id(&sent)).exists());
+    assert!(object_of(&env, &id(&sent)).exists());
 
-    ground.advance(1);
+    env.advance(1);
     for _ in 0..3 {
         server.settle().await;
         assert_eq!(status(&me, &sent).await, "gone");
         assert_eq!(status(&me, &never_sent).await, "gone");
         let quota = me.get("/api/v2/quota").await.expect(200);
         assert_eq!((&quota["used"], &quota["reserved"]), (&json!(0), &json!(0)));
-        assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+        assert!(oracle::files_below(&env.blob_dir()).is_empty());
         let mut told = told(&me).await;
         told.sort_by_key(|notification| notification["data"]["sizeReclaimed"].as_u64());
         assert_eq!(told.len(), 2);
@@ -72,7 +72,7 @@ async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
                 json!({ "reason": "not confirmed in its window", "sizeReclaimed": size })
             );
         }
-        ground.advance(WINDOW_MS);
+        env.advance(WINDOW_MS);
     }
     let history = me.get(&format!("/api/v2/files/{}/history", id(&sent))).await.expect(200);
     let events = history["events"].as_array().expect("a list");
@@ -86,41 +86,41 @@ async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
         me.delete(&path).await.expect_problem(410, "gone");
     }
     assert_eq!(me.get("/api/v2/files").await.expect(200)["files"], json!([]));
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn the_grace_grows_with_the_size(database: Database) {
-    let ground = Ground::with(database, &[("UPLOAD_MIN_RATE_BYTES", "10")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("UPLOAD_MIN_RATE_BYTES", "10")]);
+    let server = env.start().await;
     let me = server.me();
     let small = me.init("small", 600).await.expect(201);
     let large = me.init("large", 1_000).await.expect(201);
-    ground.advance(WINDOW_MS + 60_000);
+    env.advance(WINDOW_MS + 60_000);
     server.settle().await;
     assert_eq!(status(&me, &small).await, "gone");
     assert_eq!(status(&me, &large).await, "registered");
-    ground.advance(39_999);
+    env.advance(39_999);
     server.settle().await;
     assert_eq!(status(&me, &large).await, "registered");
-    ground.advance(1);
+    env.advance(1);
     server.settle().await;
     assert_eq!(status(&me, &large).await, "gone");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn a_fresh_url_moves_the_end_of_the_window(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let first = me.init("slow", 3).await.expect(201);
     let forgotten = me.init("forgotten", 5).await.expect(201);
-    ground.advance(WINDOW_MS / 2);
+    env.advance(WINDOW_MS / 2);
     let fresh = me.post(&format!("/api/v2/files/{}/url", id(&first)), json!({})).await.expect(200);
     assert_eq!((id(&fresh), &fresh["status"]), (id(&first), &json!("registered")));
     assert_eq!(fresh["expiresAt"], "2025-06-15T16:36:40.000Z");
     assert_ne!(fresh["uploadUrl"], first["uploadUrl"]);
 
-    ground.advance(WINDOW_MS / 2 + GRACE_MS);
+    env.advance(WINDOW_MS / 2 + GRACE_MS);
     server.settle().await;
     assert_eq!(status(&me, &forgotten).await, "gone");
     assert_eq!(status(&me, &first).await, "registered");
@@ -128,36 +128,36 @@ async fn a_fresh_url_moves_the_end_of_the_window(database: Database) {
     server.put_bytes(&first, b"abc").await.expect_problem(403, "url_expired");
     server.put_bytes(&fresh, b"abc").await.expect(200);
 
-    ground.advance(WINDOW_MS / 2 - 1);
+    env.advance(WINDOW_MS / 2 - 1);
     server.settle().await;
     assert_eq!(status(&me, &first).await, "registered");
-    ground.advance(1);
+    env.advance(1);
     server.settle().await;
     assert_eq!(status(&me, &first).await, "gone");
-    oracle::all_is_healed(&ground, &server).await;
-    assert!(oracle::files_below(&ground.blob_dir()).is_empty());
+    oracle::all_is_healed(&env, &server).await;
+    assert!(oracle::files_below(&env.blob_dir()).is_empty());
 }
 
 async fn an_upload_can_be_taken_up_again_after_its_url_died(database: Database) {
-    let ground = Ground::new(database);
-    let server = ground.start().await;
+    let env = TestEnv::new(database);
+    let server = env.start().await;
     let me = server.me();
     let first = me.init("slow", 3).await.expect(201);
-    ground.advance(WINDOW_MS + GRACE_MS - 1);
+    env.advance(WINDOW_MS + GRACE_MS - 1);
     let fresh = me.post(&format!("/api/v2/files/{}/url", id(&first)), json!({})).await.expect(200);
-    ground.advance(1);
+    env.advance(1);
     server.settle().await;
     server.put_bytes(&fresh, b"abc").await.expect(200);
     assert_eq!(me.confirm(&id(&first)).await.expect(200)["status"], "ready");
-    ground.advance(10 * WINDOW_MS);
+    env.advance(10 * WINDOW_MS);
     server.settle().await;
     assert_eq!(status(&me, &first).await, "ready");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn where_the_policy_says_rescue_what_is_there_and_right_is_confirmed(database: Database) {
-    let ground = Ground::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
+    let server = env.start().await;
     let me = server.me();
     let [right, absent, wrong] = [
         me.init("right", 3).await.expect(201),
@@ -165,8 +165,8 @@ async fn where_the_policy_says_rescue_what_is_there_and_right_is_confirmed(datab
         me.init("wrong", 7).await.expect(201),
     ];
     server.put_bytes(&right, b"abc").await.expect(200);
-    plant(&ground, &id(&wrong), b"not seven");
-    ground.advance(WINDOW_MS + GRACE_MS);
+    plant(&env, &id(&wrong), b"not seven");
+    env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     assert_eq!(status(&me, &right).await, "ready");
     assert_eq!(status(&me, &absent).await, "gone");
@@ -181,69 +181,69 @@ async fn where_the_policy_says_rescue_what_is_there_and_right_is_confirmed(datab
         "ready",
         "the client came back after all"
     );
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 async fn two_servers_that_reclaim_at_once_refund_once(database: Database) {
-    let ground = Ground::new(database);
-    let first = ground.start().await;
-    let second = ground.start().await;
+    let env = TestEnv::new(database);
+    let first = env.start().await;
+    let second = env.start().await;
     let me = first.me();
     let kept = me.upload("kept", b"kept").await;
     for n in 0..20 {
         let grant = me.init(&format!("f{n}"), 9).await.expect(201);
         first.put_bytes(&grant, b"nine byte").await.expect(200);
     }
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     futures::future::join(first.settle(), second.settle()).await;
     // What one had under its lease when the other looked is there at the latest now.
     first.settle().await;
     assert_eq!(told(&me).await.len(), 20);
     assert_eq!(me.used().await, 4);
     assert_eq!(me.get(&format!("/api/v2/files/{kept}")).await.expect(200)["status"], "ready");
-    oracle::all_is_healed(&ground, &second).await;
+    oracle::all_is_healed(&env, &second).await;
 }
 
 /// Once a year: the schedules stay out of it.
 const NEVER: &str = "0 0 1 1 *";
 
 async fn the_running_server_reclaims_by_itself(database: Database) {
-    reclaims_by_itself(&Ground::new(database), false).await;
+    reclaims_by_itself(&TestEnv::new(database), false).await;
 }
 
 /// The delayed checks and the reaper need no schedule.
 async fn without_schedules_the_delayed_checks_reclaim(database: Database) {
     let settings = [("UPLOAD_WINDOW_SCHEDULE", NEVER), ("CLEANUP_SWEEP_SCHEDULE", NEVER)];
-    reclaims_by_itself(&Ground::with(database, &settings), false).await;
+    reclaims_by_itself(&TestEnv::with(database, &settings), false).await;
 }
 
 /// A check that was lost is made up for by the sweep.
 async fn without_its_check_the_sweep_reclaims(database: Database) {
     let settings = [("UPLOAD_WINDOW_SCHEDULE", "* * * * * *"), ("CLEANUP_SWEEP_SCHEDULE", NEVER)];
-    reclaims_by_itself(&Ground::with(database, &settings), true).await;
+    reclaims_by_itself(&TestEnv::with(database, &settings), true).await;
 }
 
-async fn reclaims_by_itself(ground: &Ground, lose_the_check: bool) {
-    let server = ground.start().await;
+async fn reclaims_by_itself(env: &TestEnv, lose_the_check: bool) {
+    let server = env.start().await;
     let me = server.me();
     let supervisor = Supervisor::start(&server.app).await;
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
     if lose_the_check {
-        ground.execute("DELETE FROM jobs").await;
+        env.execute("DELETE FROM jobs").await;
     }
-    ground.advance(WINDOW_MS + GRACE_MS);
+    env.advance(WINDOW_MS + GRACE_MS);
     // Each round is a request: the loops run meanwhile, and are not asked to.
     let reclaimed = async {
         let operator = server.operator();
         while status(&me, &grant).await != "gone" || cleanups(&operator).await > 0 {
-            ground.advance(10);
+            env.advance(10);
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(60), reclaimed).await.expect("reclaimed by itself");
     supervisor.stop().await;
     assert_eq!(told(&me).await.len(), 1);
-    oracle::all_is_healed(ground, &server).await;
+    oracle::all_is_healed(env, &server).await;
 }
 
 /// The store is away when the window ends: unknown is not absent, so the upload waits for it.
@@ -253,8 +253,8 @@ async fn reclaims_by_itself(ground: &Ground, lose_the_check: bool) {
 async fn a_large_rescue_holds_up_nobody() {
     const LARGE: usize = 70 << 20;
     let settings = [("UPLOAD_WINDOW_POLICY", "rescue"), ("MULTIPART_THRESHOLD_BYTES", "5MiB")];
-    let ground = Ground::on_s3(Database::Sqlite, &settings);
-    let server = ground.start().await;
+    let env = TestEnv::on_s3(Database::Sqlite, &settings);
+    let server = env.start().await;
     let bytes = vec![7; LARGE];
     let sum = to_hex(&Sha256::digest(&bytes));
     let request = json!({ "fileName": "large", "size": LARGE, "checksumSha256": sum });
@@ -264,33 +264,33 @@ async fn a_large_rescue_holds_up_nobody() {
     let small = server.me().init("small", 5).await.expect(201);
     server.put_bytes(&small, b"bytes").await.expect(200);
     let status = async |grant: &Value| server.me().file(&id(grant)).await["status"].clone();
-    ground.advance(2 * 3_600_000);
+    env.advance(2 * 3_600_000);
     upload_window::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core)).await.expect("a sweep");
     assert_eq!(status(&small).await, "ready");
     assert_eq!(status(&large).await, "registered", "its sum is not known yet");
     while server.app.uploads.examinations.under_way() > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    ground.advance(61_000);
+    env.advance(61_000);
     upload_window::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core)).await.expect("a sweep");
     assert_eq!(status(&large).await, "ready");
 }
 
 async fn a_rescue_waits_for_a_store_that_is_away(database: Database) {
-    let ground = Ground::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
+    let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
-    let disk = ground.take_the_disk_away();
-    ground.advance(WINDOW_MS + GRACE_MS);
+    let disk = env.take_the_disk_away();
+    env.advance(WINDOW_MS + GRACE_MS);
     let _ = wharfinger::worker::run_all_due(&server.app).await;
     assert_eq!(status(&me, &grant).await, "registered");
     disk.come_back();
-    ground.advance(2 * GRACE_MS);
+    env.advance(2 * GRACE_MS);
     server.settle().await;
     assert_eq!(status(&me, &grant).await, "ready");
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

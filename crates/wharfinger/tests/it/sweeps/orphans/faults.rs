@@ -5,7 +5,7 @@ use super::{
     try_scan, unknown_key,
 };
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
 use wharfinger::sweeps::orphan_blobs::run_at;
@@ -15,26 +15,26 @@ use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
 
 const ORPHANS: u64 = 5;
 
-fn plant_orphans(ground: &Ground) {
+fn plant_orphans(env: &TestEnv) {
     for n in 0..ORPHANS {
-        plant(ground, &unknown_key(n), 2 * DAY_MS);
+        plant(env, &unknown_key(n), 2 * DAY_MS);
     }
 }
 
-fn orphans_left(ground: &Ground) -> u64 {
-    (0..ORPHANS).filter(|n| is_there(ground, &unknown_key(*n))).count() as u64
+fn orphans_left(env: &TestEnv) -> u64 {
+    (0..ORPHANS).filter(|n| is_there(env, &unknown_key(*n))).count() as u64
 }
 
 /// Past every pause between attempts.
-async fn settle_later(ground: &Ground, server: &TestApp) {
+async fn settle_later(env: &TestEnv, server: &TestApp) {
     for _ in 0..3 {
-        ground.advance(2 * HOUR_MS);
+        env.advance(2 * HOUR_MS);
         server.settle().await;
     }
 }
 
-async fn living(ground: &Ground) -> Vec<String> {
-    let server = ground.start().await;
+async fn living(env: &TestEnv) -> Vec<String> {
+    let server = env.start().await;
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.push(server.me().upload("cargo", b"bytes").await);
@@ -45,38 +45,38 @@ async fn living(ground: &Ground) -> Vec<String> {
 
 /// At each call between transactions and to the store, every fault that differs there.
 async fn a_scan_that_crashes_at_any_call_is_gone_on_with(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED]);
-    let ids = living(&ground).await;
+    let env = TestEnv::with(database, &[UNLIMITED]);
+    let ids = living(&env).await;
     let mut n = 1;
-    while let Some(call) = crashes_at(&ground, Fault::Fail, n).await {
+    while let Some(call) = crashes_at(&env, Fault::Fail, n).await {
         for fault in Fault::distinct_at(call).iter().filter(|fault| **fault != Fault::Fail) {
-            crashes_at(&ground, *fault, n).await;
+            crashes_at(&env, *fault, n).await;
         }
         n += 1;
         assert!(n < 300, "a scan makes no end of calls");
     }
     assert!(n > 10, "only {n} calls");
-    assert!(ids.iter().all(|id| is_there(&ground, &key_of(id))));
+    assert!(ids.iter().all(|id| is_there(&env, &key_of(id))));
 }
 
 /// Answers which call was hit, if there was one with that number.
-async fn crashes_at(ground: &Ground, fault: Fault, n: u64) -> Option<&'static str> {
-    plant_orphans(ground);
+async fn crashes_at(env: &TestEnv, fault: Fault, n: u64) -> Option<&'static str> {
+    plant_orphans(env);
     let faults = Faults::at_border(n, fault);
-    let server = ground.start_with(faults.clone()).await;
+    let server = env.start_with(faults.clone()).await;
     let _ = try_scan(&server).await;
     let call = faults.hit();
     server.crash().await;
 
-    let server = ground.start().await;
+    let server = env.start().await;
     oracle::catalog_is_sound(&server).await;
     let healed = scan(&server).await;
     assert_eq!(healed.errors, 0, "{fault:?} at {n}: {healed:?}");
-    settle_later(ground, &server).await;
-    assert_eq!(orphans_left(ground), 0, "{fault:?} at {n}");
+    settle_later(env, &server).await;
+    assert_eq!(orphans_left(env), 0, "{fault:?} at {n}");
     let again = scan(&server).await;
     assert_eq!((again.total, again.missing, again.listed), (0, 0, 3), "{fault:?} at {n}");
-    oracle::all_is_healed_at(ground, &server, &format!("{fault:?} at {n}")).await;
+    oracle::all_is_healed_at(env, &server, &format!("{fault:?} at {n}")).await;
     server.crash().await;
     call
 }
@@ -96,71 +96,71 @@ async fn claim(server: &TestApp) -> Fence {
 }
 
 async fn who_lost_its_turn_orders_nothing(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED]);
-    living(&ground).await;
-    plant_orphans(&ground);
-    let (zombie, heir) = (ground.start().await, ground.start().await);
+    let env = TestEnv::with(database, &[UNLIMITED]);
+    living(&env).await;
+    plant_orphans(&env);
+    let (zombie, heir) = (env.start().await, env.start().await);
     let lost = SweepLease::under(&zombie.app.core, claim(&zombie).await);
-    ground.advance(LEASE_MS);
+    env.advance(LEASE_MS);
     let lease = SweepLease::under(&heir.app.core, claim(&heir).await);
     assert_eq!(run_at(&zombie.app.core, &lost, SMALL).await, Err(VerbError::TakenOver));
     let written = "SELECT (SELECT COUNT(*) FROM orphan_scans) + (SELECT COUNT(*) FROM orphan_blobs) \
         + (SELECT COUNT(*) FROM pending_cleanups)";
-    assert_eq!((ground.scalar(written).await, orphans_left(&ground)), (0, ORPHANS));
+    assert_eq!((env.scalar(written).await, orphans_left(&env)), (0, ORPHANS));
 
     let swept = run_at(&heir.app.core, &lease, SMALL).await.expect("its lease");
     assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
-    oracle::all_is_healed(&ground, &heir).await;
+    oracle::all_is_healed(&env, &heir).await;
 }
 
 /// Taken over in the middle: the heir goes on where the other was, and counts nothing twice.
 async fn who_takes_over_goes_on_where_the_other_was(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED]);
-    let ids = living(&ground).await;
-    plant_orphans(&ground);
+    let env = TestEnv::with(database, &[UNLIMITED]);
+    let ids = living(&env).await;
+    plant_orphans(&env);
     for n in 1.. {
-        let server = ground.start_with(Faults::at(n, Fault::CrashBefore)).await;
+        let server = env.start_with(Faults::at(n, Fault::CrashBefore)).await;
         let _ = try_scan(&server).await;
         server.crash().await;
         let (listed, open) = (
-            ground.scalar("SELECT CAST(COALESCE(SUM(listed), 0) AS BIGINT) FROM orphan_scan_ranges").await,
-            ground.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE done = 0").await,
+            env.scalar("SELECT CAST(COALESCE(SUM(listed), 0) AS BIGINT) FROM orphan_scan_ranges").await,
+            env.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE done = 0").await,
         );
         if listed > 0 && open > 0 {
             break;
         }
-        assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0, "the middle was missed");
+        assert_eq!(env.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0, "the middle was missed");
     }
-    let id = ground.texts("SELECT id FROM orphan_scans").await;
-    let server = ground.start().await;
+    let id = env.texts("SELECT id FROM orphan_scans").await;
+    let server = env.start().await;
     let swept = scan(&server).await;
-    assert_eq!(ground.texts("SELECT id FROM orphan_scans").await, id, "the same scan");
+    assert_eq!(env.texts("SELECT id FROM orphan_scans").await, id, "the same scan");
     assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
     assert_eq!(swept.listed, ORPHANS + ids.len() as u64, "each object was counted once");
 
     // One that was left for too long, or looked at another store, is not gone on with.
-    plant_orphans(&ground);
+    plant_orphans(&env);
     let stop = CancellationToken::new();
     stop.cancel();
     run_at(&server.app.core, &SweepLease::by_hand(&server.app.core).until(&stop), SMALL)
         .await
         .expect("cut short at once");
-    let begun = ground.texts("SELECT id FROM orphan_scans WHERE ended_at IS NULL").await;
+    let begun = env.texts("SELECT id FROM orphan_scans WHERE ended_at IS NULL").await;
     assert_eq!(begun.len(), 1);
-    ground.advance(DAY_MS as i64);
+    env.advance(DAY_MS as i64);
     assert_eq!(scan(&server).await.deleted, ORPHANS);
-    assert_ne!(ground.texts("SELECT id FROM orphan_scans").await, begun);
+    assert_ne!(env.texts("SELECT id FROM orphan_scans").await, begun);
 }
 
 async fn a_shutdown_stops_at_a_page(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED]);
-    living(&ground).await;
-    plant_orphans(&ground);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[UNLIMITED]);
+    living(&env).await;
+    plant_orphans(&env);
+    let server = env.start().await;
     let stop = CancellationToken::new();
     let lease = SweepLease::by_hand(&server.app.core).until(&stop);
     let cut_in_the_middle = async {
-        while ground.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE listed > 0").await == 0 {
+        while env.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE listed > 0").await == 0 {
             tokio::task::yield_now().await;
         }
         stop.cancel();
@@ -174,18 +174,18 @@ async fn a_shutdown_stops_at_a_page(database: Database) {
     let rest = scan(&server).await;
     // However far it had come.
     assert_eq!(rest.deleted + ORPHANS - rest.total, ORPHANS);
-    assert_eq!(orphans_left(&ground), 0);
-    oracle::all_is_healed(&ground, &server).await;
+    assert_eq!(orphans_left(&env), 0);
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// Deletes that fail leave their orders, by which is seen how many there were.
 async fn two_sweepers_handle_each_orphan_once(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED]);
-    living(&ground).await;
-    plant_orphans(&ground);
+    let env = TestEnv::with(database, &[UNLIMITED]);
+    living(&env).await;
+    plant_orphans(&env);
     let (one, other) = (
-        ground.start_with(Faults::each("delete", 1)).await,
-        ground.start_with(Faults::each("delete", 1)).await,
+        env.start_with(Faults::each("delete", 1)).await,
+        env.start_with(Faults::each("delete", 1)).await,
     );
     let by_hand = ByHand::default();
     let run = async |server: &TestApp| run_now(&server.app.uploads, Sweep::OrphanCleanup, &by_hand).await;
@@ -195,53 +195,53 @@ async fn two_sweepers_handle_each_orphan_once(database: Database) {
         for outcome in [a, b] {
             assert!(matches!(outcome, Ok(_) | Err(NotRun::Busy { .. })), "the other is at it: {outcome:?}");
         }
-        assert_eq!(orphans_left(&ground), ORPHANS, "no delete was carried out");
+        assert_eq!(orphans_left(&env), ORPHANS, "no delete was carried out");
     }
     scan(&one).await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, ORPHANS as i64);
-    assert_eq!(ground.scalar("SELECT COUNT(DISTINCT file_path) FROM pending_cleanups").await, ORPHANS as i64);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM pending_cleanups").await, ORPHANS as i64);
+    assert_eq!(env.scalar("SELECT COUNT(DISTINCT file_path) FROM pending_cleanups").await, ORPHANS as i64);
     let shown = one.operator().get("/api/v2/uploads/orphans").await.expect(200);
     assert_eq!(shown["orphanBlobs"]["count"], ORPHANS, "they are there until they are deleted");
-    let server = ground.start().await;
-    settle_later(&ground, &server).await;
-    oracle::all_is_healed(&ground, &server).await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM orphan_blobs").await, 0);
+    let server = env.start().await;
+    settle_later(&env, &server).await;
+    oracle::all_is_healed(&env, &server).await;
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM orphan_blobs").await, 0);
 }
 
 async fn a_store_that_errs_on_every_third_delete_loses_all_in_the_end(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED]);
-    living(&ground).await;
+    let env = TestEnv::with(database, &[UNLIMITED]);
+    living(&env).await;
     for n in 0..20 {
-        plant(&ground, &unknown_key(n), 2 * DAY_MS);
+        plant(&env, &unknown_key(n), 2 * DAY_MS);
     }
-    let server = ground.start_with(Faults::each("delete", 3)).await;
+    let server = env.start_with(Faults::each("delete", 3)).await;
     let swept = scan(&server).await;
     assert_eq!((swept.total, swept.deleted, swept.errors), (20, 14, 6));
     for _ in 0..12 {
-        ground.advance(2 * HOUR_MS);
+        env.advance(2 * HOUR_MS);
         server.settle().await;
     }
     assert_eq!(scan(&server).await.total, 0);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// I17: what cannot be listed keeps nothing else from being healed, time and again.
 async fn a_part_that_cannot_be_listed_does_not_hold_up_the_rest(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED]);
-    living(&ground).await;
-    plant(&ground, UNKNOWN_DERIVED, 2 * DAY_MS);
-    let server = ground.start_with(Faults::each("list derived", 1)).await;
+    let env = TestEnv::with(database, &[UNLIMITED]);
+    living(&env).await;
+    plant(&env, UNKNOWN_DERIVED, 2 * DAY_MS);
+    let server = env.start_with(Faults::each("list derived", 1)).await;
     for _ in 0..2 {
-        plant_orphans(&ground);
+        plant_orphans(&env);
         let swept = scan(&server).await;
         assert_eq!((swept.total, swept.deleted, swept.errors), (ORPHANS, ORPHANS, 1));
-        assert_eq!(ground.scalar("SELECT COUNT(*) FROM orphan_scans WHERE ended_at IS NULL").await, 0);
+        assert_eq!(env.scalar("SELECT COUNT(*) FROM orphan_scans WHERE ended_at IS NULL").await, 0);
     }
-    assert_eq!(stored(&ground).len(), 4);
+    assert_eq!(stored(&env).len(), 4);
     server.crash().await;
-    let server = ground.start().await;
+    let server = env.start().await;
     assert_eq!(scan(&server).await.deleted, 1);
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(

@@ -16,7 +16,7 @@ use wharfinger::sweeps::orphan_blobs::{Outcome, Pace, run_at};
 use wharfinger_lifecycle::retry::Backoff;
 
 use crate::oracle;
-use crate::test_app::{Ground, TestApp};
+use crate::test_app::{TestEnv, TestApp};
 
 const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: i64 = 3_600_000;
@@ -39,14 +39,14 @@ async fn scan(server: &TestApp) -> Outcome {
 }
 
 /// Puts bytes into the local store behind the program's back, as if it were so long ago, and the store ours for longer.
-fn plant(ground: &Ground, key: &str, age_ms: u64) {
-    backdate_mark(ground);
-    plant_foreign(ground, key, age_ms);
+fn plant(env: &TestEnv, key: &str, age_ms: u64) {
+    backdate_mark(env);
+    plant_foreign(env, key, age_ms);
 }
 
 /// As if the store had been claimed in 1970.
-fn backdate_mark(ground: &Ground) {
-    let path = ground.blob_dir().join(".wharfinger/store");
+fn backdate_mark(env: &TestEnv) {
+    let path = env.blob_dir().join(".wharfinger/store");
     let Ok(mark) = std::fs::read_to_string(&path) else { return };
     let words: Vec<&str> = mark.split_whitespace().collect();
     if let [catalog, store, counter, _] = words[..] {
@@ -55,8 +55,8 @@ fn backdate_mark(ground: &Ground) {
 }
 
 /// The same without touching the mark: what is older than the mark belongs to others.
-fn plant_foreign(ground: &Ground, key: &str, age_ms: u64) {
-    let path = ground.blob_dir().join(key);
+fn plant_foreign(env: &TestEnv, key: &str, age_ms: u64) {
+    let path = env.blob_dir().join(key);
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("its folder");
     std::fs::write(&path, b"flotsam").expect("an object");
     let then = SystemTime::now() - Duration::from_millis(age_ms);
@@ -64,8 +64,8 @@ fn plant_foreign(ground: &Ground, key: &str, age_ms: u64) {
     file.set_modified(then).expect("another time");
 }
 
-fn is_there(ground: &Ground, key: &str) -> bool {
-    ground.blob_dir().join(key).exists()
+fn is_there(env: &TestEnv, key: &str) -> bool {
+    env.blob_dir().join(key).exists()
 }
 
 /// A key in the form of ours that no file has.
@@ -81,6 +81,6 @@ fn key_of(id: &str) -> String {
     format!("uploads/t/u/{id}")
 }
 
-fn stored(ground: &Ground) -> BTreeSet<String> {
-    oracle::files_below(&ground.blob_dir())
+fn stored(env: &TestEnv) -> BTreeSet<String> {
+    oracle::files_below(&env.blob_dir())
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{UNLIMITED, is_there, key_of, try_scan};
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp, on_each_database};
+use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 use wharfinger::core::VerbError;
 use wharfinger_calls::faults::Faults;
 
@@ -33,8 +33,8 @@ async fn live(server: &TestApp, scans: &AtomicU32) -> Vec<String> {
 
 /// Without a grace nothing but the order of the reads and the second look keep the living apart from orphans.
 async fn nothing_alive_is_taken(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let server = env.start().await;
     let done = AtomicU32::new(0);
     let scans = async {
         while done.load(Ordering::SeqCst) < SCANS {
@@ -49,20 +49,20 @@ async fn nothing_alive_is_taken(database: Database) {
     let lives = futures::future::join_all((0..USERS).map(|_| live(&server, &done)));
     let (kept, ()) = tokio::join!(lives, scans);
     for id in kept.concat() {
-        assert!(is_there(&ground, &key_of(&id)), "{id} is gone");
+        assert!(is_there(&env, &key_of(&id)), "{id} is gone");
         assert_eq!(server.me().file(&id).await["status"], "ready");
     }
     try_scan(&server).await.expect("a last scan");
-    oracle::store_and_catalog_agree(&ground, &server).await;
+    oracle::store_and_catalog_agree(&env, &server).await;
     server.settle().await;
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
 /// What comes while the store is being listed has its row by the time the rows are read: it is not even suspected.
 async fn rows_are_read_after_the_objects(database: Database) {
-    let ground = Ground::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
+    let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let faults = Faults::waiting_at("list");
-    let server = ground.start_with(faults.clone()).await;
+    let server = env.start_with(faults.clone()).await;
     let comes = async {
         faults.reached().await;
         let file = server.me().upload("cargo", b"bytes").await;
@@ -76,7 +76,7 @@ async fn rows_are_read_after_the_objects(database: Database) {
         (1, 0, 0, 0),
         "it was listed, and known"
     );
-    assert!(is_there(&ground, &key_of(&file)));
+    assert!(is_there(&env, &key_of(&file)));
 }
 
 on_each_database!(nothing_alive_is_taken, rows_are_read_after_the_objects);

@@ -2,7 +2,7 @@
 
 use super::{HOUR_MS, UNLIMITED, key_of, scan, unknown_key};
 use crate::oracle;
-use crate::test_app::{Database, Ground, TestApp};
+use crate::test_app::{Database, TestEnv, TestApp};
 use bytes::Bytes;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::WriteMode;
@@ -24,8 +24,8 @@ async fn uploaded(server: &TestApp) -> String {
     id
 }
 
-async fn orphans_go_after_the_grace_and_the_living_stay(ground: Ground) {
-    let server = ground.start().await;
+async fn orphans_go_after_the_grace_and_the_living_stay(env: TestEnv) {
+    let server = env.start().await;
     for _ in 0..5 {
         uploaded(&server).await;
     }
@@ -38,7 +38,7 @@ async fn orphans_go_after_the_grace_and_the_living_stay(ground: Ground) {
     assert_eq!((young.total, young.missing, young.foreign, young.listed), (0, 0, 4, 10));
     server.crash().await;
 
-    let server = ground.start_but(AT_ONCE.0, AT_ONCE.1).await;
+    let server = env.start_but(AT_ONCE.0, AT_ONCE.1).await;
     let found = scan(&server).await;
     assert_eq!((found.total, found.deleted, found.errors, found.foreign), (1, 1, 0, 4));
     for key in strays {
@@ -46,29 +46,29 @@ async fn orphans_go_after_the_grace_and_the_living_stay(ground: Ground) {
         assert!(server.app.core.blobs.head(&key, None).await.is_ok(), "{key}");
         assert!(server.app.core.blobs.delete_many(&[key]).await[0].is_ok());
     }
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
     assert_eq!((scan(&server).await.total, scan(&server).await.listed), (0, 5));
 }
 
 /// A URL that the store honours although everything about its file is over.
-async fn a_late_put_is_swept_without_a_grace(ground: Ground) {
-    let server = ground.start().await;
+async fn a_late_put_is_swept_without_a_grace(env: TestEnv) {
+    let server = env.start().await;
     uploaded(&server).await;
     let grant = server.me().init("late", 5).await.expect(201);
-    ground.advance(2 * HOUR_MS);
+    env.advance(2 * HOUR_MS);
     server.settle().await;
-    ground.advance(2 * HOUR_MS);
+    env.advance(2 * HOUR_MS);
     server.settle().await;
-    assert_eq!(ground.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0);
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0);
     let answer = server.put_bytes(&grant, b"bytes").await;
     assert!(answer.status.is_success(), "{}", answer.status);
     let swept = scan(&server).await;
     assert_eq!((swept.total, swept.deleted), (1, 1));
-    oracle::all_is_healed(&ground, &server).await;
+    oracle::all_is_healed(&env, &server).await;
 }
 
-async fn what_is_missing_is_reported(ground: Ground) {
-    let server = ground.start().await;
+async fn what_is_missing_is_reported(env: TestEnv) {
+    let server = env.start().await;
     let file = uploaded(&server).await;
     uploaded(&server).await;
     let key = ObjectKey::parse(&key_of(&file)).expect("a key");
@@ -85,8 +85,8 @@ async fn a_neighbour_in_the_bucket_is_not_touched() {
     let gateway = harness::radosgw::shared();
     let bucket = gateway.create_bucket();
     let theirs = format!("s3://{bucket}/wharf2");
-    let ours = Ground::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &[UNLIMITED, AT_ONCE]);
-    let neighbour = Ground::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &[])
+    let ours = TestEnv::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &[UNLIMITED, AT_ONCE]);
+    let neighbour = TestEnv::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &[])
         .also(&[("WHARFINGER_BLOB_URL", theirs.as_str())]);
     let (server, other) = (ours.start().await, neighbour.start().await);
     let file = other.me().upload("theirs", b"bytes").await;
@@ -108,21 +108,21 @@ macro_rules! on_stores {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                super::$name(Ground::on_s3(Database::Sqlite, &[UNLIMITED])).await;
+                super::$name(TestEnv::on_s3(Database::Sqlite, &[UNLIMITED])).await;
             })*
         }
         mod s3_postgres {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                super::$name(Ground::on_s3(Database::Postgres, &[UNLIMITED])).await;
+                super::$name(TestEnv::on_s3(Database::Postgres, &[UNLIMITED])).await;
             })*
         }
         mod azure {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                super::$name(Ground::on_azure(Database::Sqlite, &[UNLIMITED])).await;
+                super::$name(TestEnv::on_azure(Database::Sqlite, &[UNLIMITED])).await;
             })*
         }
     };

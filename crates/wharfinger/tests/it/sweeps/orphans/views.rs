@@ -1,7 +1,7 @@
 //! What people are shown of orphans: each only what lies in their own scope.
 
 use super::{DAY_MS, HOUR_MS, UNKNOWN_DERIVED, plant, scan, unknown_key};
-use crate::test_app::{Client, Database, Ground, on_each_database};
+use crate::test_app::{Client, Database, TestEnv, on_each_database};
 use serde_json::Value;
 use wharfinger::core::Role;
 
@@ -16,8 +16,8 @@ fn counts(shown: &Value) -> (u64, u64, u64) {
 
 async fn everybody_sees_their_own(database: Database) {
     let settings = [("ORPHAN_DELETE_LIMIT_PERCENT", "1")];
-    let ground = Ground::with(database, &settings);
-    let server = ground.start().await;
+    let env = TestEnv::with(database, &settings);
+    let server = env.start().await;
     let (me, other) = (server.me(), server.as_user("t", "u2", Role::User));
     let (stranger, admin) = (server.as_user("t2", "u", Role::User), server.as_user("t", "boss", Role::Admin));
     let before = shown(&me).await;
@@ -27,21 +27,21 @@ async fn everybody_sees_their_own(database: Database) {
     let kept = me.upload("kept", b"bytes").await;
     for lost in [me.upload("mine.pdf", b"bytes").await, other.upload("theirs.pdf", b"bytes").await] {
         for user in ["u", "u2"] {
-            let _ = std::fs::remove_file(ground.blob_dir().join(format!("uploads/t/{user}/{lost}")));
+            let _ = std::fs::remove_file(env.blob_dir().join(format!("uploads/t/{user}/{lost}")));
         }
     }
     me.init("slow", 5).await.expect(201);
-    ground.advance(HOUR_MS);
+    env.advance(HOUR_MS);
     stranger.init("slow", 5).await.expect(201);
     let id = "00000000-0000-7000-8000-000000000000";
     for owner in ["t/u", "t/u2", "t2/u", "stray/u"] {
-        plant(&ground, &format!("uploads/{owner}/{id}"), 2 * DAY_MS);
+        plant(&env, &format!("uploads/{owner}/{id}"), 2 * DAY_MS);
     }
-    plant(&ground, UNKNOWN_DERIVED, 2 * DAY_MS);
+    plant(&env, UNKNOWN_DERIVED, 2 * DAY_MS);
     assert!(scan(&server).await.stopped.is_some());
-    ground.advance(DAY_MS as i64 - HOUR_MS - 1);
+    env.advance(DAY_MS as i64 - HOUR_MS - 1);
     assert_eq!(counts(&shown(&me).await), (2, 0, 1), "not yet");
-    ground.advance(1);
+    env.advance(1);
     let mine = shown(&me).await;
     assert_eq!(counts(&mine), (2, 1, 1));
     assert_eq!(mine["orphanBlobs"]["totalSize"], 14);
@@ -55,7 +55,7 @@ async fn everybody_sees_their_own(database: Database) {
     assert_eq!(counts(&shown(&stranger).await), (1, 0, 0));
     assert_eq!(counts(&shown(&admin).await), (3, 1, 2));
     assert_eq!(counts(&shown(&server.operator()).await), (5, 1, 2));
-    ground.advance(HOUR_MS);
+    env.advance(HOUR_MS);
     assert_eq!(counts(&shown(&server.operator()).await), (5, 2, 2));
     assert_eq!(server.me().file(&kept).await["status"], "ready");
 }
