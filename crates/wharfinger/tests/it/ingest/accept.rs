@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use wharfinger_lifecycle::key::EventsFolder;
 
-use super::{Sender, Wharf, gzip, of_ids};
+use super::{Sender, EventServer, gzip, of_ids};
 
 async fn refused(
     sender: &Sender,
@@ -19,9 +19,9 @@ async fn refused(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_arrive_as_they_were_sent_with_when_from_whom_and_where() {
-    let mut wharf = Wharf::new(&[("INSTANCE_ID", "pier 7")]);
-    wharf.start();
-    let sender = wharf.sender();
+    let mut server = EventServer::new(&[("INSTANCE_ID", "pier 7")]);
+    server.start();
+    let sender = server.sender();
     let odd = r#"{"id":3,"n":1.10e+5,"s":"\u00fc\n","dup":1,"dup":2}"#;
     let zstd = zstd::stream::encode_all(&b"[{\"id\":6}]"[..], 3).expect("zstd");
     for (body, headers, count) in [
@@ -40,10 +40,10 @@ async fn events_arrive_as_they_were_sent_with_when_from_whom_and_where() {
         assert_eq!(answer.status(), StatusCode::ACCEPTED);
         assert_eq!(answer.json::<Value>().await.expect("JSON"), json!({ "accepted": count }));
     }
-    assert_eq!(wharf.ids_once(7).await, [0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(server.ids_once(7).await, [0, 1, 2, 3, 4, 5, 6]);
     let before =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs();
-    for (name, lines) in wharf.stored().await {
+    for (name, lines) in server.stored().await {
         let (hour, file) = name.rsplit_once('/').expect("a folder for each hour");
         assert_eq!(hour.split('/').map(str::len).collect::<Vec<_>>(), [4, 2, 2, 2], "{name}");
         assert!(file.contains("_pier-7_") && file.ends_with(".jsonl.gz"), "{name}");
@@ -53,7 +53,7 @@ async fn events_arrive_as_they_were_sent_with_when_from_whom_and_where() {
             assert_eq!(line.as_object().expect("an object").len(), 4, "{line}");
         }
     }
-    let raw = wharf.objects(EventsFolder::Raw).await;
+    let raw = server.objects(EventsFolder::Raw).await;
     let texts: Vec<String> = raw
         .values()
         .map(|gz| {
@@ -64,16 +64,16 @@ async fn events_arrive_as_they_were_sent_with_when_from_whom_and_where() {
         })
         .collect();
     assert!(texts.iter().any(|text| text.contains(&format!("\"body\":{odd}}}\n"))), "{texts:?}");
-    wharf.until("s3_events_stored_total", |events| events == 7.0).await;
-    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
-    wharf.terminate();
+    server.until("s3_events_stored_total", |events| events == 7.0).await;
+    assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
+    server.terminate();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
-    let mut wharf = Wharf::new(&[("INGEST_MAX_INFLATED_BYTES", "2MiB")]);
-    wharf.start();
-    let sender = wharf.sender();
+    let mut server = EventServer::new(&[("INGEST_MAX_INFLATED_BYTES", "2MiB")]);
+    server.start();
+    let sender = server.sender();
     for (body, line) in [
         ("{\"id\":1}\n{\"id\":}\n".to_owned(), 2),
         ("{\"id\":1}\n\n7\n".to_owned(), 3),
@@ -108,24 +108,24 @@ async fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
         let (status, problem) = refused(&sender, body, &headers).await;
         assert_eq!(status, expected, "{problem}");
     }
-    wharf.terminate();
-    assert_eq!(wharf.ids().await, Vec::<u64>::new());
+    server.terminate();
+    assert_eq!(server.ids().await, Vec::<u64>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_who_has_a_token_is_heard_and_only_where_events_are_taken() {
-    let mut wharf = Wharf::new(&[]);
-    wharf.start();
+    let mut server = EventServer::new(&[]);
+    server.start();
     let bare = reqwest::Client::new();
     let answer =
-        bare.post(format!("{}/api/v2/events", wharf.url())).body("{}").send().await.expect("an answer");
+        bare.post(format!("{}/api/v2/events", server.url())).body("{}").send().await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
-    let worker = Sender { token: wharf.place.token("acme", "w", "worker"), ..wharf.sender() };
+    let worker = Sender { token: server.place.token("acme", "w", "worker"), ..server.sender() };
     assert_eq!(worker.send("{}", &[]).await.status(), StatusCode::FORBIDDEN);
-    let elsewhere = bare.get(format!("{}/api/v2/files", wharf.url())).send().await.expect("an answer");
+    let elsewhere = bare.get(format!("{}/api/v2/files", server.url())).send().await.expect("an answer");
     assert_eq!(elsewhere.status(), StatusCode::NOT_FOUND, "this process is there for events only");
     let ready: Value = bare
-        .get(format!("{}/readyz", wharf.url()))
+        .get(format!("{}/readyz", server.url()))
         .send()
         .await
         .expect("an answer")
@@ -133,9 +133,9 @@ async fn only_who_has_a_token_is_heard_and_only_where_events_are_taken() {
         .await
         .expect("JSON");
     assert_eq!((&ready["status"], &ready["roles"]), (&json!("ready"), &json!(["ingest"])));
-    wharf.terminate();
-    wharf.start_as("api");
-    let sender = wharf.sender();
+    server.terminate();
+    server.start_as("api");
+    let sender = server.sender();
     let (status, problem) = refused(&sender, "{}", &[]).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert!(problem["detail"].as_str().expect("a detail").contains("`ingest`"), "{problem}");
@@ -143,14 +143,14 @@ async fn only_who_has_a_token_is_heard_and_only_where_events_are_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_the_memory_that_is_set_clients_are_asked_to_wait_and_nothing_is_lost() {
-    let (mut wharf, proxy) = Wharf::in_bucket(&[
+    let (mut server, proxy) = EventServer::in_bucket(&[
         ("INGEST_MAX_INFLATED_BYTES", "1MiB"),
         ("INGEST_MEMORY_BYTES", "4MiB"),
         ("INGEST_BATCH_BYTES", "1MiB"),
     ])
     .await;
-    wharf.start();
-    let sender = wharf.sender();
+    server.start();
+    let sender = server.sender();
     // A store that is slow is not one that is away: nothing goes to disk, and what waits for it stays in memory.
     proxy.stall(true);
     let noise = |id: u64| format!("{{\"id\":{id},\"noise\":\"{:x}\"}}\n", rand::random::<u128>());
@@ -170,24 +170,24 @@ async fn beyond_the_memory_that_is_set_clients_are_asked_to_wait_and_nothing_is_
     );
     assert!(accepted >= 4_000, "{accepted}");
     proxy.stall(false);
-    assert_eq!(wharf.ids_once(accepted as usize).await, (0..accepted).collect::<Vec<_>>());
-    wharf.terminate();
+    assert_eq!(server.ids_once(accepted as usize).await, (0..accepted).collect::<Vec<_>>());
+    server.terminate();
 }
 
 /// One tenant begins bodies and does not end them: there is room for another's all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_bodies_of_one_tenant_leave_room_for_another() {
-    let mut wharf = Wharf::new(&[
+    let mut server = EventServer::new(&[
         ("INGEST_MAX_INFLATED_BYTES", "1MiB"),
         ("INGEST_MEMORY_BYTES", "4MiB"),
         ("INGEST_BATCH_BYTES", "1MiB"),
     ]);
-    wharf.start();
-    let address = wharf.served.as_ref().expect("a server").address().to_owned();
+    server.start();
+    let address = server.served.as_ref().expect("a server").address().to_owned();
     let head = format!(
         "POST /api/v2/events HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\n\
          content-length: 1048576\r\n\r\n",
-        wharf.token()
+        server.token()
     );
     let mut stalled = Vec::new();
     for _ in 0..6 {
@@ -197,32 +197,32 @@ async fn stalled_bodies_of_one_tenant_leave_room_for_another() {
         let _ = stream.write_all(&vec![b' '; 1_000_000]);
         stalled.push(stream);
     }
-    wharf.until("ingest_memory_bytes_free", |free| free < 2_500_000.0).await;
+    server.until("ingest_memory_bytes_free", |free| free < 2_500_000.0).await;
     let event = format!("{{\"id\":7,\"noise\":\"{}\"}}", "x".repeat(150_000));
-    let other = wharf.sender_of("globex").send(event, &[]).await;
+    let other = server.sender_of("globex").send(event, &[]).await;
     assert_eq!(other.status(), StatusCode::ACCEPTED);
-    assert_eq!(wharf.ids_once(1).await, [7]);
+    assert_eq!(server.ids_once(1).await, [7]);
     drop(stalled);
-    wharf.terminate();
+    server.terminate();
 }
 
 /// A client that is cut off before the last byte has asked for nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_request_is_none() {
-    let mut wharf = Wharf::new(&[]);
-    wharf.start();
-    let address = wharf.served.as_ref().expect("a server").address().to_owned();
+    let mut server = EventServer::new(&[]);
+    server.start();
+    let address = server.served.as_ref().expect("a server").address().to_owned();
     let mut stream = std::net::TcpStream::connect(&address).expect("a connection");
     let head = format!(
         "POST /api/v2/events HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\ncontent-length: 100\r\n\r\n{}",
-        wharf.token(),
+        server.token(),
         of_ids(0..1)
     );
     stream.write_all(head.as_bytes()).expect("sent");
     drop(stream);
-    let sender = wharf.sender();
+    let sender = server.sender();
     sender.ids(5..6).await;
-    assert_eq!(wharf.ids_once(1).await, [5]);
-    wharf.terminate();
-    assert_eq!(wharf.ids().await, [5]);
+    assert_eq!(server.ids_once(1).await, [5]);
+    server.terminate();
+    assert_eq!(server.ids().await, [5]);
 }

@@ -2,28 +2,28 @@
 
 use wharfinger_lifecycle::key::EventsFolder;
 
-use super::{Wharf, below, of_ids};
+use super::{EventServer, below, of_ids};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_closes_by_count_and_by_bytes_and_never_holds_more() {
-    let mut wharf = Wharf::new(&[("INGEST_BATCH_EVENTS", "100"), ("INGEST_BATCH_AGE_MS", "3600000")]);
-    wharf.start();
-    let sender = wharf.sender();
+    let mut server = EventServer::new(&[("INGEST_BATCH_EVENTS", "100"), ("INGEST_BATCH_AGE_MS", "3600000")]);
+    server.start();
+    let sender = server.sender();
     sender.ids(0..250).await;
     for id in 250..300 {
         sender.ids(id..id + 1).await;
     }
-    assert_eq!(wharf.ids_once(300).await, (0..300).collect::<Vec<_>>(), "full batches wait for nothing");
-    let counts: Vec<usize> = wharf.stored().await.values().map(Vec::len).collect();
+    assert_eq!(server.ids_once(300).await, (0..300).collect::<Vec<_>>(), "full batches wait for nothing");
+    let counts: Vec<usize> = server.stored().await.values().map(Vec::len).collect();
     assert_eq!(counts, [100, 100, 100]);
-    wharf.terminate();
+    server.terminate();
 
-    let mut wharf = Wharf::new(&[("INGEST_BATCH_BYTES", "4KiB"), ("INGEST_BATCH_AGE_MS", "3600000")]);
-    wharf.start();
-    wharf.sender().ids(0..1_000).await;
-    wharf.terminate();
-    assert_eq!(wharf.ids().await.len(), 1_000);
-    for (name, gz) in wharf.objects(EventsFolder::Raw).await {
+    let mut server = EventServer::new(&[("INGEST_BATCH_BYTES", "4KiB"), ("INGEST_BATCH_AGE_MS", "3600000")]);
+    server.start();
+    server.sender().ids(0..1_000).await;
+    server.terminate();
+    assert_eq!(server.ids().await.len(), 1_000);
+    for (name, gz) in server.objects(EventsFolder::Raw).await {
         let bytes: usize = super::lines(&gz).iter().map(|line| line.to_string().len() + 1).sum();
         assert!(bytes <= 4 << 10, "{name} has {bytes}");
     }
@@ -31,11 +31,11 @@ async fn a_batch_closes_by_count_and_by_bytes_and_never_holds_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_closes_by_age_and_its_segment_goes_when_it_is_stored() {
-    let mut wharf = Wharf::new(&[("INGEST_BATCH_AGE_MS", "300")]);
-    wharf.start();
-    let sender = wharf.sender();
+    let mut server = EventServer::new(&[("INGEST_BATCH_AGE_MS", "300")]);
+    server.start();
+    let sender = server.sender();
     sender.ids(0..1).await;
-    let segments = wharf.place.data().join("ingest");
+    let segments = server.place.data().join("ingest");
     let of_segments = || below(&segments).into_iter().find(|(name, _)| name.ends_with(".jsonl"));
     if let Some((_, lines)) = of_segments() {
         assert!(
@@ -43,36 +43,36 @@ async fn a_batch_closes_by_age_and_its_segment_goes_when_it_is_stored() {
             "it is on disk when it is answered"
         );
     }
-    assert_eq!(wharf.ids_once(1).await, [0]);
-    wharf.until("s3_events_stored_total", |stored| stored == 1.0).await;
-    wharf.terminate();
+    assert_eq!(server.ids_once(1).await, [0]);
+    server.until("s3_events_stored_total", |stored| stored == 1.0).await;
+    server.terminate();
     assert_eq!(of_segments(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_waits_for_no_age_in_any_mode() {
     for ack in ["memory", "disk"] {
-        let mut wharf = Wharf::new(&[("INGEST_ACK", ack), ("INGEST_BATCH_AGE_MS", "3600000")]);
-        wharf.start();
-        wharf.sender().ids(0..10).await;
-        wharf.terminate();
-        assert_eq!(wharf.ids().await, (0..10).collect::<Vec<_>>(), "{ack}");
+        let mut server = EventServer::new(&[("INGEST_ACK", ack), ("INGEST_BATCH_AGE_MS", "3600000")]);
+        server.start();
+        server.sender().ids(0..10).await;
+        server.terminate();
+        assert_eq!(server.ids().await, (0..10).collect::<Vec<_>>(), "{ack}");
     }
-    let mut wharf = Wharf::new(&[("INGEST_ACK", "stored"), ("INGEST_BATCH_AGE_MS", "100")]);
-    wharf.start();
-    wharf.sender().ids(0..10).await;
-    assert_eq!(wharf.ids().await, (0..10).collect::<Vec<_>>(), "stored when it is answered");
-    wharf.terminate();
+    let mut server = EventServer::new(&[("INGEST_ACK", "stored"), ("INGEST_BATCH_AGE_MS", "100")]);
+    server.start();
+    server.sender().ids(0..10).await;
+    assert_eq!(server.ids().await, (0..10).collect::<Vec<_>>(), "stored when it is answered");
+    server.terminate();
 }
 
 /// Two servers of one name on one folder, as after a mistake: neither writes over the other's batches.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_on_one_folder_do_not_meet() {
-    let mut wharf = Wharf::new(&[("INSTANCE_ID", "twin"), ("INGEST_BATCH_EVENTS", "10")]);
-    wharf.start();
-    let first = wharf.sender();
+    let mut server = EventServer::new(&[("INSTANCE_ID", "twin"), ("INGEST_BATCH_EVENTS", "10")]);
+    server.start();
+    let first = server.sender();
     let second_server =
-        wharf.place.serve_as("ingest", &[("INSTANCE_ID", "twin"), ("INGEST_BATCH_EVENTS", "10")]);
+        server.place.serve_as("ingest", &[("INSTANCE_ID", "twin"), ("INGEST_BATCH_EVENTS", "10")]);
     let second = super::Sender { url: second_server.url.clone(), ..first.clone() };
     let send = async |sender: super::Sender, from: u64| {
         for id in (from..from + 500).step_by(5) {
@@ -82,6 +82,6 @@ async fn two_processes_on_one_folder_do_not_meet() {
     };
     tokio::join!(send(first, 0), send(second, 500));
     assert!(second_server.terminate().success());
-    wharf.terminate();
-    assert_eq!(wharf.ids().await, (0..1_000).collect::<Vec<_>>());
+    server.terminate();
+    assert_eq!(server.ids().await, (0..1_000).collect::<Vec<_>>());
 }

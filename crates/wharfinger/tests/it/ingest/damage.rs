@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use wharfinger_lifecycle::key::EventsFolder;
 
-use super::{Wharf, below, gzip, lines};
+use super::{EventServer, below, gzip, lines};
 
 fn batch(ids: std::ops::Range<u64>) -> Vec<u8> {
     let text: String = ids
@@ -15,8 +15,8 @@ fn batch(ids: std::ops::Range<u64>) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
-    let mut wharf = Wharf::new(&[("DLQ_MAX_AGE", "3650d")]);
-    let spool = wharf.spool();
+    let mut server = EventServer::new(&[("DLQ_MAX_AGE", "3650d")]);
+    let spool = server.spool();
     let put = |name: &str, bytes: &[u8]| {
         let path = spool.join(name);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder");
@@ -40,16 +40,16 @@ async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
     put("notes.txt", b"foreign");
     put(".hidden", b"foreign");
 
-    wharf.start();
-    wharf.until("dlq_files_current", |files| files == 0.0).await;
-    let ids: BTreeSet<u64> = wharf.ids().await.into_iter().collect();
+    server.start();
+    server.until("dlq_files_current", |files| files == 0.0).await;
+    let ids: BTreeSet<u64> = server.ids().await.into_iter().collect();
     assert!((0..2_000).all(|id| ids.contains(&id)), "what was sound is whole");
     assert!(ids.contains(&2_000) && !ids.contains(&5_999), "of what was cut the beginning is there");
     assert!(ids.contains(&10_000), "of what was changed the beginning is there");
     assert!(ids.contains(&20_000) && ids.contains(&20_001), "and the good lines around a bad one");
-    let raw = wharf.objects(EventsFolder::Raw).await;
+    let raw = server.objects(EventsFolder::Raw).await;
     assert_eq!(raw["2023/11/14/22/1700000001_web_1.jsonl.gz"], sound, "as it was, byte by byte");
-    let damaged = wharf.objects(EventsFolder::Damaged).await;
+    let damaged = server.objects(EventsFolder::Damaged).await;
     let expected = [
         ("1700000003_web_3", &cut[..cut.len() / 2]),
         ("1700000004_web_4", &flipped),
@@ -61,14 +61,14 @@ async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
     for (name, bytes) in expected {
         assert_eq!(damaged[&format!("2023/11/14/22/{name}.jsonl.gz")], bytes, "{name}");
     }
-    assert_eq!(wharf.metric("dlq_files_damaged_total").await, 5.0);
+    assert_eq!(server.metric("dlq_files_damaged_total").await, 5.0);
     assert_eq!(
-        wharf.metric("dlq_events_reuploaded_total").await,
+        server.metric("dlq_events_reuploaded_total").await,
         8.0,
         "what has no metadata counts as one event"
     );
-    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
-    wharf.terminate();
+    assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
+    server.terminate();
     let left: Vec<String> =
         below(&spool).into_keys().filter(|name| !name.starts_with(".wharfinger-")).collect();
     assert_eq!(left, [".hidden", "notes.txt"]);
@@ -78,8 +78,8 @@ async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
 /// The segments of a process that died, with what the crash made of their ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_segment_gives_what_was_whole() {
-    let mut wharf = Wharf::new(&[]);
-    let folder = wharf.place.data().join("ingest").join("0");
+    let mut server = EventServer::new(&[]);
+    let folder = server.place.data().join("ingest").join("0");
     std::fs::create_dir_all(&folder).expect("a folder");
     let put = |name: &str, text: &str| std::fs::write(folder.join(name), text).expect("a segment");
     put("1750000000_web_1.jsonl", "{\"body\":{\"id\":1}}\n{\"body\":{\"id\":2}}\n{\"body\":{\"i");
@@ -88,16 +88,16 @@ async fn a_torn_segment_gives_what_was_whole() {
     put("1750000000_web_4.jsonl", "");
     put("1750000000_web_5.jsonl", "{\"body\":{\"id\":4}}\n\0\0\0\n{\"body\":{\"id\":5}}\n");
     put("notes.txt", "foreign");
-    wharf.start();
-    assert_eq!(wharf.ids_once(5).await, [1, 2, 3, 4, 5]);
-    wharf.until("dlq_files_damaged_total", |files| files == 1.0).await;
-    wharf.terminate();
+    server.start();
+    assert_eq!(server.ids_once(5).await, [1, 2, 3, 4, 5]);
+    server.until("dlq_files_damaged_total", |files| files == 1.0).await;
+    server.terminate();
     let left: Vec<String> = below(&folder).into_keys().filter(|name| !name.starts_with('.')).collect();
     assert_eq!(left, ["notes.txt"]);
-    let damaged = wharf.objects(EventsFolder::Damaged).await;
+    let damaged = server.objects(EventsFolder::Damaged).await;
     assert!(damaged.keys().eq(["2025/06/15/15/1750000000_web_5.jsonl.gz"]), "{:?}", damaged.keys());
     assert_eq!(
-        lines(&wharf.objects(EventsFolder::Raw).await["2025/06/15/15/1750000000_web_5.jsonl.gz"]).len(),
+        lines(&server.objects(EventsFolder::Raw).await["2025/06/15/15/1750000000_web_5.jsonl.gz"]).len(),
         2
     );
 }

@@ -7,17 +7,17 @@ use reqwest::StatusCode;
 use wharfinger::clock::Clock;
 use wharfinger::worker::Supervisor;
 
-use super::{Mount, Wharf, below, of_ids, run};
+use super::{Mount, EventServer, below, of_ids, run};
 use crate::test_app::{Database, TestEnv, START};
 
 /// Twenty thousand events while the store is away and the spool's disk is small.
-async fn send_more_than_fits(wharf: &mut Wharf, proxy: &Proxy) -> Mount {
-    let spool = wharf.place.path().join("small");
+async fn send_more_than_fits(server: &mut EventServer, proxy: &Proxy) -> Mount {
+    let spool = server.place.path().join("small");
     let mount = Mount::tmpfs(&spool, "64k");
-    wharf.set("DLQ_DIR", spool.display());
+    server.set("DLQ_DIR", spool.display());
     proxy.cut();
-    wharf.start();
-    let sender = wharf.sender();
+    server.start();
+    let sender = server.sender();
     for id in (0..20_000).step_by(1_000) {
         sender.ids(id..id + 1_000).await;
     }
@@ -30,14 +30,14 @@ async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
     if !Mount::is_allowed("a_full_spool_disk_loses_nothing_that_is_on_another_disk") {
         return;
     }
-    let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
-    let _mount = send_more_than_fits(&mut wharf, &proxy).await;
-    wharf.until_logged("waits in its segment").await;
+    let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
+    let _mount = send_more_than_fits(&mut server, &proxy).await;
+    server.until_logged("waits in its segment").await;
     proxy.mend().expect("the network");
-    assert_eq!(wharf.ids_once(20_000).await, (0..20_000).collect::<Vec<_>>());
-    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
-    wharf.terminate();
-    assert_eq!(wharf.ids().await.len(), 20_000, "none twice");
+    assert_eq!(server.ids_once(20_000).await, (0..20_000).collect::<Vec<_>>());
+    assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
+    server.terminate();
+    assert_eq!(server.ids().await.len(), 20_000, "none twice");
 }
 
 /// What is only in memory and finds no place is dropped, and everybody can see it.
@@ -46,17 +46,17 @@ async fn what_can_be_stored_nowhere_is_counted_as_lost() {
     if !Mount::is_allowed("what_can_be_stored_nowhere_is_counted_as_lost") {
         return;
     }
-    let (mut wharf, proxy) =
-        Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "1000"), ("INGEST_ACK", "memory")]).await;
-    let _mount = send_more_than_fits(&mut wharf, &proxy).await;
-    wharf.until("dlq_events_dropped_total", |events| events > 0.0).await;
-    wharf.until("ingest_memory_bytes_free", |free| free == f64::from(256 << 20)).await;
-    let dropped = wharf.metric("dlq_events_dropped_total").await as usize;
-    assert!(wharf.place.log().contains("\"level\":\"ERROR\""));
-    assert!(wharf.place.log().contains("its events are dropped"));
+    let (mut server, proxy) =
+        EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "1000"), ("INGEST_ACK", "memory")]).await;
+    let _mount = send_more_than_fits(&mut server, &proxy).await;
+    server.until("dlq_events_dropped_total", |events| events > 0.0).await;
+    server.until("ingest_memory_bytes_free", |free| free == f64::from(256 << 20)).await;
+    let dropped = server.metric("dlq_events_dropped_total").await as usize;
+    assert!(server.place.log().contains("\"level\":\"ERROR\""));
+    assert!(server.place.log().contains("its events are dropped"));
     proxy.mend().expect("the network");
-    let kept = wharf.ids_once(20_000 - dropped).await;
-    wharf.terminate();
+    let kept = server.ids_once(20_000 - dropped).await;
+    server.terminate();
     assert_eq!(kept.len(), 20_000 - dropped, "every one is stored or counted");
 }
 
@@ -66,14 +66,14 @@ async fn a_full_disk_acknowledges_nothing() {
     if !Mount::is_allowed("a_full_disk_acknowledges_nothing") {
         return;
     }
-    let mut wharf = Wharf::new(&[("INGEST_BATCH_AGE_MS", "3600000"), ("INGEST_BATCH_EVENTS", "1000000")]);
-    let store = wharf.place.path().join("store");
-    wharf.shelf = super::Shelf::Disk(store.clone());
-    wharf.set("WHARFINGER_BLOB_URL", format!("file:{}", store.display()));
-    let segments = wharf.place.data().join("ingest");
+    let mut server = EventServer::new(&[("INGEST_BATCH_AGE_MS", "3600000"), ("INGEST_BATCH_EVENTS", "1000000")]);
+    let store = server.place.path().join("store");
+    server.shelf = super::EventStore::Disk(store.clone());
+    server.set("WHARFINGER_BLOB_URL", format!("file:{}", store.display()));
+    let segments = server.place.data().join("ingest");
     let _mount = Mount::tmpfs(&segments, "512k");
-    wharf.start();
-    let sender = wharf.sender();
+    server.start();
+    let sender = server.sender();
     let mut accepted = Vec::new();
     let mut refused = 0;
     for id in (0..20_000).step_by(500) {
@@ -85,13 +85,13 @@ async fn a_full_disk_acknowledges_nothing() {
         }
     }
     assert!(accepted.len() >= 1_000 && refused > 5, "{} accepted, {refused} refused", accepted.len());
-    wharf.terminate();
-    assert_eq!(wharf.ids().await, accepted, "what was refused is not there, what was accepted is");
+    server.terminate();
+    assert_eq!(server.ids().await, accepted, "what was refused is not there, what was accepted is");
     // And there is room again.
-    wharf.start();
-    wharf.sender().ids(50_000..50_010).await;
-    wharf.terminate();
-    assert_eq!(wharf.ids().await.len(), accepted.len() + 10);
+    server.start();
+    server.sender().ids(50_000..50_010).await;
+    server.terminate();
+    assert_eq!(server.ids().await.len(), accepted.len() + 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,38 +99,38 @@ async fn a_spool_that_may_not_be_written_is_waited_out() {
     if !Mount::is_allowed("a_spool_that_may_not_be_written_is_waited_out") {
         return;
     }
-    let (mut wharf, proxy) = Wharf::in_bucket(&[]).await;
-    let image = wharf.place.path().join("image");
+    let (mut server, proxy) = EventServer::in_bucket(&[]).await;
+    let image = server.place.path().join("image");
     Mount::format(&image);
-    let disk = wharf.place.path().join("disk");
+    let disk = server.place.path().join("disk");
     let _mount = Mount::in_file(&disk, &image);
     let spool = disk.join("spool");
-    wharf.set("DLQ_DIR", spool.display());
+    server.set("DLQ_DIR", spool.display());
     proxy.cut();
-    wharf.start();
+    server.start();
     // Not even root may make anything there then.
     run("chattr", &["+i", &spool.display().to_string()]);
-    wharf.sender().ids(0..100).await;
-    wharf.until_logged("waits in its segment").await;
+    server.sender().ids(0..100).await;
+    server.until_logged("waits in its segment").await;
     run("chattr", &["-i", &spool.display().to_string()]);
-    wharf.until("dlq_events_enqueued_total", |events| events == 100.0).await;
-    let segments = || below(&wharf.place.data().join("ingest"));
+    server.until("dlq_events_enqueued_total", |events| events == 100.0).await;
+    let segments = || below(&server.place.data().join("ingest"));
     let started = Instant::now();
     while segments().keys().any(|name| name.ends_with(".jsonl")) {
         assert!(started.elapsed() < super::PATIENCE, "it has its place, and its segment stays");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     proxy.mend().expect("the network");
-    assert_eq!(wharf.ids_once(100).await, (0..100).collect::<Vec<_>>());
-    wharf.terminate();
+    assert_eq!(server.ids_once(100).await, (0..100).collect::<Vec<_>>());
+    server.terminate();
 }
 
 /// A spool that is no folder stops the start, and the setting is named.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spool_that_cannot_be_stops_the_start() {
-    let wharf = Wharf::new(&[]);
-    let file = wharf.place.write("file", "no folder");
-    let ran = wharf.place.run_with(
+    let server = EventServer::new(&[]);
+    let file = server.place.write("file", "no folder");
+    let ran = server.place.run_with(
         &[("DLQ_DIR", &file.display().to_string())],
         &["serve", "--role", "ingest", "--listen", "127.0.0.1:0"],
     );
@@ -142,7 +142,7 @@ async fn a_spool_that_cannot_be_stops_the_start() {
         ("INGEST_BLOB_URL", "s3://nowhere/x"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
     ];
-    let told = wharf.place.run_with(&elsewhere, &["doctor"]).expect(1).stdout;
+    let told = server.place.run_with(&elsewhere, &["doctor"]).expect(1).stdout;
     assert!(told.contains("DLQ_DIR") && told.contains("INGEST_BLOB_URL: s3://nowhere/x"), "{told}");
 }
 

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::task::JoinSet;
 
-use super::Wharf;
+use super::EventServer;
 use crate::long::{self, FIXED_SEED};
 
 const ROUNDS: usize = 30;
@@ -32,9 +32,9 @@ async fn send_on(sender: super::Sender, next: Arc<AtomicU64>, mut random: StdRng
 }
 
 /// Kills it at a random moment; answers what was acknowledged until then.
-async fn one_life(wharf: &mut Wharf, next: &Arc<AtomicU64>, random: &mut StdRng) -> Vec<u64> {
-    wharf.start();
-    let sender = wharf.sender();
+async fn one_life(server: &mut EventServer, next: &Arc<AtomicU64>, random: &mut StdRng) -> Vec<u64> {
+    server.start();
+    let sender = server.sender();
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(send_on(sender.clone(), next.clone(), StdRng::from_rng(random)));
@@ -42,37 +42,37 @@ async fn one_life(wharf: &mut Wharf, next: &Arc<AtomicU64>, random: &mut StdRng)
     // A random moment is what is asked for: nothing is waited for here.
     let life = Duration::from_millis(random.random_range(20..500));
     tokio::time::sleep(life).await;
-    wharf.kill();
+    server.kill();
     clients.join_all().await.concat()
 }
 
 /// Nothing twice; of what was acknowledged, what is missing.
-async fn missing(wharf: &Wharf, accepted: &[u64]) -> Vec<u64> {
-    let ids = wharf.ids().await;
+async fn missing(server: &EventServer, accepted: &[u64]) -> Vec<u64> {
+    let ids = server.ids().await;
     let set: BTreeSet<u64> = ids.iter().copied().collect();
     assert_eq!(ids.len(), set.len(), "some are there twice");
     accepted.iter().copied().filter(|id| !set.contains(id)).collect()
 }
 
-async fn assert_nothing_is_missing(wharf: &Wharf, accepted: &[u64]) {
-    let missing = missing(wharf, accepted).await;
+async fn assert_nothing_is_missing(server: &EventServer, accepted: &[u64]) {
+    let missing = missing(server, accepted).await;
     let first = &missing[..missing.len().min(10)];
     assert!(missing.is_empty(), "{} of {} are missing, the first: {first:?}", missing.len(), accepted.len());
 }
 
 /// One life more, in which all that is left is taken up.
-async fn settle(wharf: &mut Wharf, accepted: &[u64]) {
-    wharf.start();
+async fn settle(server: &mut EventServer, accepted: &[u64]) {
+    server.start();
     let started = Instant::now();
-    while !missing(wharf, accepted).await.is_empty() && started.elapsed() < super::PATIENCE {
+    while !missing(server, accepted).await.is_empty() && started.elapsed() < super::PATIENCE {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    wharf.terminate();
+    server.terminate();
 }
 
 async fn events_on_disk(rounds: usize, seed: u64) {
     let mut random = long::random(seed);
-    let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "50")]).await;
+    let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "50")]).await;
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
     for round in 0..rounds {
@@ -80,46 +80,46 @@ async fn events_on_disk(rounds: usize, seed: u64) {
             0 => proxy.cut(),
             _ => proxy.mend().expect("the network"),
         }
-        accepted.extend(one_life(&mut wharf, &next, &mut random).await);
+        accepted.extend(one_life(&mut server, &next, &mut random).await);
     }
     assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
     proxy.mend().expect("the network");
-    settle(&mut wharf, &accepted).await;
-    assert_nothing_is_missing(&wharf, &accepted).await;
+    settle(&mut server, &accepted).await;
+    assert_nothing_is_missing(&server, &accepted).await;
 }
 
 async fn events_in_the_store(rounds: usize, seed: u64) {
     let mut random = long::random(seed);
-    let mut wharf = Wharf::new(&[("INGEST_ACK", "stored"), ("INGEST_BATCH_AGE_MS", "10")]);
+    let mut server = EventServer::new(&[("INGEST_ACK", "stored"), ("INGEST_BATCH_AGE_MS", "10")]);
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
     for _ in 0..rounds {
-        accepted.extend(one_life(&mut wharf, &next, &mut random).await);
-        assert_nothing_is_missing(&wharf, &accepted).await;
+        accepted.extend(one_life(&mut server, &next, &mut random).await);
+        assert_nothing_is_missing(&server, &accepted).await;
     }
     assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
 }
 
 async fn events_in_memory(rounds: usize, seed: u64) {
     let mut random = long::random(seed);
-    let mut wharf = Wharf::new(&[("INGEST_ACK", "memory"), ("INGEST_BATCH_AGE_MS", "10")]);
+    let mut server = EventServer::new(&[("INGEST_ACK", "memory"), ("INGEST_BATCH_AGE_MS", "10")]);
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
     for _ in 0..rounds {
-        accepted.extend(one_life(&mut wharf, &next, &mut random).await);
+        accepted.extend(one_life(&mut server, &next, &mut random).await);
     }
-    let lost = missing(&wharf, &accepted).await;
+    let lost = missing(&server, &accepted).await;
     assert!(lost.len() < accepted.len(), "{} of {}", lost.len(), accepted.len());
     // Who is asked to stop loses nothing.
-    wharf.start();
-    let sender = wharf.sender();
+    server.start();
+    let sender = server.sender();
     let first = next.load(Ordering::SeqCst);
     for id in (first..first + 1_000).step_by(100) {
         sender.ids(id..id + 100).await;
     }
-    wharf.terminate();
+    server.terminate();
     let kept: Vec<u64> = (first..first + 1_000).collect();
-    assert_nothing_is_missing(&wharf, &kept).await;
+    assert_nothing_is_missing(&server, &kept).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,43 +32,43 @@ use crate::cli::program::{Place, Served};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A place on which a server that takes events comes and goes.
-pub struct Wharf {
+pub struct EventServer {
     pub place: Place,
     environment: Vec<(String, String)>,
     pub served: Option<Served>,
     http: reqwest::Client,
-    shelf: Shelf,
+    shelf: EventStore,
 }
 
 /// Where the events arrive, read behind the program's back.
-enum Shelf {
+enum EventStore {
     Disk(PathBuf),
     Bucket(Arc<dyn BlobStore>),
 }
 
-impl Wharf {
+impl EventServer {
     /// On local disk, with batches that close at once.
-    pub fn new(environment: &[(&str, &str)]) -> Wharf {
+    pub fn new(environment: &[(&str, &str)]) -> EventServer {
         let place = Place::new();
-        let shelf = Shelf::Disk(place.data().join("blobs"));
-        Wharf::at(place, shelf, environment)
+        let shelf = EventStore::Disk(place.data().join("blobs"));
+        EventServer::at(place, shelf, environment)
     }
 
-    fn at(place: Place, shelf: Shelf, environment: &[(&str, &str)]) -> Wharf {
+    fn at(place: Place, shelf: EventStore, environment: &[(&str, &str)]) -> EventServer {
         let mut all = vec![("INGEST_BATCH_AGE_MS".to_owned(), "50".to_owned())];
         all.extend(environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        Wharf { place, environment: all, served: None, http: reqwest::Client::new(), shelf }
+        EventServer { place, environment: all, served: None, http: reqwest::Client::new(), shelf }
     }
 
     /// In a fresh bucket, behind a proxy that can be cut.
-    pub async fn in_bucket(environment: &[(&str, &str)]) -> (Wharf, Proxy) {
+    pub async fn in_bucket(environment: &[(&str, &str)]) -> (EventServer, Proxy) {
         let server = harness::radosgw::shared();
         let bucket = server.create_bucket();
         let proxy = Proxy::to(server.endpoint().trim_start_matches("http://").trim_end_matches('/'))
             .expect("a proxy");
         let options = S3Options {
             bucket: bucket.clone(),
-            prefix: "wharf/".into(),
+            prefix: "server/".into(),
             region: Some(server.region().into()),
             endpoint: Some(server.endpoint()),
             public_endpoint: None,
@@ -81,17 +81,17 @@ impl Wharf {
         };
         let place = Place::new();
         let store = Arc::new(S3Store::connect(&options).await.expect("a store"));
-        let mut wharf = Wharf::at(place, Shelf::Bucket(store), environment);
+        let mut server = EventServer::at(place, EventStore::Bucket(store), environment);
         for (name, value) in [
-            ("WHARFINGER_BLOB_URL", format!("s3://{bucket}/wharf")),
+            ("WHARFINGER_BLOB_URL", format!("s3://{bucket}/server")),
             ("AWS_ENDPOINT_URL", format!("http://{}", proxy.addr())),
             ("AWS_ACCESS_KEY_ID", server.access_key().into()),
             ("AWS_SECRET_ACCESS_KEY", server.secret_key().into()),
             ("AWS_REGION", server.region().into()),
         ] {
-            wharf.environment.push((name.into(), value));
+            server.environment.push((name.into(), value));
         }
-        (wharf, proxy)
+        (server, proxy)
     }
 
     pub fn set(&mut self, name: &str, value: impl ToString) {
@@ -190,8 +190,8 @@ impl Wharf {
     /// Everything under `RAW/` or `RAW_DLQ/`, by the name below it.
     pub async fn objects(&self, folder: EventsFolder) -> BTreeMap<String, Vec<u8>> {
         match &self.shelf {
-            Shelf::Disk(root) => below(&root.join(folder.as_str())),
-            Shelf::Bucket(store) => {
+            EventStore::Disk(root) => below(&root.join(folder.as_str())),
+            EventStore::Bucket(store) => {
                 let mut objects = BTreeMap::new();
                 let listed: Vec<_> =
                     store.list(folder.as_str(), None).try_collect().await.expect("a listing");
@@ -330,7 +330,7 @@ impl Mount {
     pub fn is_allowed(test: &str) -> bool {
         let folder = tempfile::tempdir().expect("a folder");
         let at = folder.path().display().to_string();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "wharf", &at]).output();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "server", &at]).output();
         let is_allowed = mounted.is_ok_and(|ran| ran.status.success());
         match is_allowed {
             true => run("umount", &[&at]),
@@ -346,7 +346,7 @@ impl Mount {
 
     pub fn tmpfs(at: &Path, size: &str) -> Mount {
         std::fs::create_dir_all(at).expect("a folder");
-        run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "wharf", &at.display().to_string()]);
+        run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "server", &at.display().to_string()]);
         Mount(at.to_path_buf())
     }
 

@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use serde_json::Value;
 use wharfinger_lifecycle::key::EventsFolder;
 
-use super::{Wharf, below, lines, of_ids, spooled};
+use super::{EventServer, below, lines, of_ids, spooled};
 
 fn up_to(count: u64) -> Vec<u64> {
     (0..count).collect()
@@ -16,108 +16,108 @@ fn up_to(count: u64) -> Vec<u64> {
 async fn everything_that_was_acknowledged_arrives_once() {
     const EACH: u64 = 5_000;
     const CLIENTS: u64 = 4;
-    let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "200")]).await;
-    wharf.start();
-    wharf.sender().ids(0..100).await;
-    assert_eq!(wharf.ids_once(100).await, up_to(100));
+    let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "200")]).await;
+    server.start();
+    server.sender().ids(0..100).await;
+    assert_eq!(server.ids_once(100).await, up_to(100));
     proxy.cut();
     let send = |from: u64, sender: super::Sender| async move {
         for id in (from..from + EACH).step_by(50) {
             sender.ids(id..id + 50).await;
         }
     };
-    let sender = wharf.sender();
+    let sender = server.sender();
     let clients = (0..CLIENTS).map(|client| tokio::spawn(send(100 + client * EACH, sender.clone())));
     for client in clients.collect::<Vec<_>>() {
         client.await.expect("all are accepted");
     }
-    wharf.until("dlq_files_current", |files| files > 0.0).await;
-    assert!(!spooled(&wharf.spool()).is_empty());
+    server.until("dlq_files_current", |files| files > 0.0).await;
+    assert!(!spooled(&server.spool()).is_empty());
     // It starts without the store, too, and takes events all the while.
-    wharf.terminate();
-    wharf.start();
+    server.terminate();
+    server.start();
     let all = 100 + CLIENTS * EACH + 100;
-    wharf.sender().ids(all - 100..all).await;
-    assert!(wharf.metric("dlq_oldest_age_seconds").await >= 0.0);
+    server.sender().ids(all - 100..all).await;
+    assert!(server.metric("dlq_oldest_age_seconds").await >= 0.0);
     proxy.mend().expect("the network");
-    assert_eq!(wharf.ids_once(all as usize).await, up_to(all));
-    wharf.until("dlq_files_current", |files| files == 0.0).await;
-    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
-    assert_eq!(wharf.metric("dlq_size_bytes").await, 0.0);
-    assert_eq!(wharf.metric("ingest_store_up").await, 1.0);
-    wharf.terminate();
-    assert_eq!(wharf.ids().await, up_to(all), "none twice");
-    assert_eq!(below(&wharf.spool()).keys().filter(|name| name.contains(".jsonl")).count(), 0);
+    assert_eq!(server.ids_once(all as usize).await, up_to(all));
+    server.until("dlq_files_current", |files| files == 0.0).await;
+    assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
+    assert_eq!(server.metric("dlq_size_bytes").await, 0.0);
+    assert_eq!(server.metric("ingest_store_up").await, 1.0);
+    server.terminate();
+    assert_eq!(server.ids().await, up_to(all), "none twice");
+    assert_eq!(below(&server.spool()).keys().filter(|name| name.contains(".jsonl")).count(), 0);
 }
 
 /// Whatever goes wrong on the way: again later, under the same key.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_answers_and_dead_connections_do_not_double_or_lose_anything() {
-    let (mut wharf, proxy) = Wharf::in_bucket(&[]).await;
-    wharf.start();
-    let sender = wharf.sender();
+    let (mut server, proxy) = EventServer::in_bucket(&[]).await;
+    server.start();
+    let sender = server.sender();
     // The store takes it and its answer is lost: the second try writes over the first.
     proxy.drop_answers(true);
     sender.ids(0..10).await;
-    wharf.until("s3_put_errors_total", |errors| errors > 0.0).await;
+    server.until("s3_put_errors_total", |errors| errors > 0.0).await;
     proxy.drop_answers(false);
-    assert_eq!(wharf.ids_once(10).await, up_to(10));
+    assert_eq!(server.ids_once(10).await, up_to(10));
     // Connections that end in the middle of a batch.
     proxy.cut_after(600);
     sender.ids(10..2_000).await;
-    let errors = wharf.metric("s3_put_errors_total").await;
-    wharf.until("s3_put_errors_total", |now| now > errors).await;
+    let errors = server.metric("s3_put_errors_total").await;
+    server.until("s3_put_errors_total", |now| now > errors).await;
     proxy.cut_after(None);
-    assert_eq!(wharf.ids_once(2_000).await, up_to(2_000));
+    assert_eq!(server.ids_once(2_000).await, up_to(2_000));
     // A store that never answers.
     proxy.stall(true);
     sender.ids(2_000..2_010).await;
-    let errors = wharf.metric("s3_put_errors_total").await;
-    wharf.until("s3_put_errors_total", |now| now > errors).await;
+    let errors = server.metric("s3_put_errors_total").await;
+    server.until("s3_put_errors_total", |now| now > errors).await;
     proxy.stall(false);
-    assert_eq!(wharf.ids_once(2_010).await, up_to(2_010));
-    wharf.terminate();
-    assert_eq!(wharf.ids().await, up_to(2_010));
+    assert_eq!(server.ids_once(2_010).await, up_to(2_010));
+    server.terminate();
+    assert_eq!(server.ids().await, up_to(2_010));
 }
 
 /// A wrong key or a missing bucket is an operator's mistake to wait out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_says_no_is_asked_again() {
-    let (mut wharf, _proxy) = Wharf::in_bucket(&[]).await;
+    let (mut server, _proxy) = EventServer::in_bucket(&[]).await;
     let secret = harness::radosgw::shared().secret_key();
-    wharf.set("AWS_SECRET_ACCESS_KEY", "a wrong secret");
-    wharf.start();
-    wharf.sender().ids(0..10).await;
-    wharf.until("dlq_events_enqueued_total", |events| events == 10.0).await;
-    wharf.terminate();
-    wharf.set("AWS_SECRET_ACCESS_KEY", secret);
-    wharf.start();
-    assert_eq!(wharf.ids_once(10).await, up_to(10));
-    wharf.terminate();
+    server.set("AWS_SECRET_ACCESS_KEY", "a wrong secret");
+    server.start();
+    server.sender().ids(0..10).await;
+    server.until("dlq_events_enqueued_total", |events| events == 10.0).await;
+    server.terminate();
+    server.set("AWS_SECRET_ACCESS_KEY", secret);
+    server.start();
+    assert_eq!(server.ids_once(10).await, up_to(10));
+    server.terminate();
 
     let bucket = format!("late-{}", std::process::id());
-    wharf.set("INGEST_BLOB_URL", format!("s3://{bucket}/x"));
-    wharf.start();
-    wharf.sender().ids(10..20).await;
-    wharf.until("dlq_events_enqueued_total", |events| events == 10.0).await;
+    server.set("INGEST_BLOB_URL", format!("s3://{bucket}/x"));
+    server.start();
+    server.sender().ids(10..20).await;
+    server.until("dlq_events_enqueued_total", |events| events == 10.0).await;
     let made = harness::radosgw::shared().request("PUT", &format!("/{bucket}"), b"").expect("an answer");
     assert!(made.status < 300, "{made:?}");
-    wharf.until("dlq_events_reuploaded_total", |events| events == 10.0).await;
-    wharf.until("dlq_files_current", |files| files == 0.0).await;
-    wharf.terminate();
-    assert_eq!(wharf.ids().await, up_to(10), "the others are in the other bucket");
+    server.until("dlq_events_reuploaded_total", |events| events == 10.0).await;
+    server.until("dlq_files_current", |files| files == 0.0).await;
+    server.terminate();
+    assert_eq!(server.ids().await, up_to(10), "the others are in the other bucket");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
-    let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "20")]).await;
+    let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "20")]).await;
     proxy.cut();
-    wharf.start();
-    let sender = wharf.sender();
+    server.start();
+    let sender = server.sender();
     for id in (0..400).step_by(20) {
         sender.ids(id..id + 20).await;
     }
-    wharf.until("dlq_files_current", |files| files >= 10.0).await;
+    server.until("dlq_files_current", |files| files >= 10.0).await;
     let stop = tokio_util::sync::CancellationToken::new();
     let clients: Vec<_> = (0..2_u64)
         .map(|client| {
@@ -135,15 +135,15 @@ async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
         })
         .collect();
     proxy.mend().expect("the network");
-    wharf.until("dlq_files_current", |files| files == 0.0).await;
+    server.until("dlq_files_current", |files| files == 0.0).await;
     stop.cancel();
     let mut sent = 400;
     for client in clients {
         sent += client.await.expect("all accepted");
     }
-    wharf.terminate();
-    wharf.start();
-    let ids = wharf.ids_once(sent as usize).await;
+    server.terminate();
+    server.start();
+    let ids = server.ids_once(sent as usize).await;
     assert_eq!(ids.len(), sent as usize, "none twice");
     assert_eq!(ids[..400], up_to(400));
 }
@@ -151,49 +151,49 @@ async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
 /// A folder stands where one batch is to go: the store takes all but that one.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_batch_that_the_store_never_takes_holds_up_no_other() {
-    let mut wharf = Wharf::new(&[("DLQ_MAX_AGE", "3650d")]);
-    std::fs::create_dir_all(wharf.spool()).expect("the spool");
+    let mut server = EventServer::new(&[("DLQ_MAX_AGE", "3650d")]);
+    std::fs::create_dir_all(server.spool()).expect("the spool");
     for number in 0..3 {
         let line = format!("{{\"body\":{{\"id\":{number}}}}}\n");
-        let path = wharf.spool().join(format!("170000000{number}_web_1.jsonl.gz"));
+        let path = server.spool().join(format!("170000000{number}_web_1.jsonl.gz"));
         std::fs::write(path, super::gzip(line.as_bytes())).expect("a batch");
     }
-    let taken = wharf.place.data().join("blobs/RAW/2023/11/14/22/1700000000_web_1.jsonl.gz/occupied");
+    let taken = server.place.data().join("blobs/RAW/2023/11/14/22/1700000000_web_1.jsonl.gz/occupied");
     std::fs::create_dir_all(&taken).expect("a folder in its place");
-    wharf.start();
-    let refusals = || wharf.place.log().matches("was not taken by the store").count();
-    wharf.until("dlq_files_current", |files| files == 1.0).await;
-    let sender = wharf.sender();
+    server.start();
+    let refusals = || server.place.log().matches("was not taken by the store").count();
+    server.until("dlq_files_current", |files| files == 1.0).await;
+    let sender = server.sender();
     for id in 3.. {
         sender.ids(id..id + 1).await;
-        wharf.until("s3_events_stored_total", |stored| stored == id as f64).await;
+        server.until("s3_events_stored_total", |stored| stored == id as f64).await;
         if refusals() >= 2 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    assert!(!wharf.place.log().contains("the store does not take events"), "it takes all others");
-    assert_eq!(wharf.metric("dlq_events_enqueued_total").await, 0.0);
+    assert!(!server.place.log().contains("the store does not take events"), "it takes all others");
+    assert_eq!(server.metric("dlq_events_enqueued_total").await, 0.0);
     std::fs::remove_dir_all(taken.parent().expect("the folder")).expect("removed");
-    wharf.until("dlq_files_current", |files| files == 0.0).await;
-    assert_eq!(wharf.ids().await[..3], [0, 1, 2]);
-    wharf.terminate();
+    server.until("dlq_files_current", |files| files == 0.0).await;
+    assert_eq!(server.ids().await[..3], [0, 1, 2]);
+    server.terminate();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_the_store_is_told_when_it_is_away() {
-    let (mut wharf, proxy) = Wharf::in_bucket(&[("INGEST_ACK", "stored")]).await;
-    wharf.start();
-    let sender = wharf.sender();
+    let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_ACK", "stored")]).await;
+    server.start();
+    let sender = server.sender();
     sender.ids(0..10).await;
-    assert_eq!(wharf.ids().await, up_to(10), "it is there when it is answered");
+    assert_eq!(server.ids().await, up_to(10), "it is there when it is answered");
     proxy.cut();
     let answer = sender.send(of_ids(10..20), &[]).await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(answer.headers().contains_key("retry-after"));
     let problem: Value = answer.json().await.expect("a problem");
     assert_eq!(problem["code"], "unavailable");
-    assert_eq!(spooled(&wharf.spool()), Vec::<String>::new(), "they send it again themselves");
+    assert_eq!(spooled(&server.spool()), Vec::<String>::new(), "they send it again themselves");
     proxy.mend().expect("the network");
     let mut tries = 0;
     while !sender.try_ids(10..20).await {
@@ -201,114 +201,114 @@ async fn who_waits_for_the_store_is_told_when_it_is_away() {
         assert!(tries < 300, "it stays away");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!(wharf.ids().await, up_to(20));
-    wharf.terminate();
+    assert_eq!(server.ids().await, up_to(20));
+    server.terminate();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_spool_drops_the_oldest_and_counts_them() {
-    let (mut wharf, proxy) =
-        Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "100"), ("DLQ_MAX_SIZE_BYTES", "4KiB")]).await;
+    let (mut server, proxy) =
+        EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "100"), ("DLQ_MAX_SIZE_BYTES", "4KiB")]).await;
     proxy.cut();
-    wharf.start();
-    let sender = wharf.sender();
+    server.start();
+    let sender = server.sender();
     for id in (0..3_000).step_by(100) {
         sender.ids(id..id + 100).await;
     }
-    wharf.until("dlq_events_enqueued_total", |events| events == 3_000.0).await;
-    let dropped = wharf.metric("dlq_events_dropped_total").await as u64;
+    server.until("dlq_events_enqueued_total", |events| events == 3_000.0).await;
+    let dropped = server.metric("dlq_events_dropped_total").await as u64;
     assert!(dropped > 0 && dropped < 3_000 && dropped.is_multiple_of(100), "{dropped}");
-    assert!(wharf.metric("dlq_size_bytes").await <= 4_096.0);
-    assert!(wharf.place.log().contains("the oldest events were dropped"));
+    assert!(server.metric("dlq_size_bytes").await <= 4_096.0);
+    assert!(server.place.log().contains("the oldest events were dropped"));
     proxy.mend().expect("the network");
-    let kept = wharf.ids_once(3_000 - dropped as usize).await;
-    wharf.terminate();
+    let kept = server.ids_once(3_000 - dropped as usize).await;
+    server.terminate();
     assert_eq!(kept.len() as u64, 3_000 - dropped, "what was not dropped is there");
 }
 
 /// One tenant fills the spool: it is asked to wait before the oldest events, perhaps of others, have to go.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_over_its_share_of_the_spool_waits_and_others_do_not() {
-    let (mut wharf, proxy) =
-        Wharf::in_bucket(&[("INGEST_BATCH_EVENTS", "100"), ("DLQ_MAX_SIZE_BYTES", "16KiB")]).await;
+    let (mut server, proxy) =
+        EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "100"), ("DLQ_MAX_SIZE_BYTES", "16KiB")]).await;
     proxy.cut();
-    wharf.start();
-    wharf.sender_of("small").ids(0..100).await;
-    wharf.until("dlq_events_enqueued_total", |events| events == 100.0).await;
+    server.start();
+    server.sender_of("small").ids(0..100).await;
+    server.until("dlq_events_enqueued_total", |events| events == 100.0).await;
     let mut sent = 100;
     let refused = loop {
-        let answer = wharf.sender_of("large").send(of_ids(sent..sent + 100), &[]).await;
+        let answer = server.sender_of("large").send(of_ids(sent..sent + 100), &[]).await;
         if answer.status() != StatusCode::ACCEPTED {
             break answer;
         }
         sent += 100;
         assert!(sent < 10_000, "never refused");
         let waiting = sent as f64;
-        wharf.until("dlq_events_enqueued_total", |events| events == waiting).await;
+        server.until("dlq_events_enqueued_total", |events| events == waiting).await;
     };
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(refused.headers().contains_key("retry-after"));
     let problem: Value = refused.json().await.expect("JSON");
     assert_eq!(problem["code"], "rate_limited");
     assert!(problem["detail"].as_str().is_some_and(|text| text.contains("more than its share")), "{problem}");
-    wharf.sender_of("small").ids(sent..sent + 100).await;
-    wharf.sender_of("new").ids(sent + 100..sent + 200).await;
-    wharf.until("dlq_events_enqueued_total", |events| events == (sent + 200) as f64).await;
+    server.sender_of("small").ids(sent..sent + 100).await;
+    server.sender_of("new").ids(sent + 100..sent + 200).await;
+    server.until("dlq_events_enqueued_total", |events| events == (sent + 200) as f64).await;
     // What is on disk says whose it is, also to the next process.
-    wharf.kill();
-    std::fs::remove_file(wharf.spool().join(".wharfinger-journal")).expect("the journal");
-    wharf.start();
-    let again = wharf.sender_of("large").send(of_ids(0..1), &[]).await;
+    server.kill();
+    std::fs::remove_file(server.spool().join(".wharfinger-journal")).expect("the journal");
+    server.start();
+    let again = server.sender_of("large").send(of_ids(0..1), &[]).await;
     assert_eq!(again.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(wharf.metric("dlq_events_dropped_total").await, 0.0);
+    assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
     proxy.mend().expect("the network");
-    assert_eq!(wharf.ids_once(sent as usize + 200).await, up_to(sent + 200));
-    wharf.until("dlq_files_current", |files| files == 0.0).await;
-    wharf.sender_of("large").ids(sent + 200..sent + 201).await;
-    wharf.terminate();
+    assert_eq!(server.ids_once(sent as usize + 200).await, up_to(sent + 200));
+    server.until("dlq_files_current", |files| files == 0.0).await;
+    server.sender_of("large").ids(sent + 200..sent + 201).await;
+    server.terminate();
 }
 
 /// A machine that was off for a week comes back: what it holds is old, and the store takes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waited_for_too_long_is_offered_before_it_goes() {
-    let mut wharf = Wharf::new(&[("DLQ_MAX_AGE", "1h")]);
-    std::fs::create_dir_all(wharf.spool()).expect("the spool");
+    let mut server = EventServer::new(&[("DLQ_MAX_AGE", "1h")]);
+    std::fs::create_dir_all(server.spool()).expect("the spool");
     for id in 0..30 {
         let name = format!("{}_web_{id}.jsonl.gz", 1_700_000_000 + id);
         let text = format!("{{\"body\":{{\"id\":{id}}}}}\n");
-        std::fs::write(wharf.spool().join(&name), super::gzip(text.as_bytes())).expect("a batch");
-        std::fs::write(wharf.spool().join(format!("{name}.meta.json")), "{\"num_events\":1}")
+        std::fs::write(server.spool().join(&name), super::gzip(text.as_bytes())).expect("a batch");
+        std::fs::write(server.spool().join(format!("{name}.meta.json")), "{\"num_events\":1}")
             .expect("its metadata");
     }
-    wharf.start();
-    assert_eq!(wharf.ids_once(30).await, up_to(30));
-    assert_eq!(wharf.metric("dlq_files_expired_total").await, 0.0);
-    wharf.terminate();
+    server.start();
+    assert_eq!(server.ids_once(30).await, up_to(30));
+    assert_eq!(server.metric("dlq_files_expired_total").await, 0.0);
+    server.terminate();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waited_for_too_long_goes_and_is_counted() {
-    let (mut wharf, proxy) = Wharf::in_bucket(&[("DLQ_MAX_AGE", "1h")]).await;
+    let (mut server, proxy) = EventServer::in_bucket(&[("DLQ_MAX_AGE", "1h")]).await;
     proxy.cut();
     let put = |name: String, events: u64| {
-        std::fs::create_dir_all(wharf.spool()).expect("the spool");
+        std::fs::create_dir_all(server.spool()).expect("the spool");
         let text: String = (0..events).map(|id| format!("{{\"body\":{{\"id\":{id}}}}}\n")).collect();
-        std::fs::write(wharf.spool().join(&name), super::gzip(text.as_bytes())).expect("a batch");
+        std::fs::write(server.spool().join(&name), super::gzip(text.as_bytes())).expect("a batch");
         let meta = format!("{{\"num_events\":{events}}}");
-        std::fs::write(wharf.spool().join(format!("{name}.meta.json")), meta).expect("its metadata");
+        std::fs::write(server.spool().join(format!("{name}.meta.json")), meta).expect("its metadata");
     };
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs();
     put(format!("{}_web_1.jsonl.gz", now - 3_700), 7);
     put("1700000000_web_2.jsonl.gz".into(), 4);
     put(format!("{}_web_3.jsonl.gz", now - 3_000), 3);
-    wharf.start();
-    wharf.until("dlq_files_expired_total", |files| files == 2.0).await;
-    assert_eq!(wharf.metric("dlq_events_expired_total").await, 11.0);
-    assert!(wharf.metric("dlq_oldest_age_seconds").await >= 3_000.0);
+    server.start();
+    server.until("dlq_files_expired_total", |files| files == 2.0).await;
+    assert_eq!(server.metric("dlq_events_expired_total").await, 11.0);
+    assert!(server.metric("dlq_oldest_age_seconds").await >= 3_000.0);
     proxy.mend().expect("the network");
-    assert_eq!(wharf.ids_once(3).await, up_to(3));
-    wharf.terminate();
-    let raw = wharf.objects(EventsFolder::Raw).await;
+    assert_eq!(server.ids_once(3).await, up_to(3));
+    server.terminate();
+    let raw = server.objects(EventsFolder::Raw).await;
     assert_eq!(raw.len(), 1);
     assert!(raw.into_iter().all(|(name, gz)| name.ends_with("_web_3.jsonl.gz") && lines(&gz).len() == 3));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Mount, Shelf, Wharf, run};
+use super::{Mount, EventStore, EventServer, run};
 
 /// Stops a file system where it stands, without writing back anything: `FS_IOC_SHUTDOWN` with `NOLOGFLUSH`.
 const PULL_THE_PLUG: &str = "import fcntl, os, struct, sys; \
@@ -26,24 +26,24 @@ async fn what_was_acknowledged_is_there_when_the_power_is_back() {
     if !Mount::is_allowed("what_was_acknowledged_is_there_when_the_power_is_back") {
         return;
     }
-    let mut wharf = Wharf::new(&[("INGEST_BATCH_EVENTS", "500"), ("INGEST_BATCH_AGE_MS", "2000")]);
-    let image = wharf.place.path().join("image");
+    let mut server = EventServer::new(&[("INGEST_BATCH_EVENTS", "500"), ("INGEST_BATCH_AGE_MS", "2000")]);
+    let image = server.place.path().join("image");
     Mount::format(&image);
-    let disk = wharf.place.path().join("disk");
+    let disk = server.place.path().join("disk");
     // The store is another machine's: its power stays on. Nothing gets there, so that all is left to this disk.
-    let store = wharf.place.path().join("store");
-    wharf.shelf = Shelf::Disk(store.clone());
-    wharf.set("WHARFINGER_DATA_DIR", disk.join("data").display());
-    wharf.set("WHARFINGER_BLOB_URL", format!("file:{}", store.display()));
+    let store = server.place.path().join("store");
+    server.shelf = EventStore::Disk(store.clone());
+    server.set("WHARFINGER_DATA_DIR", disk.join("data").display());
+    server.set("WHARFINGER_BLOB_URL", format!("file:{}", store.display()));
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
     for _ in 0..4 {
         let mount = Mount::in_file(&disk, &image);
-        wharf.start();
+        server.start();
         let token = {
             let data = disk.join("data").display().to_string();
             let arguments = ["token", "--tenant", "acme", "--user", "anna"];
-            wharf
+            server
                 .place
                 .run_with(&[("WHARFINGER_DATA_DIR", &data)], &arguments)
                 .expect(0)
@@ -51,14 +51,14 @@ async fn what_was_acknowledged_is_there_when_the_power_is_back() {
                 .trim()
                 .to_owned()
         };
-        let sender = super::Sender { http: reqwest::Client::new(), url: wharf.url().to_owned(), token };
+        let sender = super::Sender { http: reqwest::Client::new(), url: server.url().to_owned(), token };
         let clients: Vec<_> = (0..4).map(|_| tokio::spawn(send_on(sender.clone(), next.clone()))).collect();
         // Any moment will do.
         tokio::time::sleep(Duration::from_millis(700)).await;
         // Nothing of it runs on while the power goes: an `fsync` that is under way must not see a disk that is half gone.
-        wharf.freeze();
+        server.freeze();
         run("python3", &["-c", PULL_THE_PLUG, &disk.display().to_string()]);
-        wharf.kill();
+        server.kill();
         for client in clients {
             accepted.extend(client.await.expect("a client"));
         }
@@ -66,11 +66,11 @@ async fn what_was_acknowledged_is_there_when_the_power_is_back() {
     }
     assert!(accepted.len() > 200, "the run proves something: {}", accepted.len());
     let _mount = Mount::in_file(&disk, &image);
-    wharf.start();
+    server.start();
     accepted.sort_unstable();
     let started = Instant::now();
     loop {
-        let ids = wharf.ids().await;
+        let ids = server.ids().await;
         let missing: Vec<&u64> = accepted.iter().filter(|id| ids.binary_search(id).is_err()).collect();
         if missing.is_empty() {
             assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "some are there twice");
@@ -80,9 +80,9 @@ async fn what_was_acknowledged_is_there_when_the_power_is_back() {
             started.elapsed() < super::PATIENCE,
             "{missing:?} of {} are missing; log: {}",
             accepted.len(),
-            wharf.place.log()
+            server.place.log()
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    wharf.terminate();
+    server.terminate();
 }
