@@ -14,7 +14,7 @@ use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore, Entra
 use wharfinger_stores::{BlobError, BlobStore as _, PutGrant, UrlLife};
 
 use super::sending::Client;
-use super::shelf::{LIFE, azure_options, key, put_signed};
+use super::fixture::{LIFE, azure_options, key, put_signed};
 
 /// What Azurite makes its delegation keys of.
 const BASIC_KEY: &str =

@@ -13,7 +13,7 @@ use wharfinger_stores::{
     WriteMode,
 };
 
-use super::shelf::{LIFE, azure_options, key, pin};
+use super::fixture::{LIFE, azure_options, key, pin};
 
 async fn store() -> AzureStore {
     let store = AzureStore::connect(&azure_options()).expect("connected");

@@ -17,7 +17,7 @@ use harness::scripted::{Asked, Scripted, says};
 
 use super::scripted_s3::{error, options_of, relayed, store, xml};
 use super::sending::Client;
-use super::shelf::{LIFE, key, pin, put_signed, strict_options};
+use super::fixture::{LIFE, key, pin, put_signed, strict_options};
 
 const PAGE: &str = "<!DOCTYPE html><html><body>Welcome to the proxy<br></body></html>";
 

@@ -7,7 +7,7 @@ use harness::radosgw::{self, Radosgw, Rights};
 use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
 use wharfinger_stores::{BlobError, BlobStore as _, Part, PartStore as _, WriteMode};
 
-use super::shelf::{ceph_options, key, pin, strict_options};
+use super::fixture::{ceph_options, key, pin, strict_options};
 
 /// What every call says, by its name, where nothing can work.
 pub(super) async fn every_call(store: &S3Store) -> Vec<(&'static str, BlobError)> {

@@ -8,39 +8,39 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_stores::disk::IncomingError;
 use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs};
 
-use super::shelf::{Dock, key, pin, receive};
+use super::fixture::{DiskFixture, key, pin, receive};
 
 /// Whatever goes wrong: an object in place has its note beside it until somebody has looked at the row again,
 /// and nothing else is in place.
 #[tokio::test]
 async fn a_fault_never_hides_an_object() {
     let counting = Faults::counting();
-    let dock = Dock::new();
-    receive(&dock.faulty(counting.clone()), &key("uploads/t/u/f"), b"four").await.expect("landed").keep();
+    let disk = DiskFixture::new();
+    receive(&disk.faulty(counting.clone()), &key("uploads/t/u/f"), b"four").await.expect("landed").keep();
     assert_eq!(counting.calls(), 3, "create, sync, link");
 
     for n in 1..=counting.calls() {
         for fault in Fault::ALL {
             let place = format!("{fault:?} at call {n}");
-            let dock = Dock::new();
+            let disk = DiskFixture::new();
             let key = key("uploads/t/u/f");
-            let error = receive(&dock.faulty(Faults::at(n, fault)), &key, b"four").await.err();
+            let error = receive(&disk.faulty(Faults::at(n, fault)), &key, b"four").await.err();
             assert!(
                 matches!(error, Some(IncomingError::Store(BlobError::Unavailable(_)))),
                 "{place}: {error:?}"
             );
 
             let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
-            let placed = dock.store.head(&key, None).await.is_ok();
+            let placed = disk.store.head(&key, None).await.is_ok();
             assert_eq!(placed, n == 3 && made, "{place}");
-            let at_once = dock.store.left_behind(Duration::from_secs(3_600)).await.expect("looked");
+            let at_once = disk.store.left_behind(Duration::from_secs(3_600)).await.expect("looked");
             assert_eq!(at_once.len(), usize::from(placed), "{place}");
             // What is not in place is found once it has been quiet, and then nothing is left.
-            for left in dock.store.left_behind(Duration::ZERO).await.expect("looked") {
-                dock.store.clear(left, Some(&key), false).await.expect("cleared");
+            for left in disk.store.left_behind(Duration::ZERO).await.expect("looked") {
+                disk.store.clear(left, Some(&key), false).await.expect("cleared");
             }
-            assert_eq!(dock.on_the_way(), Vec::<String>::new(), "{place}");
-            assert!(matches!(dock.store.head(&key, None).await, Err(BlobError::NotFound)), "{place}");
+            assert_eq!(disk.on_the_way(), Vec::<String>::new(), "{place}");
+            assert!(matches!(disk.store.head(&key, None).await, Err(BlobError::NotFound)), "{place}");
         }
     }
 }
@@ -48,12 +48,12 @@ async fn a_fault_never_hides_an_object() {
 #[tokio::test]
 async fn a_plan_hits_one_key_of_a_delete() {
     for fault in Fault::ALL {
-        let dock = Dock::new();
+        let disk = DiskFixture::new();
         let mut keys = Vec::new();
         for name in ["a", "b", "c"] {
-            keys.push(dock.put(&format!("uploads/t/u/{name}"), b"x").await);
+            keys.push(disk.put(&format!("uploads/t/u/{name}"), b"x").await);
         }
-        let faulty = FaultyBlobs::new(dock.store.clone(), Faults::at(2, fault));
+        let faulty = FaultyBlobs::new(disk.store.clone(), Faults::at(2, fault));
         let outcomes = faulty.delete_many(&keys).await;
         let dead = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
         let told: Vec<bool> = outcomes.iter().map(Result::is_ok).collect();
@@ -63,7 +63,7 @@ async fn a_plan_hits_one_key_of_a_delete() {
         let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
         let mut there = Vec::new();
         for key in &keys {
-            there.push(dock.store.head(key, None).await.is_ok());
+            there.push(disk.store.head(key, None).await.is_ok());
         }
         assert_eq!(there, [false, !made, dead], "{fault:?}");
     }
@@ -71,14 +71,14 @@ async fn a_plan_hits_one_key_of_a_delete() {
 
 #[tokio::test]
 async fn a_plan_without_faults_changes_nothing() {
-    let dock = Dock::new();
-    let key = dock.put("uploads/t/u/f", b"four").await;
-    let faulty: Arc<dyn BlobStore> = Arc::new(FaultyBlobs::new(dock.store.clone(), Faults::none()));
-    assert_eq!(faulty.kind(), dock.store.kind());
-    assert_eq!(faulty.caps(), dock.store.caps());
+    let disk = DiskFixture::new();
+    let key = disk.put("uploads/t/u/f", b"four").await;
+    let faulty: Arc<dyn BlobStore> = Arc::new(FaultyBlobs::new(disk.store.clone(), Faults::none()));
+    assert_eq!(faulty.kind(), disk.store.kind());
+    assert_eq!(faulty.caps(), disk.store.caps());
     faulty.check().await.expect("it works");
     let meta = faulty.head(&key, None).await.expect("present");
-    assert_eq!(meta, dock.store.head(&key, None).await.expect("present"));
+    assert_eq!(meta, disk.store.head(&key, None).await.expect("present"));
     let chunks: Vec<_> = faulty
         .get(&key, &pin(&meta.etag), 1, Some(2))
         .await

@@ -7,7 +7,7 @@ use harness::radosgw;
 use wharfinger_stores::BlobStore as _;
 use wharfinger_stores::s3::{S3Options, S3Store};
 
-use super::shelf::{ceph_options, strict_options};
+use super::fixture::{ceph_options, strict_options};
 
 const ODD: [&str; 16] = [
     " ",

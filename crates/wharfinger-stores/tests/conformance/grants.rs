@@ -10,7 +10,7 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::sending::{Client, extended, tampered, with_header};
-use super::shelf::{LIFE, Shelf, key};
+use super::fixture::{LIFE, StoreFixture, key};
 
 const BYTES: &[u8] = b"granted bytes";
 const TYPE: &str = "text/plain; charset=utf-8";
@@ -31,8 +31,8 @@ fn plain_grant(key: &ObjectKey) -> PutGrant {
     PutGrant { content_type: None, checksum_sha256: None, ..put_grant(key) }
 }
 
-async fn get_grant(shelf: &Shelf, key: &ObjectKey) -> GetGrant {
-    let meta = shelf.store.head(key, None).await.expect("present");
+async fn get_grant(fixture: &StoreFixture, key: &ObjectKey) -> GetGrant {
+    let meta = fixture.store.head(key, None).await.expect("present");
     GetGrant {
         key: key.clone(),
         pin: Pin { etag: meta.etag, version_id: meta.version_id },
@@ -42,75 +42,75 @@ async fn get_grant(shelf: &Shelf, key: &ObjectKey) -> GetGrant {
     }
 }
 
-async fn sign(shelf: &Shelf, grant: &PutGrant) -> SignedRequest {
-    shelf.store.sign_put(grant).await.expect("signed")
+async fn sign(fixture: &StoreFixture, grant: &PutGrant) -> SignedRequest {
+    fixture.store.sign_put(grant).await.expect("signed")
 }
 
-async fn all_keys(shelf: &Shelf) -> Vec<String> {
-    let listed: Vec<Listed> = shelf.store.list("", None).try_collect().await.expect("listed");
+async fn all_keys(fixture: &StoreFixture) -> Vec<String> {
+    let listed: Vec<Listed> = fixture.store.list("", None).try_collect().await.expect("listed");
     listed.into_iter().map(|listed| listed.key).collect()
 }
 
-async fn bytes_of(shelf: &Shelf, key: &ObjectKey) -> Vec<u8> {
-    let meta = shelf.store.head(key, None).await.expect("present");
+async fn bytes_of(fixture: &StoreFixture, key: &ObjectKey) -> Vec<u8> {
+    let meta = fixture.store.head(key, None).await.expect("present");
     let pin = Pin { etag: meta.etag, version_id: meta.version_id };
     let chunks: Vec<_> =
-        shelf.store.get(key, &pin, 0, None).await.expect("read").try_collect().await.expect("read");
+        fixture.store.get(key, &pin, 0, None).await.expect("read").try_collect().await.expect("read");
     chunks.concat()
 }
 
-async fn delete(shelf: &Shelf, key: &ObjectKey) {
-    let outcomes = shelf.store.delete_many(std::slice::from_ref(key)).await;
+async fn delete(fixture: &StoreFixture, key: &ObjectKey) {
+    let outcomes = fixture.store.delete_many(std::slice::from_ref(key)).await;
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
 }
 
-pub(super) async fn a_granted_upload_lands(shelf: &Shelf) {
+pub(super) async fn a_granted_upload_lands(fixture: &StoreFixture) {
     let client = Client::new();
     for (name, grant) in [("full", put_grant as fn(&ObjectKey) -> PutGrant), ("plain", plain_grant)] {
         let key = key(&format!("uploads/h%C3%A4fen/ada/{name}"));
-        let signed = sign(shelf, &grant(&key)).await;
+        let signed = sign(fixture, &grant(&key)).await;
         assert_eq!(signed.method, "PUT");
         let answer = client.send(&signed, BYTES).await;
         assert!(answer.accepted(), "{}", answer.text());
-        assert_eq!(bytes_of(shelf, &key).await, BYTES);
+        assert_eq!(bytes_of(fixture, &key).await, BYTES);
     }
     let empty = key("uploads/t/u/empty");
-    let signed = sign(shelf, &PutGrant { size: 0, ..plain_grant(&empty) }).await;
+    let signed = sign(fixture, &PutGrant { size: 0, ..plain_grant(&empty) }).await;
     assert!(client.send(&signed, b"").await.accepted());
-    assert_eq!(shelf.store.head(&empty, None).await.expect("present").size, 0);
+    assert_eq!(fixture.store.head(&empty, None).await.expect("present").size, 0);
 }
 
-pub(super) async fn an_upload_url_is_good_for_nothing_else(shelf: &Shelf) {
+pub(super) async fn an_upload_url_is_good_for_nothing_else(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
-    let signed = sign(shelf, &put_grant(&key)).await;
+    let signed = sign(fixture, &put_grant(&key)).await;
     for method in ["GET", "HEAD", "DELETE", "POST"] {
         let answer = client.send_as(method, &signed, BYTES).await;
         assert!(answer.refused(), "{method}: {} {}", answer.status, answer.text());
     }
     let mut others = tampered(&signed);
-    if shelf.signs_every_parameter() {
+    if fixture.signs_every_parameter() {
         others.extend(extended(&signed));
     }
     for other in &others {
         let answer = client.send(other, BYTES).await;
         assert!(answer.refused(), "{} {}\n{}", answer.status, answer.text(), other.url);
-        assert_eq!(all_keys(shelf).await, Vec::<String>::new(), "{}", other.url);
+        assert_eq!(all_keys(fixture).await, Vec::<String>::new(), "{}", other.url);
     }
     assert!(client.send(&signed, BYTES).await.accepted(), "the true one was good all the time");
 }
 
-pub(super) async fn the_headers_of_a_grant_must_come(shelf: &Shelf) {
+pub(super) async fn the_headers_of_a_grant_must_come(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
-    let signed = sign(shelf, &put_grant(&key)).await;
-    let caps = shelf.store.caps();
+    let signed = sign(fixture, &put_grant(&key)).await;
+    let caps = fixture.store.caps();
     let named = |name: &str| signed.headers.iter().any(|(header, _)| header == name);
     assert!(named("content-type"));
     for (name, value) in &signed.headers {
         let bound = match name.as_str() {
             "content-type" => caps.binds_content_type,
-            _ => shelf.signs_every_parameter(),
+            _ => fixture.signs_every_parameter(),
         };
         if !bound {
             continue;
@@ -118,16 +118,16 @@ pub(super) async fn the_headers_of_a_grant_must_come(shelf: &Shelf) {
         for other in [None, Some(""), Some(&value[1..]), Some("text/html")] {
             let answer = client.send(&with_header(&signed, name, other), BYTES).await;
             assert!(answer.refused(), "{name}: {other:?}: {} {}", answer.status, answer.text());
-            assert_eq!(all_keys(shelf).await, Vec::<String>::new(), "{name}: {other:?}");
+            assert_eq!(all_keys(fixture).await, Vec::<String>::new(), "{name}: {other:?}");
         }
     }
     assert!(client.send(&signed, BYTES).await.accepted());
 }
 
-pub(super) async fn what_the_caps_say_is_enforced_and_nothing_else_is(shelf: &Shelf) {
+pub(super) async fn what_the_caps_say_is_enforced_and_nothing_else_is(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
-    let caps = shelf.store.caps();
+    let caps = fixture.store.caps();
     let typed = PutGrant { content_type: Some(TYPE.into()), ..plain_grant(&key) };
     let summed = PutGrant { checksum_sha256: put_grant(&key).checksum_sha256, ..plain_grant(&key) };
     let html = |signed: SignedRequest| with_header(&signed, "content-type", Some("text/html"));
@@ -142,41 +142,41 @@ pub(super) async fn what_the_caps_say_is_enforced_and_nothing_else_is(shelf: &Sh
         ("another checksum", summed, &same, other, caps.binds_checksum),
     ];
     for (what, grant, change, body, enforced) in cases {
-        let answer = client.send(&change(sign(shelf, &grant).await), body).await;
+        let answer = client.send(&change(sign(fixture, &grant).await), body).await;
         if enforced {
             assert!(answer.refused(), "{what}: {}", answer.status);
-            let error = shelf.store.head(&key, None).await.expect_err("nothing landed");
+            let error = fixture.store.head(&key, None).await.expect_err("nothing landed");
             assert!(matches!(error, BlobError::NotFound), "{what}: {error}");
         } else {
             assert!(answer.accepted(), "{what}: {} {}", answer.status, answer.text());
-            assert_eq!(bytes_of(shelf, &key).await, body, "{what}");
-            delete(shelf, &key).await;
+            assert_eq!(bytes_of(fixture, &key).await, body, "{what}");
+            delete(fixture, &key).await;
         }
     }
 }
 
 /// A URL cannot be revoked: what is deleted can be put again until it expires, and the cleanup has to wait.
-pub(super) async fn an_upload_url_used_again(shelf: &Shelf) {
+pub(super) async fn an_upload_url_used_again(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
-    let signed = sign(shelf, &plain_grant(&key)).await;
+    let signed = sign(fixture, &plain_grant(&key)).await;
     assert!(client.send(&signed, BYTES).await.accepted());
     let other = b"granted bytez";
     let answer = client.send(&signed, other).await;
-    if shelf.store.caps().create_only {
+    if fixture.store.caps().create_only {
         assert!(answer.refused(), "{}", answer.status);
-        assert_eq!(bytes_of(shelf, &key).await, BYTES);
+        assert_eq!(bytes_of(fixture, &key).await, BYTES);
     } else {
         assert!(answer.accepted(), "{}", answer.status);
-        assert_eq!(bytes_of(shelf, &key).await, other);
+        assert_eq!(bytes_of(fixture, &key).await, other);
     }
-    delete(shelf, &key).await;
+    delete(fixture, &key).await;
     assert!(client.send(&signed, other).await.accepted());
-    assert_eq!(bytes_of(shelf, &key).await, other);
+    assert_eq!(bytes_of(fixture, &key).await, other);
 }
 
 /// Sends over and over until the answer is a refusal; the time is only there to end a test that fails.
-async fn until_refused(shelf: &Shelf, signed: &SignedRequest, body: &[u8], between: Option<&ObjectKey>) {
+async fn until_refused(fixture: &StoreFixture, signed: &SignedRequest, body: &[u8], between: Option<&ObjectKey>) {
     let client = Client::new();
     let begun = Instant::now();
     loop {
@@ -187,30 +187,30 @@ async fn until_refused(shelf: &Shelf, signed: &SignedRequest, body: &[u8], betwe
         assert!(answer.accepted(), "{} {}", answer.status, answer.text());
         assert!(begun.elapsed() < Duration::from_secs(30), "still good: {}", signed.url);
         if let Some(key) = between {
-            delete(shelf, key).await;
+            delete(fixture, key).await;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
-pub(super) async fn urls_expire(shelf: &Shelf) {
+pub(super) async fn urls_expire(fixture: &StoreFixture) {
     let life = UrlLife { signed_at: 0, expires_at: 1_000 };
     let key = key("uploads/t/u/granted");
-    let put = sign(shelf, &PutGrant { life, ..plain_grant(&key) }).await;
-    until_refused(shelf, &put, BYTES, Some(&key)).await;
-    assert_eq!(all_keys(shelf).await, Vec::<String>::new());
+    let put = sign(fixture, &PutGrant { life, ..plain_grant(&key) }).await;
+    until_refused(fixture, &put, BYTES, Some(&key)).await;
+    assert_eq!(all_keys(fixture).await, Vec::<String>::new());
 
-    let kept = shelf.put("uploads/t/u/kept", BYTES).await;
-    let grant = GetGrant { life, ..get_grant(shelf, &kept).await };
-    let get = shelf.store.sign_get(&grant).await.expect("signed");
-    until_refused(shelf, &get, b"", None).await;
+    let kept = fixture.put("uploads/t/u/kept", BYTES).await;
+    let grant = GetGrant { life, ..get_grant(fixture, &kept).await };
+    let get = fixture.store.sign_get(&grant).await.expect("signed");
+    until_refused(fixture, &get, b"", None).await;
 }
 
-pub(super) async fn a_granted_download_is_the_object(shelf: &Shelf) {
+pub(super) async fn a_granted_download_is_the_object(fixture: &StoreFixture) {
     let client = Client::new();
-    let key = shelf.put("uploads/h%C3%A4fen/ada/f", BYTES).await;
-    let grant = get_grant(shelf, &key).await;
-    let signed = shelf.store.sign_get(&grant).await.expect("signed");
+    let key = fixture.put("uploads/h%C3%A4fen/ada/f", BYTES).await;
+    let grant = get_grant(fixture, &key).await;
+    let signed = fixture.store.sign_get(&grant).await.expect("signed");
     assert_eq!((signed.method, signed.headers.len()), ("GET", 0));
     let answer = client.send(&signed, b"").await;
     assert!(answer.accepted(), "{}", answer.text());
@@ -222,20 +222,20 @@ pub(super) async fn a_granted_download_is_the_object(shelf: &Shelf) {
     );
 }
 
-pub(super) async fn a_download_url_is_good_for_nothing_else(shelf: &Shelf) {
+pub(super) async fn a_download_url_is_good_for_nothing_else(fixture: &StoreFixture) {
     let client = Client::new();
-    let key = shelf.put("uploads/t/u/granted", BYTES).await;
+    let key = fixture.put("uploads/t/u/granted", BYTES).await;
     // Beside it lies what a changed path could find.
     for other in ["uploads/t/u/grante", "uploads/t/u/grantedx"] {
-        shelf.put(other, b"another's").await;
+        fixture.put(other, b"another's").await;
     }
-    let signed = shelf.store.sign_get(&get_grant(shelf, &key).await).await.expect("signed");
+    let signed = fixture.store.sign_get(&get_grant(fixture, &key).await).await.expect("signed");
     for method in ["PUT", "DELETE", "POST"] {
         let answer = client.send_as(method, &signed, b"").await;
         assert!(answer.refused(), "{method}: {} {}", answer.status, answer.text());
     }
     let mut others = tampered(&signed);
-    if shelf.signs_every_parameter() {
+    if fixture.signs_every_parameter() {
         others.extend(extended(&signed));
     }
     for other in &others {

@@ -6,99 +6,99 @@ use sha2::{Digest as _, Sha256};
 use wharfinger_stores::disk::IncomingError;
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, file_id, key, receive};
+use super::fixture::{DiskFixture, file_id, key, receive};
 
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn nothing_is_left(dock: &Dock) {
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
-    assert_eq!(dock.tree(), Vec::<String>::new());
+fn nothing_is_left(disk: &DiskFixture) {
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.tree(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn bytes_come_to_their_place() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     let mut incoming =
-        dock.store.receive(file_id(), &key, 11, Some(sha256(b"hello world"))).await.expect("begun");
+        disk.store.receive(file_id(), &key, 11, Some(sha256(b"hello world"))).await.expect("begun");
     for chunk in [&b"hello"[..], b"", b" ", b"world"] {
         incoming.write(chunk).await.expect("written");
         assert!(
-            matches!(dock.store.head(&key, None).await, Err(BlobError::NotFound)),
+            matches!(disk.store.head(&key, None).await, Err(BlobError::NotFound)),
             "not before it is whole"
         );
     }
-    let received = dock.store.place(incoming).await.expect("placed");
-    assert_eq!(received.meta, dock.store.head(&key, None).await.expect("in place"));
+    let received = disk.store.place(incoming).await.expect("placed");
+    assert_eq!(received.meta, disk.store.head(&key, None).await.expect("in place"));
     assert_eq!(received.meta.size, 11);
-    assert_eq!(dock.on_the_way().len(), 1, "the note stays until somebody has looked again");
+    assert_eq!(disk.on_the_way().len(), 1, "the note stays until somebody has looked again");
     received.keep();
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
-    assert_eq!(std::fs::read(dock.path(&key)).expect("read"), b"hello world");
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(std::fs::read(disk.path(&key)).expect("read"), b"hello world");
 }
 
 #[tokio::test]
 async fn nothing_but_the_announced_length_lands() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
-    let mut incoming = dock.store.receive(file_id(), &key, 5, None).await.expect("begun");
+    let mut incoming = disk.store.receive(file_id(), &key, 5, None).await.expect("begun");
     incoming.write(b"12345").await.expect("written");
     let error = incoming.write(b"6").await.expect_err("too long");
     assert!(matches!(error, IncomingError::TooLong), "{error}");
-    assert!(dock.store.place(incoming).await.is_err(), "too long stays too long");
-    nothing_is_left(&dock);
+    assert!(disk.store.place(incoming).await.is_err(), "too long stays too long");
+    nothing_is_left(&disk);
 
-    let mut incoming = dock.store.receive(file_id(), &key, 5, None).await.expect("begun");
+    let mut incoming = disk.store.receive(file_id(), &key, 5, None).await.expect("begun");
     incoming.write(b"1234").await.expect("written");
-    let error = dock.store.place(incoming).await.err().expect("too short");
+    let error = disk.store.place(incoming).await.err().expect("too short");
     assert!(matches!(error, IncomingError::TooShort(4)), "{error}");
-    nothing_is_left(&dock);
+    nothing_is_left(&disk);
 
-    receive(&dock.store, &key, b"").await.expect("nothing was announced and nothing came").keep();
-    assert_eq!(dock.store.head(&key, None).await.expect("in place").size, 0);
+    receive(&disk.store, &key, b"").await.expect("nothing was announced and nothing came").keep();
+    assert_eq!(disk.store.head(&key, None).await.expect("in place").size, 0);
 }
 
 #[tokio::test]
 async fn nothing_but_the_announced_bytes_land() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
-    let mut incoming = dock.store.receive(file_id(), &key, 5, Some(sha256(b"12345"))).await.expect("begun");
+    let mut incoming = disk.store.receive(file_id(), &key, 5, Some(sha256(b"12345"))).await.expect("begun");
     incoming.write(b"12346").await.expect("written");
-    let error = dock.store.place(incoming).await.err().expect("other bytes");
+    let error = disk.store.place(incoming).await.err().expect("other bytes");
     assert!(matches!(error, IncomingError::Checksum), "{error}");
-    nothing_is_left(&dock);
+    nothing_is_left(&disk);
 }
 
 #[tokio::test]
 async fn an_upload_that_breaks_off_leaves_nothing() {
-    let dock = Dock::new();
-    let mut incoming = dock.store.receive(file_id(), &key("uploads/t/u/f"), 5, None).await.expect("begun");
+    let disk = DiskFixture::new();
+    let mut incoming = disk.store.receive(file_id(), &key("uploads/t/u/f"), 5, None).await.expect("begun");
     incoming.write(b"123").await.expect("written");
-    assert_eq!(dock.on_the_way().len(), 1);
+    assert_eq!(disk.on_the_way().len(), 1);
     drop(incoming);
-    nothing_is_left(&dock);
+    nothing_is_left(&disk);
 }
 
 #[tokio::test]
 async fn what_is_there_is_never_replaced() {
-    let dock = Dock::new();
-    let key = dock.put("uploads/t/u/f", b"first").await;
-    let before = dock.store.head(&key, None).await.expect("in place");
-    let error = receive(&dock.store, &key, b"second").await.err().expect("taken");
+    let disk = DiskFixture::new();
+    let key = disk.put("uploads/t/u/f", b"first").await;
+    let before = disk.store.head(&key, None).await.expect("in place");
+    let error = receive(&disk.store, &key, b"second").await.err().expect("taken");
     assert!(matches!(error, IncomingError::Exists), "{error}");
-    assert_eq!(dock.store.head(&key, None).await.expect("in place"), before);
-    assert_eq!(std::fs::read(dock.path(&key)).expect("read"), b"first");
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.store.head(&key, None).await.expect("in place"), before);
+    assert_eq!(std::fs::read(disk.path(&key)).expect("read"), b"first");
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_many_uploads_of_a_key_lands() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     let uploads = (0..16u8).map(|n| {
-        let (store, key) = (Arc::clone(&dock.store), key.clone());
+        let (store, key) = (Arc::clone(&disk.store), key.clone());
         tokio::spawn(async move {
             match receive(&store, &key, &[n]).await {
                 Ok(received) => {
@@ -113,25 +113,25 @@ async fn one_of_many_uploads_of_a_key_lands() {
     let received = futures::future::join_all(uploads).await;
     let winners: Vec<u8> = received.into_iter().filter_map(|upload| upload.expect("ended")).collect();
     assert_eq!(winners.len(), 1);
-    assert_eq!(std::fs::read(dock.path(&key)).expect("read"), winners);
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
+    assert_eq!(std::fs::read(disk.path(&key)).expect("read"), winners);
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
 }
 
 /// The file ended while its bytes were on their way.
 #[tokio::test]
 async fn what_came_too_late_is_withdrawn() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let late = key("uploads/t/u/late");
-    let received = receive(&dock.store, &late, b"x").await.expect("landed");
+    let received = receive(&disk.store, &late, b"x").await.expect("landed");
     received.withdraw().await.expect("withdrawn");
-    assert!(matches!(dock.store.head(&late, None).await, Err(BlobError::NotFound)));
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
+    assert!(matches!(disk.store.head(&late, None).await, Err(BlobError::NotFound)));
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
 
     // The place was emptied and taken by another meanwhile: those bytes are not ours to remove.
-    let received = receive(&dock.store, &late, b"x").await.expect("landed");
-    assert!(matches!(dock.store.delete_many(std::slice::from_ref(&late)).await[..], [Ok(())]));
-    dock.put("uploads/t/u/late", b"another's").await;
+    let received = receive(&disk.store, &late, b"x").await.expect("landed");
+    assert!(matches!(disk.store.delete_many(std::slice::from_ref(&late)).await[..], [Ok(())]));
+    disk.put("uploads/t/u/late", b"another's").await;
     received.withdraw().await.expect("nothing to withdraw");
-    assert_eq!(dock.store.head(&late, None).await.expect("in place").size, 9);
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.store.head(&late, None).await.expect("in place").size, 9);
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
 }

@@ -7,136 +7,136 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::disk::LeftBehind;
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, file_id, key, receive};
+use super::fixture::{DiskFixture, file_id, key, receive};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-async fn left(dock: &Dock, quiet: Duration) -> Vec<LeftBehind> {
-    dock.store.left_behind(quiet).await.expect("looked")
+async fn left(disk: &DiskFixture, quiet: Duration) -> Vec<LeftBehind> {
+    disk.store.left_behind(quiet).await.expect("looked")
 }
 
 /// Lands bytes and crashes before anybody has looked at the row again.
-async fn crash_after_placing(dock: &Dock, file: FileId, key: &ObjectKey) {
-    let mut incoming = dock.store.receive(file, key, 4, None).await.expect("begun");
+async fn crash_after_placing(disk: &DiskFixture, file: FileId, key: &ObjectKey) {
+    let mut incoming = disk.store.receive(file, key, 4, None).await.expect("begun");
     incoming.write(b"left").await.expect("written");
-    std::mem::forget(dock.store.place(incoming).await.expect("placed"));
+    std::mem::forget(disk.store.place(incoming).await.expect("placed"));
 }
 
 /// Crashes while the bytes arrive.
-async fn crash_half_way(dock: &Dock, file: FileId, key: &ObjectKey) {
-    let mut incoming = dock.store.receive(file, key, 4, None).await.expect("begun");
+async fn crash_half_way(disk: &DiskFixture, file: FileId, key: &ObjectKey) {
+    let mut incoming = disk.store.receive(file, key, 4, None).await.expect("begun");
     incoming.write(b"le").await.expect("written");
     std::mem::forget(incoming);
 }
 
 #[tokio::test]
 async fn what_is_in_place_is_found_at_once() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
-    crash_after_placing(&dock, file, &key).await;
-    dock.put("uploads/t/u/kept", b"x").await;
-    let found = left(&dock, HOUR).await;
+    crash_after_placing(&disk, file, &key).await;
+    disk.put("uploads/t/u/kept", b"x").await;
+    let found = left(&disk, HOUR).await;
     assert_eq!(found.iter().map(|left| left.file).collect::<Vec<_>>(), [file]);
 }
 
 #[tokio::test]
 async fn an_upload_that_still_runs_is_left_alone() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
-    crash_half_way(&dock, file, &key).await;
-    assert_eq!(left(&dock, HOUR).await, [], "it may still be on its way");
-    let found = left(&dock, Duration::ZERO).await;
+    crash_half_way(&disk, file, &key).await;
+    assert_eq!(left(&disk, HOUR).await, [], "it may still be on its way");
+    let found = left(&disk, Duration::ZERO).await;
     assert_eq!(found.iter().map(|left| left.file).collect::<Vec<_>>(), [file]);
-    dock.store.clear(found[0].clone(), Some(&key), false).await.expect("cleared");
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
-    assert_eq!(dock.tree(), Vec::<String>::new());
+    disk.store.clear(found[0].clone(), Some(&key), false).await.expect("cleared");
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.tree(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn an_ended_files_bytes_are_cleared_away() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
-    crash_after_placing(&dock, file, &key).await;
-    let found = left(&dock, HOUR).await.remove(0);
-    dock.store.clear(found.clone(), Some(&key), false).await.expect("cleared");
-    assert!(matches!(dock.store.head(&key, None).await, Err(BlobError::NotFound)));
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
-    assert_eq!(left(&dock, Duration::ZERO).await, []);
-    dock.store.clear(found, Some(&key), false).await.expect("clearing twice is clearing once");
+    crash_after_placing(&disk, file, &key).await;
+    let found = left(&disk, HOUR).await.remove(0);
+    disk.store.clear(found.clone(), Some(&key), false).await.expect("cleared");
+    assert!(matches!(disk.store.head(&key, None).await, Err(BlobError::NotFound)));
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(left(&disk, Duration::ZERO).await, []);
+    disk.store.clear(found, Some(&key), false).await.expect("clearing twice is clearing once");
 }
 
 #[tokio::test]
 async fn a_waiting_files_bytes_are_kept() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
-    crash_after_placing(&dock, file, &key).await;
-    let before = dock.store.head(&key, None).await.expect("in place");
-    let found = left(&dock, HOUR).await.remove(0);
-    dock.store.clear(found, Some(&key), true).await.expect("cleared");
-    assert_eq!(dock.store.head(&key, None).await.expect("in place"), before);
-    assert_eq!(std::fs::read(dock.path(&key)).expect("read"), b"left");
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
+    crash_after_placing(&disk, file, &key).await;
+    let before = disk.store.head(&key, None).await.expect("in place");
+    let found = left(&disk, HOUR).await.remove(0);
+    disk.store.clear(found, Some(&key), true).await.expect("cleared");
+    assert_eq!(disk.store.head(&key, None).await.expect("in place"), before);
+    assert_eq!(std::fs::read(disk.path(&key)).expect("read"), b"left");
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
 }
 
 /// Whose row is gone nobody knows the key of: the note goes, and the scan takes the object.
 #[tokio::test]
 async fn a_forgotten_files_note_goes() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
-    crash_after_placing(&dock, file_id(), &key).await;
-    let found = left(&dock, HOUR).await.remove(0);
-    dock.store.clear(found, None, false).await.expect("cleared");
-    assert_eq!(dock.store.head(&key, None).await.expect("in place").size, 4);
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
+    crash_after_placing(&disk, file_id(), &key).await;
+    let found = left(&disk, HOUR).await.remove(0);
+    disk.store.clear(found, None, false).await.expect("cleared");
+    assert_eq!(disk.store.head(&key, None).await.expect("in place").size, 4);
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn clearing_never_takes_anothers_object() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     for placed in [true, false] {
         let file = file_id();
         if placed {
-            crash_after_placing(&dock, file, &key).await;
-            assert!(matches!(dock.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
+            crash_after_placing(&disk, file, &key).await;
+            assert!(matches!(disk.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
         } else {
-            crash_half_way(&dock, file, &key).await;
+            crash_half_way(&disk, file, &key).await;
         }
-        receive(&dock.store, &key, b"another's").await.expect("landed").keep();
-        for found in left(&dock, Duration::ZERO).await {
+        receive(&disk.store, &key, b"another's").await.expect("landed").keep();
+        for found in left(&disk, Duration::ZERO).await {
             assert_eq!(found.file, file);
-            dock.store.clear(found, Some(&key), false).await.expect("cleared");
+            disk.store.clear(found, Some(&key), false).await.expect("cleared");
         }
-        assert_eq!(std::fs::read(dock.path(&key)).expect("read"), b"another's");
-        assert_eq!(dock.on_the_way(), Vec::<String>::new());
-        assert!(matches!(dock.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
+        assert_eq!(std::fs::read(disk.path(&key)).expect("read"), b"another's");
+        assert_eq!(disk.on_the_way(), Vec::<String>::new());
+        assert!(matches!(disk.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
     }
 }
 
 /// A kill between making a file and renaming it.
 #[tokio::test]
 async fn small_writes_that_were_cut_off_are_removed() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let id = "018f4e6e-7f3a-4000-8000-000000000001";
     let ours =
         [format!(".landing/put.{id}"), format!(".landing/check.{id}"), format!(".wharfinger/store.{id}")];
     let others = [".landing/put.txt", ".landing/README", ".wharfinger/store", ".wharfinger/store.bak"];
-    std::fs::create_dir_all(dock.root().join(".wharfinger")).expect("a folder");
+    std::fs::create_dir_all(disk.root().join(".wharfinger")).expect("a folder");
     for name in ours.iter().map(String::as_str).chain(others) {
-        std::fs::write(dock.root().join(name), b"x").expect("written");
+        std::fs::write(disk.root().join(name), b"x").expect("written");
     }
     let quiet = Duration::from_secs(1_800);
-    assert_eq!(dock.store.clear_temporary(quiet).await.expect("looked"), 0, "they may be under way");
+    assert_eq!(disk.store.clear_temporary(quiet).await.expect("looked"), 0, "they may be under way");
     for name in &ours {
-        let file = std::fs::File::options().write(true).open(dock.root().join(name)).expect("there");
+        let file = std::fs::File::options().write(true).open(disk.root().join(name)).expect("there");
         file.set_modified(std::time::SystemTime::now() - quiet).expect("older");
     }
-    assert_eq!(dock.store.clear_temporary(quiet).await.expect("looked"), 3);
-    assert!(ours.iter().all(|name| !dock.root().join(name).exists()));
-    assert!(others.iter().all(|name| dock.root().join(name).exists()));
-    dock.store.check().await.expect("it can be used");
+    assert_eq!(disk.store.clear_temporary(quiet).await.expect("looked"), 3);
+    assert!(ours.iter().all(|name| !disk.root().join(name).exists()));
+    assert!(others.iter().all(|name| disk.root().join(name).exists()));
+    disk.store.check().await.expect("it can be used");
     assert_eq!(
-        dock.store.clear_temporary(Duration::ZERO).await.expect("looked"),
+        disk.store.clear_temporary(Duration::ZERO).await.expect("looked"),
         0,
         "a check leaves nothing"
     );
@@ -144,9 +144,9 @@ async fn small_writes_that_were_cut_off_are_removed() {
 
 #[tokio::test]
 async fn what_lies_there_for_other_reasons_is_passed_over() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     for name in ["check.1", "README", "018f.x", "x.018f4e6e-7f3a-7000-8000-000000000001"] {
-        std::fs::write(dock.root().join(".landing").join(name), b"x").expect("written");
+        std::fs::write(disk.root().join(".landing").join(name), b"x").expect("written");
     }
-    assert_eq!(left(&dock, Duration::ZERO).await, []);
+    assert_eq!(left(&disk, Duration::ZERO).await, []);
 }

@@ -3,7 +3,7 @@
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use wharfinger_stores::{BlobStore, Listed};
 
-use super::shelf::Shelf;
+use super::fixture::StoreFixture;
 
 async fn listed(store: &dyn BlobStore, prefix: &str, start_after: Option<&str>) -> Vec<Listed> {
     store.list(prefix, start_after).try_collect().await.expect("listed")
@@ -13,15 +13,15 @@ fn keys(listed: Vec<Listed>) -> Vec<String> {
     listed.into_iter().map(|listed| listed.key).collect()
 }
 
-pub(super) async fn an_empty_store_lists_nothing(shelf: &Shelf) {
+pub(super) async fn an_empty_store_lists_nothing(fixture: &StoreFixture) {
     for prefix in ["", "uploads/", "u"] {
-        assert_eq!(listed(&*shelf.store, prefix, None).await, []);
-        assert_eq!(listed(&*shelf.store, prefix, Some("uploads/t")).await, []);
+        assert_eq!(listed(&*fixture.store, prefix, None).await, []);
+        assert_eq!(listed(&*fixture.store, prefix, Some("uploads/t")).await, []);
     }
 }
 
 /// The separator sorts between `-` and `0`, so a folder does not sort where its name alone would.
-pub(super) async fn keys_are_listed_in_the_order_of_their_bytes(shelf: &Shelf) {
+pub(super) async fn keys_are_listed_in_the_order_of_their_bytes(fixture: &StoreFixture) {
     let mut all = [
         "derived/a",
         "uploads/A/z",
@@ -40,10 +40,10 @@ pub(super) async fn keys_are_listed_in_the_order_of_their_bytes(shelf: &Shelf) {
         "uploads2/x",
     ];
     for key in all {
-        shelf.put(key, key.as_bytes()).await;
+        fixture.put(key, key.as_bytes()).await;
     }
     all.sort_unstable();
-    let whole = keys(listed(&*shelf.store, "", None).await);
+    let whole = keys(listed(&*fixture.store, "", None).await);
     assert_eq!(whole, all);
 
     let mut places: Vec<&str> = all.to_vec();
@@ -55,44 +55,44 @@ pub(super) async fn keys_are_listed_in_the_order_of_their_bytes(shelf: &Shelf) {
         for after in &places {
             let expected: Vec<&str> =
                 all.iter().copied().filter(|key| key.starts_with(prefix) && key > after).collect();
-            let got = keys(listed(&*shelf.store, prefix, Some(after)).await);
+            let got = keys(listed(&*fixture.store, prefix, Some(after)).await);
             assert_eq!(got, expected, "under {prefix:?} after {after:?}");
         }
         let expected: Vec<&str> = all.iter().copied().filter(|key| key.starts_with(prefix)).collect();
-        assert_eq!(keys(listed(&*shelf.store, prefix, None).await), expected, "under {prefix:?}");
+        assert_eq!(keys(listed(&*fixture.store, prefix, None).await), expected, "under {prefix:?}");
     }
 }
 
-pub(super) async fn sizes_and_times_are_listed(shelf: &Shelf) {
-    shelf.put("uploads/t/u/a", b"").await;
-    shelf.put("uploads/t/u/b", b"four").await;
-    let all = listed(&*shelf.store, "uploads/", None).await;
+pub(super) async fn sizes_and_times_are_listed(fixture: &StoreFixture) {
+    fixture.put("uploads/t/u/a", b"").await;
+    fixture.put("uploads/t/u/b", b"four").await;
+    let all = listed(&*fixture.store, "uploads/", None).await;
     assert_eq!(all.iter().map(|listed| listed.size).collect::<Vec<_>>(), [0, 4]);
     let year_2020 = 1_577_836_800_000;
     assert!(all.iter().all(|listed| listed.modified_at > year_2020), "{all:?}");
     assert!(all[0].modified_at <= all[1].modified_at, "{all:?}");
 }
 
-pub(super) async fn a_listing_can_be_left_half_read(shelf: &Shelf) {
-    shelf.put("uploads/t/u/a", b"1").await;
-    shelf.put("uploads/t/u/b", b"2").await;
-    let mut stream = shelf.store.list("uploads/", None);
+pub(super) async fn a_listing_can_be_left_half_read(fixture: &StoreFixture) {
+    fixture.put("uploads/t/u/a", b"1").await;
+    fixture.put("uploads/t/u/b", b"2").await;
+    let mut stream = fixture.store.list("uploads/", None);
     let first = stream.try_next().await.expect("listed").expect("there are two");
     assert_eq!(first.key, "uploads/t/u/a");
     drop(stream);
-    assert_eq!(listed(&*shelf.store, "", None).await.len(), 2);
+    assert_eq!(listed(&*fixture.store, "", None).await.len(), 2);
 }
 
-pub(super) async fn a_listing_of_many_pages_is_whole(shelf: &Shelf) {
-    let count = shelf.keys_per_page + 50;
+pub(super) async fn a_listing_of_many_pages_is_whole(fixture: &StoreFixture) {
+    let count = fixture.keys_per_page + 50;
     let all: Vec<String> = (0..count).map(|n| format!("uploads/t/u/{:06}", (n * 7_919) % 1_000_000)).collect();
-    stream::iter(&all).for_each_concurrent(16, |key| async { drop(shelf.put(key, b"").await) }).await;
-    shelf.put("uploads/t/v/beyond", b"").await;
+    stream::iter(&all).for_each_concurrent(16, |key| async { drop(fixture.put(key, b"").await) }).await;
+    fixture.put("uploads/t/v/beyond", b"").await;
     let mut sorted = all;
     sorted.sort_unstable();
-    assert_eq!(keys(listed(&*shelf.store, "uploads/t/u/", None).await), sorted);
-    for at in [0, shelf.keys_per_page - 1, shelf.keys_per_page, count / 2, count - 1] {
-        let got = keys(listed(&*shelf.store, "uploads/t/u/", Some(&sorted[at])).await);
+    assert_eq!(keys(listed(&*fixture.store, "uploads/t/u/", None).await), sorted);
+    for at in [0, fixture.keys_per_page - 1, fixture.keys_per_page, count / 2, count - 1] {
+        let got = keys(listed(&*fixture.store, "uploads/t/u/", Some(&sorted[at])).await);
         assert_eq!(got, sorted[at + 1..], "after {at} of {count}");
     }
 }

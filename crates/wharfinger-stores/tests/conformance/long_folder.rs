@@ -5,24 +5,24 @@ use std::fs;
 use futures::{StreamExt as _, TryStreamExt as _};
 use wharfinger_stores::BlobStore as _;
 
-use super::shelf::Dock;
+use super::fixture::DiskFixture;
 
 const NAMES: usize = 200_000;
 
 #[tokio::test]
 async fn a_long_folder_is_listed_in_order() {
-    let dock = Dock::in_memory();
-    let folder = dock.root().join("uploads/t/u");
+    let disk = DiskFixture::in_memory();
+    let folder = disk.root().join("uploads/t/u");
     fs::create_dir_all(&folder).expect("made");
     // Made in another order than they are listed in: the step shares no divisor with the count.
     for n in 0..NAMES {
         fs::File::create(folder.join(format!("{:06}", n * 7_919 % NAMES))).expect("made");
     }
-    fs::write(dock.root().join("uploads/t/u-"), b"").expect("written");
-    fs::write(dock.root().join("uploads/t/u0"), b"").expect("written");
+    fs::write(disk.root().join("uploads/t/u-"), b"").expect("written");
+    fs::write(disk.root().join("uploads/t/u0"), b"").expect("written");
 
     let mut next = 0;
-    let mut listing = dock.store.list("uploads/t/u/", None);
+    let mut listing = disk.store.list("uploads/t/u/", None);
     while let Some(listed) = listing.try_next().await.expect("listed") {
         assert_eq!(listed.key, format!("uploads/t/u/{next:06}"));
         next += 1;
@@ -32,7 +32,7 @@ async fn a_long_folder_is_listed_in_order() {
     // From the middle and from just before the borders of what is held at a time, without a gap or a repeat.
     for start in [NAMES / 2, 65_534, 65_535, 65_536, 131_072, NAMES - 1] {
         let after = format!("uploads/t/u/{start:06}");
-        let keys: Vec<String> = dock
+        let keys: Vec<String> = disk
             .store
             .list("uploads/", Some(&after))
             .take(3)

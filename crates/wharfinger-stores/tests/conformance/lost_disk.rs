@@ -5,11 +5,11 @@ use std::fs;
 use futures::TryStreamExt as _;
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, key, pin, receive};
+use super::fixture::{DiskFixture, key, pin, receive};
 
 /// What a mount point looks like without its disk: there, and empty.
-fn unmount(dock: &Dock) {
-    for entry in dock.root().read_dir().expect("readable") {
+fn unmount(disk: &DiskFixture) {
+    for entry in disk.root().read_dir().expect("readable") {
         fs::remove_dir_all(entry.expect("an entry").path()).expect("removed");
     }
 }
@@ -17,28 +17,28 @@ fn unmount(dock: &Dock) {
 #[tokio::test]
 async fn nothing_is_absent_from_a_disk_that_is_gone() {
     for gone in [false, true] {
-        let dock = Dock::new();
-        let object = dock.put("uploads/t/u/f", b"x").await;
-        let etag = dock.store.head(&object, None).await.expect("present").etag;
-        unmount(&dock);
+        let disk = DiskFixture::new();
+        let object = disk.put("uploads/t/u/f", b"x").await;
+        let etag = disk.store.head(&object, None).await.expect("present").etag;
+        unmount(&disk);
         if gone {
-            fs::remove_dir(dock.root()).expect("removed");
+            fs::remove_dir(disk.root()).expect("removed");
         }
         let is_down = |error: &BlobError| matches!(error, BlobError::Unavailable(_));
-        let error = dock.store.head(&object, None).await.expect_err("nobody knows");
+        let error = disk.store.head(&object, None).await.expect_err("nobody knows");
         assert!(is_down(&error), "{error}");
         assert!(error.is_retryable());
-        let error = dock.store.get(&object, &pin(&etag), 0, None).await.err().expect("nobody knows");
+        let error = disk.store.get(&object, &pin(&etag), 0, None).await.err().expect("nobody knows");
         assert!(is_down(&error), "{error}");
-        let outcomes = dock.store.delete_many(&[object.clone(), key("uploads/t/u/g")]).await;
+        let outcomes = disk.store.delete_many(&[object.clone(), key("uploads/t/u/g")]).await;
         assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(is_down)), "{outcomes:?}");
-        let listed: Result<Vec<_>, BlobError> = dock.store.list("", None).try_collect().await;
+        let listed: Result<Vec<_>, BlobError> = disk.store.list("", None).try_collect().await;
         assert!(listed.as_ref().is_err_and(is_down), "{listed:?}");
-        let error = dock.store.check().await.expect_err("it cannot be written");
+        let error = disk.store.check().await.expect_err("it cannot be written");
         assert!(is_down(&error), "{error}");
-        assert!(receive(&dock.store, &object, b"x").await.is_err());
+        assert!(receive(&disk.store, &object, b"x").await.is_err());
         if gone {
-            fs::create_dir(dock.root()).expect("the temporary folder is removed by its owner");
+            fs::create_dir(disk.root()).expect("the temporary folder is removed by its owner");
         }
     }
 }

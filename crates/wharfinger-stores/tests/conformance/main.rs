@@ -15,7 +15,7 @@ mod pruning;
 mod scripted_gcs;
 mod scripted_s3;
 mod sending;
-mod shelf;
+mod fixture;
 mod signing;
 mod versions;
 mod walking;
@@ -43,7 +43,7 @@ macro_rules! cases {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::$room::$case(&super::shelf::Shelf::$store().await).await;
+                    super::$room::$case(&super::fixture::StoreFixture::$store().await).await;
                 }
             )+
         }

@@ -4,7 +4,7 @@ use futures::TryStreamExt as _;
 use wharfinger_stores::{BlobError, BlobStore, Listed};
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::shelf::{Shelf, key, pin};
+use super::fixture::{StoreFixture, key, pin};
 
 async fn read(
     store: &dyn BlobStore,
@@ -17,46 +17,46 @@ async fn read(
     Ok(chunks.concat())
 }
 
-pub(super) async fn what_is_absent_is_not_found(shelf: &Shelf) {
-    let present = shelf.put("uploads/t/u/present", b"x").await;
-    let etag = shelf.store.head(&present, None).await.expect("present").etag;
+pub(super) async fn what_is_absent_is_not_found(fixture: &StoreFixture) {
+    let present = fixture.put("uploads/t/u/present", b"x").await;
+    let etag = fixture.store.head(&present, None).await.expect("present").etag;
     for absent in ["uploads/t/u/absent", "uploads/t/u", "uploads/t/u/present/below", "uploads/t/u/presen"] {
-        let error = shelf.store.head(&key(absent), None).await.expect_err("absent");
+        let error = fixture.store.head(&key(absent), None).await.expect_err("absent");
         assert!(matches!(error, BlobError::NotFound), "{absent}: {error}");
         assert!(!error.is_retryable());
-        let error = read(&*shelf.store, &key(absent), &etag, 0, None).await.expect_err("absent");
+        let error = read(&*fixture.store, &key(absent), &etag, 0, None).await.expect_err("absent");
         assert!(matches!(error, BlobError::NotFound), "{absent}: {error}");
     }
 }
 
-pub(super) async fn an_object_is_measured(shelf: &Shelf) {
-    let full = shelf.put("uploads/t/u/full", b"twelve bytes").await;
-    let empty = shelf.put("uploads/t/u/empty", b"").await;
-    let meta = shelf.store.head(&full, None).await.expect("present");
+pub(super) async fn an_object_is_measured(fixture: &StoreFixture) {
+    let full = fixture.put("uploads/t/u/full", b"twelve bytes").await;
+    let empty = fixture.put("uploads/t/u/empty", b"").await;
+    let meta = fixture.store.head(&full, None).await.expect("present");
     assert_eq!(meta.size, 12);
     assert!(!meta.etag.is_empty());
-    assert_eq!(shelf.store.head(&full, None).await.expect("present"), meta, "the same bytes, the same answer");
-    let listed: Vec<Listed> = shelf.store.list("uploads/", None).try_collect().await.expect("listed");
+    assert_eq!(fixture.store.head(&full, None).await.expect("present"), meta, "the same bytes, the same answer");
+    let listed: Vec<Listed> = fixture.store.list("uploads/", None).try_collect().await.expect("listed");
     let listed = listed.iter().find(|one| one.key == full.as_str()).expect("listed").modified_at;
     assert_eq!(meta.modified_at.map(|at| at / 1_000), Some(listed / 1_000), "the same time, in seconds");
-    assert_eq!(shelf.store.head(&empty, None).await.expect("present").size, 0);
+    assert_eq!(fixture.store.head(&empty, None).await.expect("present").size, 0);
 }
 
-pub(super) async fn another_content_has_another_etag(shelf: &Shelf) {
-    let key = shelf.put("uploads/t/u/f", b"before").await;
-    let before = shelf.store.head(&key, None).await.expect("present");
-    assert!(matches!(shelf.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
-    shelf.put("uploads/t/u/f", b"afterwards").await;
-    let after = shelf.store.head(&key, None).await.expect("present");
+pub(super) async fn another_content_has_another_etag(fixture: &StoreFixture) {
+    let key = fixture.put("uploads/t/u/f", b"before").await;
+    let before = fixture.store.head(&key, None).await.expect("present");
+    assert!(matches!(fixture.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
+    fixture.put("uploads/t/u/f", b"afterwards").await;
+    let after = fixture.store.head(&key, None).await.expect("present");
     assert_ne!(after.etag, before.etag);
     assert_eq!(after.size, 10);
 }
 
-pub(super) async fn bytes_are_read_whole_and_in_part(shelf: &Shelf) {
+pub(super) async fn bytes_are_read_whole_and_in_part(fixture: &StoreFixture) {
     // More than any store sends at once, and no two stretches alike.
     let bytes: Vec<u8> = (0..700_001u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let key = shelf.put("uploads/t/u/f", &bytes).await;
-    let etag = shelf.store.head(&key, None).await.expect("present").etag;
+    let key = fixture.put("uploads/t/u/f", &bytes).await;
+    let etag = fixture.store.head(&key, None).await.expect("present").etag;
     let size = bytes.len();
     for (start, length) in [
         (0, None),
@@ -73,85 +73,85 @@ pub(super) async fn bytes_are_read_whole_and_in_part(shelf: &Shelf) {
         (size + 1, Some(1)),
     ] {
         let end = length.map_or(size, |length| (start + length).min(size)).max(start.min(size));
-        let got = read(&*shelf.store, &key, &etag, start as u64, length.map(|length| length as u64)).await;
+        let got = read(&*fixture.store, &key, &etag, start as u64, length.map(|length| length as u64)).await;
         assert!(got.expect("read") == bytes[start.min(size)..end], "{start} {length:?}");
     }
 }
 
-pub(super) async fn an_object_that_changed_is_not_read(shelf: &Shelf) {
-    let key = shelf.put("uploads/t/u/f", b"before").await;
-    let before = shelf.store.head(&key, None).await.expect("present").etag;
-    assert_eq!(read(&*shelf.store, &key, &before, 0, None).await.expect("read"), b"before");
-    assert!(matches!(shelf.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
-    shelf.put("uploads/t/u/f", b"afterwards").await;
+pub(super) async fn an_object_that_changed_is_not_read(fixture: &StoreFixture) {
+    let key = fixture.put("uploads/t/u/f", b"before").await;
+    let before = fixture.store.head(&key, None).await.expect("present").etag;
+    assert_eq!(read(&*fixture.store, &key, &before, 0, None).await.expect("read"), b"before");
+    assert!(matches!(fixture.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
+    fixture.put("uploads/t/u/f", b"afterwards").await;
     for etag in [before.as_str(), "", "another"] {
-        let error = read(&*shelf.store, &key, etag, 0, None).await.expect_err("not what was confirmed");
+        let error = read(&*fixture.store, &key, etag, 0, None).await.expect_err("not what was confirmed");
         assert!(matches!(error, BlobError::Changed), "{error}");
     }
-    let after = shelf.store.head(&key, None).await.expect("present").etag;
-    assert_eq!(read(&*shelf.store, &key, &after, 5, None).await.expect("read"), b"wards");
+    let after = fixture.store.head(&key, None).await.expect("present").etag;
+    assert_eq!(read(&*fixture.store, &key, &after, 5, None).await.expect("read"), b"wards");
 }
 
-pub(super) async fn every_key_of_a_delete_is_answered(shelf: &Shelf) {
-    let one = shelf.put("uploads/t/u/one", b"1").await;
-    let two = shelf.put("uploads/t/v/two", b"2").await;
-    let kept = shelf.put("uploads/t/u/one-more", b"3").await;
+pub(super) async fn every_key_of_a_delete_is_answered(fixture: &StoreFixture) {
+    let one = fixture.put("uploads/t/u/one", b"1").await;
+    let two = fixture.put("uploads/t/v/two", b"2").await;
+    let kept = fixture.put("uploads/t/u/one-more", b"3").await;
     let absent = key("uploads/nobody/at/all");
     let keys = [one.clone(), absent.clone(), two.clone(), one.clone()];
-    let outcomes = shelf.store.delete_many(&keys).await;
+    let outcomes = fixture.store.delete_many(&keys).await;
     assert!(matches!(outcomes[..], [Ok(()), Ok(()), Ok(()), Ok(())]), "absent is as good as deleted: {outcomes:?}");
     for gone in [&one, &two] {
-        assert!(matches!(shelf.store.head(gone, None).await, Err(BlobError::NotFound)));
+        assert!(matches!(fixture.store.head(gone, None).await, Err(BlobError::NotFound)));
     }
-    assert_eq!(shelf.store.head(&kept, None).await.expect("kept").size, 1);
-    assert!(matches!(shelf.store.delete_many(&[one, two]).await[..], [Ok(()), Ok(())]));
-    assert!(shelf.store.delete_many(&[]).await.is_empty());
+    assert_eq!(fixture.store.head(&kept, None).await.expect("kept").size, 1);
+    assert!(matches!(fixture.store.delete_many(&[one, two]).await[..], [Ok(()), Ok(())]));
+    assert!(fixture.store.delete_many(&[]).await.is_empty());
 }
 
 /// Where the store takes a condition, another object under the same name stays.
-pub(super) async fn what_was_seen_is_deleted(shelf: &Shelf) {
-    let one = shelf.put("uploads/t/u/one", b"1").await;
-    let two = shelf.put("uploads/t/u/two", b"2").await;
-    let kept = shelf.put("uploads/t/u/one-more", b"3").await;
+pub(super) async fn what_was_seen_is_deleted(fixture: &StoreFixture) {
+    let one = fixture.put("uploads/t/u/one", b"1").await;
+    let two = fixture.put("uploads/t/u/two", b"2").await;
+    let kept = fixture.put("uploads/t/u/one-more", b"3").await;
     let mut seen = Vec::new();
     for key in [&one, &two] {
-        seen.push((key.clone(), shelf.store.head(key, None).await.expect("present")));
+        seen.push((key.clone(), fixture.store.head(key, None).await.expect("present")));
     }
-    assert!(matches!(shelf.store.delete_many(std::slice::from_ref(&two)).await[..], [Ok(())]));
-    shelf.put("uploads/t/u/two", b"another").await;
-    let outcomes = shelf.store.delete_seen(&seen, false).await;
-    match (shelf.store.kind(), &outcomes[..]) {
+    assert!(matches!(fixture.store.delete_many(std::slice::from_ref(&two)).await[..], [Ok(())]));
+    fixture.put("uploads/t/u/two", b"another").await;
+    let outcomes = fixture.store.delete_seen(&seen, false).await;
+    match (fixture.store.kind(), &outcomes[..]) {
         ("azure", [Ok(()), Err(BlobError::Changed)]) => {
-            assert_eq!(shelf.store.head(&two, None).await.expect("another").size, 7);
+            assert_eq!(fixture.store.head(&two, None).await.expect("another").size, 7);
         }
         ("s3" | "disk", [Ok(()), Ok(())]) => {}
         other => panic!("{other:?}"),
     }
-    assert!(matches!(shelf.store.head(&one, None).await, Err(BlobError::NotFound)));
-    assert_eq!(shelf.store.head(&kept, None).await.expect("kept").size, 1);
-    let again = shelf.store.delete_seen(&seen[..1], true).await;
+    assert!(matches!(fixture.store.head(&one, None).await, Err(BlobError::NotFound)));
+    assert_eq!(fixture.store.head(&kept, None).await.expect("kept").size, 1);
+    let again = fixture.store.delete_seen(&seen[..1], true).await;
     assert!(matches!(again[..], [Ok(())]), "absent is as good as deleted: {again:?}");
 }
 
-pub(super) async fn a_full_batch_is_deleted(shelf: &Shelf) {
-    let present = shelf.put("uploads/t/u/f7", b"x").await;
+pub(super) async fn a_full_batch_is_deleted(fixture: &StoreFixture) {
+    let present = fixture.put("uploads/t/u/f7", b"x").await;
     let keys: Vec<ObjectKey> =
-        (0..shelf.store.caps().delete_batch_max).map(|n| key(&format!("uploads/t/u/f{n}"))).collect();
-    let outcomes = shelf.store.delete_many(&keys).await;
+        (0..fixture.store.caps().delete_batch_max).map(|n| key(&format!("uploads/t/u/f{n}"))).collect();
+    let outcomes = fixture.store.delete_many(&keys).await;
     assert_eq!(outcomes.len(), keys.len());
     assert!(outcomes.iter().all(Result::is_ok));
-    assert!(matches!(shelf.store.head(&present, None).await, Err(BlobError::NotFound)));
+    assert!(matches!(fixture.store.head(&present, None).await, Err(BlobError::NotFound)));
 }
 
-pub(super) async fn a_store_that_works_says_so(shelf: &Shelf) {
-    shelf.store.check().await.expect("it works");
-    assert!(!shelf.store.kind().is_empty());
-    shelf.put("uploads/t/u/f", b"x").await;
-    shelf.store.check().await.expect("it still works");
+pub(super) async fn a_store_that_works_says_so(fixture: &StoreFixture) {
+    fixture.store.check().await.expect("it works");
+    assert!(!fixture.store.kind().is_empty());
+    fixture.put("uploads/t/u/f", b"x").await;
+    fixture.store.check().await.expect("it still works");
 }
 
 /// Whatever parses as a key can be one, with nothing about it changed on the way.
-pub(super) async fn every_key_is_taken_as_it_is(shelf: &Shelf) {
+pub(super) async fn every_key_is_taken_as_it_is(fixture: &StoreFixture) {
     let longest = "x".repeat(255);
     let odd = [
         "%", "%%", "%2E%2E", "%2e%2e", "%25", "%252F", "%2F", "%00", "%0A", "%20", "%C3%BC", "%FF", "%zz", "~", "~-_",
@@ -159,16 +159,16 @@ pub(super) async fn every_key_is_taken_as_it_is(shelf: &Shelf) {
     ];
     for name in odd {
         let text = format!("uploads/{name}/u/{name}");
-        let key = shelf.put(&text, name.as_bytes()).await;
-        let etag = shelf.store.head(&key, None).await.expect("present").etag;
-        assert_eq!(read(&*shelf.store, &key, &etag, 0, None).await.expect("read"), name.as_bytes(), "{text}");
+        let key = fixture.put(&text, name.as_bytes()).await;
+        let etag = fixture.store.head(&key, None).await.expect("present").etag;
+        assert_eq!(read(&*fixture.store, &key, &etag, 0, None).await.expect("read"), name.as_bytes(), "{text}");
     }
     let mut all = odd.map(|name| format!("uploads/{name}/u/{name}"));
     all.sort();
-    let listed: Vec<_> = shelf.store.list("uploads/", None).try_collect().await.expect("listed");
+    let listed: Vec<_> = fixture.store.list("uploads/", None).try_collect().await.expect("listed");
     assert_eq!(listed.into_iter().map(|listed| listed.key).collect::<Vec<_>>(), all);
     let keys = all.map(|text| key(&text));
-    assert!(shelf.store.delete_many(&keys).await.iter().all(Result::is_ok));
-    let left: Vec<_> = shelf.store.list("", None).try_collect().await.expect("listed");
+    assert!(fixture.store.delete_many(&keys).await.iter().all(Result::is_ok));
+    let left: Vec<_> = fixture.store.list("", None).try_collect().await.expect("listed");
     assert_eq!(left, []);
 }

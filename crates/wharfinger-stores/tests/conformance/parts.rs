@@ -9,38 +9,38 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::sending::{Client, extended, tampered};
-use super::shelf::{LIFE, Shelf, key};
+use super::fixture::{LIFE, StoreFixture, key};
 
-fn in_parts(shelf: &Shelf) -> &dyn PartStore {
-    shelf.store.in_parts().expect("the store takes uploads in parts")
+fn in_parts(fixture: &StoreFixture) -> &dyn PartStore {
+    fixture.store.in_parts().expect("the store takes uploads in parts")
 }
 
-async fn begun(shelf: &Shelf, key: &ObjectKey) -> String {
-    in_parts(shelf).begin(key, None).await.expect("begun")
+async fn begun(fixture: &StoreFixture, key: &ObjectKey) -> String {
+    in_parts(fixture).begin(key, None).await.expect("begun")
 }
 
-async fn signed(shelf: &Shelf, key: &ObjectKey, upload_id: &str, number: u32, size: usize) -> SignedRequest {
+async fn signed(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str, number: u32, size: usize) -> SignedRequest {
     let upload_id = upload_id.to_owned();
     let grant = PartGrant { key: key.clone(), upload_id, number, size: size as u64, life: LIFE };
-    in_parts(shelf).sign_part(&grant).await.expect("signed")
+    in_parts(fixture).sign_part(&grant).await.expect("signed")
 }
 
-async fn send(shelf: &Shelf, key: &ObjectKey, upload_id: &str, number: u32, bytes: &[u8]) {
-    let signed = signed(shelf, key, upload_id, number, bytes.len()).await;
+async fn send(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str, number: u32, bytes: &[u8]) {
+    let signed = signed(fixture, key, upload_id, number, bytes.len()).await;
     let answer = Client::new().send(&signed, bytes).await;
     assert!(answer.accepted(), "part {number}: {} {}", answer.status, answer.text());
 }
 
-async fn parts(shelf: &Shelf, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
-    in_parts(shelf).parts(key, upload_id).await
+async fn parts(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
+    in_parts(fixture).parts(key, upload_id).await
 }
 
-async fn unfinished(shelf: &Shelf, prefix: &str) -> Vec<Unfinished> {
-    in_parts(shelf).unfinished(prefix).try_collect().await.expect("listed")
+async fn unfinished(fixture: &StoreFixture, prefix: &str) -> Vec<Unfinished> {
+    in_parts(fixture).unfinished(prefix).try_collect().await.expect("listed")
 }
 
-async fn is_absent(shelf: &Shelf, key: &ObjectKey) -> bool {
-    matches!(shelf.store.head(key, None).await, Err(BlobError::NotFound))
+async fn is_absent(fixture: &StoreFixture, key: &ObjectKey) -> bool {
+    matches!(fixture.store.head(key, None).await, Err(BlobError::NotFound))
 }
 
 /// No two stretches alike.
@@ -48,24 +48,24 @@ fn noise(length: usize, seed: u32) -> Vec<u8> {
     (0..length as u32).map(|n| (n.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-pub(super) async fn parts_sent_in_any_order_are_joined_in_theirs(shelf: &Shelf) {
+pub(super) async fn parts_sent_in_any_order_are_joined_in_theirs(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
-    let upload_id = in_parts(shelf).begin(&key, Some("video/mp4")).await.expect("begun");
-    let smallest = usize::try_from(in_parts(shelf).limits().part_bytes_min).expect("a small number");
+    let upload_id = in_parts(fixture).begin(&key, Some("video/mp4")).await.expect("begun");
+    let smallest = usize::try_from(in_parts(fixture).limits().part_bytes_min).expect("a small number");
     let bytes = [noise(smallest, 1), noise(smallest + 1, 2), noise(77, 3)];
     // A part that is sent again replaces what came before.
-    send(shelf, &key, &upload_id, 2, &noise(99, 9)).await;
-    let sent = [3u32, 1, 2].map(|number| send(shelf, &key, &upload_id, number, &bytes[number as usize - 1]));
+    send(fixture, &key, &upload_id, 2, &noise(99, 9)).await;
+    let sent = [3u32, 1, 2].map(|number| send(fixture, &key, &upload_id, number, &bytes[number as usize - 1]));
     join_all(sent).await;
 
-    let held = parts(shelf, &key, &upload_id).await.expect("listed");
+    let held = parts(fixture, &key, &upload_id).await.expect("listed");
     let seen: Vec<(u32, u64)> = held.iter().map(|part| (part.number, part.size)).collect();
     assert_eq!(seen, [(1, smallest as u64), (2, smallest as u64 + 1), (3, 77)]);
-    assert!(is_absent(shelf, &key).await, "not before they are joined");
+    assert!(is_absent(fixture, &key).await, "not before they are joined");
 
-    in_parts(shelf).join(&key, &upload_id, Some("video/mp4"), &held).await.expect("joined");
+    in_parts(fixture).join(&key, &upload_id, Some("video/mp4"), &held).await.expect("joined");
     let whole = bytes.concat();
-    let meta = shelf.store.head(&key, None).await.expect("joined");
+    let meta = fixture.store.head(&key, None).await.expect("joined");
     assert_eq!(meta.size, whole.len() as u64);
     let grant = GetGrant {
         key: key.clone(),
@@ -74,23 +74,23 @@ pub(super) async fn parts_sent_in_any_order_are_joined_in_theirs(shelf: &Shelf) 
         file_name: "large.mp4".into(),
         life: LIFE,
     };
-    let answer = Client::new().send(&shelf.store.sign_get(&grant).await.expect("signed"), b"").await;
+    let answer = Client::new().send(&fixture.store.sign_get(&grant).await.expect("signed"), b"").await;
     assert!(answer.body == whole, "{}: not the bytes that were sent", answer.status);
     assert_eq!(answer.header("content-type"), "video/mp4");
 
-    assert_eq!(unfinished(shelf, "").await, []);
-    let error = parts(shelf, &key, &upload_id).await.expect_err("it is no upload any more");
+    assert_eq!(unfinished(fixture, "").await, []);
+    let error = parts(fixture, &key, &upload_id).await.expect_err("it is no upload any more");
     assert!(matches!(error, BlobError::NotFound), "{error}");
 }
 
-pub(super) async fn a_part_of_another_length(shelf: &Shelf) {
+pub(super) async fn a_part_of_another_length(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
-    let upload_id = begun(shelf, &key).await;
-    let signed = signed(shelf, &key, &upload_id, 1, 10).await;
+    let upload_id = begun(fixture, &key).await;
+    let signed = signed(fixture, &key, &upload_id, 1, 10).await;
     for bytes in [&b"longer than ten"[..], b"shorter"] {
         let answer = Client::new().send(&signed, bytes).await;
-        let held = parts(shelf, &key, &upload_id).await.expect("listed");
-        if shelf.store.caps().binds_size {
+        let held = parts(fixture, &key, &upload_id).await.expect("listed");
+        if fixture.store.caps().binds_size {
             assert!(answer.refused(), "{}", answer.status);
             assert_eq!(held, []);
         } else {
@@ -100,103 +100,103 @@ pub(super) async fn a_part_of_another_length(shelf: &Shelf) {
     }
 }
 
-pub(super) async fn a_part_url_is_good_for_nothing_else(shelf: &Shelf) {
+pub(super) async fn a_part_url_is_good_for_nothing_else(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/large");
-    let upload_id = begun(shelf, &key).await;
-    let signed = signed(shelf, &key, &upload_id, 1, 4).await;
+    let upload_id = begun(fixture, &key).await;
+    let signed = signed(fixture, &key, &upload_id, 1, 4).await;
     for method in ["GET", "HEAD", "DELETE", "POST"] {
         let answer = client.send_as(method, &signed, b"part").await;
         assert!(answer.refused(), "{method}: {} {}", answer.status, answer.text());
     }
     let mut others = tampered(&signed);
-    if shelf.signs_every_parameter() {
+    if fixture.signs_every_parameter() {
         others.extend(extended(&signed));
     }
     for other in &others {
         let answer = client.send(other, b"part").await;
         assert!(answer.refused(), "{} {}\n{}", answer.status, answer.text(), other.url);
     }
-    assert_eq!(parts(shelf, &key, &upload_id).await.expect("listed"), []);
-    assert!(is_absent(shelf, &key).await);
+    assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed"), []);
+    assert!(is_absent(fixture, &key).await);
     assert!(client.send(&signed, b"part").await.accepted(), "the true one was good all the time");
-    assert_eq!(parts(shelf, &key, &upload_id).await.expect("listed").len(), 1);
+    assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed").len(), 1);
 }
 
-pub(super) async fn a_part_that_is_not_there_is_not_joined(shelf: &Shelf) {
+pub(super) async fn a_part_that_is_not_there_is_not_joined(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
-    let upload_id = begun(shelf, &key).await;
-    send(shelf, &key, &upload_id, 2, b"the second").await;
-    let held = parts(shelf, &key, &upload_id).await.expect("listed");
-    let smallest = in_parts(shelf).limits().part_bytes_min;
+    let upload_id = begun(fixture, &key).await;
+    send(fixture, &key, &upload_id, 2, b"the second").await;
+    let held = parts(fixture, &key, &upload_id).await.expect("listed");
+    let smallest = in_parts(fixture).limits().part_bytes_min;
     let never_came = Part { number: 1, size: smallest, etag: "d41d8cd98f00b204e9800998ecf8427e".into() };
-    let error = in_parts(shelf).join(&key, &upload_id, None, &[never_came, held[0].clone()]).await;
+    let error = in_parts(fixture).join(&key, &upload_id, None, &[never_came, held[0].clone()]).await;
     assert!(matches!(error, Err(BlobError::NotFound)), "{error:?}");
-    assert!(is_absent(shelf, &key).await);
-    assert_eq!(parts(shelf, &key, &upload_id).await.expect("listed"), held, "nothing is lost by it");
+    assert!(is_absent(fixture, &key).await);
+    assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed"), held, "nothing is lost by it");
 
-    in_parts(shelf).join(&key, &upload_id, None, &held).await.expect("what is there is joined");
-    assert_eq!(shelf.store.head(&key, None).await.expect("joined").size, 10);
+    in_parts(fixture).join(&key, &upload_id, None, &held).await.expect("what is there is joined");
+    assert_eq!(fixture.store.head(&key, None).await.expect("joined").size, 10);
 }
 
-pub(super) async fn what_is_abandoned_leaves_nothing(shelf: &Shelf) {
+pub(super) async fn what_is_abandoned_leaves_nothing(fixture: &StoreFixture) {
     let (this, longer) = (key("uploads/t/u/f"), key("uploads/t/u/f2"));
-    shelf.put("uploads/t/u/f", b"finished before").await;
-    let first = begun(shelf, &this).await;
-    let second = begun(shelf, &this).await;
-    let others = begun(shelf, &longer).await;
-    send(shelf, &this, &first, 1, b"part").await;
-    send(shelf, &longer, &others, 1, b"part").await;
-    let late = signed(shelf, &this, &first, 2, 4).await;
+    fixture.put("uploads/t/u/f", b"finished before").await;
+    let first = begun(fixture, &this).await;
+    let second = begun(fixture, &this).await;
+    let others = begun(fixture, &longer).await;
+    send(fixture, &this, &first, 1, b"part").await;
+    send(fixture, &longer, &others, 1, b"part").await;
+    let late = signed(fixture, &this, &first, 2, 4).await;
 
     for _ in 0..2 {
-        in_parts(shelf).abandon(&this).await.expect("abandoned, and again");
-        let left = unfinished(shelf, "uploads/t/u/f").await;
+        in_parts(fixture).abandon(&this).await.expect("abandoned, and again");
+        let left = unfinished(fixture, "uploads/t/u/f").await;
         let left: Vec<_> = left.iter().map(|upload| (upload.key.as_str(), &upload.upload_id)).collect();
         assert_eq!(left, [(longer.as_str(), &others)], "another key that begins alike is another key");
     }
     for gone in [&first, &second] {
-        let error = parts(shelf, &this, gone).await.expect_err("abandoned");
+        let error = parts(fixture, &this, gone).await.expect_err("abandoned");
         assert!(matches!(error, BlobError::NotFound), "{error}");
-        let error = in_parts(shelf).join(&this, gone, None, &[]).await.expect_err("abandoned");
+        let error = in_parts(fixture).join(&this, gone, None, &[]).await.expect_err("abandoned");
         assert!(!matches!(error, BlobError::Changed), "{error}");
     }
     // Azure knows no uploads, only blocks of a name: one that comes late is taken, and belongs to nothing.
     let refused = Client::new().send(&late, b"late").await.refused();
-    assert!(refused || shelf.store.kind() == "azure", "what was signed for it goes nowhere");
-    assert_eq!(shelf.store.head(&this, None).await.expect("kept").size, 15, "no object is touched");
-    assert_eq!(parts(shelf, &longer, &others).await.expect("listed").len(), 1);
+    assert!(refused || fixture.store.kind() == "azure", "what was signed for it goes nowhere");
+    assert_eq!(fixture.store.head(&this, None).await.expect("kept").size, 15, "no object is touched");
+    assert_eq!(parts(fixture, &longer, &others).await.expect("listed").len(), 1);
 }
 
-pub(super) async fn one_upload_of_many_is_abandoned(shelf: &Shelf) {
+pub(super) async fn one_upload_of_many_is_abandoned(fixture: &StoreFixture) {
     let key = key("uploads/t/u/f");
-    let unwanted = begun(shelf, &key).await;
-    let wanted = begun(shelf, &key).await;
-    send(shelf, &key, &wanted, 1, b"kept").await;
+    let unwanted = begun(fixture, &key).await;
+    let wanted = begun(fixture, &key).await;
+    send(fixture, &key, &wanted, 1, b"kept").await;
     for _ in 0..2 {
-        in_parts(shelf).abandon_one(&key, &unwanted).await.expect("abandoned, and again");
+        in_parts(fixture).abandon_one(&key, &unwanted).await.expect("abandoned, and again");
     }
-    let left = unfinished(shelf, "").await;
+    let left = unfinished(fixture, "").await;
     assert_eq!(left.iter().map(|upload| &upload.upload_id).collect::<Vec<_>>(), [&wanted]);
-    let held = parts(shelf, &key, &wanted).await.expect("listed");
-    in_parts(shelf).join(&key, &wanted, None, &held).await.expect("joined");
-    assert_eq!(shelf.store.head(&key, None).await.expect("joined").size, 4);
+    let held = parts(fixture, &key, &wanted).await.expect("listed");
+    in_parts(fixture).join(&key, &wanted, None, &held).await.expect("joined");
+    assert_eq!(fixture.store.head(&key, None).await.expect("joined").size, 4);
 }
 
-pub(super) async fn unfinished_uploads_are_listed_once_each(shelf: &Shelf) {
+pub(super) async fn unfinished_uploads_are_listed_once_each(fixture: &StoreFixture) {
     let mut all = Vec::new();
     for name in ["b", "a-", "a", "a/x", "b", "%2E", "a/y", "c", "a0", "b"] {
         let key = key(&format!("uploads/t/{name}"));
-        all.push((key.as_str().to_owned(), begun(shelf, &key).await));
+        all.push((key.as_str().to_owned(), begun(fixture, &key).await));
     }
-    begun(shelf, &key("uploads/u/x")).await;
-    let listed = unfinished(shelf, "uploads/t/").await;
+    begun(fixture, &key("uploads/u/x")).await;
+    let listed = unfinished(fixture, "uploads/t/").await;
     let year_2020 = 1_577_836_800_000;
     assert!(listed.iter().all(|upload| upload.begun_at.is_none_or(|at| at > year_2020)), "{listed:?}");
     let mut listed: Vec<_> = listed.into_iter().map(|upload| (upload.key, upload.upload_id)).collect();
     listed.sort();
     all.sort();
     assert_eq!(listed, all);
-    assert_eq!(unfinished(shelf, "uploads/t/a/").await.len(), 2);
-    assert_eq!(unfinished(shelf, "uploads/nobody/").await, []);
+    assert_eq!(unfinished(fixture, "uploads/t/a/").await.len(), 2);
+    assert_eq!(unfinished(fixture, "uploads/nobody/").await, []);
 }

@@ -6,53 +6,53 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use wharfinger_stores::{BlobError, BlobStore as _};
 
-use super::shelf::{Dock, key, receive};
+use super::fixture::{DiskFixture, key, receive};
 
 #[tokio::test]
 async fn empty_folders_go_with_their_last_object() {
-    let dock = Dock::new();
-    let one = dock.put("uploads/t/u/one", b"1").await;
-    let two = dock.put("uploads/t/v/two", b"2").await;
-    assert!(matches!(dock.store.delete_many(&[one]).await[..], [Ok(())]));
-    assert_eq!(dock.tree(), ["uploads", "uploads/t", "uploads/t/v", "uploads/t/v/two"]);
-    assert!(matches!(dock.store.delete_many(&[two]).await[..], [Ok(())]));
-    assert_eq!(dock.tree(), Vec::<String>::new());
-    assert_eq!(dock.on_the_way(), Vec::<String>::new(), "the folder of incoming files itself stays");
-    dock.put("uploads/t/u/one", b"1").await;
+    let disk = DiskFixture::new();
+    let one = disk.put("uploads/t/u/one", b"1").await;
+    let two = disk.put("uploads/t/v/two", b"2").await;
+    assert!(matches!(disk.store.delete_many(&[one]).await[..], [Ok(())]));
+    assert_eq!(disk.tree(), ["uploads", "uploads/t", "uploads/t/v", "uploads/t/v/two"]);
+    assert!(matches!(disk.store.delete_many(&[two]).await[..], [Ok(())]));
+    assert_eq!(disk.tree(), Vec::<String>::new());
+    assert_eq!(disk.on_the_way(), Vec::<String>::new(), "the folder of incoming files itself stays");
+    disk.put("uploads/t/u/one", b"1").await;
 }
 
 /// What an upload that came too late left empty goes when its cleanup finds nothing to delete.
 #[tokio::test]
 async fn empty_folders_go_when_there_was_nothing_to_delete() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let late = key("uploads/t/u/late");
-    receive(&dock.store, &late, b"x").await.expect("landed").withdraw().await.expect("withdrawn");
-    assert!(matches!(dock.store.delete_many(&[late]).await[..], [Ok(())]));
-    assert_eq!(dock.tree(), Vec::<String>::new());
+    receive(&disk.store, &late, b"x").await.expect("landed").withdraw().await.expect("withdrawn");
+    assert!(matches!(disk.store.delete_many(&[late]).await[..], [Ok(())]));
+    assert_eq!(disk.tree(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn what_cannot_be_deleted_does_not_stop_the_others() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let stuck = key("uploads/t/u/stuck");
-    fs::create_dir_all(dock.path(&stuck).join("something")).expect("made");
-    let before = dock.put("uploads/t/u/a", b"1").await;
-    let after = dock.put("uploads/t/u/z", b"2").await;
-    let outcomes = dock.store.delete_many(&[before.clone(), stuck.clone(), after.clone()]).await;
+    fs::create_dir_all(disk.path(&stuck).join("something")).expect("made");
+    let before = disk.put("uploads/t/u/a", b"1").await;
+    let after = disk.put("uploads/t/u/z", b"2").await;
+    let outcomes = disk.store.delete_many(&[before.clone(), stuck.clone(), after.clone()]).await;
     // Refused and not unavailable: this one spends its attempts until somebody is told.
     assert!(matches!(outcomes[..], [Ok(()), Err(BlobError::Refused(_)), Ok(())]), "{outcomes:?}");
-    assert!(matches!(dock.store.head(&before, None).await, Err(BlobError::NotFound)));
-    assert!(matches!(dock.store.head(&after, None).await, Err(BlobError::NotFound)));
-    assert!(dock.path(&stuck).join("something").is_dir());
+    assert!(matches!(disk.store.head(&before, None).await, Err(BlobError::NotFound)));
+    assert!(matches!(disk.store.head(&after, None).await, Err(BlobError::NotFound)));
+    assert!(disk.path(&stuck).join("something").is_dir());
 }
 
 /// One task lands while another empties the same folder over and over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upload_that_races_with_pruning_succeeds() {
-    let dock = Dock::in_memory();
+    let disk = DiskFixture::in_memory();
     let landed_all = Arc::new(AtomicBool::new(false));
     let emptying = tokio::spawn({
-        let (store, root, landed_all) = (dock.store.clone(), dock.root().to_owned(), landed_all.clone());
+        let (store, root, landed_all) = (disk.store.clone(), disk.root().to_owned(), landed_all.clone());
         async move {
             let decoy = key("uploads/t/u/decoy");
             let mut emptied = 0u64;
@@ -70,11 +70,11 @@ async fn an_upload_that_races_with_pruning_succeeds() {
     for n in 0..1_000 {
         let key = key(&format!("uploads/t/u/{n}"));
         let received =
-            receive(&dock.store, &key, b"x").await.unwrap_or_else(|error| panic!("upload {n}: {error}"));
+            receive(&disk.store, &key, b"x").await.unwrap_or_else(|error| panic!("upload {n}: {error}"));
         received.keep();
-        assert!(matches!(dock.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
+        assert!(matches!(disk.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
     }
     landed_all.store(true, Ordering::Relaxed);
     assert!(emptying.await.expect("ended") > 0);
-    assert_eq!(dock.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.on_the_way(), Vec::<String>::new());
 }

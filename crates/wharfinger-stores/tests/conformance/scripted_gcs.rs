@@ -13,7 +13,7 @@ use wharfinger_stores::gcs::{GcsCredentials, GcsOptions, GcsStore};
 use wharfinger_stores::{BlobError, BlobStore as _, Part, PartStore as _, WriteMode};
 
 use super::scripted_s3::{error, xml};
-use super::shelf::{key, pin};
+use super::fixture::{key, pin};
 
 fn store(server: &Scripted) -> GcsStore {
     let private_key = include_str!("../../src/gcs/testdata/key.pem").replace('\n', "\\n");

@@ -6,7 +6,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::disk::{ROUTE, SignedQuery, SigningKey};
 use wharfinger_stores::{BlobStore as _, GetGrant, PutGrant, SignedRequest, UrlLife};
 
-use super::shelf::{Dock, PUBLIC_URL, key, pin};
+use super::fixture::{DiskFixture, PUBLIC_URL, key, pin};
 
 const EXPIRES: i64 = 1_800_000_000_000;
 
@@ -40,9 +40,9 @@ fn parsed(signed: &SignedRequest) -> (ObjectKey, SignedQuery) {
 
 #[tokio::test]
 async fn a_granted_upload_is_good() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let grant = put_grant();
-    let signed = dock.store.sign_put(&grant).await.expect("signed");
+    let signed = disk.store.sign_put(&grant).await.expect("signed");
     assert_eq!(signed.method, "PUT");
     assert_eq!(signed.headers, [("content-type".to_owned(), "text/plain; charset=\"utf-8\"".to_owned())]);
     let (key, query) = parsed(&signed);
@@ -50,27 +50,27 @@ async fn a_granted_upload_is_good() {
     let bound = (query.size, query.content_type.clone(), query.sha256.clone(), query.expires);
     assert_eq!(bound, (Some(1_234), grant.content_type, grant.checksum_sha256, EXPIRES));
     assert_eq!((&query.etag, &query.name), (&None, &None));
-    assert!(dock.store.signing_key().verify("PUT", &key, &query));
+    assert!(disk.store.signing_key().verify("PUT", &key, &query));
 
     let plain = PutGrant { content_type: None, checksum_sha256: None, size: 0, ..put_grant() };
-    let signed = dock.store.sign_put(&plain).await.expect("signed");
+    let signed = disk.store.sign_put(&plain).await.expect("signed");
     assert_eq!(signed.headers, []);
     let (key, query) = parsed(&signed);
     assert_eq!((query.size, &query.content_type, &query.sha256), (Some(0), &None, &None));
-    assert!(dock.store.signing_key().verify("PUT", &key, &query));
+    assert!(disk.store.signing_key().verify("PUT", &key, &query));
 }
 
 #[tokio::test]
 async fn a_granted_download_is_good() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let grant = get_grant();
-    let signed = dock.store.sign_get(&grant).await.expect("signed");
+    let signed = disk.store.sign_get(&grant).await.expect("signed");
     assert_eq!((signed.method, signed.headers.len()), ("GET", 0));
     let (key, query) = parsed(&signed);
     assert_eq!(key, grant.key);
     assert_eq!(query.name, Some(grant.file_name));
     assert_eq!((query.etag.as_deref(), query.size), (Some("1a-2b"), None));
-    assert!(dock.store.signing_key().verify("GET", &key, &query));
+    assert!(disk.store.signing_key().verify("GET", &key, &query));
 }
 
 /// The query with each of its fields changed, removed or added.
@@ -132,17 +132,17 @@ fn spoilt_signatures(query: &SignedQuery) -> Vec<SignedQuery> {
 
 #[tokio::test]
 async fn nothing_but_what_was_granted_is_good() {
-    let dock = Dock::new();
+    let disk = DiskFixture::new();
     let plain_put = PutGrant { content_type: None, checksum_sha256: None, ..put_grant() };
     let plain_get = GetGrant { content_type: None, ..get_grant() };
     let signed = [
-        ("PUT", dock.store.sign_put(&put_grant()).await),
-        ("PUT", dock.store.sign_put(&plain_put).await),
-        ("GET", dock.store.sign_get(&get_grant()).await),
-        ("GET", dock.store.sign_get(&plain_get).await),
+        ("PUT", disk.store.sign_put(&put_grant()).await),
+        ("PUT", disk.store.sign_put(&plain_put).await),
+        ("GET", disk.store.sign_get(&get_grant()).await),
+        ("GET", disk.store.sign_get(&plain_get).await),
     ];
     let verify = |method: &str, key: &ObjectKey, query: &SignedQuery| {
-        dock.store.signing_key().verify(method, key, query)
+        disk.store.signing_key().verify(method, key, query)
     };
     for (method, signed) in signed {
         let (own_key, query) = parsed(&signed.expect("signed"));

@@ -10,7 +10,7 @@ use wharfinger_stores::s3::{S3Options, S3Store};
 use wharfinger_stores::{BlobError, BlobStore as _, GetGrant, WriteMode};
 
 use super::sending::Client;
-use super::shelf::{LIFE, ceph_options, keep_versions, key};
+use super::fixture::{LIFE, ceph_options, keep_versions, key};
 
 async fn versioned() -> (S3Options, Arc<S3Store>) {
     let options = ceph_options();

@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use wharfinger_stores::BlobStore as _;
 
-use super::shelf::Dock;
+use super::fixture::DiskFixture;
 
-async fn keys(dock: &Dock, prefix: &str, start_after: Option<&str>) -> Vec<String> {
-    let listed: Vec<_> = dock.store.list(prefix, start_after).try_collect().await.expect("listed");
+async fn keys(disk: &DiskFixture, prefix: &str, start_after: Option<&str>) -> Vec<String> {
+    let listed: Vec<_> = disk.store.list(prefix, start_after).try_collect().await.expect("listed");
     listed.into_iter().map(|listed| listed.key).collect()
 }
 
@@ -36,11 +36,11 @@ fn a_listing_is_the_sorted_list() {
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
     let wanted = (prop::collection::btree_set(any_key(), 0..25), any_place(), prop::option::of(any_place()));
     let outcome = TestRunner::new(config).run(&wanted, |(keys_, prefix, start_after)| {
-        let dock = Dock::in_memory();
+        let disk = DiskFixture::in_memory();
         let mut stored = BTreeSet::new();
         for key in keys_ {
             // A name is a file or a folder; the later one gives way.
-            let path = dock.root().join(&key);
+            let path = disk.root().join(&key);
             let folder = path.parent().expect("below the root");
             if fs::create_dir_all(folder).is_ok() && fs::File::create_new(&path).is_ok() {
                 stored.insert(key);
@@ -49,7 +49,7 @@ fn a_listing_is_the_sorted_list() {
         let after = start_after.as_deref().unwrap_or_default();
         let expected: Vec<String> =
             stored.into_iter().filter(|key| key.starts_with(&prefix) && key.as_str() > after).collect();
-        let got = runtime.block_on(keys(&dock, &prefix, start_after.as_deref()));
+        let got = runtime.block_on(keys(&disk, &prefix, start_after.as_deref()));
         prop_assert_eq!(got, expected);
         Ok(())
     });
@@ -60,15 +60,15 @@ fn a_listing_is_the_sorted_list() {
 
 #[tokio::test]
 async fn what_is_no_object_is_passed_over() {
-    let dock = Dock::new();
-    let key = dock.put("uploads/t/u/f", b"x").await;
-    let folder = dock.root().join("uploads/t/u");
+    let disk = DiskFixture::new();
+    let key = disk.put("uploads/t/u/f", b"x").await;
+    let folder = disk.root().join("uploads/t/u");
     fs::write(folder.join(".hidden"), b"x").expect("written");
     fs::create_dir(folder.join(".hidden-folder")).expect("made");
     fs::write(folder.join(".hidden-folder/x"), b"x").expect("written");
     fs::create_dir_all(folder.join("empty/emptier")).expect("made");
     fs::write(folder.join(std::ffi::OsStr::from_bytes(b"\xff\xfe")), b"x").expect("written");
     std::os::unix::fs::symlink("nowhere", folder.join("dangling")).expect("linked");
-    let _landing = dock.store.receive(super::shelf::file_id(), &key, 5, None).await.expect("begun");
-    assert_eq!(keys(&dock, "", None).await, [key.as_str()]);
+    let _landing = disk.store.receive(super::fixture::file_id(), &key, 5, None).await.expect("begun");
+    assert_eq!(keys(&disk, "", None).await, [key.as_str()]);
 }

@@ -22,33 +22,33 @@ use super::sending::Client;
 type Put = Box<dyn Fn(ObjectKey, Vec<u8>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Any store, as the suite sees it.
-pub(super) struct Shelf {
+pub(super) struct StoreFixture {
     pub(super) store: Arc<dyn BlobStore>,
     /// So many keys come on one page of a listing.
     pub(super) keys_per_page: usize,
     put: Put,
     /// Kept while the case runs.
-    _dock: Option<Dock>,
+    _dock: Option<DiskFixture>,
 }
 
-impl Shelf {
-    pub(super) async fn disk() -> Shelf {
-        let dock = Dock::new();
-        let store = dock.store.clone();
+impl StoreFixture {
+    pub(super) async fn disk() -> StoreFixture {
+        let disk = DiskFixture::new();
+        let store = disk.store.clone();
         let put: Put = Box::new(move |key, bytes| {
             let store = store.clone();
             Box::pin(async move { receive(&store, &key, &bytes).await.expect("landed").keep() })
         });
-        Shelf { store: dock.store.clone(), keys_per_page: 1, put, _dock: Some(dock) }
+        StoreFixture { store: disk.store.clone(), keys_per_page: 1, put, _dock: Some(disk) }
     }
 
     /// A fresh bucket of a Ceph gateway.
-    pub(super) async fn ceph() -> Shelf {
-        Shelf::s3(ceph_options()).await
+    pub(super) async fn ceph() -> StoreFixture {
+        StoreFixture::s3(ceph_options()).await
     }
 
     /// The same behind a prefix, beside what belongs to others.
-    pub(super) async fn ceph_prefix() -> Shelf {
+    pub(super) async fn ceph_prefix() -> StoreFixture {
         let mut options = ceph_options();
         let neighbours = S3Store::connect(&options).await.expect("connected");
         options.prefix = "wharf/".into();
@@ -56,34 +56,34 @@ impl Shelf {
             let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), WriteMode::Overwrite).await;
             put.expect("put");
         }
-        Shelf::s3(options).await
+        StoreFixture::s3(options).await
     }
 
     /// The same with a bucket that keeps every version.
-    pub(super) async fn ceph_versions() -> Shelf {
+    pub(super) async fn ceph_versions() -> StoreFixture {
         let options = ceph_options();
         keep_versions(&options.bucket);
-        Shelf::s3(options).await
+        StoreFixture::s3(options).await
     }
 
     /// A fresh bucket of a server that takes nothing on trust and answers in small pages.
-    pub(super) async fn strict() -> Shelf {
-        Shelf { keys_per_page: strict_s3::KEYS_PER_PAGE, ..Shelf::s3(strict_options()).await }
+    pub(super) async fn strict() -> StoreFixture {
+        StoreFixture { keys_per_page: strict_s3::KEYS_PER_PAGE, ..StoreFixture::s3(strict_options()).await }
     }
 
-    async fn s3(options: S3Options) -> Shelf {
+    async fn s3(options: S3Options) -> StoreFixture {
         let store = S3Store::connect(&options).await.expect("connected");
         store.probe().await.expect("a store that can be used");
-        Shelf::by_signed_put(Arc::new(store))
+        StoreFixture::by_signed_put(Arc::new(store))
     }
 
     /// A fresh container of Azurite.
-    pub(super) async fn azure() -> Shelf {
-        Shelf::in_azure(azure_options()).await
+    pub(super) async fn azure() -> StoreFixture {
+        StoreFixture::in_azure(azure_options()).await
     }
 
     /// The same behind a prefix, beside what belongs to others.
-    pub(super) async fn azure_prefix() -> Shelf {
+    pub(super) async fn azure_prefix() -> StoreFixture {
         let mut options = azure_options();
         let neighbours = AzureStore::connect(&options).expect("connected");
         options.prefix = "wharf/".into();
@@ -91,17 +91,17 @@ impl Shelf {
             let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), WriteMode::Overwrite).await;
             put.expect("put");
         }
-        Shelf::in_azure(options).await
+        StoreFixture::in_azure(options).await
     }
 
-    async fn in_azure(options: AzureOptions) -> Shelf {
+    async fn in_azure(options: AzureOptions) -> StoreFixture {
         let store = AzureStore::connect(&options).expect("connected");
         store.probe().await.expect("a store that can be used");
-        Shelf::by_signed_put(Arc::new(store))
+        StoreFixture::by_signed_put(Arc::new(store))
     }
 
     /// Bytes come as clients bring them.
-    fn by_signed_put(store: Arc<dyn BlobStore>) -> Shelf {
+    fn by_signed_put(store: Arc<dyn BlobStore>) -> StoreFixture {
         let (to, by) = (store.clone(), Client::new());
         let put: Put = Box::new(move |key, bytes| {
             let (store, client) = (to.clone(), by.clone());
@@ -110,7 +110,7 @@ impl Shelf {
                 assert!((200..300).contains(&status), "{key}: {status}");
             })
         });
-        Shelf { store, keys_per_page: 1_000, put, _dock: None }
+        StoreFixture { store, keys_per_page: 1_000, put, _dock: None }
     }
 
     /// Whether a signed request is refused for whatever is added to it.
@@ -207,7 +207,7 @@ pub(super) async fn receive(
 }
 
 /// A local store, with its folder to look into.
-pub(super) struct Dock {
+pub(super) struct DiskFixture {
     pub(super) store: Arc<DiskStore>,
     folder: TempDir,
 }
@@ -215,16 +215,16 @@ pub(super) struct Dock {
 pub(super) const SECRET: &[u8] = b"a secret of the tests";
 pub(super) const PUBLIC_URL: &str = "https://files.example";
 
-impl Dock {
-    pub(super) fn new() -> Dock {
+impl DiskFixture {
+    pub(super) fn new() -> DiskFixture {
         let folder = TempDir::new().expect("a temporary folder");
-        Dock { store: Arc::new(Dock::open(folder.path(), Faults::none())), folder }
+        DiskFixture { store: Arc::new(DiskFixture::open(folder.path(), Faults::none())), folder }
     }
 
     /// In memory where the system has a place for that: for cases that need many turns, and no disk.
-    pub(super) fn in_memory() -> Dock {
+    pub(super) fn in_memory() -> DiskFixture {
         let folder = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a temporary folder");
-        Dock { store: Arc::new(Dock::open(folder.path(), Faults::none())), folder }
+        DiskFixture { store: Arc::new(DiskFixture::open(folder.path(), Faults::none())), folder }
     }
 
     fn open(root: &Path, faults: Faults) -> DiskStore {
@@ -233,7 +233,7 @@ impl Dock {
 
     /// The same folder, through calls that go wrong.
     pub(super) fn faulty(&self, faults: Faults) -> DiskStore {
-        Dock::open(self.folder.path(), faults)
+        DiskFixture::open(self.folder.path(), faults)
     }
 
     pub(super) fn root(&self) -> &Path {
