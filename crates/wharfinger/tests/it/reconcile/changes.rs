@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Shelf, report, samples};
+use super::{StoreFixture, report, samples};
 
 /// Objects come and go all the while, in front of the listing and behind it. Whatever comes is too young to be an orphan,
 /// and whatever was there all the time is told as it is.
 #[test]
 fn what_comes_and_goes_makes_neither_orphans_nor_lost_ones() {
-    let shelf = Shelf::new();
+    let fixture = StoreFixture::new();
     let mut list = String::new();
     for n in 0..4_000 {
         let key = format!("f{:02}/{n:05}", n % 20);
-        shelf.put(&key, 3);
+        fixture.put(&key, 3);
         if n % 100 != 0 {
             list.push_str(&key);
             list.push('\n');
@@ -22,11 +22,11 @@ fn what_comes_and_goes_makes_neither_orphans_nor_lost_ones() {
     // In the list, and in the bucket only now and then.
     for n in 0..20 {
         list.push_str(&format!("f{n:02}/coming\n"));
-        std::fs::write(shelf.folder.join(format!("f{n:02}/coming")), "x").expect("an object");
+        std::fs::write(fixture.folder.join(format!("f{n:02}/coming")), "x").expect("an object");
     }
     let stop = Arc::new(AtomicBool::new(false));
     let busy = {
-        let (stop, folder) = (stop.clone(), shelf.folder.clone());
+        let (stop, folder) = (stop.clone(), fixture.folder.clone());
         std::thread::spawn(move || {
             for round in 0u64.. {
                 for n in 0..20 {
@@ -46,7 +46,7 @@ fn what_comes_and_goes_makes_neither_orphans_nor_lost_ones() {
         })
     };
     for _ in 0..5 {
-        let ran = shelf.compare(&list, &["--json"]);
+        let ran = fixture.compare(&list, &["--json"]);
         let found = report(&ran.expect(0));
         assert_eq!(found["orphans"]["objects"], 40, "{found}");
         assert!(samples(&found["orphans"]).iter().all(|key| key.ends_with("00")), "{found}");
@@ -54,6 +54,6 @@ fn what_comes_and_goes_makes_neither_orphans_nor_lost_ones() {
     }
     stop.store(true, Ordering::Relaxed);
     assert!(busy.join().expect("it ends") > 5, "the bucket did change");
-    let found = shelf.found(&list, &[]);
+    let found = fixture.found(&list, &[]);
     assert_eq!((&found["missing"]["keys"], &found["orphans"]["objects"]), (&0.into(), &40.into()));
 }

@@ -16,7 +16,7 @@ use parquet::schema::parser::parse_message_type;
 use serde_json::{Value, json};
 
 use super::stores::Bucket;
-use super::{Shelf, refused, report, samples};
+use super::{StoreFixture, refused, report, samples};
 
 /// A row of an inventory.
 struct Row {
@@ -156,20 +156,20 @@ const ODD: [&str; 5] = ["a b+c", "x,\"y\"", "ünï/%41", "z\nz", "plain"];
 #[test]
 fn an_inventory_is_a_list_of_keys() {
     for format in ["CSV", "Parquet"] {
-        let shelf = Shelf::with(&ODD);
-        shelf.put("deleted", 3);
-        shelf.put("older", 3);
+        let fixture = StoreFixture::with(&ODD);
+        fixture.put("deleted", 3);
+        fixture.put("older", 3);
         let mut rows: Vec<Row> = ODD.iter().map(|key| row(*key)).collect();
         rows.push(Row { is_delete_marker: true, ..row("deleted") });
         rows.push(Row { is_latest: false, ..row("older") });
-        let inventories = shelf.place.path().join("inventories");
+        let inventories = fixture.place.path().join("inventories");
         let path = write_inventory(&inventories, format, "another-bucket", &[&rows[3..], &rows[..3]]);
-        let found = report(&shelf.run(&["--inventory", &path, "--json"]).expect(0));
+        let found = report(&fixture.run(&["--inventory", &path, "--json"]).expect(0));
         assert_eq!(samples(&found["orphans"]), ["deleted", "older"], "{format}: {found}");
-        let mut from_its_folder = shelf.place.command(&[
+        let mut from_its_folder = fixture.place.command(&[
             "reconcile",
             "--bucket",
-            &shelf.url(),
+            &fixture.url(),
             "--inventory",
             "manifest.json",
             "--json",
@@ -188,25 +188,25 @@ fn an_inventory_is_a_list_of_keys() {
         let one = std::fs::read_dir(&data).expect("files").next().expect("a file").expect("a file").path();
         let whole = std::fs::read(&one).expect("a file");
         std::fs::write(&one, &whole[..whole.len() - 1]).expect("cut off");
-        refused(shelf.run(&["--inventory", &path, "--delete", "--yes"]), &["the manifest says otherwise"]);
+        refused(fixture.run(&["--inventory", &path, "--delete", "--yes"]), &["the manifest says otherwise"]);
         let mut damaged = whole.clone();
         damaged[whole.len() / 2] ^= 1;
         std::fs::write(&one, damaged).expect("damaged");
-        refused(shelf.run(&["--inventory", &path]), &["MD5"]);
+        refused(fixture.run(&["--inventory", &path]), &["MD5"]);
         std::fs::remove_file(&one).expect("removed");
-        refused(shelf.run(&["--inventory", &path]), &["is neither beside it nor in the folders above"]);
+        refused(fixture.run(&["--inventory", &path]), &["is neither beside it nor in the folders above"]);
     }
 }
 
 #[test]
 fn other_formats_are_refused() {
-    let shelf = Shelf::with(&["a"]);
-    let orc = shelf.place.write("manifest.json", manifest("b", "ORC", &[]));
-    refused(shelf.run(&["--inventory", &orc.display().to_string()]), &["ORC", "Parquet"]);
-    let none = shelf.place.write("none.json", "{}");
-    refused(shelf.run(&["--inventory", &none.display().to_string()]), &["no manifest"]);
-    let empty = shelf.place.write("empty.json", manifest("b", "CSV", &[]));
-    refused(shelf.run(&["--inventory", &empty.display().to_string()]), &["empty"]);
+    let fixture = StoreFixture::with(&["a"]);
+    let orc = fixture.place.write("manifest.json", manifest("b", "ORC", &[]));
+    refused(fixture.run(&["--inventory", &orc.display().to_string()]), &["ORC", "Parquet"]);
+    let none = fixture.place.write("none.json", "{}");
+    refused(fixture.run(&["--inventory", &none.display().to_string()]), &["no manifest"]);
+    let empty = fixture.place.write("empty.json", manifest("b", "CSV", &[]));
+    refused(fixture.run(&["--inventory", &empty.display().to_string()]), &["empty"]);
 }
 
 /// In place of the listing: what is in the inventory and not in the bucket any more is found gone, what came since is not

@@ -1,16 +1,16 @@
 //! Lists of keys as people have them: in any order, twice, in other spellings, empty, and of another bucket.
 
-use super::{Shelf, refused, samples};
+use super::{StoreFixture, refused, samples};
 
 #[test]
 fn order_and_repeats_do_not_matter() {
     let keys: Vec<String> = (0..3_000).map(|n| format!("f/{:04}", n * 7 % 3_000)).collect();
-    let shelf = Shelf::with(&keys[..50].iter().map(String::as_str).collect::<Vec<_>>());
-    shelf.put("f/orphan", 3);
+    let fixture = StoreFixture::with(&keys[..50].iter().map(String::as_str).collect::<Vec<_>>());
+    fixture.put("f/orphan", 3);
     let mut list = keys.join("\n");
     list.push('\n');
     list.push_str(&keys[..100].join("\n"));
-    let found = shelf.found(&list, &[]);
+    let found = fixture.found(&list, &[]);
     assert_eq!(samples(&found["orphans"]), ["f/orphan"]);
     assert_eq!((&found["kept"]["objects"], &found["missing"]["keys"]), (&50.into(), &2_950.into()));
     assert_eq!((&found["keys"]["count"], &found["keys"]["duplicates"]), (&3_000.into(), &100.into()));
@@ -18,25 +18,25 @@ fn order_and_repeats_do_not_matter() {
 
 #[test]
 fn an_empty_list_makes_no_orphans() {
-    let shelf = Shelf::with(&["a", "b"]);
+    let fixture = StoreFixture::with(&["a", "b"]);
     for list in ["", "\n\n", "\u{feff}"] {
-        refused(shelf.compare(list, &[]), &["the list of keys is empty"]);
-        refused(shelf.compare(list, &["--delete", "--yes", "--limit-percent", "100"]), &["empty"]);
+        refused(fixture.compare(list, &[]), &["the list of keys is empty"]);
+        refused(fixture.compare(list, &["--delete", "--yes", "--limit-percent", "100"]), &["empty"]);
     }
-    let said = super::report(&shelf.compare("", &["--json"]).expect(1));
+    let said = super::report(&fixture.compare("", &["--json"]).expect(1));
     assert!(
         said["refused"].as_str().is_some_and(|why| why.contains("empty")),
         "machines are told too: {said}"
     );
-    let found = shelf.found("", &["--allow-empty"]);
+    let found = fixture.found("", &["--allow-empty"]);
     assert_eq!(found["orphans"]["objects"], 2, "whoever wants to see it can");
-    assert!(shelf.has("a") && shelf.has("b"));
+    assert!(fixture.has("a") && fixture.has("b"));
 }
 
 #[test]
 fn a_list_of_something_else_is_refused_with_a_hint() {
-    let shelf = Shelf::with(&["images/a b.jpg", "images/caf\u{e9}.jpg"]);
-    let address = format!("{}/images/a b.jpg", shelf.folder.canonicalize().expect("a path").display());
+    let fixture = StoreFixture::with(&["images/a b.jpg", "images/caf\u{e9}.jpg"]);
+    let address = format!("{}/images/a b.jpg", fixture.folder.canonicalize().expect("a path").display());
     let cases = [
         ("/images/a b.jpg", "--strip-prefix /"),
         ("a b.jpg", "--key-prefix"),
@@ -47,66 +47,66 @@ fn a_list_of_something_else_is_refused_with_a_hint() {
         ("nothing/alike", "is it the right bucket?"),
     ];
     for (key, hint) in cases {
-        refused(shelf.compare(key, &[]), &["not one of 1 keys", hint]);
-        refused(shelf.compare(key, &["--delete", "--yes", "--limit-percent", "100"]), &["not one"]);
+        refused(fixture.compare(key, &[]), &["not one of 1 keys", hint]);
+        refused(fixture.compare(key, &["--delete", "--yes", "--limit-percent", "100"]), &["not one"]);
     }
-    let found = shelf.found("nothing/alike", &["--allow-empty"]);
+    let found = fixture.found("nothing/alike", &["--allow-empty"]);
     assert_eq!((&found["orphans"]["objects"], &found["missing"]["keys"]), (&2.into(), &1.into()));
-    assert!(shelf.has("images/a b.jpg"));
+    assert!(fixture.has("images/a b.jpg"));
 }
 
 #[test]
 fn keys_are_brought_into_the_buckets_spelling() {
-    let shelf = Shelf::with(&["images/a b+c.jpg", "images/d.jpg", "images/orphan.jpg"]);
-    let orphans = |list: &str, more: &[&str]| samples(&shelf.found(list, more)["orphans"]);
+    let fixture = StoreFixture::with(&["images/a b+c.jpg", "images/d.jpg", "images/orphan.jpg"]);
+    let orphans = |list: &str, more: &[&str]| samples(&fixture.found(list, more)["orphans"]);
     assert_eq!(orphans("/images/a b+c.jpg\n/images/d.jpg", &["--strip-prefix", "/"]), ["images/orphan.jpg"]);
     assert_eq!(orphans("a b+c.jpg\nd.jpg", &["--key-prefix", "images/"]), ["images/orphan.jpg"]);
     assert_eq!(orphans("images%2Fa%20b+c.jpg\nimages/d.jpg", &["--percent-encoded"]), ["images/orphan.jpg"]);
     let cdn = ["--strip-prefix", "https://cdn.example/", "--percent-encoded", "--key-prefix", "images/"];
     let list =
         "https://cdn.example/a%20b%2Bc.jpg\nhttps://cdn.example/d.jpg\nhttps://elsewhere.example/x.jpg";
-    let found = shelf.found(list, &cdn);
+    let found = fixture.found(list, &cdn);
     assert_eq!(samples(&found["orphans"]), ["images/orphan.jpg"]);
     assert_eq!(found["keys"]["unstripped"], 1);
     refused(
-        shelf.compare(list, &[&cdn[..], &["--delete", "--yes", "--limit-percent", "100"]].concat()),
+        fixture.compare(list, &[&cdn[..], &["--delete", "--yes", "--limit-percent", "100"]].concat()),
         &["1 keys of the list do not begin with --strip-prefix"],
     );
-    assert!(shelf.has("images/orphan.jpg"));
-    refused(shelf.compare("images/100%", &["--percent-encoded"]), &["not percent-encoded"]);
+    assert!(fixture.has("images/orphan.jpg"));
+    refused(fixture.compare("images/100%", &["--percent-encoded"]), &["not percent-encoded"]);
     let other = ["--strip-prefix", "https://elsewhere.example/"];
-    refused(shelf.compare("/images/d.jpg", &other), &["none of the 1 keys", "elsewhere.example"]);
+    refused(fixture.compare("/images/d.jpg", &other), &["none of the 1 keys", "elsewhere.example"]);
 }
 
 #[test]
 fn files_from_other_systems_are_read_or_refused_by_their_line() {
-    let shelf = Shelf::with(&["caf\u{e9}", "b", "orphan"]);
-    let found = |list: &[u8]| samples(&shelf.found(list, &[])["orphans"]);
+    let fixture = StoreFixture::with(&["caf\u{e9}", "b", "orphan"]);
+    let found = |list: &[u8]| samples(&fixture.found(list, &[])["orphans"]);
     assert_eq!(found("\u{feff}caf\u{e9}\r\nb\r\n".as_bytes()), ["orphan"]);
-    refused(shelf.compare(b"b\ncaf\xe9\n", &[]), &["line 2 is not UTF-8", "iconv"]);
-    refused(shelf.compare(b"\xff\xfeb\0\n\0", &[]), &["UTF-16"]);
-    refused(shelf.compare(vec![b'x'; 100_000], &[]), &["line 1 is longer than any key"]);
-    let left = shelf.place.path().join(".wharfinger-reconcile");
+    refused(fixture.compare(b"b\ncaf\xe9\n", &[]), &["line 2 is not UTF-8", "iconv"]);
+    refused(fixture.compare(b"\xff\xfeb\0\n\0", &[]), &["UTF-16"]);
+    refused(fixture.compare(vec![b'x'; 100_000], &[]), &["line 1 is longer than any key"]);
+    let left = fixture.place.path().join(".wharfinger-reconcile");
     let left: Vec<_> = std::fs::read_dir(left).into_iter().flatten().collect();
     assert!(left.is_empty(), "a list that was refused leaves nothing: {left:?}");
 }
 
 #[test]
 fn csv_nul_and_standard_input() {
-    let shelf = Shelf::with(&["a,b", "c\nd", "orphan"]);
+    let fixture = StoreFixture::with(&["a,b", "c\nd", "orphan"]);
     let list = "id,key\n1,\"a,b\"\n2,\"c\nd\"\n";
-    assert_eq!(samples(&shelf.found(list, &["--column", "key"])["orphans"]), ["orphan"]);
-    assert_eq!(samples(&shelf.found("a,b\0c\nd\0", &["--null"])["orphans"]), ["orphan"]);
-    shelf.place.write("keys.csv", "\"a,b\"\n\"c\nd\"\n");
-    let ran = shelf.run(&["--keys", "keys.csv", "--json"]).expect(0);
+    assert_eq!(samples(&fixture.found(list, &["--column", "key"])["orphans"]), ["orphan"]);
+    assert_eq!(samples(&fixture.found("a,b\0c\nd\0", &["--null"])["orphans"]), ["orphan"]);
+    fixture.place.write("keys.csv", "\"a,b\"\n\"c\nd\"\n");
+    let ran = fixture.run(&["--keys", "keys.csv", "--json"]).expect(0);
     assert_eq!(samples(&super::report(&ran)["orphans"]), ["orphan"]);
-    refused(shelf.compare(list, &["--column", "path"]), &["no column `path`", "id, key"]);
+    refused(fixture.compare(list, &["--column", "path"]), &["no column `path`", "id, key"]);
     // Keys with commas that nobody quoted: each would be cut short.
-    shelf.place.write("keys.csv", "orphan\na,b\n");
-    refused(shelf.run(&["--keys", "keys.csv", "--json"]), &["2"]);
+    fixture.place.write("keys.csv", "orphan\na,b\n");
+    refused(fixture.run(&["--keys", "keys.csv", "--json"]), &["2"]);
 
     let mut command =
-        shelf.place.command(&["reconcile", "--bucket", &shelf.url(), "--keys", "-", "-0", "--json"]);
+        fixture.place.command(&["reconcile", "--bucket", &fixture.url(), "--keys", "-", "-0", "--json"]);
     let mut child = command
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
@@ -122,7 +122,7 @@ fn csv_nul_and_standard_input() {
 /// A link to what cannot be is nobody's object, and keeps nobody from the others.
 #[test]
 fn links_that_lead_nowhere_are_no_objects() {
-    let shelf = Shelf::with(&["kept", "orphan"]);
+    let fixture = StoreFixture::with(&["kept", "orphan"]);
     let no_name = "n".repeat(300);
     for (to, name) in [
         ("circle", "circle"),
@@ -130,9 +130,9 @@ fn links_that_lead_nowhere_are_no_objects() {
         ("kept/below", "through-a-file"),
         (&no_name, "to-no-name"),
     ] {
-        std::os::unix::fs::symlink(to, shelf.folder.join(name)).expect("a link");
+        std::os::unix::fs::symlink(to, fixture.folder.join(name)).expect("a link");
     }
-    let found = shelf.found("kept\n", &[]);
+    let found = fixture.found("kept\n", &[]);
     assert_eq!(found["listed"]["objects"], 2);
     assert_eq!(samples(&found["orphans"]), ["orphan"]);
 }
@@ -140,20 +140,20 @@ fn links_that_lead_nowhere_are_no_objects() {
 /// Of many missing keys some were not looked for again: that is said, whatever the others came to.
 #[test]
 fn what_was_not_looked_for_again_is_said() {
-    let shelf = Shelf::with(&["kept"]);
+    let fixture = StoreFixture::with(&["kept"]);
     let absent: String = (0..1_500).map(|n| format!("absent-{n}\n")).collect();
-    let ran = shelf.compare(format!("kept\n{absent}"), &[]).expect(0);
+    let ran = fixture.compare(format!("kept\n{absent}"), &[]).expect(0);
     assert!(ran.stdout.contains("keys without an object; 1000 were looked for once more"), "{ran:?}");
 }
 
 /// A list is as old as its file: what was stored after it was made cannot be in it.
 #[test]
 fn what_is_younger_than_the_list_is_no_orphan() {
-    let shelf = Shelf::with(&["kept", "old"]);
-    let list = shelf.place.write("keys", "kept\n");
+    let fixture = StoreFixture::with(&["kept", "old"]);
+    let list = fixture.place.write("keys", "kept\n");
     super::age(&list, 2);
-    shelf.put("between", 1);
-    let found = super::report(&shelf.run(&["--keys", "keys", "--json", "--grace", "1h"]).expect(0));
+    fixture.put("between", 1);
+    let found = super::report(&fixture.run(&["--keys", "keys", "--json", "--grace", "1h"]).expect(0));
     assert_eq!(samples(&found["orphans"]), ["old"]);
     assert_eq!(found["young"]["objects"], 1);
 }

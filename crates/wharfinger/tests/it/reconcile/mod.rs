@@ -16,26 +16,26 @@ use serde_json::Value;
 use crate::cli::program::{Place, Ran};
 
 /// A folder that stands for a bucket, and a place to run in.
-struct Shelf {
+struct StoreFixture {
     place: Place,
     folder: PathBuf,
 }
 
-impl Shelf {
-    fn new() -> Shelf {
+impl StoreFixture {
+    fn new() -> StoreFixture {
         let place = Place::new();
         let folder = place.path().join("bucket");
         std::fs::create_dir(&folder).expect("a folder");
-        Shelf { place, folder }
+        StoreFixture { place, folder }
     }
 
     /// With objects that are a few days old.
-    fn with(keys: &[&str]) -> Shelf {
-        let shelf = Shelf::new();
+    fn with(keys: &[&str]) -> StoreFixture {
+        let fixture = StoreFixture::new();
         for key in keys {
-            shelf.put(key, 3);
+            fixture.put(key, 3);
         }
-        shelf
+        fixture
     }
 
     fn put(&self, key: &str, days_old: u64) {
@@ -98,11 +98,11 @@ fn refused(ran: Ran, words: &[&str]) {
 
 #[test]
 fn both_directions_are_told_with_bytes_by_age_and_prefix() {
-    let shelf = Shelf::with(&["images/kept.jpg", "images/2024/orphan.jpg", "top.txt"]);
-    shelf.put("images/2023/older.jpg", 400);
-    shelf.put("videos/young.mp4", 0);
-    std::fs::create_dir(shelf.folder.join("empty-folder")).expect("a folder");
-    let found = shelf.found("images/kept.jpg\nimages/absent.jpg\n", &[]);
+    let fixture = StoreFixture::with(&["images/kept.jpg", "images/2024/orphan.jpg", "top.txt"]);
+    fixture.put("images/2023/older.jpg", 400);
+    fixture.put("videos/young.mp4", 0);
+    std::fs::create_dir(fixture.folder.join("empty-folder")).expect("a folder");
+    let found = fixture.found("images/kept.jpg\nimages/absent.jpg\n", &[]);
     assert_eq!(found["listed"]["objects"], 5);
     assert_eq!(found["kept"]["objects"], 1);
     assert_eq!(found["young"]["objects"], 1);
@@ -122,8 +122,8 @@ fn both_directions_are_told_with_bytes_by_age_and_prefix() {
     assert_eq!(of(&orphans["byPrefix"], "prefix", "images/2024/"), Some(1.into()));
     assert_eq!(of(&orphans["byPrefix"], "prefix", ""), Some(1.into()));
     assert_eq!((&found["dryRun"], &found["deletion"]), (&true.into(), &Value::Null));
-    assert!(shelf.has("images/2024/orphan.jpg"), "nothing is changed");
-    let left: Vec<_> = std::fs::read_dir(shelf.place.path())
+    assert!(fixture.has("images/2024/orphan.jpg"), "nothing is changed");
+    let left: Vec<_> = std::fs::read_dir(fixture.place.path())
         .expect("the place")
         .map(|e| e.expect("one").file_name())
         .collect();
@@ -131,24 +131,24 @@ fn both_directions_are_told_with_bytes_by_age_and_prefix() {
         left.iter().all(|name| ["bucket", "keys", ".wharfinger-reconcile"].iter().any(|ours| name == ours)),
         "{left:?}"
     );
-    assert!(!shelf.folder.join(".landing").exists(), "nothing is made in a folder of others");
+    assert!(!fixture.folder.join(".landing").exists(), "nothing is made in a folder of others");
 }
 
 #[test]
 fn the_report_comes_as_a_table_as_csv_and_as_whole_lists() {
-    let shelf = Shelf::with(&["a/kept", "a/one, \"two\"", "b/line\nbreak"]);
+    let fixture = StoreFixture::with(&["a/kept", "a/one, \"two\"", "b/line\nbreak"]);
     let lists = ["--orphans-to", "o.csv", "--missing-to", "m.txt"];
-    let table = shelf.compare("a/kept\ngone\n", &lists).expect(0).stdout;
+    let table = fixture.compare("a/kept\ngone\n", &lists).expect(0).stdout;
     for word in ["listed", "orphans", "missing", "under 7 days", "a/", "b/", "nothing was changed"] {
         assert!(table.contains(word), "{word} in {table}");
     }
-    let written = |name: &str| std::fs::read_to_string(shelf.place.path().join(name)).expect("a list");
+    let written = |name: &str| std::fs::read_to_string(fixture.place.path().join(name)).expect("a list");
     let rows = written("o.csv");
     assert!(rows.starts_with("key,size,modifiedAt\n\"a/one, \"\"two\"\"\",12,2"), "{rows}");
     assert!(rows.contains("\"b/line\nbreak\",12,2"), "{rows}");
     assert_eq!(written("m.txt"), "gone\n");
     let csv =
-        shelf.compare("a/kept\ngone\n", &["--format", "csv", "--orphans-to", "o.jsonl"]).expect(0).stdout;
+        fixture.compare("a/kept\ngone\n", &["--format", "csv", "--orphans-to", "o.jsonl"]).expect(0).stdout;
     for row in [
         "part,name,objects,bytes",
         "total,listed,3,30",
@@ -165,20 +165,20 @@ fn the_report_comes_as_a_table_as_csv_and_as_whole_lists() {
         })
         .collect();
     assert_eq!(keys, ["a/one, \"two\"", "b/line\nbreak"]);
-    let ran = shelf.compare("a/kept\n", &["--orphans-to", "o.txt"]).expect(0);
+    let ran = fixture.compare("a/kept\n", &["--orphans-to", "o.txt"]).expect(0);
     assert_eq!(written("o.txt"), "a/one, \"two\"\n");
     assert!(ran.stderr.contains("1 keys hold line breaks"), "{ran:?}");
 }
 
 #[test]
 fn wrong_usage_is_said_before_anything_is_done() {
-    let shelf = Shelf::with(&["a"]);
-    shelf.place.write("keys", "a\n");
+    let fixture = StoreFixture::with(&["a"]);
+    fixture.place.write("keys", "a\n");
     let usage = |arguments: &[&str], named: &str| {
-        let ran = shelf.place.run(&[&["reconcile"], arguments].concat()).expect(2);
+        let ran = fixture.place.run(&[&["reconcile"], arguments].concat()).expect(2);
         assert!(ran.stderr.contains(named) && ran.stdout.is_empty(), "{named} in {ran:?}");
     };
-    let url = shelf.url();
+    let url = fixture.url();
     let bucket = ["--bucket", url.as_str()];
     let with = |more: &[&'static str]| [&bucket[..], more].concat();
     usage(&["--keys", "keys"], "--bucket");
@@ -197,8 +197,8 @@ fn wrong_usage_is_said_before_anything_is_done() {
     usage(&with(&["--keys", "keys", "--all-versions"]), "--delete");
     usage(&["--bucket", "bucket", "--keys", "keys"], "--bucket");
     refused(
-        shelf.place.run(&["reconcile", "--bucket", "file:/not/there", "--keys", "keys"]),
+        fixture.place.run(&["reconcile", "--bucket", "file:/not/there", "--keys", "keys"]),
         &["/not/there"],
     );
-    refused(shelf.run(&["--keys", "not-there"]), &["not-there"]);
+    refused(fixture.run(&["--keys", "not-there"]), &["not-there"]);
 }

@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _};
 
-use super::{Shelf, refused, report, samples};
+use super::{StoreFixture, refused, report, samples};
 
 /// A table of files that collations would sort in another way than bytes do.
 const TABLE: &str = "CREATE TABLE files (id INTEGER, path TEXT, size BIGINT);
@@ -13,8 +13,8 @@ const TABLE: &str = "CREATE TABLE files (id INTEGER, path TEXT, size BIGINT);
     (6, NULL, 1), (7, '', 1), (8, 'b/a', 3), (9, 'absent', 1);";
 const KEPT: [&str; 5] = ["a-1", "a/1", "b/Z", "b/a", "ä"];
 
-async fn sqlite(shelf: &Shelf) -> String {
-    let path = shelf.place.path().join("theirs.db");
+async fn sqlite(fixture: &StoreFixture) -> String {
+    let path = fixture.place.path().join("theirs.db");
     let options = SqliteConnectOptions::from_str(&format!("sqlite:{}", path.display())).expect("a URL");
     let mut connection = options.create_if_missing(true).connect().await.expect("a database");
     sqlx::raw_sql(AssertSqlSafe(TABLE)).execute(&mut connection).await.expect("a table");
@@ -28,28 +28,28 @@ fn postgres() -> String {
     url
 }
 
-async fn databases(shelf: &Shelf) -> [String; 2] {
-    [sqlite(shelf).await, postgres()]
+async fn databases(fixture: &StoreFixture) -> [String; 2] {
+    [sqlite(fixture).await, postgres()]
 }
 
-fn shelf() -> Shelf {
-    let shelf = Shelf::with(&KEPT);
-    shelf.put("orphan", 3);
-    shelf
+fn fixture() -> StoreFixture {
+    let fixture = StoreFixture::with(&KEPT);
+    fixture.put("orphan", 3);
+    fixture
 }
 
 /// Whoever stops a deletion, gives an object its row, and begins again does not lose it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_that_goes_on_asks_the_database_again() {
     for n in 0..2 {
-        let shelf = shelf();
-        shelf.put("orphan", 4);
-        shelf.put("orphan-2", 4);
-        let url = databases(&shelf).await[n].clone();
+        let fixture = fixture();
+        fixture.put("orphan", 4);
+        fixture.put("orphan-2", 4);
+        let url = databases(&fixture).await[n].clone();
         let delete = |log: &str| {
             let asked = ["--sql", "SELECT path FROM files", "--database", &url, "--json"];
             let wide = ["--delete", "--yes", "--limit-percent", "50", "--deleted-to", log];
-            shelf.run(&[&asked[..], &wide].concat())
+            fixture.run(&[&asked[..], &wide].concat())
         };
         refused(delete("no-such-folder/log"), &["no-such-folder", "goes on from here"]);
         let row = "INSERT INTO files VALUES (10, 'orphan', 6)";
@@ -65,17 +65,17 @@ async fn a_deletion_that_goes_on_asks_the_database_again() {
         assert!(ran.stderr.contains("goes on with what was interrupted"), "{ran:?}");
         let deletion = report(&ran)["deletion"].clone();
         assert_eq!((&deletion["objects"], &deletion["known"]), (&1.into(), &1.into()), "{deletion}");
-        assert!(shelf.has("orphan") && !shelf.has("orphan-2"));
+        assert!(fixture.has("orphan") && !fixture.has("orphan-2"));
     }
 }
 
 /// A copy of last week's database knows nothing of what was stored since.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_may_be_an_old_copy_deletes_nothing() {
-    let shelf = Shelf::new();
-    KEPT.iter().for_each(|key| shelf.put(key, 10));
-    shelf.put("stored-since", 3);
-    for url in databases(&shelf).await {
+    let fixture = StoreFixture::new();
+    KEPT.iter().for_each(|key| fixture.put(key, 10));
+    fixture.put("stored-since", 3);
+    for url in databases(&fixture).await {
         let delete = [
             "--sql",
             "SELECT path FROM files",
@@ -86,17 +86,17 @@ async fn a_database_that_may_be_an_old_copy_deletes_nothing() {
             "--limit-percent",
             "90",
         ];
-        refused(shelf.run(&delete), &["older than it seems", "--as-of"]);
+        refused(fixture.run(&delete), &["older than it seems", "--as-of"]);
     }
-    assert!(shelf.has("stored-since"));
+    assert!(fixture.has("stored-since"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_and_sizes_from_a_query() {
-    let shelf = shelf();
-    for url in databases(&shelf).await {
+    let fixture = fixture();
+    for url in databases(&fixture).await {
         let query = "SELECT path, size FROM files ORDER BY path DESC";
-        let found = report(&shelf.run(&["--sql", query, "--database", &url, "--json"]).expect(0));
+        let found = report(&fixture.run(&["--sql", query, "--database", &url, "--json"]).expect(0));
         assert_eq!(samples(&found["orphans"]), ["orphan"], "{url}");
         assert_eq!(samples(&found["missing"]), ["absent"]);
         let keys = &found["keys"];
@@ -107,17 +107,17 @@ async fn keys_and_sizes_from_a_query() {
         assert_eq!(samples(&found["resized"]), ["a/1"], "of another size than the table says");
         // Without the passwords of others on the command line.
         let environment = [("WHARFINGER_RECONCILE_DATABASE", url.as_str())];
-        let bucket = shelf.url();
+        let bucket = fixture.url();
         let arguments = ["reconcile", "--bucket", &bucket, "--sql", "SELECT path FROM files", "--json"];
-        let again = report(&shelf.place.run_with(&environment, &arguments).expect(0));
+        let again = report(&fixture.place.run_with(&environment, &arguments).expect(0));
         assert_eq!((&again["orphans"], &again["resized"]["objects"]), (&found["orphans"], &0.into()));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_written_to_the_database() {
-    let shelf = shelf();
-    for url in databases(&shelf).await {
+    let fixture = fixture();
+    for url in databases(&fixture).await {
         for statement in [
             "DELETE FROM files RETURNING path",
             "INSERT INTO files (path) VALUES ('x') RETURNING path",
@@ -130,30 +130,30 @@ async fn nothing_is_written_to_the_database() {
             "COPY (SELECT path FROM files) TO '/tmp/wharfinger-copy'",
             "ATTACH 'copy.db' AS copy",
         ] {
-            refused(shelf.run(&["--sql", statement, "--database", &url]), &["wharfinger: "]);
+            refused(fixture.run(&["--sql", statement, "--database", &url]), &["wharfinger: "]);
         }
-        assert!(!shelf.place.path().join("copy.db").exists(), "no file is written");
+        assert!(!fixture.place.path().join("copy.db").exists(), "no file is written");
         for same in [
             "SELECT path FROM files;",
             "SELECT path FROM files -- all;",
             "WITH f AS (SELECT path FROM files) SELECT * FROM f ;",
         ] {
-            let found = report(&shelf.run(&["--sql", same, "--database", &url, "--json"]).expect(0));
+            let found = report(&fixture.run(&["--sql", same, "--database", &url, "--json"]).expect(0));
             assert_eq!(found["keys"]["count"], 6, "{same}");
         }
         let count =
-            report(&shelf.run(&["--sql", "SELECT path FROM files", "--database", &url, "--json"]).expect(0));
+            report(&fixture.run(&["--sql", "SELECT path FROM files", "--database", &url, "--json"]).expect(0));
         assert_eq!(count["keys"]["count"], 6, "{url}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_list_of_keys_is_refused() {
-    let shelf = shelf();
+    let fixture = fixture();
     let said = |url: &str, query: &str, word: &str| {
-        refused(shelf.run(&["--sql", query, "--database", url, "--delete", "--yes"]), &[word]);
+        refused(fixture.run(&["--sql", query, "--database", url, "--delete", "--yes"]), &[word]);
     };
-    for url in databases(&shelf).await {
+    for url in databases(&fixture).await {
         said(&url, "SELECT path FROM files WHERE 1 = 0", "the list of keys is empty");
         said(&url, "SELECT NULL FROM files WHERE path IS NULL", "");
         said(&url, "SELECT id, path FROM files", "a key is text");
@@ -161,7 +161,7 @@ async fn what_is_no_list_of_keys_is_refused() {
         said(&url, "SELECT nothing FROM files", "refuses the query");
     }
     said("sqlite:not-there.db", "SELECT 1", "not-there.db");
-    assert!(!shelf.place.path().join("not-there.db").exists(), "no database is made");
+    assert!(!fixture.place.path().join("not-there.db").exists(), "no database is made");
     said("postgres://nobody@127.0.0.1:1/none", "SELECT 1", "cannot be reached");
-    assert!(shelf.has("orphan"));
+    assert!(fixture.has("orphan"));
 }
