@@ -69,8 +69,7 @@ pub use unreadable::{Table, UnreadableRow};
 
 use database::connect::Elsewhere;
 use database::sql::{Arg, Link, Tx, args};
-use database::writer::{Verdict, Write, Writer};
-use sweeps::Fenced;
+use database::writer::{AnyWrite, Running, Write, Writer};
 use wharfinger_calls::faults::Faults;
 
 /// Whose rows a caller may see.
@@ -344,47 +343,46 @@ impl Catalog {
             return Err(CatalogError::Corrupt("a dry run was about to write".into()));
         }
         self.faults.begins::<W>();
-        match self.fence.clone() {
-            Some(fence) => self.write_through(Fenced { fence, verb }).await,
-            None => self.write_through(verb).await,
-        }
-    }
-
-    async fn write_through<W: Write>(&self, verb: W) -> Result<W::Answer, CatalogError> {
+        let mut running = Running::new(verb, self.fence.clone());
         match &self.backend {
-            Backend::Sqlite { writer, .. } => writer.write(verb).await,
+            Backend::Sqlite { writer, .. } => writer.write(running).await,
             Backend::Postgres(pool) => {
-                let mut tries = 1;
-                let mut elsewhere = None;
-                loop {
-                    match self.write_postgres(pool, &verb).await {
-                        Err(CatalogError::Repeat(_)) if tries < WRITE_TRIES_MAX => tries += 1,
-                        Err(error @ CatalogError::Disconnected(_)) => {
-                            if !elsewhere.get_or_insert_with(Elsewhere::begin).again().await {
-                                return Err(error);
-                            }
-                        }
-                        outcome => return outcome,
-                    }
-                }
+                self.write_postgres(pool, &mut running).await?;
+                running.into_answer()
             }
         }
     }
 
-    async fn write_postgres<W: Write>(&self, pool: &PgPool, verb: &W) -> Result<W::Answer, CatalogError> {
-        let transaction =
-            self.faults.around("begin", async { Ok::<_, CatalogError>(pool.begin().await?) }).await?;
-        self.write_in(transaction, verb).await
+    async fn write_postgres(&self, pool: &PgPool, write: &mut dyn AnyWrite) -> Result<(), CatalogError> {
+        let mut tries = 1;
+        let mut elsewhere = None;
+        loop {
+            match self.try_write_postgres(pool, write).await {
+                Err(CatalogError::Repeat(_)) if tries < WRITE_TRIES_MAX => tries += 1,
+                Err(error @ CatalogError::Disconnected(_)) => {
+                    if !elsewhere.get_or_insert_with(Elsewhere::begin).again().await {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
-    async fn write_in<W: Write>(
+    async fn try_write_postgres(&self, pool: &PgPool, write: &mut dyn AnyWrite) -> Result<(), CatalogError> {
+        let transaction =
+            self.faults.around("begin", async { Ok::<_, CatalogError>(pool.begin().await?) }).await?;
+        self.write_in(transaction, write).await
+    }
+
+    async fn write_in(
         &self,
         mut transaction: sqlx::Transaction<'_, sqlx::Postgres>,
-        verb: &W,
-    ) -> Result<W::Answer, CatalogError> {
+        write: &mut dyn AnyWrite,
+    ) -> Result<(), CatalogError> {
         let mut tx = Tx { link: Link::Postgres(&mut transaction), faults: &self.faults };
-        match verb.write(&mut tx).await {
-            Ok(Verdict::Commit(answer)) => {
+        match write.run(&mut tx).await {
+            Ok(true) => {
                 let mut open = Some(transaction);
                 let commit = async {
                     match open.take() {
@@ -397,12 +395,12 @@ impl Catalog {
                 if let Some(transaction) = open {
                     let _ = transaction.rollback().await;
                 }
-                committed.map(|()| answer).map_err(|error| CatalogError::Unknown(error.to_string()))
+                committed.map_err(|error| CatalogError::Unknown(error.to_string()))
             }
-            outcome => {
+            ran => {
                 // A rollback that fails leaves a broken connection, and the server rolls back by itself.
                 let _ = transaction.rollback().await;
-                outcome.map(Verdict::into_inner)
+                ran.map(|_| ())
             }
         }
     }

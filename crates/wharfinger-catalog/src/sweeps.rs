@@ -69,24 +69,17 @@ pub struct Fence {
     number: i64,
 }
 
-/// A change that is made under a fence, or not at all.
-pub(crate) struct Fenced<W> {
-    pub(crate) fence: Fence,
-    pub(crate) verb: W,
-}
-
-impl<W: Write> Write for Fenced<W> {
-    type Answer = W::Answer;
-
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<W::Answer>, CatalogError> {
-        // The lock keeps a claim out until this has committed; SQLite has one writer at a time anyway.
+impl Fence {
+    /// Fails if another process has claimed the sweep since, and keeps claims out until this transaction has ended.
+    pub(crate) async fn hold(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+        // SQLite needs no lock: it has one writer at a time.
         let sql = tx.dialect().pick(
             "SELECT lease_token FROM sweeps WHERE name = $1",
             "SELECT lease_token FROM sweeps WHERE name = $1 FOR NO KEY UPDATE",
         );
-        let row = tx.row(sql, args![self.fence.sweep]).await?;
+        let row = tx.row(sql, args![self.sweep]).await?;
         match row.map(|row| row.int("lease_token")).transpose()? {
-            Some(number) if number == self.fence.number => self.verb.write(tx).await,
+            Some(number) if number == self.number => Ok(()),
             _ => Err(CatalogError::Fenced),
         }
     }

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::database::sql::{Link, Tx};
 use crate::error::CatalogError;
+use crate::sweeps::Fence;
 use wharfinger_calls::faults::Faults;
 
 /// What a verb leaves behind: its answer, with its writes or without them.
@@ -40,41 +41,87 @@ pub(crate) trait Write: Send + Sync + 'static {
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A verb that waits for the writer, its type forgotten.
-trait Waiting: Send {
-    /// Runs the verb; true if its writes are to be kept.
-    fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> Boxed<'a, bool>;
-    fn answer(self: Box<Self>, committed: Result<(), String>);
+/// A write without its type: the code that runs writes is compiled once, not once for each type.
+pub(crate) trait AnyWrite: Send {
+    /// Runs the write and keeps its answer; true if its changes are to be committed.
+    fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> Boxed<'a, Result<bool, CatalogError>>;
+}
+
+/// A write on its way through a transaction, perhaps under the fence of a sweep.
+pub(crate) struct Running<W: Write> {
+    verb: W,
+    fence: Option<Fence>,
+    verdict: Option<Verdict<W::Answer>>,
+}
+
+impl<W: Write> Running<W> {
+    pub(crate) fn new(verb: W, fence: Option<Fence>) -> Running<W> {
+        Running { verb, fence, verdict: None }
+    }
+
+    /// The answer of the last run.
+    pub(crate) fn into_answer(self) -> Result<W::Answer, CatalogError> {
+        let missing = || CatalogError::Unavailable("the write was not run".into());
+        self.verdict.map(Verdict::into_inner).ok_or_else(missing)
+    }
+}
+
+impl<W: Write> AnyWrite for Running<W> {
+    fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> Boxed<'a, Result<bool, CatalogError>> {
+        Box::pin(async move {
+            if let Some(fence) = &self.fence {
+                fence.hold(tx).await?;
+            }
+            let verdict = self.verb.write(tx).await?;
+            let commits = matches!(verdict, Verdict::Commit(_));
+            self.verdict = Some(verdict);
+            Ok(commits)
+        })
+    }
+}
+
+/// A write that waits for the writer, and the caller that waits for its answer.
+trait Waiting: AnyWrite {
+    fn answer(self: Box<Self>, result: Result<(), CatalogError>);
 }
 
 struct Pending<W: Write> {
-    verb: W,
-    outcome: Option<Result<Verdict<W::Answer>, CatalogError>>,
+    running: Running<W>,
     reply: oneshot::Sender<Result<W::Answer, CatalogError>>,
 }
 
-impl<W: Write> Waiting for Pending<W> {
-    fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> Boxed<'a, bool> {
-        Box::pin(async move {
-            let outcome = self.verb.write(tx).await;
-            let keep = matches!(outcome, Ok(Verdict::Commit(_)));
-            self.outcome = Some(outcome);
-            keep
-        })
+impl<W: Write> AnyWrite for Pending<W> {
+    fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> Boxed<'a, Result<bool, CatalogError>> {
+        self.running.run(tx)
     }
+}
 
-    fn answer(self: Box<Self>, committed: Result<(), String>) {
-        let answer = match (self.outcome, committed) {
-            (Some(Ok(Verdict::Commit(answer) | Verdict::Rollback(answer))), Ok(())) => Ok(answer),
-            // What it read may have been written by others of its batch, and they did not commit.
-            (Some(Ok(Verdict::Rollback(_))), Err(why)) => Err(CatalogError::Unavailable(why)),
-            (Some(Ok(Verdict::Commit(_))), Err(why)) => Err(CatalogError::Unknown(why)),
+impl<W: Write> Waiting for Pending<W> {
+    fn answer(self: Box<Self>, result: Result<(), CatalogError>) {
+        let Pending { running, reply } = *self;
+        // The caller may have hung up. Its write has run to its end all the same.
+        let _ = reply.send(result.and_then(|()| running.into_answer()));
+    }
+}
+
+/// A write of the current batch, and how it went: true if its changes are to be committed.
+struct Entry {
+    write: Box<dyn Waiting>,
+    ran: Option<Result<bool, CatalogError>>,
+}
+
+impl Entry {
+    fn answer(self, committed: Result<(), String>) {
+        let result = match (self.ran, committed) {
+            (Some(Ok(_)), Ok(())) => Ok(()),
+            // Other writes of its batch may have written what it read, and they did not commit.
+            (Some(Ok(false)), Err(why)) => Err(CatalogError::Unavailable(why)),
+            (Some(Ok(true)), Err(why)) => Err(CatalogError::Unknown(why)),
             (Some(Err(error)), _) => Err(error),
-            (None, Ok(())) => Err(CatalogError::Unavailable("the writer passed the verb over".into())),
+            (None, Ok(())) => Err(CatalogError::Unavailable("the write was not run".into())),
             (None, Err(why)) => Err(CatalogError::Unavailable(why)),
         };
-        // The caller may have hung up: the verb has run to its end all the same.
-        let _ = self.reply.send(answer);
+        self.write.answer(result);
     }
 }
 
@@ -100,9 +147,9 @@ impl Writer {
         Writer { queue }
     }
 
-    pub(crate) async fn write<W: Write>(&self, verb: W) -> Result<W::Answer, CatalogError> {
+    pub(crate) async fn write<W: Write>(&self, running: Running<W>) -> Result<W::Answer, CatalogError> {
         let (reply, answer) = oneshot::channel();
-        let pending = Box::new(Pending { verb, outcome: None, reply });
+        let pending = Box::new(Pending { running, reply });
         let closed = || CatalogError::Unavailable("the catalog is closed".into());
         self.queue.send(pending).await.map_err(|_| closed())?;
         answer.await.map_err(|_| CatalogError::Unknown("the writer ended".into()))?
@@ -116,8 +163,9 @@ async fn write_until_closed(
     faults: Faults,
 ) {
     let mut connection = Some(first);
-    let mut batch: Vec<Box<dyn Waiting>> = Vec::new();
-    while waiting.recv_many(&mut batch, VERBS_PER_COMMIT_MAX).await > 0 {
+    let mut received: Vec<Box<dyn Waiting>> = Vec::new();
+    while waiting.recv_many(&mut received, VERBS_PER_COMMIT_MAX).await > 0 {
+        let mut batch: Vec<Entry> = received.drain(..).map(|write| Entry { write, ran: None }).collect();
         let committed = match connection.take() {
             Some(open) => Ok(open),
             None => options.connect().await.map_err(|error| error.to_string()),
@@ -143,8 +191,8 @@ async fn write_until_closed(
         if let Err(why) = &committed {
             tracing::error!(error = %why, verbs = batch.len(), "a catalog transaction failed");
         }
-        for verb in batch.drain(..) {
-            verb.answer(committed.clone());
+        for entry in batch {
+            entry.answer(committed.clone());
         }
     }
     if let Some(open) = connection {
@@ -154,27 +202,33 @@ async fn write_until_closed(
 
 async fn write_batch(
     connection: &mut SqliteConnection,
-    batch: &mut [Box<dyn Waiting>],
+    batch: &mut [Entry],
     faults: &Faults,
 ) -> Result<(), String> {
     control(connection, faults, "begin", "BEGIN IMMEDIATE").await?;
     if let [only] = batch {
-        let keep = only.run(&mut Tx { link: Link::Sqlite(&mut *connection), faults }).await;
-        return if keep {
+        let commits = run_entry(only, connection, faults).await;
+        return if commits {
             control(connection, faults, "commit", "COMMIT").await
         } else {
             control(connection, faults, "rollback", "ROLLBACK").await
         };
     }
-    for verb in batch.iter_mut() {
+    for entry in batch.iter_mut() {
         control(connection, faults, "statement", "SAVEPOINT verb").await?;
-        let keep = verb.run(&mut Tx { link: Link::Sqlite(&mut *connection), faults }).await;
-        if !keep {
+        if !run_entry(entry, connection, faults).await {
             control(connection, faults, "statement", "ROLLBACK TO verb").await?;
         }
         control(connection, faults, "statement", "RELEASE verb").await?;
     }
     control(connection, faults, "commit", "COMMIT").await
+}
+
+async fn run_entry(entry: &mut Entry, connection: &mut SqliteConnection, faults: &Faults) -> bool {
+    let ran = entry.write.run(&mut Tx { link: Link::Sqlite(connection), faults }).await;
+    let commits = matches!(ran, Ok(true));
+    entry.ran = Some(ran);
+    commits
 }
 
 async fn control(

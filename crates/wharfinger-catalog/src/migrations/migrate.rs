@@ -12,6 +12,7 @@ use wharfinger_lifecycle::UnixMs;
 use crate::Backend;
 use crate::Catalog;
 use crate::database::sql::{Link, Tx, args};
+use crate::database::writer::Running;
 use crate::error::CatalogError;
 use crate::fresh_id;
 use crate::migrations::schema::{self, AddIndexes, ApplyStep, DROPPED_INDEXES, steps_after};
@@ -148,16 +149,18 @@ impl<'c> MigrationSession<'c> {
     async fn apply(&mut self, step: ApplyStep) -> Result<bool, CatalogError> {
         let catalog = self.catalog;
         catalog.faults.begins::<ApplyStep>();
+        let mut running = Running::new(step, None);
         let give_up = Instant::now() + TABLE_LOCK_PATIENCE;
         loop {
             let begin = async { Ok::<_, CatalogError>(self.connection.begin().await?) };
             let transaction = catalog.faults.around("begin", begin).await?;
-            match catalog.write_in(transaction, &step).await {
+            match catalog.write_in(transaction, &mut running).await {
                 Err(CatalogError::LockTimeout(table)) if Instant::now() < give_up => {
                     tracing::info!(error = %table, "the migration waits for a table that is in use");
                     sleep(TABLE_LOCK_PAUSE).await;
                 }
-                outcome => return outcome,
+                Err(error) => return Err(error),
+                Ok(()) => return running.into_answer(),
             }
         }
     }
