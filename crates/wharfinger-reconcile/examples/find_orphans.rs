@@ -6,7 +6,7 @@ use std::io::{self, BufRead as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use wharfinger_reconcile::{Comparison, Entries, Entry, Sorter, Tally, Times, Verdict};
+use wharfinger_reconcile::{Comparison, Entries, Entry, Sorter, Totals, Times, Verdict};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -41,9 +41,9 @@ fn find(folder: &Path, list: &Path, scratch: &Path) -> Result<(), Box<dyn Error>
     }
     objects.sort_by(|a, b| a.key.cmp(&b.key));
 
-    let mut tally = Tally::new(Times { as_of, grace_ms: HOUR_MS }, 1, 20);
+    let mut totals = Totals::new(Times { as_of, grace_ms: HOUR_MS }, 1, 20);
     let mut comparison = Comparison::new(Entries::open(&keys.path)?)?;
-    let mut tell = |finding| match tally.take(finding) {
+    let mut tell = |finding| match totals.take(finding) {
         Verdict::Orphan(orphan) => println!("orphan\t{}\t{}", orphan.key, orphan.size.unwrap_or(0)),
         Verdict::Missing(key) => println!("missing\t{}", key.key),
         Verdict::Fine => {}
@@ -52,7 +52,7 @@ fn find(folder: &Path, list: &Path, scratch: &Path) -> Result<(), Box<dyn Error>
         comparison.object(object, &mut tell)?;
     }
     comparison.finish(&mut tell)?;
-    println!("{} of {} bytes are wasted", tally.orphans.bytes, tally.listed.bytes);
+    println!("{} of {} bytes are wasted", totals.orphans.bytes, totals.listed.bytes);
     Ok(())
 }
 

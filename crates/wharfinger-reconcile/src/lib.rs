@@ -3,12 +3,12 @@
 //!
 //! * [`Sorter`] brings keys of any order into the order in which stores list, on disk;
 //! * [`compare`] (or [`Comparison`], object by object) goes through both lists side by side;
-//! * [`Tally`] adds up what it finds, by age and by prefix, and says which orphans are old enough to be called so.
+//! * [`Totals`] adds up what it finds, by age and by prefix, and says which orphans are old enough to be called so.
 //!
 //! It reads no network and no clock: where the lists come from is the caller's affair.
 //!
 //! ```
-//! use wharfinger_reconcile::{Comparison, Entries, Entry, Sorter, Tally, Times, Verdict};
+//! use wharfinger_reconcile::{Comparison, Entries, Entry, Sorter, Totals, Times, Verdict};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -19,17 +19,17 @@
 //! let keys = sorter.finish(&folder.path().join("keys"))?;
 //! assert_eq!((keys.entries, keys.duplicates), (2, 1));
 //!
-//! let mut tally = Tally::new(Times { as_of: 1_000_000, grace_ms: 1_000 }, 1, 20);
+//! let mut totals = Totals::new(Times { as_of: 1_000_000, grace_ms: 1_000 }, 1, 20);
 //! let mut comparison = Comparison::new(Entries::open(&keys.path)?)?;
 //! for object in [Entry::object("a.jpg", 10, Some(5)), Entry::object("old.jpg", 20, Some(5))] {
 //!     comparison.object(object, |finding| {
-//!         if let Verdict::Orphan(orphan) = tally.take(finding) {
+//!         if let Verdict::Orphan(orphan) = totals.take(finding) {
 //!             assert_eq!(orphan.key, "old.jpg");
 //!         }
 //!     })?;
 //! }
-//! comparison.finish(|finding| drop(tally.take(finding)))?;
-//! assert_eq!((tally.orphans.bytes, tally.missing), (20, 1));
+//! comparison.finish(|finding| drop(totals.take(finding)))?;
+//! assert_eq!((totals.orphans.bytes, totals.missing), (20, 1));
 //! # Ok(())
 //! # }
 //! ```
@@ -39,11 +39,11 @@ mod entry;
 mod hints;
 mod prefixes;
 mod sorter;
-mod tally;
+mod totals;
 
 pub use compare::{CompareError, Comparison, Finding, compare};
 pub use entry::{Entry, KEY_BYTES_MAX};
 pub use hints::{Hints, OBJECTS_MAX as HINT_OBJECTS_MAX, bare, decoded as percent_decoded};
 pub use prefixes::PrefixTotal;
 pub use sorter::{Entries, FAN_IN, MEMORY_MAX, Sorted, Sorter};
-pub use tally::{AGES, Count, SAMPLES_MAX, Tally, Times, Verdict};
+pub use totals::{AGES, Count, SAMPLES_MAX, Totals, Times, Verdict};

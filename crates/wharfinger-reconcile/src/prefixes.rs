@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::entry::Entry;
-use crate::tally::Count;
+use crate::totals::Count;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixTotal {

@@ -5,7 +5,7 @@ use std::io;
 
 use proptest::prelude::*;
 use wharfinger_reconcile::{
-    CompareError, Comparison, Entries, Entry, Finding, Sorter, Tally, Times, Verdict, compare,
+    CompareError, Comparison, Entries, Entry, Finding, Sorter, Totals, Times, Verdict, compare,
 };
 
 fn sorted(keys: &[String], memory_max: usize, fan_in: usize) -> (Vec<Entry>, u64) {
@@ -108,14 +108,14 @@ proptest! {
         prop_assert_eq!(&parts, &expected);
     }
 
-    /// A tally that is written down and read again between any two findings ends the same.
+    /// A totals that is written down and read again between any two findings ends the same.
     #[test]
     fn a_tally_goes_on_where_it_was(
         objects in prop::collection::btree_map(key(), (0u64..100, 0i64..200), 1..60),
         stop_at in 0usize..60,
     ) {
         let times = Times { as_of: 150, grace_ms: 50 };
-        let mut whole = Tally::new(times, 2, 3);
+        let mut whole = Totals::new(times, 2, 3);
         let mut parts = whole.clone();
         let mut orphans = BTreeMap::new();
         for (at, (key, (size, modified_at))) in objects.iter().enumerate() {
@@ -124,7 +124,7 @@ proptest! {
                 orphans.insert(orphan.key, orphan.size.unwrap_or(0));
             }
             if at == stop_at {
-                parts = serde_json::from_str(&serde_json::to_string(&parts).expect("JSON")).expect("a tally");
+                parts = serde_json::from_str(&serde_json::to_string(&parts).expect("JSON")).expect("a totals");
             }
             parts.take(Finding::Orphan(object));
         }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use wharfinger_reconcile::{Tally, Times};
+use wharfinger_reconcile::{Totals, Times};
 use wharfinger_stores::key_sources::is_database;
 
 use super::Failure;
@@ -275,8 +275,8 @@ async fn prepare(
         None => Listing::Bucket,
     };
     let times = Times { as_of: list.as_of, grace_ms: arguments.grace };
-    let tally = Tally::new(times, usize::from(arguments.depth), usize::from(arguments.top));
-    state.begin(list, listing, tally)
+    let totals = Totals::new(times, usize::from(arguments.depth), usize::from(arguments.top));
+    state.begin(list, listing, totals)
 }
 
 /// Why a comparison did not come to its end.
@@ -306,7 +306,7 @@ async fn finish(
     refuse_empty(arguments, bucket, state).map_err(Failed::Refused)?;
     scan::run(bucket, state, progress, stop, arguments.objects_per_checkpoint).await?;
     refuse_disjoint(arguments, bucket, state).map_err(Failed::Refused)?;
-    let seen = state.at.tally.kept.objects + state.at.tally.missing;
+    let seen = state.at.totals.kept.objects + state.at.totals.missing;
     if state.at.looked_again.is_none() && seen != state.at.list.entries {
         let all = state.at.list.entries;
         let problem =
@@ -326,7 +326,7 @@ async fn finish(
         true => delete::refusal(arguments, bucket, state).await?,
         false => None,
     };
-    let mut is_agreed = arguments.delete && refused.is_none() && state.at.tally.orphans.objects > 0 && {
+    let mut is_agreed = arguments.delete && refused.is_none() && state.at.totals.orphans.objects > 0 && {
         progress.pause();
         arguments.yes || delete::ask(arguments, bucket, state, stop).await?
     };
@@ -345,7 +345,7 @@ async fn finish(
     let failures = state.at.deletion.as_ref().map_or(0, |deletion| deletion.failed);
     match refused {
         Some(refused) => Err(Failed::Told(refused)),
-        None if arguments.delete && !is_agreed && state.at.tally.orphans.objects > 0 => {
+        None if arguments.delete && !is_agreed && state.at.totals.orphans.objects > 0 => {
             Err(Failed::Told(delete::so_far(state)))
         }
         None if failures > 0 => Err(Failed::Told(format!("{failures} objects could not be deleted"))),
@@ -401,8 +401,8 @@ fn refuse_empty(arguments: &Arguments, bucket: &Bucket, state: &State) -> Result
 
 /// The same where not one key is in the bucket: they are written in another way there, or of another bucket.
 fn refuse_disjoint(arguments: &Arguments, bucket: &Bucket, state: &State) -> Result<(), String> {
-    let tally = &state.at.tally;
-    if tally.kept.objects > 0 || tally.listed.objects == 0 || arguments.allow_empty {
+    let totals = &state.at.totals;
+    if totals.kept.objects > 0 || totals.listed.objects == 0 || arguments.allow_empty {
         return Ok(());
     }
     let hint = state.hint(&bucket.addresses());
@@ -412,7 +412,7 @@ fn refuse_disjoint(arguments: &Arguments, bucket: &Bucket, state: &State) -> Res
     Err(format!(
         "not one of {} keys is among the {} objects (the first key is {key:?}, the first object {object:?}): {hint} If \
          all is well, see it with --allow-empty",
-        state.at.list.entries, tally.listed.objects
+        state.at.list.entries, totals.listed.objects
     ))
 }
 

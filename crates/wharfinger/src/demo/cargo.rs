@@ -38,7 +38,7 @@ const WORDS: [&str; 40] = [
     "seal",
     "ship",
     "stevedore",
-    "tally",
+    "totals",
     "tide",
     "tonnage",
     "tug",

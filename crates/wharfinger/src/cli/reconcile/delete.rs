@@ -75,7 +75,7 @@ pub(super) async fn refusal(
 }
 
 fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<String> {
-    let (list, tally) = (&state.at.list, &state.at.tally);
+    let (list, totals) = (&state.at.list, &state.at.totals);
     if let Some(mark) = mark {
         return Some(format!(
             "{mark} says that a Wharfinger keeps its files here, and this list is not its catalog. Its orphans are \
@@ -102,7 +102,7 @@ fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<
             list.over_lines
         ));
     }
-    if let (false, Some(kept), Some(orphan)) = (list.is_dated, tally.newest_kept, tally.newest_orphan)
+    if let (false, Some(kept), Some(orphan)) = (list.is_dated, totals.newest_kept, totals.newest_orphan)
         && kept < orphan
     {
         return Some(format!(
@@ -112,7 +112,7 @@ fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<
             rfc3339(orphan)
         ));
     }
-    let (orphans, listed) = (tally.orphans.objects, tally.listed.objects);
+    let (orphans, listed) = (totals.orphans.objects, totals.listed.objects);
     let limit = u128::from(listed) * u128::from(arguments.limit_percent);
     if u128::from(orphans) * 100 > limit {
         return Some(format!(
@@ -140,13 +140,13 @@ pub(super) async fn ask(
     state: &State,
     stop: &CancellationToken,
 ) -> Result<bool, Failure> {
-    let tally = &state.at.tally;
-    let count = tally.orphans.objects;
-    eprintln!("{count} objects of {} are to be deleted, {}:", bucket.shown, format_size(tally.orphans.bytes));
+    let totals = &state.at.totals;
+    let count = totals.orphans.objects;
+    eprintln!("{count} objects of {} are to be deleted, {}:", bucket.shown, format_size(totals.orphans.bytes));
     if let Some(done) = state.at.deletion.as_ref().map(Deletion::done) {
         eprintln!("  {done} of them were dealt with before this was interrupted");
     }
-    for orphan in tally.orphan_samples.iter().take(SAMPLES_SHOWN) {
+    for orphan in totals.orphan_samples.iter().take(SAMPLES_SHOWN) {
         eprintln!("  {:?}  {}", orphan.key, format_size(orphan.size.unwrap_or(0)));
     }
     if count > SAMPLES_SHOWN as u64 {
@@ -155,7 +155,7 @@ pub(super) async fn ask(
     if arguments.all_versions {
         eprintln!("Older versions and snapshots go too.");
     }
-    let (missing, outside) = (tally.missing, state.at.list.outside);
+    let (missing, outside) = (totals.missing, state.at.list.outside);
     if missing + outside > 0 {
         eprintln!(
             "{missing} keys of the list have no object, and {outside} lie outside what is looked at: make sure that \
@@ -213,7 +213,7 @@ pub(super) async fn run(
     let mut orphans = BufReader::new(orphans);
     let mut keys = Known::open(&state.keys()).map_err(failed)?;
     let batch_max = bucket.store.caps().delete_batch_max.clamp(1, BATCH_MAX);
-    let all = state.at.tally.orphans.objects.max(1);
+    let all = state.at.totals.orphans.objects.max(1);
     let mut done = at.done();
     let begun_before = at.begun;
     loop {
@@ -229,7 +229,7 @@ pub(super) async fn run(
         state.save()?;
         let known: io::Result<Vec<bool>> = batch.iter().map(|orphan| keys.has(&orphan.key)).collect();
         let deleting =
-            Deleting { bucket, times: state.at.tally.times(), with_older: arguments.all_versions, is_begun };
+            Deleting { bucket, times: state.at.totals.times(), with_older: arguments.all_versions, is_begun };
         let batch: Vec<(Entry, bool)> = batch.into_iter().zip(known.map_err(failed)?).collect();
         let outcomes = deleting.run(batch).await;
         // A store that is away spends nothing: the same batch is tried again by the same command.

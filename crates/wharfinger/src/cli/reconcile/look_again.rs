@@ -33,7 +33,7 @@ enum Answer {
 }
 
 pub(super) async fn run(bucket: &Bucket, state: &mut State, progress: &mut Progress) -> Result<(), Failure> {
-    if state.at.looked_again.is_some() || state.at.tally.missing == 0 {
+    if state.at.looked_again.is_some() || state.at.totals.missing == 0 {
         return Ok(());
     }
     progress.phase("looking again for what is missing", "keys");
@@ -52,7 +52,7 @@ pub(super) async fn run(bucket: &Bucket, state: &mut State, progress: &mut Progr
         match answer {
             Answer::There => {
                 looked.found += 1;
-                state.at.tally.found_after_all(&entry.key);
+                state.at.totals.found_after_all(&entry.key);
                 continue;
             }
             Answer::Unknown => looked.unknown += 1,

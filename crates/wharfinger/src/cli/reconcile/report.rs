@@ -38,9 +38,9 @@ impl<'s> Report<'s> {
 
     fn json(&self) -> Value {
         let at = &self.state.at;
-        let tally = &at.tally;
-        let (prefixes, others) = tally.by_prefix();
-        let ages: Vec<Value> = tally
+        let totals = &at.totals;
+        let (prefixes, others) = totals.by_prefix();
+        let ages: Vec<Value> = totals
             .by_age()
             .map(|(age, count)| json!({ "age": age, "objects": count.objects, "bytes": count.bytes }))
             .collect();
@@ -56,26 +56,26 @@ impl<'s> Report<'s> {
                 "asOf": rfc3339(at.list.as_of),
             },
             "inventoryOf": at.listing.made_at().map(rfc3339),
-            "graceMs": tally.times().grace_ms,
-            "listed": tally.listed,
-            "kept": tally.kept,
+            "graceMs": totals.times().grace_ms,
+            "listed": totals.listed,
+            "kept": totals.kept,
             "orphans": {
-                "objects": tally.orphans.objects,
-                "bytes": tally.orphans.bytes,
+                "objects": totals.orphans.objects,
+                "bytes": totals.orphans.bytes,
                 "byAge": ages,
                 "byPrefix": prefixes,
                 "otherPrefixes": others,
-                "samples": tally.orphan_samples.iter().map(sample).collect::<Vec<Value>>(),
+                "samples": totals.orphan_samples.iter().map(sample).collect::<Vec<Value>>(),
             },
-            "young": tally.young,
-            "folders": tally.folders,
-            "resized": { "objects": tally.resized.objects, "samples": tally.resized_samples },
+            "young": totals.young,
+            "folders": totals.folders,
+            "resized": { "objects": totals.resized.objects, "samples": totals.resized_samples },
             "missing": {
-                "keys": tally.missing,
+                "keys": totals.missing,
                 "lookedAgain": looked.asked,
                 "foundThen": looked.found,
                 "unknown": looked.unknown,
-                "samples": tally.missing_samples,
+                "samples": totals.missing_samples,
             },
             "dryRun": !self.is_delete,
             "deletion": at.deletion.as_ref().map(|deletion| json!({
@@ -95,20 +95,20 @@ impl<'s> Report<'s> {
 
     /// `part,name,objects,bytes`: one shape for all, so that it can be read as one table.
     fn csv(&self) {
-        let tally = &self.state.at.tally;
+        let totals = &self.state.at.totals;
         let row = |part: &str, name: &str, count: Count| {
             line(format!("{part},{},{},{}", quoted(name), count.objects, count.bytes));
         };
         line("part,name,objects,bytes");
-        row("total", "listed", tally.listed);
-        row("total", "kept", tally.kept);
-        row("total", "orphans", tally.orphans);
-        row("total", "young", tally.young);
-        row("total", "missing", Count { objects: tally.missing, bytes: 0 });
-        for (age, count) in tally.by_age() {
+        row("total", "listed", totals.listed);
+        row("total", "kept", totals.kept);
+        row("total", "orphans", totals.orphans);
+        row("total", "young", totals.young);
+        row("total", "missing", Count { objects: totals.missing, bytes: 0 });
+        for (age, count) in totals.by_age() {
             row("age", age, count);
         }
-        let (prefixes, others) = tally.by_prefix();
+        let (prefixes, others) = totals.by_prefix();
         for total in &prefixes {
             row("prefix", &total.prefix, total.count);
         }
@@ -120,7 +120,7 @@ impl<'s> Report<'s> {
 
     fn table(&self) {
         let at = &self.state.at;
-        let tally = &at.tally;
+        let totals = &at.totals;
         let row = |name: &str, count: Count, note: &str| {
             line(
                 format!("  {name:<10} {:>12}  {:>10}  {note}", count.objects, format_size(count.bytes))
@@ -129,21 +129,21 @@ impl<'s> Report<'s> {
         };
         line(format!("{} and {} keys as of {}", self.bucket.shown, at.list.entries, rfc3339(at.list.as_of)));
         line(format!("  {:<10} {:>12}  {:>10}", "", "objects", "bytes"));
-        row("listed", tally.listed, "");
-        row("kept", tally.kept, "");
-        row("orphans", tally.orphans, "no key answers for them");
-        row("young", tally.young, "no key yet, and younger than the grace: left alone");
+        row("listed", totals.listed, "");
+        row("kept", totals.kept, "");
+        row("orphans", totals.orphans, "no key answers for them");
+        row("young", totals.young, "no key yet, and younger than the grace: left alone");
         line(
-            format!("  {:<10} {:>12}  {:>10}  {}", "missing", tally.missing, "", self.missing_note())
+            format!("  {:<10} {:>12}  {:>10}  {}", "missing", totals.missing, "", self.missing_note())
                 .trim_end(),
         );
         self.notes();
-        if tally.orphans.objects > 0 {
+        if totals.orphans.objects > 0 {
             self.wasted();
         }
-        if !tally.missing_samples.is_empty() {
+        if !totals.missing_samples.is_empty() {
             line("missing, for example:");
-            for key in tally.missing_samples.iter().take(10) {
+            for key in totals.missing_samples.iter().take(10) {
                 line(format!("  {key:?}"));
             }
         }
@@ -152,7 +152,7 @@ impl<'s> Report<'s> {
 
     fn missing_note(&self) -> String {
         match self.state.at.looked_again {
-            Some(looked) if looked.asked < self.state.at.tally.missing + looked.found => {
+            Some(looked) if looked.asked < self.state.at.totals.missing + looked.found => {
                 format!("keys without an object; {} were looked for once more", looked.asked)
             }
             _ => "keys without an object".into(),
@@ -160,7 +160,7 @@ impl<'s> Report<'s> {
     }
 
     fn notes(&self) {
-        let (list, tally) = (&self.state.at.list, &self.state.at.tally);
+        let (list, totals) = (&self.state.at.list, &self.state.at.totals);
         let note = |count: u64, what: &str| {
             if count > 0 {
                 line(format!("  {count} {what}"));
@@ -171,9 +171,9 @@ impl<'s> Report<'s> {
         note(list.unstripped, "keys of the list do not begin with --strip-prefix and were left out");
         note(list.skipped, "rows of the list were without a key");
         note(list.over_lines, "rows of the list go over several lines: is a quote missing?");
-        note(tally.folders, "empty objects stand for folders and were left alone");
-        note(tally.resized.objects, "objects have another size than the list says");
-        if tally.missing > 0
+        note(totals.folders, "empty objects stand for folders and were left alone");
+        note(totals.resized.objects, "objects have another size than the list says");
+        if totals.missing > 0
             && let Some(at) = self.state.at.listing.made_at()
         {
             line(format!("  the objects are those of {}: what was stored since is missing too", rfc3339(at)));
@@ -183,16 +183,16 @@ impl<'s> Report<'s> {
     }
 
     fn wasted(&self) {
-        let tally = &self.state.at.tally;
+        let totals = &self.state.at.totals;
         let row = |count: Count, name: &str| {
             line(format!("  {:>12}  {:>10}  {name}", count.objects, format_size(count.bytes)));
         };
         line("orphans by age:");
-        for (age, count) in tally.by_age().filter(|(_, count)| count.objects > 0) {
+        for (age, count) in totals.by_age().filter(|(_, count)| count.objects > 0) {
             row(count, age);
         }
         line("orphans by prefix:");
-        let (prefixes, others) = tally.by_prefix();
+        let (prefixes, others) = totals.by_prefix();
         for total in &prefixes {
             row(total.count, &shown(&total.prefix));
         }
@@ -200,7 +200,7 @@ impl<'s> Report<'s> {
             row(others, "(others)");
         }
         line("for example:");
-        for orphan in tally.orphan_samples.iter().take(10) {
+        for orphan in totals.orphan_samples.iter().take(10) {
             let at = orphan.modified_at.map(rfc3339).unwrap_or_default();
             line(format!("  {at}  {:>10}  {:?}", format_size(orphan.size.unwrap_or(0)), orphan.key));
         }

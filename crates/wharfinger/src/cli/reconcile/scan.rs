@@ -35,7 +35,7 @@ pub(super) async fn run(
             compare(&mut comparison, object, state)?;
         }
         state.at.after = last.or(state.at.after.take());
-        progress.at(state.at.tally.listed.objects, Some(comparison.keys_done() as f64 / keys_max));
+        progress.at(state.at.totals.listed.objects, Some(comparison.keys_done() as f64 / keys_max));
         if stop.is_cancelled() {
             state.save()?;
             return not_stopped(stop);
@@ -65,7 +65,7 @@ fn note(state: &mut State, finding: Finding, written: &mut io::Result<()>) {
     if let Finding::Orphan(object) = &finding {
         state.remember_stranger(&object.key);
     }
-    let noted = match state.at.tally.take(finding) {
+    let noted = match state.at.totals.take(finding) {
         Verdict::Fine => Ok(()),
         Verdict::Orphan(orphan) => state.add_orphan(&orphan),
         Verdict::Missing(key) => state.add_missing(&key),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
-use wharfinger_reconcile::{Entries, Entry, HINT_OBJECTS_MAX, Hints, Tally};
+use wharfinger_reconcile::{Entries, Entry, HINT_OBJECTS_MAX, Hints, Totals};
 
 use super::super::{Failure, failed};
 use super::delete::Deletion;
@@ -35,7 +35,7 @@ pub(super) struct Checkpoint {
     /// Everything up to this object was compared.
     pub(super) after: Option<String>,
     pub(super) is_compared: bool,
-    pub(super) tally: Tally,
+    pub(super) totals: Totals,
     /// How much of the lists on disk is true.
     orphans_bytes: u64,
     missing_bytes: u64,
@@ -156,9 +156,9 @@ impl State {
     }
 
     /// Sorted keys are there: from here on it can be gone on with.
-    pub(super) fn begin(&mut self, list: KeyList, listing: Listing, tally: Tally) -> Result<(), Failure> {
+    pub(super) fn begin(&mut self, list: KeyList, listing: Listing, totals: Totals) -> Result<(), Failure> {
         let nothing = Checkpoint::nothing(&self.identity, self.begun_at);
-        *self.at = Checkpoint { list, listing, tally, ..nothing };
+        *self.at = Checkpoint { list, listing, totals, ..nothing };
         self.open_found()?;
         self.save()
     }
@@ -240,7 +240,7 @@ impl State {
             (Some(deletion), ..) => format!("{} deleted", deletion.deleted.objects),
             (None, true, _) => "all was compared".into(),
             (None, false, Some(after)) => {
-                format!("{} objects, up to {after:?}", self.at.tally.listed.objects)
+                format!("{} objects, up to {after:?}", self.at.totals.listed.objects)
             }
             (None, false, None) => "the keys were read".into(),
         }
@@ -258,7 +258,7 @@ impl State {
 
     /// Remembers an object that no key answers for, for a hint.
     pub(super) fn remember_stranger(&mut self, key: &str) {
-        if self.at.tally.kept.objects == 0 && self.at.strangers.len() < HINT_OBJECTS_MAX {
+        if self.at.totals.kept.objects == 0 && self.at.strangers.len() < HINT_OBJECTS_MAX {
             self.at.strangers.push(key.to_owned());
         }
     }
@@ -310,7 +310,7 @@ impl Checkpoint {
         Checkpoint {
             identity: identity.to_owned(),
             begun_at,
-            tally: Tally::new(wharfinger_reconcile::Times { as_of: begun_at, grace_ms: 0 }, 0, 1),
+            totals: Totals::new(wharfinger_reconcile::Times { as_of: begun_at, grace_ms: 0 }, 0, 1),
             list,
             listing: Listing::Bucket,
             after: None,

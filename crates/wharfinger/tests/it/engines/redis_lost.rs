@@ -130,7 +130,7 @@ const SIZE: u64 = 10;
 
 /// What all clients have seen.
 #[derive(Default)]
-struct Tally {
+struct Totals {
     made: AtomicU64,
     refused: AtomicU64,
     unavailable: AtomicU64,
@@ -138,23 +138,23 @@ struct Tally {
 }
 
 /// Fills the quota and makes room again, for as long as it is told.
-async fn press(server: Arc<TestApp>, stop: Arc<AtomicBool>, tally: Arc<Tally>, user: usize) {
+async fn press(server: Arc<TestApp>, stop: Arc<AtomicBool>, totals: Arc<Totals>, user: usize) {
     let me = server.as_user("t", &format!("u{user}"), wharfinger::core::Role::User);
     let mut held: Vec<Value> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let answer = me.init("f", SIZE).await;
         let is_full = match answer.status.as_u16() {
             201 => {
-                tally.made.fetch_add(1, Ordering::Relaxed);
+                totals.made.fetch_add(1, Ordering::Relaxed);
                 held.push(answer.body);
                 false
             }
             403 => {
-                tally.refused.fetch_add(1, Ordering::Relaxed);
+                totals.refused.fetch_add(1, Ordering::Relaxed);
                 true
             }
             503 => {
-                tally.unavailable.fetch_add(1, Ordering::Relaxed);
+                totals.unavailable.fetch_add(1, Ordering::Relaxed);
                 false
             }
             other => panic!("{other}: {}", answer.body),
@@ -162,7 +162,7 @@ async fn press(server: Arc<TestApp>, stop: Arc<AtomicBool>, tally: Arc<Tally>, u
         while held.len() > 2 || (is_full && !held.is_empty()) {
             let gone = held.remove(0);
             if me.delete(&format!("/api/v2/files/{}", id(&gone))).await.status == 204 {
-                tally.deleted.fetch_add(1, Ordering::Relaxed);
+                totals.deleted.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -236,10 +236,10 @@ async fn lost_under_64_clients(faults: usize, first: usize) {
     for server in &servers {
         supervisors.push(Supervisor::start(&server.app).await);
     }
-    let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
+    let (stop, totals) = (Arc::new(AtomicBool::new(false)), Arc::new(Totals::default()));
     let watcher = tokio::spawn(watch(env.clone(), stop.clone()));
     let clients: Vec<_> = (0..CLIENTS)
-        .map(|n| tokio::spawn(press(servers[n % 2].clone(), stop.clone(), tally.clone(), n)))
+        .map(|n| tokio::spawn(press(servers[n % 2].clone(), stop.clone(), totals.clone(), n)))
         .collect();
     let redis = tokio::task::spawn_blocking(move || {
         let mut redis = redis;
@@ -262,13 +262,13 @@ async fn lost_under_64_clients(faults: usize, first: usize) {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     println!(
         "{} made, {} refused, {} unavailable, {} deleted; {looks} looks; epoch {}",
-        count(&tally.made),
-        count(&tally.refused),
-        count(&tally.unavailable),
-        count(&tally.deleted),
+        count(&totals.made),
+        count(&totals.refused),
+        count(&totals.unavailable),
+        count(&totals.deleted),
         gate(&env).await.1
     );
-    assert!(count(&tally.refused) > 0, "the limit was never reached");
+    assert!(count(&totals.refused) > 0, "the limit was never reached");
     assert!(gate(&env).await.1 > faults as i64 / 5, "the count was hardly ever lost");
 
     // Quiet: exact, in the catalog and in Redis, and the room that is left is there to the byte.

@@ -59,7 +59,7 @@ pub enum Verdict {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tally {
+pub struct Totals {
     times: Times,
     pub listed: Count,
     pub kept: Count,
@@ -81,10 +81,10 @@ pub struct Tally {
     pub resized_samples: Vec<String>,
 }
 
-impl Tally {
+impl Totals {
     /// Sums are told for so many of the largest prefixes, of so many parts each.
-    pub fn new(times: Times, depth: usize, prefixes_max: usize) -> Tally {
-        Tally {
+    pub fn new(times: Times, depth: usize, prefixes_max: usize) -> Totals {
+        Totals {
             times,
             listed: Count::default(),
             kept: Count::default(),
