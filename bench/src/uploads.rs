@@ -14,7 +14,7 @@ const WORKERS: [usize; 3] = [1, 16, 64];
 const RUN: Duration = Duration::from_secs(8);
 
 #[derive(Default)]
-struct Tally {
+struct Timings {
     init: Timing,
     confirm: Timing,
     delete: Timing,
@@ -53,21 +53,21 @@ async fn measure(server: &Server, workers: usize) {
             let folder = server.blob_dir().join("uploads/t/u");
             tokio::spawn(async move {
                 std::fs::create_dir_all(&folder).expect("the user's folder");
-                let mut tally = Tally::default();
+                let mut timings = Timings::default();
                 while Instant::now() < until {
-                    one(&http, &url, &token, &folder, &mut tally).await;
+                    one(&http, &url, &token, &folder, &mut timings).await;
                 }
-                tally
+                timings
             })
         })
         .collect();
-    let mut all = Tally::default();
+    let mut all = Timings::default();
     for task in tasks {
-        let tally = task.await.expect("a worker");
-        all.init.merge(tally.init);
-        all.confirm.merge(tally.confirm);
-        all.delete.merge(tally.delete);
-        all.pairs += tally.pairs;
+        let timings = task.await.expect("a worker");
+        all.init.merge(timings.init);
+        all.confirm.merge(timings.confirm);
+        all.delete.merge(timings.delete);
+        all.pairs += timings.pairs;
     }
     let took = started.elapsed();
     say(format!(
@@ -80,19 +80,19 @@ async fn measure(server: &Server, workers: usize) {
     say(all.delete.line("delete"));
 }
 
-async fn one(http: &reqwest::Client, url: &str, token: &str, folder: &std::path::Path, tally: &mut Tally) {
+async fn one(http: &reqwest::Client, url: &str, token: &str, folder: &std::path::Path, timings: &mut Timings) {
     let body = json!({ "fileName": "x", "size": 4 });
     let (grant, took) = call(http, token, Method::POST, format!("{url}/api/v2/files/init"), Some(body)).await;
-    tally.init.add(took);
+    timings.init.add(took);
     let id = grant["fileId"].as_str().expect("an id").to_owned();
     // The reaper may prune the folder at any moment.
     while std::fs::write(folder.join(&id), b"data").is_err() {
         std::fs::create_dir_all(folder).expect("the user's folder");
     }
     let path = format!("{url}/api/v2/files/{id}");
-    tally.confirm.add(call(http, token, Method::POST, format!("{path}/confirm"), Some(json!({}))).await.1);
-    tally.delete.add(call(http, token, Method::DELETE, path, None).await.1);
-    tally.pairs += 1;
+    timings.confirm.add(call(http, token, Method::POST, format!("{path}/confirm"), Some(json!({}))).await.1);
+    timings.delete.add(call(http, token, Method::DELETE, path, None).await.1);
+    timings.pairs += 1;
 }
 
 pub(crate) async fn call(
