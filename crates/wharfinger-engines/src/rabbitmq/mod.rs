@@ -6,7 +6,7 @@ mod due;
 mod error;
 mod greeting;
 mod hops;
-mod ladder;
+mod delay_queues;
 mod link;
 mod publish;
 mod topology;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Delayed;
 use super::error::BrokerError;
-use super::ladder::{self, Hop};
+use super::delay_queues::{self, Hop};
 use super::link::{CONNECT_TIME, Link, Site};
 use super::topology::{CLEANUP, DELAYED, WAKE, queue_of_step};
 
@@ -143,7 +143,7 @@ impl Publisher {
         let id = ShortString::try_new(message.id.as_str())
             .map_err(|_| BrokerError::Refused("the id of a message is longer than 255 bytes".to_owned()))?;
         let by_exchange = self.site.options.delayed_exchange;
-        let hop = if by_exchange { ladder::by_exchange } else { ladder::by_queue };
+        let hop = if by_exchange { delay_queues::by_exchange } else { delay_queues::by_queue };
         let mut headers = FieldTable::default();
         let (exchange, key, mandatory) = match hop(message.delay_ms) {
             None => ("", CLEANUP.to_owned(), true),

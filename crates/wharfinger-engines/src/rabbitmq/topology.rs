@@ -6,7 +6,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
 
 use super::error::BrokerError;
-use super::ladder::STEPS_MS;
+use super::delay_queues::STEPS_MS;
 
 pub(super) const CLEANUP: &str = "resource.cleanup";
 pub(super) const DEAD_LETTERS: &str = "resource.cleanup.dlq";

@@ -1,4 +1,4 @@
-//! Delays as a ladder of fixed steps: a message waits on the largest step that is not too long, and what is left
+//! Delays as a delay_queues of fixed steps: a message waits on the largest step that is not too long, and what is left
 //! of its delay it carries along to the next.
 
 /// One queue each. They are constants and no settings, because the arguments of a queue cannot be changed.
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_the_ladder_is_one_hop() {
+    fn each_delay_queue_is_one_hop() {
         for step in STEPS_MS {
             assert_eq!(way(step, by_queue), [step]);
         }
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_goes_down_the_ladder() {
+    fn other_delays_take_several_hops() {
         assert_eq!(way(4_500_000, by_queue), [3_600_000, 900_000]);
         assert_eq!(way(2_300, by_queue), [1_000, 1_000, 1_000]);
         assert_eq!(way(1, by_queue), [1_000]);
