@@ -6,7 +6,7 @@ mod index;
 mod journal;
 mod segments;
 mod shares;
-mod turf;
+mod dir;
 mod walk;
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use index::{Entry, Index};
 use journal::Journal;
 pub use segments::{Leftover, Segment, SegmentFolder};
 use shares::{Shares, TenantBytes};
-use turf::Turf;
+use dir::DirLock;
 
 /// A folder of more than this is slow in many file systems, and stays so when it is empty again.
 const SHARD_FILES_MAX: usize = 4_096;
@@ -31,7 +31,7 @@ const SHARD: &str = "shard-";
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 pub struct Spool {
-    turf: Turf,
+    dir: DirLock,
     bytes_max: u64,
     shares: Arc<Shares>,
     inner: Mutex<Inner>,
@@ -97,9 +97,9 @@ pub struct Held {
 impl Spool {
     /// Takes the folder over as it is, whoever wrote it. Where another process works on it, a folder below it is ours.
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Spool> {
-        let mut turf = Turf::take(folder)?;
-        let known = Journal::read(&turf.root);
-        let found = walk::walk(&mut turf, &known.entries)?;
+        let mut dir = DirLock::take(folder)?;
+        let known = Journal::read(&dir.root);
+        let found = walk::walk(&mut dir, &known.entries)?;
         let next_shard = found.next_shard;
         let shares = Arc::new(Shares::default());
         let mut index = Index::counting_in(shares.clone());
@@ -108,7 +108,7 @@ impl Spool {
             let at = index.add_folder(path, is_shard);
             for walk::Batch { name, noted } in files {
                 let name = match index.contains(&name) {
-                    true => rename_twin(&turf.root.join(index.folder(at)), &name, &index)?,
+                    true => rename_twin(&dir.root.join(index.folder(at)), &name, &index)?,
                     false => name,
                 };
                 let journal::Noted { bytes, events, tenants } = noted;
@@ -116,14 +116,14 @@ impl Spool {
             }
         }
         for folder in index.empty_shards() {
-            let _ = fs::remove_dir(turf.root.join(index.folder(folder)));
+            let _ = fs::remove_dir(dir.root.join(index.folder(folder)));
         }
         let journal = match known.is_true_of(&index) {
-            true => Journal::go_on(&turf.root, known.lines),
-            false => Journal::anew(&turf.root, &index),
+            true => Journal::go_on(&dir.root, known.lines),
+            false => Journal::anew(&dir.root, &index),
         };
         let inner = Inner { index, journal, shard: None, next_shard };
-        Ok(Spool { turf, bytes_max, shares, inner: Mutex::new(inner) })
+        Ok(Spool { dir, bytes_max, shares, inner: Mutex::new(inner) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -131,7 +131,7 @@ impl Spool {
     }
 
     pub fn folder(&self) -> &Path {
-        &self.turf.root
+        &self.dir.root
     }
 
     /// Puts a batch on disk to stay; then the oldest make room for it, and the answer is what had to go. The same name
@@ -151,7 +151,7 @@ impl Spool {
             };
             // So that nobody takes the folder away meanwhile.
             inner.index.expect(at);
-            (at, self.turf.root.join(inner.index.folder(at)))
+            (at, self.dir.root.join(inner.index.folder(at)))
         };
         let meta = match tenants.is_empty() {
             true => format!("{{\"num_events\":{events}}}"),
@@ -183,7 +183,7 @@ impl Spool {
             // What cannot be removed is not counted any more: the limit is on what we would still send.
             if let Err(error) = self.take_away(inner, &name) {
                 tracing::error!(file = %name, error = %error, "a batch could not be removed from the spool");
-                inner.forget(&name, &self.turf.root);
+                inner.forget(&name, &self.dir.root);
             }
         }
         gone
@@ -196,9 +196,9 @@ impl Spool {
         loop {
             let name = PathBuf::from(format!("{SHARD}{:08}", inner.next_shard));
             inner.next_shard += 1;
-            match fs::create_dir(self.turf.root.join(&name)) {
+            match fs::create_dir(self.dir.root.join(&name)) {
                 Ok(()) => {
-                    durable::sync_folder(&self.turf.root)?;
+                    durable::sync_folder(&self.dir.root)?;
                     let at = inner.index.add_folder(name, true);
                     inner.shard = Some(at);
                     return Ok(at);
@@ -226,7 +226,7 @@ impl Spool {
 
     fn path(&self, inner: &Inner, name: &BatchName) -> Option<PathBuf> {
         let entry = inner.index.entry(name)?;
-        Some(self.turf.root.join(inner.index.folder(entry.folder)).join(name.as_str()))
+        Some(self.dir.root.join(inner.index.folder(entry.folder)).join(name.as_str()))
     }
 
     pub fn read(&self, name: &BatchName) -> io::Result<Vec<u8>> {
@@ -254,7 +254,7 @@ impl Spool {
         meta.push(META);
         // Without its data it is removed at the next start.
         let _ = fs::remove_file(meta);
-        inner.forget(name, &self.turf.root);
+        inner.forget(name, &self.dir.root);
         Ok(())
     }
 
@@ -269,7 +269,7 @@ impl Spool {
             gone.add(inner.index.unstored(&name));
             if let Err(error) = self.take_away(&mut inner, &name) {
                 tracing::error!(file = %name, error = %error, "an old batch could not be removed from the spool");
-                inner.forget(&name, &self.turf.root);
+                inner.forget(&name, &self.dir.root);
             }
         }
     }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use wharfinger_events::name::BatchName;
 
 use super::durable::sync_folder;
-use super::turf::Turf;
+use super::dir::DirLock;
 
 const SLOTS_MAX: u32 = 64;
 const GZ: &str = ".gz";
 
 /// One of a few numbered folders: each process has its own.
 pub struct SegmentFolder {
-    turf: Turf,
+    dir: DirLock,
 }
 
 /// A segment of a process that is no more.
@@ -37,23 +37,23 @@ impl SegmentFolder {
     /// With what was left in all of them by processes that are no more, the oldest first.
     pub fn open(root: &Path) -> io::Result<(SegmentFolder, Vec<Leftover>)> {
         let slot = |number: u32| root.join(number.to_string());
-        let mut turf = Turf::first_free((0..SLOTS_MAX).map(slot))?;
+        let mut dir = DirLock::first_free((0..SLOTS_MAX).map(slot))?;
         let mut left = Vec::new();
         for number in 0..SLOTS_MAX {
             let folder = slot(number);
-            if folder == turf.root || (folder.exists() && turf.also_take(&folder)?) {
+            if folder == dir.root || (folder.exists() && dir.also_take(&folder)?) {
                 left.extend(left_in(&folder)?);
             }
         }
         left.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok((SegmentFolder { turf }, left))
+        Ok((SegmentFolder { dir }, left))
     }
 
     /// It is there after a power cut, too, once this has answered.
     pub fn create(&self, name: &BatchName) -> io::Result<Segment> {
-        let path = self.turf.root.join(name.as_str().strip_suffix(GZ).unwrap_or(name.as_str()));
+        let path = self.dir.root.join(name.as_str().strip_suffix(GZ).unwrap_or(name.as_str()));
         let file = File::options().write(true).create_new(true).open(&path)?;
-        sync_folder(&self.turf.root).inspect_err(|_| drop(fs::remove_file(&path)))?;
+        sync_folder(&self.dir.root).inspect_err(|_| drop(fs::remove_file(&path)))?;
         Ok(Segment { file, path, length: 0, is_broken: false })
     }
 }

@@ -12,7 +12,7 @@ use super::SHARD;
 use super::durable::TEMPORARY;
 use super::journal::{Entries, Noted};
 use super::shares::TenantBytes;
-use super::turf::Turf;
+use super::dir::DirLock;
 
 const DEPTH_MAX: usize = 8;
 
@@ -29,13 +29,13 @@ pub(super) struct Batch {
 }
 
 /// Folders that cannot be read are left alone, and said so.
-pub(super) fn walk(turf: &mut Turf, known: &Entries) -> io::Result<Found> {
+pub(super) fn walk(dir: &mut DirLock, known: &Entries) -> io::Result<Found> {
     let mut found = Found { next_shard: 1, ..Found::default() };
     let mut folders = vec![(PathBuf::new(), 0)];
     while let Some((folder, depth)) = folders.pop() {
-        let path = turf.root.join(&folder);
+        let path = dir.root.join(&folder);
         let is_root = depth == 0;
-        let listed = match is_root || turf.also_take(&path)? {
+        let listed = match is_root || dir.also_take(&path)? {
             true => list(&path),
             false => continue,
         };

@@ -11,26 +11,26 @@ const LOCK: &str = ".wharfinger-lock";
 const BESIDE: &str = "beside-";
 const BESIDE_MAX: u32 = 64;
 
-pub(super) struct Turf {
+pub(super) struct DirLock {
     pub(super) root: PathBuf,
     /// Held as long as the process lives.
     locks: Vec<File>,
 }
 
-impl Turf {
+impl DirLock {
     /// The folder, or the first one below it that nobody works on.
-    pub(super) fn take(folder: &Path) -> io::Result<Turf> {
-        Turf::first_free(
+    pub(super) fn take(folder: &Path) -> io::Result<DirLock> {
+        DirLock::first_free(
             std::iter::once(folder.to_path_buf())
                 .chain((1..=BESIDE_MAX).map(|number| folder.join(format!("{BESIDE}{number}")))),
         )
     }
 
-    pub(super) fn first_free(folders: impl Iterator<Item = PathBuf>) -> io::Result<Turf> {
+    pub(super) fn first_free(folders: impl Iterator<Item = PathBuf>) -> io::Result<DirLock> {
         for root in folders {
             make(&root)?;
             if let Some(lock) = lock(&root)? {
-                return Ok(Turf { root, locks: vec![lock] });
+                return Ok(DirLock { root, locks: vec![lock] });
             }
         }
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many processes work on it"))
