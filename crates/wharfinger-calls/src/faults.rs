@@ -68,7 +68,7 @@ pub struct Injected {
 
 /// Which calls go wrong.
 #[derive(Debug)]
-enum When {
+enum Trigger {
     /// The one with this number, counted from 1. It can be changed.
     Nth(AtomicU64),
     /// The same, where statements inside a transaction are not counted.
@@ -76,11 +76,11 @@ enum When {
     /// Of the calls of one name each whose number this divides.
     Each(&'static str, u64),
     /// None; but the first so many of this name wait to be let on.
-    Waits(&'static str, u32, Gate),
+    Waits(&'static str, u32, Barrier),
 }
 
 #[derive(Debug)]
-struct Gate {
+struct Barrier {
     reached: Notify,
     open: Semaphore,
 }
@@ -88,8 +88,8 @@ struct Gate {
 #[derive(Debug)]
 struct Plan {
     calls: AtomicU64,
-    when: When,
-    aim: Mutex<Aim>,
+    trigger: Trigger,
+    aim: Mutex<Outcome>,
     dead: AtomicBool,
     held: AtomicBool,
     /// Every statement that was sent, by its text.
@@ -99,7 +99,7 @@ struct Plan {
 }
 
 #[derive(Debug)]
-struct Aim {
+struct Outcome {
     fault: Fault,
     /// The first call that went wrong.
     hit: Option<&'static str>,
@@ -111,26 +111,26 @@ impl Plan {
     /// Counts a call, if it is one that counts.
     fn is_hit(&self, call: &'static str) -> bool {
         let count = || self.calls.fetch_add(1, Ordering::SeqCst) + 1;
-        match &self.when {
-            When::Nth(at) => count() == at.load(Ordering::SeqCst),
-            When::NthBorder(at) => !is_inside_transaction(call) && count() == *at,
-            When::Each(name, nth) => *name == call && count() % nth == 0,
-            When::Waits(..) => false,
+        match &self.trigger {
+            Trigger::Nth(at) => count() == at.load(Ordering::SeqCst),
+            Trigger::NthBorder(at) => !is_inside_transaction(call) && count() == *at,
+            Trigger::Each(name, nth) => *name == call && count() % nth == 0,
+            Trigger::Waits(..) => false,
         }
     }
 
-    fn aim(&self) -> MutexGuard<'_, Aim> {
+    fn aim(&self) -> MutexGuard<'_, Outcome> {
         self.aim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn wait(&self, call: &'static str) {
-        let When::Waits(name, first, gate) = &self.when else { return };
+        let Trigger::Waits(name, first, barrier) = &self.trigger else { return };
         let nth = if *name == call { self.calls.fetch_add(1, Ordering::SeqCst) + 1 } else { u64::MAX };
         if nth == u64::from(*first) {
-            gate.reached.notify_one();
+            barrier.reached.notify_one();
         }
         if nth <= u64::from(*first)
-            && let Ok(open) = gate.open.acquire().await
+            && let Ok(open) = barrier.open.acquire().await
         {
             open.forget();
         }
@@ -147,29 +147,29 @@ impl Faults {
 
     /// Goes wrong at call number `at`, counted from 1.
     pub fn at(at: u64, fault: Fault) -> Faults {
-        Faults::planned(When::Nth(AtomicU64::new(at)), fault)
+        Faults::planned(Trigger::Nth(AtomicU64::new(at)), fault)
     }
 
     /// For a plan made by [`Faults::at`]: counts from 1 again, and goes wrong at this call. A process that died lives
     /// again.
     pub fn aim_at(&self, at: u64, fault: Fault) {
         let Some(plan) = &self.0 else { return };
-        if let When::Nth(planned) = &plan.when {
+        if let Trigger::Nth(planned) = &plan.trigger {
             planned.store(at, Ordering::SeqCst);
         }
-        *plan.aim() = Aim { fault, hit: None, write: None };
+        *plan.aim() = Outcome { fault, hit: None, write: None };
         plan.calls.store(0, Ordering::SeqCst);
         plan.dead.store(false, Ordering::SeqCst);
     }
 
     /// The same, where statements inside a transaction are not counted: the conformance suite hits each of those.
     pub fn at_border(at: u64, fault: Fault) -> Faults {
-        Faults::planned(When::NthBorder(at), fault)
+        Faults::planned(Trigger::NthBorder(at), fault)
     }
 
     /// Of the calls of this name every `nth` fails, for ever.
     pub fn each(call: &'static str, nth: u64) -> Faults {
-        Faults::planned(When::Each(call, nth), Fault::Fail)
+        Faults::planned(Trigger::Each(call, nth), Fault::Fail)
     }
 
     /// Nothing fails, but the first call of this name is not made before it is let on.
@@ -179,32 +179,32 @@ impl Faults {
 
     /// The same of the first so many calls of this name.
     pub fn all_waiting_at(call: &'static str, first: u32) -> Faults {
-        let gate = Gate { reached: Notify::new(), open: Semaphore::new(0) };
-        Faults::planned(When::Waits(call, first, gate), Fault::Fail)
+        let barrier = Barrier { reached: Notify::new(), open: Semaphore::new(0) };
+        Faults::planned(Trigger::Waits(call, first, barrier), Fault::Fail)
     }
 
     /// All calls that wait have come; at once if they came before.
     pub async fn reached(&self) {
-        if let Some(When::Waits(_, _, gate)) = self.0.as_ref().map(|plan| &plan.when) {
-            gate.reached.notified().await;
+        if let Some(Trigger::Waits(_, _, barrier)) = self.0.as_ref().map(|plan| &plan.trigger) {
+            barrier.reached.notified().await;
         }
     }
 
     pub fn let_on(&self) {
-        if let Some(When::Waits(_, first, gate)) = self.0.as_ref().map(|plan| &plan.when) {
-            gate.open.add_permits(*first as usize);
+        if let Some(Trigger::Waits(_, first, barrier)) = self.0.as_ref().map(|plan| &plan.trigger) {
+            barrier.open.add_permits(*first as usize);
         }
     }
 
-    fn planned(when: When, fault: Fault) -> Faults {
+    fn planned(trigger: Trigger, fault: Fault) -> Faults {
         Faults::with_steps(when, fault, None)
     }
 
-    fn with_steps(when: When, fault: Fault, steps: Option<Arc<AtomicU64>>) -> Faults {
+    fn with_steps(trigger: Trigger, fault: Fault, steps: Option<Arc<AtomicU64>>) -> Faults {
         Faults(Some(Arc::new(Plan {
             calls: AtomicU64::new(0),
             when,
-            aim: Mutex::new(Aim { fault, hit: None, write: None }),
+            aim: Mutex::new(Outcome { fault, hit: None, write: None }),
             dead: AtomicBool::new(false),
             held: AtomicBool::new(false),
             statements: Mutex::default(),
@@ -219,7 +219,7 @@ impl Faults {
 
     /// Nothing fails; the steps of SQLite's virtual machine are counted, about.
     pub fn counting_steps() -> Faults {
-        Faults::with_steps(When::Nth(AtomicU64::new(u64::MAX)), Fault::Fail, Some(Arc::default()))
+        Faults::with_steps(Trigger::Nth(AtomicU64::new(u64::MAX)), Fault::Fail, Some(Arc::default()))
     }
 
     pub fn steps(&self) -> u64 {
