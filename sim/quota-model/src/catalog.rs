@@ -4,7 +4,7 @@ use crate::redis::Load;
 use crate::rules::{IDS, Rules, Safeguard};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Gate {
+pub enum QuotaOwner {
     Database,
     Redis,
 }
@@ -13,12 +13,12 @@ pub enum Gate {
 pub enum File {
     Absent,
     Charged,
-    /// A delete has read gate and epoch and not yet written. Only where deletes are not locked.
+    /// A delete has read owner and epoch and not yet written. Only where deletes are not locked.
     Leaving {
-        gate: Gate,
+        owner: QuotaOwner,
         epoch: u8,
     },
-    /// Its charge is 0. Under the gate of Redis it left a line in the outbox, which `owed` says is still there;
+    /// Its charge is 0. Under the owner of Redis it left a line in the outbox, which `owed` says is still there;
     /// copies of the refund may be under way for ever.
     Deleted {
         line: Option<u8>,
@@ -29,8 +29,8 @@ pub enum File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Catalog {
     pub epoch: u8,
-    pub gate: Gate,
-    /// Kept only while the database is the gate.
+    pub owner: QuotaOwner,
+    /// Kept only while the database is the owner.
     pub used: i8,
     pub limit: i8,
     pub files: [File; IDS],
@@ -38,7 +38,7 @@ pub struct Catalog {
 
 impl Catalog {
     pub fn new(limit: i8) -> Catalog {
-        Catalog { epoch: 1, gate: Gate::Redis, used: 0, limit, files: [File::Absent; IDS] }
+        Catalog { epoch: 1, owner: QuotaOwner::Redis, used: 0, limit, files: [File::Absent; IDS] }
     }
 
     /// The truth.
@@ -53,17 +53,17 @@ impl Catalog {
 
     /// Whether an insert with a reservation of this epoch may commit.
     pub fn admits(&self, rules: Rules, epoch: u8) -> bool {
-        let gate = self.gate == Gate::Redis || !rules.has(Safeguard::InsertChecksGate);
-        gate && (self.epoch == epoch || !rules.has(Safeguard::InsertChecksEpoch))
+        let owner = self.owner == QuotaOwner::Redis || !rules.has(Safeguard::InsertChecksGate);
+        owner && (self.epoch == epoch || !rules.has(Safeguard::InsertChecksEpoch))
     }
 
-    pub fn delete(&mut self, id: usize, size: i8, gate: Gate, epoch: u8) {
-        self.files[id] = match gate {
-            Gate::Database => {
+    pub fn delete(&mut self, id: usize, size: i8, owner: QuotaOwner, epoch: u8) {
+        self.files[id] = match owner {
+            QuotaOwner::Database => {
                 self.used -= size;
                 File::Deleted { line: None, owed: false }
             }
-            Gate::Redis => File::Deleted { line: Some(epoch), owed: true },
+            QuotaOwner::Redis => File::Deleted { line: Some(epoch), owed: true },
         };
     }
 
@@ -77,19 +77,19 @@ impl Catalog {
     /// `held` is the epoch that Redis counted under when it was asked: the new one is above both.
     pub fn rebuild(&mut self, sum: i8, held: Option<u8>) -> Load {
         self.epoch = self.epoch.max(held.unwrap_or(0)) + 1;
-        self.gate = Gate::Redis;
+        self.owner = QuotaOwner::Redis;
         self.used = 0;
         Load { epoch: self.epoch, sum, limit: self.limit }
     }
 
     pub fn leave(&mut self, rules: Rules, sizes: &[i8; IDS]) {
         self.epoch += u8::from(rules.has(Safeguard::LeaveRaisesEpoch));
-        self.gate = Gate::Database;
+        self.owner = QuotaOwner::Database;
         self.used = self.sum(sizes);
     }
 
     pub fn set_limit(&mut self, rules: Rules, limit: i8) {
         self.limit = limit;
-        self.epoch += u8::from(self.gate == Gate::Redis && rules.has(Safeguard::LimitRaisesEpoch));
+        self.epoch += u8::from(self.owner == QuotaOwner::Redis && rules.has(Safeguard::LimitRaisesEpoch));
     }
 }

@@ -3,7 +3,7 @@
 
 use stateright::Property;
 
-use crate::catalog::Gate;
+use crate::catalog::QuotaOwner;
 use crate::model::Quota;
 use crate::rules::Scope;
 use crate::state::{Outcome, Rebuild, State, Step};
@@ -30,7 +30,7 @@ pub(crate) fn all(scope: &Scope) -> Vec<Property<Quota>> {
     let mut claims = vec![
         Property::always(LIMIT_KEPT, |_, state: &State| !state.over),
         Property::always(DATABASE_EXACT, |model: &Quota, state: &State| {
-            state.catalog.gate != Gate::Database
+            state.catalog.owner != QuotaOwner::Database
                 || state.catalog.used == state.catalog.sum(&model.scope.sizes)
         }),
         Property::always(REDIS_ENOUGH, |model: &Quota, state: &State| {
@@ -56,7 +56,7 @@ pub(crate) fn all(scope: &Scope) -> Vec<Property<Quota>> {
 /// Whether reservations made now can lead to an insert.
 fn serves(model: &Quota, state: &State) -> bool {
     let of_this_epoch = state.redis.keys.epoch == state.catalog.epoch;
-    state.catalog.gate == Gate::Redis && of_this_epoch && state.redis.believed(model.rules)
+    state.catalog.owner == QuotaOwner::Redis && of_this_epoch && state.redis.believed(model.rules)
 }
 
 fn seen() -> [Property<Quota>; 9] {

@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use crate::catalog::{File, Gate};
+use crate::catalog::{File, QuotaOwner};
 use crate::claims;
 use crate::redis::{Key, Load, Loaded, Refunded, Reserved};
 use crate::rules::{Fault, Rules, Safeguard, Scope};
@@ -34,7 +34,7 @@ impl Model for Quota {
         for rebuild in 0..self.scope.rebuilds {
             self.rebuild_actions(state, rebuild, actions);
         }
-        if state.leaves_left > 0 && state.catalog.gate == Gate::Redis {
+        if state.leaves_left > 0 && state.catalog.owner == QuotaOwner::Redis {
             actions.push(Action::Leave);
         }
         if state.limits_left > 0 {
@@ -120,7 +120,7 @@ impl Quota {
         if upload.released {
             actions.push(Action::Release { id });
         }
-        if (upload.step == Step::Open || back) && state.catalog.gate == Gate::Database {
+        if (upload.step == Step::Open || back) && state.catalog.owner == QuotaOwner::Database {
             actions.push(Action::InsertDirect { id });
         }
     }
@@ -219,15 +219,15 @@ impl Quota {
             Action::Settle { id } => state.redis.settle(self.rules, id),
             Action::Release { id } => state.redis.release(self.rules, id, self.scope.sizes[id]),
             Action::ReadDelete { id } => {
-                let (gate, epoch) = (state.catalog.gate, state.catalog.epoch);
-                state.catalog.files[id] = File::Leaving { gate, epoch };
+                let (owner, epoch) = (state.catalog.owner, state.catalog.epoch);
+                state.catalog.files[id] = File::Leaving { owner, epoch };
             }
             Action::Delete { id } => {
-                let (gate, epoch) = match state.catalog.files[id] {
-                    File::Leaving { gate, epoch } => (gate, epoch),
-                    _ => (state.catalog.gate, state.catalog.epoch),
+                let (owner, epoch) = match state.catalog.files[id] {
+                    File::Leaving { owner, epoch } => (owner, epoch),
+                    _ => (state.catalog.owner, state.catalog.epoch),
                 };
-                state.catalog.delete(id, self.scope.sizes[id], gate, epoch);
+                state.catalog.delete(id, self.scope.sizes[id], owner, epoch);
             }
             Action::Refund { line, answered } => self.refund(state, line, answered),
             Action::ForgetOldLine { line } => state.catalog.forget_line(line),

@@ -6,11 +6,11 @@
 pub enum Safeguard {
     /// An insert commits only under the epoch that its reservation was made under.
     InsertChecksEpoch,
-    /// An insert that has a reservation commits only while Redis is the gate.
+    /// An insert that has a reservation commits only while Redis is the owner.
     InsertChecksGate,
     /// The insert's check and its write are one transaction that a rebuild waits for.
     InsertLocked,
-    /// The delete's reading of gate and epoch and its write are one transaction that a rebuild waits for.
+    /// The delete's reading of owner and epoch and its write are one transaction that a rebuild waits for.
     DeleteLocked,
     /// The rebuild does not read the sum before the transaction that raises the epoch.
     SumNotBefore,

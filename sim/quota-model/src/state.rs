@@ -1,6 +1,6 @@
 //! All that is remembered between two steps, and the steps there are.
 
-use crate::catalog::{Catalog, File, Gate};
+use crate::catalog::{Catalog, File, QuotaOwner};
 use crate::redis::{Key, Keys, Load, Redis};
 use crate::rules::{Fault, IDS, REBUILDS, Scope};
 
@@ -17,7 +17,7 @@ pub enum Step {
     Known,
     /// The insert committed, and the answer did not come.
     Unknown,
-    /// Inserted while the database was the gate.
+    /// Inserted while the database was the owner.
     Direct,
     /// The insert was surely rolled back. Where the outcomes are watched: because the epoch moved.
     Back { moved: bool },
@@ -157,7 +157,7 @@ impl State {
         let file = match self.catalog.files[id] {
             File::Absent => (0, 0, false),
             File::Charged => (1, 0, false),
-            File::Leaving { gate, epoch } => (2, epoch, gate == Gate::Redis),
+            File::Leaving { owner, epoch } => (2, epoch, owner == QuotaOwner::Redis),
             File::Deleted { line, owed } => (3, line.unwrap_or(0), owed),
         };
         let bits = |keys: &Keys| [keys.inflight >> id & 1, keys.refunded >> id & 1];

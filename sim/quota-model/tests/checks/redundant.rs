@@ -7,7 +7,7 @@ use quota_model::rules::{Fault, Safeguard, Scope};
 use super::{assert_breaks, assert_breaks_nothing_but, assert_holds, without};
 
 /// The catalog is left and entered by transactions of which the second always raises the epoch, and while it is
-/// left the gate is the other: either of epoch and gate is enough to stop a late insert.
+/// left the owner is the other: either of epoch and owner is enough to stop a late insert.
 #[test]
 fn leaving_raises_the_epoch_or_inserts_check_the_gate() {
     let scope = Scope { leaves: 2, folded: true, ..Scope::small() };
