@@ -19,7 +19,7 @@ mod faults;
 mod figures;
 mod finding;
 mod forgetting;
-mod gates;
+mod quota_owners;
 mod group_commit;
 mod growth;
 mod guards;
@@ -198,8 +198,8 @@ cases! {
         a_limit_can_be_lowered_below_what_is_used
         what_did_not_drift_is_left_alone
         drift_is_measured_and_set_right;
-    gates:
-        only_the_keeper_lets_in
+    quota_owners:
+        only_the_quota_owner_admits
         a_move_goes_beyond_what_was_seen
         refunds_go_to_whoever_counts
         a_move_races_with_charges_and_refunds;

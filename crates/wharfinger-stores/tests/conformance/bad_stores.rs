@@ -157,15 +157,15 @@ async fn keys_that_may_neither_list_nor_read() {
 
 #[tokio::test]
 async fn keys_that_may_not_delete() {
-    let (_, keeper) = restricted(Rights::WithoutDelete, true);
-    let keeper = connected(&keeper).await;
+    let (_, owner) = restricted(Rights::WithoutDelete, true);
+    let owner = connected(&owner).await;
     let key = key("uploads/t/u/f");
-    keeper.put(&key, Bytes::from_static(b"kept"), WriteMode::Overwrite).await.expect("put");
-    let text = keeper.probe().await.expect_err("it may not delete").to_string();
+    owner.put(&key, Bytes::from_static(b"kept"), WriteMode::Overwrite).await.expect("put");
+    let text = owner.probe().await.expect_err("it may not delete").to_string();
     assert!(text.contains("it will not let us delete objects: AccessDenied"), "{text}");
-    let outcomes = keeper.delete_many(std::slice::from_ref(&key)).await;
+    let outcomes = owner.delete_many(std::slice::from_ref(&key)).await;
     assert!(matches!(outcomes[..], [Err(BlobError::Refused(_))]), "{outcomes:?}");
-    assert_eq!(keeper.head(&key, None).await.expect("kept").size, 4);
+    assert_eq!(owner.head(&key, None).await.expect("kept").size, 4);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ const AWAY_PAUSE: Duration = Duration::from_secs(5);
 
 pub struct Cache {
     ttl_ms: i64,
-    keeper: Keeper,
+    owner: Keeper,
 }
 
 enum Keeper {
@@ -61,7 +61,7 @@ impl Cache {
     }
 
     fn here(ttl_ms: i64) -> Cache {
-        Cache { ttl_ms, keeper: if ttl_ms == 0 { Keeper::Nobody } else { Keeper::Here(Mutex::default()) } }
+        Cache { ttl_ms, owner: if ttl_ms == 0 { Keeper::Nobody } else { Keeper::Here(Mutex::default()) } }
     }
 
     fn redis(ttl_ms: i64, cache: RedisCache) -> Cache {
@@ -69,18 +69,18 @@ impl Cache {
             0 => Cache::here(0),
             _ => Cache {
                 ttl_ms,
-                keeper: Keeper::Redis { cache: Box::new(cache), away_until: Mutex::default() },
+                owner: Keeper::Redis { cache: Box::new(cache), away_until: Mutex::default() },
             },
         }
     }
 
     pub fn keeps(&self) -> bool {
-        !matches!(self.keeper, Keeper::Nobody)
+        !matches!(self.owner, Keeper::Nobody)
     }
 
     /// What was worked out under the same `changes`, and not too long ago.
     pub async fn find(&self, scope: &Scope, changes: i64, now: UnixMs) -> Option<String> {
-        let found = match &self.keeper {
+        let found = match &self.owner {
             Keeper::Nobody => None,
             Keeper::Here(kept) => lock(kept).get(&name(scope)).cloned(),
             Keeper::Redis { cache, .. } => {
@@ -95,7 +95,7 @@ impl Cache {
 
     pub async fn keep(&self, scope: &Scope, changes: i64, answer: String, now: UnixMs) {
         let entry = Entry { kept_at: now, changes, answer };
-        match &self.keeper {
+        match &self.owner {
             Keeper::Nobody => {}
             Keeper::Here(kept) => {
                 let mut kept = lock(kept);
@@ -116,7 +116,7 @@ impl Cache {
 
     /// What Redis answers, unless it did not answer a moment ago.
     async fn asked<T>(&self, question: impl Future<Output = Result<T, QuotaError>>) -> Option<T> {
-        let Keeper::Redis { away_until, .. } = &self.keeper else { return None };
+        let Keeper::Redis { away_until, .. } = &self.owner else { return None };
         if lock(away_until).is_some_and(|until| Instant::now() < until) {
             return None;
         }

@@ -383,7 +383,7 @@ pub struct ChunksView {
 pub struct ChunkView {
     #[schema(example = 12)]
     pub ordinal: u64,
-    #[schema(example = "The lighthouse keeper signed for forty crates of coffee.")]
+    #[schema(example = "The lighthouse owner signed for forty crates of coffee.")]
     pub text: String,
     #[schema(example = 1_024)]
     pub start: u64,
@@ -443,7 +443,7 @@ pub struct HitView {
     pub file_name: String,
     #[schema(example = 12)]
     pub ordinal: u64,
-    #[schema(example = "The lighthouse keeper signed for forty crates of coffee.")]
+    #[schema(example = "The lighthouse owner signed for forty crates of coffee.")]
     pub text: String,
     #[schema(example = 0.71)]
     pub score: f64,

@@ -68,7 +68,7 @@ pub struct LeaseView {
     #[schema(example = "https://objects.example.com/uploads/acme/ada/01a1ddbc?signature=…")]
     download_url: String,
     /// The output of the stage before: `{text}`, `{chunks}`, `{verdict}`; a large one as `{url}` that answers the same.
-    #[schema(value_type = BTreeMap<String, Value>, example = json!({"text": "The lighthouse keeper signed for forty crates of coffee."}))]
+    #[schema(value_type = BTreeMap<String, Value>, example = json!({"text": "The lighthouse owner signed for forty crates of coffee."}))]
     input: Value,
 }
 

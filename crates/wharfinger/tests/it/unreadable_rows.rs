@@ -84,7 +84,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     env.execute("DELETE FROM pending_cleanups WHERE id <> (SELECT MIN(id) FROM pending_cleanups)").await;
     damage(&env, database).await;
 
-    let good = me.enqueue("good", b"The lighthouse keeper signed for forty crates.").await;
+    let good = me.enqueue("good", b"The lighthouse owner signed for forty crates.").await;
     let deleted = me.enqueue("deleted", b"gone").await;
     me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
     let abandoned = me.init("abandoned", 3).await.expect(201)["fileId"].as_str().expect("an id").to_owned();

@@ -26,10 +26,10 @@ async fn a_token_is_taken_by_the_server_for_what_it_says() {
     let token = place.run(&["token", "--tenant", "acme", "--user", "jane doe"]).expect(0).stdout;
     let (status, quota) = ask(token.trim(), "/api/v2/quota").await;
     assert_eq!((status, &quota["tenant"]), (200, &Value::from("acme")));
-    let keepers = "/api/v1/maintenance/cleanup/status";
-    assert_eq!(ask(token.trim(), keepers).await.0, 403);
+    let owners = "/api/v1/maintenance/cleanup/status";
+    assert_eq!(ask(token.trim(), owners).await.0, 403);
     for (role, status) in [("user", 403), ("admin", 200), ("operator", 200), ("worker", 403)] {
-        assert_eq!(ask(&place.token("acme", "u", role), keepers).await.0, status, "{role}");
+        assert_eq!(ask(&place.token("acme", "u", role), owners).await.0, status, "{role}");
     }
     assert!(served.terminate().success());
 }

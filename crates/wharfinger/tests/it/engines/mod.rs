@@ -3,5 +3,5 @@
 mod doctor;
 mod fleet;
 mod rabbit;
-mod redis_gate;
+mod redis_quota;
 mod redis_lost;

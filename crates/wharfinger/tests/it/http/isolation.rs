@@ -97,18 +97,18 @@ async fn admins_and_operators_touch_what_they_see(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
-    let keepers = [server.as_user("t", "boss", Role::Admin), server.operator()];
-    for (keeper, actor) in keepers.iter().zip(["admin:boss", "operator:op"]) {
+    let owners = [server.as_user("t", "boss", Role::Admin), server.operator()];
+    for (owner, actor) in owners.iter().zip(["admin:boss", "operator:op"]) {
         let grant = me.init("a", 3).await.expect(201);
         let file = grant["fileId"].as_str().expect("an id");
         let path = format!("/api/v2/files/{file}");
-        let fresh = keeper.post(&format!("{path}/url"), json!({})).await.expect(200);
+        let fresh = owner.post(&format!("{path}/url"), json!({})).await.expect(200);
         server.put_bytes(&fresh, b"abc").await.expect(200);
-        assert_eq!(keeper.confirm(file).await.expect(200)["status"], "ready");
+        assert_eq!(owner.confirm(file).await.expect(200)["status"], "ready");
         let history = me.get(&format!("{path}/history")).await.expect(200);
         assert_eq!(history["events"][1]["actor"], actor);
-        keeper.get(&format!("{path}/download")).await.expect(302);
-        keeper.delete(&path).await.expect(204);
+        owner.get(&format!("{path}/download")).await.expect(302);
+        owner.delete(&path).await.expect(204);
         me.get(&path).await.expect_problem(404, "not_found");
     }
     server.settle().await;

@@ -30,17 +30,17 @@ fn admin<'a>(server: &'a TestApp, tenant: &str) -> Client<'a> {
     server.as_user(tenant, "boss", Role::Admin)
 }
 
-async fn pending(keeper: &Client<'_>) -> Vec<Value> {
-    keeper.get(PENDING).await.expect(200)["cleanups"].as_array().expect("a list").clone()
+async fn pending(owner: &Client<'_>) -> Vec<Value> {
+    owner.get(PENDING).await.expect(200)["cleanups"].as_array().expect("a list").clone()
 }
 
-async fn counts(keeper: &Client<'_>) -> (u64, u64) {
-    let status = keeper.get(STATUS).await.expect(200);
+async fn counts(owner: &Client<'_>) -> (u64, u64) {
+    let status = owner.get(STATUS).await.expect(200);
     (status["pending"].as_u64().expect("a number"), status["exhausted"].as_u64().expect("a number"))
 }
 
-async fn attempts(keeper: &Client<'_>) -> Vec<u64> {
-    pending(keeper).await.iter().map(|cleanup| cleanup["attempts"].as_u64().expect("a number")).collect()
+async fn attempts(owner: &Client<'_>) -> Vec<u64> {
+    pending(owner).await.iter().map(|cleanup| cleanup["attempts"].as_u64().expect("a number")).collect()
 }
 
 async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(database: Database) {
@@ -126,9 +126,9 @@ async fn admins_keep_their_tenant_and_operators_all(database: Database) {
     server.settle().await;
     let (mine, theirs, operator) = (admin(&server, "t"), admin(&server, "other"), server.operator());
     assert_eq!(counts(&operator).await, (0, 2));
-    for (keeper, tenant) in [(&mine, "t"), (&theirs, "other")] {
-        assert_eq!(counts(keeper).await, (0, 1));
-        let shown = pending(keeper).await;
+    for (owner, tenant) in [(&mine, "t"), (&theirs, "other")] {
+        assert_eq!(counts(owner).await, (0, 1));
+        let shown = pending(owner).await;
         assert_eq!(shown.len(), 1);
         let path = shown[0]["filePath"].as_str().expect("a path");
         assert!(path.starts_with(&format!("uploads/{tenant}/")), "{path}");

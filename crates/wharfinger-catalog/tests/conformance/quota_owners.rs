@@ -40,7 +40,7 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
         .collect()
 }
 
-pub(super) async fn only_the_keeper_lets_in(site: &Site) {
+pub(super) async fn only_the_quota_owner_admits(site: &Site) {
     let beside = site.beside_redis().await;
     assert_eq!(moved(&beside, QuotaOwner::Redis).await.epoch, 1);
     assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), Registered::Made);
