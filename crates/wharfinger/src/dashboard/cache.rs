@@ -22,12 +22,12 @@ const AWAY_PAUSE: Duration = Duration::from_secs(5);
 
 pub struct Cache {
     ttl_ms: i64,
-    owner: Keeper,
+    owner: CacheBackend,
 }
 
-enum Keeper {
-    Nobody,
-    Here(Mutex<HashMap<String, Entry>>),
+enum CacheBackend {
+    Off,
+    Memory(Mutex<HashMap<String, Entry>>),
     Redis { cache: Box<RedisCache>, away_until: Mutex<Option<Instant>> },
 }
 
@@ -61,7 +61,7 @@ impl Cache {
     }
 
     fn here(ttl_ms: i64) -> Cache {
-        Cache { ttl_ms, owner: if ttl_ms == 0 { Keeper::Nobody } else { Keeper::Here(Mutex::default()) } }
+        Cache { ttl_ms, owner: if ttl_ms == 0 { CacheBackend::Off } else { CacheBackend::Memory(Mutex::default()) } }
     }
 
     fn redis(ttl_ms: i64, cache: RedisCache) -> Cache {
@@ -69,21 +69,21 @@ impl Cache {
             0 => Cache::here(0),
             _ => Cache {
                 ttl_ms,
-                owner: Keeper::Redis { cache: Box::new(cache), away_until: Mutex::default() },
+                owner: CacheBackend::Redis { cache: Box::new(cache), away_until: Mutex::default() },
             },
         }
     }
 
     pub fn keeps(&self) -> bool {
-        !matches!(self.owner, Keeper::Nobody)
+        !matches!(self.owner, CacheBackend::Off)
     }
 
     /// What was worked out under the same `changes`, and not too long ago.
     pub async fn find(&self, scope: &Scope, changes: i64, now: UnixMs) -> Option<String> {
         let found = match &self.owner {
-            Keeper::Nobody => None,
-            Keeper::Here(kept) => lock(kept).get(&name(scope)).cloned(),
-            Keeper::Redis { cache, .. } => {
+            CacheBackend::Off => None,
+            CacheBackend::Memory(kept) => lock(kept).get(&name(scope)).cloned(),
+            CacheBackend::Redis { cache, .. } => {
                 let text = self.asked(cache.read(&name(scope))).await.flatten()?;
                 serde_json::from_str::<Entry>(&text).ok()
             }
@@ -96,8 +96,8 @@ impl Cache {
     pub async fn keep(&self, scope: &Scope, changes: i64, answer: String, now: UnixMs) {
         let entry = Entry { kept_at: now, changes, answer };
         match &self.owner {
-            Keeper::Nobody => {}
-            Keeper::Here(kept) => {
+            CacheBackend::Off => {}
+            CacheBackend::Memory(kept) => {
                 let mut kept = lock(kept);
                 if kept.len() >= ENTRIES_MAX {
                     kept.retain(|_, kept| now - kept.kept_at < self.ttl_ms);
@@ -106,7 +106,7 @@ impl Cache {
                     kept.insert(name(scope), entry);
                 }
             }
-            Keeper::Redis { cache, .. } => {
+            CacheBackend::Redis { cache, .. } => {
                 if let Ok(text) = serde_json::to_string(&entry) {
                     self.asked(cache.keep(&name(scope), &text, self.ttl_ms)).await;
                 }
@@ -116,7 +116,7 @@ impl Cache {
 
     /// What Redis answers, unless it did not answer a moment ago.
     async fn asked<T>(&self, question: impl Future<Output = Result<T, QuotaError>>) -> Option<T> {
-        let Keeper::Redis { away_until, .. } = &self.owner else { return None };
+        let CacheBackend::Redis { away_until, .. } = &self.owner else { return None };
         if lock(away_until).is_some_and(|until| Instant::now() < until) {
             return None;
         }
