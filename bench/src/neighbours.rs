@@ -108,7 +108,7 @@ async fn searches() {
     let settings = [("PIPELINE_STAGES", "scan,extract,chunk,embed".to_owned())];
     let server = Server::start_with(None, &settings).await;
     let folder = tempfile::tempdir_in(base()).expect("a folder");
-    let file = folder.path().join("ledger.txt");
+    let file = folder.path().join("quota_context.txt");
     write_text(&file, TEXT_BYTES);
     let (searcher, other) = (token(&server, 0), token(&server, 1));
     put(&server, &searcher, &file);

@@ -69,7 +69,7 @@ pub(crate) async fn run() {
 /// Puts a text and waits until it is ready; answers how long that took.
 async fn embed(server: &Server) -> Duration {
     let folder = tempfile::tempdir_in(base()).expect("a folder");
-    let file = folder.path().join("ledger.txt");
+    let file = folder.path().join("quota_context.txt");
     write_text(&file, TEXT_BYTES);
     let started = Instant::now();
     let put = Command::new(binary())

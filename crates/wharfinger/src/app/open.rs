@@ -41,7 +41,7 @@ impl App {
             App::open_as(Opening::ToServe, settings, secrets, clock, faults, public_url).await?;
         // What Redis counts is not what a catalog from a backup says.
         if app.quota.redis_owner.is_none() || matches!(state, StoreState::Restored { .. }) {
-            take_back_from_redis(&app.quota.ledger()).await?;
+            take_back_from_redis(&app.quota.quota_context()).await?;
         }
         let catalog = &app.core.catalog;
         if app.broker.is_none() {

@@ -11,7 +11,7 @@ use super::{Failure, failed, migrated_catalog};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, format_size, parse_size};
 use crate::quota::sync::{self, Aim, Synced};
-use crate::quota::{Ledger, RedisQuotaOwner};
+use crate::quota::{QuotaContext, RedisQuotaOwner};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -67,10 +67,10 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
                 return Err(Failure::Failed(why));
             }
             let clock = Clock::system();
-            let ledger = Ledger { catalog: &catalog, clock: &clock, default_limit_bytes: default_limit };
+            let quota_context = QuotaContext { catalog: &catalog, clock: &clock, default_limit_bytes: default_limit };
             let synced = match name {
-                None => sync::all(&ledger, Aim::Mend(owner.as_ref()), || true).await.map_err(failed)?,
-                Some(name) => sync::tenant(&ledger, owner.as_ref(), &tenant(&name)?)
+                None => sync::all(&quota_context, Aim::Mend(owner.as_ref()), || true).await.map_err(failed)?,
+                Some(name) => sync::tenant(&quota_context, owner.as_ref(), &tenant(&name)?)
                     .await
                     .map_err(failed)?
                     .ok_or_else(|| Failure::Failed(format!("no tenant {name} is known here")))?,

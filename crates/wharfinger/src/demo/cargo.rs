@@ -24,7 +24,7 @@ const WORDS: [&str; 40] = [
     "invoice",
     "jetty",
     "keel",
-    "ledger",
+    "quota_context",
     "lighter",
     "manifest",
     "mooring",

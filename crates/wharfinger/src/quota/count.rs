@@ -5,7 +5,7 @@ use wharfinger_catalog::{CatalogError, MoveQuota, Moved, QuotaOwner, fresh_id};
 use wharfinger_engines::redis_quota::{Load, Loaded};
 use wharfinger_lifecycle::id::TenantId;
 
-use super::{Ledger, RedisQuotaOwner, lock};
+use super::{QuotaContext, RedisQuotaOwner, lock};
 use crate::telemetry::metric;
 
 /// Why Redis has to count anew.
@@ -59,7 +59,7 @@ pub struct Counted {
 /// Lets Redis count from what the catalog says. `seen` is how often that had happened when its need was found: who
 /// waited for another to do it need not do it again. Whether it worked the next call to Redis shows.
 pub async fn anew(
-    ledger: &Ledger<'_>,
+    quota_context: &QuotaContext<'_>,
     owner: &RedisQuotaOwner,
     name: &TenantId,
     seen: u64,
@@ -70,7 +70,7 @@ pub async fn anew(
     if *counts != seen {
         return Ok(Counted::default());
     }
-    let load = fresh_id(ledger.clock.now()).to_string();
+    let load = fresh_id(quota_context.clock.now()).to_string();
     let announced = match owner.redis.announce(name, &load).await {
         Ok(announced) => announced,
         Err(error) => {
@@ -79,16 +79,16 @@ pub async fn anew(
         }
     };
     // After Redis was asked: within one history of the catalog it cannot be ahead of what is read now.
-    let now_at = ledger.catalog.quota_state(name).await?;
+    let now_at = quota_context.catalog.quota_state(name).await?;
     tenant.learn(&now_at);
-    if why != Why::Sync && tenant.is_at_database(ledger.clock.now()) {
+    if why != Why::Sync && tenant.is_at_database(quota_context.clock.now()) {
         return Ok(Counted::default());
     }
     let is_current = now_at.owner == QuotaOwner::Redis && announced.sound_epoch == Some(now_at.epoch);
     if is_current && why.is_met_by_being_current() {
         return Ok(Counted::default());
     }
-    let moved = move_to(ledger, name, QuotaOwner::Redis, announced.sound_epoch.unwrap_or(0)).await?;
+    let moved = move_to(quota_context, name, QuotaOwner::Redis, announced.sound_epoch.unwrap_or(0)).await?;
     let Moved { epoch, used_bytes, limit_bytes, has_own_limit, .. } = moved;
     match owner
         .redis
@@ -117,36 +117,36 @@ pub async fn anew(
 
 /// From now on the catalog lets this tenant's uploads in, and whatever Redis still says counts no more.
 pub async fn leave(
-    ledger: &Ledger<'_>,
+    quota_context: &QuotaContext<'_>,
     owner: Option<&RedisQuotaOwner>,
     name: &TenantId,
 ) -> Result<(), CatalogError> {
-    let held = ledger.catalog.quota_state(name).await?;
+    let held = quota_context.catalog.quota_state(name).await?;
     if held.owner == QuotaOwner::Redis {
-        let moved = move_to(ledger, name, QuotaOwner::Database, held.epoch).await?;
+        let moved = move_to(quota_context, name, QuotaOwner::Database, held.epoch).await?;
         tracing::warn!(tenant = %name, action = "quota-left-redis", epoch = moved.epoch, used = moved.used_bytes,
             "the database lets this tenant's uploads in");
     }
     if let Some(owner) = owner {
-        owner.tenant(name).learn(&ledger.catalog.quota_state(name).await?);
+        owner.tenant(name).learn(&quota_context.catalog.quota_state(name).await?);
     }
     Ok(())
 }
 
 async fn move_to(
-    ledger: &Ledger<'_>,
+    quota_context: &QuotaContext<'_>,
     name: &TenantId,
     to: QuotaOwner,
     after_epoch: i64,
 ) -> Result<Moved, CatalogError> {
-    ledger
+    quota_context
         .catalog
         .move_quota(MoveQuota {
             tenant: name.clone(),
             to,
             after_epoch,
-            default_limit_bytes: ledger.default_limit_bytes,
-            now: ledger.clock.now(),
+            default_limit_bytes: quota_context.default_limit_bytes,
+            now: quota_context.clock.now(),
         })
         .await
 }

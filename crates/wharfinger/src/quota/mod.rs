@@ -58,9 +58,9 @@ impl Quota {
     }
 
     /// What it takes to move the gate of a tenant's quota.
-    pub fn ledger(&self) -> Ledger<'_> {
+    pub fn quota_context(&self) -> QuotaContext<'_> {
         let Core { catalog, clock, settings, .. } = &*self.core;
-        Ledger { catalog, clock, default_limit_bytes: settings.default_quota_bytes }
+        QuotaContext { catalog, clock, default_limit_bytes: settings.default_quota_bytes }
     }
 }
 
@@ -222,21 +222,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What it takes to move a gate.
 #[derive(Clone, Copy)]
-pub struct Ledger<'l> {
+pub struct QuotaContext<'l> {
     pub catalog: &'l Catalog,
     pub clock: &'l Clock,
     pub default_limit_bytes: u64,
 }
 
 /// A process that knows no Redis takes back what was given to it.
-pub async fn take_back_from_redis(ledger: &Ledger<'_>) -> Result<(), CatalogError> {
+pub async fn take_back_from_redis(quota_context: &QuotaContext<'_>) -> Result<(), CatalogError> {
     let mut after = String::new();
     loop {
-        let tenants = ledger.catalog.tenants_at_redis(&after, TENANTS_PER_PAGE).await?;
+        let tenants = quota_context.catalog.tenants_at_redis(&after, TENANTS_PER_PAGE).await?;
         let Some(last) = tenants.last() else { return Ok(()) };
         after = last.to_string();
         for tenant in &tenants {
-            count::leave(ledger, None, tenant).await?;
+            count::leave(quota_context, None, tenant).await?;
         }
     }
 }

@@ -75,19 +75,19 @@ async fn deliver(quota: &Quota, owner: &RedisQuotaOwner, line: &OutboxLine) -> D
         Ok(Refunded::Done { remembered }) if remembered <= REMEMBERED_MAX => return Delivered::Yes,
         Ok(Refunded::Done { .. }) => {
             // What it forgets then is older than what it counts from.
-            let _ = count::anew(&quota.ledger(), owner, &line.tenant, seen, Why::Full).await;
+            let _ = count::anew(&quota.quota_context(), owner, &line.tenant, seen, Why::Full).await;
             return Delivered::Yes;
         }
         Ok(Refunded::Later) => {
             // The load may be on its way, or have died with whoever was to bring it.
             if line.attempts > 0 {
-                let _ = count::anew(&quota.ledger(), owner, &line.tenant, seen, Why::Moved).await;
+                let _ = count::anew(&quota.quota_context(), owner, &line.tenant, seen, Why::Moved).await;
             }
             "Redis counts from an older epoch".to_owned()
         }
         // The sum that it counts from then has this refund in it, and the line goes with the older epoch.
         Ok(Refunded::Reload) => {
-            match count::anew(&quota.ledger(), owner, &line.tenant, seen, Why::Lost).await {
+            match count::anew(&quota.quota_context(), owner, &line.tenant, seen, Why::Lost).await {
                 Ok(_) => "Redis had lost count".to_owned(),
                 Err(error) => error.to_string(),
             }
@@ -109,7 +109,7 @@ async fn settle_doubts(quota: &Quota, owner: &RedisQuotaOwner) -> Result<(), Cat
     let mut outcome = Ok(());
     for name in doubtful {
         let seen = owner.tenant(&name).counts();
-        match count::anew(&quota.ledger(), owner, &name, seen, Why::Doubt).await {
+        match count::anew(&quota.quota_context(), owner, &name, seen, Why::Doubt).await {
             Ok(counted) if counted.is_loaded => {}
             // One that has left Redis is counted when it comes back.
             Ok(_) if !owner.is_away() => {}

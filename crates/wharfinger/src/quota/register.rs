@@ -57,7 +57,7 @@ async fn without_redis(quota: &Quota, wanted: Registration) -> Result<Registered
         let admission = Admission::Database;
         match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
             Registered::QuotaMoved(_) => {
-                count::leave(&quota.ledger(), quota.redis_owner.as_ref(), &wanted.tenant).await?
+                count::leave(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant).await?
             }
             answer => return Ok(answer),
         };
@@ -80,7 +80,7 @@ async fn by_database(
         Registered::QuotaMoved(moved) => {
             tenant.learn(&moved);
             if owner.is_away() {
-                count::leave(&quota.ledger(), quota.redis_owner.as_ref(), &wanted.tenant).await?;
+                count::leave(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant).await?;
             }
             Ok(None)
         }
@@ -104,12 +104,12 @@ async fn by_redis(
             Ok(None)
         }
         Ok(Reservation::Reload) => {
-            count::anew(&quota.ledger(), owner, name, seen, Why::Lost).await?;
+            count::anew(&quota.quota_context(), owner, name, seen, Why::Lost).await?;
             Ok(None)
         }
         Ok(Reservation::Full { used_bytes, limit_bytes }) => {
             if is_doubtful(core, tenant, wanted, limit_bytes).await? {
-                count::anew(&quota.ledger(), owner, name, seen, Why::Doubt).await?;
+                count::anew(&quota.quota_context(), owner, name, seen, Why::Doubt).await?;
                 return Ok(None);
             }
             // What took the room may be this very request, sent twice.
@@ -129,9 +129,9 @@ async fn by_redis(
                     release(owner, wanted, attempt).await;
                     tenant.learn(&moved);
                     if moved.owner == QuotaOwner::Redis {
-                        count::anew(&quota.ledger(), owner, name, seen, Why::Moved).await?;
+                        count::anew(&quota.quota_context(), owner, name, seen, Why::Moved).await?;
                     } else if !tenant.is_at_database(core.clock.now()) {
-                        count::anew(&quota.ledger(), owner, name, seen, Why::Back).await?;
+                        count::anew(&quota.quota_context(), owner, name, seen, Why::Back).await?;
                     }
                     Ok(None)
                 }

@@ -5,7 +5,7 @@ use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::id::TenantId;
 
 use super::count::{self, Why};
-use super::{Ledger, RedisQuotaOwner, TENANTS_PER_PAGE};
+use super::{QuotaContext, RedisQuotaOwner, TENANTS_PER_PAGE};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
@@ -20,11 +20,11 @@ pub struct Synced {
 
 /// None: the tenant is not known here.
 pub async fn tenant(
-    ledger: &Ledger<'_>,
+    quota_context: &QuotaContext<'_>,
     owner: Option<&RedisQuotaOwner>,
     name: &TenantId,
 ) -> Result<Option<Synced>, CatalogError> {
-    let Some(drift) = ledger.catalog.rebuild_quota(name, ledger.default_limit_bytes).await? else {
+    let Some(drift) = quota_context.catalog.rebuild_quota(name, quota_context.default_limit_bytes).await? else {
         return Ok(None);
     };
     let mut synced =
@@ -33,11 +33,11 @@ pub async fn tenant(
         Some(owner) if drift.at_redis && owner.is_away() => synced.failed = 1,
         Some(owner) if drift.at_redis => {
             let seen = owner.tenant(name).counts();
-            let counted = count::anew(ledger, owner, name, seen, Why::Sync).await?;
+            let counted = count::anew(quota_context, owner, name, seen, Why::Sync).await?;
             synced.drift_bytes = counted.drift_bytes.unsigned_abs();
             synced.rebuilt = u64::from(counted.is_loaded);
         }
-        None if drift.at_redis => count::leave(ledger, None, name).await?,
+        None if drift.at_redis => count::leave(quota_context, None, name).await?,
         _ => {}
     }
     Ok(Some(synced))
@@ -53,13 +53,13 @@ pub enum Aim<'g> {
 
 /// Asks before each tenant whether to go on.
 pub async fn all(
-    ledger: &Ledger<'_>,
+    quota_context: &QuotaContext<'_>,
     aim: Aim<'_>,
     goes_on: impl Fn() -> bool,
 ) -> Result<Synced, CatalogError> {
     let (mut sum, mut after) = (Synced::default(), String::new());
     loop {
-        let page = ledger.catalog.tenants(&after, TENANTS_PER_PAGE).await?;
+        let page = quota_context.catalog.tenants(&after, TENANTS_PER_PAGE).await?;
         let Some(last) = page.last() else { return Ok(sum) };
         after = last.to_string();
         for name in &page {
@@ -67,8 +67,8 @@ pub async fn all(
                 return Ok(sum);
             }
             let looked = match aim {
-                Aim::Mend(owner) => tenant(ledger, owner, name).await,
-                Aim::Compare => compare(ledger, name).await,
+                Aim::Mend(owner) => tenant(quota_context, owner, name).await,
+                Aim::Compare => compare(quota_context, name).await,
             };
             match looked {
                 Ok(None) => {}
@@ -88,8 +88,8 @@ pub async fn all(
     }
 }
 
-async fn compare(ledger: &Ledger<'_>, name: &TenantId) -> Result<Option<Synced>, CatalogError> {
-    let drift = ledger.catalog.quota_drift(name).await?;
+async fn compare(quota_context: &QuotaContext<'_>, name: &TenantId) -> Result<Option<Synced>, CatalogError> {
+    let drift = quota_context.catalog.quota_drift(name).await?;
     Ok(drift.map(|drift| Synced {
         tenants: 1,
         drift_bytes: drift.drift_bytes.unsigned_abs(),

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::SweepLease;
 use crate::core::VerbError;
-use crate::quota::Ledger;
+use crate::quota::QuotaContext;
 use crate::quota::Quota;
 use crate::quota::sync::{self, Aim};
 use crate::telemetry::metric;
@@ -30,12 +30,12 @@ pub struct Outcome {
 }
 
 pub async fn run(quota: &Quota, lease: &SweepLease) -> Result<Outcome, VerbError> {
-    let ledger = Ledger { catalog: &lease.catalog, ..quota.ledger() };
+    let quota_context = QuotaContext { catalog: &lease.catalog, ..quota.quota_context() };
     let aim = match lease.is_dry_run() {
         true => Aim::Compare,
         false => Aim::Mend(quota.redis_owner.as_ref()),
     };
-    let synced = sync::all(&ledger, aim, || lease.goes_on(&quota.core)).await?;
+    let synced = sync::all(&quota_context, aim, || lease.goes_on(&quota.core)).await?;
     if !lease.is_dry_run() {
         metric::quota_drift(synced.drift_bytes);
         if synced.drift_bytes > 0 {

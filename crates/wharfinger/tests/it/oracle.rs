@@ -186,7 +186,7 @@ pub async fn redis_heals(server: &TestApp, moment: &str) {
                 "Redis counts {counted}, {tries} of it unsure, of {used} {moment}"
             );
         }
-        wharfinger::quota::sync::tenant(&app.quota.ledger(), Some(gate), &tenant).await.expect("synced");
+        wharfinger::quota::sync::tenant(&app.quota.quota_context(), Some(gate), &tenant).await.expect("synced");
         let after = counted_by_redis(server, &tenant).await;
         assert_eq!(after, Some((used, 0)), "what Redis counts of {tenant} {moment}");
     }
