@@ -23,7 +23,7 @@ use super::sample::{
     HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, confirmed, deleted, pin,
     registered, registration,
 };
-use super::site::Site;
+use super::test_db::TestDb;
 use super::stages::{claim, done, end, plan};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -99,7 +99,7 @@ async fn live_as_a_batch(catalog: &Catalog) {
 }
 
 /// Seven files go through the stages, each its own way.
-async fn live_in_stages(site: &Site, catalog: &Catalog) {
+async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     for _ in 0..7 {
         queued(catalog).await;
     }
@@ -125,7 +125,7 @@ async fn live_in_stages(site: &Site, catalog: &Catalog) {
         Redriven::Done
     );
     let lost = held[4].file.id;
-    site.sql(&format!("DELETE FROM jobs WHERE file_id = '{lost}'")).await;
+    db.sql(&format!("DELETE FROM jobs WHERE file_id = '{lost}'")).await;
     let recovery = Recovery {
         files: vec![lost],
         of: Recoverable::Named,
@@ -151,23 +151,23 @@ async fn live_in_stages(site: &Site, catalog: &Catalog) {
 }
 
 /// Every way there is to change a file.
-async fn live(site: &Site, catalog: &Catalog) {
+async fn live(db: &TestDb, catalog: &Catalog) {
     live_as_a_batch(catalog).await;
-    live_in_stages(site, catalog).await;
+    live_in_stages(db, catalog).await;
     let file = confirmed(catalog, ADA, 10).await;
     committed(catalog, file::quarantine(&file, "changed", NOW + 2 * SECOND).expect("quarantinable")).await;
     deleted(catalog, ADA, 10, &REFUSING).await;
 }
 
-pub(super) async fn every_line_of_history_is_an_event(site: &Site) {
-    let catalog = site.archiving().await;
-    live(site, &catalog).await;
+pub(super) async fn every_line_of_history_is_an_event(db: &TestDb) {
+    let catalog = db.archiving().await;
+    live(db, &catalog).await;
     let events = events(&catalog).await;
     let (of_batches, of_files): (Vec<&Value>, Vec<&Value>) =
         events.iter().partition(|event| text(event, "type").starts_with("batch."));
     let told: BTreeSet<String> = of_files.iter().map(|event| history_line(event)).collect();
     assert_eq!(told.len(), of_files.len(), "each once");
-    assert_eq!(told, site.texts(HISTORY).await.into_iter().collect());
+    assert_eq!(told, db.texts(HISTORY).await.into_iter().collect());
 
     let mut kinds = BTreeMap::<&str, u32>::new();
     for event in &events {
@@ -203,17 +203,17 @@ pub(super) async fn every_line_of_history_is_an_event(site: &Site) {
     );
 }
 
-pub(super) async fn nobody_who_does_not_archive_leaves_an_event(site: &Site) {
-    live(site, &site.catalog).await;
-    assert_eq!(site.texts("SELECT id FROM outbox").await, Vec::<String>::new());
+pub(super) async fn nobody_who_does_not_archive_leaves_an_event(db: &TestDb) {
+    live(db, &db.catalog).await;
+    assert_eq!(db.texts("SELECT id FROM outbox").await, Vec::<String>::new());
     // Whoever tells the others has no more to say.
-    let told = site.telling_people().await;
+    let told = db.telling_people().await;
     confirmed(&told, ADA, 10).await;
     assert_eq!(waiting(&told).await, 0);
 }
 
-pub(super) async fn an_event_says_all_that_is_known(site: &Site) {
-    let catalog = site.archiving().await;
+pub(super) async fn an_event_says_all_that_is_known(db: &TestDb) {
+    let catalog = db.archiving().await;
     let file = confirmed(&catalog, ADA, 10).await;
     committed(&catalog, file::delete(&file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
     let said =
@@ -256,15 +256,15 @@ pub(super) async fn an_event_says_all_that_is_known(site: &Site) {
     assert!(of_batch.contains(&&opened) && of_batch.contains(&&cancelled), "{of_batch:?}");
 }
 
-pub(super) async fn what_does_not_happen_leaves_no_event(site: &Site) {
-    let catalog = site.archiving().await;
+pub(super) async fn what_does_not_happen_leaves_no_event(db: &TestDb) {
+    let catalog = db.archiving().await;
     let file = registered(&catalog, ADA, 10).await;
     committed(&catalog, confirm(&file)).await;
     let held = {
         queued(&catalog).await;
         catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("claimed").remove(0)
     };
-    let before = site.dump().await;
+    let before = db.dump().await;
     let too_much = catalog.register(registration(ADA, LIMIT + 1)).await.expect("answered");
     assert!(matches!(too_much, Registered::QuotaExceeded { .. }), "{too_much:?}");
     let (_, too_many) = opening(ADA, &[LIMIT / 2, LIMIT]);
@@ -275,7 +275,7 @@ pub(super) async fn what_does_not_happen_leaves_no_event(site: &Site) {
     assert_eq!(ended.expect("answered"), []);
     let lost = StageEnd { token: held.job.token + 1, ..end(&held, done()) };
     assert_eq!(end_stages(&catalog, vec![lost], NOW + 3 * SECOND).await, [Ended::LeaseLost]);
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.dump().await, before);
     // A change without a line of history has none to tell of either.
     let repinned =
         file::repin(&catalog.file(file.id).await.expect("read").expect("there"), pin(), NOW + 4 * SECOND);
@@ -285,17 +285,17 @@ pub(super) async fn what_does_not_happen_leaves_no_event(site: &Site) {
 }
 
 /// Many files cost hardly more statements than without an archive.
-pub(super) async fn events_are_written_together(site: &Site) {
+pub(super) async fn events_are_written_together(db: &TestDb) {
     // How many statements it takes to write thirty lines, or sixty.
-    let (of_thirty, of_sixty) = if site.is_postgres() { (1, 1) } else { (2, 3) };
+    let (of_thirty, of_sixty) = if db.is_postgres() { (1, 1) } else { (2, 3) };
     // The first of its tenant makes rows that the next ones change.
-    registered(&site.catalog, ADA, 1).await;
+    registered(&db.catalog, ADA, 1).await;
     let mut calls: Vec<[u64; 4]> = Vec::new();
     for archives in [false, true] {
         let counting = Faults::counting();
         let catalog = match archives {
-            true => site.archiving_with(counting.clone()).await,
-            false => site.faulty(counting.clone()).await,
+            true => db.archiving_with(counting.clone()).await,
+            false => db.faulty(counting.clone()).await,
         };
         let mut seen = 0;
         let mut since = || {
@@ -307,11 +307,11 @@ pub(super) async fn events_are_written_together(site: &Site) {
         since();
         catalog.register(wanted).await.expect("answered");
         let registering = since();
-        let files = site.catalog.batch_files(batch.id, None, 100).await.expect("read");
+        let files = db.catalog.batch_files(batch.id, None, 100).await.expect("read");
         catalog.commit_all(reclaimed(&files[..30], SILENT), "a sweep").await.expect("ended");
         let ending = since();
         for _ in 0..30 {
-            queued(&site.catalog).await;
+            queued(&db.catalog).await;
         }
         let held = catalog.claim_stage(claim(Stage::Scan, 30, NOW + 2 * SECOND)).await.expect("claimed");
         assert_eq!(held.len(), 30);

@@ -4,7 +4,7 @@ use wharfinger_calls::faults::Faults;
 
 use super::plans::rows_read;
 use super::sample::NOW;
-use super::site::Site;
+use super::test_db::TestDb;
 
 /// Files of each kind that are there at first.
 const FEW: usize = 250;
@@ -13,12 +13,12 @@ const COSTS_MORE_MAX: u64 = 6;
 
 /// Sound files of each kind, with all that belongs to them: an audit that finds something stops there. `kind` is a digit of
 /// the id, and each of these has its file at `n`.
-fn sound_files(site: &Site, from: usize, to: usize) -> Vec<String> {
+fn sound_files(db: &TestDb, from: usize, to: usize) -> Vec<String> {
     let numbers = format!(
         "WITH RECURSIVE numbers (n) AS (SELECT {} UNION ALL SELECT n + 1 FROM numbers WHERE n < {to})",
         from + 1
     );
-    let id = |kind: usize| match site.is_postgres() {
+    let id = |kind: usize| match db.is_postgres() {
         true => format!("'018f4e6e-7f3a-7000-800{kind}-' || lpad(to_hex(n), 12, '0')"),
         false => format!("printf('018f4e6e-7f3a-7000-800{kind}-%012x', n)"),
     };
@@ -89,23 +89,23 @@ fn sound_files(site: &Site, from: usize, to: usize) -> Vec<String> {
 }
 
 /// Steps of SQLite, or rows of PostgreSQL.
-async fn cost(site: &Site) -> u64 {
+async fn cost(db: &TestDb) -> u64 {
     let faults = Faults::counting_steps();
-    let catalog = site.faulty(faults.clone()).await;
-    let before = rows_read(site).await;
+    let catalog = db.faulty(faults.clone()).await;
+    let before = rows_read(db).await;
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
     // Sessions that end have handed in their statistics.
     catalog.close().await;
-    if site.is_postgres() { rows_read(site).await - before } else { faults.steps() }
+    if db.is_postgres() { rows_read(db).await - before } else { faults.steps() }
 }
 
-pub(super) async fn an_audit_of_four_times_the_rows_costs_four_times_as_much(site: &Site) {
-    site.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('crowd', 0)").await;
+pub(super) async fn an_audit_of_four_times_the_rows_costs_four_times_as_much(db: &TestDb) {
+    db.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('crowd', 0)").await;
     let mut costs = Vec::new();
     for (from, to) in [(0, FEW), (FEW, 4 * FEW)] {
-        site.sql(&sound_files(site, from, to).join("; ")).await;
-        site.sql("ANALYZE").await;
-        costs.push(cost(site).await);
+        db.sql(&sound_files(db, from, to).join("; ")).await;
+        db.sql("ANALYZE").await;
+        costs.push(cost(db).await);
     }
     assert!(costs[0] > FEW as u64, "{costs:?}");
     assert!(costs[1] <= COSTS_MORE_MAX * costs[0], "{costs:?}");

@@ -4,30 +4,30 @@ use wharfinger_lifecycle::file::File;
 
 use super::batches::opening;
 use super::sample::{NOW, POLICY, confirmed, deleted, registered};
-use super::site::Site;
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
 /// Something of each kind, so that a rule that finds too much is caught as well.
-async fn furnished(site: &Site) -> File {
-    confirmed(&site.catalog, ADA, 20).await;
-    deleted(&site.catalog, ADA, 30, &POLICY).await;
-    registered(&site.catalog, ("wharf", "ben"), 40).await;
-    let file = registered(&site.catalog, ADA, 10).await;
-    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
+async fn furnished(db: &TestDb) -> File {
+    confirmed(&db.catalog, ADA, 20).await;
+    deleted(&db.catalog, ADA, 30, &POLICY).await;
+    registered(&db.catalog, ("wharf", "ben"), 40).await;
+    let file = registered(&db.catalog, ADA, 10).await;
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
     file
 }
 
-async fn finds(site: &Site, damage: &str, rules: &[&str], what: &str) {
-    assert!(site.sql(damage).await > 0, "nothing was damaged by {damage}");
-    let findings = site.catalog.audit().await.expect("audited");
+async fn finds(db: &TestDb, damage: &str, rules: &[&str], what: &str) {
+    assert!(db.sql(damage).await > 0, "nothing was damaged by {damage}");
+    let findings = db.catalog.audit().await.expect("audited");
     let expected: Vec<String> = rules.iter().map(|rule| format!("{rule}: {what}")).collect();
     assert_eq!(findings, expected, "after {damage}");
 }
 
-async fn mend(site: &Site, repair: &str) {
-    assert!(site.sql(repair).await > 0, "nothing was mended by {repair}");
-    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new(), "after {repair}");
+async fn mend(db: &TestDb, repair: &str) {
+    assert!(db.sql(repair).await > 0, "nothing was mended by {repair}");
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new(), "after {repair}");
 }
 
 const CHARGED: &str = "a tenant is charged for what its files are charged (I2)";
@@ -41,73 +41,73 @@ const BATCH: &str = "a file's batch is there and its owner's (I11)";
 const COMPLETED: &str = "a completed batch waits for nothing";
 const LOOK: &str = "whatever is not at rest says when it is looked at next (I15)";
 
-pub(super) async fn the_audit_finds_wrong_cleanups(site: &Site) {
-    let file = furnished(site).await;
+pub(super) async fn the_audit_finds_wrong_cleanups(db: &TestDb) {
+    let file = furnished(db).await;
     let cleanup = format!("UPDATE pending_cleanups SET file_path = '{}'", file.key);
-    finds(site, &cleanup, &["no cleanup deletes what is alive (I4)"], file.key.as_str()).await;
-    mend(site, "UPDATE pending_cleanups SET file_path = 'uploads/x'").await;
+    finds(db, &cleanup, &["no cleanup deletes what is alive (I4)"], file.key.as_str()).await;
+    mend(db, "UPDATE pending_cleanups SET file_path = 'uploads/x'").await;
     let queued = "INSERT INTO orphan_blobs (key, size, modified_at, scan_id, found_at, queued_at) \
         VALUES ('uploads/y', 1, 1, 's', 1, 1)";
-    finds(site, queued, &["an orphan that is queued has its cleanup (I6)"], "uploads/y").await;
-    mend(site, "UPDATE orphan_blobs SET queued_at = NULL").await;
+    finds(db, queued, &["an orphan that is queued has its cleanup (I6)"], "uploads/y").await;
+    mend(db, "UPDATE orphan_blobs SET queued_at = NULL").await;
 }
 
-pub(super) async fn the_audit_finds_wrong_quotas(site: &Site) {
-    furnished(site).await;
+pub(super) async fn the_audit_finds_wrong_quotas(db: &TestDb) {
+    furnished(db).await;
     let set = |column: &str, by: &str| {
         format!("UPDATE quotas SET {column} = {column} {by} WHERE tenant_id = 'harbour'")
     };
     for by in [("+ 1", "- 1"), ("- 1", "+ 1")] {
-        finds(site, &set("used_bytes", by.0), &[CHARGED], "harbour").await;
-        mend(site, &set("used_bytes", by.1)).await;
+        finds(db, &set("used_bytes", by.0), &[CHARGED], "harbour").await;
+        mend(db, &set("used_bytes", by.1)).await;
     }
     let unknown = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('nobody', 7)";
-    finds(site, unknown, &[CHARGED], "nobody").await;
-    mend(site, "DELETE FROM quotas WHERE tenant_id = 'nobody'").await;
+    finds(db, unknown, &[CHARGED], "nobody").await;
+    mend(db, "DELETE FROM quotas WHERE tenant_id = 'nobody'").await;
 
-    let alone = registered(&site.catalog, ("pier", "cid"), 5).await;
-    finds(site, "DELETE FROM quotas WHERE tenant_id = 'pier'", &[QUOTA_ROW], &alone.id.to_string()).await;
-    mend(site, "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('pier', 5)").await;
+    let alone = registered(&db.catalog, ("pier", "cid"), 5).await;
+    finds(db, "DELETE FROM quotas WHERE tenant_id = 'pier'", &[QUOTA_ROW], &alone.id.to_string()).await;
+    mend(db, "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('pier', 5)").await;
 }
 
-pub(super) async fn the_audit_finds_wrong_counters(site: &Site) {
-    furnished(site).await;
+pub(super) async fn the_audit_finds_wrong_counters(db: &TestDb) {
+    furnished(db).await;
     for column in ["files", "charged_bytes"] {
         let set =
             |by: &str| format!("UPDATE file_counts SET {column} = {column} {by} WHERE status = 'ready'");
-        finds(site, &set("+ 1"), &[COUNTERS], "harbour").await;
-        mend(site, &set("- 1")).await;
+        finds(db, &set("+ 1"), &[COUNTERS], "harbour").await;
+        mend(db, &set("- 1")).await;
     }
     let unknown = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
                    VALUES ('nobody', 'x', 'ready', '', 1, 0)";
-    finds(site, unknown, &[COUNTERS], "nobody").await;
-    mend(site, "DELETE FROM file_counts WHERE tenant_id = 'nobody'").await;
-    finds(site, "DELETE FROM file_counts WHERE tenant_id = 'wharf'", &[COUNTERS], "wharf").await;
+    finds(db, unknown, &[COUNTERS], "nobody").await;
+    mend(db, "DELETE FROM file_counts WHERE tenant_id = 'nobody'").await;
+    finds(db, "DELETE FROM file_counts WHERE tenant_id = 'wharf'", &[COUNTERS], "wharf").await;
     let again = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
                  VALUES ('wharf', 'ben', 'registered', '', 1, 40)";
-    mend(site, again).await;
+    mend(db, again).await;
     let set = |by: &str| format!("UPDATE file_outcomes SET files = files {by} WHERE outcome = 'ready'");
-    finds(site, &set("+ 1"), &[OUTCOMES], "harbour").await;
-    mend(site, &set("- 1")).await;
+    finds(db, &set("+ 1"), &[OUTCOMES], "harbour").await;
+    mend(db, &set("- 1")).await;
 }
 
-pub(super) async fn the_audit_finds_lost_objects_and_files(site: &Site) {
-    let file = furnished(site).await;
+pub(super) async fn the_audit_finds_lost_objects_and_files(db: &TestDb) {
+    let file = furnished(db).await;
     let id = file.id.to_string();
-    finds(site, &format!("DELETE FROM objects WHERE file_id = '{id}'"), &[OBJECTS], &id).await;
+    finds(db, &format!("DELETE FROM objects WHERE file_id = '{id}'"), &[OBJECTS], &id).await;
     let again = |id: &str, kind: &str| {
         format!(
             "INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{kind}/{id}', '{id}', '{kind}', 0)"
         )
     };
-    mend(site, &again(&id, "original")).await;
-    mend(site, &again(&id, "derived")).await;
-    finds(site, &again("nobody", "original"), &[OBJECTS], "nobody").await;
-    mend(site, "DELETE FROM objects WHERE file_id = 'nobody'").await;
+    mend(db, &again(&id, "original")).await;
+    mend(db, &again(&id, "derived")).await;
+    finds(db, &again("nobody", "original"), &[OBJECTS], "nobody").await;
+    mend(db, "DELETE FROM objects WHERE file_id = 'nobody'").await;
 }
 
-pub(super) async fn the_audit_finds_histories_that_cannot_be(site: &Site) {
-    let file = furnished(site).await;
+pub(super) async fn the_audit_finds_histories_that_cannot_be(db: &TestDb) {
+    let file = furnished(db).await;
     let id = file.id.to_string();
     let line = |version: i64, from: &str, to: &str| {
         format!(
@@ -117,41 +117,41 @@ pub(super) async fn the_audit_finds_histories_that_cannot_be(site: &Site) {
     };
     let without =
         |version: i64| format!("DELETE FROM file_history WHERE file_id = '{id}' AND version = {version}");
-    finds(site, &line(2, "'registered'", "ready"), &[HISTORY], &id).await;
-    mend(site, &without(2)).await;
-    finds(site, &line(2, "'deleted'", "registered"), &[DEAD], &id).await;
-    mend(site, &without(2)).await;
-    finds(site, &without(1), &[HISTORY], &id).await;
-    mend(site, &line(1, "NULL", "registered")).await;
+    finds(db, &line(2, "'registered'", "ready"), &[HISTORY], &id).await;
+    mend(db, &without(2)).await;
+    finds(db, &line(2, "'deleted'", "registered"), &[DEAD], &id).await;
+    mend(db, &without(2)).await;
+    finds(db, &without(1), &[HISTORY], &id).await;
+    mend(db, &line(1, "NULL", "registered")).await;
 }
 
 /// The schema itself refuses such a row, so its rule has to be set aside first.
-pub(super) async fn the_audit_finds_a_row_nobody_looks_at(site: &Site) {
-    let file = furnished(site).await;
+pub(super) async fn the_audit_finds_a_row_nobody_looks_at(db: &TestDb) {
+    let file = furnished(db).await;
     let id = file.id.to_string();
     let set = |at: &str| format!("UPDATE files SET next_check_at = {at} WHERE id = '{id}'");
-    let damage = if site.is_postgres() {
+    let damage = if db.is_postgres() {
         let name = "SELECT conname::text FROM pg_constraint WHERE conrelid = 'files'::regclass \
                     AND contype = 'c' AND pg_get_constraintdef(oid) LIKE '%next_check_at%'";
-        let name = site.texts(name).await.remove(0);
+        let name = db.texts(name).await.remove(0);
         format!("ALTER TABLE files DROP CONSTRAINT {name}; {}", set("NULL"))
     } else {
         format!("PRAGMA ignore_check_constraints = ON; {}", set("NULL"))
     };
-    finds(site, &damage, &[LOOK], &id).await;
-    mend(site, &set("1")).await;
+    finds(db, &damage, &[LOOK], &id).await;
+    mend(db, &set("1")).await;
 }
 
-pub(super) async fn the_audit_finds_files_of_wrong_batches(site: &Site) {
+pub(super) async fn the_audit_finds_files_of_wrong_batches(db: &TestDb) {
     let (batch, wanted) = opening(("harbour", "ada"), &[10]);
-    site.catalog.register(wanted).await.expect("answered");
-    let files = site.catalog.batch_files(batch.id, None, 10).await.expect("read");
+    db.catalog.register(wanted).await.expect("answered");
+    let files = db.catalog.batch_files(batch.id, None, 10).await.expect("read");
     let id = files[0].id.to_string();
     let set = |what: &str| format!("UPDATE upload_batches SET {what} WHERE id = '{}'", batch.id);
-    finds(site, &set("user_id = 'ben'"), &[BATCH], &id).await;
-    mend(site, &set("user_id = 'ada'")).await;
-    finds(site, "UPDATE files SET batch_id = 'none'", &[BATCH], &id).await;
-    mend(site, &format!("UPDATE files SET batch_id = '{}'", batch.id)).await;
-    finds(site, &set("status = 'completed', ended_at = 1"), &[COMPLETED], &id).await;
-    mend(site, &set("status = 'active', ended_at = NULL")).await;
+    finds(db, &set("user_id = 'ben'"), &[BATCH], &id).await;
+    mend(db, &set("user_id = 'ada'")).await;
+    finds(db, "UPDATE files SET batch_id = 'none'", &[BATCH], &id).await;
+    mend(db, &format!("UPDATE files SET batch_id = '{}'", batch.id)).await;
+    finds(db, &set("status = 'completed', ended_at = 1"), &[COMPLETED], &id).await;
+    mend(db, &set("status = 'active', ended_at = NULL")).await;
 }

@@ -16,7 +16,7 @@ use super::sample::{
     CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, committed, confirm, only, registration,
     registration_at, tenant, user, with_key,
 };
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const BEN: (&str, &str) = ("harbour", "ben");
@@ -83,9 +83,9 @@ async fn due_checks(catalog: &Catalog, now: UnixMs) -> Vec<FileId> {
     files
 }
 
-pub(super) async fn a_batch_comes_to_be_whole(site: &Site) {
-    let (batch, files) = opened(&site.catalog, &[10, 0, 30]).await;
-    let another = site.another().await;
+pub(super) async fn a_batch_comes_to_be_whole(db: &TestDb) {
+    let (batch, files) = opened(&db.catalog, &[10, 0, 30]).await;
+    let another = db.another().await;
     assert_eq!(another.batch(batch.id).await.expect("read"), Some(batch.clone()));
     assert_eq!(another.batch_files(batch.id, None, 10).await.expect("read"), files);
     let rest = another.batch_files(batch.id, Some(files[0].id), 1).await.expect("read");
@@ -93,7 +93,7 @@ pub(super) async fn a_batch_comes_to_be_whole(site: &Site) {
     for file in &files {
         assert_eq!(another.history(file.id).await.expect("read").len(), 1);
     }
-    assert_eq!(site.texts("SELECT key FROM objects").await.len(), 3);
+    assert_eq!(db.texts("SELECT key FROM objects").await.len(), 3);
     assert_eq!(another.next_job_at(&[CHECKS]).await.expect("read"), Some(NOW + DAY + 60 * SECOND));
     assert_eq!(
         another.quota(&tenant("harbour"), LIMIT).await.expect("read"),
@@ -101,153 +101,153 @@ pub(super) async fn a_batch_comes_to_be_whole(site: &Site) {
     );
     // Nothing is charged for a batch that has no files yet, and no tenant is known for it.
     let (empty, wanted) = opening(("wharf", "eve"), &[]);
-    assert_eq!(site.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
     assert_eq!(another.batch_files(empty.id, None, 10).await.expect("read"), []);
     let (_, by_broker) = opening(ADA, &[1, 2]);
     let by_broker = Registration { by_broker: true, ..by_broker };
-    assert_eq!(site.catalog.register(by_broker).await.expect("answered"), Registered::Made);
-    assert_eq!(site.texts("SELECT job_id FROM outbox").await.len(), 2);
+    assert_eq!(db.catalog.register(by_broker).await.expect("answered"), Registered::Made);
+    assert_eq!(db.texts("SELECT job_id FROM outbox").await.len(), 2);
 }
 
-pub(super) async fn a_batch_that_does_not_fit_leaves_nothing(site: &Site) {
-    opened(&site.catalog, &[100]).await;
-    site.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
-    let before = site.dump().await;
+pub(super) async fn a_batch_that_does_not_fit_leaves_nothing(db: &TestDb) {
+    opened(&db.catalog, &[100]).await;
+    db.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
+    let before = db.dump().await;
     let (_, wanted) = opening(ADA, &[300, 300, 301]);
     let wanted = with_key(wanted, "key", "body");
     let exceeded = Registered::QuotaExceeded { used_bytes: 100, limit_bytes: 1_000 };
-    assert_eq!(site.catalog.register(wanted).await.expect("answered"), exceeded);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), exceeded);
     let (_, wanted) = opening(ADA, &[200, 201]);
     let wanted = Registration { unconfirmed_limit_percent: 50, ..wanted };
     let held = Registered::UnconfirmedLimit { held_bytes: 100, limit_bytes: 500 };
-    assert_eq!(site.catalog.register(wanted).await.expect("answered"), held);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), held);
     // The last of many is the id of another.
     let (_, mut wanted) = opening(ADA, &[1; 600]);
     wanted.files[599].check_id = wanted.files[0].check_id;
-    site.catalog.register(wanted).await.expect_err("one id twice");
-    assert_eq!(site.dump().await, before, "not even a key");
+    db.catalog.register(wanted).await.expect_err("one id twice");
+    assert_eq!(db.dump().await, before, "not even a key");
     let (_, fits) = opening(ADA, &[300, 300, 300]);
-    assert_eq!(site.catalog.register(fits).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(fits).await.expect("answered"), Registered::Made);
 }
 
-pub(super) async fn a_key_makes_one_batch(site: &Site) {
+pub(super) async fn a_key_makes_one_batch(db: &TestDb) {
     let (batch, wanted) = opening(ADA, &[10, 10]);
-    let first = site.catalog.register(with_key(wanted, "key", "body")).await.expect("answered");
+    let first = db.catalog.register(with_key(wanted, "key", "body")).await.expect("answered");
     assert_eq!(first, Registered::Made);
-    let before = site.dump().await;
+    let before = db.dump().await;
     let again = with_key(opening(ADA, &[10, 10]).1, "key", "body");
     let key_use = again.key_use.clone().expect("it has a key");
-    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(batch.id.0));
-    let known = site.catalog.key_answer((&tenant("harbour"), &user("ada")), &key_use, NOW).await;
+    assert_eq!(db.catalog.register(again).await.expect("answered"), Registered::Repeated(batch.id.0));
+    let known = db.catalog.key_answer((&tenant("harbour"), &user("ada")), &key_use, NOW).await;
     assert_eq!(known.expect("read"), Some(Registered::Repeated(batch.id.0)));
     let other = with_key(opening(ADA, &[10]).1, "key", "another body");
-    assert_eq!(site.catalog.register(other).await.expect("answered"), Registered::KeyMismatch);
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.catalog.register(other).await.expect("answered"), Registered::KeyMismatch);
+    assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn ten_thousand_files_are_one_batch(site: &Site) {
+pub(super) async fn ten_thousand_files_are_one_batch(db: &TestDb) {
     let (batch, wanted) = opening(ADA, &vec![7; 10_000]);
     let ids: Vec<FileId> = wanted.files.iter().map(|new| new.file.id).collect();
     let started = Instant::now();
-    assert_eq!(site.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
     let opened = started.elapsed();
-    let files = site.catalog.batch_files(batch.id, None, 20_000).await.expect("read");
+    let files = db.catalog.batch_files(batch.id, None, 20_000).await.expect("read");
     assert_eq!(files.iter().map(|file| file.id).collect::<Vec<_>>(), ids);
     let started = Instant::now();
     let fresh: Vec<_> =
         files.iter().map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered")).collect();
-    assert_eq!(site.catalog.commit_all(fresh, "clerk").await.expect("raised").len(), 10_000);
+    assert_eq!(db.catalog.commit_all(fresh, "clerk").await.expect("raised").len(), 10_000);
     let raised = started.elapsed();
     let started = Instant::now();
-    let ended = end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
+    let ended = end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
     assert!(matches!(ended, BatchEnd::Ended { called_off: 10_000, .. }), "{ended:?}");
     let cancelled = started.elapsed();
     println!("10,000 files: opened {opened:?}, URLs raised {raised:?}, cancelled {cancelled:?}");
 }
 
-pub(super) async fn a_file_joins_its_owners_active_batch_only(site: &Site) {
-    let (batch, files) = opened(&site.catalog, &[10]).await;
+pub(super) async fn a_file_joins_its_owners_active_batch_only(db: &TestDb) {
+    let (batch, files) = opened(&db.catalog, &[10]).await;
     let joined = joining(ADA, &batch, NOW + SECOND);
     let second = only(&joined).clone();
-    assert_eq!(site.catalog.register(joined).await.expect("answered"), Registered::Made);
-    let listed = site.catalog.batch_files(batch.id, None, 10).await.expect("read");
+    assert_eq!(db.catalog.register(joined).await.expect("answered"), Registered::Made);
+    let listed = db.catalog.batch_files(batch.id, None, 10).await.expect("read");
     assert_eq!(listed, [files[0].clone(), second]);
 
-    let before = site.dump().await;
-    let register = async |wanted: Registration| site.catalog.register(wanted).await.expect("answered");
+    let before = db.dump().await;
+    let register = async |wanted: Registration| db.catalog.register(wanted).await.expect("answered");
     assert_eq!(register(joining(BEN, &batch, NOW)).await, Registered::NoBatch);
     assert_eq!(register(joining(("wharf", "ada"), &batch, NOW)).await, Registered::NoBatch);
     assert_eq!(register(joining(ADA, &batch_at(ADA, NOW), NOW)).await, Registered::NoBatch);
     let over = Registered::BatchClosed(Refusal::TimeOver);
     assert_eq!(register(with_key(joining(ADA, &batch, NOW + DAY), "key", "body")).await, over);
-    assert_eq!(site.dump().await, before, "a refusal writes nothing, not even its key");
-    end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
+    assert_eq!(db.dump().await, before, "a refusal writes nothing, not even its key");
+    end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
     let cancelled = Registered::BatchClosed(Refusal::Ended(BatchStatus::Cancelled));
     assert_eq!(register(joining(ADA, &batch, NOW + SECOND)).await, cancelled);
 }
 
-pub(super) async fn a_batch_ends_once(site: &Site) {
+pub(super) async fn a_batch_ends_once(db: &TestDb) {
     assert_eq!(
-        end(&site.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await,
+        end(&db.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await,
         BatchEnd::NotFound
     );
     for ending in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
-        let (batch, files) = opened(&site.catalog, &[10]).await;
-        committed(&site.catalog, confirm(&files[0])).await;
-        let not_yet = end(&site.catalog, &batch, BatchEnding::Expired, NOW + DAY - 1).await;
+        let (batch, files) = opened(&db.catalog, &[10]).await;
+        committed(&db.catalog, confirm(&files[0])).await;
+        let not_yet = end(&db.catalog, &batch, BatchEnding::Expired, NOW + DAY - 1).await;
         assert_eq!(not_yet, refused(&batch, Refusal::NotYet));
-        let answer = end(&site.catalog, &batch, ending, NOW + DAY).await;
+        let answer = end(&db.catalog, &batch, ending, NOW + DAY).await;
         let BatchEnd::Ended { batch: after, called_off: 0 } = answer else { panic!("{answer:?}") };
         assert_eq!((after.version, after.ended_at), (2, Some(NOW + DAY)));
-        let before = site.dump().await;
+        let before = db.dump().await;
         for again in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
-            let answer = end(&site.catalog, &batch, again, NOW + 2 * DAY).await;
+            let answer = end(&db.catalog, &batch, again, NOW + 2 * DAY).await;
             assert_eq!(answer, refused(&after, Refusal::Ended(after.status)));
         }
-        assert_eq!(site.dump().await, before);
-        assert_eq!(site.catalog.batch(batch.id).await.expect("read"), Some(after));
+        assert_eq!(db.dump().await, before);
+        assert_eq!(db.catalog.batch(batch.id).await.expect("read"), Some(after));
     }
 }
 
-pub(super) async fn what_is_not_confirmed_is_called_off(site: &Site) {
-    let (batch, files) = opened(&site.catalog, &[1, 2, 4]).await;
-    let (_, others) = opened(&site.catalog, &[8]).await;
-    let kept = committed(&site.catalog, confirm(&files[0])).await;
-    assert_eq!(due_checks(&site.catalog, NOW + HOUR).await, []);
-    let answer = end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
+pub(super) async fn what_is_not_confirmed_is_called_off(db: &TestDb) {
+    let (batch, files) = opened(&db.catalog, &[1, 2, 4]).await;
+    let (_, others) = opened(&db.catalog, &[8]).await;
+    let kept = committed(&db.catalog, confirm(&files[0])).await;
+    assert_eq!(due_checks(&db.catalog, NOW + HOUR).await, []);
+    let answer = end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
     assert!(matches!(answer, BatchEnd::Ended { called_off: 2, .. }), "{answer:?}");
-    assert_eq!(site.catalog.file(kept.id).await.expect("read"), Some(kept));
+    assert_eq!(db.catalog.file(kept.id).await.expect("read"), Some(kept));
     for file in &files[1..] {
-        let after = site.catalog.file(file.id).await.expect("read").expect("there");
+        let after = db.catalog.file(file.id).await.expect("read").expect("there");
         assert_eq!((after.status, after.next_check_at), (Status::Registered, Some(NOW + HOUR)));
         // A confirm that was under way has lost.
-        site.catalog.commit(confirm(file), "clerk").await.expect_err("stale");
+        db.catalog.commit(confirm(file), "clerk").await.expect_err("stale");
     }
-    assert_eq!(due_checks(&site.catalog, NOW + HOUR).await, [files[1].id, files[2].id]);
-    let due = site.catalog.files_to_check(Status::Registered, NOW + HOUR, None, 10).await.expect("read");
+    assert_eq!(due_checks(&db.catalog, NOW + HOUR).await, [files[1].id, files[2].id]);
+    let due = db.catalog.files_to_check(Status::Registered, NOW + HOUR, None, 10).await.expect("read");
     assert_eq!(due.len(), 2, "another's batch is as it was");
-    assert_eq!(site.catalog.file(others[0].id).await.expect("read"), Some(others[0].clone()));
+    assert_eq!(db.catalog.file(others[0].id).await.expect("read"), Some(others[0].clone()));
     // A check that is being worked on is taken back too.
-    let (batch, files) = opened(&site.catalog, &[1]).await;
-    assert_eq!(due_checks(&site.catalog, NOW + 2 * DAY).await.len(), 2);
-    end(&site.catalog, &batch, BatchEnding::Expired, NOW + 2 * DAY).await;
-    assert_eq!(due_checks(&site.catalog, NOW + 2 * DAY).await, [files[0].id]);
+    let (batch, files) = opened(&db.catalog, &[1]).await;
+    assert_eq!(due_checks(&db.catalog, NOW + 2 * DAY).await.len(), 2);
+    end(&db.catalog, &batch, BatchEnding::Expired, NOW + 2 * DAY).await;
+    assert_eq!(due_checks(&db.catalog, NOW + 2 * DAY).await, [files[0].id]);
 }
 
-pub(super) async fn an_expired_batch_is_told_of_once(site: &Site) {
-    let (batch, files) = opened(&site.catalog, &[1, 2, 4, 8, 16]).await;
-    committed(&site.catalog, confirm(&files[0])).await;
-    committed(&site.catalog, file::delete(&files[1], &REFUSING, NOW + SECOND).expect("deletable")).await;
+pub(super) async fn an_expired_batch_is_told_of_once(db: &TestDb) {
+    let (batch, files) = opened(&db.catalog, &[1, 2, 4, 8, 16]).await;
+    committed(&db.catalog, confirm(&files[0])).await;
+    committed(&db.catalog, file::delete(&files[1], &REFUSING, NOW + SECOND).expect("deletable")).await;
     let late = NOW + DAY + 60 * SECOND;
-    committed(&site.catalog, file::reclaim(&files[2], "late", &POLICY, late).expect("reclaimable")).await;
+    committed(&db.catalog, file::reclaim(&files[2], "late", &POLICY, late).expect("reclaimable")).await;
     let endings = [BatchEnding::Expired; 4].map(|ending| {
-        let (catalog, id) = (site.catalog.clone(), batch.id);
+        let (catalog, id) = (db.catalog.clone(), batch.id);
         async move { catalog.end_batch(id, ending, "clerk", late).await.expect("answered") }
     });
     let answers = all_at_once(endings).await;
     let ended = answers.iter().filter(|answer| matches!(answer, BatchEnd::Ended { called_off: 2, .. }));
     assert_eq!(ended.count(), 1, "{answers:?}");
-    let told = site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     let told: Vec<_> = told.into_iter().filter(|notice| notice.kind != "file-ready").collect();
     let [notice] = &told[..] else { panic!("{told:?}") };
     assert_eq!(notice.kind, "batch-expired");
@@ -260,47 +260,47 @@ pub(super) async fn an_expired_batch_is_told_of_once(site: &Site) {
     assert!(notice.message.contains("3 of its files"), "{}", notice.message);
 }
 
-pub(super) async fn completing_waits_for_every_file(site: &Site) {
-    let (batch, files) = opened(&site.catalog, &[1, 2, 4]).await;
-    let complete = async || end(&site.catalog, &batch, BatchEnding::Completed, NOW + HOUR).await;
+pub(super) async fn completing_waits_for_every_file(db: &TestDb) {
+    let (batch, files) = opened(&db.catalog, &[1, 2, 4]).await;
+    let complete = async || end(&db.catalog, &batch, BatchEnding::Completed, NOW + HOUR).await;
     assert_eq!(complete().await, refused(&batch, Refusal::Unconfirmed(3)));
-    committed(&site.catalog, confirm(&files[0])).await;
-    committed(&site.catalog, confirm(&files[1])).await;
+    committed(&db.catalog, confirm(&files[0])).await;
+    committed(&db.catalog, confirm(&files[1])).await;
     assert_eq!(complete().await, refused(&batch, Refusal::Unconfirmed(1)));
-    committed(&site.catalog, file::delete(&files[2], &REFUSING, NOW + SECOND).expect("deletable")).await;
+    committed(&db.catalog, file::delete(&files[2], &REFUSING, NOW + SECOND).expect("deletable")).await;
     let answer = complete().await;
     assert!(
         matches!(&answer, BatchEnd::Ended { batch, called_off: 0 } if batch.status == BatchStatus::Completed)
     );
 
-    let (batch, files) = opened(&site.catalog, &[1]).await;
-    committed(&site.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable"))
+    let (batch, files) = opened(&db.catalog, &[1]).await;
+    committed(&db.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable"))
         .await;
-    let answer = end(&site.catalog, &batch, BatchEnding::Completed, NOW + DAY).await;
+    let answer = end(&db.catalog, &batch, BatchEnding::Completed, NOW + DAY).await;
     assert_eq!(answer, refused(&batch, Refusal::Unconfirmed(1)), "what was reclaimed was not confirmed");
     let (empty, wanted) = opening(ADA, &[]);
-    site.catalog.register(wanted).await.expect("answered");
-    let answer = end(&site.catalog, &empty, BatchEnding::Completed, NOW).await;
+    db.catalog.register(wanted).await.expect("answered");
+    let answer = end(&db.catalog, &empty, BatchEnding::Completed, NOW).await;
     assert!(matches!(answer, BatchEnd::Ended { .. }), "{answer:?}");
 }
 
 /// Eight add while one ends: whatever was added before is called off or keeps the batch from completing; nothing is
 /// added after.
-pub(super) async fn adding_races_with_ending(site: &Site) {
+pub(super) async fn adding_races_with_ending(db: &TestDb) {
     for ending in [BatchEnding::Cancelled, BatchEnding::Completed].repeat(8) {
-        let (batch, files) = opened(&site.catalog, &[1]).await;
-        committed(&site.catalog, confirm(&files[0])).await;
+        let (batch, files) = opened(&db.catalog, &[1]).await;
+        committed(&db.catalog, confirm(&files[0])).await;
         let adding = (0..8).map(|_| {
-            let (catalog, wanted) = (site.catalog.clone(), joining(ADA, &batch, NOW));
+            let (catalog, wanted) = (db.catalog.clone(), joining(ADA, &batch, NOW));
             async move { catalog.register(wanted).await.expect("answered") == Registered::Made }
         });
-        let (catalog, id) = (site.catalog.clone(), batch.id);
+        let (catalog, id) = (db.catalog.clone(), batch.id);
         let ended =
             tokio::spawn(async move { catalog.end_batch(id, ending, "clerk", NOW).await.expect("answered") });
         let made = all_at_once(adding).await.into_iter().filter(|made| *made).count();
         let ended = ended.await.expect("no panic");
-        let after = site.catalog.batch(batch.id).await.expect("read").expect("there");
-        let waiting: Vec<File> = site.catalog.batch_files(batch.id, None, 100).await.expect("read");
+        let after = db.catalog.batch(batch.id).await.expect("read").expect("there");
+        let waiting: Vec<File> = db.catalog.batch_files(batch.id, None, 100).await.expect("read");
         let waiting: Vec<File> = waiting.into_iter().filter(|f| f.status == Status::Registered).collect();
         assert_eq!(waiting.len(), made);
         match (ending, ended) {
@@ -320,52 +320,52 @@ pub(super) async fn adding_races_with_ending(site: &Site) {
     }
 }
 
-pub(super) async fn fresh_urls_are_for_those_that_are_as_they_were(site: &Site) {
-    let (batch, files) = opened(&site.catalog, &[1, 2, 4]).await;
+pub(super) async fn fresh_urls_are_for_those_that_are_as_they_were(db: &TestDb) {
+    let (batch, files) = opened(&db.catalog, &[1, 2, 4]).await;
     let now = NOW + HOUR;
     let fresh = || files.iter().map(|file| file::reissue(file, &POLICY, now).expect("registered")).collect();
-    committed(&site.catalog, confirm(&files[1])).await;
-    let mut raised = site.catalog.commit_all(fresh(), "clerk").await.expect("raised");
+    committed(&db.catalog, confirm(&files[1])).await;
+    let mut raised = db.catalog.commit_all(fresh(), "clerk").await.expect("raised");
     raised.sort();
     assert_eq!(raised, [files[0].id, files[2].id]);
     let wanted = file::reissue(&files[2], &POLICY, now).expect("registered").after;
-    assert_eq!(site.catalog.file(files[2].id).await.expect("read"), Some(wanted));
-    assert_eq!(site.catalog.commit_all(fresh(), "clerk").await.expect("raised"), []);
-    assert_eq!(site.catalog.commit_all(Vec::new(), "clerk").await.expect("raised"), []);
-    end(&site.catalog, &batch, BatchEnding::Cancelled, now).await;
+    assert_eq!(db.catalog.file(files[2].id).await.expect("read"), Some(wanted));
+    assert_eq!(db.catalog.commit_all(fresh(), "clerk").await.expect("raised"), []);
+    assert_eq!(db.catalog.commit_all(Vec::new(), "clerk").await.expect("raised"), []);
+    end(&db.catalog, &batch, BatchEnding::Cancelled, now).await;
 }
 
-pub(super) async fn overdue_batches_are_found_oldest_first(site: &Site) {
+pub(super) async fn overdue_batches_are_found_oldest_first(db: &TestDb) {
     let mut batches = Vec::new();
     for later in [3, 1, 2] {
         let mut wanted = registration_at(ADA, 0, NOW + later);
         let batch = batch_at(ADA, NOW + later);
         wanted.files.clear();
         let opens = Registration { batch: BatchUse::Opens(batch.clone()), ..wanted };
-        site.catalog.register(opens).await.expect("answered");
+        db.catalog.register(opens).await.expect("answered");
         batches.push(batch);
     }
     batches.sort_by_key(|batch| batch.expires_at);
     let found =
-        async |now, after, limit| site.catalog.overdue_batches(now, after, limit).await.expect("read");
+        async |now, after, limit| db.catalog.overdue_batches(now, after, limit).await.expect("read");
     let place = |batch: &Batch| (batch.expires_at, batch.id);
     assert_eq!(found(NOW + DAY, None, 10).await, []);
     assert_eq!(found(NOW + DAY + 2, None, 10).await, [place(&batches[0]), place(&batches[1])]);
     let first = found(NOW + 2 * DAY, None, 1).await;
     assert_eq!(found(NOW + 2 * DAY, first.last().copied(), 1).await, [place(&batches[1])]);
-    end(&site.catalog, &batches[0], BatchEnding::Completed, NOW).await;
+    end(&db.catalog, &batches[0], BatchEnding::Completed, NOW).await;
     assert_eq!(found(NOW + DAY + 2, None, 10).await, [place(&batches[1])]);
 }
 
-pub(super) async fn an_ended_batch_goes_with_its_last_file(site: &Site) {
-    let (batch, files) = opened(&site.catalog, &[1, 2]).await;
-    end(&site.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
+pub(super) async fn an_ended_batch_goes_with_its_last_file(db: &TestDb) {
+    let (batch, files) = opened(&db.catalog, &[1, 2]).await;
+    end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
     for (file, is_there) in files.iter().zip([true, false]) {
-        let read = site.catalog.file(file.id).await.expect("read").expect("there");
+        let read = db.catalog.file(file.id).await.expect("read").expect("there");
         let gone = file::reclaim(&read, "cancelled", &REFUSING, NOW + SECOND).expect("reclaimable");
-        let tombstone = committed(&site.catalog, gone).await;
-        site.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
-        assert!(!site.catalog.forget_all(vec![tombstone]).await.expect("forgotten").is_empty());
-        assert_eq!(site.catalog.batch(batch.id).await.expect("read").is_some(), is_there);
+        let tombstone = committed(&db.catalog, gone).await;
+        db.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
+        assert!(!db.catalog.forget_all(vec![tombstone]).await.expect("forgotten").is_empty());
+        assert_eq!(db.catalog.batch(batch.id).await.expect("read").is_some(), is_there);
     }
 }

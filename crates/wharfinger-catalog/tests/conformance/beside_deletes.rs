@@ -7,28 +7,28 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::sample::{NOW, REFUSING, SECOND};
-use super::site::Site;
+use super::test_db::TestDb;
 use super::stages::{claimed, queued};
 
 const LATER: UnixMs = NOW + 10 * SECOND;
 
 /// A worker that writes outputs holds its job and not the file: the delete waits for it, and takes what it has written along.
-pub(super) async fn what_is_written_beside_a_delete_goes_with_the_file(site: &Site) {
-    queued(site, &[Stage::Extract]).await;
-    let held = claimed(site, Stage::Extract, NOW + SECOND).await;
+pub(super) async fn what_is_written_beside_a_delete_goes_with_the_file(db: &TestDb) {
+    queued(db, &[Stage::Extract]).await;
+    let held = claimed(db, Stage::Extract, NOW + SECOND).await;
     let file = held.file.clone();
     let (job, token) = (held.job.id, held.job.token);
     let key = ObjectKey::text_part(&file.key, job, token, 0);
     let delete = file::delete(&file, &REFUSING, LATER).expect("deletable");
     let faults = Faults::waiting_at("commit");
-    let worker = site.another_with(faults.clone()).await;
+    let worker = db.another_with(faults.clone()).await;
     let write = worker.add_derived_objects((job, token), file.id, vec![key.clone()], LATER);
     let end = async {
         faults.reached().await;
-        let deleting = site.catalog.commit(delete, "ada");
+        let deleting = db.catalog.commit(delete, "ada");
         let let_on = async {
             // SQLite has one writer, whose turn has not come: there is no lock to be seen.
-            while site.is_postgres() && site.lock_waits().await == 0 {
+            while db.is_postgres() && db.lock_waits().await == 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
             faults.let_on();
@@ -38,9 +38,9 @@ pub(super) async fn what_is_written_beside_a_delete_goes_with_the_file(site: &Si
     let (written, deleted) = tokio::join!(write, end);
     assert!(written.expect("written"), "its lease was held");
     deleted.expect("deleted");
-    let left = site.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
+    let left = db.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
     assert_eq!(left, Vec::<String>::new(), "an object without a cleanup");
-    let paths = site.texts("SELECT file_path FROM pending_cleanups ORDER BY file_path").await;
+    let paths = db.texts("SELECT file_path FROM pending_cleanups ORDER BY file_path").await;
     assert!(paths.contains(&key.as_str().to_owned()), "{paths:?}");
     worker.close().await;
 }

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::id::CleanupId;
 use super::sample::{
     HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, committed, deleted, registered, tenant, user,
 };
-use super::site::{CLEANUP_ATTEMPTS_MAX, Site, all_at_once};
+use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const EVE: (&str, &str) = ("elsewhere", "eve");
@@ -18,18 +18,18 @@ const LEASE: i64 = 60 * SECOND;
 /// When the sample deletes its files.
 const DELETED: UnixMs = NOW + SECOND;
 
-async fn claimed(site: &Site, now: UnixMs, limit: usize) -> Vec<ClaimedCleanup> {
-    site.catalog.claim_cleanups(&Scope::All, now, limit, LEASE).await.expect("claimed")
+async fn claimed(db: &TestDb, now: UnixMs, limit: usize) -> Vec<ClaimedCleanup> {
+    db.catalog.claim_cleanups(&Scope::All, now, limit, LEASE).await.expect("claimed")
 }
 
-async fn pending(site: &Site, scope: Scope) -> Vec<PendingCleanup> {
-    site.catalog.pending_cleanups(&scope, None, 100).await.expect("read")
+async fn pending(db: &TestDb, scope: Scope) -> Vec<PendingCleanup> {
+    db.catalog.pending_cleanups(&scope, None, 100).await.expect("read")
 }
 
-pub(super) async fn a_cleanup_is_claimed_with_all_it_says(site: &Site) {
-    let file = deleted(&site.catalog, ADA, 10, &POLICY).await;
-    assert_eq!(claimed(site, DELETED - 1, 10).await, []);
-    let id = pending(site, Scope::All).await[0].id;
+pub(super) async fn a_cleanup_is_claimed_with_all_it_says(db: &TestDb) {
+    let file = deleted(&db.catalog, ADA, 10, &POLICY).await;
+    assert_eq!(claimed(db, DELETED - 1, 10).await, []);
+    let id = pending(db, Scope::All).await[0].id;
     let expected = ClaimedCleanup {
         id,
         token: 1,
@@ -41,45 +41,45 @@ pub(super) async fn a_cleanup_is_claimed_with_all_it_says(site: &Site) {
         finish_at: SILENT,
         in_parts: false,
     };
-    assert_eq!(claimed(site, DELETED, 10).await, [expected]);
+    assert_eq!(claimed(db, DELETED, 10).await, [expected]);
 }
 
 /// A reaper that dies holds its rows up for the length of its lease, and no longer.
-pub(super) async fn a_claim_is_a_lease(site: &Site) {
-    deleted(&site.catalog, ADA, 10, &REFUSING).await;
-    let next = async || site.catalog.next_cleanup_at().await.expect("read");
+pub(super) async fn a_claim_is_a_lease(db: &TestDb) {
+    deleted(&db.catalog, ADA, 10, &REFUSING).await;
+    let next = async || db.catalog.next_cleanup_at().await.expect("read");
     assert_eq!(next().await, Some(DELETED));
-    let first = claimed(site, DELETED, 10).await;
+    let first = claimed(db, DELETED, 10).await;
     assert_eq!(first.len(), 1);
     assert_eq!(next().await, Some(DELETED + LEASE), "what is in work is due when its lease ends");
-    assert_eq!(claimed(site, DELETED, 10).await, []);
-    assert_eq!(claimed(site, DELETED + LEASE - 1, 10).await, []);
-    let second = claimed(site, DELETED + LEASE, 10).await;
+    assert_eq!(claimed(db, DELETED, 10).await, []);
+    assert_eq!(claimed(db, DELETED + LEASE - 1, 10).await, []);
+    let second = claimed(db, DELETED + LEASE, 10).await;
     assert_eq!(second, [ClaimedCleanup { token: 2, ..first[0].clone() }]);
 }
 
-pub(super) async fn the_longest_overdue_are_claimed_first(site: &Site) {
+pub(super) async fn the_longest_overdue_are_claimed_first(db: &TestDb) {
     let mut keys = Vec::new();
     for n in 0..5 {
-        let file = registered(&site.catalog, ADA, 10).await;
+        let file = registered(&db.catalog, ADA, 10).await;
         let change = file::delete(&file, &REFUSING, DELETED + 5 - n).expect("deletable");
-        keys.insert(0, committed(&site.catalog, change).await.key);
+        keys.insert(0, committed(&db.catalog, change).await.key);
     }
     for pair in keys.chunks(2) {
         let batch: BTreeSet<_> =
-            claimed(site, NOW + HOUR, 2).await.into_iter().map(|claim| claim.key).collect();
+            claimed(db, NOW + HOUR, 2).await.into_iter().map(|claim| claim.key).collect();
         assert_eq!(batch, pair.iter().cloned().collect());
     }
-    assert_eq!(claimed(site, NOW + HOUR, 2).await, []);
+    assert_eq!(claimed(db, NOW + HOUR, 2).await, []);
 }
 
-pub(super) async fn eight_reapers_never_get_the_same_cleanup(site: &Site) {
+pub(super) async fn eight_reapers_never_get_the_same_cleanup(db: &TestDb) {
     for _ in 0..60 {
-        deleted(&site.catalog, ADA, 1, &REFUSING).await;
+        deleted(&db.catalog, ADA, 1, &REFUSING).await;
     }
-    let another = site.another().await;
+    let another = db.another().await;
     let claims = all_at_once((0..8).map(|n| {
-        let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
+        let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         async move {
             let mut got = Vec::new();
             loop {
@@ -99,17 +99,17 @@ pub(super) async fn eight_reapers_never_get_the_same_cleanup(site: &Site) {
     assert!(claims.iter().all(|claim| claim.token == 1));
 }
 
-pub(super) async fn pending_cleanups_are_listed_by_scope(site: &Site) {
-    assert_eq!(pending(site, Scope::All).await, []);
+pub(super) async fn pending_cleanups_are_listed_by_scope(db: &TestDb) {
+    assert_eq!(pending(db, Scope::All).await, []);
     let mut files = Vec::new();
     for (n, owner) in [ADA, EVE, ADA, ADA, EVE].into_iter().enumerate() {
-        let file = registered(&site.catalog, owner, 10).await;
+        let file = registered(&db.catalog, owner, 10).await;
         let change = file::delete(&file, &REFUSING, DELETED + n as i64).expect("deletable");
-        files.push(committed(&site.catalog, change).await.id.to_string());
+        files.push(committed(&db.catalog, change).await.id.to_string());
     }
     let of = |n: &[usize]| n.iter().map(|n| files[*n].clone()).collect::<Vec<_>>();
     let listed = async |scope: Scope| {
-        pending(site, scope).await.into_iter().map(|row| row.document_id).collect::<Vec<_>>()
+        pending(db, scope).await.into_iter().map(|row| row.document_id).collect::<Vec<_>>()
     };
     assert_eq!(listed(Scope::All).await, of(&[0, 1, 2, 3, 4]), "oldest first");
     assert_eq!(listed(Scope::Tenant(tenant("harbour"))).await, of(&[0, 2, 3]));
@@ -118,11 +118,11 @@ pub(super) async fn pending_cleanups_are_listed_by_scope(site: &Site) {
     assert_eq!(listed(Scope::Tenant(tenant("nobody"))).await, of(&[]));
 
     for scope in [Scope::All, Scope::Tenant(tenant("harbour"))] {
-        let whole = pending(site, scope.clone()).await;
+        let whole = pending(db, scope.clone()).await;
         let mut pages = Vec::new();
         let mut after: Option<CleanupId> = None;
         loop {
-            let page = site.catalog.pending_cleanups(&scope, after, 2).await.expect("read");
+            let page = db.catalog.pending_cleanups(&scope, after, 2).await.expect("read");
             let Some(last) = page.last() else { break };
             after = Some(last.id);
             pages.extend(page);
@@ -131,17 +131,17 @@ pub(super) async fn pending_cleanups_are_listed_by_scope(site: &Site) {
     }
 }
 
-pub(super) async fn pending_cleanups_are_counted_by_scope(site: &Site) {
-    let counts = async |scope: Scope| site.catalog.cleanup_counts(&scope).await.expect("read");
+pub(super) async fn pending_cleanups_are_counted_by_scope(db: &TestDb) {
+    let counts = async |scope: Scope| db.catalog.cleanup_counts(&scope).await.expect("read");
     assert_eq!(counts(Scope::All).await, CleanupCounts::default());
     for (n, owner) in [EVE, ADA, ADA].into_iter().enumerate() {
-        let file = registered(&site.catalog, owner, 10).await;
+        let file = registered(&db.catalog, owner, 10).await;
         let change = file::delete(&file, &REFUSING, DELETED + n as i64).expect("deletable");
-        committed(&site.catalog, change).await;
+        committed(&db.catalog, change).await;
     }
     // One of harbour's is refused until it is exhausted.
     for _ in 0..CLEANUP_ATTEMPTS_MAX {
-        let claims = claimed(site, NOW + HOUR, 3).await;
+        let claims = claimed(db, NOW + HOUR, 3).await;
         let outcomes = claims
             .into_iter()
             .map(|claim| {
@@ -153,7 +153,7 @@ pub(super) async fn pending_cleanups_are_counted_by_scope(site: &Site) {
                 (claim, outcome)
             })
             .collect();
-        site.catalog.settle_cleanups(outcomes, NOW + HOUR).await.expect("settled");
+        db.catalog.settle_cleanups(outcomes, NOW + HOUR).await.expect("settled");
     }
     let is =
         |pending, exhausted, oldest| CleanupCounts { pending, exhausted, oldest_created_at: Some(oldest) };

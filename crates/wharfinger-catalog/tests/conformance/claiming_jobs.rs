@@ -6,7 +6,7 @@ use wharfinger_catalog::{Catalog, Fate, JobClaim, LeasedJob, NewJob};
 use wharfinger_lifecycle::id::JobId;
 
 use super::sample::{CHECKS, NOW, SECOND, WORK, claim, registered, tenant, work};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 async fn enqueued(catalog: &Catalog, jobs: Vec<NewJob>) -> Vec<JobId> {
     catalog.enqueue(jobs, NOW).await.expect("enqueued")
@@ -20,8 +20,8 @@ fn ids(jobs: &[LeasedJob]) -> BTreeSet<JobId> {
     jobs.iter().map(|job| job.id).collect()
 }
 
-pub(super) async fn a_job_is_claimed_with_all_it_carries(site: &Site) {
-    let file = registered(&site.catalog, ("harbour", "ada"), 1).await;
+pub(super) async fn a_job_is_claimed_with_all_it_carries(db: &TestDb) {
+    let file = registered(&db.catalog, ("harbour", "ada"), 1).await;
     let job = NewJob {
         queue: WORK,
         tenant: tenant("häfen"),
@@ -30,7 +30,7 @@ pub(super) async fn a_job_is_claimed_with_all_it_carries(site: &Site) {
         run_at: NOW,
         max_attempts: 7,
     };
-    let id = enqueued(&site.catalog, vec![job]).await[0];
+    let id = enqueued(&db.catalog, vec![job]).await[0];
     let expected = LeasedJob {
         id,
         token: 1,
@@ -42,55 +42,55 @@ pub(super) async fn a_job_is_claimed_with_all_it_carries(site: &Site) {
         max_attempts: 7,
         lease_until: NOW + 10 * SECOND,
     };
-    assert_eq!(claimed(&site.catalog, claim(5, NOW)).await, [expected]);
+    assert_eq!(claimed(&db.catalog, claim(5, NOW)).await, [expected]);
     assert_eq!(
-        site.texts("SELECT lease_owner || ' ' || CAST(deadline_at AS TEXT) FROM jobs WHERE queue = 'work'")
+        db.texts("SELECT lease_owner || ' ' || CAST(deadline_at AS TEXT) FROM jobs WHERE queue = 'work'")
             .await,
         [format!("worker {}", NOW + 25 * SECOND)]
     );
-    assert_eq!(claimed(&site.catalog, claim(5, NOW)).await, [], "a leased job is nobody else's");
+    assert_eq!(claimed(&db.catalog, claim(5, NOW)).await, [], "a leased job is nobody else's");
 }
 
-pub(super) async fn nothing_runs_before_its_time_or_from_another_queue(site: &Site) {
-    let ids_ = enqueued(&site.catalog, vec![work("a", NOW + 2), work("a", NOW), work("a", NOW + 1)]).await;
-    enqueued(&site.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW) }]).await;
-    assert_eq!(claimed(&site.catalog, claim(9, NOW - 1)).await, []);
-    assert_eq!(ids(&claimed(&site.catalog, claim(9, NOW)).await), BTreeSet::from([ids_[1]]));
+pub(super) async fn nothing_runs_before_its_time_or_from_another_queue(db: &TestDb) {
+    let ids_ = enqueued(&db.catalog, vec![work("a", NOW + 2), work("a", NOW), work("a", NOW + 1)]).await;
+    enqueued(&db.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW) }]).await;
+    assert_eq!(claimed(&db.catalog, claim(9, NOW - 1)).await, []);
+    assert_eq!(ids(&claimed(&db.catalog, claim(9, NOW)).await), BTreeSet::from([ids_[1]]));
     assert_eq!(
-        ids(&claimed(&site.catalog, claim(1, NOW + 9)).await),
+        ids(&claimed(&db.catalog, claim(1, NOW + 9)).await),
         BTreeSet::from([ids_[2]]),
         "oldest first"
     );
-    assert_eq!(ids(&claimed(&site.catalog, claim(9, NOW + 9)).await), BTreeSet::from([ids_[0]]));
-    assert_eq!(claimed(&site.catalog, claim(9, NOW + 9)).await, []);
-    assert_eq!(enqueued(&site.catalog, Vec::new()).await, []);
+    assert_eq!(ids(&claimed(&db.catalog, claim(9, NOW + 9)).await), BTreeSet::from([ids_[0]]));
+    assert_eq!(claimed(&db.catalog, claim(9, NOW + 9)).await, []);
+    assert_eq!(enqueued(&db.catalog, Vec::new()).await, []);
 }
 
-pub(super) async fn the_next_job_is_the_earliest_that_waits(site: &Site) {
-    let next = async |queues: &[&'static str]| site.catalog.next_job_at(queues).await.expect("read");
+pub(super) async fn the_next_job_is_the_earliest_that_waits(db: &TestDb) {
+    let next = async |queues: &[&'static str]| db.catalog.next_job_at(queues).await.expect("read");
     assert_eq!(next(&[WORK]).await, None);
-    enqueued(&site.catalog, vec![work("a", NOW + 5), work("b", NOW + 3)]).await;
-    enqueued(&site.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW + 1) }]).await;
+    enqueued(&db.catalog, vec![work("a", NOW + 5), work("b", NOW + 3)]).await;
+    enqueued(&db.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW + 1) }]).await;
     assert_eq!(next(&[WORK]).await, Some(NOW + 3));
     assert_eq!(next(&[WORK, CHECKS]).await, Some(NOW + 1));
     assert_eq!(next(&["nothing"]).await, None);
     assert_eq!(next(&[]).await, None, "no queue has no job");
 
-    let leased = claimed(&site.catalog, claim(1, NOW + 3)).await;
+    let leased = claimed(&db.catalog, claim(1, NOW + 3)).await;
     assert_eq!(next(&[WORK]).await, Some(NOW + 5), "a leased job does not wait");
-    let fate = site.catalog.fail_job(leased[0].id, leased[0].token, "no", None, NOW + 4).await;
+    let fate = db.catalog.fail_job(leased[0].id, leased[0].token, "no", None, NOW + 4).await;
     assert_eq!(fate.expect("answered"), Fate::Dead);
     assert_eq!(next(&[WORK]).await, Some(NOW + 5), "nor does a dead one");
 }
 
-pub(super) async fn eight_claimers_never_get_the_same_job(site: &Site) {
-    let wanted: BTreeSet<JobId> = enqueued(&site.catalog, (0..300).map(|n| work("a", NOW - n % 7)).collect())
+pub(super) async fn eight_claimers_never_get_the_same_job(db: &TestDb) {
+    let wanted: BTreeSet<JobId> = enqueued(&db.catalog, (0..300).map(|n| work("a", NOW - n % 7)).collect())
         .await
         .into_iter()
         .collect();
-    let another = site.another().await;
+    let another = db.another().await;
     let claims = all_at_once((0..8).map(|n| {
-        let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
+        let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         async move {
             let mut got = Vec::new();
             loop {

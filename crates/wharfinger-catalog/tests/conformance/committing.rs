@@ -11,27 +11,27 @@ use super::sample::{
     CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, claim, committed, confirm, confirmed,
     deleted, pin, registered, tenant, user,
 };
-use super::site::{CLEANUP_ATTEMPTS_MAX, Site, all_at_once};
+use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn quota(site: &Site) -> (u64, u64) {
+async fn quota(db: &TestDb) -> (u64, u64) {
     let Quota { used_bytes, reserved_bytes, .. } =
-        site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read");
+        db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read");
     (used_bytes, reserved_bytes)
 }
 
-async fn steps(site: &Site, file: &File) -> Vec<(Option<Status>, Status, String)> {
-    let lines = site.catalog.history(file.id).await.expect("read");
+async fn steps(db: &TestDb, file: &File) -> Vec<(Option<Status>, Status, String)> {
+    let lines = db.catalog.history(file.id).await.expect("read");
     lines.into_iter().map(|line: HistoryLine| (line.from, line.to, line.reason)).collect()
 }
 
-async fn jobs_left(site: &Site) -> Option<i64> {
-    site.catalog.next_job_at(&[CHECKS]).await.expect("read")
+async fn jobs_left(db: &TestDb) -> Option<i64> {
+    db.catalog.next_job_at(&[CHECKS]).await.expect("read")
 }
 
-async fn stored(site: &Site, file: &File) -> File {
-    site.catalog.file(file.id).await.expect("read").expect("the file is there")
+async fn stored(db: &TestDb, file: &File) -> File {
+    db.catalog.file(file.id).await.expect("read").expect("the file is there")
 }
 
 fn step(from: Status, to: Status, reason: &str) -> (Option<Status>, Status, String) {
@@ -42,40 +42,40 @@ fn first_step() -> (Option<Status>, Status, String) {
     (None, Status::Registered, "registered".to_owned())
 }
 
-pub(super) async fn confirming_is_one_transaction(site: &Site) {
-    let file = registered(&site.catalog, ADA, 100).await;
-    let after = committed(&site.catalog, confirm(&file)).await;
-    assert_eq!(stored(site, &file).await, after);
+pub(super) async fn confirming_is_one_transaction(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 100).await;
+    let after = committed(&db.catalog, confirm(&file)).await;
+    assert_eq!(stored(db, &file).await, after);
     assert_eq!(
-        steps(site, &file).await,
+        steps(db, &file).await,
         [
             first_step(),
             step(Status::Registered, Status::Uploaded, "confirmed"),
             step(Status::Uploaded, Status::Ready, "no stages"),
         ]
     );
-    let last = site.catalog.history(file.id).await.expect("read").pop().expect("three lines");
+    let last = db.catalog.history(file.id).await.expect("read").pop().expect("three lines");
     assert_eq!((last.at, last.actor.as_str()), (NOW + SECOND, "clerk"));
-    assert_eq!(jobs_left(site).await, None, "its delayed check has nothing left to do");
-    assert_eq!(quota(site).await, (100, 0), "charged as before, reserved no more");
-    let counts = site.catalog.status_counts(&Scope::All).await.expect("read").by_status;
+    assert_eq!(jobs_left(db).await, None, "its delayed check has nothing left to do");
+    assert_eq!(quota(db).await, (100, 0), "charged as before, reserved no more");
+    let counts = db.catalog.status_counts(&Scope::All).await.expect("read").by_status;
     let alive: Vec<_> = counts.into_iter().filter(|(_, files)| *files > 0).collect();
     assert_eq!(alive, [(Status::Ready, 1)]);
-    assert_eq!(site.catalog.next_cleanup_at().await.expect("read"), None);
+    assert_eq!(db.catalog.next_cleanup_at().await.expect("read"), None);
 }
 
-pub(super) async fn deleting_is_one_transaction(site: &Site) {
-    let file = confirmed(&site.catalog, ADA, 100).await;
+pub(super) async fn deleting_is_one_transaction(db: &TestDb) {
+    let file = confirmed(&db.catalog, ADA, 100).await;
     let change = file::delete(&file, &REFUSING, NOW + 2 * SECOND).expect("deletable");
-    let after = committed(&site.catalog, change).await;
-    assert_eq!(stored(site, &file).await, after);
+    let after = committed(&db.catalog, change).await;
+    assert_eq!(stored(db, &file).await, after);
     assert_eq!(
-        steps(site, &file).await.pop(),
+        steps(db, &file).await.pop(),
         Some(step(Status::Ready, Status::Deleted, "deleted")),
         "the history ends with the end"
     );
-    assert_eq!(quota(site).await, (0, 0));
-    let pending = site.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read");
+    assert_eq!(quota(db).await, (0, 0));
+    let pending = db.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read");
     assert_eq!(pending.len(), 1);
     assert_eq!(pending[0].file_path, file.key.as_str());
     assert_eq!(pending[0].reason, "deleted");
@@ -83,41 +83,41 @@ pub(super) async fn deleting_is_one_transaction(site: &Site) {
     assert_eq!((pending[0].attempts, pending[0].max_attempts), (0, i64::from(CLEANUP_ATTEMPTS_MAX)));
     assert_eq!((pending[0].created_at, pending[0].last_attempt_at), (NOW + 2 * SECOND, None));
     assert_eq!(
-        site.texts("SELECT storage_type || ' ' || CAST(size AS TEXT) FROM pending_cleanups").await,
+        db.texts("SELECT storage_type || ' ' || CAST(size AS TEXT) FROM pending_cleanups").await,
         ["disk 100"]
     );
-    assert_eq!(site.catalog.next_cleanup_at().await.expect("read"), Some(NOW + 2 * SECOND));
+    assert_eq!(db.catalog.next_cleanup_at().await.expect("read"), Some(NOW + 2 * SECOND));
 }
 
-pub(super) async fn a_live_url_keeps_the_charge_of_a_deleted_file(site: &Site) {
-    let file = deleted(&site.catalog, ADA, 100, &POLICY).await;
-    assert_eq!(quota(site).await, (100, 100));
-    assert_eq!(jobs_left(site).await, None);
+pub(super) async fn a_live_url_keeps_the_charge_of_a_deleted_file(db: &TestDb) {
+    let file = deleted(&db.catalog, ADA, 100, &POLICY).await;
+    assert_eq!(quota(db).await, (100, 100));
+    assert_eq!(jobs_left(db).await, None);
 
-    let due = site.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
+    let due = db.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
     assert_eq!(due, [(SILENT, file.id)]);
     let Check::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
-    let refunded = committed(&site.catalog, *refund.clone()).await;
-    assert_eq!(quota(site).await, (0, 0));
-    assert_eq!(stored(site, &refunded).await, refunded);
-    assert_eq!(steps(site, &refunded).await.len(), 2, "a refund is no step");
+    let refunded = committed(&db.catalog, *refund.clone()).await;
+    assert_eq!(quota(db).await, (0, 0));
+    assert_eq!(stored(db, &refunded).await, refunded);
+    assert_eq!(steps(db, &refunded).await.len(), 2, "a refund is no step");
 
-    let twice = site.catalog.commit(*refund, "clerk").await.expect_err("refunded once");
+    let twice = db.catalog.commit(*refund, "clerk").await.expect_err("refunded once");
     assert!(matches!(twice, CatalogError::Stale), "{twice}");
-    assert_eq!(quota(site).await, (0, 0));
+    assert_eq!(quota(db).await, (0, 0));
 }
 
-pub(super) async fn reclaiming_tells_the_owner(site: &Site) {
-    let file = registered(&site.catalog, ADA, 100).await;
+pub(super) async fn reclaiming_tells_the_owner(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 100).await;
     let change = file::reclaim(&file, "nobody came", &POLICY, SILENT).expect("reclaimable");
-    let after = committed(&site.catalog, change).await;
-    assert_eq!(stored(site, &file).await, after);
-    assert_eq!(quota(site).await, (0, 0));
-    assert_eq!(jobs_left(site).await, None);
-    let pending = site.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read");
+    let after = committed(&db.catalog, change).await;
+    assert_eq!(stored(db, &file).await, after);
+    assert_eq!(quota(db).await, (0, 0));
+    assert_eq!(jobs_left(db).await, None);
+    let pending = db.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read");
     assert_eq!(pending.iter().map(|row| row.reason.as_str()).collect::<Vec<_>>(), ["reclaimed"]);
 
-    let told = site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].kind, "file-cleaned-up");
     assert_eq!(told[0].file_id, Some(file.id.to_string()));
@@ -126,30 +126,30 @@ pub(super) async fn reclaiming_tells_the_owner(site: &Site) {
     assert_eq!(told[0].data, r#"{"reason":"nobody came","sizeReclaimed":100}"#);
 }
 
-pub(super) async fn quarantine_keeps_the_charge_and_the_bytes(site: &Site) {
-    let file = confirmed(&site.catalog, ADA, 100).await;
+pub(super) async fn quarantine_keeps_the_charge_and_the_bytes(db: &TestDb) {
+    let file = confirmed(&db.catalog, ADA, 100).await;
     let change = file::quarantine(&file, "changed behind our back", NOW + HOUR).expect("quarantinable");
-    let after = committed(&site.catalog, change).await;
-    assert_eq!(stored(site, &file).await, after);
+    let after = committed(&db.catalog, change).await;
+    assert_eq!(stored(db, &file).await, after);
     assert_eq!(after.error.as_deref(), Some("changed behind our back"));
-    assert_eq!(quota(site).await, (100, 0));
-    assert_eq!(site.catalog.next_cleanup_at().await.expect("read"), None);
-    let told = site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    assert_eq!(quota(db).await, (100, 0));
+    assert_eq!(db.catalog.next_cleanup_at().await.expect("read"), None);
+    let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     assert_eq!(
         told.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(),
         ["file-quarantined", "file-ready"]
     );
 }
 
-pub(super) async fn a_fresh_url_moves_the_look_and_the_check(site: &Site) {
-    let file = registered(&site.catalog, ADA, 100).await;
-    let other = registered(&site.catalog, ADA, 100).await;
+pub(super) async fn a_fresh_url_moves_the_look_and_the_check(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 100).await;
+    let other = registered(&db.catalog, ADA, 100).await;
     let change = file::reissue(&file, &POLICY, NOW + 5 * SECOND).expect("still registered");
-    let after = committed(&site.catalog, change).await;
-    assert_eq!(stored(site, &file).await, after);
+    let after = committed(&db.catalog, change).await;
+    assert_eq!(stored(db, &file).await, after);
     assert_eq!(after.next_check_at, Some(SILENT + 5 * SECOND));
     let mut checks =
-        site.texts("SELECT CAST(run_at AS TEXT) || ' ' || file_id FROM jobs ORDER BY run_at").await;
+        db.texts("SELECT CAST(run_at AS TEXT) || ' ' || file_id FROM jobs ORDER BY run_at").await;
     checks.sort();
     assert_eq!(
         checks,
@@ -157,36 +157,36 @@ pub(super) async fn a_fresh_url_moves_the_look_and_the_check(site: &Site) {
         "only this file's check moves"
     );
 
-    let deferred = committed(&site.catalog, file::defer(&after, SILENT + 9 * SECOND, SILENT)).await;
-    assert_eq!(stored(site, &file).await, deferred);
+    let deferred = committed(&db.catalog, file::defer(&after, SILENT + 9 * SECOND, SILENT)).await;
+    assert_eq!(stored(db, &file).await, deferred);
     assert_eq!(
-        site.texts(&format!("SELECT CAST(run_at AS TEXT) FROM jobs WHERE file_id = '{}'", file.id)).await,
+        db.texts(&format!("SELECT CAST(run_at AS TEXT) FROM jobs WHERE file_id = '{}'", file.id)).await,
         [(SILENT + 9 * SECOND).to_string()]
     );
-    assert_eq!(steps(site, &file).await, [first_step()], "neither is a step");
+    assert_eq!(steps(db, &file).await, [first_step()], "neither is a step");
 }
 
 /// A job that somebody works on is not moved under their hands.
-pub(super) async fn a_leased_check_that_is_put_off_waits_again(site: &Site) {
-    let file = registered(&site.catalog, ADA, 100).await;
+pub(super) async fn a_leased_check_that_is_put_off_waits_again(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 100).await;
     let mut wanted = claim(1, SILENT);
     wanted.queue = CHECKS;
-    let leased = site.catalog.claim_jobs(wanted).await.expect("claimed");
+    let leased = db.catalog.claim_jobs(wanted).await.expect("claimed");
     assert_eq!(leased.len(), 1);
-    committed(&site.catalog, file::defer(&file, SILENT + SECOND, SILENT)).await;
-    let after = site.texts("SELECT state || ' ' || CAST(run_at AS TEXT) FROM jobs").await;
+    committed(&db.catalog, file::defer(&file, SILENT + SECOND, SILENT)).await;
+    let after = db.texts("SELECT state || ' ' || CAST(run_at AS TEXT) FROM jobs").await;
     assert_eq!(after, [format!("waiting {}", SILENT + SECOND)]);
     // Its worker has lost the lease: the end of its work does not end the check.
     let done = vec![(leased[0].id, leased[0].token)];
-    assert_eq!(site.catalog.complete_jobs(done).await.expect("answered"), []);
-    assert_eq!(site.catalog.next_job_at(&[CHECKS]).await.expect("read"), Some(SILENT + SECOND));
-    let file = stored(site, &file).await;
-    committed(&site.catalog, confirm(&file)).await;
-    assert_eq!(site.catalog.next_job_at(&[CHECKS]).await.expect("read"), None);
+    assert_eq!(db.catalog.complete_jobs(done).await.expect("answered"), []);
+    assert_eq!(db.catalog.next_job_at(&[CHECKS]).await.expect("read"), Some(SILENT + SECOND));
+    let file = stored(db, &file).await;
+    committed(&db.catalog, confirm(&file)).await;
+    assert_eq!(db.catalog.next_job_at(&[CHECKS]).await.expect("read"), None);
 }
 
-pub(super) async fn a_stale_change_changes_nothing(site: &Site) {
-    let file = registered(&site.catalog, ADA, 100).await;
+pub(super) async fn a_stale_change_changes_nothing(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 100).await;
     let changes: Vec<Change> = vec![
         confirm(&file),
         file::delete(&file, &POLICY, NOW + SECOND).expect("deletable"),
@@ -194,21 +194,21 @@ pub(super) async fn a_stale_change_changes_nothing(site: &Site) {
         file::reissue(&file, &POLICY, NOW + SECOND).expect("still registered"),
         file::defer(&file, SILENT + SECOND, SILENT),
     ];
-    committed(&site.catalog, file::reissue(&file, &POLICY, NOW).expect("still registered")).await;
-    let before = site.dump().await;
+    committed(&db.catalog, file::reissue(&file, &POLICY, NOW).expect("still registered")).await;
+    let before = db.dump().await;
     for change in changes {
-        let error = site.catalog.commit(change, "clerk").await.expect_err("the row was changed meanwhile");
+        let error = db.catalog.commit(change, "clerk").await.expect_err("the row was changed meanwhile");
         assert!(matches!(error, CatalogError::Stale), "{error}");
         assert!(error.is_retryable());
-        assert_eq!(site.dump().await, before);
+        assert_eq!(db.dump().await, before);
     }
 }
 
 /// I4 and I16 where they are decided: of three that end or confirm the same row, one does.
-pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(site: &Site) {
-    let another = site.another().await;
+pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(db: &TestDb) {
+    let another = db.another().await;
     for round in 0..25 {
-        let file = registered(&site.catalog, ADA, 100).await;
+        let file = registered(&db.catalog, ADA, 100).await;
         let mut changes = vec![
             file::confirm(&file, pin(), None, "confirmed", &Plan::without_stages(), SILENT)
                 .expect("confirmable"),
@@ -217,7 +217,7 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(site: &Site) 
         ];
         changes.rotate_left(round % 3);
         let outcomes = all_at_once(changes.clone().into_iter().enumerate().map(|(n, change)| {
-            let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
+            let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
             async move { catalog.commit(change, "racer").await }
         }))
         .await;
@@ -227,29 +227,29 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(site: &Site) 
         assert_eq!(stale, 2, "{outcomes:?}");
 
         let winner = &changes[won[0]];
-        assert_eq!(stored(site, &file).await, winner.after);
-        assert_eq!(steps(site, &file).await.len(), 1 + winner.steps.len());
-        let cleanups = site
+        assert_eq!(stored(db, &file).await, winner.after);
+        assert_eq!(steps(db, &file).await.len(), 1 + winner.steps.len());
+        let cleanups = db
             .texts(&format!("SELECT reason FROM pending_cleanups WHERE document_id = '{}'", file.id))
             .await;
         let expected: Vec<String> =
             winner.cleanup.iter().map(|cleanup| cleanup.reason.as_str().to_owned()).collect();
         assert_eq!(cleanups, expected);
-        let told = site.texts(&format!("SELECT kind FROM notifications WHERE file_id = '{}'", file.id)).await;
+        let told = db.texts(&format!("SELECT kind FROM notifications WHERE file_id = '{}'", file.id)).await;
         assert_eq!(told.len(), usize::from(winner.notice.is_some()));
     }
-    let kept = site.texts("SELECT id FROM files WHERE pipeline_status = 'ready'").await.len() as u64;
-    assert_eq!(quota(site).await, (100 * kept, 0));
+    let kept = db.texts("SELECT id FROM files WHERE pipeline_status = 'ready'").await.len() as u64;
+    assert_eq!(quota(db).await, (100 * kept, 0));
 }
 
-pub(super) async fn charged_files_without_a_quota_row_are_damage(site: &Site) {
-    let file = registered(&site.catalog, ADA, 100).await;
-    site.sql("DELETE FROM quotas").await;
-    let before = site.dump().await;
+pub(super) async fn charged_files_without_a_quota_row_are_damage(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 100).await;
+    db.sql("DELETE FROM quotas").await;
+    let before = db.dump().await;
     let gone = || file::delete(&file, &REFUSING, NOW).expect("it can be deleted");
-    let error = site.catalog.commit(gone(), "clerk").await.expect_err("no quota row");
+    let error = db.catalog.commit(gone(), "clerk").await.expect_err("no quota row");
     assert!(matches!(error, CatalogError::Corrupt(_)), "{error}");
-    assert_eq!(site.dump().await, before);
-    site.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('harbour', 100)").await;
-    committed(&site.catalog, gone()).await;
+    assert_eq!(db.dump().await, before);
+    db.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('harbour', 100)").await;
+    committed(&db.catalog, gone()).await;
 }

@@ -4,7 +4,7 @@
 use wharfinger_catalog::{Catalog, DIMENSIONS_MAX};
 
 use super::searching::{ADA, candidates, embedded, of, places, ranked, some_vectors};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 /// Answers in how many pages all was copied.
 async fn copied(catalog: &Catalog) -> usize {
@@ -20,90 +20,90 @@ async fn copied(catalog: &Catalog) -> usize {
 }
 
 /// How many vectors pgvector has.
-async fn held(site: &Site) -> String {
-    site.texts("SELECT CAST(COUNT(embedding) AS TEXT) FROM chunks").await.remove(0)
+async fn held(db: &TestDb) -> String {
+    db.texts("SELECT CAST(COUNT(embedding) AS TEXT) FROM chunks").await.remove(0)
 }
 
-pub(super) async fn the_database_brings_its_best_alone(site: &Site) {
+pub(super) async fn the_database_brings_its_best_alone(db: &TestDb) {
     let vectors = some_vectors(300, 16);
-    embedded(&site.catalog, ADA, &vectors).await;
-    assert_eq!(held(site).await, "300");
-    let found = candidates(&site.catalog, of(ADA), &vectors[7], 3).await;
+    embedded(&db.catalog, ADA, &vectors).await;
+    assert_eq!(held(db).await, "300");
+    let found = candidates(&db.catalog, of(ADA), &vectors[7], 3).await;
     assert_eq!(found.len(), 3);
     assert_eq!((found[0].ordinal, &found[0].vector), (7, &vectors[7]));
-    let everything = candidates(&site.another().await, of(ADA), &vectors[7], 3).await;
+    let everything = candidates(&db.another().await, of(ADA), &vectors[7], 3).await;
     assert_eq!(everything.len(), 300);
     assert_eq!(ranked(&found, &vectors[7], 3), ranked(&everything, &vectors[7], 3));
 }
 
 /// Differences that 32 bits cannot hold: which of them are the best is not for the database to say.
-pub(super) async fn of_many_that_are_alike_the_best_are_found(site: &Site) {
+pub(super) async fn of_many_that_are_alike_the_best_are_found(db: &TestDb) {
     for count in [90, 2_500] {
         let owner = ("harbour", if count == 90 { "few" } else { "many" });
         let vectors: Vec<Vec<f32>> = (0..count).map(|n| vec![1.0, (count - n) as f32 * 4e-7]).collect();
-        embedded(&site.catalog, owner, &vectors).await;
-        let found = candidates(&site.catalog, of(owner), &[1.0, 0.0], 3).await;
+        embedded(&db.catalog, owner, &vectors).await;
+        let found = candidates(&db.catalog, of(owner), &[1.0, 0.0], 3).await;
         assert_eq!(found.len(), count);
-        let everything = candidates(&site.another().await, of(owner), &[1.0, 0.0], 3).await;
+        let everything = candidates(&db.another().await, of(owner), &[1.0, 0.0], 3).await;
         assert_eq!(ranked(&found, &[1.0, 0.0], 3), ranked(&everything, &[1.0, 0.0], 3));
     }
 }
 
-pub(super) async fn what_others_wrote_is_found_before_it_is_copied(site: &Site) {
-    let unaware = site.another().await;
+pub(super) async fn what_others_wrote_is_found_before_it_is_copied(db: &TestDb) {
+    let unaware = db.another().await;
     let vectors = some_vectors(250, 16);
-    embedded(&site.catalog, ADA, &vectors[..50]).await;
+    embedded(&db.catalog, ADA, &vectors[..50]).await;
     embedded(&unaware, ADA, &vectors[50..]).await;
-    assert_eq!(held(site).await, "50");
-    assert_eq!(site.catalog.vectors_to_copy().await.expect("counted"), 200);
+    assert_eq!(held(db).await, "50");
+    assert_eq!(db.catalog.vectors_to_copy().await.expect("counted"), 200);
     let wanted = &vectors[123];
-    let before = candidates(&site.catalog, of(ADA), wanted, 9).await;
+    let before = candidates(&db.catalog, of(ADA), wanted, 9).await;
     assert_eq!(before.len(), 209);
 
     assert_eq!(copied(&unaware).await, 0, "who does not know of pgvector copies nothing");
     // A crash after a page costs that page's successor nothing.
-    site.catalog.copy_vectors(None).await.expect("copied");
-    assert_eq!(held(site).await, "150");
-    assert_eq!(copied(&site.catalog).await, 1);
-    assert_eq!(held(site).await, "250");
-    assert_eq!(site.catalog.vectors_to_copy().await.expect("counted"), 0);
-    let after = candidates(&site.catalog, of(ADA), wanted, 9).await;
+    db.catalog.copy_vectors(None).await.expect("copied");
+    assert_eq!(held(db).await, "150");
+    assert_eq!(copied(&db.catalog).await, 1);
+    assert_eq!(held(db).await, "250");
+    assert_eq!(db.catalog.vectors_to_copy().await.expect("counted"), 0);
+    let after = candidates(&db.catalog, of(ADA), wanted, 9).await;
     assert_eq!(after.len(), 9);
     assert_eq!(ranked(&after, wanted, 9), ranked(&before, wanted, 9));
     let everything = candidates(&unaware, of(ADA), wanted, 9).await;
     assert_eq!(ranked(&after, wanted, 9), ranked(&everything, wanted, 9));
 }
 
-pub(super) async fn copiers_share_the_work(site: &Site) {
-    let unaware = site.another().await;
+pub(super) async fn copiers_share_the_work(db: &TestDb) {
+    let unaware = db.another().await;
     for _ in 0..4 {
         embedded(&unaware, ADA, &some_vectors(400, 4)).await;
     }
     let copiers = (0..4).map(|_| {
-        let catalog = site.catalog.clone();
+        let catalog = db.catalog.clone();
         async move { copied(&catalog).await }
     });
     all_at_once(copiers).await;
     // Whoever passed over what another had locked may have been the last.
-    copied(&site.catalog).await;
-    assert_eq!(held(site).await, "1600");
+    copied(&db.catalog).await;
+    assert_eq!(held(db).await, "1600");
     let differing = "SELECT CAST(COUNT(*) AS TEXT) FROM chunks one JOIN chunks other USING (ordinal) \
                      WHERE one.embedding <> other.embedding";
-    assert_eq!(site.texts(differing).await, ["0"]);
+    assert_eq!(db.texts(differing).await, ["0"]);
 }
 
-pub(super) async fn what_is_copied_meanwhile_is_not_missed(site: &Site) {
-    let file = embedded(&site.another().await, ADA, &[vec![1.0, 0.0]]).await;
-    let mut search = site.catalog.candidates(of(ADA), &[1.0, 0.0], 5);
+pub(super) async fn what_is_copied_meanwhile_is_not_missed(db: &TestDb) {
+    let file = embedded(&db.another().await, ADA, &[vec![1.0, 0.0]]).await;
+    let mut search = db.catalog.candidates(of(ADA), &[1.0, 0.0], 5);
     let mut found = search.next_page().await.expect("read").expect("a first page");
-    copied(&site.catalog).await;
+    copied(&db.catalog).await;
     while let Some(page) = search.next_page().await.expect("read") {
         found.extend(page);
     }
     assert!(found.iter().all(|one| one.file == file) && !found.is_empty(), "{found:?}");
 }
 
-pub(super) async fn what_pgvector_does_not_take_is_found_all_the_same(site: &Site) {
+pub(super) async fn what_pgvector_does_not_take_is_found_all_the_same(db: &TestDb) {
     let longest = some_vectors(1, DIMENSIONS_MAX).remove(0);
     let longer = some_vectors(1, DIMENSIONS_MAX + 1).remove(0);
     let vectors = [
@@ -115,32 +115,32 @@ pub(super) async fn what_pgvector_does_not_take_is_found_all_the_same(site: &Sit
         vec![1e-40, 1e-40],
         vec![1.0, 1.0],
     ];
-    let file = embedded(&site.catalog, ADA, &vectors).await;
-    let other = embedded(&site.another().await, ADA, &vectors).await;
-    copied(&site.catalog).await;
-    assert_eq!(held(site).await, "4");
+    let file = embedded(&db.catalog, ADA, &vectors).await;
+    let other = embedded(&db.another().await, ADA, &vectors).await;
+    copied(&db.catalog).await;
+    assert_eq!(held(db).await, "4");
     for (wanted, ordinal) in [(&longest, 0), (&longer, 1)] {
-        let found = candidates(&site.catalog, of(ADA), wanted, 2).await;
+        let found = candidates(&db.catalog, of(ADA), wanted, 2).await;
         let mut expected = [(file, ordinal), (other, ordinal)];
         expected.sort();
         assert_eq!(ranked(&found, wanted, 2), expected);
     }
     // Nothing is near to nothing, whoever compares.
     let nothing = vec![0.0, 0.0];
-    let found = candidates(&site.catalog, of(ADA), &nothing, 100).await;
+    let found = candidates(&db.catalog, of(ADA), &nothing, 100).await;
     assert_eq!(ranked(&found, &nothing, 100), []);
     for wanted in [vec![], vec![f32::NAN, 1.0], vec![1e-20, 1e-20]] {
-        let found = places(&site.catalog, of(ADA), &wanted, 100).await;
+        let found = places(&db.catalog, of(ADA), &wanted, 100).await;
         for ordinal in 0..vectors.len() as u64 {
             assert!(found.contains(&(file, ordinal)), "{ordinal} is there to be compared with {wanted:?}");
         }
     }
 }
 
-pub(super) async fn numbers_arrive_as_they_are(site: &Site) {
+pub(super) async fn numbers_arrive_as_they_are(db: &TestDb) {
     let odd = vec![1e14, -9.999_999e13, f32::MIN_POSITIVE, 1e-45, -0.0, 0.1, 1.0 / 3.0, 16_777_217.0];
-    embedded(&site.catalog, ADA, std::slice::from_ref(&odd)).await;
-    let texts = site.texts("SELECT CAST(unnest(embedding::real[]) AS TEXT) FROM chunks").await;
+    embedded(&db.catalog, ADA, std::slice::from_ref(&odd)).await;
+    let texts = db.texts("SELECT CAST(unnest(embedding::real[]) AS TEXT) FROM chunks").await;
     let numbers: Vec<u32> =
         texts.iter().map(|text| text.parse::<f32>().expect("a number").to_bits()).collect();
     assert_eq!(numbers, odd.iter().map(|number| number.to_bits()).collect::<Vec<_>>());

@@ -8,7 +8,7 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, committed};
-use super::site::Site;
+use super::test_db::TestDb;
 use super::stages::queued;
 
 const LATER: UnixMs = NOW + HOUR;
@@ -45,12 +45,12 @@ fn set_job(stage: Stage, state: JobState) -> String {
     }
 }
 
-pub(super) async fn the_core_and_the_catalog_agree(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
+pub(super) async fn the_core_and_the_catalog_agree(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
     let mut told = std::collections::BTreeSet::new();
     let mut asked = 0;
     let mut compare = async |work: &Work<Stage>, jobs: &[Job<Stage>]| {
-        let listed = site.catalog.stuck_files(&Scope::All, (LATER, LATER), None, 10).await.expect("read");
+        let listed = db.catalog.stuck_files(&Scope::All, (LATER, LATER), None, 10).await.expect("read");
         let [listed] = &listed[..] else { panic!("one file: {listed:?}") };
         let ours = fault(work, jobs, LATER).map(|fault| fault.to_string());
         assert_eq!(ours, listed.fault.map(|fault| fault.to_string()), "{work:?} {jobs:?}");
@@ -60,14 +60,14 @@ pub(super) async fn the_core_and_the_catalog_agree(site: &Site) {
     for status in Status::ALL.into_iter().filter(|status| status.is_working()) {
         for stage in [None, Some(Stage::Scan), Some(Stage::Extract)] {
             let place = text(stage.map(Stage::as_str));
-            site.sql(&format!(
+            db.sql(&format!(
                 "UPDATE files SET pipeline_status = '{status}', stage = {place}, next_check_at = {NOW}"
             ))
             .await;
             let work = Work { stage, position: Position::of(status), version: file.version, moved_at: NOW };
             for queue in [Stage::Scan, Stage::Extract] {
                 for state in states(file.version) {
-                    site.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(queue, state)))
+                    db.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(queue, state)))
                         .await;
                     compare(&work, &[Job { stage: queue, state }]).await;
                 }
@@ -81,24 +81,24 @@ pub(super) async fn the_core_and_the_catalog_agree(site: &Site) {
         moved_at: NOW,
     };
     let waiting = Job { stage: Stage::Scan, state: JobState::Waiting };
-    site.sql(&format!(
+    db.sql(&format!(
         "UPDATE jobs SET {} WHERE queue LIKE 'file-%'",
         set_job(Stage::Scan, JobState::Waiting)
     ))
     .await;
-    site.sql(&format!(
+    db.sql(&format!(
         "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
          updated_at) SELECT '{OTHER_JOB}', queue, tenant_id, file_id, 'waiting', 0, 0, 1, 0, 0, 0 FROM jobs \
          WHERE queue LIKE 'file-%'"
     ))
     .await;
     compare(&work, &[waiting.clone(), waiting]).await;
-    site.sql("DELETE FROM jobs WHERE queue LIKE 'file-%'").await;
+    db.sql("DELETE FROM jobs WHERE queue LIKE 'file-%'").await;
     compare(&work, &[]).await;
     assert_eq!(told.len(), 9, "every fault was among them, and none: {told:?}");
     assert!(asked > 300, "{asked}");
 
-    site.sql("UPDATE files SET pipeline_status = 'queued', stage = 'scan'").await;
-    let file = site.catalog.file(file.id).await.expect("read").expect("it is there");
-    committed(&site.catalog, file::delete(&file, &REFUSING, LATER).expect("deletable")).await;
+    db.sql("UPDATE files SET pipeline_status = 'queued', stage = 'scan'").await;
+    let file = db.catalog.file(file.id).await.expect("read").expect("it is there");
+    committed(&db.catalog, file::delete(&file, &REFUSING, LATER).expect("deletable")).await;
 }

@@ -28,7 +28,7 @@ use super::sample::{
     deleted, only, pin, registered, registration, tenant, with_key, work,
 };
 use super::searching::{embedded, some_vectors};
-use super::site::{Site, dump_at, open};
+use super::test_db::{TestDb, dump_at, open};
 use super::stages;
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -65,8 +65,8 @@ fn writes_of_the_sources() -> BTreeSet<String> {
     writes
 }
 
-pub(super) async fn no_write_is_made_in_part(site: &Site) {
-    let mut rehearsal = Rehearsal::on(site).await;
+pub(super) async fn no_write_is_made_in_part(db: &TestDb) {
+    let mut rehearsal = Rehearsal::on(db).await;
     registrations(&mut rehearsal).await;
     changes(&mut rehearsal).await;
     jobs(&mut rehearsal).await;
@@ -77,7 +77,7 @@ pub(super) async fn no_write_is_made_in_part(site: &Site) {
     sweeps(&mut rehearsal).await;
     orphan_scans(&mut rehearsal).await;
     forgetting(&mut rehearsal).await;
-    let slow = plans::slow(site, rehearsal.statements(), &MEANT).await;
+    let slow = plans::slow(db, rehearsal.statements(), &MEANT).await;
     assert!(slow.is_empty(), "{}", slow.join("\n\n"));
     let mut written = rehearsal.written;
     // It needs an empty database, and so a test of its own.
@@ -90,8 +90,8 @@ pub(super) async fn no_write_is_made_in_part(site: &Site) {
 }
 
 /// The same for a database without a schema.
-pub(super) async fn no_migration_is_made_in_part(site: &Site) {
-    let url = site.empty_database();
+pub(super) async fn no_migration_is_made_in_part(db: &TestDb) {
+    let url = db.empty_database();
     let faults = Faults::at(0, Fault::Fail);
     let catalog = open(&url, faults.clone()).await;
     let empty = dump_at(&url).await;
@@ -107,7 +107,7 @@ pub(super) async fn no_migration_is_made_in_part(site: &Site) {
                 let left = dump_at(&url).await;
                 // The step may be made, and what follows it not: it goes on from there.
                 if left != empty {
-                    let whole = site.dump().await;
+                    let whole = db.dump().await;
                     assert!(left.keys().eq(whole.keys()), "a failure at call {n} left a part");
                     faults.aim_at(0, Fault::Fail);
                     assert_eq!(catalog.migrate(NOW).await.expect("migrated"), Vec::<i64>::new());
@@ -121,15 +121,15 @@ pub(super) async fn no_migration_is_made_in_part(site: &Site) {
 }
 
 /// The same for what is written where the database compares vectors.
-pub(super) async fn no_write_of_pgvector_is_made_in_part(site: &Site) {
-    site.sql("ALTER TABLE chunks DROP COLUMN embedding").await;
-    embedded(&site.another().await, ADA, &some_vectors(3, 4)).await;
+pub(super) async fn no_write_of_pgvector_is_made_in_part(db: &TestDb) {
+    db.sql("ALTER TABLE chunks DROP COLUMN embedding").await;
+    embedded(&db.another().await, ADA, &some_vectors(3, 4)).await;
     let faults = Faults::at(0, Fault::Fail);
-    let catalog = site.faulty(faults.clone()).await;
+    let catalog = db.faulty(faults.clone()).await;
     let mut written = BTreeSet::new();
     let columns =
         "SELECT CAST(COUNT(*) AS TEXT) FROM information_schema.columns WHERE column_name = 'embedding'";
-    let before = site.texts(columns).await;
+    let before = db.texts(columns).await;
     // A start goes on without pgvector where it cannot be prepared.
     for n in 1..CALLS_MAX {
         faults.aim_at(n, Fault::Fail);
@@ -138,7 +138,7 @@ pub(super) async fn no_write_of_pgvector_is_made_in_part(site: &Site) {
         let Some(write) = faults.last_write().map(short) else { continue };
         // Once it is ready, only its index is left to fail.
         if write == OF_PGVECTOR[0] && !catalog.has_pgvector() {
-            assert_eq!(site.texts(columns).await, before, "{write} failed at call {n}, {call}");
+            assert_eq!(db.texts(columns).await, before, "{write} failed at call {n}, {call}");
         }
         written.insert(write);
     }
@@ -151,10 +151,10 @@ pub(super) async fn no_write_of_pgvector_is_made_in_part(site: &Site) {
             outcome.expect("copied").expect("a place to continue from");
             break;
         };
-        assert_eq!(site.texts(copied).await, ["0"], "failed at call {n}, {call}");
+        assert_eq!(db.texts(copied).await, ["0"], "failed at call {n}, {call}");
         written.insert(short(faults.last_write().expect("a write was made")));
     }
-    assert_eq!(site.texts(copied).await, ["3"]);
+    assert_eq!(db.texts(copied).await, ["3"]);
     assert!(OF_PGVECTOR.iter().all(|write| written.contains(*write)), "{written:?}");
 }
 
@@ -179,7 +179,7 @@ async fn registrations(rehearsal: &mut Rehearsal<'_>) {
 }
 
 async fn changes(rehearsal: &mut Rehearsal<'_>) {
-    let catalog = rehearsal.site.catalog.clone();
+    let catalog = rehearsal.db.catalog.clone();
     let waiting = registered(&catalog, ADA, 10).await;
     let ready = confirm(&waiting);
     rehearsal.each(async |catalog| catalog.commit(ready.clone(), "clerk").await).await;
@@ -236,10 +236,10 @@ fn by_recovery(plan: &Plan, now: i64) -> EndBy<'_> {
 
 /// A file with text, chunks and vectors; one of each way to end a stage; and what recovery does to those that stop.
 async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
-    let site = rehearsal.site;
+    let db = rehearsal.db;
     let plan = stages::plan();
     for _ in 0..7 {
-        stages::queued(site, &[Stage::Extract, Stage::Embed]).await;
+        stages::queued(db, &[Stage::Extract, Stage::Embed]).await;
     }
     let take = stages::claim(Stage::Extract, 7, NOW + SECOND);
     let rank = async |catalog: &Catalog| catalog.rank_due(Stage::Extract, NOW + SECOND).await;
@@ -250,18 +250,18 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     assert_eq!(held.len(), 7);
 
     // A claim whose answer was lost, of which only the catalog knows.
-    let lost = stages::queued(site, &[Stage::Chunk]).await;
+    let lost = stages::queued(db, &[Stage::Chunk]).await;
     let mut unheard =
-        site.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
+        db.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
     assert_eq!(unheard.pop().map(|held| held.file.id), Some(lost.id));
-    let claim_id = site.texts("SELECT claim_id FROM jobs WHERE queue = 'file-chunk'").await.remove(0);
+    let claim_id = db.texts("SELECT claim_id FROM jobs WHERE queue = 'file-chunk'").await.remove(0);
     let release =
         async |catalog: &Catalog| catalog.release_claim(&claim_id, by_recovery(&plan, NOW + SECOND)).await;
     assert_eq!(rehearsal.each(release).await, 1);
     let chunked =
-        site.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
+        db.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
     let ends = chunked.iter().map(|held| stages::end(held, Ending::Done(Output::default()))).collect();
-    site.catalog.end_stages(ends, by(&plan, NOW + SECOND)).await.expect("ended");
+    db.catalog.end_stages(ends, by(&plan, NOW + SECOND)).await.expect("ended");
 
     let lease = |held: &StageJob| (held.job.id, held.job.token);
     let (job, token) = lease(&held[0]);
@@ -288,7 +288,7 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     let end = async |catalog: &Catalog| catalog.end_stages(ends.clone(), by(&plan, LATER)).await;
     assert_eq!(rehearsal.each(end).await.len(), 6);
 
-    let embed = stages::claimed(site, Stage::Embed, LATER).await;
+    let embed = stages::claimed(db, Stage::Embed, LATER).await;
     let chunks = |text: &str| vec![ChunkRow { ordinal: 0, text: text.into(), start: 0, end: 4 }];
     let put = async |catalog: &Catalog| {
         catalog.put_chunks(lease(&embed), embed.file.id, chunks("text"), true).await
@@ -308,30 +308,30 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
         async |catalog: &Catalog| catalog.take_back_stages(lost.clone(), by(&plan, late), late).await;
     assert_eq!(rehearsal.each(take_back).await.len(), 1);
     recoveries(rehearsal).await;
-    let letter = site.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
+    let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let redrive =
         async |catalog: &Catalog| catalog.redrive(letter.clone(), "operator", &plan, None, late).await;
     assert_eq!(rehearsal.each(redrive).await, Redriven::Done);
-    let letter = site.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
+    let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let discard = async |catalog: &Catalog| catalog.discard(letter.clone(), "operator", late).await;
     assert!(rehearsal.each(discard).await);
     // A ready file with all that stages made of it.
-    let whole = site.catalog.file(embed.file.id).await.expect("read").expect("it is there");
+    let whole = db.catalog.file(embed.file.id).await.expect("read").expect("it is there");
     let gone = file::delete(&whole, &REFUSING, late).expect("deletable");
     rehearsal.each(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
 }
 
 /// One that is given up and one that is queued again, by the same transaction.
 async fn recoveries(rehearsal: &mut Rehearsal<'_>) {
-    let site = rehearsal.site;
+    let db = rehearsal.db;
     let files = [
-        stages::queued(site, &[Stage::Scan]).await.id,
-        stages::queued(site, &[Stage::Scan]).await.id,
-        stages::queued(site, &[Stage::Scan]).await.id,
+        stages::queued(db, &[Stage::Scan]).await.id,
+        stages::queued(db, &[Stage::Scan]).await.id,
+        stages::queued(db, &[Stage::Scan]).await.id,
     ];
-    let held = site.catalog.claim_stage(stages::claim(Stage::Scan, 3, NOW + SECOND)).await.expect("claimed");
+    let held = db.catalog.claim_stage(stages::claim(Stage::Scan, 3, NOW + SECOND)).await.expect("claimed");
     assert_eq!(held.len(), 3);
-    site.sql(&format!("UPDATE files SET retry_count = 1 WHERE id = '{}'", files[0])).await;
+    db.sql(&format!("UPDATE files SET retry_count = 1 WHERE id = '{}'", files[0])).await;
     let plan = Plan { stuck_retries_max: 1, ..stages::plan() };
     let recovery = Recovery {
         files: files[..2].to_vec(),
@@ -343,13 +343,13 @@ async fn recoveries(rehearsal: &mut Rehearsal<'_>) {
     rehearsal.each(async |catalog| catalog.recover(recovery.clone()).await).await;
     let scheduled = held.iter().find(|held| held.file.id == files[2]).expect("it was claimed");
     let retry = Ending::Retry { why: "busy".into(), at: LATER + DAY };
-    stages::ended(site, scheduled, retry, LATER).await;
+    stages::ended(db, scheduled, retry, LATER).await;
     let id: FileId = files[2];
     rehearsal.each(async |catalog| catalog.bring_forward(id, LATER).await).await;
 }
 
 async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
-    let catalog = rehearsal.site.catalog.clone();
+    let catalog = rehearsal.db.catalog.clone();
     for policy in [&REFUSING, &POLICY, &POLICY, &POLICY] {
         deleted(&catalog, ADA, 10, policy).await;
     }
@@ -377,7 +377,7 @@ async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
 
 async fn outbox(rehearsal: &mut Rehearsal<'_>) {
     let now = LATER + DAY;
-    let catalog = rehearsal.site.catalog.clone();
+    let catalog = rehearsal.db.catalog.clone();
     let ranked = catalog.claim_outbox(Destination::Webhook, 0, now, now + HOUR).await;
     assert_eq!(ranked.expect("ranked"), []);
     let take =
@@ -395,10 +395,10 @@ async fn outbox(rehearsal: &mut Rehearsal<'_>) {
 async fn quotas_and_facts(rehearsal: &mut Rehearsal<'_>) {
     let harbour = tenant("harbour");
     rehearsal.each(async |catalog| catalog.set_limit(&harbour, 2 * LIMIT).await).await;
-    rehearsal.site.sql("UPDATE quotas SET used_bytes = used_bytes + 7 WHERE tenant_id = 'harbour'").await;
+    rehearsal.db.sql("UPDATE quotas SET used_bytes = used_bytes + 7 WHERE tenant_id = 'harbour'").await;
     let drift = rehearsal.each(async |catalog| catalog.rebuild_quota(&harbour, LIMIT).await).await;
     assert_eq!(drift.map(|drift| drift.drift_bytes), Some(7));
-    let at_redis = registered(&rehearsal.site.catalog, ADA, 10).await;
+    let at_redis = registered(&rehearsal.db.catalog, ADA, 10).await;
     for to in [QuotaOwner::Redis, QuotaOwner::Database] {
         let wanted =
             MoveQuota { tenant: harbour.clone(), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
@@ -432,7 +432,7 @@ async fn sweeps(rehearsal: &mut Rehearsal<'_>) {
 }
 
 async fn orphan_scans(rehearsal: &mut Rehearsal<'_>) {
-    let kept = confirmed(&rehearsal.site.catalog, ADA, 1).await;
+    let kept = confirmed(&rehearsal.db.catalog, ADA, 1).await;
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), behind("uploads/"));
     let begin = async |catalog: &Catalog| catalog.begin_scan("premise", vec![range.clone()], NOW).await;
     let scan = rehearsal.each(begin).await;
@@ -455,13 +455,13 @@ async fn orphan_scans(rehearsal: &mut Rehearsal<'_>) {
 }
 
 async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
-    let site = rehearsal.site;
-    site.sql("INSERT INTO queue_tenants (queue, tenant_id, last_rank) VALUES ('q', '', 9), ('q', 't', 1)")
+    let db = rehearsal.db;
+    db.sql("INSERT INTO queue_tenants (queue, tenant_id, last_rank) VALUES ('q', '', 9), ('q', 't', 1)")
         .await;
     assert!(rehearsal.each(async |catalog| catalog.forget_queue_tenants(10).await).await > 0);
-    site.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('files', 'gone', 'x')").await;
+    db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('files', 'gone', 'x')").await;
     assert_eq!(rehearsal.each(async |catalog| catalog.recheck_unreadable().await).await, 0);
-    site.sql(
+    db.sql(
         "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
         VALUES ('no-id', 'harbour', 'ada', 'k', 'm', '{}', 0)",
     )
@@ -472,7 +472,7 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
         catalog.notifications(&tenant, &user, None, 10).await
     };
     rehearsal.each_told(told).await;
-    site.sql("DELETE FROM notifications WHERE id = 'no-id'").await;
+    db.sql("DELETE FROM notifications WHERE id = 'no-id'").await;
     let late = NOW + 1_000 * DAY;
     let forgotten = rehearsal.each(async |catalog| catalog.forget_notifications(late, 10).await).await;
     assert!(forgotten > 0);
@@ -483,11 +483,11 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
     rehearsal.each(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
     assert!(rehearsal.each(async |catalog| catalog.forget_deletions(late, 10).await).await > 0);
     assert!(rehearsal.each(async |catalog| catalog.forget_zero_counters(3).await).await > 0);
-    site.sql("INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
+    db.sql("INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
         VALUES ('01977420-dc00-7639-b4cc-0216978d32b7', 't', 'u', 'completed', 2, 0, 1, 1)").await;
     let (gone, _) = rehearsal.each(async |catalog| catalog.forget_empty_batches(None, late, 10).await).await;
     assert_eq!(gone, 1);
-    site.sql(
+    db.sql(
         "INSERT INTO outbox (id, destination, tenant_id, message, attempts, created_at, next_attempt_at) \
         VALUES ('old', 'archive', 't', '{}', 0, 1, 1)",
     )
@@ -497,26 +497,26 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
 
     let (batch, wanted) = opening(ADA, &[10]);
     let batched = only(&wanted).id;
-    site.catalog.register(wanted).await.expect("registered");
-    site.catalog.end_batch(batch.id, BatchEnding::Cancelled, "clerk", LATER).await.expect("cancelled");
-    let batched = site.catalog.file(batched).await.expect("read").expect("it is there");
+    db.catalog.register(wanted).await.expect("registered");
+    db.catalog.end_batch(batch.id, BatchEnding::Cancelled, "clerk", LATER).await.expect("cancelled");
+    let batched = db.catalog.file(batched).await.expect("read").expect("it is there");
     let mut tombstones = vec![
         committed(
-            &site.catalog,
+            &db.catalog,
             file::reclaim(&batched, "cancelled", &REFUSING, LATER).expect("reclaimable"),
         )
         .await,
     ];
     for _ in 0..2 {
-        tombstones.push(deleted(&site.catalog, ADA, 10, &REFUSING).await);
+        tombstones.push(deleted(&db.catalog, ADA, 10, &REFUSING).await);
     }
     for file in &tombstones {
-        site.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
+        db.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
     }
     let gone = rehearsal.each(async |catalog| catalog.forget_all(tombstones.clone()).await).await;
     assert_eq!(gone.len(), 3);
 
     // Checks of files that were deleted by hand above.
-    site.sql(&format!("DELETE FROM jobs WHERE queue = '{CHECKS}' AND file_id NOT IN (SELECT id FROM files)"))
+    db.sql(&format!("DELETE FROM jobs WHERE queue = '{CHECKS}' AND file_id NOT IN (SELECT id FROM files)"))
         .await;
 }

@@ -7,14 +7,14 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{Ending, Output};
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, confirmed, deleted, tenant};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 use super::stages::{claim, end, plan, queued_of};
 
 const LATER: i64 = NOW + 10 * SECOND;
 
-async fn queue(site: &Site, tenant: &str, files: usize) {
+async fn queue(db: &TestDb, tenant: &str, files: usize) {
     for _ in 0..files {
-        queued_of(site, (tenant, "u"), &[Stage::Scan]).await;
+        queued_of(db, (tenant, "u"), &[Stage::Scan]).await;
     }
 }
 
@@ -29,62 +29,62 @@ fn per_tenant(held: &[StageJob]) -> BTreeMap<&str, usize> {
 }
 
 /// One file of a tenant that came last is among the next claims, not behind everything that was there before.
-pub(super) async fn one_file_does_not_wait_behind_a_crowd(site: &Site) {
-    queue(site, "crowd", 60).await;
-    assert_eq!(claimed(&site.catalog, 5).await.len(), 5);
-    queue(site, "single", 1).await;
-    let next = claimed(&site.catalog, 2).await;
+pub(super) async fn one_file_does_not_wait_behind_a_crowd(db: &TestDb) {
+    queue(db, "crowd", 60).await;
+    assert_eq!(claimed(&db.catalog, 5).await.len(), 5);
+    queue(db, "single", 1).await;
+    let next = claimed(&db.catalog, 2).await;
     assert_eq!(per_tenant(&next), BTreeMap::from([("crowd", 1), ("single", 1)]));
-    assert_eq!(per_tenant(&claimed(&site.catalog, 100).await), BTreeMap::from([("crowd", 54)]));
+    assert_eq!(per_tenant(&claimed(&db.catalog, 100).await), BTreeMap::from([("crowd", 54)]));
 }
 
 /// I21: at least half of its fair share of any claims while it has something waiting.
-pub(super) async fn every_tenant_gets_its_share(site: &Site) {
-    queue(site, "crowd", 90).await;
-    queue(site, "some", 40).await;
-    queue(site, "few", 20).await;
+pub(super) async fn every_tenant_gets_its_share(db: &TestDb) {
+    queue(db, "crowd", 90).await;
+    queue(db, "some", 40).await;
+    queue(db, "few", 20).await;
     for _ in 0..6 {
-        let ten = claimed(&site.catalog, 10).await;
+        let ten = claimed(&db.catalog, 10).await;
         let counts = per_tenant(&ten);
         // Of one rank any may come first: 4, 4 and 2 are possible.
         assert!(counts.len() == 3 && counts.values().all(|count| *count >= 2), "{counts:?}");
     }
     // Who has nothing left does not hold up the others.
-    assert_eq!(claimed(&site.catalog, 100).await.len(), 90);
+    assert_eq!(claimed(&db.catalog, 100).await.len(), 90);
 }
 
 /// A tenant that was away for long gets its share from now on, and not all that it could have had.
-pub(super) async fn who_comes_back_is_not_paid_for_having_been_away(site: &Site) {
-    queue(site, "away", 1).await;
-    assert_eq!(claimed(&site.catalog, 1).await.len(), 1);
-    queue(site, "busy", 60).await;
-    assert_eq!(claimed(&site.catalog, 40).await.len(), 40);
-    queue(site, "away", 40).await;
-    let counts = claimed(&site.catalog, 20).await;
+pub(super) async fn who_comes_back_is_not_paid_for_having_been_away(db: &TestDb) {
+    queue(db, "away", 1).await;
+    assert_eq!(claimed(&db.catalog, 1).await.len(), 1);
+    queue(db, "busy", 60).await;
+    assert_eq!(claimed(&db.catalog, 40).await.len(), 40);
+    queue(db, "away", 40).await;
+    let counts = claimed(&db.catalog, 20).await;
     let counts = per_tenant(&counts);
     assert!(counts.values().all(|count| (9..=11).contains(count)), "{counts:?}");
 }
 
 /// The place that is kept for others is for others, and a long backlog is not read for it.
-pub(super) async fn one_place_is_found_for_another_tenant(site: &Site) {
-    queue(site, "crowd", 80).await;
-    assert_eq!(claimed(&site.catalog, 4).await.len(), 4);
+pub(super) async fn one_place_is_found_for_another_tenant(db: &TestDb) {
+    queue(db, "crowd", 80).await;
+    assert_eq!(claimed(&db.catalog, 4).await.len(), 4);
     let of_others = || StageClaim {
         of: Claimable::UntriedOfOthers(vec![tenant("crowd")]),
         ..claim(Stage::Scan, 1, LATER)
     };
-    assert_eq!(site.catalog.claim_stage(of_others()).await.expect("answered"), []);
-    queue(site, "single", 2).await;
-    let found = site.catalog.claim_stage(of_others()).await.expect("answered");
+    assert_eq!(db.catalog.claim_stage(of_others()).await.expect("answered"), []);
+    queue(db, "single", 2).await;
+    let found = db.catalog.claim_stage(of_others()).await.expect("answered");
     assert_eq!(per_tenant(&found), BTreeMap::from([("single", 1)]));
 }
 
-pub(super) async fn claims_that_race_keep_the_order_fair(site: &Site) {
-    queue(site, "crowd", 60).await;
-    queue(site, "quiet", 15).await;
-    let another = site.another().await;
+pub(super) async fn claims_that_race_keep_the_order_fair(db: &TestDb) {
+    queue(db, "crowd", 60).await;
+    queue(db, "quiet", 15).await;
+    let another = db.another().await;
     let held = all_at_once((0..6).map(|n| {
-        let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
+        let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         async move { claimed(&catalog, 5).await }
     }))
     .await
@@ -93,48 +93,48 @@ pub(super) async fn claims_that_race_keep_the_order_fair(site: &Site) {
     assert_eq!(files.len(), held.len(), "no file went to two");
     let counts = per_tenant(&held);
     assert!(counts.values().all(|count| *count >= held.len() / 4), "{counts:?}");
-    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
-pub(super) async fn tenants_with_nothing_waiting_are_forgotten(site: &Site) {
-    queue(site, "a", 2).await;
-    queue(site, "b", 3).await;
-    let held = claimed(&site.catalog, 10).await;
+pub(super) async fn tenants_with_nothing_waiting_are_forgotten(db: &TestDb) {
+    queue(db, "a", 2).await;
+    queue(db, "b", 3).await;
+    let held = claimed(&db.catalog, 10).await;
     let ends = held.iter().map(|held| end(held, Ending::Done(Output::default()))).collect();
     let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
-    site.catalog.end_stages(ends, by).await.expect("ended");
+    db.catalog.end_stages(ends, by).await.expect("ended");
     // A tenant stays in the list until the virtual time has passed it.
-    queue(site, "c", 1).await;
-    queue(site, "c", 4).await;
-    claimed(&site.catalog, 10).await;
-    assert!(site.catalog.forget_queue_tenants(100).await.expect("answered") >= 2);
-    assert_eq!(site.catalog.forget_queue_tenants(100).await.expect("answered"), 0);
+    queue(db, "c", 1).await;
+    queue(db, "c", 4).await;
+    claimed(&db.catalog, 10).await;
+    assert!(db.catalog.forget_queue_tenants(100).await.expect("answered") >= 2);
+    assert_eq!(db.catalog.forget_queue_tenants(100).await.expect("answered"), 0);
 }
 
 /// One tenant deletes everything it has; another's single file does not wait behind that.
-pub(super) async fn cleanups_of_tenants_take_turns(site: &Site) {
+pub(super) async fn cleanups_of_tenants_take_turns(db: &TestDb) {
     for _ in 0..40 {
-        deleted(&site.catalog, ("crowd", "u"), 1, &REFUSING).await;
+        deleted(&db.catalog, ("crowd", "u"), 1, &REFUSING).await;
     }
     let claim = async |limit| {
-        site.catalog.claim_cleanups(&Scope::All, LATER, limit, 60 * SECOND).await.expect("claimed")
+        db.catalog.claim_cleanups(&Scope::All, LATER, limit, 60 * SECOND).await.expect("claimed")
     };
     assert_eq!(claim(5).await.len(), 5);
-    deleted(&site.catalog, ("single", "u"), 1, &REFUSING).await;
+    deleted(&db.catalog, ("single", "u"), 1, &REFUSING).await;
     let next = claim(2).await;
     assert!(next.iter().any(|cleanup| cleanup.tenant == Some(tenant("single"))), "{next:?}");
     // A tenant's own are found without the others.
-    let own = site.catalog.claim_cleanups(&Scope::Tenant(tenant("crowd")), LATER, 100, 60 * SECOND).await;
+    let own = db.catalog.claim_cleanups(&Scope::Tenant(tenant("crowd")), LATER, 100, 60 * SECOND).await;
     assert_eq!(own.expect("claimed").len(), 34);
     // What a process that died had claimed is claimed again when its lease is over.
     assert_eq!(
-        site.catalog.claim_cleanups(&Scope::All, LATER + 120 * SECOND, 100, 1).await.expect("claimed").len(),
+        db.catalog.claim_cleanups(&Scope::All, LATER + 120 * SECOND, 100, 1).await.expect("claimed").len(),
         41
     );
 }
 
-pub(super) async fn notifications_of_tenants_take_turns(site: &Site) {
-    let catalog = site.telling().await;
+pub(super) async fn notifications_of_tenants_take_turns(db: &TestDb) {
+    let catalog = db.telling().await;
     for _ in 0..30 {
         confirmed(&catalog, ("crowd", "u"), 1).await;
     }

@@ -6,22 +6,22 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{Catalog, CatalogError, Registration};
 
 use super::sample::{REFUSING, deleted, only, registered, registration, with_key};
-use super::site::{Difference, Site, difference};
+use super::test_db::{Difference, TestDb, difference};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
 /// Runs a verb once without a fault, then with each fault at each of its calls, in a process that archives what
 /// happens. `prepare` makes what the verb needs; the same verb then makes the same difference every time.
 async fn try_every_fault<I: Clone>(
-    site: &Site,
+    db: &TestDb,
     prepare: impl AsyncFn(&Catalog) -> I,
     act: impl AsyncFn(&Catalog, I) -> Result<(), CatalogError>,
 ) {
     let counting = Faults::counting();
-    let input = prepare(&site.catalog).await;
-    let before = site.dump().await;
-    act(&site.archiving_with(counting.clone()).await, input).await.expect("nothing is wrong yet");
-    let whole = difference(&before, &site.dump().await);
+    let input = prepare(&db.catalog).await;
+    let before = db.dump().await;
+    act(&db.archiving_with(counting.clone()).await, input).await.expect("nothing is wrong yet");
+    let whole = difference(&before, &db.dump().await);
     assert!(!whole.is_empty(), "a verb that changes nothing proves nothing");
     let commit = counting.calls();
 
@@ -29,7 +29,7 @@ async fn try_every_fault<I: Clone>(
         let mut calls = 0;
         for fault in Fault::ALL {
             let trial = Trial { n, fault, commit, whole: &whole };
-            calls = trial.run(site, &prepare, &act).await;
+            calls = trial.run(db, &prepare, &act).await;
         }
         if calls < n {
             assert_eq!(n, commit + 1, "every call of the verb was hit once");
@@ -50,20 +50,20 @@ impl Trial<'_> {
     /// Answers how many calls the verb made.
     async fn run<I: Clone>(
         &self,
-        site: &Site,
+        db: &TestDb,
         prepare: &impl AsyncFn(&Catalog) -> I,
         act: &impl AsyncFn(&Catalog, I) -> Result<(), CatalogError>,
     ) -> u64 {
         let place = format!("{:?} at call {} of {}", self.fault, self.n, self.commit);
-        let input = prepare(&site.catalog).await;
-        let before = site.dump().await;
+        let input = prepare(&db.catalog).await;
+        let before = db.dump().await;
         let faults = Faults::at(self.n, self.fault);
-        let catalog = site.archiving_with(faults.clone()).await;
+        let catalog = db.archiving_with(faults.clone()).await;
         let outcome = act(&catalog, input.clone()).await;
         drop(catalog);
 
-        let reopened = site.archiving().await;
-        let made = difference(&before, &site.dump().await);
+        let reopened = db.archiving().await;
+        let made = difference(&before, &db.dump().await);
         let happened = made == *self.whole;
         assert!(happened || made.is_empty(), "{place}: half of it happened: {made:?}");
         assert_eq!(reopened.audit().await.expect("audited"), Vec::<String>::new(), "{place}");
@@ -83,18 +83,18 @@ impl Trial<'_> {
         }
         if !happened {
             act(&reopened, input).await.expect("it can be done again");
-            assert_eq!(difference(&before, &site.dump().await), *self.whole, "{place}, then again");
+            assert_eq!(difference(&before, &db.dump().await), *self.whole, "{place}, then again");
         }
         faults.calls()
     }
 }
 
-pub(super) async fn a_fault_never_halves_a_registration(site: &Site) {
+pub(super) async fn a_fault_never_halves_a_registration(db: &TestDb) {
     let made = async |catalog: &Catalog, wanted: Registration| catalog.register(wanted).await.map(drop);
     // The first of its tenant would make rows that the next ones change.
-    registered(&site.catalog, ADA, 10).await;
+    registered(&db.catalog, ADA, 10).await;
     try_every_fault(
-        site,
+        db,
         async |_| {
             let wanted = registration(ADA, 10);
             let key = only(&wanted).id.to_string();
@@ -106,11 +106,11 @@ pub(super) async fn a_fault_never_halves_a_registration(site: &Site) {
 }
 
 /// Reads have no halves, but a fault in one must be an error and not an empty answer.
-pub(super) async fn a_read_that_fails_is_not_an_empty_answer(site: &Site) {
-    let file = deleted(&site.catalog, ADA, 10, &REFUSING).await;
+pub(super) async fn a_read_that_fails_is_not_an_empty_answer(db: &TestDb) {
+    let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     for n in 1..=2 {
         for fault in Fault::ALL {
-            let catalog = site.faulty(Faults::at(n, fault)).await;
+            let catalog = db.faulty(Faults::at(n, fault)).await;
             let error = catalog.file(file.id).await.expect_err("the answer is not known");
             assert!(matches!(error, CatalogError::Unavailable(_)), "{error}");
             assert!(error.is_retryable());

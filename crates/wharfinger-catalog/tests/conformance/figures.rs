@@ -11,7 +11,7 @@ use super::batches::opening;
 use super::sample::{
     HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirmed, deleted, registered, tenant, user,
 };
-use super::site::Site;
+use super::test_db::TestDb;
 use super::stages::{claimed, ended, plan, queued};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -22,36 +22,36 @@ fn own((of, name): (&str, &str)) -> Scope {
     Scope::User(tenant(of), user(name))
 }
 
-async fn figures_at(site: &Site, scope: &Scope, now: UnixMs) -> Figures {
-    site.catalog.figures(scope, now, now - 24 * HOUR).await.expect("read")
+async fn figures_at(db: &TestDb, scope: &Scope, now: UnixMs) -> Figures {
+    db.catalog.figures(scope, now, now - 24 * HOUR).await.expect("read")
 }
 
-async fn figures(site: &Site, scope: &Scope) -> Figures {
-    figures_at(site, scope, NOW + SECOND).await
+async fn figures(db: &TestDb, scope: &Scope) -> Figures {
+    figures_at(db, scope, NOW + SECOND).await
 }
 
-async fn outcomes(site: &Site, scope: &Scope) -> (u64, u64, u64) {
-    let Outcomes { ready, failed, quarantined } = figures(site, scope).await.outcomes;
+async fn outcomes(db: &TestDb, scope: &Scope) -> (u64, u64, u64) {
+    let Outcomes { ready, failed, quarantined } = figures(db, scope).await.outcomes;
     (ready, failed, quarantined)
 }
 
-async fn failed(site: &Site, stage: Stage) -> wharfinger_lifecycle::file::File {
-    let file = queued(site, &[stage]).await;
-    let held = claimed(site, stage, NOW + SECOND).await;
-    assert_eq!(ended(site, &held, Ending::Failed { why: "torn".into() }, NOW + SECOND).await, Ended::Failed);
-    site.catalog.file(file.id).await.expect("read").expect("it is there")
+async fn failed(db: &TestDb, stage: Stage) -> wharfinger_lifecycle::file::File {
+    let file = queued(db, &[stage]).await;
+    let held = claimed(db, stage, NOW + SECOND).await;
+    assert_eq!(ended(db, &held, Ending::Failed { why: "torn".into() }, NOW + SECOND).await, Ended::Failed);
+    db.catalog.file(file.id).await.expect("read").expect("it is there")
 }
 
 /// I11: nobody's figures hold another's files.
-pub(super) async fn figures_are_those_of_the_scope(site: &Site) {
-    assert_eq!(figures(site, &Scope::All).await, Figures::default());
-    registered(&site.catalog, ADA, 1).await;
-    confirmed(&site.catalog, ADA, 2).await;
-    confirmed(&site.catalog, BEN, 3).await;
-    confirmed(&site.catalog, EVE, 4).await;
-    deleted(&site.catalog, ADA, 5, &POLICY).await;
+pub(super) async fn figures_are_those_of_the_scope(db: &TestDb) {
+    assert_eq!(figures(db, &Scope::All).await, Figures::default());
+    registered(&db.catalog, ADA, 1).await;
+    confirmed(&db.catalog, ADA, 2).await;
+    confirmed(&db.catalog, BEN, 3).await;
+    confirmed(&db.catalog, EVE, 4).await;
+    deleted(&db.catalog, ADA, 5, &POLICY).await;
     let counted = async |scope: &Scope| {
-        let figures = figures(site, scope).await;
+        let figures = figures(db, scope).await;
         (figures.statuses.of(Status::Registered), figures.statuses.of(Status::Ready), figures.outcomes.ready)
     };
     assert_eq!(counted(&own(ADA)).await, (1, 1, 1));
@@ -60,146 +60,146 @@ pub(super) async fn figures_are_those_of_the_scope(site: &Site) {
     assert_eq!(counted(&Scope::Tenant(tenant("wharf"))).await, (0, 1, 1));
     assert_eq!(counted(&Scope::All).await, (1, 3, 3));
     assert_eq!(counted(&own(("wharf", "ada"))).await, (0, 0, 0), "a name in another tenant is another user");
-    let statuses = figures(site, &Scope::All).await.statuses;
+    let statuses = figures(db, &Scope::All).await.statuses;
     assert_eq!(statuses.of(Status::Deleted), 0, "the dead are in none");
 }
 
-pub(super) async fn what_waits_is_counted_by_stage(site: &Site) {
+pub(super) async fn what_waits_is_counted_by_stage(db: &TestDb) {
     for stages in [&[Stage::Scan, Stage::Embed][..], &[Stage::Embed], &[Stage::Embed]] {
-        queued(site, stages).await;
+        queued(db, stages).await;
     }
     let waiting = async || {
-        let statuses = figures(site, &own(ADA)).await.statuses;
+        let statuses = figures(db, &own(ADA)).await.statuses;
         Stage::ALL.map(|stage| statuses.waiting_for(stage))
     };
     assert_eq!(waiting().await, [1, 0, 0, 2]);
-    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+    let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     assert_eq!(waiting().await, [0, 0, 0, 2], "who is worked on does not wait");
-    ended(site, &held, Ending::Done(Output::default()), NOW + SECOND).await;
+    ended(db, &held, Ending::Done(Output::default()), NOW + SECOND).await;
     assert_eq!(waiting().await, [0, 0, 0, 3]);
 }
 
-pub(super) async fn dead_letters_are_counted_until_they_are_none(site: &Site) {
-    let one = failed(site, Stage::Scan).await;
-    let other = failed(site, Stage::Extract).await;
-    let third = failed(site, Stage::Extract).await;
-    let depth = async || figures(site, &own(ADA)).await.statuses.dead_letters;
+pub(super) async fn dead_letters_are_counted_until_they_are_none(db: &TestDb) {
+    let one = failed(db, Stage::Scan).await;
+    let other = failed(db, Stage::Extract).await;
+    let third = failed(db, Stage::Extract).await;
+    let depth = async || figures(db, &own(ADA)).await.statuses.dead_letters;
     assert_eq!(depth().await, 3);
-    let letters = site.catalog.dead_letters(&own(ADA), None, 10).await.expect("read");
+    let letters = db.catalog.dead_letters(&own(ADA), None, 10).await.expect("read");
     let letter = |file: &file::File| {
         letters.iter().find(|letter| letter.file == file.id).expect("it has a letter").clone()
     };
-    assert!(site.catalog.discard(letter(&one), "ada", NOW + SECOND).await.expect("answered"));
-    assert_eq!((depth().await, outcomes(site, &own(ADA)).await), (2, (0, 3, 0)), "its file stays failed");
+    assert!(db.catalog.discard(letter(&one), "ada", NOW + SECOND).await.expect("answered"));
+    assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (2, (0, 3, 0)), "its file stays failed");
     assert_eq!(
-        site.catalog.redrive(letter(&other), "ada", &plan(), None, NOW + SECOND).await.expect("answered"),
+        db.catalog.redrive(letter(&other), "ada", &plan(), None, NOW + SECOND).await.expect("answered"),
         Redriven::Done
     );
-    assert_eq!((depth().await, outcomes(site, &own(ADA)).await), (1, (0, 2, 0)));
-    committed(&site.catalog, file::delete(&third, &REFUSING, NOW + SECOND).expect("deletable")).await;
-    assert_eq!((depth().await, outcomes(site, &own(ADA)).await), (0, (0, 1, 0)), "the dead are in none");
+    assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (1, (0, 2, 0)));
+    committed(&db.catalog, file::delete(&third, &REFUSING, NOW + SECOND).expect("deletable")).await;
+    assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (0, (0, 1, 0)), "the dead are in none");
     // The one that was discarded can still be deleted.
-    let one = site.catalog.file(one.id).await.expect("read").expect("it is there");
-    committed(&site.catalog, file::delete(&one, &REFUSING, NOW + SECOND).expect("deletable")).await;
-    assert_eq!(outcomes(site, &own(ADA)).await, (0, 0, 0));
+    let one = db.catalog.file(one.id).await.expect("read").expect("it is there");
+    committed(&db.catalog, file::delete(&one, &REFUSING, NOW + SECOND).expect("deletable")).await;
+    assert_eq!(outcomes(db, &own(ADA)).await, (0, 0, 0));
 }
 
-pub(super) async fn outcomes_are_counted_where_they_came_about(site: &Site) {
-    let file = confirmed(&site.catalog, ADA, 1).await;
+pub(super) async fn outcomes_are_counted_where_they_came_about(db: &TestDb) {
+    let file = confirmed(&db.catalog, ADA, 1).await;
     let ready_at = file.ready_at.expect("it is ready");
-    confirmed(&site.catalog, ADA, 2).await;
+    confirmed(&db.catalog, ADA, 2).await;
     let span = ready_at.div_euclid(OUTCOME_SPAN_MS) * OUTCOME_SPAN_MS;
-    let trend = async || site.catalog.trend(&own(ADA), NOW - 24 * HOUR).await.expect("read");
+    let trend = async || db.catalog.trend(&own(ADA), NOW - 24 * HOUR).await.expect("read");
     let counted = |ready, quarantined| Outcomes { ready, quarantined, failed: 0 };
     assert_eq!(trend().await, [(span, counted(2, 0))]);
     // Hours later: it is no longer ready where it was, and something else where it is.
     let later = NOW + 5 * HOUR;
     let late_span = later.div_euclid(OUTCOME_SPAN_MS) * OUTCOME_SPAN_MS;
-    committed(&site.catalog, file::quarantine(&file, "changed", later).expect("quarantinable")).await;
+    committed(&db.catalog, file::quarantine(&file, "changed", later).expect("quarantinable")).await;
     assert_eq!(trend().await, [(span, counted(1, 0)), (late_span, counted(0, 1))]);
-    let shown = figures_at(site, &own(ADA), later).await;
+    let shown = figures_at(db, &own(ADA), later).await;
     assert_eq!(shown.outcomes, Outcomes { ready: 1, failed: 0, quarantined: 1 });
     let [error] = shown.recent_errors.as_slice() else { panic!("one, not {:?}", shown.recent_errors) };
     assert_eq!((error.file, error.error.as_deref(), error.at), (file.id, Some("changed"), later));
 
-    assert_eq!(site.catalog.forget_outcomes(NOW + 71 * HOUR).await.expect("answered"), 0);
-    assert_eq!(site.catalog.forget_outcomes(NOW + 73 * HOUR).await.expect("answered"), 1, "the older span");
+    assert_eq!(db.catalog.forget_outcomes(NOW + 71 * HOUR).await.expect("answered"), 0);
+    assert_eq!(db.catalog.forget_outcomes(NOW + 73 * HOUR).await.expect("answered"), 1, "the older span");
 }
 
 /// What is too old to be shown is left alone, also by those who end it.
-pub(super) async fn an_old_file_that_ends_moves_no_counter(site: &Site) {
-    let file = confirmed(&site.catalog, ADA, 1).await;
+pub(super) async fn an_old_file_that_ends_moves_no_counter(db: &TestDb) {
+    let file = confirmed(&db.catalog, ADA, 1).await;
     let late = NOW + 72 * HOUR;
-    assert_eq!(site.catalog.forget_outcomes(late + HOUR).await.expect("answered"), 1);
-    committed(&site.catalog, file::delete(&file, &REFUSING, late).expect("deletable")).await;
-    assert_eq!(site.texts("SELECT outcome FROM file_outcomes").await, Vec::<String>::new());
+    assert_eq!(db.catalog.forget_outcomes(late + HOUR).await.expect("answered"), 1);
+    committed(&db.catalog, file::delete(&file, &REFUSING, late).expect("deletable")).await;
+    assert_eq!(db.texts("SELECT outcome FROM file_outcomes").await, Vec::<String>::new());
 }
 
-pub(super) async fn the_last_hundred_are_averaged(site: &Site) {
-    assert_eq!(figures(site, &own(ADA)).await.processing_ms, None);
+pub(super) async fn the_last_hundred_are_averaged(db: &TestDb) {
+    assert_eq!(figures(db, &own(ADA)).await.processing_ms, None);
     for (n, took) in (0..102).zip([1_000_000, 1_000_000].into_iter().chain(std::iter::repeat(10))) {
-        let file = confirmed(&site.catalog, ADA, 1).await;
-        site.sql(&format!(
+        let file = confirmed(&db.catalog, ADA, 1).await;
+        db.sql(&format!(
             "UPDATE files SET ready_at = ready_at + {n}, confirmed_at = ready_at + {n} - {took} WHERE id = '{}'",
             file.id
         ))
         .await;
     }
-    let average = async |scope: Scope| figures(site, &scope).await.processing_ms;
+    let average = async |scope: Scope| figures(db, &scope).await.processing_ms;
     assert_eq!(average(own(ADA)).await, Some(10));
     assert_eq!(average(Scope::Tenant(tenant("harbour"))).await, Some(10));
     assert_eq!(average(Scope::All).await, Some(10));
     assert_eq!(average(own(BEN)).await, None);
 }
 
-pub(super) async fn errors_and_stuck_files_and_batches(site: &Site) {
+pub(super) async fn errors_and_stuck_files_and_batches(db: &TestDb) {
     for _ in 0..12 {
-        failed(site, Stage::Scan).await;
+        failed(db, Stage::Scan).await;
     }
-    let waits = queued(site, &[Stage::Scan]).await;
+    let waits = queued(db, &[Stage::Scan]).await;
     let (_, batch) = opening(ADA, &[]);
-    site.catalog.register(batch).await.expect("opened");
-    let shown = figures(site, &own(ADA)).await;
+    db.catalog.register(batch).await.expect("opened");
+    let shown = figures(db, &own(ADA)).await;
     assert_eq!((shown.recent_errors.len(), shown.stuck, shown.active_batches), (10, 0, 1));
     let stuck_at = waits.next_check_at.expect("it is looked at");
     for scope in [own(ADA), Scope::Tenant(tenant("harbour")), Scope::All] {
-        assert_eq!(figures_at(site, &scope, stuck_at).await.stuck, 1, "{scope:?}");
-        assert_eq!(figures_at(site, &scope, stuck_at).await.active_batches, 1, "{scope:?}");
-        assert_eq!(figures_at(site, &scope, stuck_at).await.recent_errors.len(), 10, "{scope:?}");
+        assert_eq!(figures_at(db, &scope, stuck_at).await.stuck, 1, "{scope:?}");
+        assert_eq!(figures_at(db, &scope, stuck_at).await.active_batches, 1, "{scope:?}");
+        assert_eq!(figures_at(db, &scope, stuck_at).await.recent_errors.len(), 10, "{scope:?}");
     }
-    let other = figures_at(site, &own(BEN), stuck_at).await;
+    let other = figures_at(db, &own(BEN), stuck_at).await;
     assert_eq!((other.recent_errors.len(), other.stuck, other.active_batches), (0, 0, 0));
 }
 
-pub(super) async fn every_change_of_a_status_is_noticed(site: &Site) {
-    let mut seen = vec![site.catalog.changes(&own(ADA)).await.expect("read")];
+pub(super) async fn every_change_of_a_status_is_noticed(db: &TestDb) {
+    let mut seen = vec![db.catalog.changes(&own(ADA)).await.expect("read")];
     let mut look = async || {
-        let changes = site.catalog.changes(&own(ADA)).await.expect("read");
+        let changes = db.catalog.changes(&own(ADA)).await.expect("read");
         assert!(!seen.contains(&changes), "{changes} was seen before: {seen:?}");
         seen.push(changes);
     };
-    queued(site, &[Stage::Scan]).await;
+    queued(db, &[Stage::Scan]).await;
     look().await;
-    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+    let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     look().await;
-    ended(site, &held, Ending::Done(Output::default()), NOW + SECOND).await;
+    ended(db, &held, Ending::Done(Output::default()), NOW + SECOND).await;
     look().await;
-    let file = confirmed(&site.catalog, ADA, 1).await;
+    let file = confirmed(&db.catalog, ADA, 1).await;
     look().await;
-    committed(&site.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
+    committed(&db.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
     look().await;
-    let before = site.catalog.changes(&own(ADA)).await.expect("read");
-    confirmed(&site.catalog, BEN, 1).await;
-    assert_eq!(site.catalog.changes(&own(ADA)).await.expect("read"), before, "another's change");
+    let before = db.catalog.changes(&own(ADA)).await.expect("read");
+    confirmed(&db.catalog, BEN, 1).await;
+    assert_eq!(db.catalog.changes(&own(ADA)).await.expect("read"), before, "another's change");
 }
 
-pub(super) async fn quotas_are_listed_by_tenant(site: &Site) {
+pub(super) async fn quotas_are_listed_by_tenant(db: &TestDb) {
     for (owner, size) in [(EVE, 7), (ADA, 5), (BEN, 6)] {
-        registered(&site.catalog, owner, size).await;
+        registered(&db.catalog, owner, size).await;
     }
-    site.catalog.set_limit(&tenant("wharf"), 70).await.expect("set");
+    db.catalog.set_limit(&tenant("wharf"), 70).await.expect("set");
     let shown = async |after: &str, limit| {
-        let quotas = site.catalog.quotas(after, limit, 1_000).await.expect("read");
+        let quotas = db.catalog.quotas(after, limit, 1_000).await.expect("read");
         let show =
             |(tenant, quota): (wharfinger_lifecycle::id::TenantId, wharfinger_lifecycle::quota::Quota)| {
                 (tenant.to_string(), quota.used_bytes, quota.reserved_bytes, quota.limit_bytes)

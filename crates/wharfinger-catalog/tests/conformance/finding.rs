@@ -10,7 +10,7 @@ use super::sample::{
     LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, confirmed, deleted, registered,
     registered_at, tenant, user,
 };
-use super::site::Site;
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const BEN: (&str, &str) = ("harbour", "ben");
@@ -20,23 +20,23 @@ fn ids(files: &[File]) -> Vec<FileId> {
     files.iter().map(|file| file.id).collect()
 }
 
-pub(super) async fn what_is_not_there_is_not_found(site: &Site) {
+pub(super) async fn what_is_not_there_is_not_found(db: &TestDb) {
     let nobody = FileId(fresh_id(NOW));
-    assert_eq!(site.catalog.file(nobody).await.expect("read"), None);
-    assert_eq!(site.catalog.history(nobody).await.expect("read"), []);
-    assert_eq!(site.catalog.files(&Scope::All, None, 10).await.expect("read"), []);
-    assert_eq!(site.catalog.files_to_check(Status::Registered, i64::MAX, None, 10).await.expect("read"), []);
-    assert_eq!(site.catalog.status_counts(&Scope::All).await.expect("read").by_status, []);
+    assert_eq!(db.catalog.file(nobody).await.expect("read"), None);
+    assert_eq!(db.catalog.history(nobody).await.expect("read"), []);
+    assert_eq!(db.catalog.files(&Scope::All, None, 10).await.expect("read"), []);
+    assert_eq!(db.catalog.files_to_check(Status::Registered, i64::MAX, None, 10).await.expect("read"), []);
+    assert_eq!(db.catalog.status_counts(&Scope::All).await.expect("read").by_status, []);
 }
 
 /// I11: nobody sees another's file, and nobody sees the dead.
-pub(super) async fn files_are_listed_by_owner_newest_first(site: &Site) {
+pub(super) async fn files_are_listed_by_owner_newest_first(db: &TestDb) {
     let mut all = Vec::new();
     for (n, owner) in [ADA, BEN, EVE, ADA, ADA, BEN].into_iter().enumerate() {
-        all.push(registered_at(&site.catalog, owner, 10, NOW + n as i64).await);
+        all.push(registered_at(&db.catalog, owner, 10, NOW + n as i64).await);
     }
-    deleted(&site.catalog, ADA, 10, &REFUSING).await;
-    let listed = async |scope: Scope| ids(&site.catalog.files(&scope, None, 100).await.expect("read"));
+    deleted(&db.catalog, ADA, 10, &REFUSING).await;
+    let listed = async |scope: Scope| ids(&db.catalog.files(&scope, None, 100).await.expect("read"));
     let owned = |n: &[usize]| n.iter().map(|n| all[*n].id).collect::<Vec<_>>();
 
     assert_eq!(listed(Scope::User(tenant("harbour"), user("ada"))).await, owned(&[4, 3, 0]));
@@ -54,19 +54,19 @@ pub(super) async fn files_are_listed_by_owner_newest_first(site: &Site) {
     }
 }
 
-pub(super) async fn pages_of_files_join_without_a_gap(site: &Site) {
+pub(super) async fn pages_of_files_join_without_a_gap(db: &TestDb) {
     let mut all = Vec::new();
     for n in 0..7 {
-        all.push(registered_at(&site.catalog, ADA, 10, NOW + n).await.id);
-        registered_at(&site.catalog, BEN, 10, NOW + n).await;
+        all.push(registered_at(&db.catalog, ADA, 10, NOW + n).await.id);
+        registered_at(&db.catalog, BEN, 10, NOW + n).await;
     }
     all.reverse();
     for scope in [Scope::User(tenant("harbour"), user("ada")), Scope::Tenant(tenant("harbour")), Scope::All] {
-        let whole = ids(&site.catalog.files(&scope, None, 100).await.expect("read"));
+        let whole = ids(&db.catalog.files(&scope, None, 100).await.expect("read"));
         let mut pages = Vec::new();
         let mut before = None;
         loop {
-            let page = ids(&site.catalog.files(&scope, before, 3).await.expect("read"));
+            let page = ids(&db.catalog.files(&scope, before, 3).await.expect("read"));
             assert!(page.len() <= 3);
             let Some(last) = page.last() else { break };
             before = Some(*last);
@@ -88,31 +88,31 @@ async fn due(catalog: &Catalog, now: UnixMs, after: Option<(UnixMs, FileId)>, li
     files
 }
 
-pub(super) async fn what_is_due_is_looked_at_oldest_first(site: &Site) {
-    let late = registered_at(&site.catalog, ADA, 10, NOW + 2).await;
+pub(super) async fn what_is_due_is_looked_at_oldest_first(db: &TestDb) {
+    let late = registered_at(&db.catalog, ADA, 10, NOW + 2).await;
     let mut same: Vec<File> = Vec::new();
     for _ in 0..4 {
-        same.push(registered_at(&site.catalog, BEN, 10, NOW + 1).await);
+        same.push(registered_at(&db.catalog, BEN, 10, NOW + 1).await);
     }
     same.sort_by_key(|file| file.id.to_string());
-    let early = registered_at(&site.catalog, EVE, 10, NOW).await;
-    let tombstone = deleted(&site.catalog, ADA, 10, &POLICY).await;
-    confirmed(&site.catalog, ADA, 10).await;
+    let early = registered_at(&db.catalog, EVE, 10, NOW).await;
+    let tombstone = deleted(&db.catalog, ADA, 10, &POLICY).await;
+    confirmed(&db.catalog, ADA, 10).await;
     assert_eq!(tombstone.next_check_at, Some(SILENT));
 
-    assert_eq!(due(&site.catalog, SILENT - 1, None, 10).await, []);
-    assert_eq!(due(&site.catalog, SILENT, None, 10).await, vec![early.clone()]);
-    let dead = site.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
+    assert_eq!(due(&db.catalog, SILENT - 1, None, 10).await, []);
+    assert_eq!(due(&db.catalog, SILENT, None, 10).await, vec![early.clone()]);
+    let dead = db.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
     assert_eq!(dead, [(SILENT, tombstone.id)], "each status by itself");
 
     let mut all = vec![early];
     all.extend(same);
     all.push(late);
-    assert_eq!(due(&site.catalog, SILENT + 2, None, 10).await, all, "what is at rest is not among them");
+    assert_eq!(due(&db.catalog, SILENT + 2, None, 10).await, all, "what is at rest is not among them");
     let mut pages = Vec::new();
     let mut after = None;
     loop {
-        let page = due(&site.catalog, SILENT + 2, after, 2).await;
+        let page = due(&db.catalog, SILENT + 2, after, 2).await;
         let Some(last) = page.last() else { break };
         after = Some((last.next_check_at.expect("it was due"), last.id));
         pages.extend(page);
@@ -120,33 +120,33 @@ pub(super) async fn what_is_due_is_looked_at_oldest_first(site: &Site) {
     assert_eq!(pages, all, "a page after another, also through equal times");
 }
 
-pub(super) async fn files_are_counted_by_status(site: &Site) {
-    registered(&site.catalog, ADA, 1).await;
-    registered(&site.catalog, EVE, 2).await;
-    confirmed(&site.catalog, ADA, 4).await;
-    let file = confirmed(&site.catalog, BEN, 8).await;
-    committed(&site.catalog, file::quarantine(&file, "changed", NOW + SECOND).expect("quarantinable")).await;
-    deleted(&site.catalog, BEN, 16, &POLICY).await;
-    let mut counts = site.catalog.status_counts(&Scope::All).await.expect("read").by_status;
+pub(super) async fn files_are_counted_by_status(db: &TestDb) {
+    registered(&db.catalog, ADA, 1).await;
+    registered(&db.catalog, EVE, 2).await;
+    confirmed(&db.catalog, ADA, 4).await;
+    let file = confirmed(&db.catalog, BEN, 8).await;
+    committed(&db.catalog, file::quarantine(&file, "changed", NOW + SECOND).expect("quarantinable")).await;
+    deleted(&db.catalog, BEN, 16, &POLICY).await;
+    let mut counts = db.catalog.status_counts(&Scope::All).await.expect("read").by_status;
     counts.retain(|(_, files)| *files > 0);
     counts.sort();
     assert_eq!(counts, [(Status::Registered, 2), (Status::Ready, 1), (Status::Quarantined, 1)]);
 }
 
 /// As the stores list their keys; the database around these columns sorts by the rules of a language.
-pub(super) async fn names_are_sorted_by_their_bytes(site: &Site) {
-    if site.is_postgres() {
+pub(super) async fn names_are_sorted_by_their_bytes(db: &TestDb) {
+    if db.is_postgres() {
         let order = "SELECT CASE WHEN 'a' < 'B' THEN 'language' ELSE 'bytes' END";
-        assert_eq!(site.texts(order).await, ["language"], "or this case proves nothing");
+        assert_eq!(db.texts(order).await, ["language"], "or this case proves nothing");
     }
     let mut names = ["b", "B", "a", "Z", "z", "ä", "Ä", "é", "a-b", "a_b", "a b", "ab", "~", "ﬀ", "😀"];
     for name in names {
-        let file = registered(&site.catalog, (name, "ada"), 1).await;
-        committed(&site.catalog, confirm(&file)).await;
+        let file = registered(&db.catalog, (name, "ada"), 1).await;
+        committed(&db.catalog, confirm(&file)).await;
     }
     names.sort_unstable();
     let tenants = async |after: &str, limit| {
-        let tenants = site.catalog.tenants(after, limit).await.expect("read");
+        let tenants = db.catalog.tenants(after, limit).await.expect("read");
         tenants.iter().map(|tenant| tenant.as_str().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(tenants("", 100).await, names);
@@ -154,10 +154,10 @@ pub(super) async fn names_are_sorted_by_their_bytes(site: &Site) {
         let next: Vec<&str> = names[n + 1..].iter().copied().take(2).collect();
         assert_eq!(tenants(name, 2).await, next, "after {name}");
     }
-    let keys = site.texts("SELECT key FROM objects ORDER BY key").await;
+    let keys = db.texts("SELECT key FROM objects ORDER BY key").await;
     let mut sorted = keys.clone();
     sorted.sort_unstable();
     assert_eq!(keys, sorted);
     assert_eq!(keys.len(), names.len());
-    assert_eq!(site.catalog.quota(&tenant("ä"), LIMIT).await.expect("read").used_bytes, 1);
+    assert_eq!(db.catalog.quota(&tenant("ä"), LIMIT).await.expect("read").used_bytes, 1);
 }

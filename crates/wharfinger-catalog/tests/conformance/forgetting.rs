@@ -7,72 +7,72 @@ use wharfinger_lifecycle::file::{self, Check, File};
 use super::sample::{
     HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirmed, deleted, registered, work,
 };
-use super::site::Site;
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn is_refused(site: &Site, file: &File) {
-    let before = site.dump().await;
-    assert!(site.catalog.forget_all(vec![file.clone()]).await.expect("answered").is_empty());
-    assert_eq!(site.dump().await, before);
+async fn is_refused(db: &TestDb, file: &File) {
+    let before = db.dump().await;
+    assert!(db.catalog.forget_all(vec![file.clone()]).await.expect("answered").is_empty());
+    assert_eq!(db.dump().await, before);
 }
 
 /// Carries out the order to delete the file's bytes.
-async fn clean_up(site: &Site, now: UnixMs) {
-    let claimed = site.catalog.claim_cleanups(&Scope::All, now, 10, HOUR).await.expect("claimed");
+async fn clean_up(db: &TestDb, now: UnixMs) {
+    let claimed = db.catalog.claim_cleanups(&Scope::All, now, 10, HOUR).await.expect("claimed");
     let outcomes = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
-    let settled = site.catalog.settle_cleanups(outcomes, now).await.expect("settled");
+    let settled = db.catalog.settle_cleanups(outcomes, now).await.expect("settled");
     assert_eq!(settled, Settled { done: 1, ..Settled::default() });
 }
 
-pub(super) async fn the_living_are_not_forgotten(site: &Site) {
-    is_refused(site, &registered(&site.catalog, ADA, 10).await).await;
-    is_refused(site, &confirmed(&site.catalog, ADA, 10).await).await;
+pub(super) async fn the_living_are_not_forgotten(db: &TestDb) {
+    is_refused(db, &registered(&db.catalog, ADA, 10).await).await;
+    is_refused(db, &confirmed(&db.catalog, ADA, 10).await).await;
 }
 
-pub(super) async fn a_pending_cleanup_keeps_its_tombstone(site: &Site) {
-    let file = deleted(&site.catalog, ADA, 10, &REFUSING).await;
+pub(super) async fn a_pending_cleanup_keeps_its_tombstone(db: &TestDb) {
+    let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     assert_eq!(file.charged_bytes, 0);
-    is_refused(site, &file).await;
-    clean_up(site, NOW + SECOND).await;
-    assert!(!site.catalog.forget_all(vec![file]).await.expect("answered").is_empty());
+    is_refused(db, &file).await;
+    clean_up(db, NOW + SECOND).await;
+    assert!(!db.catalog.forget_all(vec![file]).await.expect("answered").is_empty());
 }
 
-pub(super) async fn a_charge_keeps_its_tombstone(site: &Site) {
-    let file = deleted(&site.catalog, ADA, 10, &POLICY).await;
-    clean_up(site, SILENT).await;
-    is_refused(site, &file).await;
+pub(super) async fn a_charge_keeps_its_tombstone(db: &TestDb) {
+    let file = deleted(&db.catalog, ADA, 10, &POLICY).await;
+    clean_up(db, SILENT).await;
+    is_refused(db, &file).await;
     let Check::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
-    let refunded = committed(&site.catalog, *refund).await;
-    is_refused(site, &file).await;
-    assert!(!site.catalog.forget_all(vec![refunded]).await.expect("answered").is_empty());
+    let refunded = committed(&db.catalog, *refund).await;
+    is_refused(db, &file).await;
+    assert!(!db.catalog.forget_all(vec![refunded]).await.expect("answered").is_empty());
 }
 
-pub(super) async fn nothing_of_the_forgotten_is_left(site: &Site) {
-    let kept = confirmed(&site.catalog, ADA, 5).await;
-    site.sql("DELETE FROM file_counts WHERE files = 0").await;
-    let before = site.dump().await;
-    let file = deleted(&site.catalog, ADA, 10, &REFUSING).await;
-    clean_up(site, NOW + SECOND).await;
+pub(super) async fn nothing_of_the_forgotten_is_left(db: &TestDb) {
+    let kept = confirmed(&db.catalog, ADA, 5).await;
+    db.sql("DELETE FROM file_counts WHERE files = 0").await;
+    let before = db.dump().await;
+    let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
+    clean_up(db, NOW + SECOND).await;
     // A job that somebody wrote for the tombstone, and an object that a stage made of the file.
     let mut job = work("harbour", NOW);
     job.file = Some(file.id);
-    site.catalog.enqueue(vec![job], NOW).await.expect("enqueued");
-    site.sql(&format!(
+    db.catalog.enqueue(vec![job], NOW).await.expect("enqueued");
+    db.sql(&format!(
         "INSERT INTO objects (key, file_id, kind, created_at) VALUES ('derived/x', '{}', 'derived', 0)",
         file.id
     ))
     .await;
 
-    assert!(!site.catalog.forget_all(vec![file.clone()]).await.expect("answered").is_empty());
-    assert_eq!(site.catalog.file(file.id).await.expect("read"), None);
+    assert!(!db.catalog.forget_all(vec![file.clone()]).await.expect("answered").is_empty());
+    assert_eq!(db.catalog.file(file.id).await.expect("read"), None);
     assert!(
-        site.catalog.forget_all(vec![file]).await.expect("answered").is_empty(),
+        db.catalog.forget_all(vec![file]).await.expect("answered").is_empty(),
         "there is nothing to forget twice"
     );
-    assert_eq!(site.sql("DELETE FROM file_counts WHERE files = 0").await, 2, "registered and deleted");
-    assert_eq!(site.sql("DELETE FROM deletion_log").await, 1, "that its bytes went stays on record");
-    site.sql("DELETE FROM queue_tenants").await;
-    assert_eq!(site.dump().await, before);
-    assert_eq!(site.catalog.file(kept.id).await.expect("read"), Some(kept));
+    assert_eq!(db.sql("DELETE FROM file_counts WHERE files = 0").await, 2, "registered and deleted");
+    assert_eq!(db.sql("DELETE FROM deletion_log").await, 1, "that its bytes went stays on record");
+    db.sql("DELETE FROM queue_tenants").await;
+    assert_eq!(db.dump().await, before);
+    assert_eq!(db.catalog.file(kept.id).await.expect("read"), Some(kept));
 }

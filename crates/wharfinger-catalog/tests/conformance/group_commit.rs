@@ -11,7 +11,7 @@ use wharfinger_lifecycle::quota::Quota;
 use super::sample::{
     LIMIT, NOW, POLICY, SECOND, committed, confirm, only, registered, registration, tenant, with_key, work,
 };
-use super::site::Site;
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
@@ -25,8 +25,8 @@ async fn exists(catalog: &Catalog, file: &File) -> bool {
 
 #[tokio::test]
 async fn one_that_fails_does_not_disturb_the_others() {
-    let site = Site::sqlite().await;
-    let catalog = &site.catalog;
+    let db = TestDb::sqlite().await;
+    let catalog = &db.catalog;
     let old = registered(catalog, ADA, 10).await;
     let stale = confirm(&old);
     let current = committed(catalog, file::reissue(&old, &POLICY, NOW).expect("registered")).await;
@@ -51,7 +51,7 @@ async fn one_that_fails_does_not_disturb_the_others() {
     confirming.expect("committed");
     assert!(refused.iter().all(|outcome| matches!(outcome, Err(CatalogError::Stale))));
     assert!(working.iter().all(Result::is_ok));
-    assert_eq!(site.texts("SELECT id FROM jobs WHERE queue = 'work'").await.len(), 20);
+    assert_eq!(db.texts("SELECT id FROM jobs WHERE queue = 'work'").await.len(), 20);
     let mut made = 0;
     for (n, outcome) in registering.iter().enumerate() {
         let wanted = only(&registrations[n]);
@@ -77,8 +77,8 @@ async fn one_that_fails_does_not_disturb_the_others() {
 }
 
 /// Registers five at once under a fault and answers what each was told, with how many calls that took.
-async fn five_under(site: &Site, faults: Faults) -> (Vec<(File, Result<Registered, CatalogError>)>, u64) {
-    let catalog = site.faulty(faults.clone()).await;
+async fn five_under(db: &TestDb, faults: Faults) -> (Vec<(File, Result<Registered, CatalogError>)>, u64) {
+    let catalog = db.faulty(faults.clone()).await;
     let wanted: Vec<Registration> = (0..5).map(|_| registration(ADA, 10)).collect();
     let answers = join_all(wanted.iter().map(|wanted| catalog.register(wanted.clone()))).await;
     (wanted.iter().map(|wanted| only(wanted).clone()).zip(answers).collect(), faults.calls())
@@ -86,15 +86,15 @@ async fn five_under(site: &Site, faults: Faults) -> (Vec<(File, Result<Registere
 
 #[tokio::test]
 async fn a_fault_in_a_shared_commit_halves_nobody() {
-    let site = Site::sqlite().await;
-    registered(&site.catalog, ADA, 10).await;
-    let (answers, commit) = five_under(&site, Faults::counting()).await;
+    let db = TestDb::sqlite().await;
+    registered(&db.catalog, ADA, 10).await;
+    let (answers, commit) = five_under(&db, Faults::counting()).await;
     assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(Registered::Made))));
 
     for n in 1..=commit {
         for fault in Fault::ALL {
-            let (answers, _) = five_under(&site, Faults::at(n, fault)).await;
-            let reopened = site.another().await;
+            let (answers, _) = five_under(&db, Faults::at(n, fault)).await;
+            let reopened = db.another().await;
             is_sound(&reopened).await;
             let mut happened = 0;
             for (file, answer) in &answers {
@@ -120,8 +120,8 @@ async fn a_fault_in_a_shared_commit_halves_nobody() {
 /// Who was refused because of others that then did not commit was refused by what never was.
 #[tokio::test]
 async fn nobody_is_answered_by_what_did_not_commit() {
-    let site = Site::sqlite().await;
-    registered(&site.catalog, ADA, 10).await;
+    let db = TestDb::sqlite().await;
+    registered(&db.catalog, ADA, 10).await;
     let together = async |catalog: &Catalog| {
         let first = with_key(registration(ADA, 500), "key", "body");
         let again = with_key(registration(ADA, 500), "key", "body");
@@ -134,7 +134,7 @@ async fn nobody_is_answered_by_what_did_not_commit() {
 
     let counting = Faults::counting();
     {
-        let catalog = site.faulty(counting.clone()).await;
+        let catalog = db.faulty(counting.clone()).await;
         let (id, answers) = together(&catalog).await;
         assert_eq!(answers.0.expect("answered"), Registered::Made);
         assert_eq!(answers.1.expect("answered"), Registered::Repeated(id.0));
@@ -142,9 +142,9 @@ async fn nobody_is_answered_by_what_did_not_commit() {
         assert_eq!(answers.2.expect("answered"), exceeded);
     }
 
-    let site = Site::sqlite().await;
-    registered(&site.catalog, ADA, 10).await;
-    let catalog = site.faulty(Faults::at(counting.calls(), Fault::Fail)).await;
+    let db = TestDb::sqlite().await;
+    registered(&db.catalog, ADA, 10).await;
+    let catalog = db.faulty(Faults::at(counting.calls(), Fault::Fail)).await;
     let (id, (first, again, third)) = together(&catalog).await;
     assert!(matches!(first, Err(CatalogError::Unknown(_))), "{first:?}");
     assert_eq!(catalog.file(id).await.expect("read"), None);
@@ -157,26 +157,26 @@ async fn nobody_is_answered_by_what_did_not_commit() {
 /// A client that hangs up does not stop what it asked for half-way.
 #[tokio::test]
 async fn a_verb_runs_to_its_end_without_its_caller() {
-    let site = Site::sqlite().await;
+    let db = TestDb::sqlite().await;
     let wanted = registration(ADA, 10);
     let file = only(&wanted).clone();
-    let mut asking = Box::pin(site.catalog.register(wanted));
+    let mut asking = Box::pin(db.catalog.register(wanted));
     assert!(futures::poll!(&mut asking).is_pending(), "sent and not answered");
     drop(asking);
     // What is asked for later is written later: once this is there, that is.
-    registered(&site.catalog, ADA, 10).await;
-    assert!(exists(&site.catalog, &file).await);
-    is_sound(&site.catalog).await;
+    registered(&db.catalog, ADA, 10).await;
+    assert!(exists(&db.catalog, &file).await);
+    is_sound(&db.catalog).await;
 }
 
 /// After a crash between two statements the file is not locked for whoever comes next.
 #[tokio::test]
 async fn a_crashed_writer_leaves_no_lock() {
-    let site = Site::sqlite().await;
-    let catalog = site.faulty(Faults::at(3, Fault::CrashAfter)).await;
+    let db = TestDb::sqlite().await;
+    let catalog = db.faulty(Faults::at(3, Fault::CrashAfter)).await;
     catalog.register(registration(ADA, 10)).await.expect_err("crashed");
-    let file = registered(&site.catalog, ADA, 10).await;
+    let file = registered(&db.catalog, ADA, 10).await;
     let change = file::delete(&file, &POLICY, NOW + SECOND).expect("deletable");
-    committed(&site.catalog, change).await;
-    is_sound(&site.catalog).await;
+    committed(&db.catalog, change).await;
+    is_sound(&db.catalog).await;
 }

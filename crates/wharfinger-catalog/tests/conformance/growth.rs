@@ -6,28 +6,28 @@ use wharfinger_lifecycle::stage_end::Ending;
 
 use super::batches::opening;
 use super::sample::{HOUR, NOW, REFUSING, SECOND, deleted, registered, registration};
-use super::site::Site;
+use super::test_db::TestDb;
 use super::stages::{claimed, ended, queued};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-pub(super) async fn batches_without_files_go_in_pages(site: &Site) {
+pub(super) async fn batches_without_files_go_in_pages(db: &TestDb) {
     let (kept, wanted) = opening(ADA, &[10]);
-    site.catalog.register(wanted).await.expect("registered");
+    db.catalog.register(wanted).await.expect("registered");
     let mut empty = Vec::new();
     for _ in 0..3 {
         let (batch, wanted) = opening(ADA, &[]);
-        site.catalog.register(wanted).await.expect("registered");
+        db.catalog.register(wanted).await.expect("registered");
         empty.push(batch.id);
     }
     for id in empty.iter().chain([&kept.id]) {
-        let end = site.catalog.end_batch(*id, BatchEnding::Cancelled, "ada", NOW + SECOND).await;
+        let end = db.catalog.end_batch(*id, BatchEnding::Cancelled, "ada", NOW + SECOND).await;
         end.expect("ended");
     }
     let (active, wanted) = opening(ADA, &[]);
-    site.catalog.register(wanted).await.expect("registered");
+    db.catalog.register(wanted).await.expect("registered");
     let page =
-        async |after, before| site.catalog.forget_empty_batches(after, before, 2).await.expect("answered");
+        async |after, before| db.catalog.forget_empty_batches(after, before, 2).await.expect("answered");
     assert_eq!(page(None, NOW).await, (0, None), "they have ended since");
     let (mut gone, mut after) = (0, None);
     loop {
@@ -40,44 +40,44 @@ pub(super) async fn batches_without_files_go_in_pages(site: &Site) {
     }
     assert_eq!(gone, 3);
     for id in [kept.id, active.id] {
-        assert!(site.catalog.batch(id).await.expect("read").is_some());
+        assert!(db.catalog.batch(id).await.expect("read").is_some());
     }
 }
 
-pub(super) async fn counters_of_nothing_go(site: &Site) {
-    let file = registered(&site.catalog, ADA, 10).await;
-    deleted(&site.catalog, ("quay", "ben"), 10, &REFUSING).await;
-    let before = site.catalog.status_counts(&Scope::All).await.expect("read");
+pub(super) async fn counters_of_nothing_go(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 10).await;
+    deleted(&db.catalog, ("quay", "ben"), 10, &REFUSING).await;
+    let before = db.catalog.status_counts(&Scope::All).await.expect("read");
     let zero = "SELECT CAST(COUNT(*) AS TEXT) FROM file_counts WHERE files = 0 AND charged_bytes = 0";
-    assert_ne!(site.texts(zero).await, ["0"]);
-    assert!(site.catalog.forget_zero_counters(1).await.expect("answered") == 1, "no more than asked for");
-    site.catalog.forget_zero_counters(100).await.expect("answered");
-    assert_eq!(site.texts(zero).await, ["0"]);
-    assert_eq!(site.catalog.status_counts(&Scope::All).await.expect("read"), before);
+    assert_ne!(db.texts(zero).await, ["0"]);
+    assert!(db.catalog.forget_zero_counters(1).await.expect("answered") == 1, "no more than asked for");
+    db.catalog.forget_zero_counters(100).await.expect("answered");
+    assert_eq!(db.texts(zero).await, ["0"]);
+    assert_eq!(db.catalog.status_counts(&Scope::All).await.expect("read"), before);
     // A counter that is gone begins again.
-    registered(&site.catalog, ("quay", "ben"), 10).await;
-    assert!(site.catalog.file(file.id).await.expect("read").is_some());
-    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
+    registered(&db.catalog, ("quay", "ben"), 10).await;
+    assert!(db.catalog.file(file.id).await.expect("read").is_some());
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
 /// A file that is retried without end keeps how it began, and what happened last.
-pub(super) async fn the_history_of_one_file_is_bounded(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
+pub(super) async fn the_history_of_one_file_is_bounded(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
     for _ in 0..200 {
-        let held = claimed(site, Stage::Scan, now).await;
+        let held = claimed(db, Stage::Scan, now).await;
         let how = Ending::PutOff { why: "away".into(), at: now + 1 };
-        ended(site, &held, how, now).await;
+        ended(db, &held, how, now).await;
         now += 1;
     }
-    let history = site.catalog.history(file.id).await.expect("read");
+    let history = db.catalog.history(file.id).await.expect("read");
     assert!((220..300).contains(&history.len()), "{} lines", history.len());
     assert_eq!(history[0].reason, "registered");
     assert_eq!(history.last().map(|line| line.at), Some(now - 1));
 }
 
-pub(super) async fn lines_that_nobody_delivers_are_dropped_by_age(site: &Site) {
-    let catalog = site.telling().await;
+pub(super) async fn lines_that_nobody_delivers_are_dropped_by_age(db: &TestDb) {
+    let catalog = db.telling().await;
     catalog.register(Registration { by_broker: true, ..registration(ADA, 1) }).await.expect("answered");
     for destination in [Destination::Broker, Destination::Archive] {
         let depth = async || catalog.outbox_depth(destination).await.expect("read").0;

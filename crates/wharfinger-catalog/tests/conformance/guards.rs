@@ -1,37 +1,37 @@
 //! The schema's own rules: what no program, and no hand, can write.
 
 use super::sample::{NOW, confirmed, registered, work};
-use super::site::Site;
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn is_refused(site: &Site, statement: &str) {
-    let before = site.dump().await;
-    let error = site.try_sql(statement).await.expect_err(statement);
+async fn is_refused(db: &TestDb, statement: &str) {
+    let before = db.dump().await;
+    let error = db.try_sql(statement).await.expect_err(statement);
     let database = error.as_database_error().expect("the database refuses, not the connection");
     assert!(
         database.is_check_violation() || database.is_unique_violation(),
         "{statement} was refused for another reason: {error}"
     );
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.dump().await, before);
 }
 
 /// I15 by constraint: whatever is not at rest says when it is to be looked at.
-pub(super) async fn a_row_not_at_rest_is_looked_at(site: &Site) {
-    let id = confirmed(&site.catalog, ADA, 10).await.id;
+pub(super) async fn a_row_not_at_rest_is_looked_at(db: &TestDb) {
+    let id = confirmed(&db.catalog, ADA, 10).await.id;
     for status in ["uploaded", "queued", "scanning", "extracting", "chunking", "embedding", "failed"] {
-        is_refused(site, &format!("UPDATE files SET pipeline_status = '{status}' WHERE id = '{id}'")).await;
+        is_refused(db, &format!("UPDATE files SET pipeline_status = '{status}' WHERE id = '{id}'")).await;
     }
     let ended = format!(
         "UPDATE files SET pipeline_status = 'deleted', end_reason = 'deleted', next_check_at = NULL WHERE id = '{id}'"
     );
-    is_refused(site, &ended).await;
-    let waiting = registered(&site.catalog, ADA, 10).await.id;
-    is_refused(site, &format!("UPDATE files SET next_check_at = NULL WHERE id = '{waiting}'")).await;
+    is_refused(db, &ended).await;
+    let waiting = registered(&db.catalog, ADA, 10).await.id;
+    is_refused(db, &format!("UPDATE files SET next_check_at = NULL WHERE id = '{waiting}'")).await;
 }
 
-pub(super) async fn a_file_is_what_it_can_be(site: &Site) {
-    let id = registered(&site.catalog, ADA, 10).await.id;
+pub(super) async fn a_file_is_what_it_can_be(db: &TestDb) {
+    let id = registered(&db.catalog, ADA, 10).await.id;
     for wrong in [
         "pipeline_status = 'lost'",
         "pipeline_status = 'Registered'",
@@ -41,45 +41,45 @@ pub(super) async fn a_file_is_what_it_can_be(site: &Site) {
         "charged_bytes = -1",
         "size = -1, charged_bytes = 0",
     ] {
-        is_refused(site, &format!("UPDATE files SET {wrong} WHERE id = '{id}'")).await;
+        is_refused(db, &format!("UPDATE files SET {wrong} WHERE id = '{id}'")).await;
     }
 }
 
-pub(super) async fn a_key_belongs_to_one_object(site: &Site) {
-    let file = registered(&site.catalog, ADA, 10).await;
+pub(super) async fn a_key_belongs_to_one_object(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 10).await;
     let (key, id) = (file.key, file.id);
     let values = |key: &str, kind: &str| {
         format!("INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{key}', '{id}', '{kind}', 0)")
     };
-    is_refused(site, &values(key.as_str(), "derived")).await;
-    is_refused(site, &values("derived/x", "other")).await;
+    is_refused(db, &values(key.as_str(), "derived")).await;
+    is_refused(db, &values("derived/x", "other")).await;
     // Keys are bytes: another case is another key.
-    site.sql(&values(&key.as_str().to_uppercase(), "derived")).await;
+    db.sql(&values(&key.as_str().to_uppercase(), "derived")).await;
 }
 
-pub(super) async fn sums_do_not_go_below_zero(site: &Site) {
-    registered(&site.catalog, ADA, 10).await;
+pub(super) async fn sums_do_not_go_below_zero(db: &TestDb) {
+    registered(&db.catalog, ADA, 10).await;
     for wrong in ["used_bytes = -1", "owner = 'somebody'"] {
-        is_refused(site, &format!("UPDATE quotas SET {wrong}")).await;
+        is_refused(db, &format!("UPDATE quotas SET {wrong}")).await;
     }
 }
 
-pub(super) async fn a_leased_job_has_an_end(site: &Site) {
-    site.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
+pub(super) async fn a_leased_job_has_an_end(db: &TestDb) {
+    db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
     for wrong in [
         "state = 'leased'",
         "state = 'leased', lease_until = 1",
         "state = 'leased', deadline_at = 1",
         "state = 'lost'",
     ] {
-        is_refused(site, &format!("UPDATE jobs SET {wrong}")).await;
+        is_refused(db, &format!("UPDATE jobs SET {wrong}")).await;
     }
 }
 
-pub(super) async fn a_version_is_told_once(site: &Site) {
-    let id = registered(&site.catalog, ADA, 10).await.id;
+pub(super) async fn a_version_is_told_once(db: &TestDb) {
+    let id = registered(&db.catalog, ADA, 10).await.id;
     is_refused(
-        site,
+        db,
         &format!(
             "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
              VALUES ('{id}', 1, 0, 'ready', 'by hand', 'nobody')"

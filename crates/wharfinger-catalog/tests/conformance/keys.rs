@@ -6,78 +6,78 @@ use wharfinger_lifecycle::file::{self, File};
 use super::sample::{
     HOUR, LIMIT, NOW, REFUSING, SECOND, committed, only, registration, registration_at, tenant, with_key,
 };
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn made(site: &Site, registration: Registration) -> File {
+async fn made(db: &TestDb, registration: Registration) -> File {
     let file = only(&registration).clone();
-    assert_eq!(site.catalog.register(registration).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(registration).await.expect("answered"), Registered::Made);
     file
 }
 
-pub(super) async fn a_key_makes_one_file(site: &Site) {
-    let file = made(site, with_key(registration(ADA, 10), "key", "body")).await;
-    let before = site.dump().await;
+pub(super) async fn a_key_makes_one_file(db: &TestDb) {
+    let file = made(db, with_key(registration(ADA, 10), "key", "body")).await;
+    let before = db.dump().await;
 
     let again = with_key(registration(ADA, 10), "key", "body");
-    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id.0));
+    assert_eq!(db.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id.0));
     let other_body = with_key(registration(ADA, 10), "key", "another body");
-    assert_eq!(site.catalog.register(other_body).await.expect("answered"), Registered::KeyMismatch);
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.catalog.register(other_body).await.expect("answered"), Registered::KeyMismatch);
+    assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn a_key_belongs_to_its_user_and_route(site: &Site) {
-    made(site, with_key(registration(ADA, 10), "key", "body")).await;
-    made(site, with_key(registration(("harbour", "ben"), 10), "key", "another body")).await;
-    made(site, with_key(registration(("wharf", "ada"), 10), "key", "another body")).await;
-    made(site, with_key(registration(ADA, 10), "KEY", "another body")).await;
+pub(super) async fn a_key_belongs_to_its_user_and_route(db: &TestDb) {
+    made(db, with_key(registration(ADA, 10), "key", "body")).await;
+    made(db, with_key(registration(("harbour", "ben"), 10), "key", "another body")).await;
+    made(db, with_key(registration(("wharf", "ada"), 10), "key", "another body")).await;
+    made(db, with_key(registration(ADA, 10), "KEY", "another body")).await;
     let mut other_route = with_key(registration(ADA, 10), "key", "another body");
     other_route.key_use.as_mut().expect("it has a key").route = "POST /batches";
-    made(site, other_route).await;
+    made(db, other_route).await;
 }
 
-pub(super) async fn a_key_outlives_its_file(site: &Site) {
-    let file = made(site, with_key(registration(ADA, 10), "key", "body")).await;
-    committed(&site.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
+pub(super) async fn a_key_outlives_its_file(db: &TestDb) {
+    let file = made(db, with_key(registration(ADA, 10), "key", "body")).await;
+    committed(&db.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
     let again = with_key(registration(ADA, 10), "key", "body");
-    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id.0));
+    assert_eq!(db.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id.0));
 }
 
-pub(super) async fn an_expired_key_is_free_again(site: &Site) {
+pub(super) async fn an_expired_key_is_free_again(db: &TestDb) {
     let day = 24 * HOUR;
-    let first = made(site, with_key(registration(ADA, 10), "key", "body")).await;
+    let first = made(db, with_key(registration(ADA, 10), "key", "body")).await;
     let just_before = with_key(registration_at(ADA, 10, NOW + day - 1), "key", "body");
-    assert_eq!(site.catalog.register(just_before).await.expect("answered"), Registered::Repeated(first.id.0));
+    assert_eq!(db.catalog.register(just_before).await.expect("answered"), Registered::Repeated(first.id.0));
 
-    let second = made(site, with_key(registration_at(ADA, 10, NOW + day), "key", "another body")).await;
+    let second = made(db, with_key(registration_at(ADA, 10, NOW + day), "key", "another body")).await;
     let again = with_key(registration_at(ADA, 10, NOW + day + 1), "key", "another body");
-    assert_eq!(site.catalog.register(again).await.expect("answered"), Registered::Repeated(second.id.0));
+    assert_eq!(db.catalog.register(again).await.expect("answered"), Registered::Repeated(second.id.0));
     let as_before = with_key(registration_at(ADA, 10, NOW + 2 * day - 1), "key", "body");
-    assert_eq!(site.catalog.register(as_before).await.expect("answered"), Registered::KeyMismatch);
+    assert_eq!(db.catalog.register(as_before).await.expect("answered"), Registered::KeyMismatch);
 }
 
-pub(super) async fn expired_keys_are_forgotten_in_bounded_batches(site: &Site) {
+pub(super) async fn expired_keys_are_forgotten_in_bounded_batches(db: &TestDb) {
     for n in 0..5 {
-        made(site, with_key(registration_at(ADA, 1, NOW + n * HOUR), &format!("key-{n}"), "body")).await;
+        made(db, with_key(registration_at(ADA, 1, NOW + n * HOUR), &format!("key-{n}"), "body")).await;
     }
-    let kept = || site.texts("SELECT key FROM idempotency_keys ORDER BY key");
+    let kept = || db.texts("SELECT key FROM idempotency_keys ORDER BY key");
     let day = 24 * HOUR;
-    assert_eq!(site.catalog.forget_expired_keys(NOW + day - 1, 10).await.expect("done"), 0);
+    assert_eq!(db.catalog.forget_expired_keys(NOW + day - 1, 10).await.expect("done"), 0);
     let at = NOW + day + 3 * HOUR;
-    assert_eq!(site.catalog.forget_expired_keys(at, 2).await.expect("done"), 2);
+    assert_eq!(db.catalog.forget_expired_keys(at, 2).await.expect("done"), 2);
     assert_eq!(kept().await, ["key-2", "key-3", "key-4"], "the oldest go first");
-    assert_eq!(site.catalog.forget_expired_keys(at, 10).await.expect("done"), 2);
+    assert_eq!(db.catalog.forget_expired_keys(at, 10).await.expect("done"), 2);
     assert_eq!(kept().await, ["key-4"]);
-    assert_eq!(site.catalog.forget_expired_keys(at, 10).await.expect("done"), 0);
+    assert_eq!(db.catalog.forget_expired_keys(at, 10).await.expect("done"), 0);
 }
 
-pub(super) async fn one_key_at_the_same_time_makes_one_file(site: &Site) {
-    let another = site.another().await;
+pub(super) async fn one_key_at_the_same_time_makes_one_file(db: &TestDb) {
+    let another = db.another().await;
     for round in 0..5 {
         let key = format!("key-{round}");
         let answers = all_at_once((0..12).map(|n| {
-            let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
+            let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
             let wanted = with_key(registration(ADA, 10), &key, "body");
             async move { (only(&wanted).id, catalog.register(wanted).await.expect("answered")) }
         }))
@@ -88,5 +88,5 @@ pub(super) async fn one_key_at_the_same_time_makes_one_file(site: &Site) {
         let repeated = answers.iter().filter(|(_, answer)| *answer == Registered::Repeated(first.0)).count();
         assert_eq!(repeated, 11);
     }
-    assert_eq!(site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 50);
+    assert_eq!(db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 50);
 }

@@ -7,57 +7,57 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 
 use super::sample::{NOW, SECOND, WORK, claim, work};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
-async fn one_leased(site: &Site) -> LeasedJob {
-    site.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
-    leased_at(site, NOW).await
+async fn one_leased(db: &TestDb) -> LeasedJob {
+    db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
+    leased_at(db, NOW).await
 }
 
-async fn leased_at(site: &Site, now: UnixMs) -> LeasedJob {
-    let mut jobs = site.catalog.claim_jobs(claim(1, now)).await.expect("claimed");
+async fn leased_at(db: &TestDb, now: UnixMs) -> LeasedJob {
+    let mut jobs = db.catalog.claim_jobs(claim(1, now)).await.expect("claimed");
     assert_eq!(jobs.len(), 1);
     jobs.remove(0)
 }
 
-async fn heartbeat(site: &Site, job: &LeasedJob, now: UnixMs) -> Option<UnixMs> {
-    site.catalog.heartbeat_job(job.id, job.token, 10 * SECOND, now).await.expect("answered")
+async fn heartbeat(db: &TestDb, job: &LeasedJob, now: UnixMs) -> Option<UnixMs> {
+    db.catalog.heartbeat_job(job.id, job.token, 10 * SECOND, now).await.expect("answered")
 }
 
-async fn taken_back(site: &Site, now: UnixMs) -> Vec<(JobId, Fate)> {
-    site.catalog.take_back_jobs(WORK, now, now, 10).await.expect("answered")
+async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(JobId, Fate)> {
+    db.catalog.take_back_jobs(WORK, now, now, 10).await.expect("answered")
 }
 
 /// I8: a worker that comes back late commits nothing.
-pub(super) async fn an_old_token_changes_nothing(site: &Site) {
-    let old = one_leased(site).await;
+pub(super) async fn an_old_token_changes_nothing(db: &TestDb) {
+    let old = one_leased(db).await;
     let lost_at = NOW + 10 * SECOND;
-    assert_eq!(taken_back(site, lost_at).await, [(old.id, Fate::Retried)]);
-    let stale = async |site: &Site| {
-        let before = site.dump().await;
+    assert_eq!(taken_back(db, lost_at).await, [(old.id, Fate::Retried)]);
+    let stale = async |db: &TestDb| {
+        let before = db.dump().await;
         let done = vec![(old.id, old.token)];
-        assert_eq!(site.catalog.complete_jobs(done).await.expect("answered"), []);
+        assert_eq!(db.catalog.complete_jobs(done).await.expect("answered"), []);
         for retry_at in [None, Some(lost_at)] {
-            let fate = site.catalog.fail_job(old.id, old.token, "late", retry_at, lost_at).await;
+            let fate = db.catalog.fail_job(old.id, old.token, "late", retry_at, lost_at).await;
             assert_eq!(fate.expect("answered"), Fate::LeaseLost);
         }
-        assert_eq!(heartbeat(site, &old, lost_at).await, None);
-        assert_eq!(site.dump().await, before);
+        assert_eq!(heartbeat(db, &old, lost_at).await, None);
+        assert_eq!(db.dump().await, before);
     };
-    stale(site).await;
-    let new = leased_at(site, lost_at).await;
+    stale(db).await;
+    let new = leased_at(db, lost_at).await;
     assert_eq!((new.id, new.token, new.attempt), (old.id, old.token + 1, 2));
-    stale(site).await;
-    assert_eq!(heartbeat(site, &new, lost_at + 1).await, Some(lost_at + 1 + 10 * SECOND));
-    assert_eq!(site.catalog.complete_jobs(vec![(new.id, new.token)]).await.expect("answered"), [new.id]);
-    stale(site).await;
+    stale(db).await;
+    assert_eq!(heartbeat(db, &new, lost_at + 1).await, Some(lost_at + 1 + 10 * SECOND));
+    assert_eq!(db.catalog.complete_jobs(vec![(new.id, new.token)]).await.expect("answered"), [new.id]);
+    stale(db).await;
 }
 
-pub(super) async fn each_of_a_batch_is_completed_for_itself(site: &Site) {
+pub(super) async fn each_of_a_batch_is_completed_for_itself(db: &TestDb) {
     let jobs = (0..4).map(|_| work("a", NOW)).collect();
-    site.catalog.enqueue(jobs, NOW).await.expect("enqueued");
-    let leased = site.catalog.claim_jobs(claim(4, NOW)).await.expect("claimed");
-    let fate = site.catalog.fail_job(leased[1].id, leased[1].token, "no", Some(NOW + 1), NOW).await;
+    db.catalog.enqueue(jobs, NOW).await.expect("enqueued");
+    let leased = db.catalog.claim_jobs(claim(4, NOW)).await.expect("claimed");
+    let fate = db.catalog.fail_job(leased[1].id, leased[1].token, "no", Some(NOW + 1), NOW).await;
     assert_eq!(fate.expect("answered"), Fate::Retried);
 
     let unknown = JobId(wharfinger_catalog::fresh_id(NOW));
@@ -70,77 +70,77 @@ pub(super) async fn each_of_a_batch_is_completed_for_itself(site: &Site) {
         (leased[0].id, leased[0].token),
     ];
     let ended: BTreeSet<JobId> =
-        site.catalog.complete_jobs(done).await.expect("answered").into_iter().collect();
+        db.catalog.complete_jobs(done).await.expect("answered").into_iter().collect();
     assert_eq!(ended, BTreeSet::from([leased[0].id, leased[3].id]));
-    let left = site.texts("SELECT state FROM jobs ORDER BY state").await;
+    let left = db.texts("SELECT state FROM jobs ORDER BY state").await;
     assert_eq!(left, ["leased", "waiting"]);
-    assert_eq!(site.catalog.complete_jobs(Vec::new()).await.expect("answered"), []);
+    assert_eq!(db.catalog.complete_jobs(Vec::new()).await.expect("answered"), []);
 }
 
 /// A hung worker is not working: heartbeats move the lease, never the deadline.
-pub(super) async fn no_heartbeat_outlives_the_deadline(site: &Site) {
-    let job = one_leased(site).await;
+pub(super) async fn no_heartbeat_outlives_the_deadline(db: &TestDb) {
+    let job = one_leased(db).await;
     let deadline = NOW + 25 * SECOND;
-    assert_eq!(heartbeat(site, &job, NOW + 8 * SECOND).await, Some(NOW + 18 * SECOND));
-    assert_eq!(taken_back(site, NOW + 18 * SECOND - 1).await, []);
-    assert_eq!(heartbeat(site, &job, NOW + 15 * SECOND).await, Some(deadline));
-    assert_eq!(heartbeat(site, &job, NOW + 24 * SECOND).await, Some(deadline));
-    assert_eq!(heartbeat(site, &job, NOW + 99 * SECOND).await, Some(deadline));
-    assert_eq!(taken_back(site, deadline - 1).await, []);
-    assert_eq!(taken_back(site, deadline).await, [(job.id, Fate::Retried)]);
-    assert_eq!(heartbeat(site, &job, deadline).await, None);
+    assert_eq!(heartbeat(db, &job, NOW + 8 * SECOND).await, Some(NOW + 18 * SECOND));
+    assert_eq!(taken_back(db, NOW + 18 * SECOND - 1).await, []);
+    assert_eq!(heartbeat(db, &job, NOW + 15 * SECOND).await, Some(deadline));
+    assert_eq!(heartbeat(db, &job, NOW + 24 * SECOND).await, Some(deadline));
+    assert_eq!(heartbeat(db, &job, NOW + 99 * SECOND).await, Some(deadline));
+    assert_eq!(taken_back(db, deadline - 1).await, []);
+    assert_eq!(taken_back(db, deadline).await, [(job.id, Fate::Retried)]);
+    assert_eq!(heartbeat(db, &job, deadline).await, None);
 }
 
-pub(super) async fn no_lease_outlives_the_deadline(site: &Site) {
-    site.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
+pub(super) async fn no_lease_outlives_the_deadline(db: &TestDb) {
+    db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
     let hurried = JobClaim { deadline_ms: 4 * SECOND, ..claim(1, NOW) };
-    let leased = site.catalog.claim_jobs(hurried).await.expect("claimed");
+    let leased = db.catalog.claim_jobs(hurried).await.expect("claimed");
     assert_eq!(leased[0].lease_until, NOW + 4 * SECOND);
 }
 
 /// A lease that ran out was an attempt, and the last one is the end.
-pub(super) async fn a_lost_lease_is_an_attempt(site: &Site) {
-    let job = one_leased(site).await;
+pub(super) async fn a_lost_lease_is_an_attempt(db: &TestDb) {
+    let job = one_leased(db).await;
     let mut now = NOW;
     for attempt in 1..=3 {
         let fate = if attempt < 3 { Fate::Retried } else { Fate::Dead };
         now += 10 * SECOND;
         let retry_at = now + 5 * SECOND;
-        let taken = site.catalog.take_back_jobs(WORK, now, retry_at, 10).await.expect("answered");
+        let taken = db.catalog.take_back_jobs(WORK, now, retry_at, 10).await.expect("answered");
         assert_eq!(taken, [(job.id, fate)]);
         if fate == Fate::Retried {
-            assert_eq!(site.catalog.claim_jobs(claim(1, retry_at - 1)).await.expect("claimed"), []);
-            let again = leased_at(site, retry_at).await;
+            assert_eq!(db.catalog.claim_jobs(claim(1, retry_at - 1)).await.expect("claimed"), []);
+            let again = leased_at(db, retry_at).await;
             assert_eq!((again.attempt, again.token), (attempt + 1, i64::from(attempt) + 1));
             now = retry_at;
         }
     }
     let dead = "SELECT CAST(attempts AS TEXT) || ' ' || dead_reason || ': ' || last_error || ' ' \
                 || CAST(updated_at AS TEXT) FROM jobs WHERE state = 'dead'";
-    assert_eq!(site.texts(dead).await, [format!("3 attempts used up: the lease ran out {now}")]);
+    assert_eq!(db.texts(dead).await, [format!("3 attempts used up: the lease ran out {now}")]);
 }
 
-pub(super) async fn lost_leases_are_taken_back_in_bounded_batches(site: &Site) {
-    site.catalog.enqueue((0..5).map(|_| work("a", NOW)).collect(), NOW).await.expect("enqueued");
+pub(super) async fn lost_leases_are_taken_back_in_bounded_batches(db: &TestDb) {
+    db.catalog.enqueue((0..5).map(|_| work("a", NOW)).collect(), NOW).await.expect("enqueued");
     for n in 0..5 {
-        leased_at(site, NOW + n).await;
+        leased_at(db, NOW + n).await;
     }
     let at = NOW + 10 * SECOND + 3;
-    assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 3);
+    assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 3);
     let left =
-        site.texts("SELECT CAST(lease_until AS TEXT) FROM jobs WHERE state = 'leased' ORDER BY 1").await;
+        db.texts("SELECT CAST(lease_until AS TEXT) FROM jobs WHERE state = 'leased' ORDER BY 1").await;
     assert_eq!(left, [at.to_string(), (at + 1).to_string()], "the longest overdue go first");
-    assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 1);
-    assert_eq!(site.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered"), []);
+    assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 1);
+    assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered"), []);
 }
 
-pub(super) async fn a_lost_lease_is_taken_back_once(site: &Site) {
-    site.catalog.enqueue((0..60).map(|_| work("a", NOW)).collect(), NOW).await.expect("enqueued");
-    assert_eq!(site.catalog.claim_jobs(claim(60, NOW)).await.expect("claimed").len(), 60);
-    let another = site.another().await;
+pub(super) async fn a_lost_lease_is_taken_back_once(db: &TestDb) {
+    db.catalog.enqueue((0..60).map(|_| work("a", NOW)).collect(), NOW).await.expect("enqueued");
+    assert_eq!(db.catalog.claim_jobs(claim(60, NOW)).await.expect("claimed").len(), 60);
+    let another = db.another().await;
     let at = NOW + 10 * SECOND;
     let taken = all_at_once((0..6).map(|n| {
-        let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
+        let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         async move {
             let mut taken = Vec::new();
             loop {
@@ -160,22 +160,22 @@ pub(super) async fn a_lost_lease_is_taken_back_once(site: &Site) {
 }
 
 /// Its worker ends a job at the moment in which its lease is taken back: one of the two has it.
-pub(super) async fn completing_races_with_taking_back(site: &Site) {
-    let another = site.another().await;
+pub(super) async fn completing_races_with_taking_back(db: &TestDb) {
+    let another = db.another().await;
     let at = NOW + 10 * SECOND;
     for _ in 0..15 {
-        let job = one_leased(site).await;
+        let job = one_leased(db).await;
         let completing = tokio::spawn({
-            let catalog = site.catalog.clone();
+            let catalog = db.catalog.clone();
             async move { catalog.complete_jobs(vec![(job.id, job.token)]).await.expect("answered") }
         });
         let taken = another.take_back_jobs(WORK, at, at, 10).await.expect("answered");
         let completed = completing.await.expect("ended");
         match (completed.len(), taken.len()) {
-            (1, 0) => assert_eq!(site.texts("SELECT id FROM jobs").await.len(), 0),
+            (1, 0) => assert_eq!(db.texts("SELECT id FROM jobs").await.len(), 0),
             (0, 1) => {
-                assert_eq!(site.texts("SELECT state FROM jobs").await, ["waiting"]);
-                site.sql("DELETE FROM jobs").await;
+                assert_eq!(db.texts("SELECT state FROM jobs").await, ["waiting"]);
+                db.sql("DELETE FROM jobs").await;
             }
             both => panic!("completed and taken back: {both:?}"),
         }

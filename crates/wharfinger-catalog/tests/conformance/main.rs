@@ -41,19 +41,19 @@ mod rehearsal;
 mod sample;
 mod searching;
 mod settling_cleanups;
-mod site;
+mod test_db;
 mod stages;
 mod sweeping;
 mod telling;
 mod unreadable;
 
-use site::Site;
+use test_db::TestDb;
 
 /// Runs a case on a database of its own. Whatever the case did, the catalog must be in order after it.
-async fn run(site: Site, case: impl AsyncFnOnce(&Site)) {
-    case(&site).await;
-    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
-    site.remove().await;
+async fn run(db: TestDb, case: impl AsyncFnOnce(&TestDb)) {
+    case(&db).await;
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
+    db.remove().await;
 }
 
 /// Each case once per database, so that the output names both. The modules are declared outside: rustfmt does not look
@@ -64,7 +64,7 @@ macro_rules! cases {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::run(super::Site::sqlite().await, super::$room::$case).await;
+                    super::run(super::TestDb::sqlite().await, super::$room::$case).await;
                 }
             )+)+
         }
@@ -73,7 +73,7 @@ macro_rules! cases {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::run(super::Site::postgres().await, super::$room::$case).await;
+                    super::run(super::TestDb::postgres().await, super::$room::$case).await;
                 }
             )+)+
         }
@@ -87,7 +87,7 @@ macro_rules! cases_with_pgvector {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::run(super::Site::with_pgvector().await, super::$room::$case).await;
+                    super::run(super::TestDb::with_pgvector().await, super::$room::$case).await;
                 }
             )+)+
         }

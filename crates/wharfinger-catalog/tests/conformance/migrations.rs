@@ -4,7 +4,7 @@ use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{CatalogError, CatalogUrl, SCHEMA_VERSION};
 
 use super::sample::{NOW, registered};
-use super::site::{Site, open, sql_at, texts_at};
+use super::test_db::{TestDb, open, sql_at, texts_at};
 
 /// The refusal of a database that is not ours, which is left as it was.
 async fn refusal(url: &CatalogUrl) -> String {
@@ -20,16 +20,16 @@ async fn refusal(url: &CatalogUrl) -> String {
 }
 
 /// An application keeps its own files in the same database.
-pub(super) async fn tables_of_an_application_are_left_alone(site: &Site) {
-    let url = site.empty_database();
+pub(super) async fn tables_of_an_application_are_left_alone(db: &TestDb) {
+    let url = db.empty_database();
     for statement in ["CREATE TABLE files (name TEXT)", "INSERT INTO files (name) VALUES ('theirs')"] {
         sql_at(&url, statement).await;
     }
-    let theirs = match site.is_postgres() {
+    let theirs = match db.is_postgres() {
         true => "SELECT name FROM public.files",
         false => "SELECT name FROM files",
     };
-    if site.is_postgres() {
+    if db.is_postgres() {
         let catalog = open(&url, Faults::none()).await;
         catalog.migrate(NOW).await.expect("migrated");
         registered(&catalog, ("harbour", "ada"), 10).await;
@@ -45,11 +45,11 @@ pub(super) async fn tables_of_an_application_are_left_alone(site: &Site) {
     assert_eq!(texts_at(&url, theirs).await, ["theirs"]);
 }
 
-pub(super) async fn a_schema_of_others_is_refused(site: &Site) {
-    if !site.is_postgres() {
+pub(super) async fn a_schema_of_others_is_refused(db: &TestDb) {
+    if !db.is_postgres() {
         return;
     }
-    let url = site.empty_database();
+    let url = db.empty_database();
     sql_at(&url, "CREATE SCHEMA wharfinger").await;
     sql_at(&url, "CREATE TABLE wharfinger.crates (name TEXT)").await;
     let why = refusal(&url).await;
@@ -62,52 +62,52 @@ pub(super) async fn a_schema_of_others_is_refused(site: &Site) {
     catalog.close().await;
 }
 
-pub(super) async fn a_catalog_from_before_the_first_release_is_refused(site: &Site) {
-    let url = site.empty_database();
+pub(super) async fn a_catalog_from_before_the_first_release_is_refused(db: &TestDb) {
+    let url = db.empty_database();
     for table in ["schema_steps", "pending_cleanups", "files"] {
         sql_at(&url, &format!("CREATE TABLE {table} (step BIGINT)")).await;
     }
     let why = refusal(&url).await;
     assert!(why.contains("before the first release") && why.contains("empty database"), "{why}");
 
-    site.sql("UPDATE schema_migrations SET fingerprint = 'of an earlier text'").await;
-    let before = site.dump().await;
-    assert_eq!(refusal(&site.url).await, why);
-    assert_eq!(site.dump().await, before);
+    db.sql("UPDATE schema_migrations SET fingerprint = 'of an earlier text'").await;
+    let before = db.dump().await;
+    assert_eq!(refusal(&db.url).await, why);
+    assert_eq!(db.dump().await, before);
 }
 
 /// An index that is missing, or that was left half-built, is built while others write.
-pub(super) async fn indexes_are_completed_beside_writers(site: &Site) {
-    site.sql("DROP INDEX files_by_tenant").await;
+pub(super) async fn indexes_are_completed_beside_writers(db: &TestDb) {
+    db.sql("DROP INDEX files_by_tenant").await;
     let mut missing = vec!["files_by_tenant"];
-    if site.is_postgres() {
+    if db.is_postgres() {
         let invalid = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'files_charged'::regclass";
-        site.sql(invalid).await;
+        db.sql(invalid).await;
         missing.push("files_charged");
     }
-    assert_eq!(site.catalog.missing_indexes().await.expect("read"), missing);
-    let migrating = site.another().await;
+    assert_eq!(db.catalog.missing_indexes().await.expect("read"), missing);
+    let migrating = db.another().await;
     let migration = tokio::spawn(async move {
         migrating.migrate(NOW).await.expect("migrated");
         migrating.close().await;
     });
     let mut written = 0;
     while !migration.is_finished() || written < 20 {
-        registered(&site.catalog, ("harbour", "ada"), 1).await;
+        registered(&db.catalog, ("harbour", "ada"), 1).await;
         written += 1;
     }
     migration.await.expect("it ends");
-    assert_eq!(site.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
-    assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
+    assert_eq!(db.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
 /// An index of a large table takes longer than any statement may otherwise: the server itself refuses to build one under a
 /// time limit here, as it would end it after that time there.
-pub(super) async fn indexes_are_built_without_a_time_limit(site: &Site) {
-    if !site.is_postgres() {
+pub(super) async fn indexes_are_built_without_a_time_limit(db: &TestDb) {
+    if !db.is_postgres() {
         return;
     }
-    site.sql("DROP INDEX jobs_dead").await;
+    db.sql("DROP INDEX jobs_dead").await;
     for statement in [
         "CREATE FUNCTION public.refuse_limits() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN \
          IF current_setting('statement_timeout') <> '0' THEN \
@@ -115,38 +115,38 @@ pub(super) async fn indexes_are_built_without_a_time_limit(site: &Site) {
         "CREATE EVENT TRIGGER refuse_limits ON ddl_command_start WHEN TAG IN ('CREATE INDEX') \
          EXECUTE FUNCTION public.refuse_limits()",
     ] {
-        site.sql(statement).await;
+        db.sql(statement).await;
     }
-    let migrating = site.another().await;
+    let migrating = db.another().await;
     migrating.migrate(NOW).await.expect("migrated");
     migrating.close().await;
-    assert_eq!(site.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
-    site.sql("DROP EVENT TRIGGER refuse_limits").await;
+    assert_eq!(db.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
+    db.sql("DROP EVENT TRIGGER refuse_limits").await;
 }
 
 /// A reader of hours must not be waited for with all others queued up behind: the migration tries again.
-pub(super) async fn a_table_in_use_is_waited_for(site: &Site) {
-    if !site.is_postgres() {
+pub(super) async fn a_table_in_use_is_waited_for(db: &TestDb) {
+    if !db.is_postgres() {
         return;
     }
-    site.sql("DROP INDEX jobs_dead").await;
-    let CatalogUrl::Postgres(url) = &site.url else { panic!("PostgreSQL") };
+    db.sql("DROP INDEX jobs_dead").await;
+    let CatalogUrl::Postgres(url) = &db.url else { panic!("PostgreSQL") };
     let mut holder = <sqlx::PgConnection as sqlx::Connection>::connect(url).await.expect("a connection");
     sqlx::query("BEGIN").execute(&mut holder).await.expect("started");
     sqlx::query("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE").execute(&mut holder).await.expect("locked");
-    let migrating = site.another().await;
+    let migrating = db.another().await;
     let migration = tokio::spawn(async move { migrating.migrate(NOW).await });
     // It has given up waiting at least once before the lock goes.
     let waiting = "SELECT COUNT(*)::text FROM pg_locks WHERE relation = 'jobs'::regclass AND NOT granted";
     for was_waiting in [true, false] {
-        while (site.texts(waiting).await != ["0"]) != was_waiting {
+        while (db.texts(waiting).await != ["0"]) != was_waiting {
             assert!(!migration.is_finished(), "it ended while the table was locked");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
     sqlx::query("COMMIT").execute(&mut holder).await.expect("committed");
     migration.await.expect("it ends").expect("migrated");
-    assert_eq!(site.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
+    assert_eq!(db.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
 }
 
 /// What a later release does: a step with a table, a column and its values, on a catalog that has rows.
@@ -155,8 +155,8 @@ const NEXT_STEP: &str = "-- A made-up step.\n\
     ALTER TABLE files ADD COLUMN berth TEXT;\n\
     UPDATE files SET berth = 'quay ' || file_name WHERE pipeline_status = 'registered';\n";
 
-pub(super) async fn a_later_step_is_applied_once_to_a_filled_catalog(site: &Site) {
-    let url = site.empty_database();
+pub(super) async fn a_later_step_is_applied_once_to_a_filled_catalog(db: &TestDb) {
+    let url = db.empty_database();
     let old = open(&url, Faults::none()).await;
     old.migrate(NOW).await.expect("migrated");
     let before = registered(&old, ("harbour", "ada"), 10).await;
@@ -179,7 +179,7 @@ pub(super) async fn a_later_step_is_applied_once_to_a_filled_catalog(site: &Site
     let after = registered(&old, ("harbour", "ada"), 10).await;
     assert_eq!(one.file(before.id).await.expect("read"), Some(before.clone()));
     assert_eq!(one.file(after.id).await.expect("read"), Some(after));
-    let schema = if site.is_postgres() { "wharfinger." } else { "" };
+    let schema = if db.is_postgres() { "wharfinger." } else { "" };
     let berths = format!("SELECT berth FROM {schema}files WHERE berth IS NOT NULL");
     assert_eq!(texts_at(&url, &berths).await, [format!("quay {}", before.name)]);
     assert_eq!(one.missing_indexes().await.expect("read"), Vec::<String>::new());

@@ -4,16 +4,16 @@ use wharfinger_catalog::{CleanupOutcome, Scope};
 use wharfinger_lifecycle::file::{Cleanup, EndReason, too_late};
 
 use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirm, deleted, registered};
-use super::site::Site;
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LEASE: i64 = 60 * SECOND;
 
-pub(super) async fn one_upload_fills_an_object(site: &Site) {
-    let file = registered(&site.catalog, ADA, 10).await;
-    let known = async || site.catalog.upload_id(&file.key).await.expect("read");
+pub(super) async fn one_upload_fills_an_object(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 10).await;
+    let known = async || db.catalog.upload_id(&file.key).await.expect("read");
     let set = async |before: Option<&str>, id: &str| {
-        site.catalog
+        db.catalog
             .set_upload_id(&file.key, before.map(str::to_owned), id.to_owned())
             .await
             .expect("answered")
@@ -25,74 +25,74 @@ pub(super) async fn one_upload_fills_an_object(site: &Site) {
     assert!(set(Some("first"), "second").await, "the store has forgotten the first");
     assert_eq!(known().await.as_deref(), Some("second"));
 
-    let other = registered(&site.catalog, ADA, 10).await;
-    assert_eq!(site.catalog.upload_id(&other.key).await.expect("read"), None, "each has its own");
+    let other = registered(&db.catalog, ADA, 10).await;
+    assert_eq!(db.catalog.upload_id(&other.key).await.expect("read"), None, "each has its own");
 }
 
-pub(super) async fn what_is_not_waited_for_gets_no_upload(site: &Site) {
-    let ended = deleted(&site.catalog, ADA, 10, &POLICY).await;
-    assert!(!site.catalog.set_upload_id(&ended.key, None, "late".into()).await.expect("answered"));
-    let waiting = registered(&site.catalog, ADA, 10).await;
-    let ready = committed(&site.catalog, confirm(&waiting)).await;
-    assert!(!site.catalog.set_upload_id(&ready.key, None, "late".into()).await.expect("answered"));
+pub(super) async fn what_is_not_waited_for_gets_no_upload(db: &TestDb) {
+    let ended = deleted(&db.catalog, ADA, 10, &POLICY).await;
+    assert!(!db.catalog.set_upload_id(&ended.key, None, "late".into()).await.expect("answered"));
+    let waiting = registered(&db.catalog, ADA, 10).await;
+    let ready = committed(&db.catalog, confirm(&waiting)).await;
+    assert!(!db.catalog.set_upload_id(&ready.key, None, "late".into()).await.expect("answered"));
 }
 
-pub(super) async fn bytes_that_came_too_late_get_a_cleanup(site: &Site) {
-    let file = deleted(&site.catalog, ADA, 10, &REFUSING).await;
+pub(super) async fn bytes_that_came_too_late_get_a_cleanup(db: &TestDb) {
+    let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
     assert_eq!(cleanup.reason, EndReason::Deleted);
-    let claim = async |now| site.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
+    let claim = async |now| db.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
     // A cleanup that is carried out just now was claimed before these bytes were there: it does not settle them.
     let before = claim(NOW + SECOND).await;
     assert_eq!(before.len(), 1);
-    site.catalog.clean_again(file.clone(), cleanup.clone(), NOW + SECOND).await.expect("written");
+    db.catalog.clean_again(file.clone(), cleanup.clone(), NOW + SECOND).await.expect("written");
     let gone = |claims: Vec<wharfinger_catalog::ClaimedCleanup>| {
         let outcome = wharfinger_catalog::CleanupOutcome::Gone;
         claims.into_iter().map(|claim| (claim, outcome.clone())).collect::<Vec<_>>()
     };
-    let settled = site.catalog.settle_cleanups(gone(before), NOW + SECOND).await.expect("settled");
+    let settled = db.catalog.settle_cleanups(gone(before), NOW + SECOND).await.expect("settled");
     assert_eq!(settled.done, 0, "an old claim");
     let again = claim(NOW + SECOND).await;
     assert_eq!(again.len(), 1);
-    assert_eq!(site.catalog.settle_cleanups(gone(again), NOW + SECOND).await.expect("settled").done, 1);
+    assert_eq!(db.catalog.settle_cleanups(gone(again), NOW + SECOND).await.expect("settled").done, 1);
 
     // And where none is left, there is one again.
     assert_eq!(claim(NOW + SECOND).await, []);
     let cleanup = Cleanup { finish_at: NOW, ..cleanup };
-    site.catalog.clean_again(file.clone(), cleanup, NOW + SECOND).await.expect("written");
+    db.catalog.clean_again(file.clone(), cleanup, NOW + SECOND).await.expect("written");
     let anew = claim(NOW + SECOND).await;
     assert_eq!(anew.iter().map(|claim| &claim.key).collect::<Vec<_>>(), [&file.key]);
 }
 
-pub(super) async fn facts_are_set_and_counted(site: &Site) {
-    assert_eq!(site.catalog.fact("a").await.expect("read"), None);
+pub(super) async fn facts_are_set_and_counted(db: &TestDb) {
+    assert_eq!(db.catalog.fact("a").await.expect("read"), None);
     for expected in 1..=3 {
-        assert_eq!(site.catalog.raise_fact("a").await.expect("raised"), expected);
+        assert_eq!(db.catalog.raise_fact("a").await.expect("raised"), expected);
     }
-    site.catalog.set_fact("a", "41").await.expect("set");
-    assert_eq!(site.catalog.raise_fact("a").await.expect("raised"), 42);
-    assert_eq!(site.catalog.fact("a").await.expect("read").as_deref(), Some("42"));
+    db.catalog.set_fact("a", "41").await.expect("set");
+    assert_eq!(db.catalog.raise_fact("a").await.expect("raised"), 42);
+    assert_eq!(db.catalog.fact("a").await.expect("read").as_deref(), Some("42"));
 }
 
 /// Bytes came late, at the very moment at which the cleanup of the earlier ones ends: the late ones have a cleanup in any
 /// case.
-pub(super) async fn late_bytes_have_a_cleanup_whatever_ends_at_that_moment(site: &Site) {
-    let another = site.another().await;
+pub(super) async fn late_bytes_have_a_cleanup_whatever_ends_at_that_moment(db: &TestDb) {
+    let another = db.another().await;
     for _ in 0..40 {
-        let file = deleted(&site.catalog, ("harbour", "ada"), 10, &REFUSING).await;
+        let file = deleted(&db.catalog, ("harbour", "ada"), 10, &REFUSING).await;
         let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
         let claimed =
-            site.catalog.claim_cleanups(&Scope::All, NOW + SECOND, 10, SECOND).await.expect("claimed");
+            db.catalog.claim_cleanups(&Scope::All, NOW + SECOND, 10, SECOND).await.expect("claimed");
         assert_eq!(claimed.len(), 1);
         let gone = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
-        let settle = site.catalog.settle_cleanups(gone, NOW + HOUR);
+        let settle = db.catalog.settle_cleanups(gone, NOW + HOUR);
         let (settled, again) = tokio::join!(settle, another.clean_again(file, cleanup, NOW + SECOND));
         settled.expect("settled");
         again.expect("answered");
-        assert_eq!(site.catalog.due_cleanups(NOW + HOUR).await.expect("counted"), 1);
-        let left = site.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, SECOND).await.expect("claimed");
+        assert_eq!(db.catalog.due_cleanups(NOW + HOUR).await.expect("counted"), 1);
+        let left = db.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, SECOND).await.expect("claimed");
         let gone = left.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
-        site.catalog.settle_cleanups(gone, NOW + 2 * HOUR).await.expect("settled");
-        assert_eq!(site.sql("DELETE FROM pending_cleanups").await, 0);
+        db.catalog.settle_cleanups(gone, NOW + 2 * HOUR).await.expect("settled");
+        assert_eq!(db.sql("DELETE FROM pending_cleanups").await, 0);
     }
 }

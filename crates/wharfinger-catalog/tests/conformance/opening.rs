@@ -5,12 +5,12 @@ use wharfinger_catalog::{CatalogError, Dialect, SCHEMA_VERSION};
 use wharfinger_lifecycle::quota::Quota;
 
 use super::sample::{LIMIT, NOW, registered, tenant};
-use super::site::{Site, all_at_once, open, texts_at};
+use super::test_db::{TestDb, all_at_once, open, texts_at};
 
 const ID: &str = "SELECT value FROM catalog_facts WHERE name = 'catalog_id'";
 
-pub(super) async fn migrates_once(site: &Site) {
-    let url = site.empty_database();
+pub(super) async fn migrates_once(db: &TestDb) {
+    let url = db.empty_database();
     let catalog = open(&url, Faults::none()).await;
     let applied = catalog.migrate(NOW).await.expect("migrated");
     assert!(applied.is_sorted() && applied[0] == 1, "{applied:?}");
@@ -24,9 +24,9 @@ pub(super) async fn migrates_once(site: &Site) {
     catalog.close().await;
 }
 
-pub(super) async fn two_handles_migrate_at_once(site: &Site) {
+pub(super) async fn two_handles_migrate_at_once(db: &TestDb) {
     for _ in 0..10 {
-        let url = site.empty_database();
+        let url = db.empty_database();
         let mut steps = all_at_once((0..2).map(|_| {
             let url = url.clone();
             async move {
@@ -42,39 +42,39 @@ pub(super) async fn two_handles_migrate_at_once(site: &Site) {
     }
 }
 
-pub(super) async fn a_newer_schema_is_refused(site: &Site) {
-    site.sql("INSERT INTO schema_migrations (step, fingerprint, applied_at) VALUES (999, '', 0)").await;
-    let before = site.dump().await;
-    let error = site.catalog.migrate(NOW).await.expect_err("a schema this program does not know");
+pub(super) async fn a_newer_schema_is_refused(db: &TestDb) {
+    db.sql("INSERT INTO schema_migrations (step, fingerprint, applied_at) VALUES (999, '', 0)").await;
+    let before = db.dump().await;
+    let error = db.catalog.migrate(NOW).await.expect_err("a schema this program does not know");
     assert!(matches!(&error, CatalogError::Corrupt(why) if why.contains("999")), "{error}");
     assert!(!error.is_retryable());
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn answers_when_asked(site: &Site) {
-    site.catalog.ping().await.expect("answered");
-    let time = site.catalog.server_time().await.expect("answered");
-    if site.is_postgres() {
-        assert_eq!(site.catalog.dialect(), Dialect::Postgres);
+pub(super) async fn answers_when_asked(db: &TestDb) {
+    db.catalog.ping().await.expect("answered");
+    let time = db.catalog.server_time().await.expect("answered");
+    if db.is_postgres() {
+        assert_eq!(db.catalog.dialect(), Dialect::Postgres);
         let then = time.expect("a server has a clock");
-        let now = site.catalog.server_time().await.expect("answered").expect("a server has a clock");
+        let now = db.catalog.server_time().await.expect("answered").expect("a server has a clock");
         let year_2020 = 1_577_836_800_000;
         assert!(year_2020 < then && then <= now, "{then} {now}");
     } else {
-        assert_eq!(site.catalog.dialect(), Dialect::Sqlite);
+        assert_eq!(db.catalog.dialect(), Dialect::Sqlite);
         assert_eq!(time, None);
     }
 }
 
-pub(super) async fn what_was_written_is_there_after_closing(site: &Site) {
-    let catalog = site.another().await;
+pub(super) async fn what_was_written_is_there_after_closing(db: &TestDb) {
+    let catalog = db.another().await;
     let kept = catalog.clone();
     let file = registered(&catalog, ("harbour", "ada"), 10).await;
     catalog.close().await;
 
     let error = kept.ping().await.expect_err("the catalog is closed");
     assert!(matches!(error, CatalogError::Unavailable(_)), "{error}");
-    let reopened = site.another().await;
+    let reopened = db.another().await;
     assert_eq!(reopened.file(file.id).await.expect("read"), Some(file));
     assert_eq!(
         reopened.quota(&tenant("harbour"), LIMIT).await.expect("read"),

@@ -9,14 +9,14 @@ use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::key::behind;
 
 use super::sample::{NOW, POLICY, REFUSING, SECOND, confirmed, deleted, registered};
-use super::site::Site;
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const STRAY: &str = "uploads/a stray.bin";
 
-async fn begun(site: &Site) -> OrphanScan {
+async fn begun(db: &TestDb) -> OrphanScan {
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), behind("uploads/"));
-    site.catalog.begin_scan("premise", vec![range], NOW).await.expect("begun")
+    db.catalog.begin_scan("premise", vec![range], NOW).await.expect("begun")
 }
 
 fn blob(key: &str) -> OrphanBlob {
@@ -37,24 +37,24 @@ fn progress(scan: &OrphanScan, from: &str, to: &str, found: &[&str], missing: &[
     }
 }
 
-async fn found(site: &Site, keys: &[&str]) -> OrphanScan {
-    let scan = begun(site).await;
+async fn found(db: &TestDb, keys: &[&str]) -> OrphanScan {
+    let scan = begun(db).await;
     let progress = progress(&scan, "uploads/", &behind("uploads/"), keys, &[]);
-    site.catalog.advance_scan(progress).await.expect("written down");
-    assert!(site.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
+    db.catalog.advance_scan(progress).await.expect("written down");
+    assert!(db.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
     scan
 }
 
-async fn queue(site: &Site, scan: &OrphanScan) -> QueuedOrphans {
-    site.catalog.queue_orphans(&scan.id, "", 100, NOW).await.expect("queued")
+async fn queue(db: &TestDb, scan: &OrphanScan) -> QueuedOrphans {
+    db.catalog.queue_orphans(&scan.id, "", 100, NOW).await.expect("queued")
 }
 
-pub(super) async fn rows_say_what_must_be_there(site: &Site) {
-    let kept = confirmed(&site.catalog, ADA, 1).await;
-    let awaited = registered(&site.catalog, ("harbour.", "ada"), 1).await;
-    let ended = deleted(&site.catalog, ("Harbour", "ada"), 1, &POLICY).await;
+pub(super) async fn rows_say_what_must_be_there(db: &TestDb) {
+    let kept = confirmed(&db.catalog, ADA, 1).await;
+    let awaited = registered(&db.catalog, ("harbour.", "ada"), 1).await;
+    let ended = deleted(&db.catalog, ("Harbour", "ada"), 1, &POLICY).await;
     let rows = async |after: &str, upto: &str, limit| {
-        let rows = site.catalog.object_rows(after, upto, limit).await.expect("read");
+        let rows = db.catalog.object_rows(after, upto, limit).await.expect("read");
         rows.into_iter().map(|row| (row.key, row.state)).collect::<Vec<_>>()
     };
     // In the order of bytes: upper case first, and the dot is a percent sign.
@@ -72,77 +72,77 @@ pub(super) async fn rows_say_what_must_be_there(site: &Site) {
     );
     assert_eq!(rows("derived/", &behind("derived/"), 10).await, []);
 
-    let sample = site.catalog.sample_keys().await.expect("a sample");
+    let sample = db.catalog.sample_keys().await.expect("a sample");
     assert_eq!(sample.keys, all.map(|(key, _)| key));
     assert!((3..=10).contains(&sample.objects), "{sample:?}");
 }
 
-pub(super) async fn an_empty_catalog_has_no_sample(site: &Site) {
-    let sample = site.catalog.sample_keys().await.expect("a sample");
+pub(super) async fn an_empty_catalog_has_no_sample(db: &TestDb) {
+    let sample = db.catalog.sample_keys().await.expect("a sample");
     assert_eq!((sample.keys.len(), sample.objects), (0, 0));
 }
 
-pub(super) async fn a_large_catalog_is_sampled_all_over(site: &Site) {
-    site.sql(
+pub(super) async fn a_large_catalog_is_sampled_all_over(db: &TestDb) {
+    db.sql(
         "INSERT INTO objects (key, file_id, kind, created_at) \
          WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 19999) \
          SELECT 'uploads/t/u/' || CAST(100000 + i AS TEXT), CAST(i AS TEXT), 'derived', 0 FROM n",
     )
     .await;
-    let sample = site.catalog.sample_keys().await.expect("a sample");
+    let sample = db.catalog.sample_keys().await.expect("a sample");
     assert!(sample.keys.len() > 100 && sample.keys.is_sorted(), "{}", sample.keys.len());
     assert!((15_000..25_000).contains(&sample.objects), "{}", sample.objects);
     let middle = &sample.keys[sample.keys.len() / 2];
     assert!(("uploads/t/u/105000".."uploads/t/u/115000").contains(&middle.as_str()), "{middle}");
-    site.sql("DELETE FROM objects").await;
+    db.sql("DELETE FROM objects").await;
 }
 
-pub(super) async fn progress_is_counted_once(site: &Site) {
-    let scan = begun(site).await;
-    assert_eq!(site.catalog.open_scan().await.expect("read"), Some(scan.clone()));
-    let file = confirmed(&site.catalog, ADA, 1).await;
+pub(super) async fn progress_is_counted_once(db: &TestDb) {
+    let scan = begun(db).await;
+    assert_eq!(db.catalog.open_scan().await.expect("read"), Some(scan.clone()));
+    let file = confirmed(&db.catalog, ADA, 1).await;
     let first = progress(&scan, "uploads/", "uploads/k", &[STRAY], &[&file]);
-    let new = site.catalog.advance_scan(first.clone()).await.expect("written down");
+    let new = db.catalog.advance_scan(first.clone()).await.expect("written down");
     assert_eq!(new, [file.key.to_string()]);
-    let again = site.catalog.advance_scan(first).await;
+    let again = db.catalog.advance_scan(first).await;
     assert!(matches!(again, Err(CatalogError::Stale)), "somebody else was faster: {again:?}");
     let second = progress(&scan, "uploads/k", "uploads/z", &[], &[&file]);
-    assert_eq!(site.catalog.advance_scan(second).await.expect("written down"), Vec::<String>::new(), "known");
-    let open = site.catalog.open_scan().await.expect("read").expect("still open");
+    assert_eq!(db.catalog.advance_scan(second).await.expect("written down"), Vec::<String>::new(), "known");
+    let open = db.catalog.open_scan().await.expect("read").expect("still open");
     let range = &open.ranges[0];
     assert_eq!((range.at.as_str(), range.is_done), ("uploads/z", false));
     let totals = range.totals;
     assert_eq!((totals.listed, totals.found, totals.foreign, totals.missing), (20, 1, 2, 2));
 
-    assert!(site.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
+    assert!(db.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
     let late = progress(&scan, "uploads/z", "uploads/zz", &[], &[]);
-    assert!(matches!(site.catalog.advance_scan(late).await, Err(CatalogError::Stale)), "it is done");
-    site.catalog.end_scan(&scan.id, None, NOW + SECOND).await.expect("ended");
-    assert_eq!(site.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND));
-    assert!(matches!(site.catalog.end_scan(&scan.id, None, NOW).await, Err(CatalogError::Stale)));
+    assert!(matches!(db.catalog.advance_scan(late).await, Err(CatalogError::Stale)), "it is done");
+    db.catalog.end_scan(&scan.id, None, NOW + SECOND).await.expect("ended");
+    assert_eq!(db.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND));
+    assert!(matches!(db.catalog.end_scan(&scan.id, None, NOW).await, Err(CatalogError::Stale)));
 
     // Another scan in place of one that is given up: who is at that one notices.
-    let old = begun(site).await;
-    let new = begun(site).await;
-    assert_eq!(site.catalog.open_scan().await.expect("read").map(|scan| scan.id), Some(new.id));
+    let old = begun(db).await;
+    let new = begun(db).await;
+    assert_eq!(db.catalog.open_scan().await.expect("read").map(|scan| scan.id), Some(new.id));
     let lost = progress(&old, "uploads/", "uploads/k", &[], &[]);
-    assert!(matches!(site.catalog.advance_scan(lost).await, Err(CatalogError::Stale)));
-    assert_eq!(site.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND), "the last that ended");
+    assert!(matches!(db.catalog.advance_scan(lost).await, Err(CatalogError::Stale)));
+    assert_eq!(db.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND), "the last that ended");
 }
 
-pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(site: &Site) {
+pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(db: &TestDb) {
     let theirs = "uploads/harbour/ada/018f4e6e-7f3a-7000-8000-000000000001";
-    let scan = found(site, &[STRAY, theirs]).await;
-    assert_eq!(queue(site, &scan).await, QueuedOrphans { queued: 2, kept: 0, last: Some(theirs.into()) });
-    assert_eq!(queue(site, &scan).await, QueuedOrphans::default());
-    let shown = site.catalog.orphans(&Scope::All, 1).await.expect("read");
+    let scan = found(db, &[STRAY, theirs]).await;
+    assert_eq!(queue(db, &scan).await, QueuedOrphans { queued: 2, kept: 0, last: Some(theirs.into()) });
+    assert_eq!(queue(db, &scan).await, QueuedOrphans::default());
+    let shown = db.catalog.orphans(&Scope::All, 1).await.expect("read");
     assert_eq!((shown.count, shown.bytes, shown.samples), (2, 14, vec![blob(STRAY)]));
     let keys = [STRAY, theirs, "uploads/other"];
-    let mut covered = site.catalog.with_cleanup(&keys).await.expect("read");
+    let mut covered = db.catalog.with_cleanup(&keys).await.expect("read");
     covered.sort();
     assert_eq!(covered, [STRAY, theirs]);
 
-    let claims = site.catalog.claim_cleanups(&Scope::All, NOW, 10, 60 * SECOND).await.expect("claimed");
+    let claims = db.catalog.claim_cleanups(&Scope::All, NOW, 10, 60 * SECOND).await.expect("claimed");
     assert!(claims.iter().all(|claim| claim.reason == ORPHAN && !claim.in_parts && claim.finish_at == NOW));
     let mut of: Vec<_> = claims.iter().map(|claim| (claim.key.as_str(), claim.tenant.clone())).collect();
     of.sort();
@@ -152,44 +152,44 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(site: &Si
     let (gone, kept): (Vec<_>, Vec<_>) = claims.into_iter().partition(|claim| claim.key.as_str() == STRAY);
     let outcomes = gone.into_iter().map(|claim| (claim, CleanupOutcome::Gone));
     let outcomes = outcomes.chain(kept.into_iter().map(|claim| (claim, refused.clone()))).collect::<Vec<_>>();
-    let settled = site.catalog.settle_cleanups(outcomes.clone(), NOW).await.expect("settled");
+    let settled = db.catalog.settle_cleanups(outcomes.clone(), NOW).await.expect("settled");
     assert_eq!((settled.done, settled.failed, settled.orphans), (1, 1, 1));
-    let stale = site.catalog.settle_cleanups(outcomes, NOW).await.expect("settled");
+    let stale = db.catalog.settle_cleanups(outcomes, NOW).await.expect("settled");
     assert_eq!((stale.done, stale.orphans), (0, 0), "an old claim settles nothing");
-    let stands = site.catalog.orphan_cleanups(&scan.id).await.expect("read");
+    let stands = db.catalog.orphan_cleanups(&scan.id).await.expect("read");
     assert_eq!((stands.queued, stands.deleted, stands.failed), (2, 1, 1));
 
     // The next scan leaves what has a cleanup to them.
-    let next = found(site, &[]).await;
-    assert_eq!(queue(site, &next).await, QueuedOrphans::default());
-    assert_eq!(site.catalog.orphans(&Scope::All, 9).await.expect("read").samples, [blob(theirs)]);
+    let next = found(db, &[]).await;
+    assert_eq!(queue(db, &next).await, QueuedOrphans::default());
+    assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").samples, [blob(theirs)]);
 }
 
-pub(super) async fn what_is_alive_or_has_a_cleanup_gets_none(site: &Site) {
-    let kept = confirmed(&site.catalog, ADA, 1).await;
-    let awaited = registered(&site.catalog, ADA, 1).await;
-    let ended = deleted(&site.catalog, ADA, 1, &REFUSING).await;
+pub(super) async fn what_is_alive_or_has_a_cleanup_gets_none(db: &TestDb) {
+    let kept = confirmed(&db.catalog, ADA, 1).await;
+    let awaited = registered(&db.catalog, ADA, 1).await;
+    let ended = deleted(&db.catalog, ADA, 1, &REFUSING).await;
     let keys = [kept.key.as_str(), awaited.key.as_str(), ended.key.as_str()];
-    let scan = found(site, &keys).await;
-    let batch = queue(site, &scan).await;
+    let scan = found(db, &keys).await;
+    let batch = queue(db, &scan).await;
     assert_eq!((batch.queued, batch.kept), (0, 3), "the last has a cleanup already");
-    assert_eq!(site.catalog.orphans(&Scope::All, 9).await.expect("read").count, 0);
+    assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").count, 0);
 
-    site.sql("DELETE FROM pending_cleanups").await;
-    let scan = found(site, &keys).await;
-    let batch = queue(site, &scan).await;
+    db.sql("DELETE FROM pending_cleanups").await;
+    let scan = found(db, &keys).await;
+    let batch = queue(db, &scan).await;
     assert_eq!((batch.queued, batch.kept), (1, 2), "of a file that has ended");
-    site.sql("UPDATE files SET next_check_at = 0").await;
+    db.sql("UPDATE files SET next_check_at = 0").await;
 }
 
-pub(super) async fn outdated_findings_are_forgotten_in_bounded_batches(site: &Site) {
+pub(super) async fn outdated_findings_are_forgotten_in_bounded_batches(db: &TestDb) {
     let keys: Vec<String> = (0..10).map(|n| format!("uploads/{n}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    found(site, &keys).await;
-    let scan = begun(site).await;
+    found(db, &keys).await;
+    let scan = begun(db).await;
     let some = progress(&scan, "uploads/", &behind("uploads/"), &keys[..3], &[]);
-    site.catalog.advance_scan(some).await.expect("written down");
-    let finish = async || site.catalog.finish_range(&scan.id, 0, 4).await.expect("forgotten");
+    db.catalog.advance_scan(some).await.expect("written down");
+    let finish = async || db.catalog.finish_range(&scan.id, 0, 4).await.expect("forgotten");
     assert_eq!((finish().await, finish().await), (false, true));
-    assert_eq!(site.catalog.orphans(&Scope::All, 9).await.expect("read").count, 3);
+    assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").count, 3);
 }

@@ -9,7 +9,7 @@ use wharfinger_catalog::{Catalog, CatalogError, CatalogUrl, Registered};
 use wharfinger_lifecycle::file::File;
 
 use super::sample::{NOW, only, registration};
-use super::site::open;
+use super::test_db::open;
 
 type Outcome = (File, Result<Registered, CatalogError>);
 

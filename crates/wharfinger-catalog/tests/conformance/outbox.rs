@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use wharfinger_catalog::{Catalog, Destination, Outbound, OutboxLine, Registered, Registration};
 
 use super::sample::{NOW, SECOND, registration};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn announced(site: &Site, count: usize) {
+async fn announced(db: &TestDb, count: usize) {
     for _ in 0..count {
         let wanted = Registration { by_broker: true, ..registration(ADA, 1) };
-        assert_eq!(site.catalog.register(wanted).await.expect("answered"), Registered::Made);
+        assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
     }
 }
 
@@ -20,42 +20,42 @@ async fn claimed(catalog: &Catalog, limit: usize, now: i64) -> Vec<OutboxLine> {
     catalog.claim_outbox(Destination::Broker, limit, now, now + 30 * SECOND).await.expect("claimed")
 }
 
-pub(super) async fn a_line_says_what_it_is_about(site: &Site) {
+pub(super) async fn a_line_says_what_it_is_about(db: &TestDb) {
     let wanted = Registration { by_broker: true, ..registration(ADA, 1) };
     let (job, due_at) = (wanted.files[0].check_id, wanted.files[0].check.run_at);
-    site.catalog.register(wanted).await.expect("answered");
+    db.catalog.register(wanted).await.expect("answered");
     // Whoever needs no broker leaves no line.
-    site.catalog.register(registration(ADA, 1)).await.expect("answered");
-    let lines = claimed(&site.catalog, 10, NOW).await;
+    db.catalog.register(registration(ADA, 1)).await.expect("answered");
+    let lines = claimed(&db.catalog, 10, NOW).await;
     assert_eq!(lines.len(), 1);
     assert_eq!((&lines[0].what, lines[0].attempts), (&Outbound::Check { job, due_at }, 0));
-    assert_eq!(site.catalog.claim_outbox(Destination::Quota, 10, NOW, NOW).await.expect("claimed"), []);
-    assert_eq!(site.catalog.outbox_depth(Destination::Broker).await.expect("counted"), (1, Some(NOW)));
+    assert_eq!(db.catalog.claim_outbox(Destination::Quota, 10, NOW, NOW).await.expect("claimed"), []);
+    assert_eq!(db.catalog.outbox_depth(Destination::Broker).await.expect("counted"), (1, Some(NOW)));
 }
 
-pub(super) async fn a_claimed_line_is_hidden_and_comes_again(site: &Site) {
-    announced(site, 3).await;
-    assert_eq!(claimed(&site.catalog, 2, NOW).await.len(), 2);
-    let rest = claimed(&site.catalog, 10, NOW).await;
+pub(super) async fn a_claimed_line_is_hidden_and_comes_again(db: &TestDb) {
+    announced(db, 3).await;
+    assert_eq!(claimed(&db.catalog, 2, NOW).await.len(), 2);
+    let rest = claimed(&db.catalog, 10, NOW).await;
     assert_eq!(rest.len(), 1);
-    assert_eq!(claimed(&site.catalog, 10, NOW + 29 * SECOND).await, []);
-    let again = claimed(&site.catalog, 10, NOW + 30 * SECOND).await;
+    assert_eq!(claimed(&db.catalog, 10, NOW + 29 * SECOND).await, []);
+    let again = claimed(&db.catalog, 10, NOW + 30 * SECOND).await;
     assert_eq!(again.len(), 3, "who took them has died");
     let ids: Vec<String> = again.into_iter().map(|line| line.id).collect();
-    site.catalog.put_off_outbox(ids[..1].to_vec(), "refused", NOW + 90 * SECOND).await.expect("put off");
-    site.catalog.outbox_arrived(ids[1..].to_vec()).await.expect("removed");
-    assert_eq!(claimed(&site.catalog, 10, NOW + 89 * SECOND).await, []);
-    let last = claimed(&site.catalog, 10, NOW + 90 * SECOND).await;
+    db.catalog.put_off_outbox(ids[..1].to_vec(), "refused", NOW + 90 * SECOND).await.expect("put off");
+    db.catalog.outbox_arrived(ids[1..].to_vec()).await.expect("removed");
+    assert_eq!(claimed(&db.catalog, 10, NOW + 89 * SECOND).await, []);
+    let last = claimed(&db.catalog, 10, NOW + 90 * SECOND).await;
     assert_eq!((last.len(), last[0].attempts, &last[0].id), (1, 1, &ids[0]));
     for _ in 0..2 {
-        site.catalog.outbox_arrived(vec![ids[0].clone()]).await.expect("once or twice");
+        db.catalog.outbox_arrived(vec![ids[0].clone()]).await.expect("once or twice");
     }
-    assert_eq!(site.catalog.outbox_depth(Destination::Broker).await.expect("counted"), (0, None));
+    assert_eq!(db.catalog.outbox_depth(Destination::Broker).await.expect("counted"), (0, None));
 }
 
-pub(super) async fn eight_relays_never_get_the_same_line(site: &Site) {
-    announced(site, 60).await;
-    let handles = [site.catalog.clone(), site.another().await];
+pub(super) async fn eight_relays_never_get_the_same_line(db: &TestDb) {
+    announced(db, 60).await;
+    let handles = [db.catalog.clone(), db.another().await];
     let relays = (0..8).map(|n| {
         let catalog = handles[n % 2].clone();
         async move {
@@ -75,9 +75,9 @@ pub(super) async fn eight_relays_never_get_the_same_line(site: &Site) {
 }
 
 /// The jobs that a message names are claimed if they are due, and those alone.
-pub(super) async fn jobs_are_claimed_by_name(site: &Site) {
-    announced(site, 4).await;
-    let lines = claimed(&site.catalog, 10, NOW).await;
+pub(super) async fn jobs_are_claimed_by_name(db: &TestDb) {
+    announced(db, 4).await;
+    let lines = claimed(&db.catalog, 10, NOW).await;
     let jobs: Vec<_> = lines
         .iter()
         .map(|line| match line.what {
@@ -89,21 +89,21 @@ pub(super) async fn jobs_are_claimed_by_name(site: &Site) {
     let due_at = jobs[0].1;
     let claim =
         |now| wharfinger_catalog::JobClaim { queue: super::sample::CHECKS, ..super::sample::claim(1, now) };
-    let early = site.catalog.claim_these_jobs(claim(due_at - 1), ids.clone()).await.expect("answered");
+    let early = db.catalog.claim_these_jobs(claim(due_at - 1), ids.clone()).await.expect("answered");
     assert_eq!(early, []);
-    let mut waiting = site.catalog.waiting_jobs(&ids).await.expect("answered");
+    let mut waiting = db.catalog.waiting_jobs(&ids).await.expect("answered");
     waiting.sort();
     let mut all = jobs.clone();
     all.sort();
     assert_eq!(waiting, all);
-    let two = site.catalog.claim_these_jobs(claim(due_at), ids[..2].to_vec()).await.expect("answered");
+    let two = db.catalog.claim_these_jobs(claim(due_at), ids[..2].to_vec()).await.expect("answered");
     assert_eq!(two.len(), 2, "the limit of a claim by name is its names");
-    let again = site.catalog.claim_these_jobs(claim(due_at), ids.clone()).await.expect("answered");
+    let again = db.catalog.claim_these_jobs(claim(due_at), ids.clone()).await.expect("answered");
     let mut names: Vec<_> = again.iter().map(|job| job.id).collect();
     names.sort();
     let mut rest = ids[2..].to_vec();
     rest.sort();
     assert_eq!(names, rest);
-    assert_eq!(site.catalog.waiting_jobs(&ids).await.expect("answered"), []);
-    assert_eq!(site.catalog.claim_these_jobs(claim(due_at), Vec::new()).await.expect("answered"), []);
+    assert_eq!(db.catalog.waiting_jobs(&ids).await.expect("answered"), []);
+    assert_eq!(db.catalog.claim_these_jobs(claim(due_at), Vec::new()).await.expect("answered"), []);
 }

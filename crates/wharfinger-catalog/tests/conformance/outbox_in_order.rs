@@ -7,7 +7,7 @@ use wharfinger_catalog::{Catalog, Destination, Outbound, OutboxLine};
 use wharfinger_lifecycle::file::{self, File};
 
 use super::sample::{NOW, POLICY, SECOND, committed, confirmed, registered};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const HIDDEN: i64 = 30 * SECOND;
@@ -33,16 +33,16 @@ async fn twice_told(catalog: &Catalog) -> File {
     committed(catalog, file::quarantine(&file, "infected", NOW + 2 * SECOND).expect("quarantinable")).await
 }
 
-pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(site: &Site) {
-    twice_told(&site.catalog).await;
+pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(db: &TestDb) {
+    twice_told(&db.catalog).await;
     for destination in [Destination::Webhook, Destination::Slack] {
         assert_eq!(
-            site.catalog.outbox_depth(destination).await.expect("counted").0,
+            db.catalog.outbox_depth(destination).await.expect("counted").0,
             0,
             "nobody else is told"
         );
     }
-    let catalog = site.telling().await;
+    let catalog = db.telling().await;
     let file = twice_told(&catalog).await;
     let mut told = catalog.notifications(&file.tenant, &file.user, None, 10).await.expect("read");
     told.retain(|notice| notice.file_id == Some(file.id.to_string()));
@@ -72,8 +72,8 @@ pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(site: &Site
     assert_eq!(catalog.outbox_depth(Destination::Webhook).await.expect("counted").0, 0);
 }
 
-pub(super) async fn a_line_waits_for_the_earlier_ones_of_its_subject(site: &Site) {
-    let catalog = site.telling().await;
+pub(super) async fn a_line_waits_for_the_earlier_ones_of_its_subject(db: &TestDb) {
+    let catalog = db.telling().await;
     twice_told(&catalog).await;
     let now = NOW + 10 * SECOND;
     let first = claimed(&catalog, 10, now).await;
@@ -95,8 +95,8 @@ pub(super) async fn a_line_waits_for_the_earlier_ones_of_its_subject(site: &Site
     assert!(notice(&second[0]).2 > notice(&first[0]).2);
 }
 
-pub(super) async fn one_subjects_trouble_is_not_anothers(site: &Site) {
-    let catalog = site.telling().await;
+pub(super) async fn one_subjects_trouble_is_not_anothers(db: &TestDb) {
+    let catalog = db.telling().await;
     for _ in 0..3 {
         twice_told(&catalog).await;
     }
@@ -115,14 +115,14 @@ pub(super) async fn one_subjects_trouble_is_not_anothers(site: &Site) {
     assert_eq!(sorted, others);
 }
 
-pub(super) async fn eight_relays_keep_the_order_of_every_subject(site: &Site) {
-    let catalog = site.telling().await;
+pub(super) async fn eight_relays_keep_the_order_of_every_subject(db: &TestDb) {
+    let catalog = db.telling().await;
     for _ in 0..15 {
         twice_told(&catalog).await;
     }
     // The order in which they left, as far as anybody can tell: each writes down what it has before it lets it go.
     let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let handles = [catalog.clone(), site.telling().await];
+    let handles = [catalog.clone(), db.telling().await];
     let relays = (0..8).map(|n| {
         let (catalog, log) = (handles[n % 2].clone(), log.clone());
         async move {

@@ -12,7 +12,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::every_read;
 use super::sample::{CHECKS, HOUR, LIMIT, NOW, claim, confirmed, registered, tenant, user};
-use super::site::Site;
+use super::test_db::TestDb;
 use super::stages::{self, plan, queued};
 
 /// Tables that grow with files, tenants or events.
@@ -44,7 +44,7 @@ const MEANT: [(&str, &str); 2] = [
 ];
 
 /// Statements that read a large table from one end to the other, with their plans.
-pub(super) async fn slow(site: &Site, statements: Vec<String>, meant: &Meant) -> Vec<String> {
+pub(super) async fn slow(db: &TestDb, statements: Vec<String>, meant: &Meant) -> Vec<String> {
     for (begins, why) in meant {
         assert!(
             statements.iter().any(|sent| sent.starts_with(begins)),
@@ -58,7 +58,7 @@ pub(super) async fn slow(site: &Site, statements: Vec<String>, meant: &Meant) ->
     });
     let (mut slow, wanted) = (Vec::new(), wanted.collect::<Vec<_>>());
     let count = wanted.len();
-    let plans = site.plans_of_a_million(wanted).await;
+    let plans = db.plans_of_a_million(wanted).await;
     assert!(plans.len() * 10 >= count * 8, "{} of {count} statements have plans", plans.len());
     for (statement, plan) in plans {
         let reads_all = |line: &String| {
@@ -80,12 +80,12 @@ pub(super) async fn slow(site: &Site, statements: Vec<String>, meant: &Meant) ->
 const BACKLOG: usize = 20_000;
 
 /// Tables filled with what is there on a busy day: much that waits, and more that is done or not due. `{n}` is the kind.
-fn backlog(site: &Site) -> Vec<String> {
-    let id = |kind: usize| match site.is_postgres() {
+fn backlog(db: &TestDb) -> Vec<String> {
+    let id = |kind: usize| match db.is_postgres() {
         true => format!("'018f4e6e-7f3a-7000-800{kind}-' || lpad(to_hex(n), 12, '0')"),
         false => format!("printf('018f4e6e-7f3a-7000-800{kind}-%012x', n)"),
     };
-    let numbers = match site.is_postgres() {
+    let numbers = match db.is_postgres() {
         true => format!("SELECT n FROM generate_series(1, {BACKLOG}) AS n"),
         false => format!(
             "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {BACKLOG}) \
@@ -187,11 +187,11 @@ impl Meter {
 }
 
 /// How much the database reads for all that loops and lists ask: steps of SQLite by call, or rows of PostgreSQL in all.
-async fn work(site: &Site) -> Vec<(&'static str, u64)> {
+async fn work(db: &TestDb) -> Vec<(&'static str, u64)> {
     let faults = Faults::counting_steps();
-    let catalog = site.faulty(faults.clone()).await;
-    let before = rows_read(site).await;
-    let meter = Meter { leaves_out_bounded: site.is_postgres(), ..Meter::new(faults) };
+    let catalog = db.faulty(faults.clone()).await;
+    let before = rows_read(db).await;
+    let meter = Meter { leaves_out_bounded: db.is_postgres(), ..Meter::new(faults) };
     loops(&catalog, &meter).await;
     let scopes = [Scope::All, Scope::Tenant(tenant("crowd")), Scope::User(tenant("crowd"), user("u"))];
     lists(&catalog, &scopes, &meter).await;
@@ -199,18 +199,18 @@ async fn work(site: &Site) -> Vec<(&'static str, u64)> {
     // Sessions that end have handed in their statistics.
     catalog.close().await;
     let mut costs = meter.costs.into_inner();
-    costs.push(("all", rows_read(site).await - before));
+    costs.push(("all", rows_read(db).await - before));
     costs
 }
 
 /// Rows that PostgreSQL has read so far, in tables and in indexes.
-pub(super) async fn rows_read(site: &Site) -> u64 {
-    if !site.is_postgres() {
+pub(super) async fn rows_read(db: &TestDb) -> u64 {
+    if !db.is_postgres() {
         return 0;
     }
     let sql = "SELECT CAST((SELECT COALESCE(SUM(idx_tup_read), 0) FROM pg_stat_user_indexes) \
                + (SELECT COALESCE(SUM(seq_tup_read), 0) FROM pg_stat_user_tables) AS TEXT)";
-    site.texts(sql).await.remove(0).parse().expect("a number")
+    db.texts(sql).await.remove(0).parse().expect("a number")
 }
 
 /// Calls that read more where there is more, and why.
@@ -227,24 +227,24 @@ const BOUNDED: [(&str, &str); 8] = [
 
 /// A plan that names an index may still read all of it: here the rows are there. Reading the rows of one kind once costs
 /// a row each on PostgreSQL, and four or more steps each on SQLite.
-pub(super) async fn no_call_costs_more_beside_a_backlog(site: &Site) {
-    queued(site, &[Stage::Scan]).await;
-    registered(&site.catalog, ("harbour", "ada"), 10).await;
-    if site.is_postgres() {
+pub(super) async fn no_call_costs_more_beside_a_backlog(db: &TestDb) {
+    queued(db, &[Stage::Scan]).await;
+    registered(&db.catalog, ("harbour", "ada"), 10).await;
+    if db.is_postgres() {
         // Tables of this size are read whole where a lot of rows is looked for; those of a million are not.
-        let name = site.texts("SELECT current_database()").await.remove(0);
-        site.sql(&format!("ALTER DATABASE {name} SET enable_seqscan = off")).await;
+        let name = db.texts("SELECT current_database()").await.remove(0);
+        db.sql(&format!("ALTER DATABASE {name} SET enable_seqscan = off")).await;
     }
-    let small = work(site).await;
-    site.sql(&backlog(site).join("; ")).await;
-    site.sql("ANALYZE").await;
+    let small = work(db).await;
+    db.sql(&backlog(db).join("; ")).await;
+    db.sql("ANALYZE").await;
     // At first all that is due gets its rank, in many lots on PostgreSQL, which leaves as many dead rows.
     for _ in 0..2 {
-        work(site).await;
+        work(db).await;
     }
-    site.sql(if site.is_postgres() { "VACUUM" } else { "ANALYZE" }).await;
-    let large = work(site).await;
-    let much = BACKLOG as u64 * if site.is_postgres() { 1 } else { 3 };
+    db.sql(if db.is_postgres() { "VACUUM" } else { "ANALYZE" }).await;
+    let large = work(db).await;
+    let much = BACKLOG as u64 * if db.is_postgres() { 1 } else { 3 };
     let dearer: Vec<String> = small
         .iter()
         .zip(&large)
@@ -256,24 +256,24 @@ pub(super) async fn no_call_costs_more_beside_a_backlog(site: &Site) {
     assert_eq!(dearer, Vec::<String>::new());
     // Nothing of it would stand up to an audit.
     for table in LARGE.into_iter().chain(["quotas", "numbers"]) {
-        site.sql(&format!("DELETE FROM {table}")).await;
+        db.sql(&format!("DELETE FROM {table}")).await;
     }
 }
 
 /// What loops and lists read; what they write is in `every_write`.
-pub(super) async fn no_read_looks_through_a_large_table(site: &Site) {
+pub(super) async fn no_read_looks_through_a_large_table(db: &TestDb) {
     let faults = Faults::at(0, Fault::Fail);
-    let catalog = site.faulty(faults.clone()).await;
-    queued(site, &[Stage::Scan]).await;
-    confirmed(&site.catalog, ("harbour", "ada"), 10).await;
-    registered(&site.catalog, ("harbour", "ada"), 10).await;
+    let catalog = db.faulty(faults.clone()).await;
+    queued(db, &[Stage::Scan]).await;
+    confirmed(&db.catalog, ("harbour", "ada"), 10).await;
+    registered(&db.catalog, ("harbour", "ada"), 10).await;
     let meter = Meter::new(faults.clone());
     loops(&catalog, &meter).await;
     let scopes = [Scope::All, Scope::Tenant(tenant("harbour")), Scope::User(tenant("harbour"), user("ada"))];
     lists(&catalog, &scopes, &meter).await;
     every_read::lookups(&catalog, &scopes, &meter).await;
     every_read::none_is_left_out(&meter.calls());
-    let slow = slow(site, faults.statements(), &MEANT).await;
+    let slow = slow(db, faults.statements(), &MEANT).await;
     assert!(slow.is_empty(), "{}", slow.join("\n\n"));
 }
 

@@ -7,7 +7,7 @@ use wharfinger_catalog::{
 use wharfinger_lifecycle::file::{self, File};
 
 use super::sample::{LIMIT, NOW, REFUSING, SECOND, committed, only, registered, registration, tenant};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
@@ -40,22 +40,22 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
         .collect()
 }
 
-pub(super) async fn only_the_quota_owner_admits(site: &Site) {
-    let beside = site.beside_redis().await;
+pub(super) async fn only_the_quota_owner_admits(db: &TestDb) {
+    let beside = db.beside_redis().await;
     assert_eq!(moved(&beside, QuotaOwner::Redis).await.epoch, 1);
     assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), Registered::Made);
     for (wrong, catalog) in
         [(by_redis(10, 0), &beside), (by_redis(10, 2), &beside), (registration(ADA, 10), &beside)]
     {
-        let before = site.dump().await;
+        let before = db.dump().await;
         let answer = catalog.register(wrong).await.expect("answered");
         assert!(matches!(answer, Registered::QuotaMoved(state) if state.epoch == 1), "{answer:?}");
-        assert_eq!(site.dump().await, before);
+        assert_eq!(db.dump().await, before);
     }
     // One that knows no Redis finds out too.
-    let answer = site.catalog.register(registration(ADA, 10)).await.expect("answered");
+    let answer = db.catalog.register(registration(ADA, 10)).await.expect("answered");
     assert!(matches!(answer, Registered::QuotaMoved(_)), "{answer:?}");
-    assert_eq!(site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 10);
+    assert_eq!(db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 10);
 
     let back = moved(&beside, QuotaOwner::Database).await;
     assert_eq!((back.epoch, back.used_bytes), (2, 10));
@@ -65,10 +65,10 @@ pub(super) async fn only_the_quota_owner_admits(site: &Site) {
         "{answer:?}"
     );
     registered(&beside, ADA, 10).await;
-    registered(&site.catalog, ADA, 10).await;
+    registered(&db.catalog, ADA, 10).await;
 }
 
-pub(super) async fn a_move_goes_beyond_what_was_seen(site: &Site) {
+pub(super) async fn a_move_goes_beyond_what_was_seen(db: &TestDb) {
     let wanted = MoveQuota {
         tenant: tenant("harbour"),
         to: QuotaOwner::Redis,
@@ -76,30 +76,30 @@ pub(super) async fn a_move_goes_beyond_what_was_seen(site: &Site) {
         default_limit_bytes: 7,
         now: NOW,
     };
-    let first = site.catalog.move_quota(wanted.clone()).await.expect("moved");
+    let first = db.catalog.move_quota(wanted.clone()).await.expect("moved");
     assert_eq!((first.epoch, first.limit_bytes, first.has_own_limit), (42, 7, false));
-    site.catalog.set_limit(&tenant("harbour"), 99).await.expect("set");
+    db.catalog.set_limit(&tenant("harbour"), 99).await.expect("set");
     assert_eq!(
-        site.catalog.quota_state(&tenant("harbour")).await.expect("read").epoch,
+        db.catalog.quota_state(&tenant("harbour")).await.expect("read").epoch,
         43,
         "Redis knows the old limit"
     );
-    let second = site.catalog.move_quota(wanted).await.expect("moved");
+    let second = db.catalog.move_quota(wanted).await.expect("moved");
     assert_eq!((second.epoch, second.limit_bytes, second.has_own_limit), (44, 99, true));
-    moved(&site.catalog, QuotaOwner::Database).await;
-    site.catalog.set_limit(&tenant("harbour"), 98).await.expect("set");
+    moved(&db.catalog, QuotaOwner::Database).await;
+    db.catalog.set_limit(&tenant("harbour"), 98).await.expect("set");
     assert_eq!(
-        site.catalog.quota_state(&tenant("harbour")).await.expect("read").epoch,
+        db.catalog.quota_state(&tenant("harbour")).await.expect("read").epoch,
         45,
         "nobody else knows a limit"
     );
 }
 
-pub(super) async fn refunds_go_to_whoever_counts(site: &Site) {
-    let beside = site.beside_redis().await;
+pub(super) async fn refunds_go_to_whoever_counts(db: &TestDb) {
+    let beside = db.beside_redis().await;
     let before = registered(&beside, ADA, 1).await;
     moved(&beside, QuotaOwner::Redis).await;
-    for (size, catalog) in [(2, &beside), (4, &site.catalog)] {
+    for (size, catalog) in [(2, &beside), (4, &db.catalog)] {
         let made = by_redis(size, 1);
         let file = only(&made).clone();
         assert_eq!(beside.register(made).await.expect("answered"), Registered::Made);
@@ -115,8 +115,8 @@ pub(super) async fn refunds_go_to_whoever_counts(site: &Site) {
 }
 
 /// Whatever comes at the same time: the sum has exactly those who were let in under the epoch before it.
-pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
-    let beside = site.beside_redis().await;
+pub(super) async fn a_move_races_with_charges_and_refunds(db: &TestDb) {
+    let beside = db.beside_redis().await;
     moved(&beside, QuotaOwner::Redis).await;
     let mut files = Vec::new();
     for size in 1..=20 {
@@ -124,7 +124,7 @@ pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
         files.push(only(&wanted).clone());
         assert_eq!(beside.register(wanted).await.expect("answered"), Registered::Made);
     }
-    let handles = [beside.clone(), site.beside_redis().await];
+    let handles = [beside.clone(), db.beside_redis().await];
     for round in 1..=4 {
         let epoch = round;
         let charges = (0..20).map(|n| {
@@ -152,7 +152,7 @@ pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
         steps.extend(ends.map(|step| Box::pin(step) as Step));
         let answers = all_at_once(steps).await;
         let moved = answers.iter().find_map(|moved| *moved).expect("one moved it");
-        let charged = site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes as i64;
+        let charged = db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes as i64;
         let owed: i64 = refunds(&beside)
             .await
             .iter()
@@ -162,7 +162,7 @@ pub(super) async fn a_move_races_with_charges_and_refunds(site: &Site) {
             })
             .sum();
         assert_eq!(moved.used_bytes as i64 - owed, charged, "round {round}");
-        site.sql("DELETE FROM outbox").await;
+        db.sql("DELETE FROM outbox").await;
         assert_eq!(moved.epoch, epoch + 1);
     }
 }

@@ -5,73 +5,73 @@ use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 use wharfinger_lifecycle::quota::Quota;
 
 use super::sample::{LIMIT, POLICY, confirmed, deleted, registered, registration, tenant};
-use super::site::Site;
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn quota(site: &Site) -> Quota {
-    site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read")
+async fn quota(db: &TestDb) -> Quota {
+    db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read")
 }
 
-async fn rebuilt(site: &Site) -> Drift {
-    let drift = site.catalog.rebuild_quota(&tenant("harbour"), LIMIT).await.expect("rebuilt");
+async fn rebuilt(db: &TestDb) -> Drift {
+    let drift = db.catalog.rebuild_quota(&tenant("harbour"), LIMIT).await.expect("rebuilt");
     drift.expect("a known tenant")
 }
 
-pub(super) async fn the_default_limit_is_not_written_down(site: &Site) {
+pub(super) async fn the_default_limit_is_not_written_down(db: &TestDb) {
     let unused = |limit_bytes| Quota { limit_bytes, used_bytes: 0, reserved_bytes: 0 };
-    assert_eq!(quota(site).await, unused(LIMIT));
-    assert_eq!(site.catalog.tenants("", 10).await.expect("read"), []);
-    registered(&site.catalog, ADA, 10).await;
-    let other = site.catalog.quota(&tenant("harbour"), 77).await.expect("read");
+    assert_eq!(quota(db).await, unused(LIMIT));
+    assert_eq!(db.catalog.tenants("", 10).await.expect("read"), []);
+    registered(&db.catalog, ADA, 10).await;
+    let other = db.catalog.quota(&tenant("harbour"), 77).await.expect("read");
     assert_eq!(other, Quota { limit_bytes: 77, used_bytes: 10, reserved_bytes: 10 });
 
-    site.catalog.set_limit(&tenant("harbour"), 500).await.expect("set");
-    site.catalog.set_limit(&tenant("wharf"), QUOTA_BYTES_MAX).await.expect("set");
-    assert_eq!(quota(site).await, Quota { limit_bytes: 500, used_bytes: 10, reserved_bytes: 10 });
-    assert_eq!(site.catalog.quota(&tenant("wharf"), LIMIT).await.expect("read"), unused(QUOTA_BYTES_MAX));
-    assert_eq!(site.catalog.tenants("", 10).await.expect("read"), [tenant("harbour"), tenant("wharf")]);
+    db.catalog.set_limit(&tenant("harbour"), 500).await.expect("set");
+    db.catalog.set_limit(&tenant("wharf"), QUOTA_BYTES_MAX).await.expect("set");
+    assert_eq!(quota(db).await, Quota { limit_bytes: 500, used_bytes: 10, reserved_bytes: 10 });
+    assert_eq!(db.catalog.quota(&tenant("wharf"), LIMIT).await.expect("read"), unused(QUOTA_BYTES_MAX));
+    assert_eq!(db.catalog.tenants("", 10).await.expect("read"), [tenant("harbour"), tenant("wharf")]);
 }
 
 /// The one way to be above a limit (I1), and it admits nothing more.
-pub(super) async fn a_limit_can_be_lowered_below_what_is_used(site: &Site) {
-    confirmed(&site.catalog, ADA, 100).await;
-    site.catalog.set_limit(&tenant("harbour"), 40).await.expect("set");
-    assert_eq!(quota(site).await, Quota { limit_bytes: 40, used_bytes: 100, reserved_bytes: 0 });
+pub(super) async fn a_limit_can_be_lowered_below_what_is_used(db: &TestDb) {
+    confirmed(&db.catalog, ADA, 100).await;
+    db.catalog.set_limit(&tenant("harbour"), 40).await.expect("set");
+    assert_eq!(quota(db).await, Quota { limit_bytes: 40, used_bytes: 100, reserved_bytes: 0 });
     for size in [0, 1] {
         assert_eq!(
-            site.catalog.register(registration(ADA, size)).await.expect("answered"),
+            db.catalog.register(registration(ADA, size)).await.expect("answered"),
             Registered::QuotaExceeded { used_bytes: 100, limit_bytes: 40 }
         );
     }
-    site.catalog.set_limit(&tenant("harbour"), 0).await.expect("set");
-    assert_eq!(quota(site).await.limit_bytes, 0);
+    db.catalog.set_limit(&tenant("harbour"), 0).await.expect("set");
+    assert_eq!(quota(db).await.limit_bytes, 0);
 }
 
-pub(super) async fn what_did_not_drift_is_left_alone(site: &Site) {
-    let nobody = site.catalog.rebuild_quota(&tenant("nobody"), LIMIT).await.expect("answered");
+pub(super) async fn what_did_not_drift_is_left_alone(db: &TestDb) {
+    let nobody = db.catalog.rebuild_quota(&tenant("nobody"), LIMIT).await.expect("answered");
     assert_eq!(nobody, None);
-    registered(&site.catalog, ADA, 1).await;
-    confirmed(&site.catalog, ADA, 2).await;
-    deleted(&site.catalog, ADA, 4, &POLICY).await;
-    let before = site.dump().await;
-    assert_eq!(rebuilt(site).await, Drift { drift_bytes: 0, at_redis: false });
-    assert_eq!(quota(site).await, Quota { limit_bytes: LIMIT, used_bytes: 7, reserved_bytes: 5 });
-    assert_eq!(site.dump().await, before);
+    registered(&db.catalog, ADA, 1).await;
+    confirmed(&db.catalog, ADA, 2).await;
+    deleted(&db.catalog, ADA, 4, &POLICY).await;
+    let before = db.dump().await;
+    assert_eq!(rebuilt(db).await, Drift { drift_bytes: 0, at_redis: false });
+    assert_eq!(quota(db).await, Quota { limit_bytes: LIMIT, used_bytes: 7, reserved_bytes: 5 });
+    assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn drift_is_measured_and_set_right(site: &Site) {
-    registered(&site.catalog, ADA, 1).await;
-    confirmed(&site.catalog, ADA, 2).await;
-    registered(&site.catalog, ("wharf", "ada"), 50).await;
-    site.catalog.set_limit(&tenant("harbour"), 900).await.expect("set");
+pub(super) async fn drift_is_measured_and_set_right(db: &TestDb) {
+    registered(&db.catalog, ADA, 1).await;
+    confirmed(&db.catalog, ADA, 2).await;
+    registered(&db.catalog, ("wharf", "ada"), 50).await;
+    db.catalog.set_limit(&tenant("harbour"), 900).await.expect("set");
     let right = Quota { limit_bytes: 900, used_bytes: 3, reserved_bytes: 1 };
     for (used, drift_bytes) in [(1_003, 1_000), (0, -3), (3, 0)] {
         let damage = format!("UPDATE quotas SET used_bytes = {used} WHERE tenant_id = 'harbour'");
-        assert_eq!(site.sql(&damage).await, 1);
-        assert_eq!(rebuilt(site).await, Drift { drift_bytes, at_redis: false });
-        assert_eq!(quota(site).await, right);
-        assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new());
+        assert_eq!(db.sql(&damage).await, 1);
+        assert_eq!(rebuilt(db).await, Drift { drift_bytes, at_redis: false });
+        assert_eq!(quota(db).await, right);
+        assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
     }
-    assert_eq!(site.catalog.quota(&tenant("wharf"), LIMIT).await.expect("read").used_bytes, 50);
+    assert_eq!(db.catalog.quota(&tenant("wharf"), LIMIT).await.expect("read").used_bytes, 50);
 }

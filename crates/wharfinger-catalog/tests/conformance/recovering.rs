@@ -18,7 +18,7 @@ use wharfinger_lifecycle::stage_end::{Ended, Ending};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 use super::stages::{claim, claimed, done, end, ended, plan, queued, status, suspects, taken_back};
 
 /// When what was confirmed has not got on for too long.
@@ -34,25 +34,25 @@ async fn recovered(catalog: &Catalog, file: FileId, now: UnixMs) -> Recovered {
     became.remove(0).1
 }
 
-async fn stuck(site: &Site, now: UnixMs) -> Vec<StuckFile> {
-    site.catalog.stuck_files(&Scope::All, (now, now), None, 1_000).await.expect("read")
+async fn stuck(db: &TestDb, now: UnixMs) -> Vec<StuckFile> {
+    db.catalog.stuck_files(&Scope::All, (now, now), None, 1_000).await.expect("read")
 }
 
-async fn lose_job(site: &Site, file: FileId) {
-    let gone = site.sql(&format!("DELETE FROM jobs WHERE file_id = '{file}' AND queue LIKE 'file-%'")).await;
+async fn lose_job(db: &TestDb, file: FileId) {
+    let gone = db.sql(&format!("DELETE FROM jobs WHERE file_id = '{file}' AND queue LIKE 'file-%'")).await;
     assert_eq!(gone, 1);
 }
 
 /// The same as `queued`, of somebody.
-async fn queued_of(site: &Site, owner: (&str, &str), now: UnixMs) -> File {
-    let file = registered(&site.catalog, owner, 10).await;
+async fn queued_of(db: &TestDb, owner: (&str, &str), now: UnixMs) -> File {
+    let file = registered(&db.catalog, owner, 10).await;
     let plan = Plan { stages: vec![Stage::Scan], ..plan() };
     let change = file::confirm(&file, pin(), None, "confirmed", &plan, now).expect("confirmable");
-    committed(&site.catalog, change).await
+    committed(&db.catalog, change).await
 }
 
 /// Whatever is done to a job by a foreign hand, whoever lists and whoever mends see the same, and it is mended.
-pub(super) async fn sound_jobs_are_told_from_others(site: &Site) {
+pub(super) async fn sound_jobs_are_told_from_others(db: &TestDb) {
     const WAITING: &str = "UPDATE jobs SET state = 'waiting', lease_until = NULL, deadline_at = NULL";
     const NOT_THERE: Option<&str> = Some("its job was not where the file is");
     let (over, later) = (OVERDUE, OVERDUE + 1);
@@ -116,68 +116,68 @@ pub(super) async fn sound_jobs_are_told_from_others(site: &Site) {
     let cases =
         queued_cases.iter().map(|case| (false, case)).chain(leased_cases.iter().map(|case| (true, case)));
     for (is_leased, (damage, fault)) in cases {
-        let file = queued(site, &[Stage::Scan]).await;
+        let file = queued(db, &[Stage::Scan]).await;
         if is_leased {
-            claimed(site, Stage::Scan, NOW + SECOND).await;
+            claimed(db, Stage::Scan, NOW + SECOND).await;
             // Of the claim's own look, so that both kinds are overdue at the same time.
-            site.sql("UPDATE files SET next_check_at = next_check_at - 1 WHERE pipeline_status = 'scanning'")
+            db.sql("UPDATE files SET next_check_at = next_check_at - 1 WHERE pipeline_status = 'scanning'")
                 .await;
         }
-        site.sql(damage).await;
-        let listed = stuck(site, OVERDUE).await;
+        db.sql(damage).await;
+        let listed = stuck(db, OVERDUE).await;
         assert_eq!(listed.len(), 1, "{damage}");
         assert_eq!((listed[0].place.file, listed[0].fault.map(Fault::as_str)), (file.id, *fault), "{damage}");
-        let before = site.dump().await;
-        let became = recovered(&site.catalog, file.id, OVERDUE).await;
+        let before = db.dump().await;
+        let became = recovered(&db.catalog, file.id, OVERDUE).await;
         match fault {
             None => {
                 let expected = if is_leased { Recovered::InWork { until: later } } else { Recovered::Waits };
                 assert_eq!(became, expected, "{damage}");
-                assert_eq!(site.dump().await, before, "{damage}");
+                assert_eq!(db.dump().await, before, "{damage}");
             }
             Some(_) => {
                 assert!(matches!(became, Recovered::Queued { retry_count: 1, .. }), "{damage}: {became:?}");
-                assert_eq!(stuck(site, OVERDUE).await, [], "{damage}");
-                site.sql("DELETE FROM jobs WHERE queue = 'upload-checks'").await;
-                assert_eq!(site.catalog.audit().await.expect("audited"), Vec::<String>::new(), "{damage}");
+                assert_eq!(stuck(db, OVERDUE).await, [], "{damage}");
+                db.sql("DELETE FROM jobs WHERE queue = 'upload-checks'").await;
+                assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new(), "{damage}");
                 let now = OVERDUE + HOUR;
-                let held = claimed(site, Stage::Scan, now).await;
+                let held = claimed(db, Stage::Scan, now).await;
                 assert_eq!((held.file.id, held.job.attempt), (file.id, 1), "{damage}");
-                assert_eq!(ended(site, &held, done(), now).await, Ended::Ready, "{damage}");
+                assert_eq!(ended(db, &held, done(), now).await, Ended::Ready, "{damage}");
             }
         }
-        let file = site.catalog.file(file.id).await.expect("read").expect("it is there");
-        committed(&site.catalog, file::delete(&file, &REFUSING, OVERDUE).expect("deletable")).await;
+        let file = db.catalog.file(file.id).await.expect("read").expect("it is there");
+        committed(&db.catalog, file::delete(&file, &REFUSING, OVERDUE).expect("deletable")).await;
     }
 }
 
 /// I8: who held the old job holds nothing, before and after another takes the new one.
-pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(site: &Site) {
-    let file = queued(site, &[Stage::Extract, Stage::Chunk]).await;
-    let old = claimed(site, Stage::Extract, NOW + SECOND).await;
+pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(db: &TestDb) {
+    let file = queued(db, &[Stage::Extract, Stage::Chunk]).await;
+    let old = claimed(db, Stage::Extract, NOW + SECOND).await;
     let now = OVERDUE;
-    let became = recovered(&site.catalog, file.id, now).await;
+    let became = recovered(&db.catalog, file.id, now).await;
     assert_eq!(became, Recovered::Queued { from: Status::Extracting, retry_count: 1 });
     let stale = async |old: &StageJob| {
-        let before = site.dump().await;
+        let before = db.dump().await;
         for how in [done(), Ending::Failed { why: "late".into() }, Ending::GivenBack] {
-            assert_eq!(ended(site, old, how, now).await, Ended::LeaseLost);
+            assert_eq!(ended(db, old, how, now).await, Ended::LeaseLost);
         }
-        let kept = site.catalog.heartbeat_job(old.job.id, old.job.token, HOUR, now).await;
+        let kept = db.catalog.heartbeat_job(old.job.id, old.job.token, HOUR, now).await;
         assert_eq!(kept.expect("answered"), None);
-        assert_eq!(site.dump().await, before);
+        assert_eq!(db.dump().await, before);
     };
     stale(&old).await;
     // It may be what killed its worker.
     let now = now + 60 * SECOND;
-    assert_eq!(site.catalog.claim_stage(claim(Stage::Extract, 5, now)).await.expect("answered"), []);
-    let new = site.catalog.claim_stage(suspects(Stage::Extract, 5, now)).await.expect("claimed").remove(0);
+    assert_eq!(db.catalog.claim_stage(claim(Stage::Extract, 5, now)).await.expect("answered"), []);
+    let new = db.catalog.claim_stage(suspects(Stage::Extract, 5, now)).await.expect("claimed").remove(0);
     assert_eq!((new.file.id, new.job.attempt, new.file.retry_count), (file.id, 1, 1));
     assert_ne!(new.job.id, old.job.id);
     stale(&old).await;
-    assert_eq!(ended(site, &new, done(), now).await, Ended::Next(Stage::Chunk));
+    assert_eq!(ended(db, &new, done(), now).await, Ended::Next(Stage::Chunk));
     stale(&old).await;
-    let line = &site.catalog.history(file.id).await.expect("read")[4];
+    let line = &db.catalog.history(file.id).await.expect("read")[4];
     assert_eq!(
         (line.from, line.to, line.actor.as_str()),
         (Some(Status::Extracting), Status::Queued, "recovery")
@@ -185,17 +185,17 @@ pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(site: &Site
     assert_eq!(line.reason, "its worker did not come back; waits for extract again");
 }
 
-pub(super) async fn a_file_begun_anew_too_often_is_given_up(site: &Site) {
-    let catalog = site.telling().await;
-    let file = queued(site, &[Stage::Scan]).await;
+pub(super) async fn a_file_begun_anew_too_often_is_given_up(db: &TestDb) {
+    let catalog = db.telling().await;
+    let file = queued(db, &[Stage::Scan]).await;
     let mut now = OVERDUE;
     for retry in 1..=plan().stuck_retries_max {
-        lose_job(site, file.id).await;
+        lose_job(db, file.id).await;
         let became = recovered(&catalog, file.id, now).await;
         assert_eq!(became, Recovered::Queued { from: Status::Queued, retry_count: retry });
         now += HOUR / 2;
     }
-    lose_job(site, file.id).await;
+    lose_job(db, file.id).await;
     let why = "scan did not come to an end, although it was begun anew 3 times";
     let given_up = Recovered::GivenUp { tenant: tenant("harbour"), why: why.into() };
     assert_eq!(recovered(&catalog, file.id, now).await, given_up);
@@ -223,30 +223,30 @@ pub(super) async fn a_file_begun_anew_too_often_is_given_up(site: &Site) {
         catalog.redrive(letter.clone(), "ada", &plan(), None, now).await.expect("answered"),
         Redriven::Done
     );
-    let held = claimed(site, Stage::Scan, now).await;
-    assert_eq!(ended(site, &held, done(), now).await, Ended::Ready);
+    let held = claimed(db, Stage::Scan, now).await;
+    assert_eq!(ended(db, &held, done(), now).await, Ended::Ready);
 }
 
 /// A backlog spends nothing: no retry, no attempt, not a single write.
-pub(super) async fn what_only_waits_is_listed_and_left_alone(site: &Site) {
+pub(super) async fn what_only_waits_is_listed_and_left_alone(db: &TestDb) {
     let mut files = Vec::new();
     for _ in 0..40 {
-        files.push(queued(site, &[Stage::Scan]).await.id);
+        files.push(queued(db, &[Stage::Scan]).await.id);
     }
-    let held = site.catalog.claim_stage(claim(Stage::Scan, 10, NOW + SECOND)).await.expect("claimed");
+    let held = db.catalog.claim_stage(claim(Stage::Scan, 10, NOW + SECOND)).await.expect("claimed");
     let now = OVERDUE + HOUR;
-    site.sql(&format!(
+    db.sql(&format!(
         "UPDATE jobs SET lease_until = {0}, deadline_at = {0} WHERE state = 'leased'",
         now + 1
     ))
     .await;
-    let before = site.dump().await;
-    let listed = stuck(site, now).await;
+    let before = db.dump().await;
+    let listed = stuck(db, now).await;
     assert_eq!(listed.len(), 40);
     assert!(listed.iter().all(|file| file.fault.is_none()), "{listed:?}");
-    assert_eq!(site.catalog.count_stuck(&Scope::All, now).await.expect("counted"), 40);
+    assert_eq!(db.catalog.count_stuck(&Scope::All, now).await.expect("counted"), 40);
     let became: BTreeMap<_, _> =
-        site.catalog.recover(recovery(&files, now)).await.expect("answered").into_iter().collect();
+        db.catalog.recover(recovery(&files, now)).await.expect("answered").into_iter().collect();
     let in_work: BTreeSet<_> = held.iter().map(|held| held.file.id).collect();
     for (file, became) in &became {
         let expected = match in_work.contains(file) {
@@ -256,55 +256,55 @@ pub(super) async fn what_only_waits_is_listed_and_left_alone(site: &Site) {
         assert_eq!(*became, expected);
     }
     assert_eq!(became.len(), 40);
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.dump().await, before);
 }
 
 /// What is not overdue is left to those who work, unless a person names it.
-pub(super) async fn a_file_is_stuck_when_its_time_is_over(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
-    lose_job(site, file.id).await;
-    assert_eq!(stuck(site, OVERDUE - 1).await, []);
-    assert_eq!(recovered(&site.catalog, file.id, OVERDUE - 1).await, Recovered::MovedOn);
-    assert_eq!(stuck(site, OVERDUE).await.len(), 1);
+pub(super) async fn a_file_is_stuck_when_its_time_is_over(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
+    lose_job(db, file.id).await;
+    assert_eq!(stuck(db, OVERDUE - 1).await, []);
+    assert_eq!(recovered(&db.catalog, file.id, OVERDUE - 1).await, Recovered::MovedOn);
+    assert_eq!(stuck(db, OVERDUE).await.len(), 1);
 
     let named = |now| Recovery { of: Recoverable::Named, actor: "ada".into(), ..recovery(&[file.id], now) };
     for retry_count in 1..=2 * plan().stuck_retries_max {
-        let became = site.catalog.recover(named(NOW + SECOND)).await.expect("answered");
+        let became = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
         assert_eq!(became, [(file.id, Recovered::Queued { from: Status::Queued, retry_count })]);
-        let again = site.catalog.recover(named(NOW + SECOND)).await.expect("answered");
+        let again = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
         assert_eq!(again, [(file.id, Recovered::Waits)], "its job is sound now");
-        lose_job(site, file.id).await;
+        lose_job(db, file.id).await;
     }
-    let file = site.catalog.file(file.id).await.expect("read").expect("it is there");
-    committed(&site.catalog, file::delete(&file, &REFUSING, OVERDUE).expect("deletable")).await;
-    let gone = site.catalog.recover(named(OVERDUE)).await.expect("answered");
+    let file = db.catalog.file(file.id).await.expect("read").expect("it is there");
+    committed(&db.catalog, file::delete(&file, &REFUSING, OVERDUE).expect("deletable")).await;
+    let gone = db.catalog.recover(named(OVERDUE)).await.expect("answered");
     assert_eq!(gone, [(file.id, Recovered::MovedOn)]);
 }
 
-pub(super) async fn what_is_scheduled_is_brought_forward(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
-    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+pub(super) async fn what_is_scheduled_is_brought_forward(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
+    let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let how = Ending::Retry { why: "hiccup".into(), at: NOW + HOUR };
-    assert_eq!(ended(site, &held, how, NOW + SECOND).await, Ended::Retried);
+    assert_eq!(ended(db, &held, how, NOW + SECOND).await, Ended::Retried);
     assert_eq!(
-        site.catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("answered"),
+        db.catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("answered"),
         []
     );
-    site.catalog.bring_forward(file.id, NOW + 2 * SECOND).await.expect("brought");
-    let before = site.dump().await;
-    site.catalog.bring_forward(file.id, NOW + 3 * SECOND).await.expect("brought");
-    assert_eq!(site.dump().await, before, "what is due keeps its place in the queue");
-    assert_eq!(claimed(site, Stage::Scan, NOW + 2 * SECOND).await.job.attempt, 2, "no attempt is given back");
+    db.catalog.bring_forward(file.id, NOW + 2 * SECOND).await.expect("brought");
+    let before = db.dump().await;
+    db.catalog.bring_forward(file.id, NOW + 3 * SECOND).await.expect("brought");
+    assert_eq!(db.dump().await, before, "what is due keeps its place in the queue");
+    assert_eq!(claimed(db, Stage::Scan, NOW + 2 * SECOND).await.job.attempt, 2, "no attempt is given back");
 }
 
 /// Whether a worker or the sweep notices that a lease is over: three in a row fail the file. One that was slow is not lost.
-pub(super) async fn poison_is_noticed_by_recovery_too(site: &Site) {
+pub(super) async fn poison_is_noticed_by_recovery_too(db: &TestDb) {
     for by_sweep in [[true, true, true], [false, true, true], [true, false, true], [true, true, false]] {
-        let poison = queued(site, &[Stage::Scan]).await;
+        let poison = queued(db, &[Stage::Scan]).await;
         let mut now = OVERDUE;
         let mut retries = 0;
         for (lost, by_sweep) in (1..=LOST_WORKERS_MAX).zip(by_sweep) {
-            claimed(site, Stage::Scan, now).await;
+            claimed(db, Stage::Scan, now).await;
             now += HOUR / 2;
             if by_sweep {
                 retries += u32::from(lost < LOST_WORKERS_MAX);
@@ -313,40 +313,40 @@ pub(super) async fn poison_is_noticed_by_recovery_too(site: &Site) {
                     true => Recovered::Queued { from: Status::Scanning, retry_count: retries },
                     false => Recovered::GivenUp { tenant: tenant("harbour"), why },
                 };
-                assert_eq!(recovered(&site.catalog, poison.id, now).await, expected);
+                assert_eq!(recovered(&db.catalog, poison.id, now).await, expected);
             } else {
                 let expected = if lost < LOST_WORKERS_MAX { Ended::Retried } else { Ended::Failed };
-                assert_eq!(taken_back(site, now).await, [(poison.id, expected)]);
+                assert_eq!(taken_back(db, now).await, [(poison.id, expected)]);
             }
             now += HOUR / 3;
         }
-        assert_eq!(status(site, poison.id).await, Status::Failed);
-        let letters = site.catalog.dead_letters(&Scope::All, None, 100).await.expect("read");
+        assert_eq!(status(db, poison.id).await, Status::Failed);
+        let letters = db.catalog.dead_letters(&Scope::All, None, 100).await.expect("read");
         assert!(letters.iter().any(|letter| letter.file == poison.id), "it can be redriven");
     }
 
-    let slow = queued(site, &[Stage::Scan]).await;
+    let slow = queued(db, &[Stage::Scan]).await;
     let mut now = OVERDUE + 10 * HOUR;
     for retry_count in 1..=LOST_WORKERS_MAX as u32 {
-        let held = claimed(site, Stage::Scan, now).await;
-        site.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now).await.expect("kept");
+        let held = claimed(db, Stage::Scan, now).await;
+        db.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now).await.expect("kept");
         now += HOUR;
         let expected = Recovered::Queued { from: Status::Scanning, retry_count };
-        assert_eq!(recovered(&site.catalog, slow.id, now).await, expected);
+        assert_eq!(recovered(&db.catalog, slow.id, now).await, expected);
     }
 }
 
-pub(super) async fn recoveries_that_race_begin_each_file_anew_once(site: &Site) {
+pub(super) async fn recoveries_that_race_begin_each_file_anew_once(db: &TestDb) {
     let mut files = Vec::new();
     for n in 0..60 {
-        let file = queued(site, &[Stage::Scan]).await;
+        let file = queued(db, &[Stage::Scan]).await;
         if n % 3 > 0 {
-            lose_job(site, file.id).await;
+            lose_job(db, file.id).await;
         }
         files.push(file.id);
     }
     let sweepers = (0..6).map(|n| {
-        let (catalog, mut files) = (site.catalog.clone(), files.clone());
+        let (catalog, mut files) = (db.catalog.clone(), files.clone());
         files.rotate_left(n * 10);
         async move {
             let mut begun = 0;
@@ -359,7 +359,7 @@ pub(super) async fn recoveries_that_race_begin_each_file_anew_once(site: &Site) 
         }
     });
     let workers = (0..2).map(|_| {
-        let catalog = site.catalog.clone();
+        let catalog = db.catalog.clone();
         async move {
             let held = catalog.claim_stage(claim(Stage::Scan, 10, OVERDUE)).await.expect("claimed");
             let ends = held.iter().map(|held| end(held, done())).collect();
@@ -371,32 +371,32 @@ pub(super) async fn recoveries_that_race_begin_each_file_anew_once(site: &Site) 
     let (begun, _) = tokio::join!(all_at_once(sweepers), all_at_once(workers));
     let begun: usize = begun.into_iter().sum();
     assert_eq!(begun, 40, "each once");
-    let counts = site.texts("SELECT CAST(SUM(retry_count) AS TEXT) FROM files").await;
+    let counts = db.texts("SELECT CAST(SUM(retry_count) AS TEXT) FROM files").await;
     assert_eq!(counts, ["40"]);
-    assert_eq!(site.texts("SELECT CAST(MAX(retry_count) AS TEXT) FROM files").await, ["1"]);
+    assert_eq!(db.texts("SELECT CAST(MAX(retry_count) AS TEXT) FROM files").await, ["1"]);
 }
 
 /// One that cannot be written takes nobody along who is asked for without it.
-pub(super) async fn a_file_that_cannot_be_mended_is_nobody_elses_trouble(site: &Site) {
-    let (bad, good) = (queued(site, &[Stage::Scan]).await.id, queued(site, &[Stage::Scan]).await.id);
+pub(super) async fn a_file_that_cannot_be_mended_is_nobody_elses_trouble(db: &TestDb) {
+    let (bad, good) = (queued(db, &[Stage::Scan]).await.id, queued(db, &[Stage::Scan]).await.id);
     for id in [bad, good] {
-        lose_job(site, id).await;
+        lose_job(db, id).await;
     }
     let broken = |stage: &str| format!("UPDATE files SET stage = {stage} WHERE id = '{bad}'");
-    site.sql(&broken("'a stage that is none'")).await;
-    let both = site.catalog.recover(recovery(&[bad, good], OVERDUE)).await.expect("answered");
+    db.sql(&broken("'a stage that is none'")).await;
+    let both = db.catalog.recover(recovery(&[bad, good], OVERDUE)).await.expect("answered");
     assert_eq!(both[0], (bad, Recovered::Unreadable), "it is set aside");
     assert!(matches!(both[1], (_, Recovered::Queued { .. })), "{both:?}");
-    let unreadable = site.catalog.unreadable_rows(10).await.expect("read");
+    let unreadable = db.catalog.unreadable_rows(10).await.expect("read");
     assert_eq!(unreadable.iter().map(|row| row.id.clone()).collect::<Vec<_>>(), [bad.to_string()]);
-    site.sql(&broken("'scan'")).await;
-    assert!(matches!(recovered(&site.catalog, bad, OVERDUE).await, Recovered::Queued { .. }));
+    db.sql(&broken("'scan'")).await;
+    assert!(matches!(recovered(&db.catalog, bad, OVERDUE).await, Recovered::Queued { .. }));
 }
 
 /// I13.
-pub(super) async fn a_recovery_whose_turn_is_over_changes_nothing(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
-    lose_job(site, file.id).await;
+pub(super) async fn a_recovery_whose_turn_is_over_changes_nothing(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
+    lose_job(db, file.id).await;
     let claim_at = |now| SweepClaim {
         name: "stuck",
         owner: "a process".into(),
@@ -406,25 +406,25 @@ pub(super) async fn a_recovery_whose_turn_is_over_changes_nothing(site: &Site) {
     };
     let mut fences = Vec::new();
     for now in [NOW, OVERDUE] {
-        match site.catalog.claim_sweep(claim_at(now)).await.expect("asked") {
-            SweepClaimed::Leased(fence) => fences.push(site.catalog.fenced(fence)),
+        match db.catalog.claim_sweep(claim_at(now)).await.expect("asked") {
+            SweepClaimed::Leased(fence) => fences.push(db.catalog.fenced(fence)),
             other => panic!("{other:?}"),
         }
     }
-    let before = site.dump().await;
+    let before = db.dump().await;
     let refused = fences[0].recover(recovery(&[file.id], OVERDUE)).await;
     assert!(matches!(refused, Err(CatalogError::Fenced)), "{refused:?}");
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.dump().await, before);
     assert!(matches!(recovered(&fences[1], file.id, OVERDUE).await, Recovered::Queued { .. }));
 }
 
-pub(super) async fn stuck_files_are_listed_by_scope_longest_first(site: &Site) {
+pub(super) async fn stuck_files_are_listed_by_scope_longest_first(db: &TestDb) {
     let owners = [("harbour", "ada"), ("harbour", "ben"), ("pier", "ada")];
     let mut all = Vec::new();
     for n in 0..12_i64 {
-        let file = queued_of(site, owners[n as usize % 3], NOW + (n * 7 % 5) * SECOND).await;
+        let file = queued_of(db, owners[n as usize % 3], NOW + (n * 7 % 5) * SECOND).await;
         if n % 4 == 0 {
-            site.catalog
+            db.catalog
                 .claim_stage(claim(Stage::Scan, 1, NOW + (n * 7 % 5) * SECOND))
                 .await
                 .expect("claimed");
@@ -435,7 +435,7 @@ pub(super) async fn stuck_files_are_listed_by_scope_longest_first(site: &Site) {
     let listed = async |scope: &Scope, limit: usize| {
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
-            let page = site.catalog.stuck_files(scope, (now, now), after, limit).await.expect("read");
+            let page = db.catalog.stuck_files(scope, (now, now), after, limit).await.expect("read");
             assert!(page.len() <= limit);
             let Some(last) = page.last() else { return seen };
             after = Some(last.place);
@@ -465,9 +465,9 @@ pub(super) async fn stuck_files_are_listed_by_scope_longest_first(site: &Site) {
         for limit in [1, 3, 1_000] {
             assert_eq!(listed(&scope, limit).await, expected, "{scope:?} by {limit}");
         }
-        assert_eq!(site.catalog.count_stuck(&scope, now).await.expect("counted"), count as u64);
+        assert_eq!(db.catalog.count_stuck(&scope, now).await.expect("counted"), count as u64);
     }
-    assert_eq!(site.catalog.count_stuck(&Scope::All, NOW).await.expect("counted"), 0);
-    let one = &stuck(site, now).await[0];
+    assert_eq!(db.catalog.count_stuck(&Scope::All, NOW).await.expect("counted"), 0);
+    let one = &stuck(db, now).await[0];
     assert_eq!((one.file_name.as_str(), one.retry_count, one.batch.as_deref()), ("report.pdf", 0, None));
 }

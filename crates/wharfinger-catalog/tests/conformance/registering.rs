@@ -11,12 +11,12 @@ use super::sample::{
     CHECKS, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, deleted, only, registered,
     registration, tenant, user, with_key,
 };
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const BEN: (&str, &str) = ("harbour", "ben");
 
-pub(super) async fn a_registration_is_whole(site: &Site) {
+pub(super) async fn a_registration_is_whole(db: &TestDb) {
     let announced = Announcement {
         name: "Übersicht 2026 👩‍🚀.pdf".into(),
         size: 1_234,
@@ -28,9 +28,9 @@ pub(super) async fn a_registration_is_whole(site: &Site) {
     let id = only(&wanted).id;
     wanted.files[0].file = file::register(id, tenant(ADA.0), user(ADA.1), announced, &POLICY, NOW);
     let file = only(&wanted).clone();
-    assert_eq!(site.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
 
-    let another = site.another().await;
+    let another = db.another().await;
     assert_eq!(another.file(file.id).await.expect("read"), Some(file.clone()));
     let line = HistoryLine {
         at: NOW,
@@ -41,7 +41,7 @@ pub(super) async fn a_registration_is_whole(site: &Site) {
     };
     assert_eq!(another.history(file.id).await.expect("read"), [line]);
     assert_eq!(
-        site.texts("SELECT key || ' ' || kind || ' ' || file_id FROM objects").await,
+        db.texts("SELECT key || ' ' || kind || ' ' || file_id FROM objects").await,
         [format!("uploads/harbour/ada/{0} original {0}", file.id)]
     );
     assert_eq!(another.next_job_at(&[CHECKS]).await.expect("read"), Some(SILENT));
@@ -52,37 +52,37 @@ pub(super) async fn a_registration_is_whole(site: &Site) {
     );
 }
 
-pub(super) async fn an_id_is_registered_once(site: &Site) {
+pub(super) async fn an_id_is_registered_once(db: &TestDb) {
     let first = registration(ADA, 10);
     let mut second = registration(ADA, 20);
     second.files[0].file = file::File { size: 20, charged_bytes: 20, ..only(&first).clone() };
-    assert_eq!(site.catalog.register(first).await.expect("answered"), Registered::Made);
-    let before = site.dump().await;
-    let error = site.catalog.register(second).await.expect_err("the id is taken");
+    assert_eq!(db.catalog.register(first).await.expect("answered"), Registered::Made);
+    let before = db.dump().await;
+    let error = db.catalog.register(second).await.expect_err("the id is taken");
     assert!(matches!(error, CatalogError::Corrupt(_)), "{error}");
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn the_last_byte_fits_and_the_next_does_not(site: &Site) {
-    site.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
-    registered(&site.catalog, ADA, 600).await;
-    let before = site.dump().await;
+pub(super) async fn the_last_byte_fits_and_the_next_does_not(db: &TestDb) {
+    db.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
+    registered(&db.catalog, ADA, 600).await;
+    let before = db.dump().await;
 
     let refused = with_key(registration(BEN, 401), "key", "body");
     let exceeded = Registered::QuotaExceeded { used_bytes: 600, limit_bytes: 1_000 };
-    assert_eq!(site.catalog.register(refused.clone()).await.expect("answered"), exceeded);
-    assert_eq!(site.dump().await, before, "a refusal writes nothing, not even its key");
+    assert_eq!(db.catalog.register(refused.clone()).await.expect("answered"), exceeded);
+    assert_eq!(db.dump().await, before, "a refusal writes nothing, not even its key");
 
-    registered(&site.catalog, BEN, 400).await;
+    registered(&db.catalog, BEN, 400).await;
     let full = Registered::QuotaExceeded { used_bytes: 1_000, limit_bytes: 1_000 };
-    assert_eq!(site.catalog.register(registration(ADA, 1)).await.expect("answered"), full);
-    registered(&site.catalog, ADA, 0).await;
-    site.catalog.set_limit(&tenant("harbour"), 1_401).await.expect("set");
-    assert_eq!(site.catalog.register(refused).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(registration(ADA, 1)).await.expect("answered"), full);
+    registered(&db.catalog, ADA, 0).await;
+    db.catalog.set_limit(&tenant("harbour"), 1_401).await.expect("set");
+    assert_eq!(db.catalog.register(refused).await.expect("answered"), Registered::Made);
 }
 
-pub(super) async fn many_are_registered_together_and_each_is_answered(site: &Site) {
-    site.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
+pub(super) async fn many_are_registered_together_and_each_is_answered(db: &TestDb) {
+    db.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
     let half = |owner, size| Registration {
         default_limit_bytes: 1_000,
         unconfirmed_limit_percent: 50,
@@ -103,7 +103,7 @@ pub(super) async fn many_are_registered_together_and_each_is_answered(site: &Sit
         half(("quay", "ada"), 100),
         registration(ADA, 10),
     ];
-    let answers = site.catalog.register_all(wanted).await;
+    let answers = db.catalog.register_all(wanted).await;
     let answers: Vec<Registered> = answers.into_iter().map(|answer| answer.expect("answered")).collect();
     let expected = [
         Registered::Made,
@@ -119,31 +119,31 @@ pub(super) async fn many_are_registered_together_and_each_is_answered(site: &Sit
     ];
     assert_eq!(answers, expected);
     for (name, used_bytes) in [("harbour", 1_000), ("quay", 500)] {
-        let quota = site.catalog.quota(&tenant(name), LIMIT).await.expect("read");
+        let quota = db.catalog.quota(&tenant(name), LIMIT).await.expect("read");
         assert_eq!(quota.used_bytes, used_bytes, "{name}");
     }
-    assert_eq!(site.catalog.audit().await.expect("an audit"), Vec::<String>::new());
-    assert!(site.catalog.register_all(Vec::new()).await.is_empty());
+    assert_eq!(db.catalog.audit().await.expect("an audit"), Vec::<String>::new());
+    assert!(db.catalog.register_all(Vec::new()).await.is_empty());
 
     // One that the database refuses costs the others a second try, and nothing else.
     let known = registration(("yard", "ada"), 10);
     let again = known.clone();
-    assert_eq!(site.catalog.register(known).await.expect("answered"), Registered::Made);
-    let answers = site.catalog.register_all(vec![registration(("yard", "ada"), 10), again]).await;
+    assert_eq!(db.catalog.register(known).await.expect("answered"), Registered::Made);
+    let answers = db.catalog.register_all(vec![registration(("yard", "ada"), 10), again]).await;
     assert!(matches!(&answers[..], [Ok(Registered::Made), Err(CatalogError::Corrupt(_))]), "{answers:?}");
 }
 
-pub(super) async fn an_unknown_tenant_has_the_default_limit(site: &Site) {
+pub(super) async fn an_unknown_tenant_has_the_default_limit(db: &TestDb) {
     let wanted = Registration { default_limit_bytes: 99, ..registration(ADA, 100) };
     let exceeded = Registered::QuotaExceeded { used_bytes: 0, limit_bytes: 99 };
-    let before = site.dump().await;
-    assert_eq!(site.catalog.register(wanted.clone()).await.expect("answered"), exceeded);
-    assert_eq!(site.dump().await, before);
+    let before = db.dump().await;
+    assert_eq!(db.catalog.register(wanted.clone()).await.expect("answered"), exceeded);
+    assert_eq!(db.dump().await, before);
     let wanted = Registration { default_limit_bytes: 100, ..wanted };
-    assert_eq!(site.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
 }
 
-pub(super) async fn unconfirmed_bytes_are_capped_per_user(site: &Site) {
+pub(super) async fn unconfirmed_bytes_are_capped_per_user(db: &TestDb) {
     let half = |owner, size| Registration {
         default_limit_bytes: 1_000,
         unconfirmed_limit_percent: 50,
@@ -151,31 +151,31 @@ pub(super) async fn unconfirmed_bytes_are_capped_per_user(site: &Site) {
     };
     let first = half(ADA, 300);
     let file = only(&first).clone();
-    assert_eq!(site.catalog.register(first).await.expect("answered"), Registered::Made);
-    let before = site.dump().await;
+    assert_eq!(db.catalog.register(first).await.expect("answered"), Registered::Made);
+    let before = db.dump().await;
     let held = Registered::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
-    assert_eq!(site.catalog.register(half(ADA, 201)).await.expect("answered"), held);
-    assert_eq!(site.dump().await, before);
-    assert_eq!(site.catalog.register(half(ADA, 200)).await.expect("answered"), Registered::Made);
-    assert_eq!(site.catalog.register(half(BEN, 300)).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(half(ADA, 201)).await.expect("answered"), held);
+    assert_eq!(db.dump().await, before);
+    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(half(BEN, 300)).await.expect("answered"), Registered::Made);
 
     // Confirmed bytes are nobody's reservation any more.
-    committed(&site.catalog, confirm(&file)).await;
-    assert_eq!(site.catalog.register(half(ADA, 200)).await.expect("answered"), Registered::Made);
+    committed(&db.catalog, confirm(&file)).await;
+    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), Registered::Made);
 }
 
-pub(super) async fn an_ended_file_counts_while_its_url_lives(site: &Site) {
+pub(super) async fn an_ended_file_counts_while_its_url_lives(db: &TestDb) {
     let half = |size| Registration {
         default_limit_bytes: 1_000,
         unconfirmed_limit_percent: 50,
         ..registration(ADA, size)
     };
-    deleted(&site.catalog, ADA, 300, &POLICY).await;
+    deleted(&db.catalog, ADA, 300, &POLICY).await;
     let held = Registered::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
-    assert_eq!(site.catalog.register(half(201)).await.expect("answered"), held);
+    assert_eq!(db.catalog.register(half(201)).await.expect("answered"), held);
     // Where the store itself refuses the late upload, the bytes are free at once.
-    deleted(&site.catalog, ADA, 200, &REFUSING).await;
-    assert_eq!(site.catalog.register(half(200)).await.expect("answered"), Registered::Made);
+    deleted(&db.catalog, ADA, 200, &REFUSING).await;
+    assert_eq!(db.catalog.register(half(200)).await.expect("answered"), Registered::Made);
 }
 
 const TRIES: usize = 20;
@@ -191,10 +191,10 @@ async fn answer_to(catalog: &Catalog, wanted: Registration) -> Registered {
     panic!("no connection for {TRIES} times as long as one is waited for")
 }
 
-pub(super) async fn two_hundred_want_what_suffices_for_a_hundred(site: &Site) {
-    let another = site.another().await;
+pub(super) async fn two_hundred_want_what_suffices_for_a_hundred(db: &TestDb) {
+    let another = db.another().await;
     let answers = all_at_once((0..200).map(|n| {
-        let catalog = if n % 2 == 0 { site.catalog.clone() } else { another.clone() };
+        let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         let owner = if n % 3 == 0 { ADA } else { BEN };
         let wanted = Registration { default_limit_bytes: 1_000, ..registration(owner, 10) };
         async move { (only(&wanted).id, answer_to(&catalog, wanted).await) }
@@ -205,38 +205,38 @@ pub(super) async fn two_hundred_want_what_suffices_for_a_hundred(site: &Site) {
     assert_eq!(made.len(), 100);
     for (id, answer) in answers {
         if answer == Registered::Made {
-            assert!(site.catalog.file(id).await.expect("read").is_some());
+            assert!(db.catalog.file(id).await.expect("read").is_some());
         } else {
             assert_eq!(answer, Registered::QuotaExceeded { used_bytes: 1_000, limit_bytes: 1_000 });
-            assert_eq!(site.catalog.file(id).await.expect("read"), None);
+            assert_eq!(db.catalog.file(id).await.expect("read"), None);
         }
     }
     assert_eq!(
-        site.catalog.quota(&tenant("harbour"), 1_000).await.expect("read"),
+        db.catalog.quota(&tenant("harbour"), 1_000).await.expect("read"),
         Quota { limit_bytes: 1_000, used_bytes: 1_000, reserved_bytes: 1_000 }
     );
 }
 
 /// The first files of a tenant race for the making of its quota row; those that lose it are not over the limit.
-pub(super) async fn a_new_tenants_first_files_all_fit(site: &Site) {
+pub(super) async fn a_new_tenants_first_files_all_fit(db: &TestDb) {
     for round in 0..10 {
         let name = format!("tenant-{round}");
         let answers = all_at_once((0..8).map(|n| {
-            let catalog = site.catalog.clone();
+            let catalog = db.catalog.clone();
             let wanted = registration((&name, &format!("user-{n}")), 10);
             async move { answer_to(&catalog, wanted).await }
         }))
         .await;
         assert_eq!(answers, vec![Registered::Made; 8]);
-        assert_eq!(site.catalog.quota(&tenant(&name), LIMIT).await.expect("read").used_bytes, 80);
+        assert_eq!(db.catalog.quota(&tenant(&name), LIMIT).await.expect("read").used_bytes, 80);
     }
 }
 
-pub(super) async fn registering_races_with_limits_and_rebuilds(site: &Site) {
-    site.catalog.set_limit(&tenant("harbour"), 10_000).await.expect("set");
-    let another = site.another().await;
+pub(super) async fn registering_races_with_limits_and_rebuilds(db: &TestDb) {
+    db.catalog.set_limit(&tenant("harbour"), 10_000).await.expect("set");
+    let another = db.another().await;
     let registering = tokio::spawn({
-        let catalog = site.catalog.clone();
+        let catalog = db.catalog.clone();
         async move {
             let answers = all_at_once((0..60).map(|n| {
                 let catalog = catalog.clone();
@@ -274,17 +274,17 @@ pub(super) async fn registering_races_with_limits_and_rebuilds(site: &Site) {
         assert_eq!(drift.expect("a known tenant").drift_bytes, 0, "a race is not a drift");
     }
     let charged = registering.await.expect("all answered");
-    let quota = site.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read");
+    let quota = db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read");
     assert_eq!(quota, Quota { limit_bytes: 10_000, used_bytes: charged, reserved_bytes: charged });
 }
 
-pub(super) async fn a_pin_comes_back_as_it_was(site: &Site) {
-    let file = registered(&site.catalog, ADA, 10).await;
+pub(super) async fn a_pin_comes_back_as_it_was(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 10).await;
     let pin = Pin { etag: "\"5d-Ä\"".into(), version_id: Some("null".into()) };
     let change =
         file::confirm(&file, pin, Some("cd".repeat(32)), "confirmed", &Plan::without_stages(), NOW + 5)
             .expect("confirmable");
-    let after = committed(&site.catalog, change).await;
+    let after = committed(&db.catalog, change).await;
     assert_eq!(after.checksum_sha256, Some("cd".repeat(32)));
-    assert_eq!(site.catalog.file(file.id).await.expect("read"), Some(after));
+    assert_eq!(db.catalog.file(file.id).await.expect("read"), Some(after));
 }

@@ -6,21 +6,21 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{Catalog, CatalogError};
 
 use super::every_write::CALLS_MAX;
-use super::site::Site;
+use super::test_db::TestDb;
 
 /// A process with every outbox target and with Redis beside the catalog: it makes the most statements.
 pub(super) struct Rehearsal<'s> {
-    pub(super) site: &'s Site,
+    pub(super) db: &'s TestDb,
     catalog: Catalog,
     faults: Faults,
     pub(super) written: BTreeSet<String>,
 }
 
 impl<'s> Rehearsal<'s> {
-    pub(super) async fn on(site: &'s Site) -> Rehearsal<'s> {
+    pub(super) async fn on(db: &'s TestDb) -> Rehearsal<'s> {
         let faults = Faults::at(0, Fault::Fail);
-        let catalog = site.telling_with(faults.clone(), true).await;
-        Rehearsal { site, catalog, faults, written: BTreeSet::new() }
+        let catalog = db.telling_with(faults.clone(), true).await;
+        Rehearsal { db, catalog, faults, written: BTreeSet::new() }
     }
 
     /// All that was sent.
@@ -30,7 +30,7 @@ impl<'s> Rehearsal<'s> {
 
     /// Fails the write at its first call, then at its second, and so on, until it succeeds.
     pub(super) async fn each<T>(&mut self, act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>) -> T {
-        let before = self.site.dump().await;
+        let before = self.db.dump().await;
         let mut claim = String::new();
         for n in 1..CALLS_MAX {
             self.faults.aim_at(n, Fault::Fail);
@@ -38,7 +38,7 @@ impl<'s> Rehearsal<'s> {
             let hit = self.faults.hit();
             // Some read before they write.
             let write = self.faults.last_write().map_or_else(|| "a read".into(), short);
-            let after = self.site.dump().await;
+            let after = self.db.dump().await;
             let place = format!("{write}, call {n}, {}", hit.unwrap_or("not made"));
             match (outcome, hit) {
                 (Ok(answer), None) => {

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
-use super::site::Site;
+use super::test_db::TestDb;
 
 pub(super) const ADA: (&str, &str) = ("harbour", "ada");
 
@@ -116,8 +116,8 @@ pub(super) fn some_vectors(count: usize, dimensions: usize) -> Vec<Vec<f32>> {
     (0..count).map(|_| (0..dimensions).map(|_| next()).collect()).collect()
 }
 
-pub(super) async fn candidates_are_ready_and_of_the_scope(site: &Site) {
-    let catalog = &site.catalog;
+pub(super) async fn candidates_are_ready_and_of_the_scope(db: &TestDb) {
+    let catalog = &db.catalog;
     let vector = vec![vec![1.0, 0.5]];
     let adas = embedded(catalog, ADA, &vector).await;
     let bens = embedded(catalog, ("harbour", "ben"), &vector).await;
@@ -140,14 +140,14 @@ pub(super) async fn candidates_are_ready_and_of_the_scope(site: &Site) {
 }
 
 /// With ties, vectors of other models, one that has no direction, and such as have hardly any length or a very great one.
-pub(super) async fn the_best_are_among_the_candidates(site: &Site) {
+pub(super) async fn the_best_are_among_the_candidates(db: &TestDb) {
     let mut vectors = some_vectors(40, 8);
     vectors.push(vec![0.0; 8]);
     vectors.extend(some_vectors(5, 3));
     vectors.push(vec![f32::MIN_POSITIVE / 8.0; 8]);
     vectors.push(vec![f32::MAX / 2.0; 8]);
-    let first = embedded(&site.catalog, ADA, &vectors).await;
-    let second = embedded(&site.catalog, ADA, &vectors).await;
+    let first = embedded(&db.catalog, ADA, &vectors).await;
+    let second = embedded(&db.catalog, ADA, &vectors).await;
     let all: Vec<StoredVector> = [first, second]
         .into_iter()
         .flat_map(|file| {
@@ -158,20 +158,20 @@ pub(super) async fn the_best_are_among_the_candidates(site: &Site) {
         .collect();
     for wanted in some_vectors(6, 8).iter().chain(&some_vectors(2, 3)).chain(&some_vectors(1, 9)) {
         for limit in [1, 2, 7, 200] {
-            let found = candidates(&site.catalog, of(ADA), wanted, limit).await;
+            let found = candidates(&db.catalog, of(ADA), wanted, limit).await;
             assert_eq!(ranked(&found, wanted, limit), ranked(&all, wanted, limit), "{limit} for {wanted:?}");
         }
     }
 }
 
-pub(super) async fn no_page_is_missed(site: &Site) {
+pub(super) async fn no_page_is_missed(db: &TestDb) {
     // By a process that knows of no pgvector, so that pages have to be read everywhere.
-    let catalog = site.another().await;
+    let catalog = db.another().await;
     let mut files = Vec::new();
     for count in [1_999, 1, 2_500] {
         let file = embedded(&catalog, ADA, &vec![vec![1.0, 2.0]; count]).await;
         files.extend((0..count as u64).map(|ordinal| (file, ordinal)));
     }
     files.sort();
-    assert!(places(&site.catalog, of(ADA), &[1.0, 2.0], 5).await == files);
+    assert!(places(&db.catalog, of(ADA), &[1.0, 2.0], 5).await == files);
 }

@@ -7,29 +7,29 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::limits::ERROR_TEXT_BYTES_MAX;
 
 use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, deleted, tenant, user};
-use super::site::{CLEANUP_ATTEMPTS_MAX, Site};
+use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LEASE: i64 = 60 * SECOND;
 const DELETED: UnixMs = NOW + SECOND;
 const NOTHING: Settled = Settled { done: 0, failed: 0, exhausted: 0, orphans: 0 };
 
-async fn claimed_at(site: &Site, now: UnixMs) -> ClaimedCleanup {
-    let mut claims = site.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
+async fn claimed_at(db: &TestDb, now: UnixMs) -> ClaimedCleanup {
+    let mut claims = db.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
     assert_eq!(claims.len(), 1);
     claims.remove(0)
 }
 
-async fn settled(site: &Site, claim: &ClaimedCleanup, outcome: CleanupOutcome, now: UnixMs) -> Settled {
-    site.catalog.settle_cleanups(vec![(claim.clone(), outcome)], now).await.expect("settled")
+async fn settled(db: &TestDb, claim: &ClaimedCleanup, outcome: CleanupOutcome, now: UnixMs) -> Settled {
+    db.catalog.settle_cleanups(vec![(claim.clone(), outcome)], now).await.expect("settled")
 }
 
-async fn pending(site: &Site) -> Vec<PendingCleanup> {
-    site.catalog.pending_cleanups(&Scope::All, None, 100).await.expect("read")
+async fn pending(db: &TestDb) -> Vec<PendingCleanup> {
+    db.catalog.pending_cleanups(&Scope::All, None, 100).await.expect("read")
 }
 
-async fn next(site: &Site) -> Option<UnixMs> {
-    site.catalog.next_cleanup_at().await.expect("read")
+async fn next(db: &TestDb) -> Option<UnixMs> {
+    db.catalog.next_cleanup_at().await.expect("read")
 }
 
 fn refused(retry_at: UnixMs) -> CleanupOutcome {
@@ -40,110 +40,110 @@ fn store_down(retry_at: UnixMs) -> CleanupOutcome {
     CleanupOutcome::StoreDown { error: "no answer".into(), retry_at }
 }
 
-pub(super) async fn what_is_gone_for_good_is_done(site: &Site) {
-    deleted(&site.catalog, ADA, 10, &REFUSING).await;
-    let claim = claimed_at(site, DELETED).await;
-    assert_eq!(settled(site, &claim, CleanupOutcome::Gone, DELETED).await, Settled { done: 1, ..NOTHING });
-    assert_eq!(pending(site).await, []);
-    assert_eq!(settled(site, &claim, CleanupOutcome::Gone, DELETED).await, NOTHING, "done once");
-    assert_eq!(site.catalog.settle_cleanups(Vec::new(), DELETED).await.expect("settled"), NOTHING);
+pub(super) async fn what_is_gone_for_good_is_done(db: &TestDb) {
+    deleted(&db.catalog, ADA, 10, &REFUSING).await;
+    let claim = claimed_at(db, DELETED).await;
+    assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED).await, Settled { done: 1, ..NOTHING });
+    assert_eq!(pending(db).await, []);
+    assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED).await, NOTHING, "done once");
+    assert_eq!(db.catalog.settle_cleanups(Vec::new(), DELETED).await.expect("settled"), NOTHING);
 }
 
 /// A URL that still lives may bring the bytes back: they are deleted once more when it is dead.
-pub(super) async fn what_may_come_back_is_deleted_once_more(site: &Site) {
-    deleted(&site.catalog, ADA, 10, &POLICY).await;
-    let first = claimed_at(site, DELETED).await;
-    assert_eq!(settled(site, &first, CleanupOutcome::Gone, SILENT - 1).await, NOTHING);
-    let row = pending(site).await.remove(0);
+pub(super) async fn what_may_come_back_is_deleted_once_more(db: &TestDb) {
+    deleted(&db.catalog, ADA, 10, &POLICY).await;
+    let first = claimed_at(db, DELETED).await;
+    assert_eq!(settled(db, &first, CleanupOutcome::Gone, SILENT - 1).await, NOTHING);
+    let row = pending(db).await.remove(0);
     assert_eq!((row.attempts, row.last_error, row.last_attempt_at), (0, None, Some(SILENT - 1)));
-    assert_eq!(next(site).await, Some(SILENT));
-    assert_eq!(site.catalog.claim_cleanups(&Scope::All, SILENT - 1, 10, LEASE).await.expect("claimed"), []);
-    assert_eq!(site.catalog.retry_cleanups_now(&Scope::All, SILENT - 1).await.expect("done"), 0);
+    assert_eq!(next(db).await, Some(SILENT));
+    assert_eq!(db.catalog.claim_cleanups(&Scope::All, SILENT - 1, 10, LEASE).await.expect("claimed"), []);
+    assert_eq!(db.catalog.retry_cleanups_now(&Scope::All, SILENT - 1).await.expect("done"), 0);
 
-    let second = claimed_at(site, SILENT).await;
+    let second = claimed_at(db, SILENT).await;
     assert_eq!((second.id, second.token), (first.id, 2));
-    assert_eq!(settled(site, &second, CleanupOutcome::Gone, SILENT).await, Settled { done: 1, ..NOTHING });
-    assert_eq!(pending(site).await, []);
+    assert_eq!(settled(db, &second, CleanupOutcome::Gone, SILENT).await, Settled { done: 1, ..NOTHING });
+    assert_eq!(pending(db).await, []);
 }
 
-pub(super) async fn a_refusal_spends_attempts_until_they_are_exhausted(site: &Site) {
-    deleted(&site.catalog, ADA, 10, &REFUSING).await;
+pub(super) async fn a_refusal_spends_attempts_until_they_are_exhausted(db: &TestDb) {
+    deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let mut now = DELETED;
     for attempt in 1..=CLEANUP_ATTEMPTS_MAX {
-        let claim = claimed_at(site, now).await;
+        let claim = claimed_at(db, now).await;
         assert_eq!(claim.attempts, attempt - 1);
         let last = attempt == CLEANUP_ATTEMPTS_MAX;
         let expected = Settled { failed: 1, exhausted: u64::from(last), ..NOTHING };
-        assert_eq!(settled(site, &claim, refused(now + 5 * SECOND), now).await, expected);
-        let row = pending(site).await.remove(0);
+        assert_eq!(settled(db, &claim, refused(now + 5 * SECOND), now).await, expected);
+        let row = pending(db).await.remove(0);
         assert_eq!(row.attempts, i64::from(attempt));
         assert_eq!(row.last_error.as_deref(), Some("access denied"));
         assert_eq!(row.last_attempt_at, Some(now));
         let wait = if last { EXHAUSTED_RETRY_MS } else { 5 * SECOND };
-        assert_eq!(next(site).await, Some(now + wait));
+        assert_eq!(next(db).await, Some(now + wait));
         now += wait;
     }
-    assert_eq!(site.catalog.cleanup_counts(&Scope::All).await.expect("read").exhausted, 1);
+    assert_eq!(db.catalog.cleanup_counts(&Scope::All).await.expect("read").exhausted, 1);
 
     // Exhausted is not given up: once a day, for as long as it takes.
-    let claim = claimed_at(site, now).await;
+    let claim = claimed_at(db, now).await;
     let again = Settled { failed: 1, exhausted: 1, ..NOTHING };
-    assert_eq!(settled(site, &claim, refused(now + SECOND), now).await, again);
-    assert_eq!(next(site).await, Some(now + EXHAUSTED_RETRY_MS));
-    let claim = claimed_at(site, now + EXHAUSTED_RETRY_MS).await;
-    let done = settled(site, &claim, CleanupOutcome::Gone, now + EXHAUSTED_RETRY_MS).await;
+    assert_eq!(settled(db, &claim, refused(now + SECOND), now).await, again);
+    assert_eq!(next(db).await, Some(now + EXHAUSTED_RETRY_MS));
+    let claim = claimed_at(db, now + EXHAUSTED_RETRY_MS).await;
+    let done = settled(db, &claim, CleanupOutcome::Gone, now + EXHAUSTED_RETRY_MS).await;
     assert_eq!(done, Settled { done: 1, ..NOTHING });
 }
 
-pub(super) async fn an_exhausted_cleanup_that_succeeds_is_exhausted_no_more(site: &Site) {
-    deleted(&site.catalog, ADA, 10, &POLICY).await;
+pub(super) async fn an_exhausted_cleanup_that_succeeds_is_exhausted_no_more(db: &TestDb) {
+    deleted(&db.catalog, ADA, 10, &POLICY).await;
     for n in 0..i64::from(CLEANUP_ATTEMPTS_MAX) {
-        let claim = claimed_at(site, DELETED + n).await;
-        settled(site, &claim, refused(DELETED + n + 1), DELETED + n).await;
+        let claim = claimed_at(db, DELETED + n).await;
+        settled(db, &claim, refused(DELETED + n + 1), DELETED + n).await;
     }
-    assert_eq!(site.catalog.retry_cleanups_now(&Scope::All, DELETED + 9).await.expect("done"), 1);
-    let claim = claimed_at(site, DELETED + 9).await;
-    assert_eq!(settled(site, &claim, CleanupOutcome::Gone, DELETED + 9).await, NOTHING);
-    let counts = site.catalog.cleanup_counts(&Scope::All).await.expect("read");
+    assert_eq!(db.catalog.retry_cleanups_now(&Scope::All, DELETED + 9).await.expect("done"), 1);
+    let claim = claimed_at(db, DELETED + 9).await;
+    assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED + 9).await, NOTHING);
+    let counts = db.catalog.cleanup_counts(&Scope::All).await.expect("read");
     assert_eq!((counts.pending, counts.exhausted), (1, 0));
-    assert_eq!(next(site).await, Some(SILENT));
+    assert_eq!(next(db).await, Some(SILENT));
 }
 
-pub(super) async fn a_store_that_is_down_spends_nobodys_attempts(site: &Site) {
-    deleted(&site.catalog, ADA, 10, &REFUSING).await;
+pub(super) async fn a_store_that_is_down_spends_nobodys_attempts(db: &TestDb) {
+    deleted(&db.catalog, ADA, 10, &REFUSING).await;
     for n in 0..10 {
         let now = DELETED + n * 5 * SECOND;
-        let claim = claimed_at(site, now).await;
+        let claim = claimed_at(db, now).await;
         let outcome = store_down(now + 5 * SECOND);
-        assert_eq!(settled(site, &claim, outcome, now).await, Settled { failed: 1, ..NOTHING });
-        assert_eq!(next(site).await, Some(now + 5 * SECOND));
+        assert_eq!(settled(db, &claim, outcome, now).await, Settled { failed: 1, ..NOTHING });
+        assert_eq!(next(db).await, Some(now + 5 * SECOND));
     }
-    let row = pending(site).await.remove(0);
+    let row = pending(db).await.remove(0);
     assert_eq!((row.attempts, row.last_error.as_deref()), (0, Some("no answer")));
-    assert_eq!(site.catalog.cleanup_counts(&Scope::All).await.expect("read").exhausted, 0);
+    assert_eq!(db.catalog.cleanup_counts(&Scope::All).await.expect("read").exhausted, 0);
 }
 
 /// I13: a reaper that lost its lease settles nothing, whatever the store told it.
-pub(super) async fn an_old_claim_settles_nothing(site: &Site) {
-    deleted(&site.catalog, ADA, 10, &POLICY).await;
-    let old = claimed_at(site, DELETED).await;
-    let new = claimed_at(site, DELETED + LEASE).await;
-    let before = site.dump().await;
+pub(super) async fn an_old_claim_settles_nothing(db: &TestDb) {
+    deleted(&db.catalog, ADA, 10, &POLICY).await;
+    let old = claimed_at(db, DELETED).await;
+    let new = claimed_at(db, DELETED + LEASE).await;
+    let before = db.dump().await;
     for now in [DELETED + LEASE, SILENT] {
         for outcome in [CleanupOutcome::Gone, refused(now), store_down(now)] {
-            assert_eq!(settled(site, &old, outcome.clone(), now).await, NOTHING, "{outcome:?}");
-            assert_eq!(site.dump().await, before, "{outcome:?}");
+            assert_eq!(settled(db, &old, outcome.clone(), now).await, NOTHING, "{outcome:?}");
+            assert_eq!(db.dump().await, before, "{outcome:?}");
         }
     }
-    assert_eq!(settled(site, &new, CleanupOutcome::Gone, SILENT).await, Settled { done: 1, ..NOTHING });
+    assert_eq!(settled(db, &new, CleanupOutcome::Gone, SILENT).await, Settled { done: 1, ..NOTHING });
 }
 
-pub(super) async fn each_of_a_batch_is_settled_for_itself(site: &Site) {
+pub(super) async fn each_of_a_batch_is_settled_for_itself(db: &TestDb) {
     for _ in 0..4 {
-        deleted(&site.catalog, ADA, 10, &REFUSING).await;
+        deleted(&db.catalog, ADA, 10, &REFUSING).await;
     }
-    deleted(&site.catalog, ADA, 10, &POLICY).await;
-    let mut claims = site.catalog.claim_cleanups(&Scope::All, DELETED, 10, LEASE).await.expect("claimed");
+    deleted(&db.catalog, ADA, 10, &POLICY).await;
+    let mut claims = db.catalog.claim_cleanups(&Scope::All, DELETED, 10, LEASE).await.expect("claimed");
     claims.sort_by_key(|claim| claim.finish_at);
     let stale = ClaimedCleanup { token: 9, ..claims[3].clone() };
     let outcomes = vec![
@@ -153,9 +153,9 @@ pub(super) async fn each_of_a_batch_is_settled_for_itself(site: &Site) {
         (stale, CleanupOutcome::Gone),
         (claims[4].clone(), CleanupOutcome::Gone),
     ];
-    let outcome = site.catalog.settle_cleanups(outcomes, DELETED).await.expect("settled");
+    let outcome = db.catalog.settle_cleanups(outcomes, DELETED).await.expect("settled");
     assert_eq!(outcome, Settled { done: 1, failed: 2, ..NOTHING });
-    let mut due = site
+    let mut due = db
         .texts("SELECT CAST(next_attempt_at AS TEXT) || ' ' || CAST(attempts AS TEXT) FROM pending_cleanups")
         .await;
     due.sort();
@@ -169,33 +169,33 @@ pub(super) async fn each_of_a_batch_is_settled_for_itself(site: &Site) {
     assert_eq!(due, expected);
 }
 
-pub(super) async fn a_long_refusal_is_cut_at_a_character(site: &Site) {
-    deleted(&site.catalog, ADA, 10, &REFUSING).await;
+pub(super) async fn a_long_refusal_is_cut_at_a_character(db: &TestDb) {
+    deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let long = format!("x{}", "ü".repeat(ERROR_TEXT_BYTES_MAX));
     for n in 0..2 {
-        let claim = claimed_at(site, DELETED + n).await;
+        let claim = claimed_at(db, DELETED + n).await;
         let (error, retry_at) = (long.clone(), DELETED + n + 1);
         let outcome = if n == 0 {
             CleanupOutcome::Refused { error, retry_at }
         } else {
             CleanupOutcome::StoreDown { error, retry_at }
         };
-        settled(site, &claim, outcome, DELETED + n).await;
-        let kept = pending(site).await.remove(0).last_error.expect("kept");
+        settled(db, &claim, outcome, DELETED + n).await;
+        let kept = pending(db).await.remove(0).last_error.expect("kept");
         assert_eq!(kept.len(), ERROR_TEXT_BYTES_MAX - 1);
     }
 }
 
-pub(super) async fn what_failed_is_retried_now_by_scope(site: &Site) {
+pub(super) async fn what_failed_is_retried_now_by_scope(db: &TestDb) {
     for owner in [ADA, ("elsewhere", "eve"), ("elsewhere", "eve")] {
-        deleted(&site.catalog, owner, 10, &REFUSING).await;
+        deleted(&db.catalog, owner, 10, &REFUSING).await;
     }
-    let claims = site.catalog.claim_cleanups(&Scope::All, DELETED, 10, LEASE).await.expect("claimed");
+    let claims = db.catalog.claim_cleanups(&Scope::All, DELETED, 10, LEASE).await.expect("claimed");
     let outcomes = claims.into_iter().map(|claim| (claim, refused(NOW + HOUR))).collect();
-    site.catalog.settle_cleanups(outcomes, DELETED).await.expect("settled");
+    db.catalog.settle_cleanups(outcomes, DELETED).await.expect("settled");
     let at = DELETED + SECOND;
-    let retried = async |scope: Scope| site.catalog.retry_cleanups_now(&scope, at).await.expect("done");
-    let due = async || site.catalog.claim_cleanups(&Scope::All, at, 10, LEASE).await.expect("claimed");
+    let retried = async |scope: Scope| db.catalog.retry_cleanups_now(&scope, at).await.expect("done");
+    let due = async || db.catalog.claim_cleanups(&Scope::All, at, 10, LEASE).await.expect("claimed");
 
     assert_eq!(due().await, []);
     assert_eq!(retried(Scope::Tenant(tenant("nobody"))).await, 0);
@@ -208,5 +208,5 @@ pub(super) async fn what_failed_is_retried_now_by_scope(site: &Site) {
     );
     assert_eq!(retried(Scope::All).await, 2, "what is being tried is left to whoever tries it");
     assert_eq!(due().await.len(), 2);
-    assert_eq!(settled(site, &first[0], CleanupOutcome::Gone, at).await, Settled { done: 1, ..NOTHING });
+    assert_eq!(settled(db, &first[0], CleanupOutcome::Gone, at).await, Settled { done: 1, ..NOTHING });
 }

@@ -17,7 +17,7 @@ use wharfinger_lifecycle::stage_end::{Ended, Ending, Output, TextPart};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: UnixMs = NOW + 10 * SECOND;
@@ -26,15 +26,15 @@ pub(super) fn plan() -> Plan {
     Plan { stages: Stage::ALL.to_vec(), ..Plan::without_stages() }
 }
 
-pub(super) async fn queued(site: &Site, stages: &[Stage]) -> File {
-    queued_of(site, ADA, stages).await
+pub(super) async fn queued(db: &TestDb, stages: &[Stage]) -> File {
+    queued_of(db, ADA, stages).await
 }
 
-pub(super) async fn queued_of(site: &Site, owner: (&str, &str), stages: &[Stage]) -> File {
-    let file = registered(&site.catalog, owner, 10).await;
+pub(super) async fn queued_of(db: &TestDb, owner: (&str, &str), stages: &[Stage]) -> File {
+    let file = registered(&db.catalog, owner, 10).await;
     let plan = Plan { stages: stages.to_vec(), ..plan() };
     let change = file::confirm(&file, pin(), None, "confirmed", &plan, NOW + SECOND).expect("confirmable");
-    committed(&site.catalog, change).await
+    committed(&db.catalog, change).await
 }
 
 pub(super) fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
@@ -51,12 +51,12 @@ pub(super) fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
     }
 }
 
-pub(super) async fn claimed(site: &Site, stage: Stage, now: UnixMs) -> StageJob {
-    let mut jobs = site.catalog.claim_stage(claim(stage, 1, now)).await.expect("claimed");
+pub(super) async fn claimed(db: &TestDb, stage: Stage, now: UnixMs) -> StageJob {
+    let mut jobs = db.catalog.claim_stage(claim(stage, 1, now)).await.expect("claimed");
     for of in [Claimable::Suspects, Claimable::LastChance] {
         if jobs.is_empty() {
             let claim = StageClaim { of, ..claim(stage, 1, now) };
-            jobs = site.catalog.claim_stage(claim).await.expect("claimed");
+            jobs = db.catalog.claim_stage(claim).await.expect("claimed");
         }
     }
     assert_eq!(jobs.len(), 1);
@@ -71,49 +71,49 @@ pub(super) fn end(held: &StageJob, how: Ending) -> StageEnd {
     StageEnd { job: held.job.id, token: held.job.token, how }
 }
 
-pub(super) async fn ended(site: &Site, held: &StageJob, how: Ending, now: UnixMs) -> Ended {
+pub(super) async fn ended(db: &TestDb, held: &StageJob, how: Ending, now: UnixMs) -> Ended {
     let by = EndBy { actor: "worker:a", plan: &plan(), now };
-    site.catalog.end_stages(vec![end(held, how)], by).await.expect("answered")[0]
+    db.catalog.end_stages(vec![end(held, how)], by).await.expect("answered")[0]
 }
 
-pub(super) async fn taken_back(site: &Site, now: UnixMs) -> Vec<(FileId, Ended)> {
+pub(super) async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(FileId, Ended)> {
     let by = EndBy { actor: "recovery", plan: &plan(), now };
-    let lost = site.catalog.lost_stages(now, None, 100).await.expect("read");
+    let lost = db.catalog.lost_stages(now, None, 100).await.expect("read");
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
-    site.catalog.take_back_stages(jobs, by, now).await.expect("answered")
+    db.catalog.take_back_stages(jobs, by, now).await.expect("answered")
 }
 
 pub(super) fn done() -> Ending {
     Ending::Done(Output::default())
 }
 
-pub(super) async fn status(site: &Site, id: FileId) -> Status {
-    site.catalog.file(id).await.expect("read").expect("it is there").status
+pub(super) async fn status(db: &TestDb, id: FileId) -> Status {
+    db.catalog.file(id).await.expect("read").expect("it is there").status
 }
 
-pub(super) async fn a_file_goes_through_its_stages_with_one_job(site: &Site) {
-    let file = queued(site, &[Stage::Scan, Stage::Embed]).await;
+pub(super) async fn a_file_goes_through_its_stages_with_one_job(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan, Stage::Embed]).await;
     assert_eq!(file.status, Status::Queued);
-    let none = site.catalog.claim_stage(claim(Stage::Embed, 5, NOW + SECOND)).await.expect("answered");
+    let none = db.catalog.claim_stage(claim(Stage::Embed, 5, NOW + SECOND)).await.expect("answered");
     assert_eq!(none, []);
 
-    let scan = claimed(site, Stage::Scan, NOW + SECOND).await;
+    let scan = claimed(db, Stage::Scan, NOW + SECOND).await;
     assert_eq!((scan.file.id, scan.file.status, scan.job.attempt), (file.id, Status::Scanning, 1));
-    assert_eq!(status(site, file.id).await, Status::Scanning);
-    assert_eq!(ended(site, &scan, done(), LATER).await, Ended::Next(Stage::Embed));
-    let embed = claimed(site, Stage::Embed, LATER).await;
+    assert_eq!(status(db, file.id).await, Status::Scanning);
+    assert_eq!(ended(db, &scan, done(), LATER).await, Ended::Next(Stage::Embed));
+    let embed = claimed(db, Stage::Embed, LATER).await;
     assert_eq!((embed.job.id, embed.job.attempt), (scan.job.id, 1));
     assert!(embed.job.token > scan.job.token);
     let said = Output { said: Some("{\"dimensions\":3}".into()), text: None };
-    assert_eq!(ended(site, &embed, Ending::Done(said), LATER + 1).await, Ended::Ready);
+    assert_eq!(ended(db, &embed, Ending::Done(said), LATER + 1).await, Ended::Ready);
 
-    let ready = site.catalog.file(file.id).await.expect("read").expect("it is there");
+    let ready = db.catalog.file(file.id).await.expect("read").expect("it is there");
     assert_eq!((ready.status, ready.ready_at, ready.stage), (Status::Ready, Some(LATER + 1), None));
-    assert_eq!(site.texts("SELECT id FROM jobs WHERE queue LIKE 'file-%'").await, Vec::<String>::new());
-    let kept = site.catalog.stage_outputs(&[file.id]).await.expect("read");
+    assert_eq!(db.texts("SELECT id FROM jobs WHERE queue LIKE 'file-%'").await, Vec::<String>::new());
+    let kept = db.catalog.stage_outputs(&[file.id]).await.expect("read");
     assert_eq!(kept, [(file.id, "embed".into(), "{\"dimensions\":3}".into())]);
     let way: Vec<Status> =
-        site.catalog.history(file.id).await.expect("read").iter().map(|line| line.to).collect();
+        db.catalog.history(file.id).await.expect("read").iter().map(|line| line.to).collect();
     let expected = [
         Status::Registered,
         Status::Uploaded,
@@ -124,31 +124,31 @@ pub(super) async fn a_file_goes_through_its_stages_with_one_job(site: &Site) {
         Status::Ready,
     ];
     assert_eq!(way, expected);
-    let told = site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     assert_eq!(told.iter().map(|told| told.kind.as_str()).collect::<Vec<_>>(), ["file-ready"]);
 }
 
 /// I8: whoever lost the lease changes nothing, whatever they say.
 /// The file changed while the stage worked on it: its result is rejected.
-pub(super) async fn a_stage_of_a_file_that_changed_ends_nothing(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
-    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
-    let changed = committed(&site.catalog, file::repin(&held.file, pin(), LATER)).await;
-    let before = site.dump().await;
-    assert_eq!(ended(site, &held, done(), LATER).await, Ended::LeaseLost);
-    assert_eq!(site.dump().await, before);
-    assert_eq!(site.catalog.file(file.id).await.expect("read"), Some(changed));
+pub(super) async fn a_stage_of_a_file_that_changed_ends_nothing(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
+    let held = claimed(db, Stage::Scan, NOW + SECOND).await;
+    let changed = committed(&db.catalog, file::repin(&held.file, pin(), LATER)).await;
+    let before = db.dump().await;
+    assert_eq!(ended(db, &held, done(), LATER).await, Ended::LeaseLost);
+    assert_eq!(db.dump().await, before);
+    assert_eq!(db.catalog.file(file.id).await.expect("read"), Some(changed));
 }
 
-pub(super) async fn a_lost_lease_ends_no_stage(site: &Site) {
-    let file = queued(site, &[Stage::Extract]).await;
-    let old = claimed(site, Stage::Extract, NOW + SECOND).await;
+pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
+    let file = queued(db, &[Stage::Extract]).await;
+    let old = claimed(db, Stage::Extract, NOW + SECOND).await;
     let lost_at = NOW + 11 * SECOND;
-    assert_eq!(taken_back(site, lost_at - 1).await, []);
-    assert_eq!(taken_back(site, lost_at).await, [(file.id, Ended::Retried)]);
-    assert_eq!(status(site, file.id).await, Status::Queued);
-    let stale = async |site: &Site| {
-        let before = site.dump().await;
+    assert_eq!(taken_back(db, lost_at - 1).await, []);
+    assert_eq!(taken_back(db, lost_at).await, [(file.id, Ended::Retried)]);
+    assert_eq!(status(db, file.id).await, Status::Queued);
+    let stale = async |db: &TestDb| {
+        let before = db.dump().await;
         let endings = [
             done(),
             Ending::Retry { why: "late".into(), at: lost_at },
@@ -158,34 +158,34 @@ pub(super) async fn a_lost_lease_ends_no_stage(site: &Site) {
             Ending::GivenBack,
         ];
         for how in endings {
-            assert_eq!(ended(site, &old, how, lost_at).await, Ended::LeaseLost);
+            assert_eq!(ended(db, &old, how, lost_at).await, Ended::LeaseLost);
         }
         let lease = (old.job.id, old.job.token);
         let key = ObjectKey::text_part(&file.key, old.job.id, old.job.token, 0);
         let chunk = ChunkRow { ordinal: 0, text: "late".into(), start: 0, end: 4 };
         assert!(
-            !site.catalog.add_derived_objects(lease, file.id, vec![key], lost_at).await.expect("answered")
+            !db.catalog.add_derived_objects(lease, file.id, vec![key], lost_at).await.expect("answered")
         );
-        assert!(!site.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
-        assert_eq!(site.catalog.held_stage(old.job.id, old.job.token).await.expect("read"), None);
-        assert_eq!(site.dump().await, before);
+        assert!(!db.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
+        assert_eq!(db.catalog.held_stage(old.job.id, old.job.token).await.expect("read"), None);
+        assert_eq!(db.dump().await, before);
     };
-    stale(site).await;
-    let new = claimed(site, Stage::Extract, lost_at + 60 * SECOND).await;
+    stale(db).await;
+    let new = claimed(db, Stage::Extract, lost_at + 60 * SECOND).await;
     assert_eq!((new.job.id, new.job.attempt), (old.job.id, 2));
-    stale(site).await;
-    assert_eq!(ended(site, &new, done(), lost_at).await, Ended::Ready);
-    stale(site).await;
+    stale(db).await;
+    assert_eq!(ended(db, &new, done(), lost_at).await, Ended::Ready);
+    stale(db).await;
 }
 
-pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(site: &Site) {
+pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(db: &TestDb) {
     for _ in 0..6 {
-        queued(site, &[Stage::Scan, Stage::Extract]).await;
+        queued(db, &[Stage::Scan, Stage::Extract]).await;
     }
-    let held = site.catalog.claim_stage(claim(Stage::Scan, 10, NOW + SECOND)).await.expect("claimed");
+    let held = db.catalog.claim_stage(claim(Stage::Scan, 10, NOW + SECOND)).await.expect("claimed");
     assert_eq!(held.len(), 6);
     let gone = &held[5];
-    committed(&site.catalog, file::delete(&gone.file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
+    committed(&db.catalog, file::delete(&gone.file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
     let ends = vec![
         end(&held[0], done()),
         end(&held[1], Ending::Retry { why: "hiccup".into(), at: LATER + 5 }),
@@ -196,7 +196,7 @@ pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(site: &S
         end(&held[0], done()),
     ];
     let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
-    let outcomes = site.catalog.end_stages(ends, by).await.expect("answered");
+    let outcomes = db.catalog.end_stages(ends, by).await.expect("answered");
     let expected = [
         Ended::Next(Stage::Extract),
         Ended::Retried,
@@ -209,7 +209,7 @@ pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(site: &S
     assert_eq!(outcomes, expected);
     let mut now = Vec::new();
     for held in &held {
-        now.push(status(site, held.file.id).await);
+        now.push(status(db, held.file.id).await);
     }
     let expected = [
         Status::Queued,
@@ -220,26 +220,26 @@ pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(site: &S
         Status::Deleted,
     ];
     assert_eq!(now, expected);
-    let back = claimed(site, Stage::Scan, LATER).await;
+    let back = claimed(db, Stage::Scan, LATER).await;
     assert_eq!((back.file.id, back.job.attempt), (held[4].file.id, 1), "what was given back spent nothing");
-    let again = claimed(site, Stage::Scan, LATER + 5).await;
+    let again = claimed(db, Stage::Scan, LATER + 5).await;
     assert_eq!((again.file.id, again.job.attempt), (held[1].file.id, 2));
 }
 
-pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
+pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
     let scope = Scope::User(tenant("harbour"), user("ada"));
     for attempt in 1..=3 {
-        assert_eq!(site.catalog.dead_letters(&scope, None, 10).await.expect("read"), []);
-        let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+        assert_eq!(db.catalog.dead_letters(&scope, None, 10).await.expect("read"), []);
+        let held = claimed(db, Stage::Scan, NOW + SECOND).await;
         assert_eq!(held.job.attempt, attempt);
         let how = Ending::Retry { why: format!("hiccup {attempt}"), at: NOW + SECOND };
         let expected = if attempt < 3 { Ended::Retried } else { Ended::Failed };
-        assert_eq!(ended(site, &held, how, NOW + SECOND).await, expected);
+        assert_eq!(ended(db, &held, how, NOW + SECOND).await, expected);
     }
-    let failed = site.catalog.file(file.id).await.expect("read").expect("it is there");
+    let failed = db.catalog.file(file.id).await.expect("read").expect("it is there");
     assert_eq!((failed.status, failed.error.as_deref()), (Status::Failed, Some("hiccup 3")));
-    let letters = site.catalog.dead_letters(&scope, None, 10).await.expect("read");
+    let letters = db.catalog.dead_letters(&scope, None, 10).await.expect("read");
     let [letter] = letters.as_slice() else { panic!("one letter, not {letters:?}") };
     assert_eq!((letter.file, letter.stage, letter.attempts), (file.id, Stage::Scan, 3));
     assert_eq!(
@@ -247,172 +247,172 @@ pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(site: &Site) {
         ("attempts used up", Some("hiccup 3"))
     );
     let others = Scope::User(tenant("harbour"), user("ben"));
-    assert_eq!(site.catalog.dead_letters(&others, None, 10).await.expect("read"), []);
-    assert_eq!(site.catalog.dead_letter(&others, letter.job).await.expect("read"), None);
+    assert_eq!(db.catalog.dead_letters(&others, None, 10).await.expect("read"), []);
+    assert_eq!(db.catalog.dead_letter(&others, letter.job).await.expect("read"), None);
 
     assert_eq!(
-        site.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
+        db.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
         Redriven::Done
     );
     assert_eq!(
-        site.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
+        db.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
         Redriven::Gone
     );
-    assert!(!site.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"), "it lives again");
-    let held = claimed(site, Stage::Scan, LATER).await;
+    assert!(!db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"), "it lives again");
+    let held = claimed(db, Stage::Scan, LATER).await;
     assert_eq!((held.file.id, held.job.attempt), (file.id, 1));
-    assert_eq!(ended(site, &held, Ending::Failed { why: "encrypted".into() }, LATER).await, Ended::Failed);
-    assert!(site.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
-    assert!(!site.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
-    assert_eq!(status(site, file.id).await, Status::Failed);
+    assert_eq!(ended(db, &held, Ending::Failed { why: "encrypted".into() }, LATER).await, Ended::Failed);
+    assert!(db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
+    assert!(!db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
+    assert_eq!(status(db, file.id).await, Status::Failed);
 }
 
 /// An outage fails nobody, until it has lasted too long.
-pub(super) async fn who_is_put_off_spends_no_attempt(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
+pub(super) async fn who_is_put_off_spends_no_attempt(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
     for _ in 0..20 {
-        let held = claimed(site, Stage::Scan, now).await;
+        let held = claimed(db, Stage::Scan, now).await;
         assert_eq!(held.job.attempt, 1);
         now += 60 * SECOND;
         let how = Ending::PutOff { why: "clamd is away".into(), at: now };
-        assert_eq!(ended(site, &held, how, now).await, Ended::Retried);
+        assert_eq!(ended(db, &held, how, now).await, Ended::Retried);
     }
     now += 6 * HOUR;
     for expected in [Ended::Retried, Ended::Retried, Ended::Failed] {
-        let held = claimed(site, Stage::Scan, now).await;
+        let held = claimed(db, Stage::Scan, now).await;
         let how = Ending::PutOff { why: "clamd is away".into(), at: now };
-        assert_eq!(ended(site, &held, how, now).await, expected);
+        assert_eq!(ended(db, &held, how, now).await, expected);
     }
-    assert_eq!(status(site, file.id).await, Status::Failed);
+    assert_eq!(status(db, file.id).await, Status::Failed);
 }
 
 /// What waits for long in a queue is put off like anything else.
-pub(super) async fn a_backlog_is_no_outage(site: &Site) {
-    queued(site, &[Stage::Scan]).await;
+pub(super) async fn a_backlog_is_no_outage(db: &TestDb) {
+    queued(db, &[Stage::Scan]).await;
     let mut now = NOW + 24 * HOUR;
     for _ in 0..10 {
-        let held = claimed(site, Stage::Scan, now).await;
+        let held = claimed(db, Stage::Scan, now).await;
         assert_eq!(held.job.attempt, 1);
         now += 60 * SECOND;
         let how = Ending::PutOff { why: "clamd is away".into(), at: now };
-        assert_eq!(ended(site, &held, how, now).await, Ended::Retried);
+        assert_eq!(ended(db, &held, how, now).await, Ended::Retried);
     }
     // An attempt that went wrong otherwise ends the outage.
-    let held = claimed(site, Stage::Scan, now).await;
-    ended(site, &held, Ending::Retry { why: "hiccup".into(), at: now + 12 * HOUR }, now).await;
+    let held = claimed(db, Stage::Scan, now).await;
+    ended(db, &held, Ending::Retry { why: "hiccup".into(), at: now + 12 * HOUR }, now).await;
     now += 12 * HOUR;
-    let held = claimed(site, Stage::Scan, now).await;
+    let held = claimed(db, Stage::Scan, now).await;
     let how = Ending::PutOff { why: "clamd is away".into(), at: now };
-    ended(site, &held, how, now).await;
-    assert_eq!(claimed(site, Stage::Scan, now).await.job.attempt, 2);
+    ended(db, &held, how, now).await;
+    assert_eq!(claimed(db, Stage::Scan, now).await.job.attempt, 2);
 }
 
 /// Many that died together are tried again one by one: they are not the reason, one of them may be.
-pub(super) async fn suspects_are_claimed_apart_from_the_others(site: &Site) {
+pub(super) async fn suspects_are_claimed_apart_from_the_others(db: &TestDb) {
     for _ in 0..4 {
-        queued(site, &[Stage::Scan]).await;
+        queued(db, &[Stage::Scan]).await;
     }
-    let died = site.catalog.claim_stage(claim(Stage::Scan, 3, NOW + SECOND)).await.expect("claimed");
+    let died = db.catalog.claim_stage(claim(Stage::Scan, 3, NOW + SECOND)).await.expect("claimed");
     let now = NOW + 11 * SECOND;
-    assert_eq!(taken_back(site, now).await.len(), 3);
-    let untried = site.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
+    assert_eq!(taken_back(db, now).await.len(), 3);
+    let untried = db.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
     assert_eq!(untried.len(), 1);
     let now = now + 60 * SECOND;
-    let one = site.catalog.claim_stage(suspects(Stage::Scan, 1, now)).await.expect("claimed");
+    let one = db.catalog.claim_stage(suspects(Stage::Scan, 1, now)).await.expect("claimed");
     assert_eq!(one.len(), 1);
     assert!(died.iter().any(|died| died.file.id == one[0].file.id));
     // Who ends well is no suspect any more.
     let retry = Ending::Retry { why: "hiccup".into(), at: now };
-    assert_eq!(ended(site, &one[0], retry, now).await, Ended::Retried);
-    let back = site.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
+    assert_eq!(ended(db, &one[0], retry, now).await, Ended::Retried);
+    let back = db.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
     assert_eq!(back.iter().map(|held| held.file.id).collect::<Vec<_>>(), [one[0].file.id]);
 }
 
 /// Of two who bring an output under one lease, one is heard.
-pub(super) async fn an_output_is_taken_in_once(site: &Site) {
-    queued(site, &[Stage::Scan]).await;
-    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+pub(super) async fn an_output_is_taken_in_once(db: &TestDb) {
+    queued(db, &[Stage::Scan]).await;
+    let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let (job, token) = (held.job.id, held.job.token);
-    let begin = async |token| site.catalog.begin_taking_in(job, token, LATER).await.expect("answered");
+    let begin = async |token| db.catalog.begin_taking_in(job, token, LATER).await.expect("answered");
     assert!(!begin(token + 1).await);
     assert!(begin(token).await);
     assert!(!begin(token).await);
-    site.catalog.stop_taking_in(job, token).await.expect("stopped");
+    db.catalog.stop_taking_in(job, token).await.expect("stopped");
     assert!(begin(token).await, "what was not to be had may be brought again");
-    assert_eq!(taken_back(site, LATER + HOUR).await.len(), 1);
-    let again = claimed(site, Stage::Scan, LATER + HOUR + 60 * SECOND).await;
+    assert_eq!(taken_back(db, LATER + HOUR).await.len(), 1);
+    let again = claimed(db, Stage::Scan, LATER + HOUR + 60 * SECOND).await;
     assert!(!begin(token).await);
     assert!(begin(again.job.token).await, "whoever comes next begins anew");
 }
 
 /// A NUL, which no database takes, and any length.
-pub(super) async fn whatever_reason_is_given_is_kept(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
-    let held = claimed(site, Stage::Scan, NOW + SECOND).await;
+pub(super) async fn whatever_reason_is_given_is_kept(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
+    let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let why = format!("a\0b{}", "ü".repeat(10_000));
-    assert_eq!(ended(site, &held, Ending::Failed { why }, LATER).await, Ended::Failed);
-    let failed = site.catalog.file(file.id).await.expect("read").expect("it is there");
+    assert_eq!(ended(db, &held, Ending::Failed { why }, LATER).await, Ended::Failed);
+    let failed = db.catalog.file(file.id).await.expect("read").expect("it is there");
     assert!(failed.error.expect("a reason").starts_with("a\u{fffd}büüü"));
 }
 
 /// A crash loop of minutes does not use up a file's chances; one that loses its workers for good has failed, and can be
 /// redriven. One that is only slow is not lost.
-pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
+pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
     for (pause_ms, of) in [(60 * SECOND, Claimable::Suspects), (15 * 60 * SECOND, Claimable::LastChance)] {
-        claimed(site, Stage::Scan, now).await;
+        claimed(db, Stage::Scan, now).await;
         now += 10 * SECOND;
-        assert_eq!(taken_back(site, now).await, [(file.id, Ended::Retried)]);
+        assert_eq!(taken_back(db, now).await, [(file.id, Ended::Retried)]);
         let early = async |of: Claimable| {
             let claim = StageClaim { of, ..claim(Stage::Scan, 1, now + pause_ms - 1) };
-            site.catalog.claim_stage(claim).await.expect("answered")
+            db.catalog.claim_stage(claim).await.expect("answered")
         };
         for any in [Claimable::Untried, Claimable::Suspects, Claimable::LastChance] {
             assert_eq!(early(any).await, [], "it waits for its pause");
         }
         now += pause_ms;
-        let is_last = site.catalog.has_last_chance(&[Stage::Scan], now).await.expect("read");
+        let is_last = db.catalog.has_last_chance(&[Stage::Scan], now).await.expect("read");
         assert_eq!(is_last, of == Claimable::LastChance);
     }
-    claimed(site, Stage::Scan, now).await;
+    claimed(db, Stage::Scan, now).await;
     now += 10 * SECOND;
-    assert_eq!(taken_back(site, now).await, [(file.id, Ended::Failed)]);
-    let failed = site.catalog.file(file.id).await.expect("read").expect("there");
+    assert_eq!(taken_back(db, now).await, [(file.id, Ended::Failed)]);
+    let failed = db.catalog.file(file.id).await.expect("read").expect("there");
     assert_eq!(failed.error.as_deref(), Some("3 workers in a row were lost during scan"));
-    let letter = site.catalog.dead_letters(&Scope::All, None, 1).await.expect("read").remove(0);
+    let letter = db.catalog.dead_letters(&Scope::All, None, 1).await.expect("read").remove(0);
     assert_eq!(letter.reason, "3 workers in a row were lost during scan");
     assert_eq!(
-        site.catalog.redrive(letter, "ada", &plan(), None, now).await.expect("answered"),
+        db.catalog.redrive(letter, "ada", &plan(), None, now).await.expect("answered"),
         Redriven::Done
     );
-    let again = claimed(site, Stage::Scan, now).await;
-    assert_eq!(ended(site, &again, Ending::Done(Output::default()), now).await, Ended::Ready);
+    let again = claimed(db, Stage::Scan, now).await;
+    assert_eq!(ended(db, &again, Ending::Done(Output::default()), now).await, Ended::Ready);
 
-    let slow = queued(site, &[Stage::Scan]).await;
+    let slow = queued(db, &[Stage::Scan]).await;
     for expected in [Ended::Retried, Ended::Retried, Ended::Failed] {
-        let held = claimed(site, Stage::Scan, now).await;
-        let kept = site.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now + SECOND).await;
+        let held = claimed(db, Stage::Scan, now).await;
+        let kept = db.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now + SECOND).await;
         assert_eq!(kept.expect("answered"), Some(now + HOUR), "heartbeats do not move the deadline");
         now += HOUR;
-        assert_eq!(taken_back(site, now).await, [(slow.id, expected)]);
+        assert_eq!(taken_back(db, now).await, [(slow.id, expected)]);
     }
 }
 
 /// Half a minute, then as long as it has waited so far, and an hour at most; after six hours attempts are spent.
-pub(super) async fn an_object_that_is_refused_makes_its_file_wait_longer_each_time(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
+pub(super) async fn an_object_that_is_refused_makes_its_file_wait_longer_each_time(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
     let mut pauses = Vec::new();
     loop {
-        let held = claimed(site, Stage::Scan, now).await;
+        let held = claimed(db, Stage::Scan, now).await;
         let attempt = held.job.attempt;
         let how = Ending::Refused { why: "403".into(), jitter_ms: 7 };
-        if ended(site, &held, how, now).await == Ended::Failed {
+        if ended(db, &held, how, now).await == Ended::Failed {
             break;
         }
-        let next = site.catalog.next_job_at(&[Stage::Scan.queue()]).await.expect("read").expect("it waits");
+        let next = db.catalog.next_job_at(&[Stage::Scan.queue()]).await.expect("read").expect("it waits");
         pauses.push((next - now - 7, attempt));
         now = next;
     }
@@ -422,15 +422,15 @@ pub(super) async fn an_object_that_is_refused_makes_its_file_wait_longer_each_ti
     assert!(pauses.iter().any(|(pause, _)| *pause == hour) && pauses.iter().all(|(pause, _)| *pause <= hour));
     let unspent = pauses.iter().filter(|(_, attempt)| *attempt == 1).count();
     assert!(unspent > 8, "for six hours no attempt is spent: {pauses:?}");
-    assert_eq!(status(site, file.id).await, Status::Failed);
+    assert_eq!(status(db, file.id).await, Status::Failed);
 }
 
 /// The commit was made and its answer lost: no worker ever had these.
-pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(site: &Site) {
-    let file = queued(site, &[Stage::Scan]).await;
-    site.catalog.rank_due(Stage::Scan, NOW + SECOND).await.expect("ranked");
+pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(db: &TestDb) {
+    let file = queued(db, &[Stage::Scan]).await;
+    db.catalog.rank_due(Stage::Scan, NOW + SECOND).await.expect("ranked");
     let faults = Faults::at(0, Fault::LoseAnswer);
-    let catalog = site.faulty(faults.clone()).await;
+    let catalog = db.faulty(faults.clone()).await;
     let mut unreceived = None;
     for n in 1..100 {
         faults.aim_at(n, Fault::LoseAnswer);
@@ -443,7 +443,7 @@ pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(site: &Site) {
     }
     let claim_id = unreceived.expect("a claim whose commit was not answered");
     faults.aim_at(0, Fault::LoseAnswer);
-    assert_eq!(status(site, file.id).await, Status::Scanning);
+    assert_eq!(status(db, file.id).await, Status::Scanning);
     for given_back in [1, 0] {
         let released = catalog
             .release_claim(&claim_id, EndBy { actor: "recovery", plan: &plan(), now: LATER })
@@ -451,10 +451,10 @@ pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(site: &Site) {
             .expect("answered");
         assert_eq!(released, given_back);
     }
-    assert_eq!(status(site, file.id).await, Status::Queued);
-    let held = claimed(site, Stage::Scan, LATER).await;
+    assert_eq!(status(db, file.id).await, Status::Queued);
+    let held = claimed(db, Stage::Scan, LATER).await;
     assert_eq!(held.job.attempt, 1, "no attempt was spent, and no worker lost");
-    assert_eq!(site.texts("SELECT CAST(lost_leases AS TEXT) FROM jobs").await, ["0"]);
+    assert_eq!(db.texts("SELECT CAST(lost_leases AS TEXT) FROM jobs").await, ["0"]);
     // What was claimed since is another claim.
     assert_eq!(
         catalog
@@ -466,68 +466,68 @@ pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(site: &Site) {
 }
 
 /// A file that was embedded in part when the model changed has vectors of one model in the end.
-pub(super) async fn what_was_embedded_by_another_model_is_embedded_again(site: &Site) {
-    let file = queued(site, &[Stage::Embed]).await;
-    let held = claimed(site, Stage::Embed, NOW + SECOND).await;
+pub(super) async fn what_was_embedded_by_another_model_is_embedded_again(db: &TestDb) {
+    let file = queued(db, &[Stage::Embed]).await;
+    let held = claimed(db, Stage::Embed, NOW + SECOND).await;
     let lease = (held.job.id, held.job.token);
     let chunk = |ordinal| ChunkRow { ordinal, text: "text".into(), start: 0, end: 4 };
-    assert!(site.catalog.put_chunks(lease, file.id, vec![chunk(0), chunk(1)], true).await.expect("put"));
+    assert!(db.catalog.put_chunks(lease, file.id, vec![chunk(0), chunk(1)], true).await.expect("put"));
     let to_embed = async |model: &str| {
-        let chunks = site.catalog.chunks_to_embed(file.id, model, 0, 10).await.expect("read");
+        let chunks = db.catalog.chunks_to_embed(file.id, model, 0, 10).await.expect("read");
         chunks.into_iter().map(|chunk| chunk.ordinal).collect::<Vec<_>>()
     };
     assert_eq!(to_embed("old").await, [0, 1]);
     let vector = |ordinal| vec![Embedded { ordinal, vector: vec![1.0, 0.0] }];
-    assert!(site.catalog.set_vectors(lease, file.id, vector(0), "old").await.expect("set"));
+    assert!(db.catalog.set_vectors(lease, file.id, vector(0), "old").await.expect("set"));
     assert_eq!(to_embed("old").await, [1]);
     assert_eq!(to_embed("new").await, [0, 1]);
-    assert!(site.catalog.set_vectors(lease, file.id, vector(0), "new").await.expect("set"));
+    assert!(db.catalog.set_vectors(lease, file.id, vector(0), "new").await.expect("set"));
     assert_eq!(to_embed("new").await, [1]);
 }
 
 /// What earlier attempts put is deleted when one ends well, and everything when the file ends.
-pub(super) async fn derived_objects_go_when_they_are_of_no_use(site: &Site) {
-    let file = queued(site, &[Stage::Extract, Stage::Chunk]).await;
+pub(super) async fn derived_objects_go_when_they_are_of_no_use(db: &TestDb) {
+    let file = queued(db, &[Stage::Extract, Stage::Chunk]).await;
     let put = async |held: &StageJob, part: u32| {
         let lease = (held.job.id, held.job.token);
         let key = ObjectKey::text_part(&file.key, lease.0, lease.1, part);
-        let added = site.catalog.add_derived_objects(lease, file.id, vec![key.clone()], NOW).await;
+        let added = db.catalog.add_derived_objects(lease, file.id, vec![key.clone()], NOW).await;
         assert!(added.expect("answered"));
         key
     };
-    let first = claimed(site, Stage::Extract, NOW + SECOND).await;
+    let first = claimed(db, Stage::Extract, NOW + SECOND).await;
     let stale = put(&first, 0).await;
-    ended(site, &first, Ending::Retry { why: "hiccup".into(), at: LATER }, LATER).await;
-    let second = claimed(site, Stage::Extract, LATER).await;
+    ended(db, &first, Ending::Retry { why: "hiccup".into(), at: LATER }, LATER).await;
+    let second = claimed(db, Stage::Extract, LATER).await;
     let key = put(&second, 0).await;
     let part = TextPart { key: key.clone(), pin: pin(), bytes: 7 };
     let output = Output { said: None, text: Some(vec![part.clone()]) };
-    assert_eq!(ended(site, &second, Ending::Done(output), LATER).await, Ended::Next(Stage::Chunk));
-    let doomed = async || site.texts("SELECT file_path FROM pending_cleanups ORDER BY file_path").await;
-    let objects = async || site.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
+    assert_eq!(ended(db, &second, Ending::Done(output), LATER).await, Ended::Next(Stage::Chunk));
+    let doomed = async || db.texts("SELECT file_path FROM pending_cleanups ORDER BY file_path").await;
+    let objects = async || db.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
     assert_eq!(doomed().await, [stale.to_string()]);
     assert_eq!(objects().await, [key.to_string()]);
-    assert_eq!(site.catalog.text_parts(file.id).await.expect("read"), [part]);
+    assert_eq!(db.catalog.text_parts(file.id).await.expect("read"), [part]);
 
-    let chunking = claimed(site, Stage::Chunk, LATER).await;
+    let chunking = claimed(db, Stage::Chunk, LATER).await;
     let chunk = ChunkRow { ordinal: 0, text: "seven b".into(), start: 0, end: 7 };
     let lease = (chunking.job.id, chunking.job.token);
-    assert!(site.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
-    committed(&site.catalog, file::delete(&chunking.file, &REFUSING, LATER).expect("deletable")).await;
+    assert!(db.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
+    committed(&db.catalog, file::delete(&chunking.file, &REFUSING, LATER).expect("deletable")).await;
     let mut all = vec![key.to_string(), stale.to_string(), file.key.to_string()];
     all.sort();
     assert_eq!(doomed().await, all);
     assert_eq!(objects().await, Vec::<String>::new());
-    assert_eq!(site.catalog.chunk_count(file.id).await.expect("read"), 0);
-    assert_eq!(site.catalog.text_parts(file.id).await.expect("read"), []);
+    assert_eq!(db.catalog.chunk_count(file.id).await.expect("read"), 0);
+    assert_eq!(db.catalog.text_parts(file.id).await.expect("read"), []);
 }
 
-pub(super) async fn workers_that_race_never_share_a_file(site: &Site) {
+pub(super) async fn workers_that_race_never_share_a_file(db: &TestDb) {
     for _ in 0..60 {
-        queued(site, &[Stage::Scan, Stage::Extract]).await;
+        queued(db, &[Stage::Scan, Stage::Extract]).await;
     }
     let workers = (0..6).map(|n| {
-        let catalog = site.catalog.clone();
+        let catalog = db.catalog.clone();
         async move {
             let mut ended = Vec::new();
             loop {
@@ -550,5 +550,5 @@ pub(super) async fn workers_that_race_never_share_a_file(site: &Site) {
     let worked: Vec<(FileId, Stage)> = all_at_once(workers).await.into_iter().flatten().collect();
     assert_eq!(worked.len(), 120);
     assert_eq!(worked.iter().copied().collect::<BTreeSet<_>>().len(), 120);
-    assert_eq!(site.catalog.status_counts(&Scope::All).await.expect("read").of(Status::Ready), 60);
+    assert_eq!(db.catalog.status_counts(&Scope::All).await.expect("read").of(Status::Ready), 60);
 }

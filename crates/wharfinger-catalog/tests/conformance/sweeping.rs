@@ -5,7 +5,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 
 use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, deleted, registered};
-use super::site::{Site, all_at_once};
+use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const NAME: &str = "orphans";
@@ -15,8 +15,8 @@ fn claim_at(now: UnixMs) -> SweepClaim {
     SweepClaim { name: NAME, owner: "a process".into(), now, lease_ms: LEASE_MS, only_if_due: true }
 }
 
-async fn claim(site: &Site, now: UnixMs) -> SweepClaimed {
-    site.catalog.claim_sweep(claim_at(now)).await.expect("asked")
+async fn claim(db: &TestDb, now: UnixMs) -> SweepClaimed {
+    db.catalog.claim_sweep(claim_at(now)).await.expect("asked")
 }
 
 #[track_caller]
@@ -31,53 +31,53 @@ fn record() -> SweepRecord {
     SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None }
 }
 
-pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(site: &Site) {
+pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(db: &TestDb) {
     for round in 0..5 {
         let now = NOW + round * HOUR;
         let claims = (0..8).map(|_| {
-            let catalog = site.catalog.clone();
+            let catalog = db.catalog.clone();
             async move { catalog.claim_sweep(claim_at(now)).await.expect("asked") }
         });
         let turns = all_at_once(claims).await;
         let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: now + LEASE_MS };
         assert_eq!(turns.iter().filter(|turn| **turn == taken).count(), 7, "{turns:?}");
         let fence = turns.into_iter().find(|turn| *turn != taken).map(ours).expect("somebody's");
-        let catalog = site.catalog.fenced(fence);
+        let catalog = db.catalog.fenced(fence);
         catalog.release_sweep(Some(now + HOUR)).await.expect("still its turn");
         let not_yet = SweepClaimed::NotDue { next_run_at: now + HOUR };
-        assert_eq!(claim(site, now + HOUR - 1).await, not_yet, "the next run is not due");
+        assert_eq!(claim(db, now + HOUR - 1).await, not_yet, "the next run is not due");
     }
 }
 
-pub(super) async fn a_turn_lasts_as_long_as_its_lease_is_extended(site: &Site) {
-    let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
+pub(super) async fn a_turn_lasts_as_long_as_its_lease_is_extended(db: &TestDb) {
+    let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
     catalog.extend_sweep(NOW + 2 * LEASE_MS).await.expect("its turn");
     let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: NOW + 2 * LEASE_MS };
-    assert_eq!(claim(site, NOW + LEASE_MS).await, taken);
+    assert_eq!(claim(db, NOW + LEASE_MS).await, taken);
     // It died, say: the run is still due, and is taken up.
-    ours(claim(site, NOW + 2 * LEASE_MS).await);
+    ours(claim(db, NOW + 2 * LEASE_MS).await);
     assert!(matches!(catalog.extend_sweep(NOW + HOUR).await, Err(CatalogError::Fenced)));
 }
 
-pub(super) async fn a_turn_that_was_given_back_is_due_at_once(site: &Site) {
-    let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
+pub(super) async fn a_turn_that_was_given_back_is_due_at_once(db: &TestDb) {
+    let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
     catalog.release_sweep(None).await.expect("its turn");
-    ours(claim(site, NOW).await);
+    ours(claim(db, NOW).await);
 }
 
 /// A person does not wait for the schedule, but for whoever is at it.
-pub(super) async fn a_sweep_that_is_asked_for_need_not_be_due(site: &Site) {
+pub(super) async fn a_sweep_that_is_asked_for_need_not_be_due(db: &TestDb) {
     let now = |now| SweepClaim { only_if_due: false, ..claim_at(now) };
-    let catalog = site.catalog.fenced(ours(site.catalog.claim_sweep(now(NOW)).await.expect("asked")));
+    let catalog = db.catalog.fenced(ours(db.catalog.claim_sweep(now(NOW)).await.expect("asked")));
     let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
-    assert_eq!(site.catalog.claim_sweep(now(NOW)).await.expect("asked"), taken);
+    assert_eq!(db.catalog.claim_sweep(now(NOW)).await.expect("asked"), taken);
     catalog.release_sweep(Some(NOW + HOUR)).await.expect("its turn");
-    assert_eq!(claim(site, NOW).await, SweepClaimed::NotDue { next_run_at: NOW + HOUR });
-    ours(site.catalog.claim_sweep(now(NOW)).await.expect("asked"));
+    assert_eq!(claim(db, NOW).await, SweepClaimed::NotDue { next_run_at: NOW + HOUR });
+    ours(db.catalog.claim_sweep(now(NOW)).await.expect("asked"));
 }
 
-pub(super) async fn a_run_that_failed_does_not_hide_the_last_that_did_not(site: &Site) {
-    site.catalog.record_sweep(record()).await.expect("recorded");
+pub(super) async fn a_run_that_failed_does_not_hide_the_last_that_did_not(db: &TestDb) {
+    db.catalog.record_sweep(record()).await.expect("recorded");
     let failed = SweepRecord {
         started_at: NOW + HOUR,
         ended_at: NOW + 2 * HOUR,
@@ -85,41 +85,41 @@ pub(super) async fn a_run_that_failed_does_not_hide_the_last_that_did_not(site: 
         error: Some("no".into()),
         ..record()
     };
-    site.catalog.record_sweep(failed).await.expect("recorded");
-    let state = site.catalog.sweeps().await.expect("read").remove(0);
+    db.catalog.record_sweep(failed).await.expect("recorded");
+    let state = db.catalog.sweeps().await.expect("read").remove(0);
     assert_eq!((state.last_success_at, state.last_end_at), (Some(NOW), Some(NOW + 2 * HOUR)));
     assert_eq!((state.last_result, state.last_error.as_deref()), (None, Some("no")));
 }
 
-pub(super) async fn who_only_looks_writes_nothing(site: &Site) {
-    let file = registered(&site.catalog, ADA, 100).await;
-    let before = site.dump().await;
-    let looker = site.catalog.read_only();
+pub(super) async fn who_only_looks_writes_nothing(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 100).await;
+    let before = db.dump().await;
+    let looker = db.catalog.read_only();
     let reclaim = file::reclaim(&file, "not confirmed", &POLICY, SILENT).expect("it can be");
     assert!(matches!(looker.commit(reclaim, NAME).await, Err(CatalogError::Corrupt(_))));
     assert!(matches!(looker.record_sweep(record()).await, Err(CatalogError::Corrupt(_))));
     assert_eq!(looker.file(file.id).await.expect("read"), Some(file));
-    assert_eq!(site.dump().await, before);
+    assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn a_denser_schedule_brings_the_next_run_forward(site: &Site) {
-    site.catalog.advance_sweep(NAME, NOW + HOUR, NOW).await.expect("nothing to bring forward");
-    let catalog = site.catalog.fenced(ours(claim(site, NOW).await));
+pub(super) async fn a_denser_schedule_brings_the_next_run_forward(db: &TestDb) {
+    db.catalog.advance_sweep(NAME, NOW + HOUR, NOW).await.expect("nothing to bring forward");
+    let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
     catalog.release_sweep(Some(NOW + 24 * HOUR)).await.expect("its turn");
-    site.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW + HOUR).await.expect("brought forward");
-    site.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW).await.expect("set anew since: left as it is");
-    assert_eq!(claim(site, NOW).await, SweepClaimed::NotDue { next_run_at: NOW + HOUR });
+    db.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW + HOUR).await.expect("brought forward");
+    db.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW).await.expect("set anew since: left as it is");
+    assert_eq!(claim(db, NOW).await, SweepClaimed::NotDue { next_run_at: NOW + HOUR });
 }
 
 /// I13: whatever a sweep still writes after another has claimed it is refused, whole.
-pub(super) async fn who_lost_the_turn_writes_nothing(site: &Site) {
-    let file = registered(&site.catalog, ADA, 100).await;
-    let tombstone = deleted(&site.catalog, ADA, 50, &REFUSING).await;
-    let zombie = site.catalog.fenced(ours(claim(site, NOW).await));
+pub(super) async fn who_lost_the_turn_writes_nothing(db: &TestDb) {
+    let file = registered(&db.catalog, ADA, 100).await;
+    let tombstone = deleted(&db.catalog, ADA, 50, &REFUSING).await;
+    let zombie = db.catalog.fenced(ours(claim(db, NOW).await));
     let reclaim = file::reclaim(&file, "not confirmed", &POLICY, SILENT).expect("it can be");
-    let heir = site.catalog.fenced(ours(claim(site, NOW + LEASE_MS).await));
+    let heir = db.catalog.fenced(ours(claim(db, NOW + LEASE_MS).await));
 
-    let before = site.dump().await;
+    let before = db.dump().await;
     let refused = [
         zombie.commit(reclaim.clone(), NAME).await,
         zombie.forget_all(vec![tombstone]).await.map(|_| ()),
@@ -132,23 +132,23 @@ pub(super) async fn who_lost_the_turn_writes_nothing(site: &Site) {
     for answer in refused {
         assert!(matches!(answer, Err(CatalogError::Fenced)), "{answer:?}");
     }
-    assert_eq!(site.dump().await, before, "nothing has changed");
+    assert_eq!(db.dump().await, before, "nothing has changed");
 
     heir.commit(reclaim, NAME).await.expect("whose turn it is");
     heir.record_sweep(record()).await.expect("whose turn it is");
     // Who is no sweep is not fenced.
-    let other = registered(&site.catalog, ADA, 10).await;
-    committed(&site.catalog, confirm(&other)).await;
+    let other = registered(&db.catalog, ADA, 10).await;
+    committed(&db.catalog, confirm(&other)).await;
 }
 
 /// A claim that comes while a commit is under way waits for it or makes it fail: the two are never both through with
 /// the claim first.
-pub(super) async fn a_claim_does_not_slip_into_a_commit(site: &Site) {
+pub(super) async fn a_claim_does_not_slip_into_a_commit(db: &TestDb) {
     for round in 0..20 {
         let now = NOW + round * HOUR;
-        let file = registered(&site.catalog, ADA, 10).await;
-        let sweep = site.catalog.fenced(ours(claim(site, now).await));
-        let (change, heir) = (confirm(&file), site.catalog.clone());
+        let file = registered(&db.catalog, ADA, 10).await;
+        let sweep = db.catalog.fenced(ours(claim(db, now).await));
+        let (change, heir) = (confirm(&file), db.catalog.clone());
         let claimed = tokio::spawn(async move {
             let turn = heir.claim_sweep(claim_at(now + LEASE_MS)).await.expect("asked");
             // Whoever holds the new fence sees all that was written under the old one.
@@ -157,10 +157,10 @@ pub(super) async fn a_claim_does_not_slip_into_a_commit(site: &Site) {
         });
         let outcome = sweep.commit(change, NAME).await;
         let (fence, seen) = claimed.await.expect("no panic");
-        let version = site.catalog.file(file.id).await.expect("read").expect("there").version;
+        let version = db.catalog.file(file.id).await.expect("read").expect("there").version;
         assert!(matches!(outcome, Ok(()) | Err(CatalogError::Fenced)), "{outcome:?}");
         assert_eq!(version, seen, "nothing was written after the claim");
         assert_eq!(outcome.is_ok(), version > file.version);
-        site.catalog.fenced(fence).release_sweep(Some(now + HOUR)).await.expect("its turn");
+        db.catalog.fenced(fence).release_sweep(Some(now + HOUR)).await.expect("its turn");
     }
 }

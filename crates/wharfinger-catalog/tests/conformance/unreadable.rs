@@ -7,89 +7,89 @@ use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, claim, confirmed, deleted, registered, tenant, user, work};
-use super::site::Site;
+use super::test_db::TestDb;
 use super::stages::{self, end, plan, queued};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: i64 = NOW + 10 * SECOND;
 
-async fn listed(site: &Site) -> Vec<(String, String)> {
-    let rows = site.catalog.unreadable_rows(100).await.expect("read");
+async fn listed(db: &TestDb) -> Vec<(String, String)> {
+    let rows = db.catalog.unreadable_rows(100).await.expect("read");
     assert!(rows.iter().all(|row| !row.error.is_empty()));
     rows.into_iter().map(|row| (row.table, row.id)).collect()
 }
 
 /// As a newer version or a hand may have written it.
-async fn damage(site: &Site, file: FileId) {
-    site.sql(&format!("UPDATE files SET stage = 'unheard-of' WHERE id = '{file}'")).await;
+async fn damage(db: &TestDb, file: FileId) {
+    db.sql(&format!("UPDATE files SET stage = 'unheard-of' WHERE id = '{file}'")).await;
 }
 
-pub(super) async fn a_stage_goes_on_beside_unreadable_rows(site: &Site) {
-    let (file, job) = (queued(site, &[Stage::Scan]).await, queued(site, &[Stage::Scan]).await);
-    let sound = queued(site, &[Stage::Scan]).await;
-    damage(site, file.id).await;
-    site.sql(&format!("UPDATE jobs SET tenant_id = '' WHERE file_id = '{}'", job.id)).await;
-    site.sql(&format!("UPDATE jobs SET id = 'no id' WHERE file_id = '{}'", job.id)).await;
-    let held = site.catalog.claim_stage(stages::claim(Stage::Scan, 10, LATER)).await.expect("claimed");
+pub(super) async fn a_stage_goes_on_beside_unreadable_rows(db: &TestDb) {
+    let (file, job) = (queued(db, &[Stage::Scan]).await, queued(db, &[Stage::Scan]).await);
+    let sound = queued(db, &[Stage::Scan]).await;
+    damage(db, file.id).await;
+    db.sql(&format!("UPDATE jobs SET tenant_id = '' WHERE file_id = '{}'", job.id)).await;
+    db.sql(&format!("UPDATE jobs SET id = 'no id' WHERE file_id = '{}'", job.id)).await;
+    let held = db.catalog.claim_stage(stages::claim(Stage::Scan, 10, LATER)).await.expect("claimed");
     assert_eq!(held.iter().map(|held| held.file.id).collect::<Vec<_>>(), [sound.id]);
     let set_aside = [("files".to_owned(), file.id.to_string()), ("jobs".to_owned(), "no id".to_owned())];
-    assert_eq!(listed(site).await, set_aside);
+    assert_eq!(listed(db).await, set_aside);
     // They are not in the way of the next ones either.
-    let next = queued(site, &[Stage::Scan]).await;
-    let more = site.catalog.claim_stage(stages::claim(Stage::Scan, 1, LATER)).await.expect("claimed");
+    let next = queued(db, &[Stage::Scan]).await;
+    let more = db.catalog.claim_stage(stages::claim(Stage::Scan, 1, LATER)).await.expect("claimed");
     assert_eq!(more.iter().map(|held| held.file.id).collect::<Vec<_>>(), [next.id]);
 
     // Damaged while it is in work: it ends nothing, and the others end.
-    damage(site, next.id).await;
+    damage(db, next.id).await;
     let ends = held.iter().chain(&more).map(|held| end(held, Ending::Done(Output::default()))).collect();
     let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
-    let ended = site.catalog.end_stages(ends, by).await.expect("answered");
+    let ended = db.catalog.end_stages(ends, by).await.expect("answered");
     assert_eq!(ended, [Ended::Ready, Ended::LeaseLost]);
-    let lost = site.catalog.lost_stages(LATER + HOUR, None, 10).await.expect("read");
+    let lost = db.catalog.lost_stages(LATER + HOUR, None, 10).await.expect("read");
     let by = EndBy { actor: "recovery", plan: &plan(), now: LATER + HOUR };
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
-    assert_eq!(site.catalog.take_back_stages(jobs, by, LATER + HOUR).await.expect("answered"), []);
+    assert_eq!(db.catalog.take_back_stages(jobs, by, LATER + HOUR).await.expect("answered"), []);
 
     // Repaired, it goes on: it only waited.
-    site.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", file.id)).await;
+    db.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", file.id)).await;
     let held =
-        site.catalog.claim_stage(stages::claim(Stage::Scan, 10, LATER + 2 * HOUR)).await.expect("claimed");
+        db.catalog.claim_stage(stages::claim(Stage::Scan, 10, LATER + 2 * HOUR)).await.expect("claimed");
     assert_eq!(held.iter().map(|held| (held.file.id, held.job.attempt)).collect::<Vec<_>>(), [(file.id, 1)]);
-    site.sql("UPDATE files SET stage = 'scan' WHERE stage = 'unheard-of'").await;
+    db.sql("UPDATE files SET stage = 'scan' WHERE stage = 'unheard-of'").await;
 }
 
-pub(super) async fn checks_and_cleanups_go_on_beside_unreadable_rows(site: &Site) {
-    let ids = site.catalog.enqueue(vec![work("a", NOW), work("a", NOW)], NOW).await.expect("enqueued");
-    site.sql(&format!("UPDATE jobs SET file_id = 'no id' WHERE id = '{}'", ids[0])).await;
-    let claimed = site.catalog.claim_jobs(claim(10, NOW)).await.expect("claimed");
+pub(super) async fn checks_and_cleanups_go_on_beside_unreadable_rows(db: &TestDb) {
+    let ids = db.catalog.enqueue(vec![work("a", NOW), work("a", NOW)], NOW).await.expect("enqueued");
+    db.sql(&format!("UPDATE jobs SET file_id = 'no id' WHERE id = '{}'", ids[0])).await;
+    let claimed = db.catalog.claim_jobs(claim(10, NOW)).await.expect("claimed");
     assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[1]]);
     let these =
-        site.catalog.claim_these_jobs(claim(10, NOW + 2 * HOUR), vec![ids[0]]).await.expect("claimed");
+        db.catalog.claim_these_jobs(claim(10, NOW + 2 * HOUR), vec![ids[0]]).await.expect("claimed");
     assert_eq!(these, [], "it is found again, and set aside again");
 
     for _ in 0..2 {
-        deleted(&site.catalog, ADA, 10, &REFUSING).await;
+        deleted(&db.catalog, ADA, 10, &REFUSING).await;
     }
-    let first = site.texts("SELECT MIN(id) FROM pending_cleanups").await.remove(0);
-    site.sql(&format!("UPDATE pending_cleanups SET file_path = '../etc' WHERE id = '{first}'")).await;
-    let cleanups = site.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, HOUR).await.expect("claimed");
+    let first = db.texts("SELECT MIN(id) FROM pending_cleanups").await.remove(0);
+    db.sql(&format!("UPDATE pending_cleanups SET file_path = '../etc' WHERE id = '{first}'")).await;
+    let cleanups = db.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, HOUR).await.expect("claimed");
     assert_eq!(cleanups.len(), 1);
     let set_aside = [("jobs".to_owned(), ids[0].to_string()), ("pending_cleanups".to_owned(), first)];
-    assert_eq!(listed(site).await, set_aside);
-    assert_eq!(site.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read").len(), 2);
+    assert_eq!(listed(db).await, set_aside);
+    assert_eq!(db.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read").len(), 2);
 }
 
 /// Even where all that come first cannot be read.
-pub(super) async fn the_outbox_goes_on_beside_unreadable_lines(site: &Site) {
-    let catalog = site.telling().await;
+pub(super) async fn the_outbox_goes_on_beside_unreadable_lines(db: &TestDb) {
+    let catalog = db.telling().await;
     for _ in 0..3 {
         confirmed(&catalog, ADA, 10).await;
     }
     for destination in [Destination::Webhook, Destination::Archive] {
         let name = destination.as_str();
         let first =
-            site.texts(&format!("SELECT MIN(id) FROM outbox WHERE destination = '{name}'")).await.remove(0);
-        site.sql(&format!("UPDATE outbox SET tenant_id = '' WHERE id = '{first}'")).await;
+            db.texts(&format!("SELECT MIN(id) FROM outbox WHERE destination = '{name}'")).await.remove(0);
+        db.sql(&format!("UPDATE outbox SET tenant_id = '' WHERE id = '{first}'")).await;
         let claim = async || {
             catalog.claim_outbox(destination, 1, NOW + HOUR, NOW + 2 * HOUR).await.expect("claimed").len()
         };
@@ -99,49 +99,49 @@ pub(super) async fn the_outbox_goes_on_beside_unreadable_lines(site: &Site) {
             tries += 1;
         }
         assert_eq!(lines, 1, "{name}: a line behind it arrives");
-        assert!(listed(site).await.contains(&("outbox".to_owned(), first)), "{name}");
+        assert!(listed(db).await.contains(&("outbox".to_owned(), first)), "{name}");
     }
 }
 
-pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(site: &Site) {
-    let (bad, good) = (queued(site, &[Stage::Scan]).await, queued(site, &[Stage::Scan]).await);
-    damage(site, bad.id).await;
-    let files = site.catalog.files(&Scope::Tenant(tenant("harbour")), None, 1).await.expect("read");
+pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(db: &TestDb) {
+    let (bad, good) = (queued(db, &[Stage::Scan]).await, queued(db, &[Stage::Scan]).await);
+    damage(db, bad.id).await;
+    let files = db.catalog.files(&Scope::Tenant(tenant("harbour")), None, 1).await.expect("read");
     assert_eq!(files.iter().map(|file| file.id).collect::<Vec<_>>(), [good.id]);
-    let both = site.catalog.files(&Scope::All, None, 10).await.expect("read");
+    let both = db.catalog.files(&Scope::All, None, 10).await.expect("read");
     assert_eq!(both.len(), 1);
-    assert_eq!(listed(site).await, [("files".to_owned(), bad.id.to_string())]);
+    assert_eq!(listed(db).await, [("files".to_owned(), bad.id.to_string())]);
 
     let late = NOW + 1_000 * HOUR;
-    let stuck = site.catalog.stuck_files(&Scope::All, (late, late), None, 10).await.expect("read");
+    let stuck = db.catalog.stuck_files(&Scope::All, (late, late), None, 10).await.expect("read");
     assert_eq!(stuck.len(), 2, "what is wrong with it is not needed for that");
-    let waiting = registered(&site.catalog, ADA, 10).await;
-    site.sql(&format!("UPDATE files SET id = 'no id' WHERE id = '{}'", waiting.id)).await;
-    let other = registered(&site.catalog, ADA, 10).await;
-    let due = site.catalog.files_to_check(Status::Registered, late, None, 10).await.expect("read");
+    let waiting = registered(&db.catalog, ADA, 10).await;
+    db.sql(&format!("UPDATE files SET id = 'no id' WHERE id = '{}'", waiting.id)).await;
+    let other = registered(&db.catalog, ADA, 10).await;
+    let due = db.catalog.files_to_check(Status::Registered, late, None, 10).await.expect("read");
     assert_eq!(due.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
     let abandoned = Abandoned { quiet_since: late, now: late, min_rate_bytes: 1 };
-    let found = site.catalog.files_abandoned(abandoned, None, 10).await.expect("read");
+    let found = db.catalog.files_abandoned(abandoned, None, 10).await.expect("read");
     assert_eq!(found.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
 
-    site.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('', 0)").await;
-    assert!(!site.catalog.quotas("", 10, 1).await.expect("read").is_empty());
-    site.sql(
+    db.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('', 0)").await;
+    assert!(!db.catalog.quotas("", 10, 1).await.expect("read").is_empty());
+    db.sql(
         "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
         VALUES ('no id', 'harbour', 'ada', 'k', 'm', '{}', 0)",
     )
     .await;
-    site.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
 
-    site.sql(&format!("UPDATE files SET id = '{}' WHERE id = 'no id'", waiting.id)).await;
-    site.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", bad.id)).await;
+    db.sql(&format!("UPDATE files SET id = '{}' WHERE id = 'no id'", waiting.id)).await;
+    db.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", bad.id)).await;
 }
 
 /// A page of which nothing can be read is not taken for the last one.
-pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &Site) {
-    let good = registered(&site.catalog, ADA, 10).await;
+pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(db: &TestDb) {
+    let good = registered(&db.catalog, ADA, 10).await;
     let batch = BatchId(fresh_id(NOW));
-    site.sql(&format!("UPDATE files SET batch_id = '{batch}', next_check_at = 2, url_dead_at = 1, created_at = 1, updated_at = 1")).await;
+    db.sql(&format!("UPDATE files SET batch_id = '{batch}', next_check_at = 2, url_dead_at = 1, created_at = 1, updated_at = 1")).await;
     let numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30)";
     let (failed, stuck) = (FileId(fresh_id(NOW)), FileId(fresh_id(NOW)));
     // Those that cannot be read come first.
@@ -158,7 +158,7 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &S
             1 => ("n", format!("'{batch}'")),
             _ => ("n WHERE i = 1", "NULL".to_owned()),
         };
-        site.sql(&format!(
+        db.sql(&format!(
             "{numbers} INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
              charged_bytes, retry_count, etag, url_dead_at, next_check_at, created_at, updated_at, failed_at, stages, stage, \
              batch_id) SELECT {id}, 'harbour', 'ada', 'f', 1, {id}, '{status}', 1, 0, 0, 'e', 1, {at}, 1, 1, {at}, 'scan', \
@@ -167,13 +167,13 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &S
         .await;
     }
     for (id, at, of) in [(bad("j"), 1, "n"), (format!("'{good}'", good = good.id), 2, "n WHERE i = 1")] {
-        site.sql(&format!(
+        db.sql(&format!(
             "{numbers} INSERT INTO jobs (id, queue, tenant_id, state, run_at, attempts, max_attempts, lease_token, \
              lease_owner, lease_until, deadline_at, lost_leases, created_at, updated_at) SELECT {id}, 'file-scan', \
              'harbour', 'leased', 1, 1, 3, 1, 'o', {at}, {at}, 0, 1, 1 FROM {of}"
         ))
         .await;
-        site.sql(&format!(
+        db.sql(&format!(
             "{numbers} INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at) \
              SELECT {id}, 'harbour', 'ada', 'active', 1, 1, {at} FROM {of}"
         ))
@@ -181,9 +181,9 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &S
     }
     let tenants =
         "SELECT '!' || CAST(i AS TEXT) || '\n', 0, 'redis' FROM n UNION ALL SELECT 'quay', 0, 'redis'";
-    site.sql(&format!("{numbers} INSERT INTO quotas (tenant_id, used_bytes, owner) {tenants}")).await;
+    db.sql(&format!("{numbers} INSERT INTO quotas (tenant_id, used_bytes, owner) {tenants}")).await;
 
-    let catalog = &site.catalog;
+    let catalog = &db.catalog;
     for status in [Status::Registered, Status::Queued] {
         let due = catalog.files_to_check(status, NOW, None, 1).await.expect("read");
         assert_eq!(due, [(2, if status == Status::Queued { stuck } else { good.id })]);
@@ -201,39 +201,39 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(site: &S
     assert_eq!(catalog.tenants_at_redis("", 1).await.expect("read"), [tenant("quay")]);
     // Nothing of it would stand up to an audit.
     for table in ["files", "jobs", "upload_batches", "quotas", "file_counts", "objects", "file_history"] {
-        site.sql(&format!("DELETE FROM {table}")).await;
+        db.sql(&format!("DELETE FROM {table}")).await;
     }
 }
 
-pub(super) async fn what_can_be_read_again_is_dropped_from_the_list(site: &Site) {
-    let (one, other) = (queued(site, &[Stage::Scan]).await, queued(site, &[Stage::Scan]).await);
-    damage(site, one.id).await;
-    damage(site, other.id).await;
-    site.catalog.files(&Scope::All, None, 10).await.expect("read");
-    assert_eq!(site.catalog.count_unreadable().await.expect("read"), [("files".to_owned(), 2)].into());
-    site.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", one.id)).await;
+pub(super) async fn what_can_be_read_again_is_dropped_from_the_list(db: &TestDb) {
+    let (one, other) = (queued(db, &[Stage::Scan]).await, queued(db, &[Stage::Scan]).await);
+    damage(db, one.id).await;
+    damage(db, other.id).await;
+    db.catalog.files(&Scope::All, None, 10).await.expect("read");
+    assert_eq!(db.catalog.count_unreadable().await.expect("read"), [("files".to_owned(), 2)].into());
+    db.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", one.id)).await;
     // A job that waits, and could not be read.
-    site.sql("INSERT INTO unreadable_rows (table_name, row_id, error) SELECT 'jobs', id, 'x' FROM jobs")
+    db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) SELECT 'jobs', id, 'x' FROM jobs")
         .await;
-    assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 1);
-    assert_eq!(listed(site).await, [("files".to_owned(), other.id.to_string())]);
+    assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 1);
+    assert_eq!(listed(db).await, [("files".to_owned(), other.id.to_string())]);
     // Those of a file are listed by its id, and looked at again with it.
     let texts = "INSERT INTO text_parts (file_id, part, key, etag, bytes) VALUES ('x', 0, '../x', 'e', 1)";
-    site.sql(texts).await;
-    site.sql("INSERT INTO chunks (file_id, ordinal, text, start_char, end_char) VALUES ('x', -1, 't', 0, 1)")
+    db.sql(texts).await;
+    db.sql("INSERT INTO chunks (file_id, ordinal, text, start_char, end_char) VALUES ('x', -1, 't', 0, 1)")
         .await;
-    site.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('text_parts', 'x', 'e'), ('chunks', 'x', 'e')")
+    db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('text_parts', 'x', 'e'), ('chunks', 'x', 'e')")
         .await;
-    assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 3);
-    site.sql("DELETE FROM text_parts").await;
-    site.sql(&format!("UPDATE chunks SET ordinal = 0, file_id = '{}'", one.id)).await;
-    site.sql(&format!("UPDATE unreadable_rows SET row_id = '{}' WHERE table_name = 'chunks'", one.id)).await;
-    assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 1);
-    site.sql("DELETE FROM chunks").await;
+    assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 3);
+    db.sql("DELETE FROM text_parts").await;
+    db.sql(&format!("UPDATE chunks SET ordinal = 0, file_id = '{}'", one.id)).await;
+    db.sql(&format!("UPDATE unreadable_rows SET row_id = '{}' WHERE table_name = 'chunks'", one.id)).await;
+    assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 1);
+    db.sql("DELETE FROM chunks").await;
     let gone = format!("UPDATE files SET id = 'elsewhere' WHERE id = '{}'", other.id);
-    site.sql(&gone).await;
-    assert_eq!(site.catalog.recheck_unreadable().await.expect("looked"), 0);
-    assert_eq!(listed(site).await, []);
+    db.sql(&gone).await;
+    assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 0);
+    assert_eq!(listed(db).await, []);
     let back = format!("UPDATE files SET id = '{}', stage = 'scan' WHERE id = 'elsewhere'", other.id);
-    site.sql(&back).await;
+    db.sql(&back).await;
 }

@@ -18,7 +18,7 @@ use super::sample::NOW;
 
 pub(super) const CLEANUP_ATTEMPTS_MAX: u32 = 3;
 
-pub(super) struct Site {
+pub(super) struct TestDb {
     pub(super) catalog: Catalog,
     pub(super) url: CatalogUrl,
     folder: TempDir,
@@ -81,46 +81,46 @@ fn empty_postgres() -> String {
     server.url(&name)
 }
 
-impl Site {
-    fn of(catalog: Catalog, url: CatalogUrl, folder: TempDir, server: Option<&'static Postgres>) -> Site {
-        Site { catalog, url, folder, server, dumping: Mutex::new(None) }
+impl TestDb {
+    fn of(catalog: Catalog, url: CatalogUrl, folder: TempDir, server: Option<&'static Postgres>) -> TestDb {
+        TestDb { catalog, url, folder, server, dumping: Mutex::new(None) }
     }
 
-    pub(super) async fn sqlite() -> Site {
+    pub(super) async fn sqlite() -> TestDb {
         let folder = TempDir::new().expect("a temporary folder");
         let url = CatalogUrl::Sqlite(folder.path().join("catalog.sqlite"));
         let catalog = open(&url, Faults::none()).await;
         catalog.migrate(NOW).await.expect("migrated");
-        Site::of(catalog, url, folder, None)
+        TestDb::of(catalog, url, folder, None)
     }
 
-    pub(super) async fn postgres() -> Site {
+    pub(super) async fn postgres() -> TestDb {
         let folder = TempDir::new().expect("a temporary folder");
         let template = postgres_template().await;
         let server = harness::postgres::shared();
         let url = CatalogUrl::Postgres(server.create_database_from(template));
         let catalog = open(&url, Faults::none()).await;
-        Site::of(catalog, url, folder, Some(server))
+        TestDb::of(catalog, url, folder, Some(server))
     }
 
     /// A PostgreSQL whose administrator has created the extension.
-    pub(super) async fn with_pgvector() -> Site {
-        let site = Site::before_pgvector().await;
-        site.sql("CREATE EXTENSION vector").await;
-        site.catalog.migrate(NOW).await.expect("migrated");
-        assert!(site.catalog.has_pgvector());
-        site
+    pub(super) async fn with_pgvector() -> TestDb {
+        let db = TestDb::before_pgvector().await;
+        db.sql("CREATE EXTENSION vector").await;
+        db.catalog.migrate(NOW).await.expect("migrated");
+        assert!(db.catalog.has_pgvector());
+        db
     }
 
     /// A PostgreSQL whose administrator could create the extension, and has not.
-    pub(super) async fn before_pgvector() -> Site {
+    pub(super) async fn before_pgvector() -> TestDb {
         let folder = TempDir::new().expect("a temporary folder");
         let server = harness::postgres::shared_with_pgvector();
         let url = CatalogUrl::Postgres(server.create_database());
         let catalog = open(&url, Faults::none()).await;
         catalog.migrate(NOW).await.expect("migrated");
         assert!(!catalog.has_pgvector());
-        Site::of(catalog, url, folder, Some(server))
+        TestDb::of(catalog, url, folder, Some(server))
     }
 
     /// A handle of a process that signs in under another name.
