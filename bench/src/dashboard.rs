@@ -47,7 +47,7 @@ pub(crate) async fn run() {
         let folder = tempfile::tempdir_in(base()).expect("a folder");
         let path = folder.path().join("catalog.db");
         fill(&CatalogUrl::Sqlite(path.clone()), files).await;
-        on_sqlite.push(Site { files, database: format!("sqlite:{}", path.display()), redis: None, folder });
+        on_sqlite.push(Setup { files, database: format!("sqlite:{}", path.display()), redis: None, folder });
     }
     measure("SQLite", &on_sqlite).await;
     drop(on_sqlite);
@@ -57,20 +57,20 @@ pub(crate) async fn run() {
         let database = harness::postgres::shared().create_database();
         fill(&CatalogUrl::Postgres(database.clone()), files).await;
         let redis = Some(harness::redis::shared().own_database());
-        on_postgres.push(Site { files, database, redis, folder });
+        on_postgres.push(Setup { files, database, redis, folder });
     }
     measure("PostgreSQL, Redis", &on_postgres).await;
 }
 
 /// A catalog with so many files of one user. It has one store, whichever server comes.
-struct Site {
+struct Setup {
     files: usize,
     database: String,
     redis: Option<String>,
     folder: TempDir,
 }
 
-impl Site {
+impl Setup {
     async fn start(&self, ttl: &str) -> Server {
         let never = "0 0 1 1 *".to_owned();
         let mut settings = vec![
@@ -88,12 +88,12 @@ impl Site {
 }
 
 /// All sizes at once, a call to each in turn: what else the machine does meets all of them.
-async fn measure(name: &str, sites: &[Site]) {
+async fn measure(name: &str, setups: &[Setup]) {
     for (how, ttl) in [("worked out", "0"), ("kept", "300")] {
         let mut of_users = Vec::new();
         let mut of_operators = Vec::new();
-        for site in sites {
-            let server = Arc::new(site.start(ttl).await);
+        for setup in setups {
+            let server = Arc::new(setup.start(ttl).await);
             let user = server.tokens(1, 1).remove(0);
             of_operators.push((server.clone(), server.token.clone()));
             of_users.push((server, user));
@@ -105,8 +105,8 @@ async fn measure(name: &str, sites: &[Site]) {
             ("operator", &of_operators, "/api/v2/uploads/dashboard", CALLS),
             ("trend", &of_users, "/api/v2/uploads/trend", CALLS / 4),
         ] {
-            for (site, timing) in sites.iter().zip(time(callers, path, calls).await) {
-                say(timing.line(&format!("{what} of {}", site.files)));
+            for (setup, timing) in setups.iter().zip(time(callers, path, calls).await) {
+                say(timing.line(&format!("{what} of {}", setup.files)));
             }
         }
     }

@@ -16,12 +16,12 @@ enum Store {
 
 /// A database and a store for a test to stand on.
 #[derive(Clone, Copy, Debug)]
-struct Site {
+struct Setup {
     database: Database,
     store: Store,
 }
 
-impl Site {
+impl Setup {
     fn env(self, settings: &[(&'static str, &str)]) -> TestEnv {
         match self.store {
             Store::S3 => TestEnv::on_s3(self.database, settings),
@@ -33,15 +33,15 @@ impl Site {
 /// Makes each of these functions a test on S3 with both databases, and on Azure.
 macro_rules! on_each_store {
     ($($name:ident),* $(,)?) => {
-        on_each_store!(@site s3_sqlite Sqlite S3 $($name)*);
-        on_each_store!(@site s3_postgres Postgres S3 $($name)*);
-        on_each_store!(@site azure Sqlite Azure $($name)*);
+        on_each_store!(@setup s3_sqlite Sqlite S3 $($name)*);
+        on_each_store!(@setup s3_postgres Postgres S3 $($name)*);
+        on_each_store!(@setup azure Sqlite Azure $($name)*);
     };
-    (@site $site:ident $database:ident $store:ident $($name:ident)*) => {
-        mod $site {
-            use super::super::{Site, Store};
+    (@setup $setup:ident $database:ident $store:ident $($name:ident)*) => {
+        mod $setup {
+            use super::super::{Setup, Store};
             use crate::test_app::Database;
-            const SITE: Site = Site { database: Database::$database, store: Store::$store };
+            const SITE: Setup = Setup { database: Database::$database, store: Store::$store };
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
                 super::$name(SITE).await;
