@@ -85,7 +85,7 @@ impl DueMessages {
     /// The next one. Nothing is lost when this is abandoned. It ends no more once the broker was closed.
     pub async fn next(&mut self) -> Due {
         loop {
-            let closed = self.rabbit.site.closed.clone();
+            let closed = self.rabbit.shared.closed.clone();
             if closed.is_cancelled() {
                 self.consuming = None;
                 pending::<Infallible>().await;
@@ -128,7 +128,7 @@ impl DueMessages {
     }
 
     fn lose(&mut self, error: &BrokerError) {
-        if !self.rabbit.site.closed.is_cancelled() {
+        if !self.rabbit.shared.closed.is_cancelled() {
             tracing::warn!(%error, "due messages stopped; they come again");
         }
         self.consuming = None;
@@ -158,7 +158,7 @@ impl DueMessages {
         let left_ms = left_ms(properties.headers().as_ref());
         let next = match String::from_utf8(data) {
             Ok(body) if left_ms == 0 => {
-                let faults = self.rabbit.site.options.faults.clone();
+                let faults = self.rabbit.shared.options.faults.clone();
                 let held = Held { acker, settled: false, given_up, faults };
                 return Some(Due { id, body, redelivered, held });
             }
@@ -180,7 +180,7 @@ async fn open(rabbit: Arc<Inner>, prefetch: u16) -> Result<Consuming, BrokerErro
         let options = BasicConsumeOptions::default();
         Ok(channel.basic_consume(CLEANUP.into(), "".into(), options, FieldTable::default()).await?)
     };
-    let opening = rabbit.site.options.faults.around("broker consume", opening);
+    let opening = rabbit.shared.options.faults.around("broker consume", opening);
     match timeout(CONNECT_TIME, opening).await {
         Ok(Ok(consumer)) => Ok(Consuming::new(consumer, channel)),
         Ok(Err(error)) => {

@@ -19,14 +19,14 @@ const CLOSE_TIME: Duration = Duration::from_secs(5);
 const HEARTBEAT_S: u16 = 10;
 
 /// What both connections of a process share.
-pub(super) struct Site {
+pub(super) struct Shared {
     pub(super) options: RabbitOptions,
     pub(super) closed: CancellationToken,
     version: Mutex<Option<String>>,
 }
 
 pub(super) struct Link {
-    site: Arc<Site>,
+    shared: Arc<Shared>,
     /// What it is for, as the broker's own pages show it.
     purpose: &'static str,
     held: Mutex<Option<Arc<Connection>>>,
@@ -35,9 +35,9 @@ pub(super) struct Link {
     declared: AtomicBool,
 }
 
-impl Site {
-    pub(super) fn new(options: RabbitOptions) -> Arc<Site> {
-        Arc::new(Site { options, closed: CancellationToken::new(), version: Mutex::default() })
+impl Shared {
+    pub(super) fn new(options: RabbitOptions) -> Arc<Shared> {
+        Arc::new(Shared { options, closed: CancellationToken::new(), version: Mutex::default() })
     }
 
     pub(super) fn version(&self) -> Option<String> {
@@ -80,9 +80,9 @@ impl Site {
 }
 
 impl Link {
-    pub(super) fn new(site: Arc<Site>, purpose: &'static str) -> Link {
+    pub(super) fn new(shared: Arc<Shared>, purpose: &'static str) -> Link {
         Link {
-            site,
+            shared,
             purpose,
             held: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
@@ -95,7 +95,7 @@ impl Link {
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, BrokerError> {
         let connecting = async {
             let _turn = self.turn.lock().await;
-            if self.site.closed.is_cancelled() {
+            if self.shared.closed.is_cancelled() {
                 return Err(BrokerError::closed());
             }
             let live = self.held().take().filter(|connection| connection.status().connected());
@@ -103,8 +103,8 @@ impl Link {
                 Some(connection) => connection,
                 None => {
                     self.declared.store(false, Ordering::SeqCst);
-                    let connect = self.site.connect(self.purpose);
-                    Arc::new(self.site.options.faults.around("broker connect", connect).await?)
+                    let connect = self.shared.connect(self.purpose);
+                    Arc::new(self.shared.options.faults.around("broker connect", connect).await?)
                 }
             };
             // Held before it is declared upon: an error of one channel is none of the connection.
@@ -112,7 +112,7 @@ impl Link {
             refuse_blocked(&connection)?;
             if !self.declared.load(Ordering::SeqCst) {
                 let declare = self.declare(&connection);
-                self.site.options.faults.around("broker declare", declare).await?;
+                self.shared.options.faults.around("broker declare", declare).await?;
                 self.declared.store(true, Ordering::SeqCst);
             }
             Ok(connection)
@@ -125,7 +125,7 @@ impl Link {
 
     async fn declare(&self, connection: &Connection) -> Result<(), BrokerError> {
         let channel = connection.create_channel().await?;
-        topology::declare(&channel, self.site.options.delayed_exchange).await
+        topology::declare(&channel, self.shared.options.delayed_exchange).await
     }
 
     pub(super) async fn channel(&self) -> Result<(Arc<Connection>, Channel), BrokerError> {

@@ -25,7 +25,7 @@ pub use error::BrokerError;
 pub use wakes::Wakes;
 
 use self::error::is_missing;
-use self::link::{Link, Site};
+use self::link::{Link, Shared};
 use self::publish::Publisher;
 use self::topology::CLEANUP;
 use wharfinger_calls::faults::Faults;
@@ -67,7 +67,7 @@ pub struct Delayed {
 pub struct Rabbit(Arc<Inner>);
 
 struct Inner {
-    site: Arc<Site>,
+    shared: Arc<Shared>,
     publisher: Publisher,
     consuming: Link,
 }
@@ -83,15 +83,15 @@ impl Rabbit {
 
     /// Connects when it is used: for a start while the broker is away.
     pub fn lazy(options: RabbitOptions) -> Rabbit {
-        let site = Site::new(options);
-        let publisher = Publisher::new(Arc::clone(&site));
-        let consuming = Link::new(Arc::clone(&site), "consuming");
-        Rabbit(Arc::new(Inner { site, publisher, consuming }))
+        let shared = Shared::new(options);
+        let publisher = Publisher::new(Arc::clone(&shared));
+        let consuming = Link::new(Arc::clone(&shared), "consuming");
+        Rabbit(Arc::new(Inner { shared, publisher, consuming }))
     }
 
     /// Whether it can be used now; the error says why not.
     pub async fn check(&self) -> Result<(), BrokerError> {
-        let checking = self.0.site.options.faults.around("broker check", self.ask());
+        let checking = self.0.shared.options.faults.around("broker check", self.ask());
         timeout(CHECK_TIME, checking).await.unwrap_or_else(|_| Err(BrokerError::late("a check")))
     }
 
@@ -112,7 +112,7 @@ impl Rabbit {
 
     /// What the broker said its version was, when it was last connected to.
     pub fn version(&self) -> Option<String> {
-        self.0.site.version()
+        self.0.shared.version()
     }
 
     /// Sends all of them and answers for each, in order: well only if the broker has put it on disk.
@@ -127,7 +127,7 @@ impl Rabbit {
 
     /// Tells every process that listens. Nobody says whether one does.
     pub async fn wake(&self, topic: &str) -> Result<(), BrokerError> {
-        self.0.site.options.faults.around("broker wake", self.0.publisher.wake(topic)).await
+        self.0.shared.options.faults.around("broker wake", self.0.publisher.wake(topic)).await
     }
 
     pub fn wakes(&self) -> Wakes {
@@ -137,7 +137,7 @@ impl Rabbit {
     /// Ends it for all clones: no more deliveries, then what is being published is waited for. What was delivered
     /// and not acknowledged comes again to somebody else.
     pub async fn close(&self) {
-        self.0.site.closed.cancel();
+        self.0.shared.closed.cancel();
         self.0.consuming.close().await;
         self.0.publisher.close().await;
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Delayed;
 use super::error::BrokerError;
 use super::delay_queues::{self, Hop};
-use super::link::{CONNECT_TIME, Link, Site};
+use super::link::{CONNECT_TIME, Link, Shared};
 use super::topology::{CLEANUP, DELAYED, WAKE, queue_of_step};
 
 /// What is left of a delay when the message comes off its step.
@@ -32,7 +32,7 @@ const PASSING: u8 = 1;
 type Opened = (Arc<Connection>, Channel);
 
 pub(super) struct Publisher {
-    site: Arc<Site>,
+    shared: Arc<Shared>,
     pub(super) link: Link,
     /// One batch at a time: the driver hangs a returned message on whichever confirmation comes next, so that all of
     /// them have to be looked at together. Whoever uses the channel takes it out, and puts it back only when nothing
@@ -51,9 +51,9 @@ struct Letter<'a> {
 }
 
 impl Publisher {
-    pub(super) fn new(site: Arc<Site>) -> Publisher {
-        let link = Link::new(Arc::clone(&site), "publishing");
-        Publisher { site, link, confirming: Mutex::default(), waking: Mutex::default() }
+    pub(super) fn new(shared: Arc<Shared>) -> Publisher {
+        let link = Link::new(Arc::clone(&shared), "publishing");
+        Publisher { shared, link, confirming: Mutex::default(), waking: Mutex::default() }
     }
 
     /// One outcome for each, in order.
@@ -61,7 +61,7 @@ impl Publisher {
         let mut outcomes = Vec::with_capacity(messages.len());
         for window in messages.chunks(WINDOW) {
             let send = self.send(window);
-            let sent = self.site.options.faults.around("broker publish", send).await;
+            let sent = self.shared.options.faults.around("broker publish", send).await;
             // A broker that did not answer once is not asked for each of the rest.
             match sent {
                 Ok(more) => outcomes.extend(more),
@@ -142,7 +142,7 @@ impl Publisher {
     fn letter<'a>(&self, message: &'a Delayed, position: usize) -> Result<Letter<'a>, BrokerError> {
         let id = ShortString::try_new(message.id.as_str())
             .map_err(|_| BrokerError::Refused("the id of a message is longer than 255 bytes".to_owned()))?;
-        let by_exchange = self.site.options.delayed_exchange;
+        let by_exchange = self.shared.options.delayed_exchange;
         let hop = if by_exchange { delay_queues::by_exchange } else { delay_queues::by_queue };
         let mut headers = FieldTable::default();
         let (exchange, key, mandatory) = match hop(message.delay_ms) {

@@ -50,7 +50,7 @@ impl Wakes {
     /// Listens from now on: a wake-up that is sent after this is heard.
     pub async fn listen(&mut self) {
         while self.listening.is_none() {
-            if self.rabbit.site.closed.is_cancelled() {
+            if self.rabbit.shared.closed.is_cancelled() {
                 pending::<Infallible>().await;
             }
             self.backoff.wait().await;
@@ -73,7 +73,7 @@ impl Wakes {
         loop {
             self.listen().await;
             let Some(listening) = &mut self.listening else { continue };
-            let closed = self.rabbit.site.closed.clone();
+            let closed = self.rabbit.shared.closed.clone();
             let delivery = tokio::select! {
                 delivery = listening.consumer.next() => delivery,
                 () = sleep_until(listening.silent_until) => {
@@ -98,7 +98,7 @@ impl Wakes {
     }
 
     fn lose(&mut self, error: &BrokerError) {
-        if !self.rabbit.site.closed.is_cancelled() {
+        if !self.rabbit.shared.closed.is_cancelled() {
             tracing::warn!(%error, "wake-ups stopped");
         }
         self.listening = None;
@@ -121,7 +121,7 @@ async fn open(rabbit: Arc<Inner>) -> Result<Listening, BrokerError> {
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         Ok(channel.basic_consume(name.into(), "".into(), options, FieldTable::default()).await?)
     };
-    let opening = rabbit.site.options.faults.around("broker listen", opening);
+    let opening = rabbit.shared.options.faults.around("broker listen", opening);
     match timeout(CONNECT_TIME, opening).await {
         Ok(Ok(consumer)) => {
             let silent_until = Instant::now() + SILENCE_MAX;
