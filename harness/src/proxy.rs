@@ -55,7 +55,7 @@ impl Proxy {
         };
         let shared = Arc::new(Shared { server, faults, connections: Mutex::default() });
         let proxy = Self { address, shared, acceptor: Mutex::new(None) };
-        proxy.mend()?;
+        proxy.repair()?;
         Ok(proxy)
     }
 
@@ -85,7 +85,7 @@ impl Proxy {
     }
 
     /// Ends all faults: new connections are accepted and nothing is lost any more.
-    pub fn mend(&self) -> Result<(), Error> {
+    pub fn repair(&self) -> Result<(), Error> {
         self.drop_answers(false);
         self.stall(false);
         self.cut_after(None);

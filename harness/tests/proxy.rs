@@ -106,8 +106,8 @@ fn a_cut_closes_and_refuses_until_mended() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     proxy.cut();
 
-    proxy.mend().expect("mended");
-    proxy.mend().expect("mended twice");
+    proxy.repair().expect("repaired");
+    proxy.repair().expect("mended twice");
     assert_eq!(ask(&mut connect(&proxy), b"two"), b"two");
     let address = proxy.addr();
     drop(proxy);
@@ -192,7 +192,7 @@ fn pointed_elsewhere_it_closes_what_is_open_and_goes_there() {
     proxy.cut();
     proxy.point_at(first.address).expect("pointed");
     assert!(TcpStream::connect(proxy.addr()).is_err(), "pointing mended a cut");
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     assert_eq!(ask(&mut connect(&proxy), b" three"), b" three");
     assert_eq!(first.received(), b"one three");
 }

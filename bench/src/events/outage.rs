@@ -87,7 +87,7 @@ pub(crate) async fn run() {
     server.until_metric("dlq_events_enqueued_total", |events| events >= count as f64).await;
     let waiting = server.metric("dlq_files_current").await;
 
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     let started = Instant::now();
     let is_done = Arc::new(AtomicBool::new(false));
     let recovered = {

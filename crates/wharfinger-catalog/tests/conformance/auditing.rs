@@ -25,7 +25,7 @@ async fn finds(db: &TestDb, damage: &str, rules: &[&str], what: &str) {
     assert_eq!(findings, expected, "after {damage}");
 }
 
-async fn mend(db: &TestDb, repair: &str) {
+async fn repair(db: &TestDb, repair: &str) {
     assert!(db.sql(repair).await > 0, "nothing was mended by {repair}");
     assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new(), "after {repair}");
 }
@@ -45,11 +45,11 @@ pub(super) async fn the_audit_finds_wrong_cleanups(db: &TestDb) {
     let file = furnished(db).await;
     let cleanup = format!("UPDATE pending_cleanups SET file_path = '{}'", file.key);
     finds(db, &cleanup, &["no cleanup deletes what is alive (I4)"], file.key.as_str()).await;
-    mend(db, "UPDATE pending_cleanups SET file_path = 'uploads/x'").await;
+    repair(db, "UPDATE pending_cleanups SET file_path = 'uploads/x'").await;
     let queued = "INSERT INTO orphan_blobs (key, size, modified_at, scan_id, found_at, queued_at) \
         VALUES ('uploads/y', 1, 1, 's', 1, 1)";
     finds(db, queued, &["an orphan that is queued has its cleanup (I6)"], "uploads/y").await;
-    mend(db, "UPDATE orphan_blobs SET queued_at = NULL").await;
+    repair(db, "UPDATE orphan_blobs SET queued_at = NULL").await;
 }
 
 pub(super) async fn the_audit_finds_wrong_quotas(db: &TestDb) {
@@ -59,15 +59,15 @@ pub(super) async fn the_audit_finds_wrong_quotas(db: &TestDb) {
     };
     for by in [("+ 1", "- 1"), ("- 1", "+ 1")] {
         finds(db, &set("used_bytes", by.0), &[CHARGED], "harbour").await;
-        mend(db, &set("used_bytes", by.1)).await;
+        repair(db, &set("used_bytes", by.1)).await;
     }
     let unknown = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('nobody', 7)";
     finds(db, unknown, &[CHARGED], "nobody").await;
-    mend(db, "DELETE FROM quotas WHERE tenant_id = 'nobody'").await;
+    repair(db, "DELETE FROM quotas WHERE tenant_id = 'nobody'").await;
 
     let alone = registered(&db.catalog, ("pier", "cid"), 5).await;
     finds(db, "DELETE FROM quotas WHERE tenant_id = 'pier'", &[QUOTA_ROW], &alone.id.to_string()).await;
-    mend(db, "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('pier', 5)").await;
+    repair(db, "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('pier', 5)").await;
 }
 
 pub(super) async fn the_audit_finds_wrong_counters(db: &TestDb) {
@@ -76,19 +76,19 @@ pub(super) async fn the_audit_finds_wrong_counters(db: &TestDb) {
         let set =
             |by: &str| format!("UPDATE file_counts SET {column} = {column} {by} WHERE status = 'ready'");
         finds(db, &set("+ 1"), &[COUNTERS], "harbour").await;
-        mend(db, &set("- 1")).await;
+        repair(db, &set("- 1")).await;
     }
     let unknown = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
                    VALUES ('nobody', 'x', 'ready', '', 1, 0)";
     finds(db, unknown, &[COUNTERS], "nobody").await;
-    mend(db, "DELETE FROM file_counts WHERE tenant_id = 'nobody'").await;
+    repair(db, "DELETE FROM file_counts WHERE tenant_id = 'nobody'").await;
     finds(db, "DELETE FROM file_counts WHERE tenant_id = 'wharf'", &[COUNTERS], "wharf").await;
     let again = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
                  VALUES ('wharf', 'ben', 'registered', '', 1, 40)";
-    mend(db, again).await;
+    repair(db, again).await;
     let set = |by: &str| format!("UPDATE file_outcomes SET files = files {by} WHERE outcome = 'ready'");
     finds(db, &set("+ 1"), &[OUTCOMES], "harbour").await;
-    mend(db, &set("- 1")).await;
+    repair(db, &set("- 1")).await;
 }
 
 pub(super) async fn the_audit_finds_lost_objects_and_files(db: &TestDb) {
@@ -100,10 +100,10 @@ pub(super) async fn the_audit_finds_lost_objects_and_files(db: &TestDb) {
             "INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{kind}/{id}', '{id}', '{kind}', 0)"
         )
     };
-    mend(db, &again(&id, "original")).await;
-    mend(db, &again(&id, "derived")).await;
+    repair(db, &again(&id, "original")).await;
+    repair(db, &again(&id, "derived")).await;
     finds(db, &again("nobody", "original"), &[OBJECTS], "nobody").await;
-    mend(db, "DELETE FROM objects WHERE file_id = 'nobody'").await;
+    repair(db, "DELETE FROM objects WHERE file_id = 'nobody'").await;
 }
 
 pub(super) async fn the_audit_finds_histories_that_cannot_be(db: &TestDb) {
@@ -118,11 +118,11 @@ pub(super) async fn the_audit_finds_histories_that_cannot_be(db: &TestDb) {
     let without =
         |version: i64| format!("DELETE FROM file_history WHERE file_id = '{id}' AND version = {version}");
     finds(db, &line(2, "'registered'", "ready"), &[HISTORY], &id).await;
-    mend(db, &without(2)).await;
+    repair(db, &without(2)).await;
     finds(db, &line(2, "'deleted'", "registered"), &[DEAD], &id).await;
-    mend(db, &without(2)).await;
+    repair(db, &without(2)).await;
     finds(db, &without(1), &[HISTORY], &id).await;
-    mend(db, &line(1, "NULL", "registered")).await;
+    repair(db, &line(1, "NULL", "registered")).await;
 }
 
 /// The schema itself refuses such a row, so its rule has to be set aside first.
@@ -139,7 +139,7 @@ pub(super) async fn the_audit_finds_a_row_nobody_looks_at(db: &TestDb) {
         format!("PRAGMA ignore_check_constraints = ON; {}", set("NULL"))
     };
     finds(db, &damage, &[LOOK], &id).await;
-    mend(db, &set("1")).await;
+    repair(db, &set("1")).await;
 }
 
 pub(super) async fn the_audit_finds_files_of_wrong_batches(db: &TestDb) {
@@ -149,9 +149,9 @@ pub(super) async fn the_audit_finds_files_of_wrong_batches(db: &TestDb) {
     let id = files[0].id.to_string();
     let set = |what: &str| format!("UPDATE upload_batches SET {what} WHERE id = '{}'", batch.id);
     finds(db, &set("user_id = 'ben'"), &[BATCH], &id).await;
-    mend(db, &set("user_id = 'ada'")).await;
+    repair(db, &set("user_id = 'ada'")).await;
     finds(db, "UPDATE files SET batch_id = 'none'", &[BATCH], &id).await;
-    mend(db, &format!("UPDATE files SET batch_id = '{}'", batch.id)).await;
+    repair(db, &format!("UPDATE files SET batch_id = '{}'", batch.id)).await;
     finds(db, &set("status = 'completed', ended_at = 1"), &[COMPLETED], &id).await;
-    mend(db, &set("status = 'active', ended_at = NULL")).await;
+    repair(db, &set("status = 'active', ended_at = NULL")).await;
 }

@@ -110,13 +110,13 @@ async fn a_line_that_is_cut_is_an_outage_and_no_more() {
     assert_eq!(client.embed(&texts).await, Ok(vectors(&texts)));
     proxy.cut();
     assert_unavailable(client.embed(&texts).await);
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     proxy.drop_answers(true);
     assert_unavailable(client.embed(&texts).await);
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     proxy.stall(true);
     let why = assert_unavailable(impatient(proxy.addr()).embed(&texts).await);
     assert!(why.contains("in time"), "{why}");
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     assert_eq!(client.embed(&texts).await, Ok(vectors(&texts)));
 }

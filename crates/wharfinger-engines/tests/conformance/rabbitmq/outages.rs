@@ -136,7 +136,7 @@ async fn a_connection_that_is_cut_is_made_again_and_what_was_open_comes_again() 
     // Until the other connection has noticed too.
     let _ = tokio::time::timeout(Duration::from_secs(5), due.next()).await;
     assert!(held.ack().await.is_err(), "acknowledged over nothing");
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     let again = next(&mut due).await;
     assert!(again.id == "open" && again.redelivered);
     again.ack().await.expect("acknowledged");
@@ -147,7 +147,7 @@ async fn a_connection_that_is_cut_is_made_again_and_what_was_open_comes_again() 
     let begun = Instant::now();
     let error = publish_one(&rabbit, &delayed("swallowed", 0)).await.expect_err("swallowed");
     assert!(matches!(error, BrokerError::Unavailable(_)) && begun.elapsed() < BOUND, "{error}");
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     publish_at_last(&rabbit, delayed("after", 0)).await;
     take_one(&mut due, "after").await;
 }

@@ -103,19 +103,19 @@ async fn a_line_that_is_cut_or_stalls_brings_no_verdict() {
         proxy.cut_after(bytes_until);
         assert_unavailable(scanner.scan(file(bytes.clone())).await);
     }
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     proxy.drop_answers(true);
     assert_unavailable(scanner.scan(file(bytes.clone())).await);
     assert_unavailable(scanner.scan(file(eicar())).await);
     assert_unavailable(scanner.check().await);
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     proxy.stall(true);
     let why = assert_unavailable(impatient(&url).scan(file(bytes.clone())).await);
     assert!(why.contains("in time"), "{why}");
     assert_unavailable(impatient(&url).check().await);
     proxy.cut();
     assert_unavailable(scanner.scan(file(bytes.clone())).await);
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     assert_eq!(scanner.scan(file(bytes)).await, Ok(Verdict::Clean));
     assert_eq!(scanner.scan(file(eicar())).await, infected(EICAR_SIGNATURE));
 }

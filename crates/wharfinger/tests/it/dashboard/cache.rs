@@ -102,7 +102,7 @@ async fn without_redis_figures_are_worked_out() {
     proxy.cut();
     me.upload("a", b"a").await;
     assert_eq!(ready(&me).await, 1);
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     assert_eq!(ready(&env.start().await.me()).await, 1);
 }
 

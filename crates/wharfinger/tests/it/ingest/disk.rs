@@ -33,7 +33,7 @@ async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
     let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
     let _mount = send_more_than_fits(&mut server, &proxy).await;
     server.until_logged("waits in its segment").await;
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     assert_eq!(server.ids_once(20_000).await, (0..20_000).collect::<Vec<_>>());
     assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
     server.terminate();
@@ -54,7 +54,7 @@ async fn what_can_be_stored_nowhere_is_counted_as_lost() {
     let dropped = server.metric("dlq_events_dropped_total").await as usize;
     assert!(server.place.log().contains("\"level\":\"ERROR\""));
     assert!(server.place.log().contains("its events are dropped"));
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     let kept = server.ids_once(20_000 - dropped).await;
     server.terminate();
     assert_eq!(kept.len(), 20_000 - dropped, "every one is stored or counted");
@@ -120,7 +120,7 @@ async fn a_spool_that_may_not_be_written_is_waited_out() {
         assert!(started.elapsed() < super::PATIENCE, "it has its place, and its segment stays");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     assert_eq!(server.ids_once(100).await, (0..100).collect::<Vec<_>>());
     server.terminate();
 }

@@ -78,12 +78,12 @@ async fn events_on_disk(rounds: usize, seed: u64) {
     for round in 0..rounds {
         match round % 2 {
             0 => proxy.cut(),
-            _ => proxy.mend().expect("the network"),
+            _ => proxy.repair().expect("the network"),
         }
         accepted.extend(one_life(&mut server, &next, &mut random).await);
     }
     assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     settle(&mut server, &accepted).await;
     assert_nothing_is_missing(&server, &accepted).await;
 }

@@ -39,7 +39,7 @@ async fn everything_that_was_acknowledged_arrives_once() {
     let all = 100 + CLIENTS * EACH + 100;
     server.sender().ids(all - 100..all).await;
     assert!(server.metric("dlq_oldest_age_seconds").await >= 0.0);
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     assert_eq!(server.ids_once(all as usize).await, up_to(all));
     server.until("dlq_files_current", |files| files == 0.0).await;
     assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
@@ -134,7 +134,7 @@ async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
             })
         })
         .collect();
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     server.until("dlq_files_current", |files| files == 0.0).await;
     stop.cancel();
     let mut sent = 400;
@@ -194,7 +194,7 @@ async fn who_waits_for_the_store_is_told_when_it_is_away() {
     let problem: Value = answer.json().await.expect("a problem");
     assert_eq!(problem["code"], "unavailable");
     assert_eq!(spooled(&server.spool()), Vec::<String>::new(), "they send it again themselves");
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     let mut tries = 0;
     while !sender.try_ids(10..20).await {
         tries += 1;
@@ -220,7 +220,7 @@ async fn a_full_spool_drops_the_oldest_and_counts_them() {
     assert!(dropped > 0 && dropped < 3_000 && dropped.is_multiple_of(100), "{dropped}");
     assert!(server.metric("dlq_size_bytes").await <= 4_096.0);
     assert!(server.place.log().contains("the oldest events were dropped"));
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     let kept = server.ids_once(3_000 - dropped as usize).await;
     server.terminate();
     assert_eq!(kept.len() as u64, 3_000 - dropped, "what was not dropped is there");
@@ -261,7 +261,7 @@ async fn a_tenant_over_its_share_of_the_spool_waits_and_others_do_not() {
     let again = server.sender_of("large").send(of_ids(0..1), &[]).await;
     assert_eq!(again.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     assert_eq!(server.ids_once(sent as usize + 200).await, up_to(sent + 200));
     server.until("dlq_files_current", |files| files == 0.0).await;
     server.sender_of("large").ids(sent + 200..sent + 201).await;
@@ -305,7 +305,7 @@ async fn what_waited_for_too_long_goes_and_is_counted() {
     server.until("dlq_files_expired_total", |files| files == 2.0).await;
     assert_eq!(server.metric("dlq_events_expired_total").await, 11.0);
     assert!(server.metric("dlq_oldest_age_seconds").await >= 3_000.0);
-    proxy.mend().expect("the network");
+    proxy.repair().expect("the network");
     assert_eq!(server.ids_once(3).await, up_to(3));
     server.terminate();
     let raw = server.objects(EventsFolder::Raw).await;

@@ -272,7 +272,7 @@ async fn a_listing_survives_its_store_being_away() {
                 proxy.cut();
                 let was_cut = !is_over.load(Ordering::SeqCst);
                 std::thread::sleep(OUTAGE);
-                proxy.mend().expect("mended");
+                proxy.repair().expect("repaired");
                 was_cut
             })
         };

@@ -277,7 +277,7 @@ async fn what_could_not_be_granted_is_not_charged(database: Database) {
     proxy.cut();
     server.me().init("cargo", 5).await.expect_problem(503, "unavailable");
     assert_eq!(server.me().used().await, 0);
-    proxy.mend().expect("mended");
+    proxy.repair().expect("repaired");
     server.me().upload("cargo", b"bytes").await;
     env.advance(LONG_MS);
     server.settle().await;
