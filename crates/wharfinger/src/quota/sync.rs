@@ -14,7 +14,7 @@ pub struct Synced {
     pub drift_bytes: u64,
     /// Counters that Redis began anew.
     pub rebuilt: u64,
-    /// Tenants that could not be looked at.
+    /// Tenants that could not be outcome at.
     pub failed: u64,
 }
 
@@ -45,8 +45,8 @@ pub async fn tenant(
 
 /// Sets right what is off, or only finds it.
 #[derive(Clone, Copy)]
-pub enum Aim<'g> {
-    Mend(Option<&'g RedisQuotaOwner>),
+pub enum SyncMode<'g> {
+    Repair(Option<&'g RedisQuotaOwner>),
     /// What Redis counts is set right by counting anew, so it is not compared here.
     Compare,
 }
@@ -54,7 +54,7 @@ pub enum Aim<'g> {
 /// Asks before each tenant whether to go on.
 pub async fn all(
     quota_context: &QuotaContext<'_>,
-    aim: Aim<'_>,
+    mode: SyncMode<'_>,
     goes_on: impl Fn() -> bool,
 ) -> Result<Synced, CatalogError> {
     let (mut sum, mut after) = (Synced::default(), String::new());
@@ -66,11 +66,11 @@ pub async fn all(
             if !goes_on() {
                 return Ok(sum);
             }
-            let looked = match aim {
-                Aim::Mend(owner) => tenant(quota_context, owner, name).await,
-                Aim::Compare => compare(quota_context, name).await,
+            let outcome = match mode {
+                SyncMode::Repair(owner) => tenant(quota_context, owner, name).await,
+                SyncMode::Compare => compare(quota_context, name).await,
             };
-            match looked {
+            match outcome {
                 Ok(None) => {}
                 Ok(Some(synced)) => {
                     sum.tenants += synced.tenants;

@@ -32,8 +32,8 @@ pub struct Outcome {
 pub async fn run(quota: &Quota, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let quota_context = QuotaContext { catalog: &lease.catalog, ..quota.quota_context() };
     let aim = match lease.is_dry_run() {
-        true => Aim::Compare,
-        false => Aim::Mend(quota.redis_owner.as_ref()),
+        true => SyncMode::Compare,
+        false => SyncMode::Repair(quota.redis_owner.as_ref()),
     };
     let synced = sync::all(&quota_context, aim, || lease.goes_on(&quota.core)).await?;
     if !lease.is_dry_run() {
