@@ -6,7 +6,7 @@ use crate::event::Event;
 use crate::file::{Change, File, JobEffect, Notice};
 use crate::id::JobId;
 use crate::limits::reason;
-use crate::retention::{FailureFate, FailureRetention};
+use crate::retention::{RetentionStep, FailureRetention};
 use crate::stage::Stage;
 use crate::transition::Refusal;
 
@@ -38,8 +38,8 @@ impl Plan {
 
     fn failure_due_at(&self, failed_at: UnixMs) -> UnixMs {
         match self.failures.fate(failed_at, None, failed_at) {
-            FailureFate::KeepUntil(at) => at,
-            FailureFate::Warn | FailureFate::Delete => failed_at,
+            RetentionStep::KeepUntil(at) => at,
+            RetentionStep::Warn | RetentionStep::Delete => failed_at,
         }
     }
 }

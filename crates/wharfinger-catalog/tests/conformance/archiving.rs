@@ -14,7 +14,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File};
 use wharfinger_lifecycle::processing::Plan;
 use wharfinger_lifecycle::recovery::Recoverable;
-use wharfinger_lifecycle::retention::{FailureLook, look_at_failure};
+use wharfinger_lifecycle::retention::{FailureCheck, check_failure};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{Ended, Ending};
 
@@ -142,8 +142,8 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     assert_eq!(end_stages(catalog, ends, at(16)).await, [Ended::Failed; 4]);
     let mut failed = catalog.file(again[0].file.id).await.expect("read").expect("it is there");
     for days in [24, 40] {
-        let looked = look_at_failure(&failed, plan().failures, &REFUSING, at(16) + days * DAY);
-        let (FailureLook::Warn(change) | FailureLook::Delete(change)) = looked.expect("looked at") else {
+        let looked = check_failure(&failed, plan().failures, &REFUSING, at(16) + days * DAY);
+        let (FailureCheck::Warn(change) | FailureCheck::Delete(change)) = looked.expect("looked at") else {
             panic!("nothing is due after {days} days")
         };
         failed = committed(catalog, *change).await;

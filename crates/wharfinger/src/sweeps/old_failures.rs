@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::retention::{FailureLook, look_at_failure};
+use wharfinger_lifecycle::retention::{FailureCheck, check_failure};
 
 use super::{SweepLease, orphan_cleanup};
 use crate::core::VerbError;
@@ -71,17 +71,17 @@ async fn check_at(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<D
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let Some(file) = core.catalog.file(id).await? else { return Ok(Done::Nothing) };
-        let looked = look_at_failure(&file, core.plan.failures, &core.policy, core.clock.now())
+        let looked = check_failure(&file, core.plan.failures, &core.policy, core.clock.now())
             .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
         let (change, done) = match looked {
-            FailureLook::Nothing => return Ok(Done::Nothing),
-            FailureLook::Later(change) => (change, Done::Nothing),
-            FailureLook::Warn(change) => (change, Done::Warned),
+            FailureCheck::Nothing => return Ok(Done::Nothing),
+            FailureCheck::Later(change) => (change, Done::Nothing),
+            FailureCheck::Warn(change) => (change, Done::Warned),
             // A catalog from a backup may take for failed what has been sent through again since.
-            FailureLook::Delete(_) if !core.store_is_ours.load(Ordering::Relaxed) => {
+            FailureCheck::Delete(_) if !core.store_is_ours.load(Ordering::Relaxed) => {
                 return Ok(Done::Nothing);
             }
-            FailureLook::Delete(change) => (change, Done::Deleted),
+            FailureCheck::Delete(change) => (change, Done::Deleted),
         };
         if lease.is_dry_run() {
             return Ok(done);
