@@ -7,7 +7,7 @@ mod disguise;
 mod export;
 mod keys;
 mod listing;
-mod look_again;
+mod recheck;
 mod progress;
 mod report;
 mod scan;
@@ -313,7 +313,7 @@ async fn finish(
             format!("only {seen} of {all} keys were compared: what is kept on disk is damaged; add --fresh");
         return Err(Failed::Refused(problem));
     }
-    look_again::run(bucket, state, progress).await?;
+    recheck::run(bucket, state, progress).await?;
     not_stopped(stop)?;
     if let Some(file) = &arguments.orphans_to {
         export::write(file, &state.orphans(), progress)?;

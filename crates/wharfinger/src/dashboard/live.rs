@@ -82,7 +82,7 @@ impl Watch {
         if let Some((_, error)) = slot.failed.as_ref().filter(|(at, _)| at.elapsed() < LOOK_PAUSE) {
             return Err(error.clone());
         }
-        let looked = match tokio::time::timeout(LOOK_TIMEOUT, self.look_again(core, &mut slot)).await {
+        let looked = match tokio::time::timeout(LOOK_TIMEOUT, self.recheck(core, &mut slot)).await {
             Ok(looked) => looked,
             Err(_) => Err(VerbError::Unavailable("the catalog takes too long to answer".into())),
         };
@@ -90,7 +90,7 @@ impl Watch {
         looked
     }
 
-    async fn look_again(&self, core: &Core, slot: &mut Slot) -> Result<Arc<Seen>, VerbError> {
+    async fn recheck(&self, core: &Core, slot: &mut Slot) -> Result<Arc<Seen>, VerbError> {
         let _place = self.looks.acquire().await.map_err(|_| VerbError::busy())?;
         let started = Instant::now();
         let changes = core.catalog.changes(&self.scope).await?;

@@ -16,7 +16,7 @@ use super::super::{Failure, failed};
 use super::delete::Deletion;
 use super::keys::KeyList;
 use super::listing::Listing;
-use super::look_again::LookedAgain;
+use super::recheck::Rechecked;
 use crate::config::client_env;
 
 /// An interrupted comparison is gone on with for so long; after that too much may have changed.
@@ -43,7 +43,7 @@ pub(super) struct Checkpoint {
     pub(super) strangers: Vec<String>,
     /// Where a Wharfinger's mark was seen.
     pub(super) mark: Option<String>,
-    pub(super) looked_again: Option<LookedAgain>,
+    pub(super) looked_again: Option<Rechecked>,
     pub(super) deletion: Option<Deletion>,
 }
 

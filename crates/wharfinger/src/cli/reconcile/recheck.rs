@@ -19,7 +19,7 @@ const AT_ONCE: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LookedAgain {
+pub(super) struct Rechecked {
     pub(super) asked: u64,
     pub(super) found: u64,
     /// The store did not answer.
@@ -41,7 +41,7 @@ pub(super) async fn run(bucket: &Bucket, state: &mut State, progress: &mut Progr
     let first: std::io::Result<Vec<Entry>> = missing.by_ref().take(KEYS_MAX).collect();
     let first = first.map_err(failed)?;
     let mut out = BufWriter::new(File::create(state.still_missing()).map_err(failed)?);
-    let mut looked = LookedAgain { asked: first.len() as u64, ..LookedAgain::default() };
+    let mut looked = Rechecked { asked: first.len() as u64, ..Rechecked::default() };
     let mut answers = stream::iter(first)
         .map(async |entry| {
             let answer = ask(bucket, &entry.key).await;
