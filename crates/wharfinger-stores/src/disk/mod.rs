@@ -32,7 +32,7 @@ use wharfinger_calls::faults::Faults;
 pub const ROUTE: &str = "/blobs/";
 
 /// Existing stores have this name on disk.
-const INCOMING_FOLDER: &str = ".landing";
+const INCOMING_FOLDER: &str = ".incoming";
 /// Says whose objects these are.
 pub const MARK: &str = ".wharfinger/store";
 const OWN_FOLDER: &str = ".wharfinger";

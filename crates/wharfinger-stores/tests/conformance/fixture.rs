@@ -252,7 +252,7 @@ impl DiskFixture {
 
     /// The names of what is on its way, or was left there.
     pub(super) fn on_the_way(&self) -> Vec<String> {
-        names_in(&self.folder.path().join(".landing"))
+        names_in(&self.folder.path().join(".incoming"))
     }
 
     /// Everything in the store but the folder of incoming files, as paths below the root; folders too.
@@ -262,7 +262,7 @@ impl DiskFixture {
         while let Some(folder) = folders.pop() {
             for name in names_in(&self.folder.path().join(&folder)) {
                 let path = format!("{folder}{name}");
-                if path == ".landing" {
+                if path == ".incoming" {
                     continue;
                 }
                 if self.folder.path().join(&path).is_dir() {

@@ -119,8 +119,8 @@ async fn small_writes_that_were_cut_off_are_removed() {
     let disk = DiskFixture::new();
     let id = "018f4e6e-7f3a-4000-8000-000000000001";
     let ours =
-        [format!(".landing/put.{id}"), format!(".landing/check.{id}"), format!(".wharfinger/store.{id}")];
-    let others = [".landing/put.txt", ".landing/README", ".wharfinger/store", ".wharfinger/store.bak"];
+        [format!(".incoming/put.{id}"), format!(".incoming/check.{id}"), format!(".wharfinger/store.{id}")];
+    let others = [".incoming/put.txt", ".incoming/README", ".wharfinger/store", ".wharfinger/store.bak"];
     std::fs::create_dir_all(disk.root().join(".wharfinger")).expect("a folder");
     for name in ours.iter().map(String::as_str).chain(others) {
         std::fs::write(disk.root().join(name), b"x").expect("written");
@@ -146,7 +146,7 @@ async fn small_writes_that_were_cut_off_are_removed() {
 async fn what_lies_there_for_other_reasons_is_passed_over() {
     let disk = DiskFixture::new();
     for name in ["check.1", "README", "018f.x", "x.018f4e6e-7f3a-7000-8000-000000000001"] {
-        std::fs::write(disk.root().join(".landing").join(name), b"x").expect("written");
+        std::fs::write(disk.root().join(".incoming").join(name), b"x").expect("written");
     }
     assert_eq!(left(&disk, Duration::ZERO).await, []);
 }

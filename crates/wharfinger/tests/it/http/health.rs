@@ -63,7 +63,7 @@ async fn readiness_writes_nothing() {
         let of = |folder: &std::path::Path| {
             std::fs::metadata(folder).and_then(|meta| meta.modified()).expect("a time")
         };
-        (of(&env.blob_dir()), of(&env.blob_dir().join(".landing")))
+        (of(&env.blob_dir()), of(&env.blob_dir().join(".incoming")))
     };
     let before = modified();
     for _ in 0..3 {

@@ -131,7 +131,7 @@ fn both_directions_are_told_with_bytes_by_age_and_prefix() {
         left.iter().all(|name| ["bucket", "keys", ".wharfinger-reconcile"].iter().any(|ours| name == ours)),
         "{left:?}"
     );
-    assert!(!fixture.folder.join(".landing").exists(), "nothing is made in a folder of others");
+    assert!(!fixture.folder.join(".incoming").exists(), "nothing is made in a folder of others");
 }
 
 #[test]

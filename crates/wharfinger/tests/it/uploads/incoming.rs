@@ -31,7 +31,7 @@ pub(super) async fn begin(server: &TestApp, grant: &Value, first: &'static [u8])
 
 /// Until the server has taken the first bytes.
 pub(super) async fn under_way(env: &TestEnv, count: usize) {
-    let folder = env.blob_dir().join(".landing");
+    let folder = env.blob_dir().join(".incoming");
     while std::fs::read_dir(&folder).expect("the landing folder").count() != count {
         tokio::task::yield_now().await;
     }
@@ -85,7 +85,7 @@ async fn the_end_of_a_file_ends_the_later_of_its_uploads_too() {
 
 /// The note of an upload that is in place and was not looked at again, as a crash leaves it.
 fn leave_note(env: &TestEnv, id: &str) -> std::path::PathBuf {
-    let note = env.blob_dir().join(".landing").join(format!("{id}.00000000-0000-4000-8000-000000000000"));
+    let note = env.blob_dir().join(".incoming").join(format!("{id}.00000000-0000-4000-8000-000000000000"));
     std::fs::hard_link(object_of(env, id), &note).expect("a second name");
     note
 }
