@@ -128,16 +128,16 @@ mod tests {
     #[test]
     fn a_vector_has_length_one_or_none() {
         let length = |text: &str| embed(text).iter().map(|value| value * value).sum::<f32>();
-        assert!((length("The harbour master keeps the quota_context.") - 1.0).abs() < 1e-5);
+        assert!((length("The harbour master keeps the ledger.") - 1.0).abs() < 1e-5);
         assert_eq!(embed("...").len(), DIMENSIONS);
         assert!(embed(" \n--").iter().all(|value| *value == 0.0));
     }
 
     #[test]
     fn likeness_follows_the_words() {
-        let text = "The harbour master keeps a quota_context of every ship that lands.";
+        let text = "The harbour master keeps a ledger of every ship that lands.";
         assert!((likeness(text, &text.to_uppercase()) - 1.0).abs() < 1e-5);
-        let near = likeness(text, "quota_context of landing ships");
+        let near = likeness(text, "ledger of landing ships");
         let far = likeness(text, "quarterly revenue grew by nine percent");
         assert!(near > far + 0.2, "{near} {far}");
         let near = likeness("東京都の港湾局は船を管理する", "港湾局の船");

@@ -69,6 +69,6 @@ async fn what_is_no_object_is_passed_over() {
     fs::create_dir_all(folder.join("empty/emptier")).expect("made");
     fs::write(folder.join(std::ffi::OsStr::from_bytes(b"\xff\xfe")), b"x").expect("written");
     std::os::unix::fs::symlink("nowhere", folder.join("dangling")).expect("linked");
-    let _landing = disk.store.receive(super::fixture::file_id(), &key, 5, None).await.expect("begun");
+    let _incoming = disk.store.receive(super::fixture::file_id(), &key, 5, None).await.expect("begun");
     assert_eq!(keys(&disk, "", None).await, [key.as_str()]);
 }

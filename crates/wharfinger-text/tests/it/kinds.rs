@@ -41,7 +41,7 @@ fn what_is_not_text_of_a_page_is_left_out() {
 #[test]
 fn a_page_comes_out_in_this_form() {
     let (_, text) = document("hand.html").expect("read");
-    let expected = "QuotaContext\n\n\
+    let expected = "Ledger\n\n\
                     # Landing & leaving\n\n\
                     Every crate that lands is written down before it is moved.\n\n\
                     5 < 6 \u{a0}€\n\n\

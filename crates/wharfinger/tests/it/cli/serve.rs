@@ -206,8 +206,8 @@ async fn an_upload_under_way_is_finished_before_the_server_ends() {
         futures::stream::once(rest),
     );
     let upload = tokio::spawn(http.put(url).body(Body::wrap_stream(body)).send());
-    let landing = place.data().join("blobs/.incoming");
-    until("the upload begins", || std::fs::read_dir(&landing).is_ok_and(|folder| folder.count() > 0));
+    let incoming = place.data().join("blobs/.incoming");
+    until("the upload begins", || std::fs::read_dir(&incoming).is_ok_and(|folder| folder.count() > 0));
     served.signal("TERM");
     until("the server takes no more", || refuses(&served));
     go_on.send(()).expect("the upload waits");

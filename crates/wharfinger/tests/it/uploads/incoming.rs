@@ -32,7 +32,7 @@ pub(super) async fn begin(server: &TestApp, grant: &Value, first: &'static [u8])
 /// Until the server has taken the first bytes.
 pub(super) async fn under_way(env: &TestEnv, count: usize) {
     let folder = env.blob_dir().join(".incoming");
-    while std::fs::read_dir(&folder).expect("the landing folder").count() != count {
+    while std::fs::read_dir(&folder).expect("the folder of uploads on their way").count() != count {
         tokio::task::yield_now().await;
     }
 }
