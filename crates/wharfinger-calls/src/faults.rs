@@ -197,13 +197,13 @@ impl Faults {
     }
 
     fn planned(trigger: Trigger, fault: Fault) -> Faults {
-        Faults::with_steps(when, fault, None)
+        Faults::with_steps(trigger, fault, None)
     }
 
     fn with_steps(trigger: Trigger, fault: Fault, steps: Option<Arc<AtomicU64>>) -> Faults {
         Faults(Some(Arc::new(Plan {
             calls: AtomicU64::new(0),
-            when,
+            trigger,
             aim: Mutex::new(Outcome { fault, hit: None, write: None }),
             dead: AtomicBool::new(false),
             held: AtomicBool::new(false),
