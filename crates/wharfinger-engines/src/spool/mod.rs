@@ -6,7 +6,7 @@ mod index;
 mod journal;
 mod segments;
 mod shares;
-mod dir;
+mod dir_lock;
 mod walk;
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use index::{Entry, Index};
 use journal::Journal;
 pub use segments::{Leftover, Segment, SegmentFolder};
 use shares::{Shares, TenantBytes};
-use dir::DirLock;
+use dir_lock::DirLock;
 
 /// A folder of more than this is slow in many file systems, and stays so when it is empty again.
 const SHARD_FILES_MAX: usize = 4_096;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use wharfinger_events::name::BatchName;
 
 use super::durable::sync_folder;
-use super::dir::DirLock;
+use super::dir_lock::DirLock;
 
 const SLOTS_MAX: u32 = 64;
 const GZ: &str = ".gz";

@@ -12,7 +12,7 @@ use super::SHARD;
 use super::durable::TEMPORARY;
 use super::journal::{Entries, Noted};
 use super::shares::TenantBytes;
-use super::dir::DirLock;
+use super::dir_lock::DirLock;
 
 const DEPTH_MAX: usize = 8;
 
