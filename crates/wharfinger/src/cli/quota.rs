@@ -10,7 +10,7 @@ use super::output::line;
 use super::{Failure, failed, migrated_catalog};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, format_size, parse_size};
-use crate::quota::sync::{self, Aim, Synced};
+use crate::quota::sync::{self, SyncMode, Synced};
 use crate::quota::{QuotaContext, RedisQuotaOwner};
 
 #[derive(Args)]

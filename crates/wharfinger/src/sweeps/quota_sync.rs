@@ -8,7 +8,7 @@ use super::SweepLease;
 use crate::core::VerbError;
 use crate::quota::QuotaContext;
 use crate::quota::Quota;
-use crate::quota::sync::{self, Aim};
+use crate::quota::sync::{self, SyncMode};
 use crate::telemetry::metric;
 
 pub const NAME: &str = "quota-sync";
