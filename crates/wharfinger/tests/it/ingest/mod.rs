@@ -37,7 +37,7 @@ pub struct EventServer {
     environment: Vec<(String, String)>,
     pub served: Option<Served>,
     http: reqwest::Client,
-    shelf: EventStore,
+    store: EventStore,
 }
 
 /// Where the events arrive, read behind the program's back.
@@ -50,32 +50,32 @@ impl EventServer {
     /// On local disk, with batches that close at once.
     pub fn new(environment: &[(&str, &str)]) -> EventServer {
         let place = Place::new();
-        let shelf = EventStore::Disk(place.data().join("blobs"));
-        EventServer::at(place, shelf, environment)
+        let store = EventStore::Disk(place.data().join("blobs"));
+        EventServer::at(place, store, environment)
     }
 
-    fn at(place: Place, shelf: EventStore, environment: &[(&str, &str)]) -> EventServer {
+    fn at(place: Place, store: EventStore, environment: &[(&str, &str)]) -> EventServer {
         let mut all = vec![("INGEST_BATCH_AGE_MS".to_owned(), "50".to_owned())];
         all.extend(environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        EventServer { place, environment: all, served: None, http: reqwest::Client::new(), shelf }
+        EventServer { place, environment: all, served: None, http: reqwest::Client::new(), store }
     }
 
     /// In a fresh bucket, behind a proxy that can be cut.
     pub async fn in_bucket(environment: &[(&str, &str)]) -> (EventServer, Proxy) {
-        let server = harness::radosgw::shared();
-        let bucket = server.create_bucket();
-        let proxy = Proxy::to(server.endpoint().trim_start_matches("http://").trim_end_matches('/'))
+        let ceph = harness::radosgw::shared();
+        let bucket = ceph.create_bucket();
+        let proxy = Proxy::to(ceph.endpoint().trim_start_matches("http://").trim_end_matches('/'))
             .expect("a proxy");
         let options = S3Options {
             bucket: bucket.clone(),
-            prefix: "server/".into(),
-            region: Some(server.region().into()),
-            endpoint: Some(server.endpoint()),
+            prefix: "events/".into(),
+            region: Some(ceph.region().into()),
+            endpoint: Some(ceph.endpoint()),
             public_endpoint: None,
             virtual_host: None,
             credentials: Some(S3Credentials {
-                access_key: server.access_key().into(),
-                secret_key: server.secret_key().into(),
+                access_key: ceph.access_key().into(),
+                secret_key: ceph.secret_key().into(),
                 session_token: None,
             }),
         };
@@ -83,11 +83,11 @@ impl EventServer {
         let store = Arc::new(S3Store::connect(&options).await.expect("a store"));
         let mut server = EventServer::at(place, EventStore::Bucket(store), environment);
         for (name, value) in [
-            ("WHARFINGER_BLOB_URL", format!("s3://{bucket}/server")),
+            ("WHARFINGER_BLOB_URL", format!("s3://{bucket}/events")),
             ("AWS_ENDPOINT_URL", format!("http://{}", proxy.addr())),
-            ("AWS_ACCESS_KEY_ID", server.access_key().into()),
-            ("AWS_SECRET_ACCESS_KEY", server.secret_key().into()),
-            ("AWS_REGION", server.region().into()),
+            ("AWS_ACCESS_KEY_ID", ceph.access_key().into()),
+            ("AWS_SECRET_ACCESS_KEY", ceph.secret_key().into()),
+            ("AWS_REGION", ceph.region().into()),
         ] {
             server.environment.push((name.into(), value));
         }
@@ -189,7 +189,7 @@ impl EventServer {
 
     /// Everything under `RAW/` or `RAW_DLQ/`, by the name below it.
     pub async fn objects(&self, folder: EventsFolder) -> BTreeMap<String, Vec<u8>> {
-        match &self.shelf {
+        match &self.store {
             EventStore::Disk(root) => below(&root.join(folder.as_str())),
             EventStore::Bucket(store) => {
                 let mut objects = BTreeMap::new();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::PartStore;
 
-use super::{LONG_MS, Site, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
+use super::{LONG_MS, Setup, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
 use crate::oracle;
 use crate::test_app::{TestEnv, TestApp};
 
@@ -53,8 +53,8 @@ async fn long_after(env: &TestEnv, server: &TestApp) {
     }
 }
 
-async fn a_large_file_comes_in_parts(site: Site) {
-    let env = site.env(&SETTINGS);
+async fn a_large_file_comes_in_parts(setup: Setup) {
+    let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let whole = bytes(LARGE);
     let grant = announce(&server, cargo(LARGE)).await;
@@ -73,7 +73,7 @@ async fn a_large_file_comes_in_parts(site: Site) {
     assert!(problem["detail"].as_str().expect("words").ends_with("missing: 2"), "{problem}");
     let fresh = reissue(&server, &id).await;
     assert_eq!(uploaded(&fresh), [true, false, true]);
-    if site.store == Store::S3 {
+    if setup.store == Store::S3 {
         assert!(
             put_part(&server, &fresh, 2, vec![0; PART - 1]).await >= 400,
             "another length than was granted"
@@ -86,14 +86,14 @@ async fn a_large_file_comes_in_parts(site: Site) {
     let (got, headers) = downloaded(&server, &id).await;
     assert!(got == whole);
     assert_eq!(headers["content-type"], "application/x-cargo");
-    if site.store == Store::S3 {
+    if setup.store == Store::S3 {
         assert!(put_part(&server, &fresh, 2, part(&whole, 2)).await >= 400, "the upload is over");
     }
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn the_checksum_of_all_parts_is_found_out(site: Site) {
-    let env = site.env(&SETTINGS);
+async fn the_checksum_of_all_parts_is_found_out(setup: Setup) {
+    let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let whole = bytes(LARGE);
     let sum = wharfinger_lifecycle::checksum::to_hex(&<sha2::Sha256 as sha2::Digest>::digest(&whole));
@@ -108,9 +108,9 @@ async fn the_checksum_of_all_parts_is_found_out(site: Site) {
 }
 
 /// Cancelled, or never confirmed: no part is left, and none can come any more.
-async fn what_ends_leaves_no_parts(site: Site) {
+async fn what_ends_leaves_no_parts(setup: Setup) {
     // Without the sweep, which would end them too: nothing is old enough for it.
-    let env = site.env(&SETTINGS[..1]);
+    let env = setup.env(&SETTINGS[..1]);
     let server = env.start().await;
     let (cancelled, forgotten) =
         (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
@@ -122,7 +122,7 @@ async fn what_ends_leaves_no_parts(site: Site) {
     assert_eq!(unfinished(&server).await.len(), 1, "that of the other");
     // What a store takes all the same goes at the second look.
     let late = put_part(&server, &cancelled, 2, vec![1; PART]).await;
-    assert!(late >= 400 || site.store == Store::Azure, "{late}");
+    assert!(late >= 400 || setup.store == Store::Azure, "{late}");
     env.advance(LONG_MS);
     server.settle().await;
     assert_eq!(unfinished(&server).await, Vec::<String>::new());
@@ -132,8 +132,8 @@ async fn what_ends_leaves_no_parts(site: Site) {
 }
 
 /// Stores have rules of their own that end what is unfinished.
-async fn an_upload_that_the_store_forgot_is_begun_anew(site: Site) {
-    let env = site.env(&SETTINGS);
+async fn an_upload_that_the_store_forgot_is_begun_anew(setup: Setup) {
+    let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let whole = bytes(LARGE);
     let grant = announce(&server, cargo(LARGE)).await;
@@ -150,8 +150,8 @@ async fn an_upload_that_the_store_forgot_is_begun_anew(site: Site) {
 }
 
 /// Begun by a process that crashed before it could write the id down.
-async fn an_upload_that_no_file_knows_is_ended(site: Site) {
-    let env = site.env(&SETTINGS);
+async fn an_upload_that_no_file_knows_is_ended(setup: Setup) {
+    let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let grant = announce(&server, cargo(LARGE)).await;
     let id = id_of(&grant);
@@ -173,8 +173,8 @@ async fn an_upload_that_no_file_knows_is_ended(site: Site) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn the_same_key_goes_on_with_the_same_upload(site: Site) {
-    let env = site.env(&SETTINGS);
+async fn the_same_key_goes_on_with_the_same_upload(setup: Setup) {
+    let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let init = async || {
         let me = server.me();
@@ -190,8 +190,8 @@ async fn the_same_key_goes_on_with_the_same_upload(site: Site) {
 }
 
 /// A large upload that takes longer than keys are remembered is the same one when it is gone on with.
-async fn a_key_is_remembered_while_its_upload_waits(site: Site) {
-    let env = site.env(&[SETTINGS[0], ("IDEMPOTENCY_TTL_MS", "60000")]);
+async fn a_key_is_remembered_while_its_upload_waits(setup: Setup) {
+    let env = setup.env(&[SETTINGS[0], ("IDEMPOTENCY_TTL_MS", "60000")]);
     let server = env.start().await;
     let init = async || {
         let me = server.me();
@@ -208,9 +208,9 @@ async fn a_key_is_remembered_while_its_upload_waits(site: Site) {
 }
 
 /// Joined while the file is ended: whoever wins, nothing is left that nobody answers for.
-async fn a_confirm_that_loses_leaves_no_object(site: Site) {
+async fn a_confirm_that_loses_leaves_no_object(setup: Setup) {
     let settings = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
-    let env = site.env(&settings);
+    let env = setup.env(&settings);
     let server = env.start().await;
     for _ in 0..8 {
         let grant = announce(&server, cargo(5)).await;
@@ -228,9 +228,9 @@ async fn a_confirm_that_loses_leaves_no_object(site: Site) {
 }
 
 /// Rescued: its client sent every part and vanished.
-async fn parts_that_are_all_there_are_rescued(site: Site) {
+async fn parts_that_are_all_there_are_rescued(setup: Setup) {
     let settings = [SETTINGS[0], SETTINGS[1], ("UPLOAD_WINDOW_POLICY", "rescue")];
-    let env = site.env(&settings);
+    let env = setup.env(&settings);
     let server = env.start().await;
     let (whole, half) = (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
     taken(&server.put_bytes(&whole, &bytes(LARGE)).await);

@@ -9,7 +9,7 @@ use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::{LONG_MS, Site, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, refused, taken};
+use super::{LONG_MS, Setup, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, refused, taken};
 use crate::oracle;
 use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
 
@@ -18,8 +18,8 @@ async fn object_of(server: &TestApp, id: &str) -> Option<u64> {
     server.app.core.blobs.head(&key, None).await.ok().map(|meta| meta.size)
 }
 
-async fn a_file_lives_and_dies(site: Site) {
-    let env = site.env(&[]);
+async fn a_file_lives_and_dies(setup: Setup) {
+    let env = setup.env(&[]);
     let server = env.start().await;
     let cargo_bytes = bytes(700_001);
     let grant = announce(&server, cargo(cargo_bytes.len())).await;
@@ -43,8 +43,8 @@ async fn a_file_lives_and_dies(site: Site) {
 }
 
 /// The store cannot know that a file has ended: what comes by its URL is charged, and deleted again.
-async fn bytes_that_come_after_the_delete_go_too(site: Site) {
-    let env = site.env(&[]);
+async fn bytes_that_come_after_the_delete_go_too(setup: Setup) {
+    let env = setup.env(&[]);
     let server = env.start().await;
     let grant = announce(&server, cargo(5)).await;
     let id = id_of(&grant);
@@ -82,13 +82,13 @@ async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
 }
 
 /// Bytes that a client would unpack are others than those that are scanned and charged.
-async fn an_object_with_an_encoding_is_not_confirmed(site: Site) {
-    let env = site.env(&[("UPLOAD_WINDOW_POLICY", "rescue")]);
+async fn an_object_with_an_encoding_is_not_confirmed(setup: Setup) {
+    let env = setup.env(&[("UPLOAD_WINDOW_POLICY", "rescue")]);
     let server = env.start().await;
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     std::io::Write::write_all(&mut packed, &[b'x'; 5_000]).expect("packed");
     let packed = packed.finish().expect("packed");
-    let header = if site.store == Store::Azure { "x-ms-blob-content-encoding" } else { "content-encoding" };
+    let header = if setup.store == Store::Azure { "x-ms-blob-content-encoding" } else { "content-encoding" };
     let mut ids = Vec::new();
     for encoding in ["gzip", "GZIP, identity", "br"] {
         let mut grant = announce(&server, cargo(packed.len())).await;
@@ -156,8 +156,8 @@ async fn an_encoding_that_comes_after_confirm_is_not_served() {
     }
 }
 
-async fn what_was_confirmed_is_not_overwritten(site: Site) {
-    let env = site.env(&[]);
+async fn what_was_confirmed_is_not_overwritten(setup: Setup) {
+    let env = setup.env(&[]);
     let server = env.start().await;
     let grant = announce(&server, cargo(5)).await;
     taken(&server.put_bytes(&grant, b"first").await);
@@ -168,12 +168,12 @@ async fn what_was_confirmed_is_not_overwritten(site: Site) {
 }
 
 /// What the store says it enforces it refuses; what it does not say it lets pass, and confirm finds it out.
-async fn what_was_not_announced_is_refused_or_found_out(site: Site) {
-    let env = site.env(&[]);
+async fn what_was_not_announced_is_refused_or_found_out(setup: Setup) {
+    let env = setup.env(&[]);
     let server = env.start().await;
     let caps = server.app.core.blobs.caps();
     let enforced = [caps.binds_size, caps.binds_content_type, caps.create_only, caps.binds_checksum];
-    match site.store {
+    match setup.store {
         Store::S3 => assert_eq!(enforced, [true, true, true, false]),
         Store::Azure => assert_eq!(enforced, [false, false, true, false]),
     }
@@ -245,8 +245,8 @@ async fn an_object_changed_behind_our_back(database: Database) {
 }
 
 /// The object is read to the end before it is confirmed: that may take longer than its window has left.
-async fn a_file_that_is_being_confirmed_is_not_reclaimed(site: Site) {
-    let env = site.env(&[]);
+async fn a_file_that_is_being_confirmed_is_not_reclaimed(setup: Setup) {
+    let env = setup.env(&[]);
     let server = env.start().await;
     let sum = to_hex(&<sha2::Sha256 as sha2::Digest>::digest(b"right"));
     let grant = announce(&server, json!({ "fileName": "c", "size": 5, "checksumSha256": sum })).await;
