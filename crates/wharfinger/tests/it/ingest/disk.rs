@@ -68,7 +68,7 @@ async fn a_full_disk_acknowledges_nothing() {
     }
     let mut server = EventServer::new(&[("INGEST_BATCH_AGE_MS", "3600000"), ("INGEST_BATCH_EVENTS", "1000000")]);
     let store = server.place.path().join("store");
-    server.shelf = super::EventStore::Disk(store.clone());
+    server.store = super::EventStore::Disk(store.clone());
     server.set("WHARFINGER_BLOB_URL", format!("file:{}", store.display()));
     let segments = server.place.data().join("ingest");
     let _mount = Mount::tmpfs(&segments, "512k");

@@ -32,7 +32,7 @@ async fn what_was_acknowledged_is_there_when_the_power_is_back() {
     let disk = server.place.path().join("disk");
     // The store is another machine's: its power stays on. Nothing gets there, so that all is left to this disk.
     let store = server.place.path().join("store");
-    server.shelf = EventStore::Disk(store.clone());
+    server.store = EventStore::Disk(store.clone());
     server.set("WHARFINGER_DATA_DIR", disk.join("data").display());
     server.set("WHARFINGER_BLOB_URL", format!("file:{}", store.display()));
     let next = Arc::new(AtomicU64::new(0));
