@@ -80,7 +80,13 @@ async fn measure(server: &Server, workers: usize) {
     say(all.delete.line("delete"));
 }
 
-async fn one(http: &reqwest::Client, url: &str, token: &str, folder: &std::path::Path, timings: &mut Timings) {
+async fn one(
+    http: &reqwest::Client,
+    url: &str,
+    token: &str,
+    folder: &std::path::Path,
+    timings: &mut Timings,
+) {
     let body = json!({ "fileName": "x", "size": 4 });
     let (grant, took) = call(http, token, Method::POST, format!("{url}/api/v2/files/init"), Some(body)).await;
     timings.init.add(took);

@@ -6,7 +6,7 @@ use crate::event::Event;
 use crate::file::{Change, File, JobEffect, Notice};
 use crate::id::JobId;
 use crate::limits::reason;
-use crate::retention::{RetentionStep, FailureRetention};
+use crate::retention::{FailureRetention, RetentionStep};
 use crate::stage::Stage;
 use crate::transition::Refusal;
 

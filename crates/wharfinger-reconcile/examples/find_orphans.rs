@@ -6,7 +6,7 @@ use std::io::{self, BufRead as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use wharfinger_reconcile::{Comparison, Entries, Entry, Sorter, Totals, Times, Verdict};
+use wharfinger_reconcile::{Comparison, Entries, Entry, Sorter, Times, Totals, Verdict};
 
 const HOUR_MS: i64 = 3_600_000;
 

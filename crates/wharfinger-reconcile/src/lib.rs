@@ -46,4 +46,4 @@ pub use entry::{Entry, KEY_BYTES_MAX};
 pub use hints::{Hints, OBJECTS_MAX as HINT_OBJECTS_MAX, bare, decoded as percent_decoded};
 pub use prefixes::PrefixTotal;
 pub use sorter::{Entries, FAN_IN, MEMORY_MAX, Sorted, Sorter};
-pub use totals::{AGES, Count, SAMPLES_MAX, Totals, Times, Verdict};
+pub use totals::{AGES, Count, SAMPLES_MAX, Times, Totals, Verdict};

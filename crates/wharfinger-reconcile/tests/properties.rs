@@ -5,7 +5,7 @@ use std::io;
 
 use proptest::prelude::*;
 use wharfinger_reconcile::{
-    CompareError, Comparison, Entries, Entry, Finding, Sorter, Totals, Times, Verdict, compare,
+    CompareError, Comparison, Entries, Entry, Finding, Sorter, Times, Totals, Verdict, compare,
 };
 
 fn sorted(keys: &[String], memory_max: usize, fan_in: usize) -> (Vec<Entry>, u64) {

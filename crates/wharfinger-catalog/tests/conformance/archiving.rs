@@ -23,8 +23,8 @@ use super::sample::{
     HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, confirmed, deleted, pin,
     registered, registration,
 };
-use super::test_db::TestDb;
 use super::stages::{claim, done, end, plan};
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const DAY: i64 = 24 * HOUR;

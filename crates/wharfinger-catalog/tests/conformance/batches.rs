@@ -187,10 +187,7 @@ pub(super) async fn a_file_joins_its_owners_active_batch_only(db: &TestDb) {
 }
 
 pub(super) async fn a_batch_ends_once(db: &TestDb) {
-    assert_eq!(
-        end(&db.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await,
-        BatchEnd::NotFound
-    );
+    assert_eq!(end(&db.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await, BatchEnd::NotFound);
     for ending in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
         let (batch, files) = opened(&db.catalog, &[10]).await;
         committed(&db.catalog, confirm(&files[0])).await;
@@ -274,8 +271,7 @@ pub(super) async fn completing_waits_for_every_file(db: &TestDb) {
     );
 
     let (batch, files) = opened(&db.catalog, &[1]).await;
-    committed(&db.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable"))
-        .await;
+    committed(&db.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable")).await;
     let answer = end(&db.catalog, &batch, BatchEnding::Completed, NOW + DAY).await;
     assert_eq!(answer, refused(&batch, Refusal::Unconfirmed(1)), "what was reclaimed was not confirmed");
     let (empty, wanted) = opening(ADA, &[]);
@@ -346,8 +342,7 @@ pub(super) async fn overdue_batches_are_found_oldest_first(db: &TestDb) {
         batches.push(batch);
     }
     batches.sort_by_key(|batch| batch.expires_at);
-    let found =
-        async |now, after, limit| db.catalog.overdue_batches(now, after, limit).await.expect("read");
+    let found = async |now, after, limit| db.catalog.overdue_batches(now, after, limit).await.expect("read");
     let place = |batch: &Batch| (batch.expires_at, batch.id);
     assert_eq!(found(NOW + DAY, None, 10).await, []);
     assert_eq!(found(NOW + DAY + 2, None, 10).await, [place(&batches[0]), place(&batches[1])]);

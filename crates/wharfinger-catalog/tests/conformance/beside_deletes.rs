@@ -7,8 +7,8 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::sample::{NOW, REFUSING, SECOND};
-use super::test_db::TestDb;
 use super::stages::{claimed, queued};
+use super::test_db::TestDb;
 
 const LATER: UnixMs = NOW + 10 * SECOND;
 

@@ -84,10 +84,8 @@ pub(super) async fn the_next_job_is_the_earliest_that_waits(db: &TestDb) {
 }
 
 pub(super) async fn eight_claimers_never_get_the_same_job(db: &TestDb) {
-    let wanted: BTreeSet<JobId> = enqueued(&db.catalog, (0..300).map(|n| work("a", NOW - n % 7)).collect())
-        .await
-        .into_iter()
-        .collect();
+    let wanted: BTreeSet<JobId> =
+        enqueued(&db.catalog, (0..300).map(|n| work("a", NOW - n % 7)).collect()).await.into_iter().collect();
     let another = db.another().await;
     let claims = all_at_once((0..8).map(|n| {
         let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };

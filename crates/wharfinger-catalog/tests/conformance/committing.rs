@@ -229,9 +229,8 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(db: &TestDb) 
         let winner = &changes[won[0]];
         assert_eq!(stored(db, &file).await, winner.after);
         assert_eq!(steps(db, &file).await.len(), 1 + winner.steps.len());
-        let cleanups = db
-            .texts(&format!("SELECT reason FROM pending_cleanups WHERE document_id = '{}'", file.id))
-            .await;
+        let cleanups =
+            db.texts(&format!("SELECT reason FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
         let expected: Vec<String> =
             winner.cleanup.iter().map(|cleanup| cleanup.reason.as_str().to_owned()).collect();
         assert_eq!(cleanups, expected);

@@ -8,8 +8,8 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, committed};
-use super::test_db::TestDb;
 use super::stages::queued;
+use super::test_db::TestDb;
 
 const LATER: UnixMs = NOW + HOUR;
 const OTHER_JOB: &str = "018f4e6e-7f3a-7000-8000-00000000000f";
@@ -81,11 +81,8 @@ pub(super) async fn the_core_and_the_catalog_agree(db: &TestDb) {
         moved_at: NOW,
     };
     let waiting = Job { stage: Stage::Scan, state: JobState::Waiting };
-    db.sql(&format!(
-        "UPDATE jobs SET {} WHERE queue LIKE 'file-%'",
-        set_job(Stage::Scan, JobState::Waiting)
-    ))
-    .await;
+    db.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(Stage::Scan, JobState::Waiting)))
+        .await;
     db.sql(&format!(
         "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
          updated_at) SELECT '{OTHER_JOB}', queue, tenant_id, file_id, 'waiting', 0, 0, 1, 0, 0, 0 FROM jobs \

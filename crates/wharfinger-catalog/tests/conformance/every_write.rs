@@ -28,8 +28,8 @@ use super::sample::{
     deleted, only, pin, registered, registration, tenant, with_key, work,
 };
 use super::searching::{embedded, some_vectors};
-use super::test_db::{TestDb, dump_at, open};
 use super::stages;
+use super::test_db::{TestDb, dump_at, open};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: i64 = NOW + 10 * SECOND;
@@ -501,11 +501,8 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
     db.catalog.end_batch(batch.id, BatchEnding::Cancelled, "clerk", LATER).await.expect("cancelled");
     let batched = db.catalog.file(batched).await.expect("read").expect("it is there");
     let mut tombstones = vec![
-        committed(
-            &db.catalog,
-            file::reclaim(&batched, "cancelled", &REFUSING, LATER).expect("reclaimable"),
-        )
-        .await,
+        committed(&db.catalog, file::reclaim(&batched, "cancelled", &REFUSING, LATER).expect("reclaimable"))
+            .await,
     ];
     for _ in 0..2 {
         tombstones.push(deleted(&db.catalog, ADA, 10, &REFUSING).await);

@@ -7,8 +7,8 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{Ending, Output};
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, confirmed, deleted, tenant};
-use super::test_db::{TestDb, all_at_once};
 use super::stages::{claim, end, plan, queued_of};
+use super::test_db::{TestDb, all_at_once};
 
 const LATER: i64 = NOW + 10 * SECOND;
 

@@ -11,8 +11,8 @@ use super::batches::opening;
 use super::sample::{
     HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirmed, deleted, registered, tenant, user,
 };
-use super::test_db::TestDb;
 use super::stages::{claimed, ended, plan, queued};
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const BEN: (&str, &str) = ("harbour", "ben");

@@ -6,8 +6,8 @@ use wharfinger_lifecycle::stage_end::Ending;
 
 use super::batches::opening;
 use super::sample::{HOUR, NOW, REFUSING, SECOND, deleted, registered, registration};
-use super::test_db::TestDb;
 use super::stages::{claimed, ended, queued};
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 

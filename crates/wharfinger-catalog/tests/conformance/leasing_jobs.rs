@@ -127,8 +127,7 @@ pub(super) async fn lost_leases_are_taken_back_in_bounded_batches(db: &TestDb) {
     }
     let at = NOW + 10 * SECOND + 3;
     assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 3);
-    let left =
-        db.texts("SELECT CAST(lease_until AS TEXT) FROM jobs WHERE state = 'leased' ORDER BY 1").await;
+    let left = db.texts("SELECT CAST(lease_until AS TEXT) FROM jobs WHERE state = 'leased' ORDER BY 1").await;
     assert_eq!(left, [at.to_string(), (at + 1).to_string()], "the longest overdue go first");
     assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 1);
     assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered"), []);

@@ -13,10 +13,7 @@ pub(super) async fn one_upload_fills_an_object(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 10).await;
     let known = async || db.catalog.upload_id(&file.key).await.expect("read");
     let set = async |before: Option<&str>, id: &str| {
-        db.catalog
-            .set_upload_id(&file.key, before.map(str::to_owned), id.to_owned())
-            .await
-            .expect("answered")
+        db.catalog.set_upload_id(&file.key, before.map(str::to_owned), id.to_owned()).await.expect("answered")
     };
     assert_eq!(known().await, None);
     assert!(set(None, "first").await);

@@ -36,11 +36,7 @@ async fn twice_told(catalog: &Catalog) -> File {
 pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(db: &TestDb) {
     twice_told(&db.catalog).await;
     for destination in [Destination::Webhook, Destination::Slack] {
-        assert_eq!(
-            db.catalog.outbox_depth(destination).await.expect("counted").0,
-            0,
-            "nobody else is told"
-        );
+        assert_eq!(db.catalog.outbox_depth(destination).await.expect("counted").0, 0, "nobody else is told");
     }
     let catalog = db.telling().await;
     let file = twice_told(&catalog).await;

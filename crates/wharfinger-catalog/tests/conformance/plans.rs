@@ -12,8 +12,8 @@ use wharfinger_lifecycle::state::Status;
 
 use super::every_read;
 use super::sample::{CHECKS, HOUR, LIMIT, NOW, claim, confirmed, registered, tenant, user};
-use super::test_db::TestDb;
 use super::stages::{self, plan, queued};
+use super::test_db::TestDb;
 
 /// Tables that grow with files, tenants or events.
 const LARGE: [&str; 15] = [

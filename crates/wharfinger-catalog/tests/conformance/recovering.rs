@@ -18,8 +18,8 @@ use wharfinger_lifecycle::stage_end::{Ended, Ending};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
-use super::test_db::{TestDb, all_at_once};
 use super::stages::{claim, claimed, done, end, ended, plan, queued, status, suspects, taken_back};
+use super::test_db::{TestDb, all_at_once};
 
 /// When what was confirmed has not got on for too long.
 const OVERDUE: UnixMs = NOW + SECOND + HOUR / 2;
@@ -235,11 +235,8 @@ pub(super) async fn what_only_waits_is_listed_and_left_alone(db: &TestDb) {
     }
     let held = db.catalog.claim_stage(claim(Stage::Scan, 10, NOW + SECOND)).await.expect("claimed");
     let now = OVERDUE + HOUR;
-    db.sql(&format!(
-        "UPDATE jobs SET lease_until = {0}, deadline_at = {0} WHERE state = 'leased'",
-        now + 1
-    ))
-    .await;
+    db.sql(&format!("UPDATE jobs SET lease_until = {0}, deadline_at = {0} WHERE state = 'leased'", now + 1))
+        .await;
     let before = db.dump().await;
     let listed = stuck(db, now).await;
     assert_eq!(listed.len(), 40);
@@ -286,10 +283,7 @@ pub(super) async fn what_is_scheduled_is_brought_forward(db: &TestDb) {
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let how = Ending::Retry { why: "hiccup".into(), at: NOW + HOUR };
     assert_eq!(ended(db, &held, how, NOW + SECOND).await, Ended::Retried);
-    assert_eq!(
-        db.catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("answered"),
-        []
-    );
+    assert_eq!(db.catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("answered"), []);
     db.catalog.bring_forward(file.id, NOW + 2 * SECOND).await.expect("brought");
     let before = db.dump().await;
     db.catalog.bring_forward(file.id, NOW + 3 * SECOND).await.expect("brought");
@@ -424,10 +418,7 @@ pub(super) async fn stuck_files_are_listed_by_scope_longest_first(db: &TestDb) {
     for n in 0..12_i64 {
         let file = queued_of(db, owners[n as usize % 3], NOW + (n * 7 % 5) * SECOND).await;
         if n % 4 == 0 {
-            db.catalog
-                .claim_stage(claim(Stage::Scan, 1, NOW + (n * 7 % 5) * SECOND))
-                .await
-                .expect("claimed");
+            db.catalog.claim_stage(claim(Stage::Scan, 1, NOW + (n * 7 % 5) * SECOND)).await.expect("claimed");
         }
         all.push(file);
     }

@@ -163,9 +163,7 @@ pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
         let lease = (old.job.id, old.job.token);
         let key = ObjectKey::text_part(&file.key, old.job.id, old.job.token, 0);
         let chunk = ChunkRow { ordinal: 0, text: "late".into(), start: 0, end: 4 };
-        assert!(
-            !db.catalog.add_derived_objects(lease, file.id, vec![key], lost_at).await.expect("answered")
-        );
+        assert!(!db.catalog.add_derived_objects(lease, file.id, vec![key], lost_at).await.expect("answered"));
         assert!(!db.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
         assert_eq!(db.catalog.held_stage(old.job.id, old.job.token).await.expect("read"), None);
         assert_eq!(db.dump().await, before);

@@ -7,8 +7,8 @@ use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, claim, confirmed, deleted, registered, tenant, user, work};
-use super::test_db::TestDb;
 use super::stages::{self, end, plan, queued};
+use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: i64 = NOW + 10 * SECOND;
@@ -63,8 +63,7 @@ pub(super) async fn checks_and_cleanups_go_on_beside_unreadable_rows(db: &TestDb
     db.sql(&format!("UPDATE jobs SET file_id = 'no id' WHERE id = '{}'", ids[0])).await;
     let claimed = db.catalog.claim_jobs(claim(10, NOW)).await.expect("claimed");
     assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[1]]);
-    let these =
-        db.catalog.claim_these_jobs(claim(10, NOW + 2 * HOUR), vec![ids[0]]).await.expect("claimed");
+    let these = db.catalog.claim_these_jobs(claim(10, NOW + 2 * HOUR), vec![ids[0]]).await.expect("claimed");
     assert_eq!(these, [], "it is found again, and set aside again");
 
     for _ in 0..2 {
@@ -213,8 +212,7 @@ pub(super) async fn what_can_be_read_again_is_dropped_from_the_list(db: &TestDb)
     assert_eq!(db.catalog.count_unreadable().await.expect("read"), [("files".to_owned(), 2)].into());
     db.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", one.id)).await;
     // A job that waits, and could not be read.
-    db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) SELECT 'jobs', id, 'x' FROM jobs")
-        .await;
+    db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) SELECT 'jobs', id, 'x' FROM jobs").await;
     assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 1);
     assert_eq!(listed(db).await, [("files".to_owned(), other.id.to_string())]);
     // Those of a file are listed by its id, and looked at again with it.

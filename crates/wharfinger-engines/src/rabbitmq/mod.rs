@@ -2,11 +2,11 @@
 //! lost message costs time, and any message may come twice.
 
 mod backoff;
+mod delay_queues;
 mod due;
 mod error;
 mod greeting;
 mod hops;
-mod delay_queues;
 mod link;
 mod publish;
 mod topology;

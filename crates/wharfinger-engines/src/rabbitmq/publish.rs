@@ -12,8 +12,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Delayed;
-use super::error::BrokerError;
 use super::delay_queues::{self, Hop};
+use super::error::BrokerError;
 use super::link::{CONNECT_TIME, Link, Shared};
 use super::topology::{CLEANUP, DELAYED, WAKE, queue_of_step};
 

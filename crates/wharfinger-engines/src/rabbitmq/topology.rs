@@ -5,8 +5,8 @@ use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptio
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
 
-use super::error::BrokerError;
 use super::delay_queues::STEPS_MS;
+use super::error::BrokerError;
 
 pub(super) const CLEANUP: &str = "resource.cleanup";
 pub(super) const DEAD_LETTERS: &str = "resource.cleanup.dlq";

@@ -1,12 +1,12 @@
 //! Batches of events that wait on disk until the store takes them: files of gzip with their metadata beside them, in
 //! folders of a few thousand, with an index in memory. The files are the truth; the journal is the index's cache.
 
+mod dir_lock;
 mod durable;
 mod index;
 mod journal;
 mod segments;
 mod shares;
-mod dir_lock;
 mod walk;
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use wharfinger_events::name::{BatchName, META};
 use wharfinger_lifecycle::UnixMs;
 
+use dir_lock::DirLock;
 use index::{Entry, Index};
 use journal::Journal;
 pub use segments::{Leftover, Segment, SegmentFolder};
 use shares::{Shares, TenantBytes};
-use dir_lock::DirLock;
 
 /// A folder of more than this is slow in many file systems, and stays so when it is empty again.
 const SHARD_FILES_MAX: usize = 4_096;

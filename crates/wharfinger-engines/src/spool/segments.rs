@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use wharfinger_events::name::BatchName;
 
-use super::durable::sync_folder;
 use super::dir_lock::DirLock;
+use super::durable::sync_folder;
 
 const SLOTS_MAX: u32 = 64;
 const GZ: &str = ".gz";

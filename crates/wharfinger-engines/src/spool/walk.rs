@@ -9,10 +9,10 @@ use serde::Deserialize;
 use wharfinger_events::name::{BatchName, META};
 
 use super::SHARD;
+use super::dir_lock::DirLock;
 use super::durable::TEMPORARY;
 use super::journal::{Entries, Noted};
 use super::shares::TenantBytes;
-use super::dir_lock::DirLock;
 
 const DEPTH_MAX: usize = 8;
 

@@ -3,8 +3,8 @@
 use wharfinger_stores::s3::{S3Options, S3Store};
 use wharfinger_stores::{BlobStore as _, PutGrant, SignedRequest};
 
-use super::sending::Client;
 use super::fixture::{LIFE, ceph_options, key, strict_options};
+use super::sending::Client;
 
 async fn signed(options: &S3Options) -> SignedRequest {
     let store = S3Store::connect(options).await.expect("connected");

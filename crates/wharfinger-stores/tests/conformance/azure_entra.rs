@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore, EntraOptions};
 use wharfinger_stores::{BlobError, BlobStore as _, PutGrant, UrlLife};
 
-use super::sending::Client;
 use super::fixture::{LIFE, azure_options, key, put_signed};
+use super::sending::Client;
 
 /// What Azurite makes its delegation keys of.
 const BASIC_KEY: &str =

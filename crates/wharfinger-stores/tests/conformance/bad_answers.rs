@@ -15,9 +15,9 @@ use wharfinger_stores::{BlobError, BlobStore as _, PartGrant, PartStore as _, Pu
 use super::bad_stores::every_call;
 use harness::scripted::{Asked, Scripted, says};
 
+use super::fixture::{LIFE, key, pin, put_signed, strict_options};
 use super::scripted_s3::{error, options_of, relayed, store, xml};
 use super::sending::Client;
-use super::fixture::{LIFE, key, pin, put_signed, strict_options};
 
 const PAGE: &str = "<!DOCTYPE html><html><body>Welcome to the proxy<br></body></html>";
 

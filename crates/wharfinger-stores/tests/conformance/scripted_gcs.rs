@@ -12,8 +12,8 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::gcs::{GcsCredentials, GcsOptions, GcsStore};
 use wharfinger_stores::{BlobError, BlobStore as _, Part, PartStore as _, WriteMode};
 
-use super::scripted_s3::{error, xml};
 use super::fixture::{key, pin};
+use super::scripted_s3::{error, xml};
 
 fn store(server: &Scripted) -> GcsStore {
     let private_key = include_str!("../../src/gcs/testdata/key.pem").replace('\n', "\\n");

@@ -9,8 +9,8 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::s3::{S3Options, S3Store};
 use wharfinger_stores::{BlobError, BlobStore as _, GetGrant, WriteMode};
 
-use super::sending::Client;
 use super::fixture::{LIFE, ceph_options, keep_versions, key};
+use super::sending::Client;
 
 async fn versioned() -> (S3Options, Arc<S3Store>) {
     let options = ceph_options();

@@ -67,9 +67,12 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
                 return Err(Failure::Failed(why));
             }
             let clock = Clock::system();
-            let quota_context = QuotaContext { catalog: &catalog, clock: &clock, default_limit_bytes: default_limit };
+            let quota_context =
+                QuotaContext { catalog: &catalog, clock: &clock, default_limit_bytes: default_limit };
             let synced = match name {
-                None => sync::all(&quota_context, SyncMode::Repair(owner.as_ref()), || true).await.map_err(failed)?,
+                None => sync::all(&quota_context, SyncMode::Repair(owner.as_ref()), || true)
+                    .await
+                    .map_err(failed)?,
                 Some(name) => sync::tenant(&quota_context, owner.as_ref(), &tenant(&name)?)
                     .await
                     .map_err(failed)?

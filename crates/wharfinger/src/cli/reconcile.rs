@@ -7,8 +7,8 @@ mod disguise;
 mod export;
 mod keys;
 mod listing;
-mod recheck;
 mod progress;
+mod recheck;
 mod report;
 mod scan;
 mod state;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use wharfinger_reconcile::{Totals, Times};
+use wharfinger_reconcile::{Times, Totals};
 use wharfinger_stores::key_sources::is_database;
 
 use super::Failure;

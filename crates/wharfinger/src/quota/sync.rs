@@ -24,7 +24,8 @@ pub async fn tenant(
     owner: Option<&RedisQuotaOwner>,
     name: &TenantId,
 ) -> Result<Option<Synced>, CatalogError> {
-    let Some(drift) = quota_context.catalog.rebuild_quota(name, quota_context.default_limit_bytes).await? else {
+    let Some(drift) = quota_context.catalog.rebuild_quota(name, quota_context.default_limit_bytes).await?
+    else {
         return Ok(None);
     };
     let mut synced =

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use super::SweepLease;
 use crate::core::VerbError;
-use crate::quota::QuotaContext;
 use crate::quota::Quota;
+use crate::quota::QuotaContext;
 use crate::quota::sync::{self, SyncMode};
 use crate::telemetry::metric;
 

@@ -13,7 +13,7 @@ use wharfinger_calls::faults::{Fault, Faults};
 
 use crate::notify::receiver::Receiver;
 use crate::notify::telling;
-use crate::test_app::{Answer, Database, TestEnv, TestApp};
+use crate::test_app::{Answer, Database, TestApp, TestEnv};
 use crate::{batches, oracle};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";

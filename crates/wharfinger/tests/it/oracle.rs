@@ -8,7 +8,7 @@ use wharfinger_catalog::{Destination, Scope};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::state::Status;
 
-use crate::test_app::{TestEnv, TestApp};
+use crate::test_app::{TestApp, TestEnv};
 
 /// Every file below a folder, by its path relative to it.
 pub fn files_below(root: &Path) -> BTreeSet<String> {
@@ -186,7 +186,9 @@ pub async fn redis_heals(server: &TestApp, moment: &str) {
                 "Redis counts {counted}, {tries} of it unsure, of {used} {moment}"
             );
         }
-        wharfinger::quota::sync::tenant(&app.quota.quota_context(), Some(gate), &tenant).await.expect("synced");
+        wharfinger::quota::sync::tenant(&app.quota.quota_context(), Some(gate), &tenant)
+            .await
+            .expect("synced");
         let after = counted_by_redis(server, &tenant).await;
         assert_eq!(after, Some((used, 0)), "what Redis counts of {tenant} {moment}");
     }

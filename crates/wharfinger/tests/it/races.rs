@@ -11,7 +11,7 @@ use wharfinger::core::VerbError;
 
 use crate::long::{self, FIXED_SEED};
 use crate::oracle;
-use crate::test_app::{Answer, Database, TestEnv, TestApp};
+use crate::test_app::{Answer, Database, TestApp, TestEnv};
 
 const ROUNDS: usize = 600;
 const FEW_ROUNDS: usize = 60;

@@ -13,13 +13,8 @@ async fn refusal(env: &TestEnv) -> String {
     let values = Values::read(&Flags { config: None, overrides }).expect("known settings");
     let settings = Settings::from_values(&values).expect("possible settings");
     let secrets = prepare_secrets(&settings).expect("secrets");
-    let opened = wharfinger::app::App::open(
-        settings,
-        &secrets,
-        env.clock.clone(),
-        Faults::none(),
-        "http://x".into(),
-    );
+    let opened =
+        wharfinger::app::App::open(settings, &secrets, env.clock.clone(), Faults::none(), "http://x".into());
     opened.await.err().expect("the start is refused").to_string()
 }
 
@@ -117,9 +112,7 @@ async fn a_damaged_mark_is_repaired_on_a_persons_word(database: Database) {
         let said = refusal(&env).await;
         assert!(said.contains("empty or damaged") && said.contains("--accept-store"), "{said}");
         let catalog = env.open_catalog().await;
-        store::accept(&catalog, &Place::folder(&env.blob_dir()), env.clock.now())
-            .await
-            .expect("repaired");
+        store::accept(&catalog, &Place::folder(&env.blob_dir()), env.clock.now()).await.expect("repaired");
         let server = env.start().await;
         assert_eq!(server.me().file(&kept).await["status"], "ready");
         server.crash().await;

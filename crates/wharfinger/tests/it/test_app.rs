@@ -318,7 +318,9 @@ impl TestEnv {
     /// Makes what crashed uploads left look an hour old, as the clock that is moved does not reach the disk's.
     pub fn age_incoming_uploads(&self) {
         let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3_600);
-        for entry in std::fs::read_dir(self.blob_dir().join(".incoming")).expect("the folder of uploads on their way") {
+        for entry in
+            std::fs::read_dir(self.blob_dir().join(".incoming")).expect("the folder of uploads on their way")
+        {
             let file = std::fs::File::options().write(true).open(entry.expect("an entry").path());
             file.and_then(|file| file.set_modified(hour_ago)).expect("a file of ours");
         }

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::batches::{open, path};
 use crate::notify::receiver::Receiver;
 use crate::notify::telling;
-use crate::test_app::{Database, TestEnv, METRICS, TestApp, on_each_database};
+use crate::test_app::{Database, METRICS, TestApp, TestEnv, on_each_database};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -48,8 +48,7 @@ async fn is_shown(server: &TestApp, line: &str) {
 /// What `wharfinger doctor` says of a place that is in use.
 async fn doctor(env: &TestEnv) -> String {
     let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_wharfinger"));
-    let output =
-        program.arg("doctor").env_clear().envs(env.environment()).output().await.expect("it runs");
+    let output = program.arg("doctor").env_clear().envs(env.environment()).output().await.expect("it runs");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -69,12 +68,11 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     }
     // The owner was told something once, and the webhook was not yet.
-    env
-        .execute(
-            "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
+    env.execute(
+        "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
              SELECT id, 't', 'u', 'file-ready', 'm', '{}', 0 FROM files WHERE file_name = 'bad-file'",
-        )
-        .await;
+    )
+    .await;
     env
         .execute(
             "INSERT INTO outbox (id, destination, tenant_id, notification_id, subject, place, attempts, created_at, \

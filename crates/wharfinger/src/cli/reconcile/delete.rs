@@ -142,7 +142,11 @@ pub(super) async fn ask(
 ) -> Result<bool, Failure> {
     let totals = &state.at.totals;
     let count = totals.orphans.objects;
-    eprintln!("{count} objects of {} are to be deleted, {}:", bucket.shown, format_size(totals.orphans.bytes));
+    eprintln!(
+        "{count} objects of {} are to be deleted, {}:",
+        bucket.shown,
+        format_size(totals.orphans.bytes)
+    );
     if let Some(done) = state.at.deletion.as_ref().map(Deletion::done) {
         eprintln!("  {done} of them were dealt with before this was interrupted");
     }

@@ -14,7 +14,8 @@ use super::state::State;
 ///
 /// Keys that were found when they were looked for again are among them: a folder that does not tell `A` from `a` finds both.
 pub(super) fn find(state: &State, addresses: &[String]) -> io::Result<Option<(String, String)>> {
-    let Some(listed_missing) = state.missing_at_first().filter(|_| state.at.totals.orphans.objects > 0) else {
+    let Some(listed_missing) = state.missing_at_first().filter(|_| state.at.totals.orphans.objects > 0)
+    else {
         return Ok(None);
     };
     let bare = |key: &str| bare(without_address(key, addresses));

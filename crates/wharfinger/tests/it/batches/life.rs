@@ -58,8 +58,10 @@ async fn a_batch_is_opened_filled_and_completed(database: Database) {
 }
 
 async fn all_of_a_batch_fit_or_none(database: Database) {
-    let env =
-        TestEnv::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "100"), ("UNCONFIRMED_LIMIT_PERCENT", "90")]);
+    let env = TestEnv::with(
+        database,
+        &[("DEFAULT_TENANT_QUOTA_BYTES", "100"), ("UNCONFIRMED_LIMIT_PERCENT", "90")],
+    );
     let server = env.start().await;
     let me = server.me();
     let refused = me.post("/api/v2/batches", wanted(&[60, 41])).await.expect_problem(403, "quota_exceeded");

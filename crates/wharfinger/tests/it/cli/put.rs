@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::program::{Place, Ran};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
 /// Runs `put` against a server of this process, as user `u` of tenant `t`.
 fn put(place: &Place, server: &TestApp, arguments: &[&str]) -> Ran {

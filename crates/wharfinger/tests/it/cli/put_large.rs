@@ -16,7 +16,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use super::program::{Place, Ran};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp};
+use crate::test_app::{Database, TestApp, TestEnv};
 
 const DEFAULT_BYTES: u64 = 150 << 20;
 const BLOCK_BYTES: usize = 1 << 20;

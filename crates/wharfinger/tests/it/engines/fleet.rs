@@ -306,10 +306,8 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
     first.crash().await;
 
     let roles = ["api", "api", "worker", "worker", "sweeper", "sweeper"];
-    let mut processes: Vec<Process> = (0..)
-        .zip(roles)
-        .map(|(n, role)| Process::start(&env, role, &harness::free_address(), n))
-        .collect();
+    let mut processes: Vec<Process> =
+        (0..).zip(roles).map(|(n, role)| Process::start(&env, role, &harness::free_address(), n)).collect();
     let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build();
     let fleet = Arc::new(Fleet {
         apis: processes[..2].iter().map(|process| process.address.clone()).collect(),

@@ -3,5 +3,5 @@
 mod doctor;
 mod fleet;
 mod rabbit;
-mod redis_quota;
 mod redis_lost;
+mod redis_quota;

@@ -12,7 +12,7 @@ use wharfinger_catalog::Destination;
 use wharfinger_engines::rabbitmq::Delayed;
 
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use crate::uploads::{GRACE_MS, WINDOW_MS, id};
 
 fn env(database: Database, url: &str) -> TestEnv {

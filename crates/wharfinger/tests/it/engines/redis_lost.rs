@@ -11,7 +11,7 @@ use wharfinger::worker::Supervisor;
 
 use crate::long;
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use crate::uploads::id;
 
 const AWAY_MS: i64 = 20_000;

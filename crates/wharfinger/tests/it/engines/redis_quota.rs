@@ -75,8 +75,7 @@ async fn a_limit_counts_from_the_moment_it_is_set(database: Database) {
 }
 
 async fn tenants_share_nothing_and_users_their_tenants_quota(database: Database) {
-    let env =
-        env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10"), ("UNCONFIRMED_LIMIT_PERCENT", "60")]);
+    let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10"), ("UNCONFIRMED_LIMIT_PERCENT", "60")]);
     let server = env.start().await;
     let colleague = server.as_user("t", "v", Role::User);
     let stranger = server.as_user("}other{", "u", Role::User);

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use super::{EXP, claims, knock, knock_with};
-use crate::test_app::{Database, TestEnv, START, TestApp};
+use crate::test_app::{Database, START, TestApp, TestEnv};
 
 const SECRET: &str = "a secret that is longer than thirty-two bytes";
 

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 
-use crate::test_app::{Database, TestEnv, TestApp};
+use crate::test_app::{Database, TestApp, TestEnv};
 
 const ALLOW: &str = "access-control-allow-origin";
 

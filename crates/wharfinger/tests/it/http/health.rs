@@ -5,7 +5,7 @@ use sqlx::Connection as _;
 
 use super::connections::pass;
 use crate::oracle;
-use crate::test_app::{Answer, Database, TestEnv, METRICS, TestApp, on_each_database};
+use crate::test_app::{Answer, Database, METRICS, TestApp, TestEnv, on_each_database};
 use wharfinger::core::Role;
 use wharfinger_calls::faults::Faults;
 

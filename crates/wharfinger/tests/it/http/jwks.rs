@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::signing_keys::{RSA, SigningPair, elliptic, jwks};
 use super::{claims, knock_with};
-use crate::test_app::{Database, TestEnv, TestApp, caller};
+use crate::test_app::{Database, TestApp, TestEnv, caller};
 use wharfinger::core::Role;
 
 /// A server that knows these keys, and the folder that holds them.

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use super::signing_keys::{SigningPair, elliptic, jwks};
 use super::{claims, knock_with};
-use crate::test_app::{Database, TestEnv, TestApp};
+use crate::test_app::{Database, TestApp, TestEnv};
 
 /// An unknown key makes the server ask again, but no sooner than this.
 const PAUSE_MS: i64 = 30_000;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use reqwest::Method;
 use serde_json::Value;
 
-use crate::test_app::{Database, TestEnv, TestApp};
+use crate::test_app::{Database, TestApp, TestEnv};
 
 async fn document(server: &TestApp) -> Value {
     let text = server.http.get(format!("{}/openapi.json", server.url)).send().await.expect("an answer");

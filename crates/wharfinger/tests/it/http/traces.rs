@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use wharfinger::core::Role;
 
-use crate::test_app::{Database, TestEnv, TestApp};
+use crate::test_app::{Database, TestApp, TestEnv};
 
 type Collected = Arc<Mutex<Vec<Span>>>;
 

@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use wharfinger_lifecycle::key::EventsFolder;
 
-use super::{Sender, EventServer, gzip, of_ids};
+use super::{EventServer, Sender, gzip, of_ids};
 
 async fn refused(
     sender: &Sender,

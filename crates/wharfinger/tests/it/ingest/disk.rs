@@ -7,8 +7,8 @@ use reqwest::StatusCode;
 use wharfinger::clock::Clock;
 use wharfinger::worker::Supervisor;
 
-use super::{Mount, EventServer, below, of_ids, run};
-use crate::test_app::{Database, TestEnv, START};
+use super::{EventServer, Mount, below, of_ids, run};
+use crate::test_app::{Database, START, TestEnv};
 
 /// Twenty thousand events while the store is away and the spool's disk is small.
 async fn send_more_than_fits(server: &mut EventServer, proxy: &Proxy) -> Mount {
@@ -66,7 +66,8 @@ async fn a_full_disk_acknowledges_nothing() {
     if !Mount::is_allowed("a_full_disk_acknowledges_nothing") {
         return;
     }
-    let mut server = EventServer::new(&[("INGEST_BATCH_AGE_MS", "3600000"), ("INGEST_BATCH_EVENTS", "1000000")]);
+    let mut server =
+        EventServer::new(&[("INGEST_BATCH_AGE_MS", "3600000"), ("INGEST_BATCH_EVENTS", "1000000")]);
     let store = server.place.path().join("store");
     server.store = super::EventStore::Disk(store.clone());
     server.set("WHARFINGER_BLOB_URL", format!("file:{}", store.display()));

@@ -64,8 +64,8 @@ impl EventServer {
     pub async fn in_bucket(environment: &[(&str, &str)]) -> (EventServer, Proxy) {
         let ceph = harness::radosgw::shared();
         let bucket = ceph.create_bucket();
-        let proxy = Proxy::to(ceph.endpoint().trim_start_matches("http://").trim_end_matches('/'))
-            .expect("a proxy");
+        let proxy =
+            Proxy::to(ceph.endpoint().trim_start_matches("http://").trim_end_matches('/')).expect("a proxy");
         let options = S3Options {
             bucket: bucket.clone(),
             prefix: "events/".into(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Mount, EventStore, EventServer, run};
+use super::{EventServer, EventStore, Mount, run};
 
 /// Stops a file system where it stands, without writing back anything: `FS_IOC_SHUTDOWN` with `NOLOGFLUSH`.
 const PULL_THE_PLUG: &str = "import fcntl, os, struct, sys; \

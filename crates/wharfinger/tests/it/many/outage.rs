@@ -16,7 +16,7 @@ use wharfinger::core::Role;
 use wharfinger::worker::Supervisor;
 
 use crate::oracle;
-use crate::test_app::{Answer, Database, TestEnv, TestApp, patiently};
+use crate::test_app::{Answer, Database, TestApp, TestEnv, patiently};
 
 const CLIENTS: usize = 4;
 /// More than the pool has connections.

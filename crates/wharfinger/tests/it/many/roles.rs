@@ -5,7 +5,7 @@ use wharfinger::worker::Supervisor;
 
 use crate::cli::program::Place;
 use crate::oracle;
-use crate::test_app::{Answer, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Answer, Database, TestApp, TestEnv, on_each_database};
 
 /// Once a year: the schedules stay out of it.
 const NEVER: &str = "0 0 1 1 *";

@@ -9,7 +9,7 @@ use wharfinger::worker::Supervisor;
 use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
 
 use crate::oracle;
-use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 
 const MINUTE_MS: i64 = 60_000;
 const WINDOW_AND_GRACE_MS: i64 = 3_660_000;

@@ -5,7 +5,7 @@ use wharfinger_catalog::Destination;
 
 use super::quarantine;
 use super::receiver::Receiver;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
 fn alerting(database: Database, url: &str) -> TestEnv {
     TestEnv::with(database, &[("SLACK_WEBHOOK_URL", url), ("WEBHOOK_ALLOW_PRIVATE", "true")])

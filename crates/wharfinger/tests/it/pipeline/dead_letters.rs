@@ -5,7 +5,7 @@ use wharfinger::core::Role;
 
 use super::{told, way};
 use crate::oracle;
-use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 
 async fn letters(client: &Client<'_>) -> Vec<Value> {
     client.get("/api/v2/dlq").await.expect(200)["jobs"].as_array().expect("a list").clone()

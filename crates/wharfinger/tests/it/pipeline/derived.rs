@@ -9,12 +9,11 @@ use crate::test_app::{Client, Database, TestEnv, on_each_database};
 
 /// Bytes of text, of chunks and of vectors.
 async fn derived_bytes(env: &TestEnv) -> i64 {
-    env
-        .scalar(
-            "SELECT CAST(COALESCE((SELECT SUM(bytes) FROM text_parts), 0) \
+    env.scalar(
+        "SELECT CAST(COALESCE((SELECT SUM(bytes) FROM text_parts), 0) \
              + COALESCE((SELECT SUM(LENGTH(text) + COALESCE(LENGTH(vector), 0)) FROM chunks), 0) AS BIGINT)",
-        )
-        .await
+    )
+    .await
 }
 
 async fn text_beyond_the_bound_is_cut(database: Database) {

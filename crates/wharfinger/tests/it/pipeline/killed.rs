@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ALL;
 use crate::cli::program::{Place, Served};
 use crate::oracle;
-use crate::test_app::{Client, Database, TestEnv, TestApp};
+use crate::test_app::{Client, Database, TestApp, TestEnv};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Long enough for a heartbeat of a loaded machine, short enough to wait for.

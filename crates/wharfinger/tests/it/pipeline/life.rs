@@ -234,8 +234,7 @@ async fn a_file_keeps_the_stages_it_was_confirmed_under(database: Database) {
 /// A text of several parts: read, cut and embedded piece by piece.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_text_is_kept_in_parts() {
-    let env =
-        TestEnv::with_stages(Database::Sqlite, ALL, &[("CHUNK_SIZE", "4000"), ("CHUNK_OVERLAP", "0")]);
+    let env = TestEnv::with_stages(Database::Sqlite, ALL, &[("CHUNK_SIZE", "4000"), ("CHUNK_OVERLAP", "0")]);
     let server = env.start().await;
     let me = server.me();
     let text: String = (0..130_000).map(|n| format!("Zeile {n}: Ölfässer auf Pier {}.\n", n % 97)).collect();

@@ -5,7 +5,7 @@ use wharfinger::core::Role;
 
 use super::ALL;
 use crate::cli::program::Place;
-use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 
 const SMALL_CHUNKS: [(&str, &str); 2] = [("CHUNK_SIZE", "60"), ("CHUNK_OVERLAP", "0")];
 /// How many vectors there are that the database does not compare.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::core::Role;
 
 use super::until_ready;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
 const HELD: &[u8] = b"This one takes long.";
 

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::stage::Stage;
 
 use super::{ALL, chunks, way};
 use crate::oracle;
-use crate::test_app::{Client, Database, TestEnv, TestApp, caller, on_each_database};
+use crate::test_app::{Client, Database, TestApp, TestEnv, caller, on_each_database};
 
 const OUTSIDE: [(&str, &str); 1] = [("PIPELINE_BUILTIN_STAGES", "")];
 

@@ -82,7 +82,10 @@ fn what_only_looks_like_an_orphan_stays() {
         let fixture = StoreFixture::with(&[object, "orphan"]);
         let list = format!("{}{key}\n", ten(&fixture));
         let wide = ["--delete", "--yes", "--limit-percent", "100"];
-        refused(fixture.compare(&list, &wide), &["differ only in how they are written", "nothing was deleted"]);
+        refused(
+            fixture.compare(&list, &wide),
+            &["differ only in how they are written", "nothing was deleted"],
+        );
         assert!(fixture.has(object) && fixture.has("orphan"), "{object}");
     }
 }
@@ -94,7 +97,9 @@ fn whole_paths_in_the_list_are_known_for_what_they_are() {
     let list = format!("{}{}\n", ten(&fixture), fixture.folder.join("photos/a.jpg").display());
     fixture.place.write("keys", list);
     let wide = ["--keys", "keys", "--delete", "--yes", "--limit-percent", "100"];
-    for bucket in [fixture.url(), format!("{}/", fixture.url()), "file:bucket".into(), "file:./bucket/".into()] {
+    for bucket in
+        [fixture.url(), format!("{}/", fixture.url()), "file:bucket".into(), "file:./bucket/".into()]
+    {
         let ran = fixture.place.run(&[&["reconcile", "--bucket", &bucket][..], &wide].concat());
         refused(ran, &["differ only in how they are written", "nothing was deleted"]);
         assert!(fixture.has("photos/a.jpg") && fixture.has("orphan"), "{bucket}");

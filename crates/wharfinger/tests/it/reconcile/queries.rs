@@ -141,8 +141,9 @@ async fn nothing_is_written_to_the_database() {
             let found = report(&fixture.run(&["--sql", same, "--database", &url, "--json"]).expect(0));
             assert_eq!(found["keys"]["count"], 6, "{same}");
         }
-        let count =
-            report(&fixture.run(&["--sql", "SELECT path FROM files", "--database", &url, "--json"]).expect(0));
+        let count = report(
+            &fixture.run(&["--sql", "SELECT path FROM files", "--database", &url, "--json"]).expect(0),
+        );
         assert_eq!(count["keys"]["count"], 6, "{url}");
     }
 }

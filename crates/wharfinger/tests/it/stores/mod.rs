@@ -6,7 +6,7 @@ mod whole;
 
 use serde_json::{Value, json};
 
-use crate::test_app::{Answer, Database, TestEnv, TestApp};
+use crate::test_app::{Answer, Database, TestApp, TestEnv};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {

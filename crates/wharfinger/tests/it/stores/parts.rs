@@ -7,7 +7,7 @@ use wharfinger_stores::PartStore;
 
 use super::{LONG_MS, Setup, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
 use crate::oracle;
-use crate::test_app::{TestEnv, TestApp};
+use crate::test_app::{TestApp, TestEnv};
 
 const PART: usize = 16 << 20;
 const LARGE: usize = 2 * PART + 5;

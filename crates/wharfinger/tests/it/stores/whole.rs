@@ -9,9 +9,11 @@ use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::{LONG_MS, Setup, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, refused, taken};
+use super::{
+    LONG_MS, Setup, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, refused, taken,
+};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
 async fn object_of(server: &TestApp, id: &str) -> Option<u64> {
     let key = ObjectKey::parse(&format!("uploads/t/u/{id}")).expect("a key");

@@ -7,7 +7,7 @@ use wharfinger_catalog::SweepClaim;
 
 use super::{ask, dry_run, sweep};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
 const LIST: &str = "/api/v2/maintenance/sweeps";
 const HOUR_MS: i64 = 3_600_000;

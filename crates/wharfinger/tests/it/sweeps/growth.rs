@@ -5,7 +5,7 @@ use wharfinger::core::Role;
 
 use super::{DAY_MS, sweep};
 use crate::batches::{open, path};
-use crate::test_app::{Database, TestEnv, METRICS, on_each_database};
+use crate::test_app::{Database, METRICS, TestEnv, on_each_database};
 
 /// The counters are those of all tests of this process: they only grow.
 const COUNTERS: [&str; 7] = [
@@ -29,12 +29,11 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
     let batch = open(&me, &[]).await;
     me.post(&format!("{}/cancel", path(&batch)), json!({})).await.expect(200);
     // So many attempts that its next change cuts the middle of its history.
-    env
-        .execute(
-            "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
+    env.execute(
+        "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
              SELECT id, 30, 0, 'queued', 'tried again', 'a' FROM files WHERE file_name = 'kept'",
-        )
-        .await;
+    )
+    .await;
     env.execute("UPDATE files SET version = 249 WHERE file_name = 'kept'").await;
     server.settle().await;
     // A tenant has nothing waiting once others were served after it.

@@ -6,7 +6,7 @@ use super::{DAY_MS, ask, dry_run, sweep};
 use crate::oracle;
 use crate::pipeline::dead_letters::failed;
 use crate::pipeline::told;
-use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 
 const NAME: &str = "orphan-cleanup";
 
@@ -109,8 +109,7 @@ async fn a_changed_retention_counts_for_old_failures_too(database: Database) {
     let server = first.start().await;
     let (file, _) = failed(&server).await;
     server.crash().await;
-    let env =
-        first.also(&[("FAILED_FILE_RETENTION_MS", "3600000"), ("FAILED_FILE_WARNING_MS", "1800000")]);
+    let env = first.also(&[("FAILED_FILE_RETENTION_MS", "3600000"), ("FAILED_FILE_WARNING_MS", "1800000")]);
     let server = env.start().await;
     env.advance(3_600_000);
     assert_eq!(old_failures(&server).await, (1, 0), "unwarned, so first warned");

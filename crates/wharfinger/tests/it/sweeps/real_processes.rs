@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cli::program::{Place, Served};
 use crate::oracle;
 use crate::pipeline::told;
-use crate::test_app::{Client, Database, TestEnv, TestApp};
+use crate::test_app::{Client, Database, TestApp, TestEnv};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const EVERY_SECOND: &str = "* * * * * *";

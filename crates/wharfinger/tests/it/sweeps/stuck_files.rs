@@ -10,7 +10,7 @@ use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
 
 use crate::notify::receiver::Receiver;
 use crate::oracle;
-use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 
 pub const THRESHOLD_MS: i64 = 1_800_000;
 pub const OUTSIDE: (&str, &str) = ("PIPELINE_BUILTIN_STAGES", "");
@@ -38,8 +38,7 @@ async fn complete(server: &TestApp, job: &Value, output: Value) -> crate::test_a
 /// A file whose job was lost, as by a foreign hand.
 pub async fn without_job(env: &TestEnv, me: &Client<'_>, name: &str) -> String {
     let file = me.enqueue(name, b"cargo").await;
-    env
-        .execute("DELETE FROM jobs WHERE file_id IN (SELECT id FROM files WHERE file_name LIKE 'lost%')")
+    env.execute("DELETE FROM jobs WHERE file_id IN (SELECT id FROM files WHERE file_name LIKE 'lost%')")
         .await;
     file
 }
@@ -221,7 +220,10 @@ async fn a_backlog_fails_nobody(database: Database) {
     for days in 1..=3 {
         env.advance(86_400_000);
         // A worker that keeps its lease is at it.
-        env.execute("UPDATE jobs SET lease_until = 9000000000000, deadline_at = 9000000000000 WHERE state = 'leased'").await;
+        env.execute(
+            "UPDATE jobs SET lease_until = 9000000000000, deadline_at = 9000000000000 WHERE state = 'leased'",
+        )
+        .await;
         let outcome = swept(&server).await;
         let by_status = by_status([("queued", 29), ("scanning", 1)]);
         let average_stuck_duration = days * 86_400_000;
@@ -253,8 +255,7 @@ async fn items_that_fail_every_time_hold_up_nobody(database: Database) {
     let refused = "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
                    SELECT id, version + 1, 0, 'queued', 'queued', 'by hand', 'nobody' FROM files WHERE file_name = 'lost 7'";
     env.execute(refused).await;
-    env
-        .execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name IN ('lost 0', 'lost 39')")
+    env.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name IN ('lost 0', 'lost 39')")
         .await;
     env.advance(THRESHOLD_MS);
     for (total_stuck, re_enqueued) in [(40, 37), (3, 0), (3, 0)] {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::object_of;
 use crate::oracle;
-use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::Role;
 
 const HOUR_MS: i64 = 3_600_000;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{id, object_of};
 use crate::oracle;
-use crate::test_app::{Answer, Client, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Answer, Client, Database, TestApp, TestEnv, on_each_database};
 
 async fn location(me: &Client<'_>, file: &str) -> String {
     let answer = me.get(&format!("/api/v2/files/{file}/download")).await;

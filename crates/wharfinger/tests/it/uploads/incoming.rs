@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{id, object_of};
 use crate::oracle;
-use crate::test_app::{Answer, Database, TestEnv, TestApp};
+use crate::test_app::{Answer, Database, TestApp, TestEnv};
 
 /// An upload whose bytes come when the test sends them.
 pub(super) struct Slow {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{id, object_of, sha256};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
 const BYTES: &[u8] = b"cargo that was restored";
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{GRACE_MS, WINDOW_MS, id, object_of, sha256};
 use crate::oracle;
-use crate::test_app::{Answer, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Answer, Database, TestApp, TestEnv, on_each_database};
 
 /// A body without a length, sent in pieces of two bytes.
 fn chunked(bytes: &'static [u8]) -> Body {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{id, sha256};
 use crate::oracle;
-use crate::test_app::{Answer, Database, TestEnv, TestApp};
+use crate::test_app::{Answer, Database, TestApp, TestEnv};
 use wharfinger::core::Role;
 
 const BYTES: &[u8] = b"hello";

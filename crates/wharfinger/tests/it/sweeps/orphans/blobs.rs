@@ -2,7 +2,7 @@
 
 use super::{DAY_MS, HOUR_MS, UNLIMITED, is_there, key_of, plant, plant_foreign, scan, stored, unknown_key};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::Role;
 use wharfinger::sweeps::orphan_blobs::run;
 use wharfinger::sweeps::{SweepLease, orphan_blobs, upload_window};
@@ -239,8 +239,7 @@ async fn what_stages_made_is_compared_as_well(database: Database) {
     let server = env.start().await;
     server.me().enqueue("letter.txt", b"a letter of some words").await;
     server.settle().await;
-    let derived: Vec<String> =
-        stored(&env).into_iter().filter(|key| key.starts_with("derived/")).collect();
+    let derived: Vec<String> = stored(&env).into_iter().filter(|key| key.starts_with("derived/")).collect();
     assert_eq!(derived.len(), 1);
     let seen = scan(&server).await;
     assert_eq!((seen.total, seen.missing, seen.listed), (0, 0, 2));

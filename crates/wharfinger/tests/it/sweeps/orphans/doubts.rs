@@ -2,7 +2,7 @@
 
 use super::{DAY_MS, SLOW, UNLIMITED, is_there, key_of, plant, scan, stored, try_scan, unknown_key};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::VerbError;
 use wharfinger::store;
 use wharfinger::sweeps::SweepLease;

@@ -5,7 +5,7 @@ use super::{
     try_scan, unknown_key,
 };
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
 use wharfinger::sweeps::orphan_blobs::run_at;
@@ -183,10 +183,8 @@ async fn two_sweepers_handle_each_orphan_once(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
     living(&env).await;
     plant_orphans(&env);
-    let (one, other) = (
-        env.start_with(Faults::each("delete", 1)).await,
-        env.start_with(Faults::each("delete", 1)).await,
-    );
+    let (one, other) =
+        (env.start_with(Faults::each("delete", 1)).await, env.start_with(Faults::each("delete", 1)).await);
     let by_hand = ByHand::default();
     let run = async |server: &TestApp| run_now(&server.app.uploads, Sweep::OrphanCleanup, &by_hand).await;
     for _ in 0..3 {

@@ -16,7 +16,7 @@ use wharfinger::sweeps::orphan_blobs::{Outcome, Pace, run_at};
 use wharfinger_lifecycle::retry::Backoff;
 
 use crate::oracle;
-use crate::test_app::{TestEnv, TestApp};
+use crate::test_app::{TestApp, TestEnv};
 
 const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: i64 = 3_600_000;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{UNLIMITED, is_there, key_of, try_scan};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::VerbError;
 use wharfinger_calls::faults::Faults;
 

@@ -2,7 +2,7 @@
 
 use super::{HOUR_MS, UNLIMITED, key_of, scan, unknown_key};
 use crate::oracle;
-use crate::test_app::{Database, TestEnv, TestApp};
+use crate::test_app::{Database, TestApp, TestEnv};
 use bytes::Bytes;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::WriteMode;
