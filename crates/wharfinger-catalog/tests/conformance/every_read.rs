@@ -2,8 +2,6 @@
 //! is made from the sources, so that a new one whose cost nobody measures fails the test in `plans`.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
 use wharfinger_catalog::{Abandoned, Catalog, Scope, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
@@ -11,6 +9,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use super::plans::Meter;
 use super::sample::{HOUR, LIMIT, NOW, only, registration, tenant, user, with_key};
+use super::source_files::source_files;
 
 /// Calls that send no query worth a plan, or are measured elsewhere.
 const ELSEWHERE: [(&str, &str); 16] = [
@@ -34,22 +33,13 @@ const ELSEWHERE: [(&str, &str); 16] = [
 
 /// All public calls of the sources that write nothing themselves.
 fn reads_of_the_sources() -> BTreeSet<String> {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut reads = BTreeSet::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("the sources") {
-            let path = entry.expect("a source file").path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = fs::read_to_string(&path).expect("a source file");
-            for call in text.split("\n    pub async fn ").skip(1) {
-                let body = call.split("\n    }\n").next().unwrap_or(call);
-                let name = body.split(['(', '<']).next().unwrap_or(body);
-                if !body.contains("self.write(") {
-                    reads.insert(name.to_owned());
-                }
+    for (_, text) in source_files() {
+        for call in text.split("\n    pub async fn ").skip(1) {
+            let body = call.split("\n    }\n").next().unwrap_or(call);
+            let name = body.split(['(', '<']).next().unwrap_or(body);
+            if !body.contains("self.write(") {
+                reads.insert(name.to_owned());
             }
         }
     }

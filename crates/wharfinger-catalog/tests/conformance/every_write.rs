@@ -3,8 +3,6 @@
 //! write without a call here fails the test.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
@@ -28,6 +26,7 @@ use super::sample::{
     deleted, only, pin, registered, registration, tenant, with_key, work,
 };
 use super::searching::{embedded, some_vectors};
+use super::source_files::source_files;
 use super::stages;
 use super::test_db::{TestDb, dump_at, open};
 
@@ -46,21 +45,11 @@ const MEANT: [(&str, &str); 1] =
 
 /// All types of the sources that are written in one transaction.
 fn writes_of_the_sources() -> BTreeSet<String> {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut writes = BTreeSet::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("the sources") {
-            let path = entry.expect("a source file").path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let Some(module) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
-            let text = fs::read_to_string(&path).expect("a source file");
-            let types =
-                text.lines().filter_map(|line| line.strip_prefix("impl Write for ")?.strip_suffix(" {"));
-            writes.extend(types.map(|name| format!("{module}::{name}")));
-        }
+    for (path, text) in source_files() {
+        let Some(module) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+        let types = text.lines().filter_map(|line| line.strip_prefix("impl Write for ")?.strip_suffix(" {"));
+        writes.extend(types.map(|name| format!("{module}::{name}")));
     }
     writes
 }
@@ -96,7 +85,7 @@ pub(super) async fn no_migration_is_made_in_part(db: &TestDb) {
     let catalog = open(&url, faults.clone()).await;
     let empty = dump_at(&url).await;
     for n in 1..CALLS_MAX {
-        faults.aim_at(n, Fault::Fail);
+        faults.rearm_at(n, Fault::Fail);
         let outcome = catalog.migrate(NOW).await;
         match outcome {
             Ok(steps) => {
@@ -109,7 +98,7 @@ pub(super) async fn no_migration_is_made_in_part(db: &TestDb) {
                 if left != empty {
                     let whole = db.dump().await;
                     assert!(left.keys().eq(whole.keys()), "a failure at call {n} left a part");
-                    faults.aim_at(0, Fault::Fail);
+                    faults.rearm_at(0, Fault::Fail);
                     assert_eq!(catalog.migrate(NOW).await.expect("migrated"), Vec::<i64>::new());
                     assert!(n > 50, "{n} calls");
                     return;
@@ -132,7 +121,7 @@ pub(super) async fn no_write_of_pgvector_is_made_in_part(db: &TestDb) {
     let before = db.texts(columns).await;
     // A start goes on without pgvector where it cannot be prepared.
     for n in 1..CALLS_MAX {
-        faults.aim_at(n, Fault::Fail);
+        faults.rearm_at(n, Fault::Fail);
         let _ = catalog.migrate(NOW).await;
         let Some(call) = faults.hit() else { break };
         let Some(write) = faults.last_write().map(short) else { continue };
@@ -145,7 +134,7 @@ pub(super) async fn no_write_of_pgvector_is_made_in_part(db: &TestDb) {
     assert!(catalog.has_pgvector());
     let copied = "SELECT CAST(COUNT(embedding) AS TEXT) FROM chunks";
     for n in 1..CALLS_MAX {
-        faults.aim_at(n, Fault::Fail);
+        faults.rearm_at(n, Fault::Fail);
         let outcome = catalog.copy_vectors(None).await;
         let Some(call) = faults.hit() else {
             outcome.expect("copied").expect("a place to continue from");

@@ -41,6 +41,7 @@ mod rehearsal;
 mod sample;
 mod searching;
 mod settling_cleanups;
+mod source_files;
 mod stages;
 mod sweeping;
 mod telling;
