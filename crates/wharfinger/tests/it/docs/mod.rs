@@ -2,5 +2,6 @@
 
 mod examples;
 mod links;
+mod readme;
 
 pub use links::anchors;
