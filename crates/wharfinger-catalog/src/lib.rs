@@ -34,7 +34,7 @@ use wharfinger_lifecycle::id::{TenantId, UserId};
 
 pub use cleanups::counts::CleanupCounts;
 pub use cleanups::deletion_log::{AbortedUpload, UNFINISHED};
-pub use cleanups::pending::{ClaimedCleanup, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Settled};
+pub use cleanups::pending::{ClaimedCleanup, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, CleanupTotals};
 pub use database::sql::Dialect;
 pub use derived::chunks::{ChunkBytes, ChunkRow, Embedded};
 pub use derived::pgvector::{DIMENSIONS_MAX, Pgvector};
@@ -48,7 +48,7 @@ pub use files::idempotency::KeyUse;
 pub use files::rows::{Abandoned, HistoryLine};
 pub use jobs::claims::{JobClaim, LeasedJob};
 pub use jobs::dead_letters::{DeadLetter, Redriven};
-pub use jobs::delayed::{Fate, NewJob};
+pub use jobs::delayed::{FailOutcome, NewJob};
 pub use jobs::recoveries::{Recovered, Recovery};
 pub use jobs::stage_claims::{ClaimFailed, Claimable, StageClaim, StageJob};
 pub use jobs::stage_ends::{EndBy, StageEnd};
@@ -61,9 +61,9 @@ pub use orphans::blobs::{
 pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};
 pub use outbox::lines::{Destination, Outbound, OutboxLine};
 pub use outbox::notices::Notification;
-pub use quota::charges::Drift;
-pub use quota::owner::{MoveQuota, Moved, QuotaOwner, QuotaState};
-pub use registrations::{Admission, BatchUse, NewFile, Registered, Registration};
+pub use quota::charges::QuotaDrift;
+pub use quota::owner::{MoveQuota, MovedQuota, QuotaOwner, QuotaState};
+pub use registrations::{Admission, BatchUse, NewFile, RegisterOutcome, Registration};
 pub use sweeps::{Fence, SweepClaim, SweepClaimed, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
 
@@ -342,7 +342,7 @@ impl Catalog {
         if self.reads_only {
             return Err(CatalogError::Corrupt("a dry run was about to write".into()));
         }
-        self.faults.begins::<W>();
+        self.faults.write_started::<W>();
         let mut running = Running::new(verb, self.fence.clone());
         match &self.backend {
             Backend::Sqlite { writer, .. } => writer.write(running).await,

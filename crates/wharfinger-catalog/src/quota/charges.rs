@@ -107,9 +107,9 @@ pub(crate) async fn give_back(
     held: Option<QuotaState>,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    let at_redis = |state: &QuotaState| state.owner == QuotaOwner::Redis;
+    let in_redis = |state: &QuotaState| state.owner == QuotaOwner::Redis;
     let state = match held {
-        Some(state) if at_redis(&state) => state,
+        Some(state) if in_redis(&state) => state,
         _ => {
             let changed = tx
                 .run(
@@ -121,7 +121,7 @@ pub(crate) async fn give_back(
                 return Ok(());
             }
             let state = owner::hold(tx, tenant).await?;
-            if !at_redis(&state) {
+            if !in_redis(&state) {
                 // It came back between the two, or there is no row at all.
                 return match (held, state.epoch) {
                     (None, 1..) => Err(CatalogError::Repeat(format!("the quota of {tenant} moved"))),
@@ -193,11 +193,11 @@ impl Write for SetLimit {
 
 /// What a reconciliation found for one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drift {
+pub struct QuotaDrift {
     /// How far the counter was off before it was set right.
     pub drift_bytes: i64,
     /// Its counter is not ours to mend: Redis has to count anew.
-    pub at_redis: bool,
+    pub in_redis: bool,
 }
 
 /// Recomputes a tenant's counter from its files. The quota row is locked first, so no file of this tenant can
@@ -208,17 +208,17 @@ struct Rebuild {
 }
 
 impl Write for Rebuild {
-    type Answer = Option<Drift>;
+    type Answer = Option<QuotaDrift>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let Some((before, state)) = locked(tx, &self.tenant, self.default_limit_bytes).await? else {
             return Ok(Verdict::Rollback(None));
         };
         if state.owner == QuotaOwner::Redis {
-            return Ok(Verdict::Rollback(Some(Drift { drift_bytes: 0, at_redis: true })));
+            return Ok(Verdict::Rollback(Some(QuotaDrift { drift_bytes: 0, in_redis: true })));
         }
         let used_bytes = owner::charged(tx, &self.tenant).await?;
-        let drift = Drift { drift_bytes: signed(before.used_bytes) - signed(used_bytes), at_redis: false };
+        let drift = QuotaDrift { drift_bytes: signed(before.used_bytes) - signed(used_bytes), in_redis: false };
         if drift.drift_bytes == 0 {
             return Ok(Verdict::Rollback(Some(drift)));
         }
@@ -262,21 +262,21 @@ impl Catalog {
         &self,
         tenant: &TenantId,
         default_limit_bytes: u64,
-    ) -> Result<Option<Drift>, CatalogError> {
+    ) -> Result<Option<QuotaDrift>, CatalogError> {
         self.write(Rebuild { tenant: tenant.clone(), default_limit_bytes }).await
     }
 
     /// What reconciling a tenant would find, without doing it. None: the tenant is not known here.
-    pub async fn quota_drift(&self, tenant: &TenantId) -> Result<Option<Drift>, CatalogError> {
+    pub async fn quota_drift(&self, tenant: &TenantId) -> Result<Option<QuotaDrift>, CatalogError> {
         let sql = "SELECT used_bytes, owner, CAST(COALESCE((SELECT SUM(charged_bytes) FROM files \
                    WHERE files.tenant_id = quotas.tenant_id AND charged_bytes > 0), 0) AS BIGINT) AS charged_bytes \
                    FROM quotas WHERE tenant_id = $1";
         let mut reader = self.reader().await?;
         let row = reader.tx(&self.faults).row(sql, args![tenant.as_str()]).await?;
         row.map(|row| {
-            let at_redis = row.text("owner")? == "redis";
+            let in_redis = row.text("owner")? == "redis";
             let off = row.int("used_bytes")? - row.int("charged_bytes")?;
-            Ok(Drift { drift_bytes: if at_redis { 0 } else { off }, at_redis })
+            Ok(QuotaDrift { drift_bytes: if in_redis { 0 } else { off }, in_redis })
         })
         .transpose()
     }

@@ -92,7 +92,7 @@ pub struct MoveQuota {
 
 /// What the new owner counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct MovedQuota {
     pub epoch: i64,
     pub used_bytes: u64,
     /// The tenant's own limit, or the default.
@@ -103,9 +103,9 @@ pub struct Moved {
 }
 
 impl Write for MoveQuota {
-    type Answer = Moved;
+    type Answer = MovedQuota;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Moved>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<MovedQuota>, CatalogError> {
         let tenant = self.tenant.as_str();
         lock(tx, &self.tenant).await?;
         tx.run(
@@ -142,7 +142,7 @@ impl Write for MoveQuota {
             QuotaOwner::Database => before.int("used_bytes")? - signed(used_bytes),
             QuotaOwner::Redis => 0,
         };
-        Ok(Verdict::Commit(Moved {
+        Ok(Verdict::Commit(MovedQuota {
             epoch,
             used_bytes,
             limit_bytes: own_limit.map_or(self.default_limit_bytes, |limit| limit.unsigned_abs()),
@@ -170,12 +170,12 @@ impl Catalog {
         read(&mut reader.tx(&self.faults), tenant).await
     }
 
-    pub async fn move_quota(&self, wanted: MoveQuota) -> Result<Moved, CatalogError> {
+    pub async fn move_quota(&self, wanted: MoveQuota) -> Result<MovedQuota, CatalogError> {
         self.write(wanted).await
     }
 
     /// Tenants whose uploads Redis lets in.
-    pub async fn tenants_at_redis(&self, after: &str, limit: usize) -> Result<Vec<TenantId>, CatalogError> {
+    pub async fn tenants_in_redis(&self, after: &str, limit: usize) -> Result<Vec<TenantId>, CatalogError> {
         let sql = "SELECT tenant_id FROM quotas WHERE owner = 'redis' AND tenant_id > $1 ORDER BY tenant_id LIMIT $2";
         self.tenants_by(sql, after, limit).await
     }

@@ -160,8 +160,8 @@ async fn of_tenants(catalog: &Catalog, meter: &Meter) {
     meter.read("quota_state");
     catalog.tombstone_count(&crowd).await.expect("read");
     meter.read("tombstone_count");
-    catalog.tenants_at_redis("", 10).await.expect("read");
-    meter.read("tenants_at_redis");
+    catalog.tenants_in_redis("", 10).await.expect("read");
+    meter.read("tenants_in_redis");
     catalog.quota(&crowd, LIMIT).await.expect("read");
     meter.read("quota");
     catalog.quota_drift(&crowd).await.expect("read");

@@ -1,6 +1,6 @@
 //! Quotas: shown, set, and set right again after something drifted.
 
-use wharfinger_catalog::{Drift, Registered};
+use wharfinger_catalog::{QuotaDrift, RegisterOutcome};
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 use wharfinger_lifecycle::quota::Quota;
 
@@ -13,7 +13,7 @@ async fn quota(db: &TestDb) -> Quota {
     db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read")
 }
 
-async fn rebuilt(db: &TestDb) -> Drift {
+async fn rebuilt(db: &TestDb) -> QuotaDrift {
     let drift = db.catalog.rebuild_quota(&tenant("harbour"), LIMIT).await.expect("rebuilt");
     drift.expect("a known tenant")
 }
@@ -41,7 +41,7 @@ pub(super) async fn a_limit_can_be_lowered_below_what_is_used(db: &TestDb) {
     for size in [0, 1] {
         assert_eq!(
             db.catalog.register(registration(ADA, size)).await.expect("answered"),
-            Registered::QuotaExceeded { used_bytes: 100, limit_bytes: 40 }
+            RegisterOutcome::QuotaExceeded { used_bytes: 100, limit_bytes: 40 }
         );
     }
     db.catalog.set_limit(&tenant("harbour"), 0).await.expect("set");
@@ -55,7 +55,7 @@ pub(super) async fn what_did_not_drift_is_left_alone(db: &TestDb) {
     confirmed(&db.catalog, ADA, 2).await;
     deleted(&db.catalog, ADA, 4, &POLICY).await;
     let before = db.dump().await;
-    assert_eq!(rebuilt(db).await, Drift { drift_bytes: 0, at_redis: false });
+    assert_eq!(rebuilt(db).await, QuotaDrift { drift_bytes: 0, in_redis: false });
     assert_eq!(quota(db).await, Quota { limit_bytes: LIMIT, used_bytes: 7, reserved_bytes: 5 });
     assert_eq!(db.dump().await, before);
 }
@@ -69,7 +69,7 @@ pub(super) async fn drift_is_measured_and_set_right(db: &TestDb) {
     for (used, drift_bytes) in [(1_003, 1_000), (0, -3), (3, 0)] {
         let damage = format!("UPDATE quotas SET used_bytes = {used} WHERE tenant_id = 'harbour'");
         assert_eq!(db.sql(&damage).await, 1);
-        assert_eq!(rebuilt(db).await, Drift { drift_bytes, at_redis: false });
+        assert_eq!(rebuilt(db).await, QuotaDrift { drift_bytes, in_redis: false });
         assert_eq!(quota(db).await, right);
         assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
     }

@@ -197,7 +197,7 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(db: &Tes
     assert_eq!(of_batch.iter().map(|file| file.id).collect::<Vec<_>>(), [good.id]);
     assert_eq!(catalog.lost_stages(NOW, None, 1).await.expect("read"), [(2, JobId(good.id.0))]);
     assert_eq!(catalog.tenants("", 1).await.expect("read"), [tenant("harbour")]);
-    assert_eq!(catalog.tenants_at_redis("", 1).await.expect("read"), [tenant("quay")]);
+    assert_eq!(catalog.tenants_in_redis("", 1).await.expect("read"), [tenant("quay")]);
     // Nothing of it would stand up to an audit.
     for table in ["files", "jobs", "upload_batches", "quotas", "file_counts", "objects", "file_history"] {
         db.sql(&format!("DELETE FROM {table}")).await;

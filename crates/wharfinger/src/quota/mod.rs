@@ -232,7 +232,7 @@ pub struct QuotaContext<'l> {
 pub async fn take_back_from_redis(quota_context: &QuotaContext<'_>) -> Result<(), CatalogError> {
     let mut after = String::new();
     loop {
-        let tenants = quota_context.catalog.tenants_at_redis(&after, TENANTS_PER_PAGE).await?;
+        let tenants = quota_context.catalog.tenants_in_redis(&after, TENANTS_PER_PAGE).await?;
         let Some(last) = tenants.last() else { return Ok(()) };
         after = last.to_string();
         for tenant in &tenants {

@@ -31,14 +31,14 @@ pub async fn tenant(
     let mut synced =
         Synced { tenants: 1, drift_bytes: drift.drift_bytes.unsigned_abs(), rebuilt: 0, failed: 0 };
     match owner {
-        Some(owner) if drift.at_redis && owner.is_away() => synced.failed = 1,
-        Some(owner) if drift.at_redis => {
+        Some(owner) if drift.in_redis && owner.is_away() => synced.failed = 1,
+        Some(owner) if drift.in_redis => {
             let seen = owner.tenant(name).counts();
             let counted = count::anew(quota_context, owner, name, seen, Why::Sync).await?;
             synced.drift_bytes = counted.drift_bytes.unsigned_abs();
             synced.rebuilt = u64::from(counted.is_loaded);
         }
-        None if drift.at_redis => count::leave(quota_context, None, name).await?,
+        None if drift.in_redis => count::leave(quota_context, None, name).await?,
         _ => {}
     }
     Ok(Some(synced))
@@ -94,7 +94,7 @@ async fn compare(quota_context: &QuotaContext<'_>, name: &TenantId) -> Result<Op
     Ok(drift.map(|drift| Synced {
         tenants: 1,
         drift_bytes: drift.drift_bytes.unsigned_abs(),
-        rebuilt: u64::from(drift.at_redis),
+        rebuilt: u64::from(drift.in_redis),
         failed: 0,
     }))
 }

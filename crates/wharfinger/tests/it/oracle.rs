@@ -159,7 +159,7 @@ async fn tell_redis(server: &TestApp, moment: &str) {
 pub async fn redis_is_exact(server: &TestApp) {
     tell_redis(server, "").await;
     let app = &server.app;
-    let tenants = app.core.catalog.tenants_at_redis("", 100_000).await.expect("tenants");
+    let tenants = app.core.catalog.tenants_in_redis("", 100_000).await.expect("tenants");
     assert!(!tenants.is_empty(), "Redis counts nobody");
     for tenant in tenants {
         let quota =
@@ -175,7 +175,7 @@ pub async fn redis_heals(server: &TestApp, moment: &str) {
     let app = &server.app;
     let Some(gate) = &app.quota.redis_owner else { return };
     tell_redis(server, moment).await;
-    for tenant in app.core.catalog.tenants_at_redis("", 100_000).await.expect("tenants") {
+    for tenant in app.core.catalog.tenants_in_redis("", 100_000).await.expect("tenants") {
         let quota =
             app.core.catalog.quota(&tenant, app.core.settings.default_quota_bytes).await.expect("a quota");
         let used = quota.used_bytes;
