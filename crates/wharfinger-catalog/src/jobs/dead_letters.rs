@@ -56,7 +56,7 @@ struct Redrive {
 
 /// What became of a dead letter that was to be redriven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Redriven {
+pub enum RedriveOutcome {
     Done,
     /// Another was faster, or its file is gone.
     Gone,
@@ -65,24 +65,24 @@ pub enum Redriven {
 }
 
 impl Write for Redrive {
-    type Answer = Redriven;
+    type Answer = RedriveOutcome;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Redriven>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<RedriveOutcome>, CatalogError> {
         let files = locks::lock_files(tx, &[self.letter.file]).await?;
         let Some(file) = files.readable.into_values().next().filter(|file| file.status == Status::Failed)
         else {
-            return Ok(Verdict::Rollback(Redriven::Gone));
+            return Ok(Verdict::Rollback(RedriveOutcome::Gone));
         };
         let Some(redrives) = lock(tx, self.letter.job).await? else {
-            return Ok(Verdict::Rollback(Redriven::Gone));
+            return Ok(Verdict::Rollback(RedriveOutcome::Gone));
         };
         if self.redrives_max.is_some_and(|max| redrives >= i64::from(max)) {
-            return Ok(Verdict::Rollback(Redriven::TooOften));
+            return Ok(Verdict::Rollback(RedriveOutcome::TooOften));
         }
         let change = processing::redrive(&file, self.letter.job, &self.plan, self.now)
             .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
         self.committer.apply_locked(tx, &[change]).await?;
-        Ok(Verdict::Commit(Redriven::Done))
+        Ok(Verdict::Commit(RedriveOutcome::Done))
     }
 }
 
@@ -179,7 +179,7 @@ impl Catalog {
         plan: &Plan,
         redrives_max: Option<u32>,
         now: UnixMs,
-    ) -> Result<Redriven, CatalogError> {
+    ) -> Result<RedriveOutcome, CatalogError> {
         let (committer, plan) = (self.committer(actor), plan.clone());
         self.write(Redrive { letter, committer, plan, redrives_max, now }).await
     }

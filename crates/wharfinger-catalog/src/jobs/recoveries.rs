@@ -28,7 +28,7 @@ pub struct Recovery {
 
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Recovered {
+pub enum RecoveryOutcome {
     /// It waits again for the stage that stopped.
     Queued { from: Status, retry_count: u32 },
     /// It was recovered too often: a dead letter.
@@ -49,7 +49,7 @@ struct RecoverFiles {
 }
 
 impl Write for RecoverFiles {
-    type Answer = Vec<(FileId, Recovered)>;
+    type Answer = Vec<(FileId, RecoveryOutcome)>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let Recovery { files: ids, of, plan, now, .. } = &self.recovery;
@@ -62,21 +62,21 @@ impl Write for RecoverFiles {
         for id in ids {
             let Some(file) = files.remove(id) else {
                 let is_there = unreadable.contains(id);
-                recovered.push((*id, if is_there { Recovered::Unreadable } else { Recovered::MovedOn }));
+                recovered.push((*id, if is_there { RecoveryOutcome::Unreadable } else { RecoveryOutcome::NotStuck }));
                 continue;
             };
             let jobs = jobs.get(id).map_or(&[][..], Vec::as_slice);
             let found = recovery::decide(&file, jobs, *of, plan, *now)
                 .map_err(|refusal| CatalogError::Corrupt(format!("file {id}: {refusal}")))?;
             let outcome = match found {
-                Found::MovedOn => Recovered::MovedOn,
-                Found::Waits => Recovered::Waits,
-                Found::InWork { until } => Recovered::InWork { until },
+                Found::MovedOn => RecoveryOutcome::NotStuck,
+                Found::Waits => RecoveryOutcome::Waiting,
+                Found::InWork { until } => RecoveryOutcome::InProgress { until },
                 Found::Stuck(change) => {
                     let after = &change.after;
                     let outcome = match after.status.is_working() {
-                        true => Recovered::Queued { from: file.status, retry_count: after.retry_count },
-                        false => Recovered::GivenUp {
+                        true => RecoveryOutcome::Queued { from: file.status, retry_count: after.retry_count },
+                        false => RecoveryOutcome::Failed {
                             tenant: file.tenant.clone(),
                             why: after.error.clone().unwrap_or_default(),
                         },
@@ -117,7 +117,7 @@ impl Write for BringForward {
 
 impl Catalog {
     /// What became of each, in order: all in one transaction, or none.
-    pub async fn recover(&self, recovery: Recovery) -> Result<Vec<(FileId, Recovered)>, CatalogError> {
+    pub async fn recover(&self, recovery: Recovery) -> Result<Vec<(FileId, RecoveryOutcome)>, CatalogError> {
         if recovery.files.is_empty() {
             return Ok(Vec::new());
         }

@@ -7,8 +7,8 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{
-    BatchEnding, Catalog, CatalogError, Destination, EndBy, Outbound, OutboxLine, Recovered, Recovery,
-    Redriven, Registered, Scope, StageEnd,
+    BatchEnding, Catalog, CatalogError, Destination, EndBy, Outbound, OutboxLine, RecoveryOutcome, Recovery,
+    RedriveOutcome, RegisterOutcome, Scope, StageEnd,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File};
@@ -90,7 +90,7 @@ fn reclaimed(files: &[File], now: UnixMs) -> Vec<Change> {
 /// A batch of thirty that nobody uploads.
 async fn live_as_a_batch(catalog: &Catalog) {
     let (batch, wanted) = opening(ADA, &[10; 30]);
-    assert_eq!(catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
     let over = batch.expires_at;
     catalog.end_batch(batch.id, BatchEnding::Expired, "batch-timeout", over).await.expect("answered");
     let files = catalog.batch_files(batch.id, None, 100).await.expect("read");
@@ -122,7 +122,7 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     let letters = catalog.dead_letters(&Scope::All, None, 10).await.expect("read");
     assert_eq!(
         catalog.redrive(letters[0].clone(), "ada", &plan(), None, at(13)).await.expect("answered"),
-        Redriven::Done
+        RedriveOutcome::Done
     );
     let lost = held[4].file.id;
     db.sql(&format!("DELETE FROM jobs WHERE file_id = '{lost}'")).await;
@@ -134,7 +134,7 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
         now: at(14),
     };
     let recovered = catalog.recover(recovery).await.expect("answered");
-    assert!(matches!(recovered[0].1, Recovered::Queued { .. }), "{recovered:?}");
+    assert!(matches!(recovered[0].1, RecoveryOutcome::Queued { .. }), "{recovered:?}");
 
     let again = catalog.claim_stage(claim(Stage::Scan, 10, at(15))).await.expect("claimed");
     assert_eq!(again.len(), 4, "the retried, the put off, the redriven and the recovered");
@@ -266,9 +266,9 @@ pub(super) async fn what_does_not_happen_leaves_no_event(db: &TestDb) {
     };
     let before = db.dump().await;
     let too_much = catalog.register(registration(ADA, LIMIT + 1)).await.expect("answered");
-    assert!(matches!(too_much, Registered::QuotaExceeded { .. }), "{too_much:?}");
+    assert!(matches!(too_much, RegisterOutcome::QuotaExceeded { .. }), "{too_much:?}");
     let (_, too_many) = opening(ADA, &[LIMIT / 2, LIMIT]);
-    assert!(matches!(catalog.register(too_many).await, Ok(Registered::QuotaExceeded { .. })));
+    assert!(matches!(catalog.register(too_many).await, Ok(RegisterOutcome::QuotaExceeded { .. })));
     let late = file::delete(&file, &REFUSING, NOW + 3 * SECOND).expect("deletable");
     assert!(matches!(catalog.commit(late, "clerk").await, Err(CatalogError::Stale)));
     let ended = catalog.commit_all(reclaimed(std::slice::from_ref(&file), SILENT), "a sweep").await;

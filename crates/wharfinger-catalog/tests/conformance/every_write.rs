@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
     AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, MoveQuota,
-    NewJob, OrphanBlob, QuotaOwner, Recovery, Redriven, Registration, ScanProgress, ScanRange, Scope,
+    NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, ScanProgress, ScanRange, Scope,
     StageJob, SweepClaim, SweepClaimed, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, too_late};
@@ -300,7 +300,7 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let redrive =
         async |catalog: &Catalog| catalog.redrive(letter.clone(), "operator", &plan, None, late).await;
-    assert_eq!(rehearsal.each(redrive).await, Redriven::Done);
+    assert_eq!(rehearsal.each(redrive).await, RedriveOutcome::Done);
     let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let discard = async |catalog: &Catalog| catalog.discard(letter.clone(), "operator", late).await;
     assert!(rehearsal.each(discard).await);
@@ -354,7 +354,7 @@ async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
         CleanupOutcome::StoreDown { error: "away".into(), retry_at },
     ];
     let outcomes: Vec<_> = claims.into_iter().zip(outcomes.into_iter().cycle()).collect();
-    rehearsal.each(async |catalog| catalog.settle_cleanups(outcomes.clone(), now).await).await;
+    rehearsal.each(async |catalog| catalog.record_cleanup_outcomes(outcomes.clone(), now).await).await;
     let retry = async |catalog: &Catalog| catalog.retry_cleanups_now(&Scope::All, now).await;
     assert!(rehearsal.each(retry).await > 0);
     let file = deleted(&catalog, ADA, 10, &REFUSING).await;

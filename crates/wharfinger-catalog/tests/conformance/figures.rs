@@ -1,6 +1,6 @@
 //! What is shown of how files stand: by owner, by tenant and over all, as they change.
 
-use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, Redriven, Scope};
+use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, RedriveOutcome, Scope};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::stage::Stage;
@@ -93,7 +93,7 @@ pub(super) async fn dead_letters_are_counted_until_they_are_none(db: &TestDb) {
     assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (2, (0, 3, 0)), "its file stays failed");
     assert_eq!(
         db.catalog.redrive(letter(&other), "ada", &plan(), None, NOW + SECOND).await.expect("answered"),
-        Redriven::Done
+        RedriveOutcome::Done
     );
     assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (1, (0, 2, 0)));
     committed(&db.catalog, file::delete(&third, &REFUSING, NOW + SECOND).expect("deletable")).await;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
-    Catalog, CatalogError, Destination, EndBy, Outbound, Recovered, Recovery, Redriven, Scope, StageJob,
+    Catalog, CatalogError, Destination, EndBy, Outbound, RecoveryOutcome, Recovery, RedriveOutcome, Scope, StageJob,
     StuckFile, SweepClaim, SweepClaimed,
 };
 use wharfinger_lifecycle::UnixMs;
@@ -28,7 +28,7 @@ fn recovery(files: &[FileId], now: UnixMs) -> Recovery {
     Recovery { files: files.to_vec(), of: Recoverable::Overdue, actor: "recovery".into(), plan: plan(), now }
 }
 
-async fn recovered(catalog: &Catalog, file: FileId, now: UnixMs) -> Recovered {
+async fn recovered(catalog: &Catalog, file: FileId, now: UnixMs) -> RecoveryOutcome {
     let mut became = catalog.recover(recovery(&[file], now)).await.expect("answered");
     assert_eq!((became.len(), became[0].0), (1, file));
     became.remove(0).1
@@ -131,12 +131,12 @@ pub(super) async fn sound_jobs_are_told_from_others(db: &TestDb) {
         let became = recovered(&db.catalog, file.id, OVERDUE).await;
         match fault {
             None => {
-                let expected = if is_leased { Recovered::InWork { until: later } } else { Recovered::Waits };
+                let expected = if is_leased { RecoveryOutcome::InProgress { until: later } } else { RecoveryOutcome::Waiting };
                 assert_eq!(became, expected, "{damage}");
                 assert_eq!(db.dump().await, before, "{damage}");
             }
             Some(_) => {
-                assert!(matches!(became, Recovered::Queued { retry_count: 1, .. }), "{damage}: {became:?}");
+                assert!(matches!(became, RecoveryOutcome::Queued { retry_count: 1, .. }), "{damage}: {became:?}");
                 assert_eq!(stuck(db, OVERDUE).await, [], "{damage}");
                 db.sql("DELETE FROM jobs WHERE queue = 'upload-checks'").await;
                 assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new(), "{damage}");
@@ -157,7 +157,7 @@ pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(db: &TestDb
     let old = claimed(db, Stage::Extract, NOW + SECOND).await;
     let now = OVERDUE;
     let became = recovered(&db.catalog, file.id, now).await;
-    assert_eq!(became, Recovered::Queued { from: Status::Extracting, retry_count: 1 });
+    assert_eq!(became, RecoveryOutcome::Queued { from: Status::Extracting, retry_count: 1 });
     let stale = async |old: &StageJob| {
         let before = db.dump().await;
         for how in [done(), Ending::Failed { why: "late".into() }, Ending::GivenBack] {
@@ -192,14 +192,14 @@ pub(super) async fn a_file_begun_anew_too_often_is_given_up(db: &TestDb) {
     for retry in 1..=plan().stuck_retries_max {
         lose_job(db, file.id).await;
         let became = recovered(&catalog, file.id, now).await;
-        assert_eq!(became, Recovered::Queued { from: Status::Queued, retry_count: retry });
+        assert_eq!(became, RecoveryOutcome::Queued { from: Status::Queued, retry_count: retry });
         now += HOUR / 2;
     }
     lose_job(db, file.id).await;
     let why = "scan did not come to an end, although it was begun anew 3 times";
-    let given_up = Recovered::GivenUp { tenant: tenant("harbour"), why: why.into() };
+    let given_up = RecoveryOutcome::Failed { tenant: tenant("harbour"), why: why.into() };
     assert_eq!(recovered(&catalog, file.id, now).await, given_up);
-    assert_eq!(recovered(&catalog, file.id, now).await, Recovered::MovedOn);
+    assert_eq!(recovered(&catalog, file.id, now).await, RecoveryOutcome::NotStuck);
     let failed = catalog.file(file.id).await.expect("read").expect("it is there");
     assert_eq!((failed.status, failed.error.as_deref(), failed.retry_count), (Status::Failed, Some(why), 3));
     let letters = catalog.dead_letters(&Scope::All, None, 10).await.expect("read");
@@ -221,7 +221,7 @@ pub(super) async fn a_file_begun_anew_too_often_is_given_up(db: &TestDb) {
     // A person may send it through again.
     assert_eq!(
         catalog.redrive(letter.clone(), "ada", &plan(), None, now).await.expect("answered"),
-        Redriven::Done
+        RedriveOutcome::Done
     );
     let held = claimed(db, Stage::Scan, now).await;
     assert_eq!(ended(db, &held, done(), now).await, Ended::Ready);
@@ -247,8 +247,8 @@ pub(super) async fn what_only_waits_is_listed_and_left_alone(db: &TestDb) {
     let in_work: BTreeSet<_> = held.iter().map(|held| held.file.id).collect();
     for (file, became) in &became {
         let expected = match in_work.contains(file) {
-            true => Recovered::InWork { until: now + 1 },
-            false => Recovered::Waits,
+            true => RecoveryOutcome::InProgress { until: now + 1 },
+            false => RecoveryOutcome::Waiting,
         };
         assert_eq!(*became, expected);
     }
@@ -261,21 +261,21 @@ pub(super) async fn a_file_is_stuck_when_its_time_is_over(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     lose_job(db, file.id).await;
     assert_eq!(stuck(db, OVERDUE - 1).await, []);
-    assert_eq!(recovered(&db.catalog, file.id, OVERDUE - 1).await, Recovered::MovedOn);
+    assert_eq!(recovered(&db.catalog, file.id, OVERDUE - 1).await, RecoveryOutcome::NotStuck);
     assert_eq!(stuck(db, OVERDUE).await.len(), 1);
 
     let named = |now| Recovery { of: Recoverable::Named, actor: "ada".into(), ..recovery(&[file.id], now) };
     for retry_count in 1..=2 * plan().stuck_retries_max {
         let became = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
-        assert_eq!(became, [(file.id, Recovered::Queued { from: Status::Queued, retry_count })]);
+        assert_eq!(became, [(file.id, RecoveryOutcome::Queued { from: Status::Queued, retry_count })]);
         let again = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
-        assert_eq!(again, [(file.id, Recovered::Waits)], "its job is sound now");
+        assert_eq!(again, [(file.id, RecoveryOutcome::Waiting)], "its job is sound now");
         lose_job(db, file.id).await;
     }
     let file = db.catalog.file(file.id).await.expect("read").expect("it is there");
     committed(&db.catalog, file::delete(&file, &REFUSING, OVERDUE).expect("deletable")).await;
     let gone = db.catalog.recover(named(OVERDUE)).await.expect("answered");
-    assert_eq!(gone, [(file.id, Recovered::MovedOn)]);
+    assert_eq!(gone, [(file.id, RecoveryOutcome::NotStuck)]);
 }
 
 pub(super) async fn what_is_scheduled_is_brought_forward(db: &TestDb) {
@@ -304,8 +304,8 @@ pub(super) async fn poison_is_noticed_by_recovery_too(db: &TestDb) {
                 retries += u32::from(lost < LOST_WORKERS_MAX);
                 let why = format!("{lost} workers in a row were lost during scan");
                 let expected = match lost < LOST_WORKERS_MAX {
-                    true => Recovered::Queued { from: Status::Scanning, retry_count: retries },
-                    false => Recovered::GivenUp { tenant: tenant("harbour"), why },
+                    true => RecoveryOutcome::Queued { from: Status::Scanning, retry_count: retries },
+                    false => RecoveryOutcome::Failed { tenant: tenant("harbour"), why },
                 };
                 assert_eq!(recovered(&db.catalog, poison.id, now).await, expected);
             } else {
@@ -325,7 +325,7 @@ pub(super) async fn poison_is_noticed_by_recovery_too(db: &TestDb) {
         let held = claimed(db, Stage::Scan, now).await;
         db.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now).await.expect("kept");
         now += HOUR;
-        let expected = Recovered::Queued { from: Status::Scanning, retry_count };
+        let expected = RecoveryOutcome::Queued { from: Status::Scanning, retry_count };
         assert_eq!(recovered(&db.catalog, slow.id, now).await, expected);
     }
 }
@@ -347,7 +347,7 @@ pub(super) async fn recoveries_that_race_begin_each_file_anew_once(db: &TestDb) 
             for some in files.chunks(7) {
                 let became = catalog.recover(recovery(some, OVERDUE)).await.expect("answered");
                 begun +=
-                    became.iter().filter(|(_, became)| matches!(became, Recovered::Queued { .. })).count();
+                    became.iter().filter(|(_, became)| matches!(became, RecoveryOutcome::Queued { .. })).count();
             }
             begun
         }
@@ -379,12 +379,12 @@ pub(super) async fn a_file_that_cannot_be_mended_is_nobody_elses_trouble(db: &Te
     let broken = |stage: &str| format!("UPDATE files SET stage = {stage} WHERE id = '{bad}'");
     db.sql(&broken("'a stage that is none'")).await;
     let both = db.catalog.recover(recovery(&[bad, good], OVERDUE)).await.expect("answered");
-    assert_eq!(both[0], (bad, Recovered::Unreadable), "it is set aside");
-    assert!(matches!(both[1], (_, Recovered::Queued { .. })), "{both:?}");
+    assert_eq!(both[0], (bad, RecoveryOutcome::Unreadable), "it is set aside");
+    assert!(matches!(both[1], (_, RecoveryOutcome::Queued { .. })), "{both:?}");
     let unreadable = db.catalog.unreadable_rows(10).await.expect("read");
     assert_eq!(unreadable.iter().map(|row| row.id.clone()).collect::<Vec<_>>(), [bad.to_string()]);
     db.sql(&broken("'scan'")).await;
-    assert!(matches!(recovered(&db.catalog, bad, OVERDUE).await, Recovered::Queued { .. }));
+    assert!(matches!(recovered(&db.catalog, bad, OVERDUE).await, RecoveryOutcome::Queued { .. }));
 }
 
 /// I13.
@@ -409,7 +409,7 @@ pub(super) async fn a_recovery_whose_turn_is_over_changes_nothing(db: &TestDb) {
     let refused = fences[0].recover(recovery(&[file.id], OVERDUE)).await;
     assert!(matches!(refused, Err(CatalogError::Fenced)), "{refused:?}");
     assert_eq!(db.dump().await, before);
-    assert!(matches!(recovered(&fences[1], file.id, OVERDUE).await, Recovered::Queued { .. }));
+    assert!(matches!(recovered(&fences[1], file.id, OVERDUE).await, RecoveryOutcome::Queued { .. }));
 }
 
 pub(super) async fn stuck_files_are_listed_by_scope_longest_first(db: &TestDb) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    ChunkRow, Claimable, Embedded, EndBy, Redriven, Scope, StageClaim, StageEnd, StageJob,
+    ChunkRow, Claimable, Embedded, EndBy, RedriveOutcome, Scope, StageClaim, StageEnd, StageJob,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
@@ -250,11 +250,11 @@ pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(db: &TestDb) {
 
     assert_eq!(
         db.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
-        Redriven::Done
+        RedriveOutcome::Done
     );
     assert_eq!(
         db.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
-        Redriven::Gone
+        RedriveOutcome::Gone
     );
     assert!(!db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"), "it lives again");
     let held = claimed(db, Stage::Scan, LATER).await;
@@ -383,7 +383,7 @@ pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(db:
     assert_eq!(letter.reason, "3 workers in a row were lost during scan");
     assert_eq!(
         db.catalog.redrive(letter, "ada", &plan(), None, now).await.expect("answered"),
-        Redriven::Done
+        RedriveOutcome::Done
     );
     let again = claimed(db, Stage::Scan, now).await;
     assert_eq!(ended(db, &again, Ending::Done(Output::default()), now).await, Ended::Ready);
@@ -431,7 +431,7 @@ pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(db: &TestDb) {
     let catalog = db.faulty(faults.clone()).await;
     let mut unreceived = None;
     for n in 1..100 {
-        faults.aim_at(n, Fault::LoseAnswer);
+        faults.rearm_at(n, Fault::LoseAnswer);
         if let Err(failed) = catalog.claim_stage(claim(Stage::Scan, 1, NOW + SECOND)).await
             && failed.unreceived.is_some()
         {
@@ -440,7 +440,7 @@ pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(db: &TestDb) {
         }
     }
     let claim_id = unreceived.expect("a claim whose commit was not answered");
-    faults.aim_at(0, Fault::LoseAnswer);
+    faults.rearm_at(0, Fault::LoseAnswer);
     assert_eq!(status(db, file.id).await, Status::Scanning);
     for given_back in [1, 0] {
         let released = catalog

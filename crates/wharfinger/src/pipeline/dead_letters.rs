@@ -1,6 +1,6 @@
 //! Dead letters: what will not be tried again unless a person says so.
 
-use wharfinger_catalog::{DeadLetter, Redriven, Scope};
+use wharfinger_catalog::{DeadLetter, RedriveOutcome, Scope};
 use wharfinger_lifecycle::id::JobId;
 
 use crate::core::Core;
@@ -29,9 +29,9 @@ pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<DeadLet
     let redriven =
         core.catalog.redrive(letter.clone(), &caller.actor(), &core.plan, redrives_max, now).await?;
     match redriven {
-        Redriven::Done => {}
-        Redriven::Gone => return Err(VerbError::NotFound),
-        Redriven::TooOften => return Err(VerbError::RedriveLimit(REDRIVES_OF_OWNER_MAX)),
+        RedriveOutcome::Done => {}
+        RedriveOutcome::Gone => return Err(VerbError::NotFound),
+        RedriveOutcome::TooOften => return Err(VerbError::RedriveLimit(REDRIVES_OF_OWNER_MAX)),
     }
     tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "a dead letter is redriven");
     core.wakeups.stage.notify_one();

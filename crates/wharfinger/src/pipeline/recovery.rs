@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use wharfinger_catalog::{Catalog, Recovered, Recovery, Scope, StuckFile, StuckPlace};
+use wharfinger_catalog::{Catalog, RecoveryOutcome, Recovery, Scope, StuckFile, StuckPlace};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::recovery::Recoverable;
 use wharfinger_lifecycle::state::Status;
@@ -42,7 +42,7 @@ pub async fn recover(
     files: Vec<FileId>,
     of: Recoverable,
     actor: &str,
-) -> Result<Outcomes<FileId, (FileId, Recovered)>, VerbError> {
+) -> Result<Outcomes<FileId, (FileId, RecoveryOutcome)>, VerbError> {
     let begin_anew = |files| {
         let (actor, plan, now) = (actor.to_owned(), core.plan.clone(), core.clock.now());
         catalog.recover(Recovery { files, of, actor, plan, now })
@@ -58,23 +58,23 @@ pub async fn recover(
 }
 
 /// What follows outside the catalog.
-fn follow(core: &Core, file: FileId, recovered: &Recovered, actor: &str) {
+fn follow(core: &Core, file: FileId, recovered: &RecoveryOutcome, actor: &str) {
     match recovered {
-        Recovered::Queued { from, retry_count } => {
+        RecoveryOutcome::Queued { from, retry_count } => {
             tracing::debug!(job = actor, fileId = %file, from = %from, retryCount = retry_count, action = "reEnqueued",
                 "a stuck file is begun anew");
             metric::stuck_recovered("reEnqueued");
             core.wakeups.stage.notify_one();
             core.wakeups.archive.notify_one();
         }
-        Recovered::GivenUp { tenant, why } => {
+        RecoveryOutcome::Failed { tenant, why } => {
             tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "permanentlyFailed",
                 "a stuck file is given up");
             metric::stuck_recovered("permanentlyFailed");
             core.wakeups.notice.notify_one();
             core.wakeups.archive.notify_one();
         }
-        Recovered::Waits | Recovered::InWork { .. } | Recovered::MovedOn | Recovered::Unreadable => {}
+        RecoveryOutcome::Waiting | RecoveryOutcome::InProgress { .. } | RecoveryOutcome::NotStuck | RecoveryOutcome::Unreadable => {}
     }
 }
 
@@ -108,16 +108,16 @@ pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, 
             return Err(error.into());
         }
         match outcomes.done.into_iter().next() {
-            Some((_, Recovered::Queued { from, retry_count })) => return Ok(Retried { from, retry_count }),
-            Some((_, Recovered::Waits)) => {
+            Some((_, RecoveryOutcome::Queued { from, retry_count })) => return Ok(Retried { from, retry_count }),
+            Some((_, RecoveryOutcome::Waiting)) => {
                 core.catalog.bring_forward(id, core.clock.now()).await?;
                 core.wakeups.stage.notify_one();
                 return Ok(Retried { from: file.status, retry_count: file.retry_count });
             }
-            Some((_, Recovered::InWork { until })) => return Err(VerbError::InWork { until }),
+            Some((_, RecoveryOutcome::InProgress { until })) => return Err(VerbError::InWork { until }),
             // It got on between two looks.
-            Some((_, Recovered::GivenUp { .. } | Recovered::MovedOn)) | None => {}
-            Some((_, Recovered::Unreadable)) => return Err(unreadable()),
+            Some((_, RecoveryOutcome::Failed { .. } | RecoveryOutcome::NotStuck)) | None => {}
+            Some((_, RecoveryOutcome::Unreadable)) => return Err(unreadable()),
         }
     }
     Err(VerbError::busy())
@@ -157,11 +157,11 @@ pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<Retrie
             }
             let outcomes = recover(core, &core.catalog, some.to_vec(), Recoverable::Named, actor).await?;
             let is_retried =
-                |(_, recovered): &&(FileId, Recovered)| matches!(recovered, Recovered::Queued { .. });
+                |(_, recovered): &&(FileId, RecoveryOutcome)| matches!(recovered, RecoveryOutcome::Queued { .. });
             let retried = outcomes.done.iter().filter(is_retried).count();
             all.retried += retried as u64;
             let is_unreadable =
-                |(_, recovered): &&(FileId, Recovered)| matches!(recovered, Recovered::Unreadable);
+                |(_, recovered): &&(FileId, RecoveryOutcome)| matches!(recovered, RecoveryOutcome::Unreadable);
             let unread: Vec<FileId> =
                 outcomes.done.iter().filter(is_unreadable).map(|(file, _)| *file).collect();
             all.skipped += (outcomes.done.len() - retried - unread.len()) as u64;

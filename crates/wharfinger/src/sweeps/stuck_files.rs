@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_catalog::{Recovered, Scope, StuckFile};
+use wharfinger_catalog::{RecoveryOutcome, Scope, StuckFile};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::recovery::Recoverable;
@@ -54,7 +54,7 @@ pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> 
         after = Some(last.place);
         outcome.count(&page, &mut stuck_ms, now);
         if lease.is_dry_run() {
-            outcome.foresee(&page, core.plan.stuck_retries_max);
+            outcome.predict(&page, core.plan.stuck_retries_max);
             continue;
         }
         let unsound: Vec<FileId> = recovery::unsound(&page).collect();
@@ -84,18 +84,18 @@ impl Outcome {
         self.average_stuck_duration = i64::try_from(average).unwrap_or(i64::MAX);
     }
 
-    fn add(&mut self, recovered: &Recovered) {
+    fn add(&mut self, recovered: &RecoveryOutcome) {
         match recovered {
-            Recovered::Queued { .. } => self.re_enqueued += 1,
-            Recovered::GivenUp { .. } => self.permanently_failed += 1,
-            Recovered::Waits | Recovered::InWork { .. } => self.waiting += 1,
-            Recovered::MovedOn => {}
-            Recovered::Unreadable => self.errors += 1,
+            RecoveryOutcome::Queued { .. } => self.re_enqueued += 1,
+            RecoveryOutcome::Failed { .. } => self.permanently_failed += 1,
+            RecoveryOutcome::Waiting | RecoveryOutcome::InProgress { .. } => self.waiting += 1,
+            RecoveryOutcome::NotStuck => {}
+            RecoveryOutcome::Unreadable => self.errors += 1,
         }
     }
 
     /// What would become of them. How many workers did not come back is seen under the locks only.
-    fn foresee(&mut self, page: &[StuckFile], retries_max: u32) {
+    fn predict(&mut self, page: &[StuckFile], retries_max: u32) {
         for file in page.iter().filter(|file| file.fault.is_some()) {
             match file.retry_count < retries_max {
                 true => self.re_enqueued += 1,
