@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use harness::postgres;
 use harness::redis::Redis;
 use wharfinger_catalog::{
-    Admission, BatchUse, Catalog, CatalogUrl, Claimable, EndBy, NewFile, NewJob, Registered, Registration,
+    Admission, BatchUse, Catalog, CatalogUrl, Claimable, EndBy, NewFile, NewJob, RegisterOutcome, Registration,
     StageClaim, StageEnd, fresh_id,
 };
-use wharfinger_lifecycle::file::{self, Announcement, Pin, UploadPolicy};
+use wharfinger_lifecycle::file::{self, UploadRequest, Pin, UploadPolicy};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ending, Output};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput};
 
 use crate::catalog;
 use crate::server::base;
@@ -44,7 +44,7 @@ async fn ours(name: &str, url: CatalogUrl) {
     let catalog = catalog::fresh(url).await;
     let files = registered(&catalog).await;
     for stages in [&[Stage::Scan][..], &Stage::ALL[..]] {
-        let plan = Plan { stages: stages.to_vec(), ..Plan::without_stages() };
+        let plan = PipelinePlan { stages: stages.to_vec(), ..PipelinePlan::without_stages() };
         let half = files.len() / 2;
         let part = if stages.len() == 1 { &files[..half] } else { &files[half..] };
         let started = Instant::now();
@@ -72,7 +72,7 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
         store_refuses_ended: true,
     };
     let announced =
-        Announcement { name: "a".into(), size: 1, content_type: None, checksum_sha256: None, metadata: None };
+        UploadRequest { name: "a".into(), size: 1, content_type: None, checksum_sha256: None, metadata: None };
     let make = |n: usize| {
         let id = FileId(fresh_id(NOW));
         let tenant = TenantId::new(&format!("t{}", n % USERS)).expect("a tenant");
@@ -104,13 +104,13 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
     let files = wanted.iter().map(|one| one.files[0].file.clone()).collect();
     at_once(wanted, |one| {
         let catalog = catalog.clone();
-        async move { assert_eq!(catalog.register(one).await.expect("room"), Registered::Made) }
+        async move { assert_eq!(catalog.register(one).await.expect("room"), RegisterOutcome::Made) }
     })
     .await;
     files
 }
 
-async fn at_once<T: Send + 'static, F: Future<Output = ()> + Send + 'static>(
+async fn at_once<T: Send + 'static, F: Future<StageOutput = ()> + Send + 'static>(
     items: Vec<T>,
     run: impl Fn(T) -> F,
 ) {
@@ -124,7 +124,7 @@ async fn at_once<T: Send + 'static, F: Future<Output = ()> + Send + 'static>(
     tasks.join_all().await;
 }
 
-async fn confirm(catalog: &Catalog, files: &[file::File], plan: &Plan) {
+async fn confirm(catalog: &Catalog, files: &[file::File], plan: &PipelinePlan) {
     at_once(files.to_vec(), |file| {
         let pin = Pin { etag: "e".into(), version_id: None };
         let change = file::confirm(&file, pin, None, "confirmed", plan, NOW).expect("confirmable");
@@ -135,7 +135,7 @@ async fn confirm(catalog: &Catalog, files: &[file::File], plan: &Plan) {
 }
 
 /// Until nothing is left.
-async fn drain(catalog: &Catalog, plan: &Plan) -> Duration {
+async fn drain(catalog: &Catalog, plan: &PipelinePlan) -> Duration {
     let started = Instant::now();
     let tasks: Vec<_> = (0..WORKERS)
         .map(|worker| {
@@ -156,7 +156,7 @@ async fn drain(catalog: &Catalog, plan: &Plan) -> Duration {
                             now: NOW,
                         };
                         let held = catalog.claim_stage(claim).await.expect("a claim");
-                        let how = || Ending::Done(Output::default());
+                        let how = || AttemptOutcome::Done(StageOutput::default());
                         let ends: Vec<StageEnd> = held
                             .iter()
                             .map(|held| StageEnd { job: held.job.id, token: held.job.token, how: how() })

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::batch::{Batch, Refusal};
+use wharfinger_lifecycle::batch::{Batch, BatchError};
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::{BatchId, JobId, TenantId, UserId};
-use wharfinger_lifecycle::quota::{Exceeded, percent_of};
+use wharfinger_lifecycle::quota::{QuotaExceeded, percent_of};
 
 use crate::database::sql::{Tx, args, signed, tuples};
 use crate::database::writer::{Verdict, Write};
@@ -67,7 +67,7 @@ pub enum Admission {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Registered {
+pub enum RegisterOutcome {
     Made,
     /// Whoever let it in, or was asked to, is not the one who does; nothing happened.
     QuotaMoved(QuotaState),
@@ -78,7 +78,7 @@ pub enum Registered {
     /// The owner has no such batch.
     NoBatch,
     /// The batch takes no files any more.
-    BatchClosed(Refusal),
+    BatchClosed(BatchError),
     QuotaExceeded {
         used_bytes: u64,
         limit_bytes: u64,
@@ -96,7 +96,7 @@ struct Register {
 }
 
 /// Answers of those that cannot be made, by their places. If there is one, nothing was made.
-type Refused = BTreeMap<usize, Registered>;
+type Refused = BTreeMap<usize, RegisterOutcome>;
 
 impl Write for Register {
     type Answer = Refused;
@@ -148,12 +148,12 @@ impl Registration {
     }
 
     /// The answer to a key that was used before.
-    async fn refused_by_key(&self, tx: &mut Tx<'_>) -> Result<Option<Registered>, CatalogError> {
+    async fn refused_by_key(&self, tx: &mut Tx<'_>) -> Result<Option<RegisterOutcome>, CatalogError> {
         let (Some(key_use), Some(made)) = (&self.key_use, self.made()) else { return Ok(None) };
         Ok(match idempotency::take(tx, self.owner(), key_use, made, self.now).await? {
             idempotency::Taken::Ours => None,
-            idempotency::Taken::Before(id) => Some(Registered::Repeated(id)),
-            idempotency::Taken::OtherBody => Some(Registered::KeyMismatch),
+            idempotency::Taken::Before(id) => Some(RegisterOutcome::Repeated(id)),
+            idempotency::Taken::OtherBody => Some(RegisterOutcome::KeyMismatch),
         })
     }
 
@@ -162,7 +162,7 @@ impl Registration {
         &self,
         tx: &mut Tx<'_>,
         targets: OutboxTargets,
-    ) -> Result<Option<Registered>, CatalogError> {
+    ) -> Result<Option<RegisterOutcome>, CatalogError> {
         match &self.batch {
             BatchUse::None => Ok(None),
             BatchUse::Opens(batch) => {
@@ -173,9 +173,9 @@ impl Registration {
             BatchUse::Joins(id) => {
                 let batch = batches::hold(tx, *id).await?;
                 let own = batch.filter(|batch| (&batch.tenant, &batch.user) == self.owner());
-                Ok(match own.map(|batch| batch.may_grow(self.now)) {
-                    None => Some(Registered::NoBatch),
-                    Some(Err(refusal)) => Some(Registered::BatchClosed(refusal)),
+                Ok(match own.map(|batch| batch.check_open(self.now)) {
+                    None => Some(RegisterOutcome::NoBatch),
+                    Some(Err(refusal)) => Some(RegisterOutcome::BatchClosed(refusal)),
                     Some(Ok(())) => None,
                 })
             }
@@ -197,7 +197,7 @@ impl Register {
         for (place, wanted) in self.wanted.iter().enumerate() {
             let state = states.get(&wanted.tenant).filter(|_| wanted.needs_room());
             let answer = match state.filter(|state| !wanted.admission.holds_at(state)) {
-                Some(state) => Some(Registered::QuotaMoved(*state)),
+                Some(state) => Some(RegisterOutcome::QuotaMoved(*state)),
                 None => match wanted.refused_by_key(tx).await? {
                     Some(answer) => Some(answer),
                     None => wanted.refused_by_batch(tx, self.rows.targets).await?,
@@ -251,12 +251,12 @@ impl Register {
                     Reserved::NotAll { limit_bytes: limit, exceeded } => {
                         limit_bytes = Some(limit);
                         for ((place, _), exceeded) in by_database.iter().zip(exceeded) {
-                            refused.extend(exceeded.map(|exceeded| (*place, Registered::exceeded(exceeded))));
+                            refused.extend(exceeded.map(|exceeded| (*place, RegisterOutcome::exceeded(exceeded))));
                         }
                     }
                     Reserved::NotHere(state) => {
                         refused.extend(
-                            by_database.iter().map(|(place, _)| (*place, Registered::QuotaMoved(state))),
+                            by_database.iter().map(|(place, _)| (*place, RegisterOutcome::QuotaMoved(state))),
                         );
                     }
                 }
@@ -271,7 +271,7 @@ impl Register {
                 // They took room from others of the tenant, which are tried again without them.
                 let own = |place: &usize| self.wanted[*place].tenant == *tenant;
                 refused.retain(|place, answer| {
-                    !(own(place) && matches!(answer, Registered::QuotaExceeded { .. }))
+                    !(own(place) && matches!(answer, RegisterOutcome::QuotaExceeded { .. }))
                 });
             }
             refused.extend(over);
@@ -305,17 +305,17 @@ impl Register {
             held_by.insert(owner, if held > share { before } else { held });
             if held > share {
                 refused
-                    .insert(place, Registered::UnconfirmedLimit { held_bytes: before, limit_bytes: share });
+                    .insert(place, RegisterOutcome::UnconfirmedLimit { held_bytes: before, limit_bytes: share });
             }
         }
         Ok(refused)
     }
 }
 
-impl Registered {
-    fn exceeded(exceeded: Exceeded) -> Registered {
-        let Exceeded { used_bytes, limit_bytes, .. } = exceeded;
-        Registered::QuotaExceeded { used_bytes, limit_bytes }
+impl RegisterOutcome {
+    fn exceeded(exceeded: QuotaExceeded) -> RegisterOutcome {
+        let QuotaExceeded { used_bytes, limit_bytes, .. } = exceeded;
+        RegisterOutcome::QuotaExceeded { used_bytes, limit_bytes }
     }
 }
 
@@ -381,15 +381,15 @@ async fn held_unconfirmed(
 }
 
 impl Catalog {
-    pub async fn register(&self, registration: Registration) -> Result<Registered, CatalogError> {
+    pub async fn register(&self, registration: Registration) -> Result<RegisterOutcome, CatalogError> {
         let wanted = Arc::new(vec![registration]);
         let refused = self.write(Register { wanted, rows: self.rows }).await?;
-        Ok(refused.into_values().next().unwrap_or(Registered::Made))
+        Ok(refused.into_values().next().unwrap_or(RegisterOutcome::Made))
     }
 
     /// Makes those that can be made in one transaction, and answers each in order. A refused one never hinders the others: they
     /// are tried again without it. Where the database refuses a set, each is tried by itself.
-    pub async fn register_all(&self, wanted: Vec<Registration>) -> Vec<Result<Registered, CatalogError>> {
+    pub async fn register_all(&self, wanted: Vec<Registration>) -> Vec<Result<RegisterOutcome, CatalogError>> {
         let mut answers = BTreeMap::new();
         let mut left: Vec<(usize, Registration)> = wanted.into_iter().enumerate().collect();
         while !left.is_empty() {
@@ -406,7 +406,7 @@ impl Catalog {
             left = later;
             match self.write(Register { wanted: set.clone(), rows: self.rows }).await {
                 Ok(refused) if refused.is_empty() => {
-                    answers.extend(places.into_iter().map(|place| (place, Ok(Registered::Made))));
+                    answers.extend(places.into_iter().map(|place| (place, Ok(RegisterOutcome::Made))));
                 }
                 Ok(mut refused) => {
                     for (n, place) in places.into_iter().enumerate() {

@@ -108,7 +108,7 @@ pub enum CleanupOutcome {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct CleanupTotals {
     pub done: u64,
     pub failed: u64,
     pub exhausted: u64,
@@ -158,7 +158,7 @@ pub(crate) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
         id: row.parsed("id")?,
         token: row.int("lease_token")?,
         // Orphans have whatever names they were given.
-        key: ObjectKey::stray(&row.text("file_path")?)
+        key: ObjectKey::from_listing(&row.text("file_path")?)
             .map_err(|_| CatalogError::Corrupt("file_path holds no key".into()))?,
         tenant: TenantId::new(&row.text("tenant_id")?).ok(),
         reason: row.text("reason")?,
@@ -183,10 +183,10 @@ struct GivenUp<'s> {
 }
 
 impl Write for Settle {
-    type Answer = Settled;
+    type Answer = CleanupTotals;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Settled>, CatalogError> {
-        let mut settled = Settled::default();
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<CleanupTotals>, CatalogError> {
+        let mut settled = CleanupTotals::default();
         let mut given_up: Option<GivenUp<'_>> = None;
         let finished: Vec<&ClaimedCleanup> = self
             .outcomes
@@ -324,11 +324,11 @@ impl Catalog {
         self.claim((&CLEANUPS, storage_type, now), *scope == Scope::All, claim).await
     }
 
-    pub async fn settle_cleanups(
+    pub async fn record_cleanup_outcomes(
         &self,
         outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
         now: UnixMs,
-    ) -> Result<Settled, CatalogError> {
+    ) -> Result<CleanupTotals, CatalogError> {
         self.write(Settle { outcomes, now, targets: self.rows.targets }).await
     }
 

@@ -110,7 +110,7 @@ impl Catalog {
         (tenant, user): (&TenantId, &UserId),
         key_use: &KeyUse,
         now: UnixMs,
-    ) -> Result<Option<Registered>, CatalogError> {
+    ) -> Result<Option<RegisterOutcome>, CatalogError> {
         let mut reader = self.reader().await?;
         let before = reader
             .tx(&self.faults)
@@ -123,8 +123,8 @@ impl Catalog {
             )
             .await?;
         Ok(match before.map(|row| compared(&row, key_use)).transpose()? {
-            Some(Taken::Before(made)) => Some(Registered::Repeated(made)),
-            Some(Taken::OtherBody) => Some(Registered::KeyMismatch),
+            Some(Taken::Before(made)) => Some(RegisterOutcome::Repeated(made)),
+            Some(Taken::OtherBody) => Some(RegisterOutcome::KeyMismatch),
             Some(Taken::Ours) | None => None,
         })
     }

@@ -25,7 +25,7 @@ pub struct NewJob {
 
 /// What became of a job whose attempt did not end well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FailOutcome {
     Retried,
     Dead,
     /// The token was not the current one: nothing was changed.
@@ -127,9 +127,9 @@ struct Fail {
 }
 
 impl Write for Fail {
-    type Answer = Fate;
+    type Answer = FailOutcome;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Fate>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<FailOutcome>, CatalogError> {
         let held = (&*self.id.to_string(), self.token);
         let fate = end_attempt(tx, held, &self.error, self.retry_at, self.now).await?;
         Ok(Verdict::Commit(fate))
@@ -142,13 +142,13 @@ async fn end_attempt(
     error: &str,
     retry_at: Option<UnixMs>,
     now: UnixMs,
-) -> Result<Fate, CatalogError> {
+) -> Result<FailOutcome, CatalogError> {
     let error = clip(error, ERROR_TEXT_BYTES_MAX);
     if retry_at.is_some() {
         let rows = "id = $4 AND lease_token = $5 AND state = 'leased' AND attempts < max_attempts";
         let set = ["last_error = $2", "updated_at = $3"];
         if engine::release(tx, &JOBS, rows, retry_at, &set, args![error, now, id, token]).await? == 1 {
-            return Ok(Fate::Retried);
+            return Ok(FailOutcome::Retried);
         }
     }
     let reason = if retry_at.is_some() { "attempts used up" } else { "not retryable" };
@@ -160,7 +160,7 @@ async fn end_attempt(
             args![id, token, reason, error, now],
         )
         .await?;
-    Ok(if died == 1 { Fate::Dead } else { Fate::LeaseLost })
+    Ok(if died == 1 { FailOutcome::Dead } else { FailOutcome::LeaseLost })
 }
 
 /// Takes back the jobs whose lease or deadline is over: that was an attempt.
@@ -172,7 +172,7 @@ struct TakeBack {
 }
 
 impl Write for TakeBack {
-    type Answer = Vec<(JobId, Fate)>;
+    type Answer = Vec<(JobId, FailOutcome)>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let mut fates = Vec::new();
@@ -218,7 +218,7 @@ impl Catalog {
         error: &str,
         retry_at: Option<UnixMs>,
         now: UnixMs,
-    ) -> Result<Fate, CatalogError> {
+    ) -> Result<FailOutcome, CatalogError> {
         self.write(Fail { id, token, error: error.to_owned(), retry_at, now }).await
     }
 
@@ -228,7 +228,7 @@ impl Catalog {
         now: UnixMs,
         retry_at: UnixMs,
         limit: usize,
-    ) -> Result<Vec<(JobId, Fate)>, CatalogError> {
+    ) -> Result<Vec<(JobId, FailOutcome)>, CatalogError> {
         self.write(TakeBack { queue, now, retry_at, limit }).await
     }
 

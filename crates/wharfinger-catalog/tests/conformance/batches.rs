@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use wharfinger_catalog::{
-    BatchEnd, BatchEnding, BatchUse, Catalog, JobClaim, NewFile, Registered, Registration, fresh_id,
+    BatchEnd, BatchEnding, BatchUse, Catalog, JobClaim, NewFile, RegisterOutcome, Registration, fresh_id,
 };
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::batch::{self, Batch, BatchStatus, Refusal};
+use wharfinger_lifecycle::batch::{self, Batch, BatchStatus, BatchError};
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::quota::Quota;
@@ -40,7 +40,7 @@ pub(super) fn opening(owner: (&str, &str), sizes: &[u64]) -> (Batch, Registratio
 }
 
 fn adopted(batch: &Batch, new: NewFile) -> NewFile {
-    let file = batch.adopt(new.file, &POLICY);
+    let file = batch.add_file(new.file, &POLICY);
     let mut check = new.check;
     check.run_at = file.next_check_at.expect("a registered file is looked at");
     NewFile { file, check, ..new }
@@ -55,7 +55,7 @@ fn joining(owner: (&str, &str), batch: &Batch, now: UnixMs) -> Registration {
 async fn opened(catalog: &Catalog, sizes: &[u64]) -> (Batch, Vec<File>) {
     let (batch, wanted) = opening(ADA, sizes);
     let files = wanted.files.iter().map(|new| new.file.clone()).collect();
-    assert_eq!(catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
     (batch, files)
 }
 
@@ -63,7 +63,7 @@ async fn end(catalog: &Catalog, batch: &Batch, ending: BatchEnding, now: UnixMs)
     catalog.end_batch(batch.id, ending, "clerk", now).await.expect("answered")
 }
 
-fn refused(batch: &Batch, refusal: Refusal) -> BatchEnd {
+fn refused(batch: &Batch, refusal: BatchError) -> BatchEnd {
     BatchEnd::Refused { batch: batch.clone(), refusal }
 }
 
@@ -83,7 +83,7 @@ async fn due_checks(catalog: &Catalog, now: UnixMs) -> Vec<FileId> {
     files
 }
 
-pub(super) async fn a_batch_comes_to_be_whole(db: &TestDb) {
+pub(super) async fn opening_a_batch_writes_all_its_rows(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[10, 0, 30]).await;
     let another = db.another().await;
     assert_eq!(another.batch(batch.id).await.expect("read"), Some(batch.clone()));
@@ -101,25 +101,25 @@ pub(super) async fn a_batch_comes_to_be_whole(db: &TestDb) {
     );
     // Nothing is charged for a batch that has no files yet, and no tenant is known for it.
     let (empty, wanted) = opening(("wharf", "eve"), &[]);
-    assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
     assert_eq!(another.batch_files(empty.id, None, 10).await.expect("read"), []);
     let (_, by_broker) = opening(ADA, &[1, 2]);
     let by_broker = Registration { by_broker: true, ..by_broker };
-    assert_eq!(db.catalog.register(by_broker).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(by_broker).await.expect("answered"), RegisterOutcome::Made);
     assert_eq!(db.texts("SELECT job_id FROM outbox").await.len(), 2);
 }
 
-pub(super) async fn a_batch_that_does_not_fit_leaves_nothing(db: &TestDb) {
+pub(super) async fn a_refused_batch_writes_nothing(db: &TestDb) {
     opened(&db.catalog, &[100]).await;
     db.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
     let before = db.dump().await;
     let (_, wanted) = opening(ADA, &[300, 300, 301]);
     let wanted = with_key(wanted, "key", "body");
-    let exceeded = Registered::QuotaExceeded { used_bytes: 100, limit_bytes: 1_000 };
+    let exceeded = RegisterOutcome::QuotaExceeded { used_bytes: 100, limit_bytes: 1_000 };
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), exceeded);
     let (_, wanted) = opening(ADA, &[200, 201]);
     let wanted = Registration { unconfirmed_limit_percent: 50, ..wanted };
-    let held = Registered::UnconfirmedLimit { held_bytes: 100, limit_bytes: 500 };
+    let held = RegisterOutcome::UnconfirmedLimit { held_bytes: 100, limit_bytes: 500 };
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), held);
     // The last of many is the id of another.
     let (_, mut wanted) = opening(ADA, &[1; 600]);
@@ -127,29 +127,29 @@ pub(super) async fn a_batch_that_does_not_fit_leaves_nothing(db: &TestDb) {
     db.catalog.register(wanted).await.expect_err("one id twice");
     assert_eq!(db.dump().await, before, "not even a key");
     let (_, fits) = opening(ADA, &[300, 300, 300]);
-    assert_eq!(db.catalog.register(fits).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(fits).await.expect("answered"), RegisterOutcome::Made);
 }
 
-pub(super) async fn a_key_makes_one_batch(db: &TestDb) {
+pub(super) async fn a_key_creates_one_batch(db: &TestDb) {
     let (batch, wanted) = opening(ADA, &[10, 10]);
     let first = db.catalog.register(with_key(wanted, "key", "body")).await.expect("answered");
-    assert_eq!(first, Registered::Made);
+    assert_eq!(first, RegisterOutcome::Made);
     let before = db.dump().await;
     let again = with_key(opening(ADA, &[10, 10]).1, "key", "body");
     let key_use = again.key_use.clone().expect("it has a key");
-    assert_eq!(db.catalog.register(again).await.expect("answered"), Registered::Repeated(batch.id.0));
+    assert_eq!(db.catalog.register(again).await.expect("answered"), RegisterOutcome::Repeated(batch.id.0));
     let known = db.catalog.key_answer((&tenant("harbour"), &user("ada")), &key_use, NOW).await;
-    assert_eq!(known.expect("read"), Some(Registered::Repeated(batch.id.0)));
+    assert_eq!(known.expect("read"), Some(RegisterOutcome::Repeated(batch.id.0)));
     let other = with_key(opening(ADA, &[10]).1, "key", "another body");
-    assert_eq!(db.catalog.register(other).await.expect("answered"), Registered::KeyMismatch);
+    assert_eq!(db.catalog.register(other).await.expect("answered"), RegisterOutcome::KeyMismatch);
     assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn ten_thousand_files_are_one_batch(db: &TestDb) {
+pub(super) async fn a_batch_can_have_ten_thousand_files(db: &TestDb) {
     let (batch, wanted) = opening(ADA, &vec![7; 10_000]);
     let ids: Vec<FileId> = wanted.files.iter().map(|new| new.file.id).collect();
     let started = Instant::now();
-    assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
     let opened = started.elapsed();
     let files = db.catalog.batch_files(batch.id, None, 20_000).await.expect("read");
     assert_eq!(files.iter().map(|file| file.id).collect::<Vec<_>>(), ids);
@@ -165,24 +165,24 @@ pub(super) async fn ten_thousand_files_are_one_batch(db: &TestDb) {
     println!("10,000 files: opened {opened:?}, URLs raised {raised:?}, cancelled {cancelled:?}");
 }
 
-pub(super) async fn a_file_joins_its_owners_active_batch_only(db: &TestDb) {
+pub(super) async fn a_file_joins_only_an_active_batch_of_its_owner(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[10]).await;
     let joined = joining(ADA, &batch, NOW + SECOND);
     let second = only(&joined).clone();
-    assert_eq!(db.catalog.register(joined).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(joined).await.expect("answered"), RegisterOutcome::Made);
     let listed = db.catalog.batch_files(batch.id, None, 10).await.expect("read");
     assert_eq!(listed, [files[0].clone(), second]);
 
     let before = db.dump().await;
     let register = async |wanted: Registration| db.catalog.register(wanted).await.expect("answered");
-    assert_eq!(register(joining(BEN, &batch, NOW)).await, Registered::NoBatch);
-    assert_eq!(register(joining(("wharf", "ada"), &batch, NOW)).await, Registered::NoBatch);
-    assert_eq!(register(joining(ADA, &batch_at(ADA, NOW), NOW)).await, Registered::NoBatch);
-    let over = Registered::BatchClosed(Refusal::TimeOver);
+    assert_eq!(register(joining(BEN, &batch, NOW)).await, RegisterOutcome::NoBatch);
+    assert_eq!(register(joining(("wharf", "ada"), &batch, NOW)).await, RegisterOutcome::NoBatch);
+    assert_eq!(register(joining(ADA, &batch_at(ADA, NOW), NOW)).await, RegisterOutcome::NoBatch);
+    let over = RegisterOutcome::BatchClosed(BatchError::PastExpiry);
     assert_eq!(register(with_key(joining(ADA, &batch, NOW + DAY), "key", "body")).await, over);
     assert_eq!(db.dump().await, before, "a refusal writes nothing, not even its key");
     end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
-    let cancelled = Registered::BatchClosed(Refusal::Ended(BatchStatus::Cancelled));
+    let cancelled = RegisterOutcome::BatchClosed(BatchError::Ended(BatchStatus::Cancelled));
     assert_eq!(register(joining(ADA, &batch, NOW + SECOND)).await, cancelled);
 }
 
@@ -192,21 +192,21 @@ pub(super) async fn a_batch_ends_once(db: &TestDb) {
         let (batch, files) = opened(&db.catalog, &[10]).await;
         committed(&db.catalog, confirm(&files[0])).await;
         let not_yet = end(&db.catalog, &batch, BatchEnding::Expired, NOW + DAY - 1).await;
-        assert_eq!(not_yet, refused(&batch, Refusal::NotYet));
+        assert_eq!(not_yet, refused(&batch, BatchError::NotExpired));
         let answer = end(&db.catalog, &batch, ending, NOW + DAY).await;
         let BatchEnd::Ended { batch: after, called_off: 0 } = answer else { panic!("{answer:?}") };
         assert_eq!((after.version, after.ended_at), (2, Some(NOW + DAY)));
         let before = db.dump().await;
         for again in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
             let answer = end(&db.catalog, &batch, again, NOW + 2 * DAY).await;
-            assert_eq!(answer, refused(&after, Refusal::Ended(after.status)));
+            assert_eq!(answer, refused(&after, BatchError::Ended(after.status)));
         }
         assert_eq!(db.dump().await, before);
         assert_eq!(db.catalog.batch(batch.id).await.expect("read"), Some(after));
     }
 }
 
-pub(super) async fn what_is_not_confirmed_is_called_off(db: &TestDb) {
+pub(super) async fn ending_a_batch_makes_unconfirmed_files_due(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[1, 2, 4]).await;
     let (_, others) = opened(&db.catalog, &[8]).await;
     let kept = committed(&db.catalog, confirm(&files[0])).await;
@@ -231,7 +231,7 @@ pub(super) async fn what_is_not_confirmed_is_called_off(db: &TestDb) {
     assert_eq!(due_checks(&db.catalog, NOW + 2 * DAY).await, [files[0].id]);
 }
 
-pub(super) async fn an_expired_batch_is_told_of_once(db: &TestDb) {
+pub(super) async fn an_expired_batch_notifies_its_owner_once(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[1, 2, 4, 8, 16]).await;
     committed(&db.catalog, confirm(&files[0])).await;
     committed(&db.catalog, file::delete(&files[1], &REFUSING, NOW + SECOND).expect("deletable")).await;
@@ -257,13 +257,13 @@ pub(super) async fn an_expired_batch_is_told_of_once(db: &TestDb) {
     assert!(notice.message.contains("3 of its files"), "{}", notice.message);
 }
 
-pub(super) async fn completing_waits_for_every_file(db: &TestDb) {
+pub(super) async fn a_batch_completes_only_without_unconfirmed_files(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[1, 2, 4]).await;
     let complete = async || end(&db.catalog, &batch, BatchEnding::Completed, NOW + HOUR).await;
-    assert_eq!(complete().await, refused(&batch, Refusal::Unconfirmed(3)));
+    assert_eq!(complete().await, refused(&batch, BatchError::Unconfirmed(3)));
     committed(&db.catalog, confirm(&files[0])).await;
     committed(&db.catalog, confirm(&files[1])).await;
-    assert_eq!(complete().await, refused(&batch, Refusal::Unconfirmed(1)));
+    assert_eq!(complete().await, refused(&batch, BatchError::Unconfirmed(1)));
     committed(&db.catalog, file::delete(&files[2], &REFUSING, NOW + SECOND).expect("deletable")).await;
     let answer = complete().await;
     assert!(
@@ -273,7 +273,7 @@ pub(super) async fn completing_waits_for_every_file(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[1]).await;
     committed(&db.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable")).await;
     let answer = end(&db.catalog, &batch, BatchEnding::Completed, NOW + DAY).await;
-    assert_eq!(answer, refused(&batch, Refusal::Unconfirmed(1)), "what was reclaimed was not confirmed");
+    assert_eq!(answer, refused(&batch, BatchError::Unconfirmed(1)), "what was reclaimed was not confirmed");
     let (empty, wanted) = opening(ADA, &[]);
     db.catalog.register(wanted).await.expect("answered");
     let answer = end(&db.catalog, &empty, BatchEnding::Completed, NOW).await;
@@ -282,13 +282,13 @@ pub(super) async fn completing_waits_for_every_file(db: &TestDb) {
 
 /// Eight add while one ends: whatever was added before is called off or keeps the batch from completing; nothing is
 /// added after.
-pub(super) async fn adding_races_with_ending(db: &TestDb) {
+pub(super) async fn a_batch_that_ends_misses_no_added_file(db: &TestDb) {
     for ending in [BatchEnding::Cancelled, BatchEnding::Completed].repeat(8) {
         let (batch, files) = opened(&db.catalog, &[1]).await;
         committed(&db.catalog, confirm(&files[0])).await;
         let adding = (0..8).map(|_| {
             let (catalog, wanted) = (db.catalog.clone(), joining(ADA, &batch, NOW));
-            async move { catalog.register(wanted).await.expect("answered") == Registered::Made }
+            async move { catalog.register(wanted).await.expect("answered") == RegisterOutcome::Made }
         });
         let (catalog, id) = (db.catalog.clone(), batch.id);
         let ended =
@@ -308,7 +308,7 @@ pub(super) async fn adding_races_with_ending(db: &TestDb) {
                 assert_eq!((batch.status, made), (BatchStatus::Completed, 0));
             }
             (_, BatchEnd::Refused { refusal, .. }) => {
-                assert!(matches!(refusal, Refusal::Unconfirmed(1..)), "{refusal:?}");
+                assert!(matches!(refusal, BatchError::Unconfirmed(1..)), "{refusal:?}");
                 assert_eq!((after.status, made), (BatchStatus::Active, 8));
             }
             (_, BatchEnd::NotFound) => panic!("the batch is there"),
@@ -316,7 +316,7 @@ pub(super) async fn adding_races_with_ending(db: &TestDb) {
     }
 }
 
-pub(super) async fn fresh_urls_are_for_those_that_are_as_they_were(db: &TestDb) {
+pub(super) async fn fresh_urls_are_only_for_unchanged_files(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[1, 2, 4]).await;
     let now = NOW + HOUR;
     let fresh = || files.iter().map(|file| file::reissue(file, &POLICY, now).expect("registered")).collect();
@@ -352,7 +352,7 @@ pub(super) async fn overdue_batches_are_found_oldest_first(db: &TestDb) {
     assert_eq!(found(NOW + DAY + 2, None, 10).await, [place(&batches[1])]);
 }
 
-pub(super) async fn an_ended_batch_goes_with_its_last_file(db: &TestDb) {
+pub(super) async fn an_ended_batch_is_forgotten_with_its_last_file(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[1, 2]).await;
     end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
     for (file, is_there) in files.iter().zip([true, false]) {

@@ -26,7 +26,7 @@ async fn pending(db: &TestDb, scope: Scope) -> Vec<PendingCleanup> {
     db.catalog.pending_cleanups(&scope, None, 100).await.expect("read")
 }
 
-pub(super) async fn a_cleanup_is_claimed_with_all_it_says(db: &TestDb) {
+pub(super) async fn a_claimed_cleanup_has_all_its_fields(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &POLICY).await;
     assert_eq!(claimed(db, DELETED - 1, 10).await, []);
     let id = pending(db, Scope::All).await[0].id;
@@ -45,7 +45,7 @@ pub(super) async fn a_cleanup_is_claimed_with_all_it_says(db: &TestDb) {
 }
 
 /// A reaper that dies holds its rows up for the length of its lease, and no longer.
-pub(super) async fn a_claim_is_a_lease(db: &TestDb) {
+pub(super) async fn a_claimed_cleanup_is_leased(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let next = async || db.catalog.next_cleanup_at().await.expect("read");
     assert_eq!(next().await, Some(DELETED));
@@ -58,7 +58,7 @@ pub(super) async fn a_claim_is_a_lease(db: &TestDb) {
     assert_eq!(second, [ClaimedCleanup { token: 2, ..first[0].clone() }]);
 }
 
-pub(super) async fn the_longest_overdue_are_claimed_first(db: &TestDb) {
+pub(super) async fn the_longest_overdue_cleanups_are_claimed_first(db: &TestDb) {
     let mut keys = Vec::new();
     for n in 0..5 {
         let file = registered(&db.catalog, ADA, 10).await;
@@ -153,7 +153,7 @@ pub(super) async fn pending_cleanups_are_counted_by_scope(db: &TestDb) {
                 (claim, outcome)
             })
             .collect();
-        db.catalog.settle_cleanups(outcomes, NOW + HOUR).await.expect("settled");
+        db.catalog.record_cleanup_outcomes(outcomes, NOW + HOUR).await.expect("settled");
     }
     let is =
         |pending, exhausted, oldest| CleanupCounts { pending, exhausted, oldest_created_at: Some(oldest) };

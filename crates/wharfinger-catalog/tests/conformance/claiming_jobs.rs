@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use wharfinger_catalog::{Catalog, Fate, JobClaim, LeasedJob, NewJob};
+use wharfinger_catalog::{Catalog, FailOutcome, JobClaim, LeasedJob, NewJob};
 use wharfinger_lifecycle::id::JobId;
 
 use super::sample::{CHECKS, NOW, SECOND, WORK, claim, registered, tenant, work};
@@ -20,7 +20,7 @@ fn ids(jobs: &[LeasedJob]) -> BTreeSet<JobId> {
     jobs.iter().map(|job| job.id).collect()
 }
 
-pub(super) async fn a_job_is_claimed_with_all_it_carries(db: &TestDb) {
+pub(super) async fn a_claimed_job_has_all_its_fields(db: &TestDb) {
     let file = registered(&db.catalog, ("harbour", "ada"), 1).await;
     let job = NewJob {
         queue: WORK,
@@ -51,7 +51,7 @@ pub(super) async fn a_job_is_claimed_with_all_it_carries(db: &TestDb) {
     assert_eq!(claimed(&db.catalog, claim(5, NOW)).await, [], "a leased job is nobody else's");
 }
 
-pub(super) async fn nothing_runs_before_its_time_or_from_another_queue(db: &TestDb) {
+pub(super) async fn a_claim_returns_only_due_jobs_of_its_queue(db: &TestDb) {
     let ids_ = enqueued(&db.catalog, vec![work("a", NOW + 2), work("a", NOW), work("a", NOW + 1)]).await;
     enqueued(&db.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW) }]).await;
     assert_eq!(claimed(&db.catalog, claim(9, NOW - 1)).await, []);
@@ -66,7 +66,7 @@ pub(super) async fn nothing_runs_before_its_time_or_from_another_queue(db: &Test
     assert_eq!(enqueued(&db.catalog, Vec::new()).await, []);
 }
 
-pub(super) async fn the_next_job_is_the_earliest_that_waits(db: &TestDb) {
+pub(super) async fn the_next_job_is_the_earliest_waiting_one(db: &TestDb) {
     let next = async |queues: &[&'static str]| db.catalog.next_job_at(queues).await.expect("read");
     assert_eq!(next(&[WORK]).await, None);
     enqueued(&db.catalog, vec![work("a", NOW + 5), work("b", NOW + 3)]).await;
@@ -79,7 +79,7 @@ pub(super) async fn the_next_job_is_the_earliest_that_waits(db: &TestDb) {
     let leased = claimed(&db.catalog, claim(1, NOW + 3)).await;
     assert_eq!(next(&[WORK]).await, Some(NOW + 5), "a leased job does not wait");
     let fate = db.catalog.fail_job(leased[0].id, leased[0].token, "no", None, NOW + 4).await;
-    assert_eq!(fate.expect("answered"), Fate::Dead);
+    assert_eq!(fate.expect("answered"), FailOutcome::Dead);
     assert_eq!(next(&[WORK]).await, Some(NOW + 5), "nor does a dead one");
 }
 

@@ -1,6 +1,6 @@
 //! Failing jobs: tried again as often as allowed, then dead letters, which a person redrives or discards.
 
-use wharfinger_catalog::{Fate, LeasedJob, NewJob};
+use wharfinger_catalog::{FailOutcome, LeasedJob, NewJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::limits::ERROR_TEXT_BYTES_MAX;
 
@@ -13,7 +13,13 @@ async fn leased_at(db: &TestDb, now: UnixMs) -> LeasedJob {
     jobs.remove(0)
 }
 
-async fn failed(db: &TestDb, job: &LeasedJob, why: &str, retry_at: Option<UnixMs>, now: UnixMs) -> Fate {
+async fn failed(
+    db: &TestDb,
+    job: &LeasedJob,
+    why: &str,
+    retry_at: Option<UnixMs>,
+    now: UnixMs,
+) -> FailOutcome {
     db.catalog.fail_job(job.id, job.token, why, retry_at, now).await.expect("answered")
 }
 
@@ -30,11 +36,11 @@ async fn dead_jobs(db: &TestDb) -> Vec<String> {
 async fn died(db: &TestDb, now: UnixMs) -> LeasedJob {
     db.catalog.enqueue(vec![work("a", now)], now).await.expect("enqueued");
     let job = leased_at(db, now).await;
-    assert_eq!(failed(db, &job, "no use", None, now).await, Fate::Dead);
+    assert_eq!(failed(db, &job, "no use", None, now).await, FailOutcome::Dead);
     job
 }
 
-pub(super) async fn a_job_is_tried_again_until_its_attempts_are_used_up(db: &TestDb) {
+pub(super) async fn a_job_is_retried_until_its_attempts_are_used_up(db: &TestDb) {
     let file = registered(&db.catalog, ("harbour", "ada"), 1).await;
     let job = NewJob { file: Some(file.id), ..work("harbour", NOW) };
     let id = db.catalog.enqueue(vec![job], NOW).await.expect("enqueued")[0];
@@ -42,21 +48,25 @@ pub(super) async fn a_job_is_tried_again_until_its_attempts_are_used_up(db: &Tes
         let now = NOW + i64::from(attempt) * SECOND;
         let job = leased_at(db, now).await;
         assert_eq!((job.id, job.attempt), (id, attempt));
-        assert_eq!(failed(db, &job, "try again", Some(now + SECOND), now).await, Fate::Retried);
+        assert_eq!(failed(db, &job, "try again", Some(now + SECOND), now).await, FailOutcome::Retried);
         assert_eq!(db.catalog.next_job_at(&[WORK]).await.expect("read"), Some(now + SECOND));
         assert_eq!(db.catalog.claim_jobs(claim(1, now + SECOND - 1)).await.expect("claimed"), []);
         assert_eq!(dead_jobs(db).await, Vec::<String>::new());
     }
     let last = leased_at(db, NOW + 9 * SECOND).await;
     let at = NOW + 10 * SECOND;
-    assert_eq!(failed(db, &last, "out of luck", Some(at + SECOND), at).await, Fate::Dead);
+    assert_eq!(failed(db, &last, "out of luck", Some(at + SECOND), at).await, FailOutcome::Dead);
     let expected = format!("{id} 3 attempts used up: out of luck {at}");
     assert_eq!(dead_jobs(db).await, [expected]);
     assert_eq!(db.catalog.claim_jobs(claim(1, i64::MAX / 2)).await.expect("claimed"), []);
-    assert_eq!(failed(db, &last, "again", Some(at), at).await, Fate::LeaseLost, "the dead hold no lease");
+    assert_eq!(
+        failed(db, &last, "again", Some(at), at).await,
+        FailOutcome::LeaseLost,
+        "the dead hold no lease"
+    );
 }
 
-pub(super) async fn what_cannot_be_helped_dies_at_once(db: &TestDb) {
+pub(super) async fn a_job_that_cannot_be_retried_dies_at_once(db: &TestDb) {
     let job = died(db, NOW).await;
     let expected = format!("{} 1 not retryable: no use {NOW}", job.id);
     assert_eq!(dead_jobs(db).await, [expected]);
@@ -66,7 +76,7 @@ pub(super) async fn a_long_error_is_cut_at_a_character(db: &TestDb) {
     db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
     let job = leased_at(db, NOW).await;
     let long = format!("x{}", "ü".repeat(ERROR_TEXT_BYTES_MAX));
-    assert_eq!(failed(db, &job, &long, None, NOW).await, Fate::Dead);
+    assert_eq!(failed(db, &job, &long, None, NOW).await, FailOutcome::Dead);
     let kept = db.texts("SELECT last_error FROM jobs").await.remove(0);
     assert_eq!(kept.len(), ERROR_TEXT_BYTES_MAX - 1);
     assert!(long.starts_with(&kept));

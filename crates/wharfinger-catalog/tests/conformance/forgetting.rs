@@ -1,8 +1,8 @@
 //! Forgetting tombstones: only when nothing depends on them any more, and then with everything of theirs.
 
-use wharfinger_catalog::{CleanupOutcome, Scope, Settled};
+use wharfinger_catalog::{CleanupOutcome, CleanupTotals, Scope};
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{self, Check, File};
+use wharfinger_lifecycle::file::{self, CheckAction, File};
 
 use super::sample::{
     HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirmed, deleted, registered, work,
@@ -21,11 +21,11 @@ async fn is_refused(db: &TestDb, file: &File) {
 async fn clean_up(db: &TestDb, now: UnixMs) {
     let claimed = db.catalog.claim_cleanups(&Scope::All, now, 10, HOUR).await.expect("claimed");
     let outcomes = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
-    let settled = db.catalog.settle_cleanups(outcomes, now).await.expect("settled");
-    assert_eq!(settled, Settled { done: 1, ..Settled::default() });
+    let settled = db.catalog.record_cleanup_outcomes(outcomes, now).await.expect("settled");
+    assert_eq!(settled, CleanupTotals { done: 1, ..CleanupTotals::default() });
 }
 
-pub(super) async fn the_living_are_not_forgotten(db: &TestDb) {
+pub(super) async fn live_files_are_not_forgotten(db: &TestDb) {
     is_refused(db, &registered(&db.catalog, ADA, 10).await).await;
     is_refused(db, &confirmed(&db.catalog, ADA, 10).await).await;
 }
@@ -42,13 +42,13 @@ pub(super) async fn a_charge_keeps_its_tombstone(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &POLICY).await;
     clean_up(db, SILENT).await;
     is_refused(db, &file).await;
-    let Check::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
+    let CheckAction::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
     let refunded = committed(&db.catalog, *refund).await;
     is_refused(db, &file).await;
     assert!(!db.catalog.forget_all(vec![refunded]).await.expect("answered").is_empty());
 }
 
-pub(super) async fn nothing_of_the_forgotten_is_left(db: &TestDb) {
+pub(super) async fn forgetting_a_file_deletes_everything_but_its_deletion_log(db: &TestDb) {
     let kept = confirmed(&db.catalog, ADA, 5).await;
     db.sql("DELETE FROM file_counts WHERE files = 0").await;
     let before = db.dump().await;

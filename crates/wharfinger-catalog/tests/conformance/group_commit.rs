@@ -4,7 +4,7 @@
 
 use futures::future::join_all;
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{Catalog, CatalogError, Registered, Registration};
+use wharfinger_catalog::{Catalog, CatalogError, RegisterOutcome, Registration};
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::quota::Quota;
 
@@ -24,7 +24,7 @@ async fn exists(catalog: &Catalog, file: &File) -> bool {
 }
 
 #[tokio::test]
-async fn one_that_fails_does_not_disturb_the_others() {
+async fn a_failed_write_does_not_affect_others_of_its_commit() {
     let db = TestDb::sqlite().await;
     let catalog = &db.catalog;
     let old = registered(catalog, ADA, 10).await;
@@ -56,12 +56,12 @@ async fn one_that_fails_does_not_disturb_the_others() {
     for (n, outcome) in registering.iter().enumerate() {
         let wanted = only(&registrations[n]);
         match outcome {
-            Ok(Registered::Made) => {
+            Ok(RegisterOutcome::Made) => {
                 made += 1;
                 assert!(exists(catalog, wanted).await);
             }
             Ok(refusal) => {
-                assert_eq!(*refusal, Registered::QuotaExceeded { used_bytes: 600, limit_bytes: 600 });
+                assert_eq!(*refusal, RegisterOutcome::QuotaExceeded { used_bytes: 600, limit_bytes: 600 });
                 assert!(!exists(catalog, wanted).await);
             }
             Err(error) => {
@@ -77,7 +77,10 @@ async fn one_that_fails_does_not_disturb_the_others() {
 }
 
 /// Registers five at once under a fault and answers what each was told, with how many calls that took.
-async fn five_under(db: &TestDb, faults: Faults) -> (Vec<(File, Result<Registered, CatalogError>)>, u64) {
+async fn five_under(
+    db: &TestDb,
+    faults: Faults,
+) -> (Vec<(File, Result<RegisterOutcome, CatalogError>)>, u64) {
     let catalog = db.faulty(faults.clone()).await;
     let wanted: Vec<Registration> = (0..5).map(|_| registration(ADA, 10)).collect();
     let answers = join_all(wanted.iter().map(|wanted| catalog.register(wanted.clone()))).await;
@@ -85,11 +88,11 @@ async fn five_under(db: &TestDb, faults: Faults) -> (Vec<(File, Result<Registere
 }
 
 #[tokio::test]
-async fn a_fault_in_a_shared_commit_halves_nobody() {
+async fn a_fault_in_a_shared_commit_leaves_no_half_write() {
     let db = TestDb::sqlite().await;
     registered(&db.catalog, ADA, 10).await;
     let (answers, commit) = five_under(&db, Faults::counting()).await;
-    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(Registered::Made))));
+    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(RegisterOutcome::Made))));
 
     for n in 1..=commit {
         for fault in Fault::ALL {
@@ -101,7 +104,7 @@ async fn a_fault_in_a_shared_commit_halves_nobody() {
                 let exists = exists(&reopened, file).await;
                 happened += usize::from(exists);
                 match answer {
-                    Ok(answer) => assert!(exists && *answer == Registered::Made, "{fault:?} at {n}"),
+                    Ok(answer) => assert!(exists && *answer == RegisterOutcome::Made, "{fault:?} at {n}"),
                     Err(CatalogError::Unknown(_)) => {}
                     Err(error) => assert!(!exists, "{fault:?} at {n}: {error}, and yet it is there"),
                 }
@@ -119,7 +122,7 @@ async fn a_fault_in_a_shared_commit_halves_nobody() {
 
 /// Who was refused because of others that then did not commit was refused by what never was.
 #[tokio::test]
-async fn nobody_is_answered_by_what_did_not_commit() {
+async fn no_answer_depends_on_an_uncommitted_write() {
     let db = TestDb::sqlite().await;
     registered(&db.catalog, ADA, 10).await;
     let together = async |catalog: &Catalog| {
@@ -136,9 +139,9 @@ async fn nobody_is_answered_by_what_did_not_commit() {
     {
         let catalog = db.faulty(counting.clone()).await;
         let (id, answers) = together(&catalog).await;
-        assert_eq!(answers.0.expect("answered"), Registered::Made);
-        assert_eq!(answers.1.expect("answered"), Registered::Repeated(id.0));
-        let exceeded = Registered::QuotaExceeded { used_bytes: 510, limit_bytes: 1_010 };
+        assert_eq!(answers.0.expect("answered"), RegisterOutcome::Made);
+        assert_eq!(answers.1.expect("answered"), RegisterOutcome::Repeated(id.0));
+        let exceeded = RegisterOutcome::QuotaExceeded { used_bytes: 510, limit_bytes: 1_010 };
         assert_eq!(answers.2.expect("answered"), exceeded);
     }
 
@@ -156,7 +159,7 @@ async fn nobody_is_answered_by_what_did_not_commit() {
 
 /// A client that hangs up does not stop what it asked for half-way.
 #[tokio::test]
-async fn a_verb_runs_to_its_end_without_its_caller() {
+async fn a_write_ends_although_its_caller_is_gone() {
     let db = TestDb::sqlite().await;
     let wanted = registration(ADA, 10);
     let file = only(&wanted).clone();

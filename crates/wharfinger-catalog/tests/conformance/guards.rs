@@ -17,7 +17,7 @@ async fn is_refused(db: &TestDb, statement: &str) {
 }
 
 /// I15 by constraint: whatever is not at rest says when it is to be looked at.
-pub(super) async fn a_row_not_at_rest_is_looked_at(db: &TestDb) {
+pub(super) async fn an_unfinished_file_has_a_next_check(db: &TestDb) {
     let id = confirmed(&db.catalog, ADA, 10).await.id;
     for status in ["uploaded", "queued", "scanning", "extracting", "chunking", "embedding", "failed"] {
         is_refused(db, &format!("UPDATE files SET pipeline_status = '{status}' WHERE id = '{id}'")).await;
@@ -30,7 +30,7 @@ pub(super) async fn a_row_not_at_rest_is_looked_at(db: &TestDb) {
     is_refused(db, &format!("UPDATE files SET next_check_at = NULL WHERE id = '{waiting}'")).await;
 }
 
-pub(super) async fn a_file_is_what_it_can_be(db: &TestDb) {
+pub(super) async fn impossible_file_rows_are_refused(db: &TestDb) {
     let id = registered(&db.catalog, ADA, 10).await.id;
     for wrong in [
         "pipeline_status = 'lost'",
@@ -57,14 +57,14 @@ pub(super) async fn a_key_belongs_to_one_object(db: &TestDb) {
     db.sql(&values(&key.as_str().to_uppercase(), "derived")).await;
 }
 
-pub(super) async fn sums_do_not_go_below_zero(db: &TestDb) {
+pub(super) async fn impossible_quota_rows_are_refused(db: &TestDb) {
     registered(&db.catalog, ADA, 10).await;
     for wrong in ["used_bytes = -1", "owner = 'somebody'"] {
         is_refused(db, &format!("UPDATE quotas SET {wrong}")).await;
     }
 }
 
-pub(super) async fn a_leased_job_has_an_end(db: &TestDb) {
+pub(super) async fn a_leased_job_has_a_lease_end_and_a_deadline(db: &TestDb) {
     db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
     for wrong in [
         "state = 'leased'",
@@ -76,7 +76,7 @@ pub(super) async fn a_leased_job_has_an_end(db: &TestDb) {
     }
 }
 
-pub(super) async fn a_version_is_told_once(db: &TestDb) {
+pub(super) async fn a_version_has_one_history_line(db: &TestDb) {
     let id = registered(&db.catalog, ADA, 10).await.id;
     is_refused(
         db,

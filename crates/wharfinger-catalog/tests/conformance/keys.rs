@@ -1,6 +1,6 @@
 //! Idempotency keys: one key, one answer, for as long as it is kept.
 
-use wharfinger_catalog::{Registered, Registration};
+use wharfinger_catalog::{RegisterOutcome, Registration};
 use wharfinger_lifecycle::file::{self, File};
 
 use super::sample::{
@@ -12,18 +12,18 @@ const ADA: (&str, &str) = ("harbour", "ada");
 
 async fn made(db: &TestDb, registration: Registration) -> File {
     let file = only(&registration).clone();
-    assert_eq!(db.catalog.register(registration).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(registration).await.expect("answered"), RegisterOutcome::Made);
     file
 }
 
-pub(super) async fn a_key_makes_one_file(db: &TestDb) {
+pub(super) async fn a_key_creates_one_file(db: &TestDb) {
     let file = made(db, with_key(registration(ADA, 10), "key", "body")).await;
     let before = db.dump().await;
 
     let again = with_key(registration(ADA, 10), "key", "body");
-    assert_eq!(db.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id.0));
+    assert_eq!(db.catalog.register(again).await.expect("answered"), RegisterOutcome::Repeated(file.id.0));
     let other_body = with_key(registration(ADA, 10), "key", "another body");
-    assert_eq!(db.catalog.register(other_body).await.expect("answered"), Registered::KeyMismatch);
+    assert_eq!(db.catalog.register(other_body).await.expect("answered"), RegisterOutcome::KeyMismatch);
     assert_eq!(db.dump().await, before);
 }
 
@@ -37,27 +37,30 @@ pub(super) async fn a_key_belongs_to_its_user_and_route(db: &TestDb) {
     made(db, other_route).await;
 }
 
-pub(super) async fn a_key_outlives_its_file(db: &TestDb) {
+pub(super) async fn a_key_answers_after_its_file_is_deleted(db: &TestDb) {
     let file = made(db, with_key(registration(ADA, 10), "key", "body")).await;
     committed(&db.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
     let again = with_key(registration(ADA, 10), "key", "body");
-    assert_eq!(db.catalog.register(again).await.expect("answered"), Registered::Repeated(file.id.0));
+    assert_eq!(db.catalog.register(again).await.expect("answered"), RegisterOutcome::Repeated(file.id.0));
 }
 
-pub(super) async fn an_expired_key_is_free_again(db: &TestDb) {
+pub(super) async fn an_expired_key_can_be_used_again(db: &TestDb) {
     let day = 24 * HOUR;
     let first = made(db, with_key(registration(ADA, 10), "key", "body")).await;
     let just_before = with_key(registration_at(ADA, 10, NOW + day - 1), "key", "body");
-    assert_eq!(db.catalog.register(just_before).await.expect("answered"), Registered::Repeated(first.id.0));
+    assert_eq!(
+        db.catalog.register(just_before).await.expect("answered"),
+        RegisterOutcome::Repeated(first.id.0)
+    );
 
     let second = made(db, with_key(registration_at(ADA, 10, NOW + day), "key", "another body")).await;
     let again = with_key(registration_at(ADA, 10, NOW + day + 1), "key", "another body");
-    assert_eq!(db.catalog.register(again).await.expect("answered"), Registered::Repeated(second.id.0));
+    assert_eq!(db.catalog.register(again).await.expect("answered"), RegisterOutcome::Repeated(second.id.0));
     let as_before = with_key(registration_at(ADA, 10, NOW + 2 * day - 1), "key", "body");
-    assert_eq!(db.catalog.register(as_before).await.expect("answered"), Registered::KeyMismatch);
+    assert_eq!(db.catalog.register(as_before).await.expect("answered"), RegisterOutcome::KeyMismatch);
 }
 
-pub(super) async fn expired_keys_are_forgotten_in_bounded_batches(db: &TestDb) {
+pub(super) async fn expired_keys_are_deleted_in_bounded_batches(db: &TestDb) {
     for n in 0..5 {
         made(db, with_key(registration_at(ADA, 1, NOW + n * HOUR), &format!("key-{n}"), "body")).await;
     }
@@ -72,7 +75,7 @@ pub(super) async fn expired_keys_are_forgotten_in_bounded_batches(db: &TestDb) {
     assert_eq!(db.catalog.forget_expired_keys(at, 10).await.expect("done"), 0);
 }
 
-pub(super) async fn one_key_at_the_same_time_makes_one_file(db: &TestDb) {
+pub(super) async fn concurrent_requests_with_one_key_create_one_file(db: &TestDb) {
     let another = db.another().await;
     for round in 0..5 {
         let key = format!("key-{round}");
@@ -82,10 +85,11 @@ pub(super) async fn one_key_at_the_same_time_makes_one_file(db: &TestDb) {
             async move { (only(&wanted).id, catalog.register(wanted).await.expect("answered")) }
         }))
         .await;
-        let made: Vec<_> = answers.iter().filter(|(_, answer)| *answer == Registered::Made).collect();
+        let made: Vec<_> = answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Made).collect();
         assert_eq!(made.len(), 1);
         let first = made[0].0;
-        let repeated = answers.iter().filter(|(_, answer)| *answer == Registered::Repeated(first.0)).count();
+        let repeated =
+            answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Repeated(first.0)).count();
         assert_eq!(repeated, 11);
     }
     assert_eq!(db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 50);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use wharfinger_catalog::{Fate, JobClaim, LeasedJob};
+use wharfinger_catalog::{FailOutcome, JobClaim, LeasedJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 
@@ -24,7 +24,7 @@ async fn heartbeat(db: &TestDb, job: &LeasedJob, now: UnixMs) -> Option<UnixMs> 
     db.catalog.heartbeat_job(job.id, job.token, 10 * SECOND, now).await.expect("answered")
 }
 
-async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(JobId, Fate)> {
+async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(JobId, FailOutcome)> {
     db.catalog.take_back_jobs(WORK, now, now, 10).await.expect("answered")
 }
 
@@ -32,14 +32,14 @@ async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(JobId, Fate)> {
 pub(super) async fn an_old_token_changes_nothing(db: &TestDb) {
     let old = one_leased(db).await;
     let lost_at = NOW + 10 * SECOND;
-    assert_eq!(taken_back(db, lost_at).await, [(old.id, Fate::Retried)]);
+    assert_eq!(taken_back(db, lost_at).await, [(old.id, FailOutcome::Retried)]);
     let stale = async |db: &TestDb| {
         let before = db.dump().await;
         let done = vec![(old.id, old.token)];
         assert_eq!(db.catalog.complete_jobs(done).await.expect("answered"), []);
         for retry_at in [None, Some(lost_at)] {
             let fate = db.catalog.fail_job(old.id, old.token, "late", retry_at, lost_at).await;
-            assert_eq!(fate.expect("answered"), Fate::LeaseLost);
+            assert_eq!(fate.expect("answered"), FailOutcome::LeaseLost);
         }
         assert_eq!(heartbeat(db, &old, lost_at).await, None);
         assert_eq!(db.dump().await, before);
@@ -53,12 +53,12 @@ pub(super) async fn an_old_token_changes_nothing(db: &TestDb) {
     stale(db).await;
 }
 
-pub(super) async fn each_of_a_batch_is_completed_for_itself(db: &TestDb) {
+pub(super) async fn each_job_of_a_batch_is_completed_independently(db: &TestDb) {
     let jobs = (0..4).map(|_| work("a", NOW)).collect();
     db.catalog.enqueue(jobs, NOW).await.expect("enqueued");
     let leased = db.catalog.claim_jobs(claim(4, NOW)).await.expect("claimed");
     let fate = db.catalog.fail_job(leased[1].id, leased[1].token, "no", Some(NOW + 1), NOW).await;
-    assert_eq!(fate.expect("answered"), Fate::Retried);
+    assert_eq!(fate.expect("answered"), FailOutcome::Retried);
 
     let unknown = JobId(wharfinger_catalog::fresh_id(NOW));
     let done = vec![
@@ -78,7 +78,7 @@ pub(super) async fn each_of_a_batch_is_completed_for_itself(db: &TestDb) {
 }
 
 /// A hung worker is not working: heartbeats move the lease, never the deadline.
-pub(super) async fn no_heartbeat_outlives_the_deadline(db: &TestDb) {
+pub(super) async fn no_heartbeat_extends_a_lease_past_the_deadline(db: &TestDb) {
     let job = one_leased(db).await;
     let deadline = NOW + 25 * SECOND;
     assert_eq!(heartbeat(db, &job, NOW + 8 * SECOND).await, Some(NOW + 18 * SECOND));
@@ -87,11 +87,11 @@ pub(super) async fn no_heartbeat_outlives_the_deadline(db: &TestDb) {
     assert_eq!(heartbeat(db, &job, NOW + 24 * SECOND).await, Some(deadline));
     assert_eq!(heartbeat(db, &job, NOW + 99 * SECOND).await, Some(deadline));
     assert_eq!(taken_back(db, deadline - 1).await, []);
-    assert_eq!(taken_back(db, deadline).await, [(job.id, Fate::Retried)]);
+    assert_eq!(taken_back(db, deadline).await, [(job.id, FailOutcome::Retried)]);
     assert_eq!(heartbeat(db, &job, deadline).await, None);
 }
 
-pub(super) async fn no_lease_outlives_the_deadline(db: &TestDb) {
+pub(super) async fn no_lease_ends_after_the_deadline(db: &TestDb) {
     db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
     let hurried = JobClaim { deadline_ms: 4 * SECOND, ..claim(1, NOW) };
     let leased = db.catalog.claim_jobs(hurried).await.expect("claimed");
@@ -99,16 +99,16 @@ pub(super) async fn no_lease_outlives_the_deadline(db: &TestDb) {
 }
 
 /// A lease that ran out was an attempt, and the last one is the end.
-pub(super) async fn a_lost_lease_is_an_attempt(db: &TestDb) {
+pub(super) async fn a_lost_lease_counts_as_an_attempt(db: &TestDb) {
     let job = one_leased(db).await;
     let mut now = NOW;
     for attempt in 1..=3 {
-        let fate = if attempt < 3 { Fate::Retried } else { Fate::Dead };
+        let fate = if attempt < 3 { FailOutcome::Retried } else { FailOutcome::Dead };
         now += 10 * SECOND;
         let retry_at = now + 5 * SECOND;
         let taken = db.catalog.take_back_jobs(WORK, now, retry_at, 10).await.expect("answered");
         assert_eq!(taken, [(job.id, fate)]);
-        if fate == Fate::Retried {
+        if fate == FailOutcome::Retried {
             assert_eq!(db.catalog.claim_jobs(claim(1, retry_at - 1)).await.expect("claimed"), []);
             let again = leased_at(db, retry_at).await;
             assert_eq!((again.attempt, again.token), (attempt + 1, i64::from(attempt) + 1));
@@ -155,11 +155,11 @@ pub(super) async fn a_lost_lease_is_taken_back_once(db: &TestDb) {
     .concat();
     assert_eq!(taken.len(), 60);
     assert_eq!(taken.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>().len(), 60);
-    assert!(taken.iter().all(|(_, fate)| *fate == Fate::Retried));
+    assert!(taken.iter().all(|(_, fate)| *fate == FailOutcome::Retried));
 }
 
 /// Its worker ends a job at the moment in which its lease is taken back: one of the two has it.
-pub(super) async fn completing_races_with_taking_back(db: &TestDb) {
+pub(super) async fn a_job_is_never_both_completed_and_taken_back(db: &TestDb) {
     let another = db.another().await;
     let at = NOW + 10 * SECOND;
     for _ in 0..15 {

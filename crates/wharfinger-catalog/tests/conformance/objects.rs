@@ -1,7 +1,7 @@
 //! Objects: which upload in parts fills one, and cleanups of bytes that came to be too late.
 
 use wharfinger_catalog::{CleanupOutcome, Scope};
-use wharfinger_lifecycle::file::{Cleanup, EndReason, too_late};
+use wharfinger_lifecycle::file::{Cleanup, EndReason, late_write_cleanup};
 
 use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirm, deleted, registered};
 use super::test_db::TestDb;
@@ -9,7 +9,7 @@ use super::test_db::TestDb;
 const ADA: (&str, &str) = ("harbour", "ada");
 const LEASE: i64 = 60 * SECOND;
 
-pub(super) async fn one_upload_fills_an_object(db: &TestDb) {
+pub(super) async fn an_object_has_one_upload_id(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 10).await;
     let known = async || db.catalog.upload_id(&file.key).await.expect("read");
     let set = async |before: Option<&str>, id: &str| {
@@ -26,7 +26,7 @@ pub(super) async fn one_upload_fills_an_object(db: &TestDb) {
     assert_eq!(db.catalog.upload_id(&other.key).await.expect("read"), None, "each has its own");
 }
 
-pub(super) async fn what_is_not_waited_for_gets_no_upload(db: &TestDb) {
+pub(super) async fn only_registered_files_get_an_upload_id(db: &TestDb) {
     let ended = deleted(&db.catalog, ADA, 10, &POLICY).await;
     assert!(!db.catalog.set_upload_id(&ended.key, None, "late".into()).await.expect("answered"));
     let waiting = registered(&db.catalog, ADA, 10).await;
@@ -34,9 +34,9 @@ pub(super) async fn what_is_not_waited_for_gets_no_upload(db: &TestDb) {
     assert!(!db.catalog.set_upload_id(&ready.key, None, "late".into()).await.expect("answered"));
 }
 
-pub(super) async fn bytes_that_came_too_late_get_a_cleanup(db: &TestDb) {
+pub(super) async fn late_bytes_get_a_cleanup(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
-    let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
+    let cleanup = late_write_cleanup(&file, &POLICY, NOW).expect("it has ended");
     assert_eq!(cleanup.reason, EndReason::Deleted);
     let claim = async |now| db.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
     // A cleanup that is carried out just now was claimed before these bytes were there: it does not settle them.
@@ -47,11 +47,11 @@ pub(super) async fn bytes_that_came_too_late_get_a_cleanup(db: &TestDb) {
         let outcome = wharfinger_catalog::CleanupOutcome::Gone;
         claims.into_iter().map(|claim| (claim, outcome.clone())).collect::<Vec<_>>()
     };
-    let settled = db.catalog.settle_cleanups(gone(before), NOW + SECOND).await.expect("settled");
+    let settled = db.catalog.record_cleanup_outcomes(gone(before), NOW + SECOND).await.expect("settled");
     assert_eq!(settled.done, 0, "an old claim");
     let again = claim(NOW + SECOND).await;
     assert_eq!(again.len(), 1);
-    assert_eq!(db.catalog.settle_cleanups(gone(again), NOW + SECOND).await.expect("settled").done, 1);
+    assert_eq!(db.catalog.record_cleanup_outcomes(gone(again), NOW + SECOND).await.expect("settled").done, 1);
 
     // And where none is left, there is one again.
     assert_eq!(claim(NOW + SECOND).await, []);
@@ -61,7 +61,7 @@ pub(super) async fn bytes_that_came_too_late_get_a_cleanup(db: &TestDb) {
     assert_eq!(anew.iter().map(|claim| &claim.key).collect::<Vec<_>>(), [&file.key]);
 }
 
-pub(super) async fn facts_are_set_and_counted(db: &TestDb) {
+pub(super) async fn facts_are_set_and_raised(db: &TestDb) {
     assert_eq!(db.catalog.fact("a").await.expect("read"), None);
     for expected in 1..=3 {
         assert_eq!(db.catalog.raise_fact("a").await.expect("raised"), expected);
@@ -73,23 +73,23 @@ pub(super) async fn facts_are_set_and_counted(db: &TestDb) {
 
 /// Bytes came late, at the very moment at which the cleanup of the earlier ones ends: the late ones have a cleanup in any
 /// case.
-pub(super) async fn late_bytes_have_a_cleanup_whatever_ends_at_that_moment(db: &TestDb) {
+pub(super) async fn late_bytes_get_a_cleanup_while_another_one_is_settled(db: &TestDb) {
     let another = db.another().await;
     for _ in 0..40 {
         let file = deleted(&db.catalog, ("harbour", "ada"), 10, &REFUSING).await;
-        let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
+        let cleanup = late_write_cleanup(&file, &POLICY, NOW).expect("it has ended");
         let claimed =
             db.catalog.claim_cleanups(&Scope::All, NOW + SECOND, 10, SECOND).await.expect("claimed");
         assert_eq!(claimed.len(), 1);
         let gone = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
-        let settle = db.catalog.settle_cleanups(gone, NOW + HOUR);
+        let settle = db.catalog.record_cleanup_outcomes(gone, NOW + HOUR);
         let (settled, again) = tokio::join!(settle, another.clean_again(file, cleanup, NOW + SECOND));
         settled.expect("settled");
         again.expect("answered");
         assert_eq!(db.catalog.due_cleanups(NOW + HOUR).await.expect("counted"), 1);
         let left = db.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, SECOND).await.expect("claimed");
         let gone = left.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
-        db.catalog.settle_cleanups(gone, NOW + 2 * HOUR).await.expect("settled");
+        db.catalog.record_cleanup_outcomes(gone, NOW + 2 * HOUR).await.expect("settled");
         assert_eq!(db.sql("DELETE FROM pending_cleanups").await, 0);
     }
 }

@@ -6,7 +6,7 @@ use wharfinger_catalog::{
     ScanRange, Scope,
 };
 use wharfinger_lifecycle::file::File;
-use wharfinger_lifecycle::key::behind;
+use wharfinger_lifecycle::key::end_of_folder;
 
 use super::sample::{NOW, POLICY, REFUSING, SECOND, confirmed, deleted, registered};
 use super::test_db::TestDb;
@@ -15,7 +15,7 @@ const ADA: (&str, &str) = ("harbour", "ada");
 const STRAY: &str = "uploads/a stray.bin";
 
 async fn begun(db: &TestDb) -> OrphanScan {
-    let range = ScanRange::new(0, "uploads/", "uploads/".into(), behind("uploads/"));
+    let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
     db.catalog.begin_scan("premise", vec![range], NOW).await.expect("begun")
 }
 
@@ -39,7 +39,7 @@ fn progress(scan: &OrphanScan, from: &str, to: &str, found: &[&str], missing: &[
 
 async fn found(db: &TestDb, keys: &[&str]) -> OrphanScan {
     let scan = begun(db).await;
-    let progress = progress(&scan, "uploads/", &behind("uploads/"), keys, &[]);
+    let progress = progress(&scan, "uploads/", &end_of_folder("uploads/"), keys, &[]);
     db.catalog.advance_scan(progress).await.expect("written down");
     assert!(db.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
     scan
@@ -49,7 +49,7 @@ async fn queue(db: &TestDb, scan: &OrphanScan) -> QueuedOrphans {
     db.catalog.queue_orphans(&scan.id, "", 100, NOW).await.expect("queued")
 }
 
-pub(super) async fn rows_say_what_must_be_there(db: &TestDb) {
+pub(super) async fn object_rows_say_whether_the_object_must_exist(db: &TestDb) {
     let kept = confirmed(&db.catalog, ADA, 1).await;
     let awaited = registered(&db.catalog, ("harbour.", "ada"), 1).await;
     let ended = deleted(&db.catalog, ("Harbour", "ada"), 1, &POLICY).await;
@@ -63,26 +63,26 @@ pub(super) async fn rows_say_what_must_be_there(db: &TestDb) {
         (awaited.key.to_string(), ObjectState::Awaited),
         (kept.key.to_string(), ObjectState::Kept),
     ];
-    assert_eq!(rows("uploads/", &behind("uploads/"), 10).await, all);
-    assert_eq!(rows("uploads/", &behind("uploads/"), 2).await, all[..2]);
+    assert_eq!(rows("uploads/", &end_of_folder("uploads/"), 10).await, all);
+    assert_eq!(rows("uploads/", &end_of_folder("uploads/"), 2).await, all[..2]);
     assert_eq!(
         rows(ended.key.as_str(), awaited.key.as_str(), 10).await,
         all[1..2],
         "behind one, and up to another"
     );
-    assert_eq!(rows("derived/", &behind("derived/"), 10).await, []);
+    assert_eq!(rows("derived/", &end_of_folder("derived/"), 10).await, []);
 
     let sample = db.catalog.sample_keys().await.expect("a sample");
     assert_eq!(sample.keys, all.map(|(key, _)| key));
     assert!((3..=10).contains(&sample.objects), "{sample:?}");
 }
 
-pub(super) async fn an_empty_catalog_has_no_sample(db: &TestDb) {
+pub(super) async fn the_sample_of_an_empty_catalog_is_empty(db: &TestDb) {
     let sample = db.catalog.sample_keys().await.expect("a sample");
     assert_eq!((sample.keys.len(), sample.objects), (0, 0));
 }
 
-pub(super) async fn a_large_catalog_is_sampled_all_over(db: &TestDb) {
+pub(super) async fn the_sample_of_a_large_catalog_is_spread_over_its_keys(db: &TestDb) {
     db.sql(
         "INSERT INTO objects (key, file_id, kind, created_at) \
          WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 19999) \
@@ -97,7 +97,7 @@ pub(super) async fn a_large_catalog_is_sampled_all_over(db: &TestDb) {
     db.sql("DELETE FROM objects").await;
 }
 
-pub(super) async fn progress_is_counted_once(db: &TestDb) {
+pub(super) async fn scan_progress_is_counted_once(db: &TestDb) {
     let scan = begun(db).await;
     assert_eq!(db.catalog.open_scan().await.expect("read"), Some(scan.clone()));
     let file = confirmed(&db.catalog, ADA, 1).await;
@@ -152,9 +152,9 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(db: &Test
     let (gone, kept): (Vec<_>, Vec<_>) = claims.into_iter().partition(|claim| claim.key.as_str() == STRAY);
     let outcomes = gone.into_iter().map(|claim| (claim, CleanupOutcome::Gone));
     let outcomes = outcomes.chain(kept.into_iter().map(|claim| (claim, refused.clone()))).collect::<Vec<_>>();
-    let settled = db.catalog.settle_cleanups(outcomes.clone(), NOW).await.expect("settled");
+    let settled = db.catalog.record_cleanup_outcomes(outcomes.clone(), NOW).await.expect("settled");
     assert_eq!((settled.done, settled.failed, settled.orphans), (1, 1, 1));
-    let stale = db.catalog.settle_cleanups(outcomes, NOW).await.expect("settled");
+    let stale = db.catalog.record_cleanup_outcomes(outcomes, NOW).await.expect("settled");
     assert_eq!((stale.done, stale.orphans), (0, 0), "an old claim settles nothing");
     let stands = db.catalog.orphan_cleanups(&scan.id).await.expect("read");
     assert_eq!((stands.queued, stands.deleted, stands.failed), (2, 1, 1));
@@ -165,7 +165,7 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(db: &Test
     assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").samples, [blob(theirs)]);
 }
 
-pub(super) async fn what_is_alive_or_has_a_cleanup_gets_none(db: &TestDb) {
+pub(super) async fn only_orphans_without_a_cleanup_are_queued(db: &TestDb) {
     let kept = confirmed(&db.catalog, ADA, 1).await;
     let awaited = registered(&db.catalog, ADA, 1).await;
     let ended = deleted(&db.catalog, ADA, 1, &REFUSING).await;
@@ -182,12 +182,12 @@ pub(super) async fn what_is_alive_or_has_a_cleanup_gets_none(db: &TestDb) {
     db.sql("UPDATE files SET next_check_at = 0").await;
 }
 
-pub(super) async fn outdated_findings_are_forgotten_in_bounded_batches(db: &TestDb) {
+pub(super) async fn outdated_findings_are_deleted_in_bounded_batches(db: &TestDb) {
     let keys: Vec<String> = (0..10).map(|n| format!("uploads/{n}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     found(db, &keys).await;
     let scan = begun(db).await;
-    let some = progress(&scan, "uploads/", &behind("uploads/"), &keys[..3], &[]);
+    let some = progress(&scan, "uploads/", &end_of_folder("uploads/"), &keys[..3], &[]);
     db.catalog.advance_scan(some).await.expect("written down");
     let finish = async || db.catalog.finish_range(&scan.id, 0, 4).await.expect("forgotten");
     assert_eq!((finish().await, finish().await), (false, true));

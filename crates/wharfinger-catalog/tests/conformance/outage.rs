@@ -5,13 +5,13 @@ use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 use tokio::sync::mpsc;
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{Catalog, CatalogError, CatalogUrl, Registered};
+use wharfinger_catalog::{Catalog, CatalogError, CatalogUrl, RegisterOutcome};
 use wharfinger_lifecycle::file::File;
 
 use super::sample::{NOW, only, registration};
 use super::test_db::open;
 
-type Outcome = (File, Result<Registered, CatalogError>);
+type Outcome = (File, Result<RegisterOutcome, CatalogError>);
 
 /// Registers one file after the other for as long as somebody listens.
 async fn keep_registering(catalog: Catalog, user: String, told: mpsc::Sender<Outcome>) {
@@ -28,14 +28,14 @@ async fn keep_registering(catalog: Catalog, user: String, told: mpsc::Sender<Out
 /// Takes what was answered until this many were made since.
 async fn until_made(answers: &mut mpsc::Receiver<Outcome>, made: usize) -> Vec<Outcome> {
     let mut taken: Vec<Outcome> = Vec::new();
-    while taken.iter().filter(|(_, outcome)| matches!(outcome, Ok(Registered::Made))).count() < made {
+    while taken.iter().filter(|(_, outcome)| matches!(outcome, Ok(RegisterOutcome::Made))).count() < made {
         taken.push(answers.recv().await.expect("somebody registers"));
     }
     taken
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_answered_survives_a_killed_server() {
+async fn answered_writes_survive_a_killed_server() {
     let mut server = Postgres::start().expect("a server of its own, to be broken");
     let catalog = open(&CatalogUrl::Postgres(server.create_database()), Faults::none()).await;
     catalog.migrate(NOW).await.expect("migrated");
@@ -66,7 +66,7 @@ async fn what_was_answered_survives_a_killed_server() {
         let stored = catalog.file(file.id).await.expect("read");
         match outcome {
             Ok(answer) => {
-                assert_eq!(answer, Registered::Made);
+                assert_eq!(answer, RegisterOutcome::Made);
                 assert_eq!(stored, Some(file), "answered and lost");
             }
             Err(CatalogError::Unknown(_)) => {}
@@ -91,7 +91,7 @@ async fn run(connection: &mut PgConnection, statement: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_did_not_commit_is_tried_again_on_another_connection() {
+async fn uncommitted_calls_are_retried_on_another_connection() {
     let url = harness::postgres::shared().create_database();
     let catalog = open(&CatalogUrl::Postgres(url.clone()), Faults::none()).await;
     catalog.migrate(NOW).await.expect("migrated");
@@ -108,7 +108,7 @@ async fn what_did_not_commit_is_tried_again_on_another_connection() {
     });
     break_who_waits(&mut admin).await;
     run(&mut blocker, "COMMIT").await;
-    assert_eq!(writing.await.expect("no panic").expect("written"), Registered::Made);
+    assert_eq!(writing.await.expect("no panic").expect("written"), RegisterOutcome::Made);
 
     run(&mut blocker, "BEGIN").await;
     run(&mut blocker, "LOCK TABLE files IN ACCESS EXCLUSIVE MODE").await;
@@ -127,7 +127,7 @@ async fn what_did_not_commit_is_tried_again_on_another_connection() {
     for _ in 0..20 {
         catalog.ping().await.expect("answered");
         let made = catalog.register(registration(("harbour", "ada"), 1)).await.expect("written");
-        assert_eq!(made, Registered::Made);
+        assert_eq!(made, RegisterOutcome::Made);
     }
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
     catalog.close().await;

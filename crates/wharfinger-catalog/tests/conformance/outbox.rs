@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use wharfinger_catalog::{Catalog, Destination, Outbound, OutboxLine, Registered, Registration};
+use wharfinger_catalog::{Catalog, Destination, Outbound, OutboxLine, RegisterOutcome, Registration};
 
 use super::sample::{NOW, SECOND, registration};
 use super::test_db::{TestDb, all_at_once};
@@ -12,7 +12,7 @@ const ADA: (&str, &str) = ("harbour", "ada");
 async fn announced(db: &TestDb, count: usize) {
     for _ in 0..count {
         let wanted = Registration { by_broker: true, ..registration(ADA, 1) };
-        assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
+        assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
     }
 }
 
@@ -20,7 +20,7 @@ async fn claimed(catalog: &Catalog, limit: usize, now: i64) -> Vec<OutboxLine> {
     catalog.claim_outbox(Destination::Broker, limit, now, now + 30 * SECOND).await.expect("claimed")
 }
 
-pub(super) async fn a_line_says_what_it_is_about(db: &TestDb) {
+pub(super) async fn a_line_names_its_job_and_due_time(db: &TestDb) {
     let wanted = Registration { by_broker: true, ..registration(ADA, 1) };
     let (job, due_at) = (wanted.files[0].check_id, wanted.files[0].check.run_at);
     db.catalog.register(wanted).await.expect("answered");
@@ -33,7 +33,7 @@ pub(super) async fn a_line_says_what_it_is_about(db: &TestDb) {
     assert_eq!(db.catalog.outbox_depth(Destination::Broker).await.expect("counted"), (1, Some(NOW)));
 }
 
-pub(super) async fn a_claimed_line_is_hidden_and_comes_again(db: &TestDb) {
+pub(super) async fn a_claimed_line_is_hidden_until_its_lease_ends(db: &TestDb) {
     announced(db, 3).await;
     assert_eq!(claimed(&db.catalog, 2, NOW).await.len(), 2);
     let rest = claimed(&db.catalog, 10, NOW).await;
@@ -75,7 +75,7 @@ pub(super) async fn eight_relays_never_get_the_same_line(db: &TestDb) {
 }
 
 /// The jobs that a message names are claimed if they are due, and those alone.
-pub(super) async fn jobs_are_claimed_by_name(db: &TestDb) {
+pub(super) async fn jobs_are_claimed_by_id(db: &TestDb) {
     announced(db, 4).await;
     let lines = claimed(&db.catalog, 10, NOW).await;
     let jobs: Vec<_> = lines

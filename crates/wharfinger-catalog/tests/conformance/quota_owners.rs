@@ -2,7 +2,8 @@
 //! contains exactly what was let in before it.
 
 use wharfinger_catalog::{
-    Admission, Catalog, Destination, MoveQuota, Moved, Outbound, QuotaOwner, Registered, Registration,
+    Admission, Catalog, Destination, MoveQuota, MovedQuota, Outbound, QuotaOwner, RegisterOutcome,
+    Registration,
 };
 use wharfinger_lifecycle::file::{self, File};
 
@@ -11,7 +12,7 @@ use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn moved(catalog: &Catalog, to: QuotaOwner) -> Moved {
+async fn moved(catalog: &Catalog, to: QuotaOwner) -> MovedQuota {
     let wanted =
         MoveQuota { tenant: tenant("harbour"), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
     catalog.move_quota(wanted).await.expect("moved")
@@ -43,32 +44,32 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
 pub(super) async fn only_the_quota_owner_admits(db: &TestDb) {
     let beside = db.beside_redis().await;
     assert_eq!(moved(&beside, QuotaOwner::Redis).await.epoch, 1);
-    assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), Registered::Made);
+    assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), RegisterOutcome::Made);
     for (wrong, catalog) in
         [(by_redis(10, 0), &beside), (by_redis(10, 2), &beside), (registration(ADA, 10), &beside)]
     {
         let before = db.dump().await;
         let answer = catalog.register(wrong).await.expect("answered");
-        assert!(matches!(answer, Registered::QuotaMoved(state) if state.epoch == 1), "{answer:?}");
+        assert!(matches!(answer, RegisterOutcome::QuotaMoved(state) if state.epoch == 1), "{answer:?}");
         assert_eq!(db.dump().await, before);
     }
     // One that knows no Redis finds out too.
     let answer = db.catalog.register(registration(ADA, 10)).await.expect("answered");
-    assert!(matches!(answer, Registered::QuotaMoved(_)), "{answer:?}");
+    assert!(matches!(answer, RegisterOutcome::QuotaMoved(_)), "{answer:?}");
     assert_eq!(db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 10);
 
     let back = moved(&beside, QuotaOwner::Database).await;
     assert_eq!((back.epoch, back.used_bytes), (2, 10));
     let answer = beside.register(by_redis(10, 1)).await.expect("answered");
     assert!(
-        matches!(answer, Registered::QuotaMoved(state) if state.owner == QuotaOwner::Database),
+        matches!(answer, RegisterOutcome::QuotaMoved(state) if state.owner == QuotaOwner::Database),
         "{answer:?}"
     );
     registered(&beside, ADA, 10).await;
     registered(&db.catalog, ADA, 10).await;
 }
 
-pub(super) async fn a_move_goes_beyond_what_was_seen(db: &TestDb) {
+pub(super) async fn a_move_raises_the_epoch_above_the_one_seen(db: &TestDb) {
     let wanted = MoveQuota {
         tenant: tenant("harbour"),
         to: QuotaOwner::Redis,
@@ -95,14 +96,14 @@ pub(super) async fn a_move_goes_beyond_what_was_seen(db: &TestDb) {
     );
 }
 
-pub(super) async fn refunds_go_to_whoever_counts(db: &TestDb) {
+pub(super) async fn refunds_are_sent_to_redis_while_it_owns_the_quota(db: &TestDb) {
     let beside = db.beside_redis().await;
     let before = registered(&beside, ADA, 1).await;
     moved(&beside, QuotaOwner::Redis).await;
     for (size, catalog) in [(2, &beside), (4, &db.catalog)] {
         let made = by_redis(size, 1);
         let file = only(&made).clone();
-        assert_eq!(beside.register(made).await.expect("answered"), Registered::Made);
+        assert_eq!(beside.register(made).await.expect("answered"), RegisterOutcome::Made);
         committed(catalog, ended(&file)).await;
     }
     committed(&beside, ended(&before)).await;
@@ -115,14 +116,14 @@ pub(super) async fn refunds_go_to_whoever_counts(db: &TestDb) {
 }
 
 /// Whatever comes at the same time: the sum has exactly those who were let in under the epoch before it.
-pub(super) async fn a_move_races_with_charges_and_refunds(db: &TestDb) {
+pub(super) async fn a_move_counts_concurrent_charges_and_refunds_once(db: &TestDb) {
     let beside = db.beside_redis().await;
     moved(&beside, QuotaOwner::Redis).await;
     let mut files = Vec::new();
     for size in 1..=20 {
         let wanted = by_redis(size, 1);
         files.push(only(&wanted).clone());
-        assert_eq!(beside.register(wanted).await.expect("answered"), Registered::Made);
+        assert_eq!(beside.register(wanted).await.expect("answered"), RegisterOutcome::Made);
     }
     let handles = [beside.clone(), db.beside_redis().await];
     for round in 1..=4 {
@@ -145,7 +146,7 @@ pub(super) async fn a_move_races_with_charges_and_refunds(db: &TestDb) {
             let catalog = handles[1].clone();
             async move { Some(moved(&catalog, QuotaOwner::Redis).await) }
         };
-        type Step = std::pin::Pin<Box<dyn Future<Output = Option<Moved>> + Send>>;
+        type Step = std::pin::Pin<Box<dyn Future<Output = Option<MovedQuota>> + Send>>;
         let mut steps: Vec<Step> = Vec::new();
         steps.extend(charges.map(|step| Box::pin(step) as Step));
         steps.insert(10, Box::pin(mover));

@@ -1,9 +1,11 @@
 //! Registering: the file with all that hangs on it, or nothing, and never a byte beyond the limit.
 
-use wharfinger_catalog::{BatchUse, Catalog, CatalogError, HistoryLine, Registered, Registration, Scope};
-use wharfinger_lifecycle::file::{self, Announcement, Pin};
+use wharfinger_catalog::{
+    BatchUse, Catalog, CatalogError, HistoryLine, RegisterOutcome, Registration, Scope,
+};
+use wharfinger_lifecycle::file::{self, UploadRequest, Pin};
 use wharfinger_lifecycle::id::{BatchId, FileId};
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
@@ -16,8 +18,8 @@ use super::test_db::{TestDb, all_at_once};
 const ADA: (&str, &str) = ("harbour", "ada");
 const BEN: (&str, &str) = ("harbour", "ben");
 
-pub(super) async fn a_registration_is_whole(db: &TestDb) {
-    let announced = Announcement {
+pub(super) async fn a_registration_writes_all_its_rows(db: &TestDb) {
+    let announced = UploadRequest {
         name: "Übersicht 2026 👩‍🚀.pdf".into(),
         size: 1_234,
         content_type: Some("application/pdf".into()),
@@ -28,7 +30,7 @@ pub(super) async fn a_registration_is_whole(db: &TestDb) {
     let id = only(&wanted).id;
     wanted.files[0].file = file::register(id, tenant(ADA.0), user(ADA.1), announced, &POLICY, NOW);
     let file = only(&wanted).clone();
-    assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
 
     let another = db.another().await;
     assert_eq!(another.file(file.id).await.expect("read"), Some(file.clone()));
@@ -56,7 +58,7 @@ pub(super) async fn an_id_is_registered_once(db: &TestDb) {
     let first = registration(ADA, 10);
     let mut second = registration(ADA, 20);
     second.files[0].file = file::File { size: 20, charged_bytes: 20, ..only(&first).clone() };
-    assert_eq!(db.catalog.register(first).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(first).await.expect("answered"), RegisterOutcome::Made);
     let before = db.dump().await;
     let error = db.catalog.register(second).await.expect_err("the id is taken");
     assert!(matches!(error, CatalogError::Corrupt(_)), "{error}");
@@ -69,19 +71,19 @@ pub(super) async fn the_last_byte_fits_and_the_next_does_not(db: &TestDb) {
     let before = db.dump().await;
 
     let refused = with_key(registration(BEN, 401), "key", "body");
-    let exceeded = Registered::QuotaExceeded { used_bytes: 600, limit_bytes: 1_000 };
+    let exceeded = RegisterOutcome::QuotaExceeded { used_bytes: 600, limit_bytes: 1_000 };
     assert_eq!(db.catalog.register(refused.clone()).await.expect("answered"), exceeded);
     assert_eq!(db.dump().await, before, "a refusal writes nothing, not even its key");
 
     registered(&db.catalog, BEN, 400).await;
-    let full = Registered::QuotaExceeded { used_bytes: 1_000, limit_bytes: 1_000 };
+    let full = RegisterOutcome::QuotaExceeded { used_bytes: 1_000, limit_bytes: 1_000 };
     assert_eq!(db.catalog.register(registration(ADA, 1)).await.expect("answered"), full);
     registered(&db.catalog, ADA, 0).await;
     db.catalog.set_limit(&tenant("harbour"), 1_401).await.expect("set");
-    assert_eq!(db.catalog.register(refused).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(refused).await.expect("answered"), RegisterOutcome::Made);
 }
 
-pub(super) async fn many_are_registered_together_and_each_is_answered(db: &TestDb) {
+pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb) {
     db.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
     let half = |owner, size| Registration {
         default_limit_bytes: 1_000,
@@ -104,18 +106,18 @@ pub(super) async fn many_are_registered_together_and_each_is_answered(db: &TestD
         registration(ADA, 10),
     ];
     let answers = db.catalog.register_all(wanted).await;
-    let answers: Vec<Registered> = answers.into_iter().map(|answer| answer.expect("answered")).collect();
+    let answers: Vec<RegisterOutcome> = answers.into_iter().map(|answer| answer.expect("answered")).collect();
     let expected = [
-        Registered::Made,
-        Registered::QuotaExceeded { used_bytes: 600, limit_bytes: 1_000 },
-        Registered::Repeated(made),
-        Registered::KeyMismatch,
-        Registered::Made,
-        Registered::NoBatch,
-        Registered::Made,
-        Registered::UnconfirmedLimit { held_bytes: 400, limit_bytes: 500 },
-        Registered::Made,
-        Registered::Made,
+        RegisterOutcome::Made,
+        RegisterOutcome::QuotaExceeded { used_bytes: 600, limit_bytes: 1_000 },
+        RegisterOutcome::Repeated(made),
+        RegisterOutcome::KeyMismatch,
+        RegisterOutcome::Made,
+        RegisterOutcome::NoBatch,
+        RegisterOutcome::Made,
+        RegisterOutcome::UnconfirmedLimit { held_bytes: 400, limit_bytes: 500 },
+        RegisterOutcome::Made,
+        RegisterOutcome::Made,
     ];
     assert_eq!(answers, expected);
     for (name, used_bytes) in [("harbour", 1_000), ("quay", 500)] {
@@ -128,19 +130,22 @@ pub(super) async fn many_are_registered_together_and_each_is_answered(db: &TestD
     // One that the database refuses costs the others a second try, and nothing else.
     let known = registration(("yard", "ada"), 10);
     let again = known.clone();
-    assert_eq!(db.catalog.register(known).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(known).await.expect("answered"), RegisterOutcome::Made);
     let answers = db.catalog.register_all(vec![registration(("yard", "ada"), 10), again]).await;
-    assert!(matches!(&answers[..], [Ok(Registered::Made), Err(CatalogError::Corrupt(_))]), "{answers:?}");
+    assert!(
+        matches!(&answers[..], [Ok(RegisterOutcome::Made), Err(CatalogError::Corrupt(_))]),
+        "{answers:?}"
+    );
 }
 
 pub(super) async fn an_unknown_tenant_has_the_default_limit(db: &TestDb) {
     let wanted = Registration { default_limit_bytes: 99, ..registration(ADA, 100) };
-    let exceeded = Registered::QuotaExceeded { used_bytes: 0, limit_bytes: 99 };
+    let exceeded = RegisterOutcome::QuotaExceeded { used_bytes: 0, limit_bytes: 99 };
     let before = db.dump().await;
     assert_eq!(db.catalog.register(wanted.clone()).await.expect("answered"), exceeded);
     assert_eq!(db.dump().await, before);
     let wanted = Registration { default_limit_bytes: 100, ..wanted };
-    assert_eq!(db.catalog.register(wanted).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
 }
 
 pub(super) async fn unconfirmed_bytes_are_capped_per_user(db: &TestDb) {
@@ -151,37 +156,37 @@ pub(super) async fn unconfirmed_bytes_are_capped_per_user(db: &TestDb) {
     };
     let first = half(ADA, 300);
     let file = only(&first).clone();
-    assert_eq!(db.catalog.register(first).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(first).await.expect("answered"), RegisterOutcome::Made);
     let before = db.dump().await;
-    let held = Registered::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
+    let held = RegisterOutcome::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
     assert_eq!(db.catalog.register(half(ADA, 201)).await.expect("answered"), held);
     assert_eq!(db.dump().await, before);
-    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), Registered::Made);
-    assert_eq!(db.catalog.register(half(BEN, 300)).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(half(BEN, 300)).await.expect("answered"), RegisterOutcome::Made);
 
     // Confirmed bytes are nobody's reservation any more.
     committed(&db.catalog, confirm(&file)).await;
-    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), RegisterOutcome::Made);
 }
 
-pub(super) async fn an_ended_file_counts_while_its_url_lives(db: &TestDb) {
+pub(super) async fn an_ended_file_counts_as_unconfirmed_until_its_url_expires(db: &TestDb) {
     let half = |size| Registration {
         default_limit_bytes: 1_000,
         unconfirmed_limit_percent: 50,
         ..registration(ADA, size)
     };
     deleted(&db.catalog, ADA, 300, &POLICY).await;
-    let held = Registered::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
+    let held = RegisterOutcome::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
     assert_eq!(db.catalog.register(half(201)).await.expect("answered"), held);
     // Where the store itself refuses the late upload, the bytes are free at once.
     deleted(&db.catalog, ADA, 200, &REFUSING).await;
-    assert_eq!(db.catalog.register(half(200)).await.expect("answered"), Registered::Made);
+    assert_eq!(db.catalog.register(half(200)).await.expect("answered"), RegisterOutcome::Made);
 }
 
 const TRIES: usize = 20;
 
 /// So many share a few connections that whoever waits for one for too long is told that nothing happened.
-async fn answer_to(catalog: &Catalog, wanted: Registration) -> Registered {
+async fn answer_to(catalog: &Catalog, wanted: Registration) -> RegisterOutcome {
     for _ in 0..TRIES {
         match catalog.register(wanted.clone()).await {
             Err(CatalogError::Unavailable(_)) => {}
@@ -191,7 +196,7 @@ async fn answer_to(catalog: &Catalog, wanted: Registration) -> Registered {
     panic!("no connection for {TRIES} times as long as one is waited for")
 }
 
-pub(super) async fn two_hundred_want_what_suffices_for_a_hundred(db: &TestDb) {
+pub(super) async fn concurrent_registrations_never_exceed_the_limit(db: &TestDb) {
     let another = db.another().await;
     let answers = all_at_once((0..200).map(|n| {
         let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
@@ -201,13 +206,13 @@ pub(super) async fn two_hundred_want_what_suffices_for_a_hundred(db: &TestDb) {
     }))
     .await;
     let made: Vec<FileId> =
-        answers.iter().filter(|(_, answer)| *answer == Registered::Made).map(|(id, _)| *id).collect();
+        answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Made).map(|(id, _)| *id).collect();
     assert_eq!(made.len(), 100);
     for (id, answer) in answers {
-        if answer == Registered::Made {
+        if answer == RegisterOutcome::Made {
             assert!(db.catalog.file(id).await.expect("read").is_some());
         } else {
-            assert_eq!(answer, Registered::QuotaExceeded { used_bytes: 1_000, limit_bytes: 1_000 });
+            assert_eq!(answer, RegisterOutcome::QuotaExceeded { used_bytes: 1_000, limit_bytes: 1_000 });
             assert_eq!(db.catalog.file(id).await.expect("read"), None);
         }
     }
@@ -218,7 +223,7 @@ pub(super) async fn two_hundred_want_what_suffices_for_a_hundred(db: &TestDb) {
 }
 
 /// The first files of a tenant race for the making of its quota row; those that lose it are not over the limit.
-pub(super) async fn a_new_tenants_first_files_all_fit(db: &TestDb) {
+pub(super) async fn concurrent_first_files_of_a_tenant_all_fit(db: &TestDb) {
     for round in 0..10 {
         let name = format!("tenant-{round}");
         let answers = all_at_once((0..8).map(|n| {
@@ -227,12 +232,12 @@ pub(super) async fn a_new_tenants_first_files_all_fit(db: &TestDb) {
             async move { answer_to(&catalog, wanted).await }
         }))
         .await;
-        assert_eq!(answers, vec![Registered::Made; 8]);
+        assert_eq!(answers, vec![RegisterOutcome::Made; 8]);
         assert_eq!(db.catalog.quota(&tenant(&name), LIMIT).await.expect("read").used_bytes, 80);
     }
 }
 
-pub(super) async fn registering_races_with_limits_and_rebuilds(db: &TestDb) {
+pub(super) async fn registrations_are_counted_once_during_limit_changes_and_rebuilds(db: &TestDb) {
     db.catalog.set_limit(&tenant("harbour"), 10_000).await.expect("set");
     let another = db.another().await;
     let registering = tokio::spawn({
@@ -244,7 +249,7 @@ pub(super) async fn registering_races_with_limits_and_rebuilds(db: &TestDb) {
                 async move {
                     let file = only(&wanted).clone();
                     match answer_to(&catalog, wanted).await {
-                        Registered::Made => {
+                        RegisterOutcome::Made => {
                             let change = file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable");
                             if n % 3 == 0 {
                                 let mut tries = 0;
@@ -256,7 +261,7 @@ pub(super) async fn registering_races_with_limits_and_rebuilds(db: &TestDb) {
                             }
                             if n % 3 == 0 { 0 } else { 10 }
                         }
-                        Registered::QuotaExceeded { limit_bytes, used_bytes } => {
+                        RegisterOutcome::QuotaExceeded { limit_bytes, used_bytes } => {
                             assert!(used_bytes + 10 > limit_bytes, "{used_bytes} of {limit_bytes}");
                             0
                         }
@@ -278,11 +283,11 @@ pub(super) async fn registering_races_with_limits_and_rebuilds(db: &TestDb) {
     assert_eq!(quota, Quota { limit_bytes: 10_000, used_bytes: charged, reserved_bytes: charged });
 }
 
-pub(super) async fn a_pin_comes_back_as_it_was(db: &TestDb) {
+pub(super) async fn a_pin_is_read_back_unchanged(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 10).await;
     let pin = Pin { etag: "\"5d-Ä\"".into(), version_id: Some("null".into()) };
     let change =
-        file::confirm(&file, pin, Some("cd".repeat(32)), "confirmed", &Plan::without_stages(), NOW + 5)
+        file::confirm(&file, pin, Some("cd".repeat(32)), "confirmed", &PipelinePlan::without_stages(), NOW + 5)
             .expect("confirmable");
     let after = committed(&db.catalog, change).await;
     assert_eq!(after.checksum_sha256, Some("cd".repeat(32)));

@@ -1,12 +1,12 @@
 //! Files, owners and times as the cases need them, and the ways to bring a file into a state.
 
 use wharfinger_catalog::{
-    Admission, BatchUse, Catalog, JobClaim, KeyUse, NewFile, NewJob, Registered, Registration, fresh_id,
+    Admission, BatchUse, Catalog, JobClaim, KeyUse, NewFile, NewJob, RegisterOutcome, Registration, fresh_id,
 };
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{self, Announcement, Change, File, Pin, UploadPolicy};
+use wharfinger_lifecycle::file::{self, UploadRequest, Change, File, Pin, UploadPolicy};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::processing::PipelinePlan;
 
 pub(super) const NOW: UnixMs = 1_800_000_000_000;
 pub(super) const SECOND: i64 = 1_000;
@@ -47,7 +47,7 @@ pub(super) fn pin() -> Pin {
 }
 
 pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Registration {
-    let announced = Announcement {
+    let announced = UploadRequest {
         name: "report.pdf".into(),
         size,
         content_type: None,
@@ -101,7 +101,7 @@ pub(super) fn with_key(registration: Registration, key: &str, fingerprint: &str)
 pub(super) async fn registered_at(catalog: &Catalog, owner: (&str, &str), size: u64, now: UnixMs) -> File {
     let registration = registration_at(owner, size, now);
     let file = only(&registration).clone();
-    assert_eq!(catalog.register(registration).await.expect("answered"), Registered::Made);
+    assert_eq!(catalog.register(registration).await.expect("answered"), RegisterOutcome::Made);
     file
 }
 
@@ -133,7 +133,7 @@ pub(super) async fn deleted(
 }
 
 pub(super) fn confirm(file: &File) -> Change {
-    file::confirm(file, pin(), None, "confirmed", &Plan::without_stages(), NOW + SECOND).expect("confirmable")
+    file::confirm(file, pin(), None, "confirmed", &PipelinePlan::without_stages(), NOW + SECOND).expect("confirmable")
 }
 
 pub(super) fn work(owner: &str, run_at: UnixMs) -> NewJob {

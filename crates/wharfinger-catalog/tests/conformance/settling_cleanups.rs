@@ -1,7 +1,7 @@
 //! Settling cleanups: a row goes only when the store said that its bytes are gone, for good.
 
 use wharfinger_catalog::{
-    ClaimedCleanup, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, Scope, Settled,
+    ClaimedCleanup, CleanupOutcome, CleanupTotals, EXHAUSTED_RETRY_MS, PendingCleanup, Scope,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::limits::ERROR_TEXT_BYTES_MAX;
@@ -12,7 +12,7 @@ use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb};
 const ADA: (&str, &str) = ("harbour", "ada");
 const LEASE: i64 = 60 * SECOND;
 const DELETED: UnixMs = NOW + SECOND;
-const NOTHING: Settled = Settled { done: 0, failed: 0, exhausted: 0, orphans: 0 };
+const NOTHING: CleanupTotals = CleanupTotals { done: 0, failed: 0, exhausted: 0, orphans: 0 };
 
 async fn claimed_at(db: &TestDb, now: UnixMs) -> ClaimedCleanup {
     let mut claims = db.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
@@ -20,8 +20,8 @@ async fn claimed_at(db: &TestDb, now: UnixMs) -> ClaimedCleanup {
     claims.remove(0)
 }
 
-async fn settled(db: &TestDb, claim: &ClaimedCleanup, outcome: CleanupOutcome, now: UnixMs) -> Settled {
-    db.catalog.settle_cleanups(vec![(claim.clone(), outcome)], now).await.expect("settled")
+async fn settled(db: &TestDb, claim: &ClaimedCleanup, outcome: CleanupOutcome, now: UnixMs) -> CleanupTotals {
+    db.catalog.record_cleanup_outcomes(vec![(claim.clone(), outcome)], now).await.expect("settled")
 }
 
 async fn pending(db: &TestDb) -> Vec<PendingCleanup> {
@@ -40,17 +40,20 @@ fn store_down(retry_at: UnixMs) -> CleanupOutcome {
     CleanupOutcome::StoreDown { error: "no answer".into(), retry_at }
 }
 
-pub(super) async fn what_is_gone_for_good_is_done(db: &TestDb) {
+pub(super) async fn a_cleanup_is_done_when_its_bytes_are_gone(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let claim = claimed_at(db, DELETED).await;
-    assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED).await, Settled { done: 1, ..NOTHING });
+    assert_eq!(
+        settled(db, &claim, CleanupOutcome::Gone, DELETED).await,
+        CleanupTotals { done: 1, ..NOTHING }
+    );
     assert_eq!(pending(db).await, []);
     assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED).await, NOTHING, "done once");
-    assert_eq!(db.catalog.settle_cleanups(Vec::new(), DELETED).await.expect("settled"), NOTHING);
+    assert_eq!(db.catalog.record_cleanup_outcomes(Vec::new(), DELETED).await.expect("settled"), NOTHING);
 }
 
 /// A URL that still lives may bring the bytes back: they are deleted once more when it is dead.
-pub(super) async fn what_may_come_back_is_deleted_once_more(db: &TestDb) {
+pub(super) async fn bytes_are_deleted_again_after_the_url_expires(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &POLICY).await;
     let first = claimed_at(db, DELETED).await;
     assert_eq!(settled(db, &first, CleanupOutcome::Gone, SILENT - 1).await, NOTHING);
@@ -62,18 +65,21 @@ pub(super) async fn what_may_come_back_is_deleted_once_more(db: &TestDb) {
 
     let second = claimed_at(db, SILENT).await;
     assert_eq!((second.id, second.token), (first.id, 2));
-    assert_eq!(settled(db, &second, CleanupOutcome::Gone, SILENT).await, Settled { done: 1, ..NOTHING });
+    assert_eq!(
+        settled(db, &second, CleanupOutcome::Gone, SILENT).await,
+        CleanupTotals { done: 1, ..NOTHING }
+    );
     assert_eq!(pending(db).await, []);
 }
 
-pub(super) async fn a_refusal_spends_attempts_until_they_are_exhausted(db: &TestDb) {
+pub(super) async fn refusals_spend_attempts_until_the_cleanup_is_exhausted(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let mut now = DELETED;
     for attempt in 1..=CLEANUP_ATTEMPTS_MAX {
         let claim = claimed_at(db, now).await;
         assert_eq!(claim.attempts, attempt - 1);
         let last = attempt == CLEANUP_ATTEMPTS_MAX;
-        let expected = Settled { failed: 1, exhausted: u64::from(last), ..NOTHING };
+        let expected = CleanupTotals { failed: 1, exhausted: u64::from(last), ..NOTHING };
         assert_eq!(settled(db, &claim, refused(now + 5 * SECOND), now).await, expected);
         let row = pending(db).await.remove(0);
         assert_eq!(row.attempts, i64::from(attempt));
@@ -87,15 +93,15 @@ pub(super) async fn a_refusal_spends_attempts_until_they_are_exhausted(db: &Test
 
     // Exhausted is not given up: once a day, for as long as it takes.
     let claim = claimed_at(db, now).await;
-    let again = Settled { failed: 1, exhausted: 1, ..NOTHING };
+    let again = CleanupTotals { failed: 1, exhausted: 1, ..NOTHING };
     assert_eq!(settled(db, &claim, refused(now + SECOND), now).await, again);
     assert_eq!(next(db).await, Some(now + EXHAUSTED_RETRY_MS));
     let claim = claimed_at(db, now + EXHAUSTED_RETRY_MS).await;
     let done = settled(db, &claim, CleanupOutcome::Gone, now + EXHAUSTED_RETRY_MS).await;
-    assert_eq!(done, Settled { done: 1, ..NOTHING });
+    assert_eq!(done, CleanupTotals { done: 1, ..NOTHING });
 }
 
-pub(super) async fn an_exhausted_cleanup_that_succeeds_is_exhausted_no_more(db: &TestDb) {
+pub(super) async fn an_exhausted_cleanup_that_succeeds_is_no_longer_exhausted(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &POLICY).await;
     for n in 0..i64::from(CLEANUP_ATTEMPTS_MAX) {
         let claim = claimed_at(db, DELETED + n).await;
@@ -109,13 +115,13 @@ pub(super) async fn an_exhausted_cleanup_that_succeeds_is_exhausted_no_more(db: 
     assert_eq!(next(db).await, Some(SILENT));
 }
 
-pub(super) async fn a_store_that_is_down_spends_nobodys_attempts(db: &TestDb) {
+pub(super) async fn an_outage_of_the_store_spends_no_attempts(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &REFUSING).await;
     for n in 0..10 {
         let now = DELETED + n * 5 * SECOND;
         let claim = claimed_at(db, now).await;
         let outcome = store_down(now + 5 * SECOND);
-        assert_eq!(settled(db, &claim, outcome, now).await, Settled { failed: 1, ..NOTHING });
+        assert_eq!(settled(db, &claim, outcome, now).await, CleanupTotals { failed: 1, ..NOTHING });
         assert_eq!(next(db).await, Some(now + 5 * SECOND));
     }
     let row = pending(db).await.remove(0);
@@ -135,10 +141,10 @@ pub(super) async fn an_old_claim_settles_nothing(db: &TestDb) {
             assert_eq!(db.dump().await, before, "{outcome:?}");
         }
     }
-    assert_eq!(settled(db, &new, CleanupOutcome::Gone, SILENT).await, Settled { done: 1, ..NOTHING });
+    assert_eq!(settled(db, &new, CleanupOutcome::Gone, SILENT).await, CleanupTotals { done: 1, ..NOTHING });
 }
 
-pub(super) async fn each_of_a_batch_is_settled_for_itself(db: &TestDb) {
+pub(super) async fn each_cleanup_of_a_batch_is_settled_independently(db: &TestDb) {
     for _ in 0..4 {
         deleted(&db.catalog, ADA, 10, &REFUSING).await;
     }
@@ -153,8 +159,8 @@ pub(super) async fn each_of_a_batch_is_settled_for_itself(db: &TestDb) {
         (stale, CleanupOutcome::Gone),
         (claims[4].clone(), CleanupOutcome::Gone),
     ];
-    let outcome = db.catalog.settle_cleanups(outcomes, DELETED).await.expect("settled");
-    assert_eq!(outcome, Settled { done: 1, failed: 2, ..NOTHING });
+    let outcome = db.catalog.record_cleanup_outcomes(outcomes, DELETED).await.expect("settled");
+    assert_eq!(outcome, CleanupTotals { done: 1, failed: 2, ..NOTHING });
     let mut due = db
         .texts("SELECT CAST(next_attempt_at AS TEXT) || ' ' || CAST(attempts AS TEXT) FROM pending_cleanups")
         .await;
@@ -186,13 +192,13 @@ pub(super) async fn a_long_refusal_is_cut_at_a_character(db: &TestDb) {
     }
 }
 
-pub(super) async fn what_failed_is_retried_now_by_scope(db: &TestDb) {
+pub(super) async fn failed_cleanups_are_retried_now_by_scope(db: &TestDb) {
     for owner in [ADA, ("elsewhere", "eve"), ("elsewhere", "eve")] {
         deleted(&db.catalog, owner, 10, &REFUSING).await;
     }
     let claims = db.catalog.claim_cleanups(&Scope::All, DELETED, 10, LEASE).await.expect("claimed");
     let outcomes = claims.into_iter().map(|claim| (claim, refused(NOW + HOUR))).collect();
-    db.catalog.settle_cleanups(outcomes, DELETED).await.expect("settled");
+    db.catalog.record_cleanup_outcomes(outcomes, DELETED).await.expect("settled");
     let at = DELETED + SECOND;
     let retried = async |scope: Scope| db.catalog.retry_cleanups_now(&scope, at).await.expect("done");
     let due = async || db.catalog.claim_cleanups(&Scope::All, at, 10, LEASE).await.expect("claimed");
@@ -208,5 +214,5 @@ pub(super) async fn what_failed_is_retried_now_by_scope(db: &TestDb) {
     );
     assert_eq!(retried(Scope::All).await, 2, "what is being tried is left to whoever tries it");
     assert_eq!(due().await.len(), 2);
-    assert_eq!(settled(db, &first[0], CleanupOutcome::Gone, at).await, Settled { done: 1, ..NOTHING });
+    assert_eq!(settled(db, &first[0], CleanupOutcome::Gone, at).await, CleanupTotals { done: 1, ..NOTHING });
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use uuid::Uuid;
-use wharfinger_catalog::{Admission, CatalogError, QuotaOwner, Registered, Registration, fresh_id};
+use wharfinger_catalog::{Admission, CatalogError, QuotaOwner, RegisterOutcome, Registration, fresh_id};
 use wharfinger_engines::redis_quota::Reservation;
 use wharfinger_lifecycle::retry::Backoff;
 
@@ -19,7 +19,7 @@ const ROUNDS_MAX: u32 = 8;
 const TWIN_PAUSES_MS: [u64; 4] = [0, 20, 60, 150];
 const ROUND_PAUSE: Backoff = Backoff { base_ms: 5, cap_ms: 100 };
 
-pub async fn register(quota: &Quota, wanted: Registration) -> Result<Registered, VerbError> {
+pub async fn register(quota: &Quota, wanted: Registration) -> Result<RegisterOutcome, VerbError> {
     let core = &quota.core;
     if let Err(refusal) = quota.file_counts.admit(core, &wanted.tenant, wanted.files.len() as u64).await {
         // Who asks again for what was made before is answered as before.
@@ -52,11 +52,11 @@ pub async fn register(quota: &Quota, wanted: Registration) -> Result<Registered,
 }
 
 /// By the catalog, wherever the gate is.
-async fn without_redis(quota: &Quota, wanted: Registration) -> Result<Registered, VerbError> {
+async fn without_redis(quota: &Quota, wanted: Registration) -> Result<RegisterOutcome, VerbError> {
     for _ in 0..ROUNDS_MAX {
         let admission = Admission::Database;
         match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
-            Registered::QuotaMoved(_) => {
+            RegisterOutcome::QuotaMoved(_) => {
                 count::leave(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant).await?
             }
             answer => return Ok(answer),
@@ -71,13 +71,13 @@ async fn by_database(
     owner: &RedisQuotaOwner,
     tenant: &Tenant,
     wanted: &Registration,
-) -> Result<Option<Registered>, VerbError> {
+) -> Result<Option<RegisterOutcome>, VerbError> {
     if owner.is_away() && owner.fails_closed {
         return Err(VerbError::Unavailable("Redis, which lets uploads in, is away".into()));
     }
     let admission = Admission::Database;
     match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
-        Registered::QuotaMoved(moved) => {
+        RegisterOutcome::QuotaMoved(moved) => {
             tenant.learn(&moved);
             if owner.is_away() {
                 count::leave(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant).await?;
@@ -93,7 +93,7 @@ async fn by_redis(
     owner: &RedisQuotaOwner,
     tenant: &Tenant,
     wanted: &Registration,
-) -> Result<Option<Registered>, VerbError> {
+) -> Result<Option<RegisterOutcome>, VerbError> {
     let core = &quota.core;
     let name = &wanted.tenant;
     let seen = tenant.counts();
@@ -114,18 +114,18 @@ async fn by_redis(
             }
             // What took the room may be this very request, sent twice.
             match key_answer(core, wanted).await? {
-                None => Ok(Some(Registered::QuotaExceeded { used_bytes, limit_bytes })),
+                None => Ok(Some(RegisterOutcome::QuotaExceeded { used_bytes, limit_bytes })),
                 answer => Ok(answer),
             }
         }
         Ok(Reservation::Counted { epoch, limit_bytes }) => {
             let admission = Admission::Redis { epoch, limit_bytes };
             match core.catalog.register(Registration { admission, ..wanted.clone() }).await {
-                Ok(Registered::Made) => {
+                Ok(RegisterOutcome::Made) => {
                     owner.settle(name, attempt);
-                    Ok(Some(Registered::Made))
+                    Ok(Some(RegisterOutcome::Made))
                 }
-                Ok(Registered::QuotaMoved(moved)) => {
+                Ok(RegisterOutcome::QuotaMoved(moved)) => {
                     release(owner, wanted, attempt).await;
                     tenant.learn(&moved);
                     if moved.owner == QuotaOwner::Redis {
@@ -154,14 +154,14 @@ async fn by_redis(
 }
 
 /// What its key has made already.
-async fn known_answer(core: &Core, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
+async fn known_answer(core: &Core, wanted: &Registration) -> Result<Option<RegisterOutcome>, VerbError> {
     let Some(key_use) = &wanted.key_use else { return Ok(None) };
     let owner = (&wanted.tenant, &wanted.user);
     Ok(core.catalog.key_answer(owner, key_use, wanted.now).await?)
 }
 
 /// Asks a few times: a twin that is under way has its answer in a moment.
-async fn key_answer(core: &Core, wanted: &Registration) -> Result<Option<Registered>, VerbError> {
+async fn key_answer(core: &Core, wanted: &Registration) -> Result<Option<RegisterOutcome>, VerbError> {
     if wanted.key_use.is_none() {
         return Ok(None);
     }

@@ -66,7 +66,7 @@ pub async fn run(core: &Core, lease: &SweepLease, scope: &Scope) -> Result<Outco
             .zip(answers)
             .map(|(cleanup, answer)| judge(cleanup, answer, store_down, now))
             .collect();
-        let settled = lease.catalog.settle_cleanups(judged, deleted_at).await?;
+        let settled = lease.catalog.record_cleanup_outcomes(judged, deleted_at).await?;
         outcome.attempted += attempted;
         outcome.done += settled.done;
         outcome.failed += settled.failed;

@@ -2,10 +2,10 @@
 //! signs a URL.
 
 use uuid::Uuid;
-use wharfinger_catalog::{Admission, BatchUse, KeyUse, NewFile, NewJob, Registered, Registration, fresh_id};
+use wharfinger_catalog::{Admission, BatchUse, KeyUse, NewFile, NewJob, RegisterOutcome, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::Batch;
-use wharfinger_lifecycle::file::{self, Announcement, File, UploadPolicy};
+use wharfinger_lifecycle::file::{self, UploadRequest, File, UploadPolicy};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::parts::part_size;
 use wharfinger_lifecycle::state::Status;
@@ -31,12 +31,12 @@ pub struct Grant {
 
 #[derive(Clone, Debug)]
 pub struct Upload {
-    pub how: How,
+    pub how: UploadMethod,
     pub expires_at: UnixMs,
 }
 
 #[derive(Clone, Debug)]
-pub enum How {
+pub enum UploadMethod {
     Whole(SignedRequest),
     Parts { part_size: u64, parts: Vec<GrantedPart> },
 }
@@ -54,7 +54,7 @@ pub struct GrantedPart {
 pub async fn init(
     uploads: &Uploads,
     caller: &Caller,
-    announced: Announcement,
+    announced: UploadRequest,
     batch: Option<BatchId>,
     key: Option<String>,
 ) -> Result<Grant, VerbError> {
@@ -62,7 +62,7 @@ pub async fn init(
     let mut problems = Problems::default();
     problems.check(&announced, "");
     problems.check_key(key.as_deref());
-    problems.none()?;
+    problems.into_result()?;
     check_size(core, &announced, "")?;
     let batch = match batch {
         Some(id) => Some(core.catalog.batch(id).await?.ok_or(VerbError::NotFound)?),
@@ -83,7 +83,7 @@ pub async fn init(
         None => match grant(core, file.clone()).await {
             // Nobody has an id or a URL of it, and nobody can ask for it again: its charge need not wait.
             Err(error) if !has_key => {
-                withdraw(uploads, caller, &file).await;
+                delete_ungranted(uploads, caller, &file).await;
                 Err(error)
             }
             granted => granted,
@@ -97,7 +97,7 @@ pub(crate) fn new_file(
     core: &Core,
     caller: &Caller,
     id: FileId,
-    announced: Announcement,
+    announced: UploadRequest,
     batch: Option<&Batch>,
     now: UnixMs,
 ) -> NewFile {
@@ -107,7 +107,7 @@ pub(crate) fn new_file(
     let (tenant, user) = (caller.tenant.clone(), caller.user.clone());
     let file = file::register(id, tenant, user, announced, &core.policy, now);
     let file = match batch {
-        Some(batch) => batch.adopt(file, &core.policy),
+        Some(batch) => batch.add_file(file, &core.policy),
         None => file,
     };
     let check = NewJob {
@@ -154,7 +154,7 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
     let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_check_at).min();
     let (from, traced) = (wanted.now, core.traces.are_kept().then(|| wanted.files.clone()));
     match quota::register(&uploads.quota, wanted).await? {
-        Registered::Made => {
+        RegisterOutcome::Made => {
             for new in traced.iter().flatten() {
                 let to = core.clock.now();
                 core.traces.began(&Done {
@@ -173,27 +173,27 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
             }
             Ok(None)
         }
-        Registered::Repeated(made) => Ok(Some(made)),
-        Registered::KeyMismatch => Err(VerbError::KeyMismatch),
-        Registered::QuotaMoved(_) => Err(VerbError::busy()),
-        Registered::NoBatch => Err(VerbError::NotFound),
-        Registered::BatchClosed(refusal) => Err(VerbError::BatchClosed(refusal)),
-        Registered::QuotaExceeded { used_bytes, limit_bytes } => {
+        RegisterOutcome::Repeated(made) => Ok(Some(made)),
+        RegisterOutcome::KeyMismatch => Err(VerbError::KeyMismatch),
+        RegisterOutcome::QuotaMoved(_) => Err(VerbError::busy()),
+        RegisterOutcome::NoBatch => Err(VerbError::NotFound),
+        RegisterOutcome::BatchClosed(refusal) => Err(VerbError::BatchClosed(refusal)),
+        RegisterOutcome::QuotaExceeded { used_bytes, limit_bytes } => {
             Err(VerbError::QuotaExceeded { used_bytes, limit_bytes, requested_bytes })
         }
-        Registered::UnconfirmedLimit { held_bytes, limit_bytes } => {
+        RegisterOutcome::UnconfirmedLimit { held_bytes, limit_bytes } => {
             Err(VerbError::UnconfirmedLimit { held_bytes, limit_bytes, requested_bytes })
         }
     }
 }
 
 /// Ends a file that was never granted. Where that fails, the window ends it.
-async fn withdraw(uploads: &Uploads, caller: &Caller, file: &File) {
+async fn delete_ungranted(uploads: &Uploads, caller: &Caller, file: &File) {
     let core = &uploads.core;
     let unseen = UploadPolicy { store_refuses_ended: true, ..core.policy };
     let Ok(change) = file::delete(file, &unseen, core.clock.now()) else { return };
     if let Err(error) = commit(uploads, change, &caller.actor()).await {
-        tracing::warn!(fileId = %file.id, error = ?error, "a file that was never granted is left to its window");
+        tracing::warn!(fileId = %file.id, error = %error.with_cause(), "a file that was never granted is left to its window");
     }
 }
 
@@ -219,7 +219,7 @@ async fn repeat(uploads: &Uploads, caller: &Caller, made: FileId) -> Result<Gran
 /// Signs for a registered file; what is signed lives as long as its row says.
 pub(crate) async fn grant(core: &Core, file: File) -> Result<Grant, VerbError> {
     let expires_at = file.url_dead_at;
-    if let Some(cut) = file.cut() {
+    if let Some(cut) = file.part_layout() {
         let how = parts::grant(core, &file, cut).await?;
         return Ok(Grant { file, upload: Some(Upload { how, expires_at }) });
     }
@@ -233,5 +233,5 @@ pub(crate) async fn grant(core: &Core, file: File) -> Result<Grant, VerbError> {
             life: UrlLife { signed_at: core.clock.now(), expires_at: file.url_dead_at },
         })
         .await?;
-    Ok(Grant { file, upload: Some(Upload { how: How::Whole(request), expires_at }) })
+    Ok(Grant { file, upload: Some(Upload { how: UploadMethod::SinglePut(request), expires_at }) })
 }
