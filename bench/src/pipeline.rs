@@ -104,7 +104,7 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
     let files = wanted.iter().map(|one| one.files[0].file.clone()).collect();
     at_once(wanted, |one| {
         let catalog = catalog.clone();
-        async move { assert_eq!(catalog.register(one).await.expect("room"), RegisterOutcome::Made) }
+        async move { assert_eq!(catalog.register(one).await.expect("room"), RegisterOutcome::Created) }
     })
     .await;
     files

@@ -127,7 +127,7 @@ impl Admission {
 
 impl Registration {
     /// A batch that is opened without files is charged nothing.
-    pub fn needs_room(&self) -> bool {
+    pub fn needs_quota(&self) -> bool {
         !self.files.is_empty()
     }
 
@@ -138,8 +138,8 @@ impl Registration {
     /// What its key is remembered by.
     fn made(&self) -> Option<Uuid> {
         match (&self.batch, self.files.first()) {
-            (BatchUse::Opens(batch), _) => Some(batch.id.0),
-            (BatchUse::None | BatchUse::Joins(_), first) => first.map(|new| new.file.id.0),
+            (BatchUse::New(batch), _) => Some(batch.id.0),
+            (BatchUse::None | BatchUse::Existing(_), first) => first.map(|new| new.file.id.0),
         }
     }
 
@@ -165,12 +165,12 @@ impl Registration {
     ) -> Result<Option<RegisterOutcome>, CatalogError> {
         match &self.batch {
             BatchUse::None => Ok(None),
-            BatchUse::Opens(batch) => {
+            BatchUse::New(batch) => {
                 batches::insert(tx, batch).await?;
                 archive::batch_turned(tx, batch, &self.actor, self.now, targets).await?;
                 Ok(None)
             }
-            BatchUse::Joins(id) => {
+            BatchUse::Existing(id) => {
                 let batch = batches::hold(tx, *id).await?;
                 let own = batch.filter(|batch| (&batch.tenant, &batch.user) == self.owner());
                 Ok(match own.map(|batch| batch.check_open(self.now)) {
@@ -188,16 +188,16 @@ impl Register {
     async fn refused_at_once(&self, tx: &mut Tx<'_>) -> Result<Refused, CatalogError> {
         let mut states: BTreeMap<&TenantId, QuotaState> = BTreeMap::new();
         if self.rows.beside_redis {
-            let charged = self.wanted.iter().filter(|wanted| wanted.needs_room());
+            let charged = self.wanted.iter().filter(|wanted| wanted.needs_quota());
             for tenant in charged.map(|wanted| &wanted.tenant).collect::<BTreeSet<_>>() {
                 states.insert(tenant, owner::hold(tx, tenant).await?);
             }
         }
         let mut refused = Refused::new();
         for (place, wanted) in self.wanted.iter().enumerate() {
-            let state = states.get(&wanted.tenant).filter(|_| wanted.needs_room());
+            let state = states.get(&wanted.tenant).filter(|_| wanted.needs_quota());
             let answer = match state.filter(|state| !wanted.admission.holds_at(state)) {
-                Some(state) => Some(RegisterOutcome::QuotaMoved(*state)),
+                Some(state) => Some(RegisterOutcome::QuotaOwnerChanged(*state)),
                 None => match wanted.refused_by_key(tx).await? {
                     Some(answer) => Some(answer),
                     None => wanted.refused_by_batch(tx, self.rows.targets).await?,
@@ -227,7 +227,7 @@ impl Register {
             lines::insert_checks(tx, &checks, now).await?;
         }
         counters::added(tx, files.iter().map(|(new, _)| &new.file)).await?;
-        for empty in self.wanted.iter().filter(|wanted| !wanted.needs_room()) {
+        for empty in self.wanted.iter().filter(|wanted| !wanted.needs_quota()) {
             counters::noticed(tx, &empty.tenant, &empty.user).await?;
         }
         Ok(())
@@ -236,7 +236,7 @@ impl Register {
     /// One charge for all of a tenant. Where they do not fit together, they are admitted in their order.
     async fn charge(&self, tx: &mut Tx<'_>) -> Result<Refused, CatalogError> {
         let mut by_tenant: BTreeMap<&TenantId, Vec<(usize, &Registration)>> = BTreeMap::new();
-        for (place, wanted) in self.wanted.iter().enumerate().filter(|(_, wanted)| wanted.needs_room()) {
+        for (place, wanted) in self.wanted.iter().enumerate().filter(|(_, wanted)| wanted.needs_quota()) {
             by_tenant.entry(&wanted.tenant).or_default().push((place, wanted));
         }
         let mut refused = Refused::new();
@@ -256,7 +256,7 @@ impl Register {
                     }
                     Reserved::NotHere(state) => {
                         refused.extend(
-                            by_database.iter().map(|(place, _)| (*place, RegisterOutcome::QuotaMoved(state))),
+                            by_database.iter().map(|(place, _)| (*place, RegisterOutcome::QuotaOwnerChanged(state))),
                         );
                     }
                 }
@@ -384,7 +384,7 @@ impl Catalog {
     pub async fn register(&self, registration: Registration) -> Result<RegisterOutcome, CatalogError> {
         let wanted = Arc::new(vec![registration]);
         let refused = self.write(Register { wanted, rows: self.rows }).await?;
-        Ok(refused.into_values().next().unwrap_or(RegisterOutcome::Made))
+        Ok(refused.into_values().next().unwrap_or(RegisterOutcome::Created))
     }
 
     /// Makes those that can be made in one transaction, and answers each in order. A refused one never hinders the others: they
@@ -406,7 +406,7 @@ impl Catalog {
             left = later;
             match self.write(Register { wanted: set.clone(), rows: self.rows }).await {
                 Ok(refused) if refused.is_empty() => {
-                    answers.extend(places.into_iter().map(|place| (place, Ok(RegisterOutcome::Made))));
+                    answers.extend(places.into_iter().map(|place| (place, Ok(RegisterOutcome::Created))));
                 }
                 Ok(mut refused) => {
                     for (n, place) in places.into_iter().enumerate() {

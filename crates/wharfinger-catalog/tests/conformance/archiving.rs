@@ -7,16 +7,16 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{
-    BatchEnding, Catalog, CatalogError, Destination, EndBy, Outbound, OutboxLine, RecoveryOutcome, Recovery,
+    BatchEnding, Catalog, CatalogError, Destination, EndBy, Outbound, OutboxLine, Recovery, RecoveryOutcome,
     RedriveOutcome, RegisterOutcome, Scope, StageEnd,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File};
-use wharfinger_lifecycle::processing::Plan;
-use wharfinger_lifecycle::recovery::Recoverable;
+use wharfinger_lifecycle::processing::PipelinePlan;
+use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::retention::{FailureCheck, check_failure};
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ended, Ending};
+use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
 
 use super::batches::opening;
 use super::sample::{
@@ -68,7 +68,7 @@ fn history_line(event: &Value) -> String {
 
 async fn queued(catalog: &Catalog) -> File {
     let file = registered(catalog, ADA, 10).await;
-    let plan = Plan { stages: vec![Stage::Scan, Stage::Extract], ..plan() };
+    let plan = PipelinePlan { stages: vec![Stage::Scan, Stage::Extract], ..plan() };
     committed(
         catalog,
         file::confirm(&file, pin(), None, "confirmed", &plan, NOW + SECOND).expect("confirmable"),
@@ -76,7 +76,7 @@ async fn queued(catalog: &Catalog) -> File {
     .await
 }
 
-async fn end_stages(catalog: &Catalog, ends: Vec<StageEnd>, now: UnixMs) -> Vec<Ended> {
+async fn end_stages(catalog: &Catalog, ends: Vec<StageEnd>, now: UnixMs) -> Vec<CompletionResult> {
     catalog.end_stages(ends, EndBy { actor: "worker:a", plan: &plan(), now }).await.expect("answered")
 }
 
@@ -90,7 +90,7 @@ fn reclaimed(files: &[File], now: UnixMs) -> Vec<Change> {
 /// A batch of thirty that nobody uploads.
 async fn live_as_a_batch(catalog: &Catalog) {
     let (batch, wanted) = opening(ADA, &[10; 30]);
-    assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     let over = batch.expires_at;
     catalog.end_batch(batch.id, BatchEnding::Expired, "batch-timeout", over).await.expect("answered");
     let files = catalog.batch_files(batch.id, None, 100).await.expect("read");
@@ -107,18 +107,18 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     let held = catalog.claim_stage(claim(Stage::Scan, 10, at(2))).await.expect("claimed");
     let endings = [
         done(),
-        Ending::Retry { why: "hiccup".into(), at: at(5) },
-        Ending::Failed { why: "not \"supported\"".into() },
-        Ending::Quarantined { why: "infected".into() },
-        Ending::GivenBack,
-        Ending::PutOff { why: "clamd is away".into(), at: at(5) },
+        AttemptOutcome::Retry { why: "hiccup".into(), at: at(5) },
+        AttemptOutcome::Failed { why: "not \"supported\"".into() },
+        AttemptOutcome::Quarantined { why: "infected".into() },
+        AttemptOutcome::Released,
+        AttemptOutcome::Postponed { why: "clamd is away".into(), at: at(5) },
     ];
     let ends = held.iter().zip(endings).map(|(held, how)| end(held, how)).collect();
-    assert!(!end_stages(catalog, ends, at(3)).await.contains(&Ended::LeaseLost));
+    assert!(!end_stages(catalog, ends, at(3)).await.contains(&CompletionResult::LeaseLost));
     // Nobody comes back from the seventh.
     let by = EndBy { actor: "recovery", plan: &plan(), now: at(12) };
     let taken = catalog.take_back_stages(vec![held[6].job.id], by, at(12)).await.expect("answered");
-    assert_eq!(taken, [(held[6].file.id, Ended::Retried)]);
+    assert_eq!(taken, [(held[6].file.id, CompletionResult::Retried)]);
     let letters = catalog.dead_letters(&Scope::All, None, 10).await.expect("read");
     assert_eq!(
         catalog.redrive(letters[0].clone(), "ada", &plan(), None, at(13)).await.expect("answered"),
@@ -128,7 +128,7 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     db.sql(&format!("DELETE FROM jobs WHERE file_id = '{lost}'")).await;
     let recovery = Recovery {
         files: vec![lost],
-        of: Recoverable::Named,
+        of: RecoveryTrigger::Manual,
         actor: "ada".into(),
         plan: plan(),
         now: at(14),
@@ -138,8 +138,8 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
 
     let again = catalog.claim_stage(claim(Stage::Scan, 10, at(15))).await.expect("claimed");
     assert_eq!(again.len(), 4, "the retried, the put off, the redriven and the recovered");
-    let ends = again.iter().map(|held| end(held, Ending::Failed { why: "encrypted".into() })).collect();
-    assert_eq!(end_stages(catalog, ends, at(16)).await, [Ended::Failed; 4]);
+    let ends = again.iter().map(|held| end(held, AttemptOutcome::Failed { why: "encrypted".into() })).collect();
+    assert_eq!(end_stages(catalog, ends, at(16)).await, [CompletionResult::Failed; 4]);
     let mut failed = catalog.file(again[0].file.id).await.expect("read").expect("it is there");
     for days in [24, 40] {
         let looked = check_failure(&failed, plan().failures, &REFUSING, at(16) + days * DAY);
@@ -203,7 +203,7 @@ pub(super) async fn every_line_of_history_is_an_event(db: &TestDb) {
     );
 }
 
-pub(super) async fn nobody_who_does_not_archive_leaves_an_event(db: &TestDb) {
+pub(super) async fn without_an_archive_no_event_is_written(db: &TestDb) {
     live(db, &db.catalog).await;
     assert_eq!(db.texts("SELECT id FROM outbox").await, Vec::<String>::new());
     // Whoever tells the others has no more to say.
@@ -212,7 +212,7 @@ pub(super) async fn nobody_who_does_not_archive_leaves_an_event(db: &TestDb) {
     assert_eq!(waiting(&told).await, 0);
 }
 
-pub(super) async fn an_event_says_all_that_is_known(db: &TestDb) {
+pub(super) async fn an_event_has_all_its_fields(db: &TestDb) {
     let catalog = db.archiving().await;
     let file = confirmed(&catalog, ADA, 10).await;
     committed(&catalog, file::delete(&file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
@@ -256,7 +256,7 @@ pub(super) async fn an_event_says_all_that_is_known(db: &TestDb) {
     assert!(of_batch.contains(&&opened) && of_batch.contains(&&cancelled), "{of_batch:?}");
 }
 
-pub(super) async fn what_does_not_happen_leaves_no_event(db: &TestDb) {
+pub(super) async fn rejected_changes_write_no_event(db: &TestDb) {
     let catalog = db.archiving().await;
     let file = registered(&catalog, ADA, 10).await;
     committed(&catalog, confirm(&file)).await;
@@ -274,7 +274,7 @@ pub(super) async fn what_does_not_happen_leaves_no_event(db: &TestDb) {
     let ended = catalog.commit_all(reclaimed(std::slice::from_ref(&file), SILENT), "a sweep").await;
     assert_eq!(ended.expect("answered"), []);
     let lost = StageEnd { token: held.job.token + 1, ..end(&held, done()) };
-    assert_eq!(end_stages(&catalog, vec![lost], NOW + 3 * SECOND).await, [Ended::LeaseLost]);
+    assert_eq!(end_stages(&catalog, vec![lost], NOW + 3 * SECOND).await, [CompletionResult::LeaseLost]);
     assert_eq!(db.dump().await, before);
     // A change without a line of history has none to tell of either.
     let repinned =
@@ -285,7 +285,7 @@ pub(super) async fn what_does_not_happen_leaves_no_event(db: &TestDb) {
 }
 
 /// Many files cost hardly more statements than without an archive.
-pub(super) async fn events_are_written_together(db: &TestDb) {
+pub(super) async fn many_events_are_written_by_few_statements(db: &TestDb) {
     // How many statements it takes to write thirty lines, or sixty.
     let (of_thirty, of_sixty) = if db.is_postgres() { (1, 1) } else { (2, 3) };
     // The first of its tenant makes rows that the next ones change.

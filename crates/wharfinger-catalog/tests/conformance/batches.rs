@@ -35,7 +35,7 @@ pub(super) fn opening(owner: (&str, &str), sizes: &[u64]) -> (Batch, Registratio
         .map(|new| adopted(&batch, new))
         .collect();
     files.sort_by_key(|new| new.file.id);
-    let opens = BatchUse::Opens(batch.clone());
+    let opens = BatchUse::New(batch.clone());
     (batch, Registration { files, batch: opens, ..registration(owner, 0) })
 }
 
@@ -49,13 +49,13 @@ fn adopted(batch: &Batch, new: NewFile) -> NewFile {
 fn joining(owner: (&str, &str), batch: &Batch, now: UnixMs) -> Registration {
     let mut wanted = registration_at(owner, 10, now);
     wanted.files = wanted.files.into_iter().map(|new| adopted(batch, new)).collect();
-    Registration { batch: BatchUse::Joins(batch.id), ..wanted }
+    Registration { batch: BatchUse::Existing(batch.id), ..wanted }
 }
 
 async fn opened(catalog: &Catalog, sizes: &[u64]) -> (Batch, Vec<File>) {
     let (batch, wanted) = opening(ADA, sizes);
     let files = wanted.files.iter().map(|new| new.file.clone()).collect();
-    assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     (batch, files)
 }
 
@@ -101,11 +101,11 @@ pub(super) async fn opening_a_batch_writes_all_its_rows(db: &TestDb) {
     );
     // Nothing is charged for a batch that has no files yet, and no tenant is known for it.
     let (empty, wanted) = opening(("wharf", "eve"), &[]);
-    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     assert_eq!(another.batch_files(empty.id, None, 10).await.expect("read"), []);
     let (_, by_broker) = opening(ADA, &[1, 2]);
     let by_broker = Registration { by_broker: true, ..by_broker };
-    assert_eq!(db.catalog.register(by_broker).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(by_broker).await.expect("answered"), RegisterOutcome::Created);
     assert_eq!(db.texts("SELECT job_id FROM outbox").await.len(), 2);
 }
 
@@ -127,13 +127,13 @@ pub(super) async fn a_refused_batch_writes_nothing(db: &TestDb) {
     db.catalog.register(wanted).await.expect_err("one id twice");
     assert_eq!(db.dump().await, before, "not even a key");
     let (_, fits) = opening(ADA, &[300, 300, 300]);
-    assert_eq!(db.catalog.register(fits).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(fits).await.expect("answered"), RegisterOutcome::Created);
 }
 
 pub(super) async fn a_key_creates_one_batch(db: &TestDb) {
     let (batch, wanted) = opening(ADA, &[10, 10]);
     let first = db.catalog.register(with_key(wanted, "key", "body")).await.expect("answered");
-    assert_eq!(first, RegisterOutcome::Made);
+    assert_eq!(first, RegisterOutcome::Created);
     let before = db.dump().await;
     let again = with_key(opening(ADA, &[10, 10]).1, "key", "body");
     let key_use = again.key_use.clone().expect("it has a key");
@@ -149,7 +149,7 @@ pub(super) async fn a_batch_can_have_ten_thousand_files(db: &TestDb) {
     let (batch, wanted) = opening(ADA, &vec![7; 10_000]);
     let ids: Vec<FileId> = wanted.files.iter().map(|new| new.file.id).collect();
     let started = Instant::now();
-    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     let opened = started.elapsed();
     let files = db.catalog.batch_files(batch.id, None, 20_000).await.expect("read");
     assert_eq!(files.iter().map(|file| file.id).collect::<Vec<_>>(), ids);
@@ -169,7 +169,7 @@ pub(super) async fn a_file_joins_only_an_active_batch_of_its_owner(db: &TestDb) 
     let (batch, files) = opened(&db.catalog, &[10]).await;
     let joined = joining(ADA, &batch, NOW + SECOND);
     let second = only(&joined).clone();
-    assert_eq!(db.catalog.register(joined).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(joined).await.expect("answered"), RegisterOutcome::Created);
     let listed = db.catalog.batch_files(batch.id, None, 10).await.expect("read");
     assert_eq!(listed, [files[0].clone(), second]);
 
@@ -288,7 +288,7 @@ pub(super) async fn a_batch_that_ends_misses_no_added_file(db: &TestDb) {
         committed(&db.catalog, confirm(&files[0])).await;
         let adding = (0..8).map(|_| {
             let (catalog, wanted) = (db.catalog.clone(), joining(ADA, &batch, NOW));
-            async move { catalog.register(wanted).await.expect("answered") == RegisterOutcome::Made }
+            async move { catalog.register(wanted).await.expect("answered") == RegisterOutcome::Created }
         });
         let (catalog, id) = (db.catalog.clone(), batch.id);
         let ended =
@@ -337,7 +337,7 @@ pub(super) async fn overdue_batches_are_found_oldest_first(db: &TestDb) {
         let mut wanted = registration_at(ADA, 0, NOW + later);
         let batch = batch_at(ADA, NOW + later);
         wanted.files.clear();
-        let opens = Registration { batch: BatchUse::Opens(batch.clone()), ..wanted };
+        let opens = Registration { batch: BatchUse::New(batch.clone()), ..wanted };
         db.catalog.register(opens).await.expect("answered");
         batches.push(batch);
     }

@@ -56,7 +56,7 @@ async fn a_failed_write_does_not_affect_others_of_its_commit() {
     for (n, outcome) in registering.iter().enumerate() {
         let wanted = only(&registrations[n]);
         match outcome {
-            Ok(RegisterOutcome::Made) => {
+            Ok(RegisterOutcome::Created) => {
                 made += 1;
                 assert!(exists(catalog, wanted).await);
             }
@@ -92,7 +92,7 @@ async fn a_fault_in_a_shared_commit_leaves_no_half_write() {
     let db = TestDb::sqlite().await;
     registered(&db.catalog, ADA, 10).await;
     let (answers, commit) = five_under(&db, Faults::counting()).await;
-    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(RegisterOutcome::Made))));
+    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(RegisterOutcome::Created))));
 
     for n in 1..=commit {
         for fault in Fault::ALL {
@@ -104,7 +104,7 @@ async fn a_fault_in_a_shared_commit_leaves_no_half_write() {
                 let exists = exists(&reopened, file).await;
                 happened += usize::from(exists);
                 match answer {
-                    Ok(answer) => assert!(exists && *answer == RegisterOutcome::Made, "{fault:?} at {n}"),
+                    Ok(answer) => assert!(exists && *answer == RegisterOutcome::Created, "{fault:?} at {n}"),
                     Err(CatalogError::Unknown(_)) => {}
                     Err(error) => assert!(!exists, "{fault:?} at {n}: {error}, and yet it is there"),
                 }
@@ -139,7 +139,7 @@ async fn no_answer_depends_on_an_uncommitted_write() {
     {
         let catalog = db.faulty(counting.clone()).await;
         let (id, answers) = together(&catalog).await;
-        assert_eq!(answers.0.expect("answered"), RegisterOutcome::Made);
+        assert_eq!(answers.0.expect("answered"), RegisterOutcome::Created);
         assert_eq!(answers.1.expect("answered"), RegisterOutcome::Repeated(id.0));
         let exceeded = RegisterOutcome::QuotaExceeded { used_bytes: 510, limit_bytes: 1_010 };
         assert_eq!(answers.2.expect("answered"), exceeded);

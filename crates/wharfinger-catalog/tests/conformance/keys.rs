@@ -12,7 +12,7 @@ const ADA: (&str, &str) = ("harbour", "ada");
 
 async fn made(db: &TestDb, registration: Registration) -> File {
     let file = only(&registration).clone();
-    assert_eq!(db.catalog.register(registration).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(registration).await.expect("answered"), RegisterOutcome::Created);
     file
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn concurrent_requests_with_one_key_create_one_file(db: &TestDb
             async move { (only(&wanted).id, catalog.register(wanted).await.expect("answered")) }
         }))
         .await;
-        let made: Vec<_> = answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Made).collect();
+        let made: Vec<_> = answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Created).collect();
         assert_eq!(made.len(), 1);
         let first = made[0].0;
         let repeated =

@@ -28,7 +28,7 @@ async fn keep_registering(catalog: Catalog, user: String, told: mpsc::Sender<Out
 /// Takes what was answered until this many were made since.
 async fn until_made(answers: &mut mpsc::Receiver<Outcome>, made: usize) -> Vec<Outcome> {
     let mut taken: Vec<Outcome> = Vec::new();
-    while taken.iter().filter(|(_, outcome)| matches!(outcome, Ok(RegisterOutcome::Made))).count() < made {
+    while taken.iter().filter(|(_, outcome)| matches!(outcome, Ok(RegisterOutcome::Created))).count() < made {
         taken.push(answers.recv().await.expect("somebody registers"));
     }
     taken
@@ -66,7 +66,7 @@ async fn answered_writes_survive_a_killed_server() {
         let stored = catalog.file(file.id).await.expect("read");
         match outcome {
             Ok(answer) => {
-                assert_eq!(answer, RegisterOutcome::Made);
+                assert_eq!(answer, RegisterOutcome::Created);
                 assert_eq!(stored, Some(file), "answered and lost");
             }
             Err(CatalogError::Unknown(_)) => {}
@@ -108,7 +108,7 @@ async fn uncommitted_calls_are_retried_on_another_connection() {
     });
     break_who_waits(&mut admin).await;
     run(&mut blocker, "COMMIT").await;
-    assert_eq!(writing.await.expect("no panic").expect("written"), RegisterOutcome::Made);
+    assert_eq!(writing.await.expect("no panic").expect("written"), RegisterOutcome::Created);
 
     run(&mut blocker, "BEGIN").await;
     run(&mut blocker, "LOCK TABLE files IN ACCESS EXCLUSIVE MODE").await;
@@ -127,7 +127,7 @@ async fn uncommitted_calls_are_retried_on_another_connection() {
     for _ in 0..20 {
         catalog.ping().await.expect("answered");
         let made = catalog.register(registration(("harbour", "ada"), 1)).await.expect("written");
-        assert_eq!(made, RegisterOutcome::Made);
+        assert_eq!(made, RegisterOutcome::Created);
     }
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
     catalog.close().await;

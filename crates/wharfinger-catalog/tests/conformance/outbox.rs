@@ -12,7 +12,7 @@ const ADA: (&str, &str) = ("harbour", "ada");
 async fn announced(db: &TestDb, count: usize) {
     for _ in 0..count {
         let wanted = Registration { by_broker: true, ..registration(ADA, 1) };
-        assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
+        assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     }
 }
 

@@ -44,25 +44,25 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
 pub(super) async fn only_the_quota_owner_admits(db: &TestDb) {
     let beside = db.beside_redis().await;
     assert_eq!(moved(&beside, QuotaOwner::Redis).await.epoch, 1);
-    assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), RegisterOutcome::Created);
     for (wrong, catalog) in
         [(by_redis(10, 0), &beside), (by_redis(10, 2), &beside), (registration(ADA, 10), &beside)]
     {
         let before = db.dump().await;
         let answer = catalog.register(wrong).await.expect("answered");
-        assert!(matches!(answer, RegisterOutcome::QuotaMoved(state) if state.epoch == 1), "{answer:?}");
+        assert!(matches!(answer, RegisterOutcome::QuotaOwnerChanged(state) if state.epoch == 1), "{answer:?}");
         assert_eq!(db.dump().await, before);
     }
     // One that knows no Redis finds out too.
     let answer = db.catalog.register(registration(ADA, 10)).await.expect("answered");
-    assert!(matches!(answer, RegisterOutcome::QuotaMoved(_)), "{answer:?}");
+    assert!(matches!(answer, RegisterOutcome::QuotaOwnerChanged(_)), "{answer:?}");
     assert_eq!(db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 10);
 
     let back = moved(&beside, QuotaOwner::Database).await;
     assert_eq!((back.epoch, back.used_bytes), (2, 10));
     let answer = beside.register(by_redis(10, 1)).await.expect("answered");
     assert!(
-        matches!(answer, RegisterOutcome::QuotaMoved(state) if state.owner == QuotaOwner::Database),
+        matches!(answer, RegisterOutcome::QuotaOwnerChanged(state) if state.owner == QuotaOwner::Database),
         "{answer:?}"
     );
     registered(&beside, ADA, 10).await;
@@ -103,7 +103,7 @@ pub(super) async fn refunds_are_sent_to_redis_while_it_owns_the_quota(db: &TestD
     for (size, catalog) in [(2, &beside), (4, &db.catalog)] {
         let made = by_redis(size, 1);
         let file = only(&made).clone();
-        assert_eq!(beside.register(made).await.expect("answered"), RegisterOutcome::Made);
+        assert_eq!(beside.register(made).await.expect("answered"), RegisterOutcome::Created);
         committed(catalog, ended(&file)).await;
     }
     committed(&beside, ended(&before)).await;
@@ -123,7 +123,7 @@ pub(super) async fn a_move_counts_concurrent_charges_and_refunds_once(db: &TestD
     for size in 1..=20 {
         let wanted = by_redis(size, 1);
         files.push(only(&wanted).clone());
-        assert_eq!(beside.register(wanted).await.expect("answered"), RegisterOutcome::Made);
+        assert_eq!(beside.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     }
     let handles = [beside.clone(), db.beside_redis().await];
     for round in 1..=4 {

@@ -30,7 +30,7 @@ pub(super) async fn a_registration_writes_all_its_rows(db: &TestDb) {
     let id = only(&wanted).id;
     wanted.files[0].file = file::register(id, tenant(ADA.0), user(ADA.1), announced, &POLICY, NOW);
     let file = only(&wanted).clone();
-    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
 
     let another = db.another().await;
     assert_eq!(another.file(file.id).await.expect("read"), Some(file.clone()));
@@ -58,7 +58,7 @@ pub(super) async fn an_id_is_registered_once(db: &TestDb) {
     let first = registration(ADA, 10);
     let mut second = registration(ADA, 20);
     second.files[0].file = file::File { size: 20, charged_bytes: 20, ..only(&first).clone() };
-    assert_eq!(db.catalog.register(first).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(first).await.expect("answered"), RegisterOutcome::Created);
     let before = db.dump().await;
     let error = db.catalog.register(second).await.expect_err("the id is taken");
     assert!(matches!(error, CatalogError::Corrupt(_)), "{error}");
@@ -80,7 +80,7 @@ pub(super) async fn the_last_byte_fits_and_the_next_does_not(db: &TestDb) {
     assert_eq!(db.catalog.register(registration(ADA, 1)).await.expect("answered"), full);
     registered(&db.catalog, ADA, 0).await;
     db.catalog.set_limit(&tenant("harbour"), 1_401).await.expect("set");
-    assert_eq!(db.catalog.register(refused).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(refused).await.expect("answered"), RegisterOutcome::Created);
 }
 
 pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb) {
@@ -92,7 +92,7 @@ pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb)
     };
     let first = with_key(registration(ADA, 600), "key", "body");
     let made = only(&first).id.0;
-    let joins = Registration { batch: BatchUse::Joins(BatchId(made)), ..registration(BEN, 1) };
+    let joins = Registration { batch: BatchUse::Existing(BatchId(made)), ..registration(BEN, 1) };
     let wanted = vec![
         first,
         registration(BEN, 401),
@@ -108,16 +108,16 @@ pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb)
     let answers = db.catalog.register_all(wanted).await;
     let answers: Vec<RegisterOutcome> = answers.into_iter().map(|answer| answer.expect("answered")).collect();
     let expected = [
-        RegisterOutcome::Made,
+        RegisterOutcome::Created,
         RegisterOutcome::QuotaExceeded { used_bytes: 600, limit_bytes: 1_000 },
         RegisterOutcome::Repeated(made),
         RegisterOutcome::KeyMismatch,
-        RegisterOutcome::Made,
+        RegisterOutcome::Created,
         RegisterOutcome::NoBatch,
-        RegisterOutcome::Made,
+        RegisterOutcome::Created,
         RegisterOutcome::UnconfirmedLimit { held_bytes: 400, limit_bytes: 500 },
-        RegisterOutcome::Made,
-        RegisterOutcome::Made,
+        RegisterOutcome::Created,
+        RegisterOutcome::Created,
     ];
     assert_eq!(answers, expected);
     for (name, used_bytes) in [("harbour", 1_000), ("quay", 500)] {
@@ -130,10 +130,10 @@ pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb)
     // One that the database refuses costs the others a second try, and nothing else.
     let known = registration(("yard", "ada"), 10);
     let again = known.clone();
-    assert_eq!(db.catalog.register(known).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(known).await.expect("answered"), RegisterOutcome::Created);
     let answers = db.catalog.register_all(vec![registration(("yard", "ada"), 10), again]).await;
     assert!(
-        matches!(&answers[..], [Ok(RegisterOutcome::Made), Err(CatalogError::Corrupt(_))]),
+        matches!(&answers[..], [Ok(RegisterOutcome::Created), Err(CatalogError::Corrupt(_))]),
         "{answers:?}"
     );
 }
@@ -145,7 +145,7 @@ pub(super) async fn an_unknown_tenant_has_the_default_limit(db: &TestDb) {
     assert_eq!(db.catalog.register(wanted.clone()).await.expect("answered"), exceeded);
     assert_eq!(db.dump().await, before);
     let wanted = Registration { default_limit_bytes: 100, ..wanted };
-    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
 }
 
 pub(super) async fn unconfirmed_bytes_are_capped_per_user(db: &TestDb) {
@@ -156,17 +156,17 @@ pub(super) async fn unconfirmed_bytes_are_capped_per_user(db: &TestDb) {
     };
     let first = half(ADA, 300);
     let file = only(&first).clone();
-    assert_eq!(db.catalog.register(first).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(first).await.expect("answered"), RegisterOutcome::Created);
     let before = db.dump().await;
     let held = RegisterOutcome::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
     assert_eq!(db.catalog.register(half(ADA, 201)).await.expect("answered"), held);
     assert_eq!(db.dump().await, before);
-    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), RegisterOutcome::Made);
-    assert_eq!(db.catalog.register(half(BEN, 300)).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), RegisterOutcome::Created);
+    assert_eq!(db.catalog.register(half(BEN, 300)).await.expect("answered"), RegisterOutcome::Created);
 
     // Confirmed bytes are nobody's reservation any more.
     committed(&db.catalog, confirm(&file)).await;
-    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), RegisterOutcome::Created);
 }
 
 pub(super) async fn an_ended_file_counts_as_unconfirmed_until_its_url_expires(db: &TestDb) {
@@ -180,7 +180,7 @@ pub(super) async fn an_ended_file_counts_as_unconfirmed_until_its_url_expires(db
     assert_eq!(db.catalog.register(half(201)).await.expect("answered"), held);
     // Where the store itself refuses the late upload, the bytes are free at once.
     deleted(&db.catalog, ADA, 200, &REFUSING).await;
-    assert_eq!(db.catalog.register(half(200)).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(db.catalog.register(half(200)).await.expect("answered"), RegisterOutcome::Created);
 }
 
 const TRIES: usize = 20;
@@ -206,10 +206,10 @@ pub(super) async fn concurrent_registrations_never_exceed_the_limit(db: &TestDb)
     }))
     .await;
     let made: Vec<FileId> =
-        answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Made).map(|(id, _)| *id).collect();
+        answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Created).map(|(id, _)| *id).collect();
     assert_eq!(made.len(), 100);
     for (id, answer) in answers {
-        if answer == RegisterOutcome::Made {
+        if answer == RegisterOutcome::Created {
             assert!(db.catalog.file(id).await.expect("read").is_some());
         } else {
             assert_eq!(answer, RegisterOutcome::QuotaExceeded { used_bytes: 1_000, limit_bytes: 1_000 });
@@ -232,7 +232,7 @@ pub(super) async fn concurrent_first_files_of_a_tenant_all_fit(db: &TestDb) {
             async move { answer_to(&catalog, wanted).await }
         }))
         .await;
-        assert_eq!(answers, vec![RegisterOutcome::Made; 8]);
+        assert_eq!(answers, vec![RegisterOutcome::Created; 8]);
         assert_eq!(db.catalog.quota(&tenant(&name), LIMIT).await.expect("read").used_bytes, 80);
     }
 }
@@ -249,7 +249,7 @@ pub(super) async fn registrations_are_counted_once_during_limit_changes_and_rebu
                 async move {
                     let file = only(&wanted).clone();
                     match answer_to(&catalog, wanted).await {
-                        RegisterOutcome::Made => {
+                        RegisterOutcome::Created => {
                             let change = file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable");
                             if n % 3 == 0 {
                                 let mut tries = 0;

@@ -101,7 +101,7 @@ pub(super) fn with_key(registration: Registration, key: &str, fingerprint: &str)
 pub(super) async fn registered_at(catalog: &Catalog, owner: (&str, &str), size: u64, now: UnixMs) -> File {
     let registration = registration_at(owner, size, now);
     let file = only(&registration).clone();
-    assert_eq!(catalog.register(registration).await.expect("answered"), RegisterOutcome::Made);
+    assert_eq!(catalog.register(registration).await.expect("answered"), RegisterOutcome::Created);
     file
 }
 

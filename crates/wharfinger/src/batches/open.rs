@@ -2,7 +2,7 @@
 
 use wharfinger_catalog::{BatchUse, NewFile, Registration, fresh_id};
 use wharfinger_lifecycle::batch;
-use wharfinger_lifecycle::file::Announcement;
+use wharfinger_lifecycle::file::UploadRequest;
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::limits::BATCH_FILES_MAX;
 
@@ -16,7 +16,7 @@ use crate::uploads::init::{key_use, new_file, register, registration};
 pub async fn open(
     uploads: &Uploads,
     caller: &Caller,
-    announced: Vec<Announcement>,
+    announced: Vec<UploadRequest>,
     key: Option<String>,
 ) -> Result<BatchGrant, VerbError> {
     let core = &uploads.core;
@@ -37,7 +37,7 @@ pub async fn open(
     let made = files.iter().map(|new| new.file.clone()).collect();
     let has_key = key.is_some();
     let wanted = Registration {
-        batch: BatchUse::Opens(batch.clone()),
+        batch: BatchUse::New(batch.clone()),
         key_use: key.map(|key| key_use(core, "batches", key, fingerprint, now)),
         ..registration(core, caller, files, now)
     };
@@ -47,7 +47,7 @@ pub async fn open(
             // Nobody has its id, and nobody can ask for it again.
             Err(error) if !has_key => {
                 if let Err(left) = cancel::cancel(core, caller, id).await {
-                    tracing::warn!(batchId = %id, error = ?left, "a batch that was never granted is left to its end");
+                    tracing::warn!(batchId = %id, error = %left.with_cause(), "a batch that was never granted is left to its end");
                 }
                 Err(error)
             }
@@ -60,13 +60,13 @@ pub async fn open(
 /// The same answer as the first time, made anew.
 async fn repeat(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
     match find::find(core, caller, id).await {
-        Ok(found) if found.batch.status.is_called_off() => Err(VerbError::BatchGone(found.batch.status)),
+        Ok(found) if found.batch.status.drops_unconfirmed() => Err(VerbError::BatchGone(found.batch.status)),
         Err(VerbError::NotFound) => Err(VerbError::Gone),
         found => found,
     }
 }
 
-fn check(core: &Core, announced: &[Announcement], key: Option<&str>) -> Result<(), VerbError> {
+fn check(core: &Core, announced: &[UploadRequest], key: Option<&str>) -> Result<(), VerbError> {
     if announced.len() > BATCH_FILES_MAX {
         return Err(VerbError::invalid(
             "files",
@@ -78,6 +78,6 @@ fn check(core: &Core, announced: &[Announcement], key: Option<&str>) -> Result<(
     for (n, announced) in announced.iter().enumerate() {
         problems.check(announced, &format!("files[{n}]."));
     }
-    problems.none()?;
+    problems.into_result()?;
     announced.iter().enumerate().try_for_each(|(n, one)| check_size(core, one, &format!("files[{n}].")))
 }

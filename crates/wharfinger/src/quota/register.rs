@@ -25,7 +25,7 @@ pub async fn register(quota: &Quota, wanted: Registration) -> Result<RegisterOut
         // Who asks again for what was made before is answered as before.
         return known_answer(core, &wanted).await?.ok_or(refusal);
     }
-    let Some(owner) = quota.redis_owner.as_ref().filter(|_| wanted.needs_room()) else {
+    let Some(owner) = quota.redis_owner.as_ref().filter(|_| wanted.needs_quota()) else {
         return without_redis(quota, wanted).await;
     };
     if let Some(answer) = known_answer(core, &wanted).await? {
@@ -56,7 +56,7 @@ async fn without_redis(quota: &Quota, wanted: Registration) -> Result<RegisterOu
     for _ in 0..ROUNDS_MAX {
         let admission = Admission::Database;
         match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
-            RegisterOutcome::QuotaMoved(_) => {
+            RegisterOutcome::QuotaOwnerChanged(_) => {
                 count::leave(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant).await?
             }
             answer => return Ok(answer),
@@ -77,7 +77,7 @@ async fn by_database(
     }
     let admission = Admission::Database;
     match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
-        RegisterOutcome::QuotaMoved(moved) => {
+        RegisterOutcome::QuotaOwnerChanged(moved) => {
             tenant.learn(&moved);
             if owner.is_away() {
                 count::leave(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant).await?;
@@ -121,11 +121,11 @@ async fn by_redis(
         Ok(Reservation::Counted { epoch, limit_bytes }) => {
             let admission = Admission::Redis { epoch, limit_bytes };
             match core.catalog.register(Registration { admission, ..wanted.clone() }).await {
-                Ok(RegisterOutcome::Made) => {
+                Ok(RegisterOutcome::Created) => {
                     owner.settle(name, attempt);
-                    Ok(Some(RegisterOutcome::Made))
+                    Ok(Some(RegisterOutcome::Created))
                 }
-                Ok(RegisterOutcome::QuotaMoved(moved)) => {
+                Ok(RegisterOutcome::QuotaOwnerChanged(moved)) => {
                     release(owner, wanted, attempt).await;
                     tenant.learn(&moved);
                     if moved.owner == QuotaOwner::Redis {

@@ -75,7 +75,7 @@ pub async fn init(
     let new = new_file(core, caller, FileId(fresh_id(now)), announced, batch.as_ref(), now);
     let file = new.file.clone();
     let registration = Registration {
-        batch: batch.map_or(BatchUse::None, |batch| BatchUse::Joins(batch.id)),
+        batch: batch.map_or(BatchUse::None, |batch| BatchUse::Existing(batch.id)),
         ..registration(core, caller, vec![new], now)
     };
     let key_use = key.map(|key| key_use(core, "files/init", key, fingerprint, now));
@@ -154,7 +154,7 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
     let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_check_at).min();
     let (from, traced) = (wanted.now, core.traces.are_kept().then(|| wanted.files.clone()));
     match quota::register(&uploads.quota, wanted).await? {
-        RegisterOutcome::Made => {
+        RegisterOutcome::Created => {
             for new in traced.iter().flatten() {
                 let to = core.clock.now();
                 core.traces.began(&Done {
@@ -175,7 +175,7 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
         }
         RegisterOutcome::Repeated(made) => Ok(Some(made)),
         RegisterOutcome::KeyMismatch => Err(VerbError::KeyMismatch),
-        RegisterOutcome::QuotaMoved(_) => Err(VerbError::busy()),
+        RegisterOutcome::QuotaOwnerChanged(_) => Err(VerbError::busy()),
         RegisterOutcome::NoBatch => Err(VerbError::NotFound),
         RegisterOutcome::BatchClosed(refusal) => Err(VerbError::BatchClosed(refusal)),
         RegisterOutcome::QuotaExceeded { used_bytes, limit_bytes } => {
