@@ -95,7 +95,7 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
             actor: "bench".into(),
             default_limit_bytes: 1 << 40,
             unconfirmed_limit_percent: 100,
-            key_use: None,
+            idempotency_key: None,
             admission: Admission::Database,
             by_broker: false,
         }

@@ -44,7 +44,7 @@ pub use figures::counters::OUTCOME_SPAN_MS;
 pub use figures::dashboard::{COUNTED_MAX, Figures, Outcomes, RecentError, StatusCounts};
 pub use files::batches::{BatchEnd, BatchEnding};
 pub use files::history::history_lines_cut;
-pub use files::idempotency::KeyUse;
+pub use files::idempotency::IdempotencyKey;
 pub use files::rows::{Abandoned, HistoryLine};
 pub use jobs::claims::{JobClaim, LeasedJob};
 pub use jobs::dead_letters::{DeadLetter, RedriveOutcome};
@@ -252,7 +252,7 @@ impl Catalog {
     /// How far the schema has come: [`SCHEMA_VERSION`] is up to date, 0 is an empty database. Changes nothing.
     pub async fn schema_step(&self) -> Result<i64, CatalogError> {
         let mut reader = self.reader().await?;
-        migrations::schema::step(&mut reader.tx(&self.faults), &self.steps, &self.schema).await
+        migrations::schema::step(&mut reader.tx(&self.faults), &self.history, &self.schema).await
     }
 
     pub fn dialect(&self) -> Dialect {

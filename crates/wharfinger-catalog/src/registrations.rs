@@ -15,7 +15,7 @@ use crate::database::sql::{Tx, args, signed, tuples};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::figures::counters;
-use crate::files::idempotency::{self, KeyUse};
+use crate::files::idempotency::{self, IdempotencyKey};
 use crate::files::{batches, history};
 use crate::jobs::delayed::{self, NewJob};
 use crate::outbox::{archive, lines};
@@ -34,7 +34,7 @@ pub struct Registration {
     pub actor: String,
     pub default_limit_bytes: u64,
     pub unconfirmed_limit_percent: u8,
-    pub key_use: Option<KeyUse>,
+    pub idempotency_key: Option<IdempotencyKey>,
     pub admission: Admission,
     /// The broker brings the checks back when they are due.
     pub by_broker: bool,
@@ -52,9 +52,9 @@ pub struct NewFile {
 pub enum BatchUse {
     None,
     /// The batch comes to be with its files.
-    Opens(Batch),
+    New(Batch),
     /// The files become part of one that is active.
-    Joins(BatchId),
+    Existing(BatchId),
 }
 
 /// Who has let a registration in.
@@ -68,9 +68,9 @@ pub enum Admission {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterOutcome {
-    Made,
+    Created,
     /// Whoever let it in, or was asked to, is not the one who does; nothing happened.
-    QuotaMoved(QuotaState),
+    QuotaOwnerChanged(QuotaState),
     /// The key was used before with the same body, and made this file or batch.
     Repeated(Uuid),
     /// The key was used before with another body.
@@ -149,8 +149,8 @@ impl Registration {
 
     /// The answer to a key that was used before.
     async fn refused_by_key(&self, tx: &mut Tx<'_>) -> Result<Option<RegisterOutcome>, CatalogError> {
-        let (Some(key_use), Some(made)) = (&self.key_use, self.made()) else { return Ok(None) };
-        Ok(match idempotency::take(tx, self.owner(), key_use, made, self.now).await? {
+        let (Some(idempotency_key), Some(made)) = (&self.idempotency_key, self.made()) else { return Ok(None) };
+        Ok(match idempotency::take(tx, self.owner(), idempotency_key, made, self.now).await? {
             idempotency::Taken::Ours => None,
             idempotency::Taken::Before(id) => Some(RegisterOutcome::Repeated(id)),
             idempotency::Taken::OtherBody => Some(RegisterOutcome::KeyMismatch),
@@ -396,7 +396,7 @@ impl Catalog {
             // The second use of a key is answered by what the first has made.
             let mut keys = BTreeSet::new();
             let is_first = |(_, wanted): &(usize, Registration)| {
-                wanted.key_use.as_ref().is_none_or(|used| {
+                wanted.idempotency_key.as_ref().is_none_or(|used| {
                     keys.insert((wanted.tenant.clone(), wanted.user.clone(), used.route, used.key.clone()))
                 })
             };

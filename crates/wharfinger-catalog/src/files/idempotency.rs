@@ -12,7 +12,7 @@ use crate::error::CatalogError;
 use crate::registrations::Registered;
 
 #[derive(Clone, Debug)]
-pub struct KeyUse {
+pub struct IdempotencyKey {
     pub route: &'static str,
     pub key: String,
     /// A hash of the body: the same key with another body is a mistake of the client's.
@@ -31,7 +31,7 @@ pub(crate) enum Taken {
 pub(crate) async fn take(
     tx: &mut Tx<'_>,
     (tenant, user): (&TenantId, &UserId),
-    key_use: &KeyUse,
+    idempotency_key: &IdempotencyKey,
     made: Uuid,
     now: UnixMs,
 ) -> Result<Taken, CatalogError> {
@@ -48,11 +48,11 @@ pub(crate) async fn take(
             args![
                 tenant,
                 user,
-                key_use.route,
-                key_use.key.as_str(),
-                key_use.fingerprint.as_str(),
+                idempotency_key.route,
+                idempotency_key.key.as_str(),
+                idempotency_key.fingerprint.as_str(),
                 made.to_string(),
-                key_use.expires_at,
+                idempotency_key.expires_at,
                 now,
             ],
         )
@@ -64,15 +64,15 @@ pub(crate) async fn take(
         .row(
             "SELECT fingerprint, made_id FROM idempotency_keys \
              WHERE tenant_id = $1 AND user_id = $2 AND route = $3 AND key = $4",
-            args![tenant, user, key_use.route, key_use.key.as_str()],
+            args![tenant, user, idempotency_key.route, idempotency_key.key.as_str()],
         )
         .await?
         .ok_or(CatalogError::Stale)?;
-    compared(&before, key_use)
+    compared(&before, idempotency_key)
 }
 
-fn compared(before: &Row, key_use: &KeyUse) -> Result<Taken, CatalogError> {
-    if before.text("fingerprint")? == key_use.fingerprint {
+fn compared(before: &Row, idempotency_key: &IdempotencyKey) -> Result<Taken, CatalogError> {
+    if before.text("fingerprint")? == idempotency_key.fingerprint {
         Ok(Taken::Before(before.parsed("made_id")?))
     } else {
         Ok(Taken::OtherBody)
@@ -108,7 +108,7 @@ impl Catalog {
     pub async fn key_answer(
         &self,
         (tenant, user): (&TenantId, &UserId),
-        key_use: &KeyUse,
+        idempotency_key: &IdempotencyKey,
         now: UnixMs,
     ) -> Result<Option<RegisterOutcome>, CatalogError> {
         let mut reader = self.reader().await?;
@@ -119,10 +119,10 @@ impl Catalog {
                  WHERE tenant_id = $1 AND user_id = $2 AND route = $3 AND key = $4 AND (expires_at > $5 \
                  OR EXISTS (SELECT 1 FROM files WHERE files.id = idempotency_keys.made_id \
                  AND files.pipeline_status = 'registered' AND files.part_size IS NOT NULL))",
-                args![tenant.as_str(), user.as_str(), key_use.route, key_use.key.as_str(), now],
+                args![tenant.as_str(), user.as_str(), idempotency_key.route, idempotency_key.key.as_str(), now],
             )
             .await?;
-        Ok(match before.map(|row| compared(&row, key_use)).transpose()? {
+        Ok(match before.map(|row| compared(&row, idempotency_key)).transpose()? {
             Some(Taken::Before(made)) => Some(RegisterOutcome::Repeated(made)),
             Some(Taken::OtherBody) => Some(RegisterOutcome::KeyMismatch),
             Some(Taken::Ours) | None => None,

@@ -136,9 +136,9 @@ pub(super) async fn a_key_creates_one_batch(db: &TestDb) {
     assert_eq!(first, RegisterOutcome::Created);
     let before = db.dump().await;
     let again = with_key(opening(ADA, &[10, 10]).1, "key", "body");
-    let key_use = again.key_use.clone().expect("it has a key");
+    let idempotency_key = again.idempotency_key.clone().expect("it has a key");
     assert_eq!(db.catalog.register(again).await.expect("answered"), RegisterOutcome::Repeated(batch.id.0));
-    let known = db.catalog.key_answer((&tenant("harbour"), &user("ada")), &key_use, NOW).await;
+    let known = db.catalog.key_answer((&tenant("harbour"), &user("ada")), &idempotency_key, NOW).await;
     assert_eq!(known.expect("read"), Some(RegisterOutcome::Repeated(batch.id.0)));
     let other = with_key(opening(ADA, &[10]).1, "key", "another body");
     assert_eq!(db.catalog.register(other).await.expect("answered"), RegisterOutcome::KeyMismatch);

@@ -148,9 +148,9 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
     catalog.notifications_by_id(&[fresh_id(NOW)]).await.expect("read");
     meter.read("notifications_by_id");
     let registration = with_key(registration(("harbour", "ada"), 10), "a key", "a fingerprint");
-    let key_use = registration.key_use.as_ref().expect("its key");
+    let idempotency_key = registration.idempotency_key.as_ref().expect("its key");
     let owner = (&only(&registration).tenant, &only(&registration).user);
-    catalog.key_answer(owner, key_use, NOW).await.expect("read");
+    catalog.key_answer(owner, idempotency_key, NOW).await.expect("read");
     meter.read("key_answer");
 }
 

@@ -33,7 +33,7 @@ pub(super) async fn a_key_belongs_to_its_user_and_route(db: &TestDb) {
     made(db, with_key(registration(("wharf", "ada"), 10), "key", "another body")).await;
     made(db, with_key(registration(ADA, 10), "KEY", "another body")).await;
     let mut other_route = with_key(registration(ADA, 10), "key", "another body");
-    other_route.key_use.as_mut().expect("it has a key").route = "POST /batches";
+    other_route.idempotency_key.as_mut().expect("it has a key").route = "POST /batches";
     made(db, other_route).await;
 }
 

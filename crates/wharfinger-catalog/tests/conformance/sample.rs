@@ -1,7 +1,7 @@
 //! Files, owners and times as the cases need them, and the ways to bring a file into a state.
 
 use wharfinger_catalog::{
-    Admission, BatchUse, Catalog, JobClaim, KeyUse, NewFile, NewJob, RegisterOutcome, Registration, fresh_id,
+    Admission, BatchUse, Catalog, JobClaim, IdempotencyKey, NewFile, NewJob, RegisterOutcome, Registration, fresh_id,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, UploadRequest, Change, File, Pin, UploadPolicy};
@@ -73,7 +73,7 @@ pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Re
         actor: owner.1.to_owned(),
         default_limit_bytes: LIMIT,
         unconfirmed_limit_percent: 100,
-        key_use: None,
+        idempotency_key: None,
         admission: Admission::Database,
         by_broker: false,
     }
@@ -89,13 +89,13 @@ pub(super) fn registration(owner: (&str, &str), size: u64) -> Registration {
 }
 
 pub(super) fn with_key(registration: Registration, key: &str, fingerprint: &str) -> Registration {
-    let key_use = KeyUse {
+    let idempotency_key = IdempotencyKey {
         route: "POST /files",
         key: key.to_owned(),
         fingerprint: fingerprint.to_owned(),
         expires_at: registration.now + 24 * HOUR,
     };
-    Registration { key_use: Some(key_use), ..registration }
+    Registration { idempotency_key: Some(idempotency_key), ..registration }
 }
 
 pub(super) async fn registered_at(catalog: &Catalog, owner: (&str, &str), size: u64, now: UnixMs) -> File {

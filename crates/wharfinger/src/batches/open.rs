@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::uploads::Uploads;
 use crate::uploads::announce::{Problems, check_size, fingerprint};
-use crate::uploads::init::{key_use, new_file, register, registration};
+use crate::uploads::init::{idempotency_key, new_file, register, registration};
 
 pub async fn open(
     uploads: &Uploads,
@@ -38,7 +38,7 @@ pub async fn open(
     let has_key = key.is_some();
     let wanted = Registration {
         batch: BatchUse::New(batch.clone()),
-        key_use: key.map(|key| key_use(core, "batches", key, fingerprint, now)),
+        idempotency_key: key.map(|key| idempotency_key(core, "batches", key, fingerprint, now)),
         ..registration(core, caller, files, now)
     };
     match register(uploads, wanted).await? {

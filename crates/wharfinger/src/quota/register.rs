@@ -155,14 +155,14 @@ async fn by_redis(
 
 /// What its key has made already.
 async fn known_answer(core: &Core, wanted: &Registration) -> Result<Option<RegisterOutcome>, VerbError> {
-    let Some(key_use) = &wanted.key_use else { return Ok(None) };
+    let Some(idempotency_key) = &wanted.idempotency_key else { return Ok(None) };
     let owner = (&wanted.tenant, &wanted.user);
-    Ok(core.catalog.key_answer(owner, key_use, wanted.now).await?)
+    Ok(core.catalog.key_answer(owner, idempotency_key, wanted.now).await?)
 }
 
 /// Asks a few times: a twin that is under way has its answer in a moment.
 async fn key_answer(core: &Core, wanted: &Registration) -> Result<Option<RegisterOutcome>, VerbError> {
-    if wanted.key_use.is_none() {
+    if wanted.idempotency_key.is_none() {
         return Ok(None);
     }
     for pause_ms in TWIN_PAUSES_MS {

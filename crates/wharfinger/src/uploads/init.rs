@@ -2,7 +2,7 @@
 //! signs a URL.
 
 use uuid::Uuid;
-use wharfinger_catalog::{Admission, BatchUse, KeyUse, NewFile, NewJob, RegisterOutcome, Registration, fresh_id};
+use wharfinger_catalog::{Admission, BatchUse, IdempotencyKey, NewFile, NewJob, RegisterOutcome, Registration, fresh_id};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::Batch;
 use wharfinger_lifecycle::file::{self, UploadRequest, File, UploadPolicy};
@@ -78,8 +78,8 @@ pub async fn init(
         batch: batch.map_or(BatchUse::None, |batch| BatchUse::Existing(batch.id)),
         ..registration(core, caller, vec![new], now)
     };
-    let key_use = key.map(|key| key_use(core, "files/init", key, fingerprint, now));
-    match register(uploads, Registration { key_use, ..registration }).await? {
+    let idempotency_key = key.map(|key| idempotency_key(core, "files/init", key, fingerprint, now));
+    match register(uploads, Registration { idempotency_key, ..registration }).await? {
         None => match grant(core, file.clone()).await {
             // Nobody has an id or a URL of it, and nobody can ask for it again: its charge need not wait.
             Err(error) if !has_key => {
@@ -131,20 +131,20 @@ pub(crate) fn registration(core: &Core, caller: &Caller, files: Vec<NewFile>, no
         actor: caller.actor(),
         default_limit_bytes: core.settings.default_quota_bytes,
         unconfirmed_limit_percent: core.settings.unconfirmed_limit_percent,
-        key_use: None,
+        idempotency_key: None,
         admission: Admission::Database,
         by_broker: core.settings.broker_rabbit.is_some(),
     }
 }
 
-pub(crate) fn key_use(
+pub(crate) fn idempotency_key(
     core: &Core,
     route: &'static str,
     key: String,
     fingerprint: String,
     now: UnixMs,
-) -> KeyUse {
-    KeyUse { route, key, fingerprint, expires_at: now.saturating_add(core.settings.idempotency_ttl_ms) }
+) -> IdempotencyKey {
+    IdempotencyKey { route, key, fingerprint, expires_at: now.saturating_add(core.settings.idempotency_ttl_ms) }
 }
 
 /// None: it was made. Otherwise what its key has made before.
