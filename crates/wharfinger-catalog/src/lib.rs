@@ -52,7 +52,7 @@ pub use jobs::delayed::{FailOutcome, NewJob};
 pub use jobs::recoveries::{RecoveryOutcome, Recovery};
 pub use jobs::stage_claims::{ClaimFailed, Claimable, StageClaim, StageJob};
 pub use jobs::stage_ends::{EndBy, StageEnd};
-pub use jobs::stuck_files::{StuckFile, StuckPlace};
+pub use jobs::stuck_files::{StuckFile, StuckCursor};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{
     KeySample, MissingBlob, MissingBlobs, ORPHAN, ObjectRow, ObjectState, OrphanCleanups, Orphans,

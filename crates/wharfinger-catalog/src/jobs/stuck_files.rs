@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::diagnosis::{Fault, Job, JobState};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::recovery::{self, KnownJob};
+use wharfinger_lifecycle::recovery::{self, JobRecord};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
@@ -22,7 +22,7 @@ use crate::unreadable::{SPARE_ROWS, Table, behind, place};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuckFile {
-    pub place: StuckPlace,
+    pub cursor: StuckCursor,
     pub file_name: String,
     pub status: Status,
     pub retry_count: u32,
@@ -35,23 +35,23 @@ pub struct StuckFile {
 
 /// Where a file stands among those that are stuck, the longest overdue first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StuckPlace {
+pub struct StuckCursor {
     pub check_at: UnixMs,
     pub file: FileId,
 }
 
-impl fmt::Display for StuckPlace {
+impl fmt::Display for StuckCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.check_at, self.file)
     }
 }
 
-impl FromStr for StuckPlace {
+impl FromStr for StuckCursor {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<StuckPlace, ()> {
+    fn from_str(text: &str) -> Result<StuckCursor, ()> {
         let (check_at, file) = text.split_once('.').ok_or(())?;
-        Ok(StuckPlace { check_at: check_at.parse().map_err(|_| ())?, file: file.parse().map_err(|_| ())? })
+        Ok(StuckCursor { check_at: check_at.parse().map_err(|_| ())?, file: file.parse().map_err(|_| ())? })
     }
 }
 
@@ -66,8 +66,8 @@ pub(crate) async fn jobs_of_files(
     tx: &mut Tx<'_>,
     files: &[FileId],
     lock: &str,
-) -> Result<BTreeMap<FileId, Vec<KnownJob>>, CatalogError> {
-    let mut jobs: BTreeMap<FileId, Vec<KnownJob>> = BTreeMap::new();
+) -> Result<BTreeMap<FileId, Vec<JobRecord>>, CatalogError> {
+    let mut jobs: BTreeMap<FileId, Vec<JobRecord>> = BTreeMap::new();
     if files.is_empty() {
         return Ok(jobs);
     }
@@ -85,7 +85,7 @@ pub(crate) async fn jobs_of_files(
     Ok(jobs)
 }
 
-fn known_job(row: &Row) -> Result<KnownJob, CatalogError> {
+fn known_job(row: &Row) -> Result<JobRecord, CatalogError> {
     let (queue, state) = (row.text("queue")?, row.text("state")?);
     let state = match state.as_str() {
         "waiting" => JobState::Waiting,
@@ -99,7 +99,7 @@ fn known_job(row: &Row) -> Result<KnownJob, CatalogError> {
         other => return Err(CatalogError::Corrupt(format!("a job's state is {other:?}"))),
     };
     let stage = Stage::of_queue(&queue).ok_or_else(|| CatalogError::Corrupt(format!("a job of {queue}")))?;
-    Ok(KnownJob {
+    Ok(JobRecord {
         job: Job { stage, state },
         attempts: row.int("attempts")?,
         lost_leases: row.int("lost_leases")?,
@@ -119,7 +119,7 @@ fn decode(row: &Row) -> Result<(StuckFile, Option<Stage>, i64), CatalogError> {
     let status = row.text("pipeline_status")?;
     let stage = row.maybe_text("stage")?.and_then(|stage| Stage::parse(&stage));
     let file = StuckFile {
-        place: StuckPlace { check_at: row.int("next_check_at")?, file: row.parsed("id")? },
+        cursor: StuckCursor { check_at: row.int("next_check_at")?, file: row.parsed("id")? },
         file_name: row.text("file_name")?,
         status: Status::parse(&status)
             .ok_or_else(|| CatalogError::Corrupt(format!("pipeline_status holds {status:?}")))?,
@@ -150,7 +150,7 @@ impl Catalog {
         &self,
         scope: &Scope,
         (overdue_at, now): (UnixMs, UnixMs),
-        after: Option<StuckPlace>,
+        after: Option<StuckCursor>,
         limit: usize,
     ) -> Result<Vec<StuckFile>, CatalogError> {
         let (at, id) =
@@ -192,11 +192,11 @@ impl Catalog {
         page: Vec<(StuckFile, Option<Stage>, i64)>,
         now: UnixMs,
     ) -> Result<Vec<StuckFile>, CatalogError> {
-        let ids: Vec<FileId> = page.iter().map(|(file, ..)| file.place.file).collect();
+        let ids: Vec<FileId> = page.iter().map(|(file, ..)| file.cursor.file).collect();
         let mut reader = self.reader().await?;
         let jobs = jobs_of_files(&mut reader.tx(&self.faults), &ids, "").await?;
         let diagnosed = page.into_iter().map(|(file, stage, version)| {
-            let jobs = jobs.get(&file.place.file).map_or(&[][..], Vec::as_slice);
+            let jobs = jobs.get(&file.cursor.file).map_or(&[][..], Vec::as_slice);
             StuckFile { fault: recovery::fault_of(file.status, stage, version, jobs, now), ..file }
         });
         Ok(diagnosed.collect())
@@ -217,11 +217,11 @@ mod tests {
     fn a_place_leads_back_to_itself() {
         let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("an id");
         for check_at in [i64::MIN, -1, 0, 1_800_000_000_000] {
-            let place = StuckPlace { check_at, file };
+            let place = StuckCursor { check_at, file };
             assert_eq!(place.to_string().parse(), Ok(place));
         }
         for wrong in ["", ".", "1", "1.x", "x.018f4e6e-7f3a-7000-8000-000000000001"] {
-            assert_eq!(wrong.parse::<StuckPlace>(), Err(()));
+            assert_eq!(wrong.parse::<StuckCursor>(), Err(()));
         }
     }
 }

@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
-    Catalog, CatalogError, Destination, EndBy, Outbound, RecoveryOutcome, Recovery, RedriveOutcome, Scope, StageJob,
-    StuckFile, SweepClaim, SweepClaimed,
+    Catalog, CatalogError, Destination, EndBy, Outbound, Recovery, RecoveryOutcome, RedriveOutcome, Scope,
+    StageJob, StuckFile, SweepClaim, SweepClaimed,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::diagnosis::Fault;
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::processing::{LOST_WORKERS_MAX, Plan};
-use wharfinger_lifecycle::recovery::Recoverable;
+use wharfinger_lifecycle::processing::{LOST_WORKERS_MAX, PipelinePlan};
+use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ended, Ending};
+use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
@@ -25,7 +25,7 @@ use super::test_db::{TestDb, all_at_once};
 const OVERDUE: UnixMs = NOW + SECOND + HOUR / 2;
 
 fn recovery(files: &[FileId], now: UnixMs) -> Recovery {
-    Recovery { files: files.to_vec(), of: Recoverable::Overdue, actor: "recovery".into(), plan: plan(), now }
+    Recovery { files: files.to_vec(), of: RecoveryTrigger::Overdue, actor: "recovery".into(), plan: plan(), now }
 }
 
 async fn recovered(catalog: &Catalog, file: FileId, now: UnixMs) -> RecoveryOutcome {
@@ -46,13 +46,13 @@ async fn lose_job(db: &TestDb, file: FileId) {
 /// The same as `queued`, of somebody.
 async fn queued_of(db: &TestDb, owner: (&str, &str), now: UnixMs) -> File {
     let file = registered(&db.catalog, owner, 10).await;
-    let plan = Plan { stages: vec![Stage::Scan], ..plan() };
+    let plan = PipelinePlan { stages: vec![Stage::Scan], ..plan() };
     let change = file::confirm(&file, pin(), None, "confirmed", &plan, now).expect("confirmable");
     committed(&db.catalog, change).await
 }
 
 /// Whatever is done to a job by a foreign hand, whoever lists and whoever mends see the same, and it is mended.
-pub(super) async fn sound_jobs_are_told_from_others(db: &TestDb) {
+pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
     const WAITING: &str = "UPDATE jobs SET state = 'waiting', lease_until = NULL, deadline_at = NULL";
     const NOT_THERE: Option<&str> = Some("its job was not where the file is");
     let (over, later) = (OVERDUE, OVERDUE + 1);
@@ -126,24 +126,31 @@ pub(super) async fn sound_jobs_are_told_from_others(db: &TestDb) {
         db.sql(damage).await;
         let listed = stuck(db, OVERDUE).await;
         assert_eq!(listed.len(), 1, "{damage}");
-        assert_eq!((listed[0].place.file, listed[0].fault.map(Fault::as_str)), (file.id, *fault), "{damage}");
+        assert_eq!((listed[0].cursor.file, listed[0].fault.map(Fault::as_str)), (file.id, *fault), "{damage}");
         let before = db.dump().await;
         let became = recovered(&db.catalog, file.id, OVERDUE).await;
         match fault {
             None => {
-                let expected = if is_leased { RecoveryOutcome::InProgress { until: later } } else { RecoveryOutcome::Waiting };
+                let expected = if is_leased {
+                    RecoveryOutcome::InProgress { until: later }
+                } else {
+                    RecoveryOutcome::Waiting
+                };
                 assert_eq!(became, expected, "{damage}");
                 assert_eq!(db.dump().await, before, "{damage}");
             }
             Some(_) => {
-                assert!(matches!(became, RecoveryOutcome::Queued { retry_count: 1, .. }), "{damage}: {became:?}");
+                assert!(
+                    matches!(became, RecoveryOutcome::Queued { retry_count: 1, .. }),
+                    "{damage}: {became:?}"
+                );
                 assert_eq!(stuck(db, OVERDUE).await, [], "{damage}");
                 db.sql("DELETE FROM jobs WHERE queue = 'upload-checks'").await;
                 assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new(), "{damage}");
                 let now = OVERDUE + HOUR;
                 let held = claimed(db, Stage::Scan, now).await;
                 assert_eq!((held.file.id, held.job.attempt), (file.id, 1), "{damage}");
-                assert_eq!(ended(db, &held, done(), now).await, Ended::Ready, "{damage}");
+                assert_eq!(ended(db, &held, done(), now).await, CompletionResult::Ready, "{damage}");
             }
         }
         let file = db.catalog.file(file.id).await.expect("read").expect("it is there");
@@ -152,7 +159,7 @@ pub(super) async fn sound_jobs_are_told_from_others(db: &TestDb) {
 }
 
 /// I8: who held the old job holds nothing, before and after another takes the new one.
-pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(db: &TestDb) {
+pub(super) async fn a_recovery_revokes_the_lease_of_the_old_worker(db: &TestDb) {
     let file = queued(db, &[Stage::Extract, Stage::Chunk]).await;
     let old = claimed(db, Stage::Extract, NOW + SECOND).await;
     let now = OVERDUE;
@@ -160,8 +167,8 @@ pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(db: &TestDb
     assert_eq!(became, RecoveryOutcome::Queued { from: Status::Extracting, retry_count: 1 });
     let stale = async |old: &StageJob| {
         let before = db.dump().await;
-        for how in [done(), Ending::Failed { why: "late".into() }, Ending::GivenBack] {
-            assert_eq!(ended(db, old, how, now).await, Ended::LeaseLost);
+        for how in [done(), AttemptOutcome::Failed { why: "late".into() }, AttemptOutcome::Released] {
+            assert_eq!(ended(db, old, how, now).await, CompletionResult::LeaseLost);
         }
         let kept = db.catalog.heartbeat_job(old.job.id, old.job.token, HOUR, now).await;
         assert_eq!(kept.expect("answered"), None);
@@ -175,7 +182,7 @@ pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(db: &TestDb
     assert_eq!((new.file.id, new.job.attempt, new.file.retry_count), (file.id, 1, 1));
     assert_ne!(new.job.id, old.job.id);
     stale(&old).await;
-    assert_eq!(ended(db, &new, done(), now).await, Ended::Next(Stage::Chunk));
+    assert_eq!(ended(db, &new, done(), now).await, CompletionResult::Next(Stage::Chunk));
     stale(&old).await;
     let line = &db.catalog.history(file.id).await.expect("read")[4];
     assert_eq!(
@@ -185,7 +192,7 @@ pub(super) async fn who_held_the_job_of_a_recovered_file_has_lost_it(db: &TestDb
     assert_eq!(line.reason, "its worker did not come back; waits for extract again");
 }
 
-pub(super) async fn a_file_begun_anew_too_often_is_given_up(db: &TestDb) {
+pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
     let catalog = db.telling().await;
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = OVERDUE;
@@ -224,11 +231,11 @@ pub(super) async fn a_file_begun_anew_too_often_is_given_up(db: &TestDb) {
         RedriveOutcome::Done
     );
     let held = claimed(db, Stage::Scan, now).await;
-    assert_eq!(ended(db, &held, done(), now).await, Ended::Ready);
+    assert_eq!(ended(db, &held, done(), now).await, CompletionResult::Ready);
 }
 
 /// A backlog spends nothing: no retry, no attempt, not a single write.
-pub(super) async fn what_only_waits_is_listed_and_left_alone(db: &TestDb) {
+pub(super) async fn a_waiting_file_is_listed_but_not_recovered(db: &TestDb) {
     let mut files = Vec::new();
     for _ in 0..40 {
         files.push(queued(db, &[Stage::Scan]).await.id);
@@ -257,14 +264,14 @@ pub(super) async fn what_only_waits_is_listed_and_left_alone(db: &TestDb) {
 }
 
 /// What is not overdue is left to those who work, unless a person names it.
-pub(super) async fn a_file_is_stuck_when_its_time_is_over(db: &TestDb) {
+pub(super) async fn a_file_is_stuck_only_after_the_threshold(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     lose_job(db, file.id).await;
     assert_eq!(stuck(db, OVERDUE - 1).await, []);
     assert_eq!(recovered(&db.catalog, file.id, OVERDUE - 1).await, RecoveryOutcome::NotStuck);
     assert_eq!(stuck(db, OVERDUE).await.len(), 1);
 
-    let named = |now| Recovery { of: Recoverable::Named, actor: "ada".into(), ..recovery(&[file.id], now) };
+    let named = |now| Recovery { of: RecoveryTrigger::Manual, actor: "ada".into(), ..recovery(&[file.id], now) };
     for retry_count in 1..=2 * plan().stuck_retries_max {
         let became = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
         assert_eq!(became, [(file.id, RecoveryOutcome::Queued { from: Status::Queued, retry_count })]);
@@ -278,11 +285,11 @@ pub(super) async fn a_file_is_stuck_when_its_time_is_over(db: &TestDb) {
     assert_eq!(gone, [(file.id, RecoveryOutcome::NotStuck)]);
 }
 
-pub(super) async fn what_is_scheduled_is_brought_forward(db: &TestDb) {
+pub(super) async fn a_scheduled_job_is_brought_forward(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
-    let how = Ending::Retry { why: "hiccup".into(), at: NOW + HOUR };
-    assert_eq!(ended(db, &held, how, NOW + SECOND).await, Ended::Retried);
+    let how = AttemptOutcome::Retry { why: "hiccup".into(), at: NOW + HOUR };
+    assert_eq!(ended(db, &held, how, NOW + SECOND).await, CompletionResult::Retried);
     assert_eq!(db.catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("answered"), []);
     db.catalog.bring_forward(file.id, NOW + 2 * SECOND).await.expect("brought");
     let before = db.dump().await;
@@ -292,7 +299,7 @@ pub(super) async fn what_is_scheduled_is_brought_forward(db: &TestDb) {
 }
 
 /// Whether a worker or the sweep notices that a lease is over: three in a row fail the file. One that was slow is not lost.
-pub(super) async fn poison_is_noticed_by_recovery_too(db: &TestDb) {
+pub(super) async fn recoveries_count_lost_workers_too(db: &TestDb) {
     for by_sweep in [[true, true, true], [false, true, true], [true, false, true], [true, true, false]] {
         let poison = queued(db, &[Stage::Scan]).await;
         let mut now = OVERDUE;
@@ -309,7 +316,7 @@ pub(super) async fn poison_is_noticed_by_recovery_too(db: &TestDb) {
                 };
                 assert_eq!(recovered(&db.catalog, poison.id, now).await, expected);
             } else {
-                let expected = if lost < LOST_WORKERS_MAX { Ended::Retried } else { Ended::Failed };
+                let expected = if lost < LOST_WORKERS_MAX { CompletionResult::Retried } else { CompletionResult::Failed };
                 assert_eq!(taken_back(db, now).await, [(poison.id, expected)]);
             }
             now += HOUR / 3;
@@ -330,7 +337,7 @@ pub(super) async fn poison_is_noticed_by_recovery_too(db: &TestDb) {
     }
 }
 
-pub(super) async fn recoveries_that_race_begin_each_file_anew_once(db: &TestDb) {
+pub(super) async fn concurrent_recoveries_recover_each_file_once(db: &TestDb) {
     let mut files = Vec::new();
     for n in 0..60 {
         let file = queued(db, &[Stage::Scan]).await;
@@ -346,8 +353,10 @@ pub(super) async fn recoveries_that_race_begin_each_file_anew_once(db: &TestDb) 
             let mut begun = 0;
             for some in files.chunks(7) {
                 let became = catalog.recover(recovery(some, OVERDUE)).await.expect("answered");
-                begun +=
-                    became.iter().filter(|(_, became)| matches!(became, RecoveryOutcome::Queued { .. })).count();
+                begun += became
+                    .iter()
+                    .filter(|(_, became)| matches!(became, RecoveryOutcome::Queued { .. }))
+                    .count();
             }
             begun
         }
@@ -359,7 +368,7 @@ pub(super) async fn recoveries_that_race_begin_each_file_anew_once(db: &TestDb) 
             let ends = held.iter().map(|held| end(held, done())).collect();
             let by = EndBy { actor: "worker:a", plan: &plan(), now: OVERDUE };
             let outcomes = catalog.end_stages(ends, by).await.expect("answered");
-            assert!(outcomes.iter().all(|ended| *ended == Ended::Ready), "{outcomes:?}");
+            assert!(outcomes.iter().all(|ended| *ended == CompletionResult::Ready), "{outcomes:?}");
         }
     });
     let (begun, _) = tokio::join!(all_at_once(sweepers), all_at_once(workers));
@@ -371,7 +380,7 @@ pub(super) async fn recoveries_that_race_begin_each_file_anew_once(db: &TestDb) 
 }
 
 /// One that cannot be written takes nobody along who is asked for without it.
-pub(super) async fn a_file_that_cannot_be_mended_is_nobody_elses_trouble(db: &TestDb) {
+pub(super) async fn an_unreadable_file_does_not_stop_the_recovery_of_others(db: &TestDb) {
     let (bad, good) = (queued(db, &[Stage::Scan]).await.id, queued(db, &[Stage::Scan]).await.id);
     for id in [bad, good] {
         lose_job(db, id).await;
@@ -388,7 +397,7 @@ pub(super) async fn a_file_that_cannot_be_mended_is_nobody_elses_trouble(db: &Te
 }
 
 /// I13.
-pub(super) async fn a_recovery_whose_turn_is_over_changes_nothing(db: &TestDb) {
+pub(super) async fn a_recovery_under_a_lost_sweep_lease_changes_nothing(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     lose_job(db, file.id).await;
     let claim_at = |now| SweepClaim {
@@ -429,8 +438,8 @@ pub(super) async fn stuck_files_are_listed_by_scope_longest_first(db: &TestDb) {
             let page = db.catalog.stuck_files(scope, (now, now), after, limit).await.expect("read");
             assert!(page.len() <= limit);
             let Some(last) = page.last() else { return seen };
-            after = Some(last.place);
-            seen.extend(page.into_iter().map(|file| file.place));
+            after = Some(last.cursor);
+            seen.extend(page.into_iter().map(|file| file.cursor));
         }
     };
     let whole = listed(&Scope::All, 1_000).await;

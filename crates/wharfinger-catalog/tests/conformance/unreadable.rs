@@ -3,7 +3,7 @@
 use wharfinger_catalog::{Abandoned, Destination, EndBy, Scope, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
+use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, claim, confirmed, deleted, registered, tenant, user, work};
@@ -24,7 +24,7 @@ async fn damage(db: &TestDb, file: FileId) {
     db.sql(&format!("UPDATE files SET stage = 'unheard-of' WHERE id = '{file}'")).await;
 }
 
-pub(super) async fn a_stage_goes_on_beside_unreadable_rows(db: &TestDb) {
+pub(super) async fn unreadable_rows_do_not_stop_a_stage(db: &TestDb) {
     let (file, job) = (queued(db, &[Stage::Scan]).await, queued(db, &[Stage::Scan]).await);
     let sound = queued(db, &[Stage::Scan]).await;
     damage(db, file.id).await;
@@ -41,10 +41,10 @@ pub(super) async fn a_stage_goes_on_beside_unreadable_rows(db: &TestDb) {
 
     // Damaged while it is in work: it ends nothing, and the others end.
     damage(db, next.id).await;
-    let ends = held.iter().chain(&more).map(|held| end(held, Ending::Done(Output::default()))).collect();
+    let ends = held.iter().chain(&more).map(|held| end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
     let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
     let ended = db.catalog.end_stages(ends, by).await.expect("answered");
-    assert_eq!(ended, [Ended::Ready, Ended::LeaseLost]);
+    assert_eq!(ended, [CompletionResult::Ready, CompletionResult::LeaseLost]);
     let lost = db.catalog.lost_stages(LATER + HOUR, None, 10).await.expect("read");
     let by = EndBy { actor: "recovery", plan: &plan(), now: LATER + HOUR };
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
@@ -58,7 +58,7 @@ pub(super) async fn a_stage_goes_on_beside_unreadable_rows(db: &TestDb) {
     db.sql("UPDATE files SET stage = 'scan' WHERE stage = 'unheard-of'").await;
 }
 
-pub(super) async fn checks_and_cleanups_go_on_beside_unreadable_rows(db: &TestDb) {
+pub(super) async fn unreadable_rows_do_not_stop_checks_and_cleanups(db: &TestDb) {
     let ids = db.catalog.enqueue(vec![work("a", NOW), work("a", NOW)], NOW).await.expect("enqueued");
     db.sql(&format!("UPDATE jobs SET file_id = 'no id' WHERE id = '{}'", ids[0])).await;
     let claimed = db.catalog.claim_jobs(claim(10, NOW)).await.expect("claimed");
@@ -79,7 +79,7 @@ pub(super) async fn checks_and_cleanups_go_on_beside_unreadable_rows(db: &TestDb
 }
 
 /// Even where all that come first cannot be read.
-pub(super) async fn the_outbox_goes_on_beside_unreadable_lines(db: &TestDb) {
+pub(super) async fn unreadable_lines_do_not_stop_the_outbox(db: &TestDb) {
     let catalog = db.telling().await;
     for _ in 0..3 {
         confirmed(&catalog, ADA, 10).await;
@@ -102,7 +102,7 @@ pub(super) async fn the_outbox_goes_on_beside_unreadable_lines(db: &TestDb) {
     }
 }
 
-pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(db: &TestDb) {
+pub(super) async fn unreadable_rows_do_not_stop_lists_and_sweeps(db: &TestDb) {
     let (bad, good) = (queued(db, &[Stage::Scan]).await, queued(db, &[Stage::Scan]).await);
     damage(db, bad.id).await;
     let files = db.catalog.files(&Scope::Tenant(tenant("harbour")), None, 1).await.expect("read");
@@ -137,7 +137,7 @@ pub(super) async fn lists_and_sweeps_go_on_beside_unreadable_rows(db: &TestDb) {
 }
 
 /// A page of which nothing can be read is not taken for the last one.
-pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(db: &TestDb) {
+pub(super) async fn rows_after_a_page_of_unreadable_rows_are_found(db: &TestDb) {
     let good = registered(&db.catalog, ADA, 10).await;
     let batch = BatchId(fresh_id(NOW));
     db.sql(&format!("UPDATE files SET batch_id = '{batch}', next_check_at = 2, url_dead_at = 1, created_at = 1, updated_at = 1")).await;
@@ -191,7 +191,7 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(db: &Tes
     assert_eq!(catalog.files_abandoned(abandoned, None, 1).await.expect("read"), [(2, good.id)]);
     assert_eq!(catalog.files_failed_by(NOW, None, 1).await.expect("read"), [(2, failed)]);
     let overdue = catalog.stuck_files(&Scope::All, (NOW, NOW), None, 1).await.expect("read");
-    assert_eq!(overdue.iter().map(|file| file.place.file).collect::<Vec<_>>(), [stuck]);
+    assert_eq!(overdue.iter().map(|file| file.cursor.file).collect::<Vec<_>>(), [stuck]);
     assert_eq!(catalog.overdue_batches(NOW, None, 1).await.expect("read"), [(2, BatchId(good.id.0))]);
     let of_batch = catalog.batch_files(batch, None, 1).await.expect("read");
     assert_eq!(of_batch.iter().map(|file| file.id).collect::<Vec<_>>(), [good.id]);
@@ -204,7 +204,7 @@ pub(super) async fn what_lies_behind_a_page_of_unreadable_rows_is_found(db: &Tes
     }
 }
 
-pub(super) async fn what_can_be_read_again_is_dropped_from_the_list(db: &TestDb) {
+pub(super) async fn rows_that_are_readable_again_leave_the_list(db: &TestDb) {
     let (one, other) = (queued(db, &[Stage::Scan]).await, queued(db, &[Stage::Scan]).await);
     damage(db, one.id).await;
     damage(db, other.id).await;

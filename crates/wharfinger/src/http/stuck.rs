@@ -1,4 +1,4 @@
-//! Files that do not get on: list them, send one on, send all on.
+//! Stuck files: list them, retry one, retry all.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,7 +10,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
 use super::auth::UserAuth;
-use super::extract::{Asked, Id, TenantPageQuery, TenantQuery, cut_page};
+use super::extract::{QueryParams, Id, TenantPageQuery, TenantQuery, cut_page};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::recovery::{self, RetriedAll};
@@ -19,7 +19,7 @@ use crate::pipeline::recovery::{self, RetriedAll};
 #[serde(rename_all = "camelCase")]
 pub struct StuckFilesView {
     files: Vec<StuckFileView>,
-    /// Of the whole list, not of this page.
+    /// The length of the whole list, not of this page.
     #[schema(example = 1)]
     total: u64,
     #[schema(example = "1767268800000.0198c5a1-7b7e-7c3a-9d53-0e6f0a2b1c4d")]
@@ -44,15 +44,15 @@ pub struct StuckFileView {
     batch_id: Option<String>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     updated_at: String,
-    /// Why nobody will work on it; null: somebody will, it only waits.
-    #[schema(example = "its worker did not come back")]
+    /// Why no worker will process the file. Null if it only waits in the queue or a worker has it.
+    #[schema(example = "the worker's lease has expired")]
     problem: Option<String>,
 }
 
 impl StuckFileView {
     fn new(file: StuckFile, now: UnixMs) -> StuckFileView {
         StuckFileView {
-            id: file.place.file.to_string(),
+            id: file.cursor.file.to_string(),
             file_name: file.file_name,
             status: file.status.as_str(),
             stuck_duration: now.saturating_sub(file.updated_at).max(0),
@@ -74,7 +74,7 @@ pub struct RetriedView {
     previous_status: &'static str,
     #[schema(example = "queued")]
     new_status: &'static str,
-    /// As before where it only waited.
+    /// Unchanged if the file only waited in the queue.
     #[schema(example = 1)]
     retry_count: u32,
 }
@@ -82,16 +82,16 @@ pub struct RetriedView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetriedAllView {
-    /// Nothing went wrong and nothing is left.
+    /// True if there were no errors and all files were processed.
     success: bool,
     #[schema(example = 7)]
     retried_count: u64,
-    /// These only wait, or are being worked on.
+    /// Files that only wait in the queue, are leased by a worker, or have no retries left.
     #[schema(example = 2)]
     skipped_count: u64,
     /// At most 1,000.
     errors: Vec<RetryErrorView>,
-    /// It took too long and was broken off: ask again for the rest.
+    /// True if the call stopped at its time limit. Send it again for the remaining files.
     is_broken_off: bool,
 }
 
@@ -100,13 +100,13 @@ pub struct RetriedAllView {
 pub struct RetryErrorView {
     #[schema(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     file_id: String,
-    #[schema(example = "somebody was faster")]
+    #[schema(example = "The file was changed by another request.")]
     error: String,
 }
 
 impl From<RetriedAll> for RetriedAllView {
     fn from(all: RetriedAll) -> Self {
-        let told = |(file, error): (FileId, crate::core::VerbError)| RetryErrorView {
+        let view = |(file, error): (FileId, crate::core::VerbError)| RetryErrorView {
             file_id: file.to_string(),
             error: error.to_string(),
         };
@@ -114,7 +114,7 @@ impl From<RetriedAll> for RetriedAllView {
             success: all.errors.is_empty() && !all.is_broken_off,
             retried_count: all.retried,
             skipped_count: all.skipped,
-            errors: all.errors.into_iter().map(told).collect(),
+            errors: all.errors.into_iter().map(view).collect(),
             is_broken_off: all.is_broken_off,
         }
     }
@@ -126,33 +126,33 @@ impl From<RetriedAll> for RetriedAllView {
     params(TenantPageQuery),
     responses(
         (status = 200, body = StuckFilesView,
-            description = "Files of the caller's scope that have not got on for STUCK_FILE_THRESHOLD_MS, the longest first"),
-        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+            description = "Files in the caller's scope without progress for STUCK_FILE_THRESHOLD_MS, the longest first"),
+        (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
     ),
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
-    Asked(query): Asked<TenantPageQuery>,
+    QueryParams(query): QueryParams<TenantPageQuery>,
 ) -> Result<Json<StuckFilesView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
     let (mut files, total) = recovery::list(&app.core, &scope, page.cursor()?, limit + 1).await?;
-    let next_cursor = cut_page(&mut files, limit, |file| file.place.to_string());
+    let next_cursor = cut_page(&mut files, limit, |file| file.cursor.to_string());
     let now = app.core.clock.now();
     let files = files.into_iter().map(|file| StuckFileView::new(file, now)).collect();
     Ok(Json(StuckFilesView { files, total, next_cursor }))
 }
 
-/// Send a stuck file on
+/// Retry a stuck file
 #[utoipa::path(
     post, path = "/api/v2/uploads/stuck/{fileId}/retry", tag = "recovery", operation_id = "retryStuckFile",
     params(("fileId" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
-        (status = 200, body = RetriedView, description = "It waits for the stage that stopped, and is due"),
-        (status = 400, body = Problem, description = "`terminal_state`, or `not_in_pipeline`: not confirmed"),
+        (status = 200, body = RetriedView, description = "The file is queued again at the stage where it stopped"),
+        (status = 400, body = Problem, description = "`terminal_state`, or `not_in_pipeline`: the file is not confirmed"),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "`in_work`: a worker is at it, and in time"),
+        (status = 409, body = Problem, description = "`in_work`: a worker has a valid lease"),
     ),
 )]
 pub(super) async fn retry(
@@ -170,20 +170,20 @@ pub(super) async fn retry(
     }))
 }
 
-/// Send all stuck files on
+/// Retry all stuck files
 #[utoipa::path(
     post, path = "/api/v2/uploads/stuck/retry-all", tag = "recovery", operation_id = "retryAllStuckFiles",
     params(TenantQuery),
     responses(
         (status = 200, body = RetriedAllView,
-            description = "All of the caller's scope whose job is not sound; those that only wait are skipped"),
-        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+            description = "Stuck files in the caller's scope were queued again. Files that only wait in the queue are skipped"),
+        (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
     ),
 )]
 pub(super) async fn retry_all(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
-    Asked(query): Asked<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<Json<RetriedAllView>, Problem> {
     let scope = query.scope(&caller)?;
     Ok(Json(recovery::retry_all(&app.core, &scope, &caller.actor()).await?.into()))

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use wharfinger_catalog::{Catalog, RecoveryOutcome, Recovery, Scope, StuckFile, StuckPlace};
+use wharfinger_catalog::{Catalog, RecoveryOutcome, Recovery, Scope, StuckFile, StuckCursor};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::recovery::Recoverable;
+use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::state::Status;
 
 use super::bisect::{Outcomes, bisect};
@@ -27,7 +27,7 @@ const ERRORS_MAX: usize = 1_000;
 pub async fn list(
     core: &Core,
     scope: &Scope,
-    after: Option<StuckPlace>,
+    after: Option<StuckCursor>,
     limit: usize,
 ) -> Result<(Vec<StuckFile>, u64), VerbError> {
     let now = core.clock.now();
@@ -40,7 +40,7 @@ pub async fn recover(
     core: &Core,
     catalog: &Catalog,
     files: Vec<FileId>,
-    of: Recoverable,
+    of: RecoveryTrigger,
     actor: &str,
 ) -> Result<Outcomes<FileId, (FileId, RecoveryOutcome)>, VerbError> {
     let begin_anew = |files| {
@@ -103,7 +103,7 @@ pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, 
             | Status::Embedding => {}
         }
         let actor = caller.actor();
-        let outcomes = recover(core, &core.catalog, vec![id], Recoverable::Named, &actor).await?;
+        let outcomes = recover(core, &core.catalog, vec![id], RecoveryTrigger::Manual, &actor).await?;
         if let Some((_, error)) = outcomes.failed.into_iter().next() {
             return Err(error.into());
         }
@@ -147,7 +147,7 @@ pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<Retrie
         }
         let page = core.catalog.stuck_files(scope, (overdue_at, core.clock.now()), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(all) };
-        after = Some(last.place);
+        after = Some(last.cursor);
         let unsound: Vec<FileId> = unsound(&page).collect();
         all.skipped += (page.len() - unsound.len()) as u64;
         for some in unsound.chunks(BATCH_FILES) {
@@ -155,7 +155,7 @@ pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<Retrie
                 all.is_broken_off = true;
                 return Ok(all);
             }
-            let outcomes = recover(core, &core.catalog, some.to_vec(), Recoverable::Named, actor).await?;
+            let outcomes = recover(core, &core.catalog, some.to_vec(), RecoveryTrigger::Manual, actor).await?;
             let is_retried =
                 |(_, recovered): &&(FileId, RecoveryOutcome)| matches!(recovered, RecoveryOutcome::Queued { .. });
             let retried = outcomes.done.iter().filter(is_retried).count();
@@ -179,5 +179,5 @@ fn unreadable() -> VerbError {
 }
 
 pub fn unsound(page: &[StuckFile]) -> impl Iterator<Item = FileId> {
-    page.iter().filter(|file| file.fault.is_some()).map(|file| file.place.file)
+    page.iter().filter(|file| file.fault.is_some()).map(|file| file.cursor.file)
 }

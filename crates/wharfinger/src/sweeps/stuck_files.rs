@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use wharfinger_catalog::{RecoveryOutcome, Scope, StuckFile};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::recovery::Recoverable;
+use wharfinger_lifecycle::recovery::RecoveryTrigger;
 
 use super::SweepLease;
 use crate::core::Core;
@@ -51,7 +51,7 @@ pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> 
         let now = core.clock.now();
         let page = core.catalog.stuck_files(&Scope::All, (overdue_at, now), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { break };
-        after = Some(last.place);
+        after = Some(last.cursor);
         outcome.count(&page, &mut stuck_ms, now);
         if lease.is_dry_run() {
             outcome.predict(&page, core.plan.stuck_retries_max);
@@ -63,7 +63,7 @@ pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> 
                 break 'pages;
             }
             let became =
-                recovery::recover(core, &lease.catalog, some.to_vec(), Recoverable::Overdue, NAME).await?;
+                recovery::recover(core, &lease.catalog, some.to_vec(), RecoveryTrigger::Overdue, NAME).await?;
             outcome.errors += became.failed.len() as u64;
             became.done.iter().for_each(|(_, recovered)| outcome.add(recovered));
         }

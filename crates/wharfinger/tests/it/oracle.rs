@@ -61,9 +61,9 @@ pub async fn no_file_is_stuck(server: &TestApp) {
         let page =
             server.app.core.catalog.stuck_files(&Scope::All, (now, now), after, 1_000).await.expect("read");
         let Some(last) = page.last() else { return };
-        after = Some(last.place);
+        after = Some(last.cursor);
         for file in &page {
-            assert_eq!(file.fault, None, "{} is stuck: {file:?}", file.place.file);
+            assert_eq!(file.fault, None, "{} is stuck: {file:?}", file.cursor.file);
         }
     }
 }
