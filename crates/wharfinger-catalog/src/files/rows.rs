@@ -78,7 +78,7 @@ pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
 /// What makes an unconfirmed upload an abandoned one: no batch is open that it belongs to, and since then nobody has
 /// asked for anything that concerns it, nor can a slow transfer of its size still be under way.
 #[derive(Clone, Copy, Debug)]
-pub struct Abandoned {
+pub struct AbandonedRule {
     pub quiet_since: UnixMs,
     pub now: UnixMs,
     pub min_rate_bytes: i64,
@@ -218,9 +218,9 @@ impl Catalog {
     }
 
     /// Uploads that are abandoned, and when each is looked at next, in the same order.
-    pub async fn files_abandoned(
+    pub async fn abandoned_uploads(
         &self,
-        by: Abandoned,
+        by: AbandonedRule,
         after: Option<(UnixMs, FileId)>,
         limit: usize,
     ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {

@@ -12,7 +12,7 @@ use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
-use crate::files::rows::{Abandoned, is_abandoned};
+use crate::files::rows::{AbandonedRule, is_abandoned};
 use crate::fresh_id;
 use crate::orphans::scans::OrphanBlob;
 
@@ -93,7 +93,7 @@ impl Write for Queue {
         let (mut orphans, mut kept) = (Vec::new(), Vec::new());
         for row in &rows {
             let key = row.text("key")?;
-            match ObjectKey::stray(&key) {
+            match ObjectKey::from_listing(&key) {
                 Ok(key) if row.int("is_orphan")? != 0 => orphans.push((key, row.int("size")?)),
                 _ => kept.push(key),
             }
@@ -203,8 +203,8 @@ pub struct MissingBlobs {
 fn folders(scope: &Scope) -> [String; 2] {
     match scope {
         Scope::All => [DERIVED.to_owned(), UPLOADS.to_owned()],
-        Scope::Tenant(tenant) => key::folders_of(tenant, None),
-        Scope::User(tenant, user) => key::folders_of(tenant, Some(user)),
+        Scope::Tenant(tenant) => key::owner_prefixes(tenant, None),
+        Scope::User(tenant, user) => key::owner_prefixes(tenant, Some(user)),
     }
 }
 
@@ -328,7 +328,7 @@ impl Catalog {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
         for folder in folders(scope) {
-            let behind = key::behind(&folder);
+            let behind = key::end_of_folder(&folder);
             let total = tx
                 .row(
                     "SELECT COUNT(*) AS count, CAST(COALESCE(SUM(size), 0) AS BIGINT) AS bytes FROM orphan_blobs \
@@ -365,7 +365,7 @@ impl Catalog {
              WHERE m.key > $1 AND m.key < $2 AND {IS_KEPT}"
         );
         for folder in folders(scope) {
-            let behind = key::behind(&folder);
+            let behind = key::end_of_folder(&folder);
             let sql = format!("SELECT COUNT(*) AS count {still}");
             for row in tx.rows_built(sql, args![folder.as_str(), behind.as_str()]).await? {
                 missing.count += row.bytes("count")?;
@@ -385,7 +385,7 @@ impl Catalog {
     pub async fn count_abandoned(
         &self,
         scope: &Scope,
-        by: Abandoned,
+        by: AbandonedRule,
     ) -> Result<(u64, Option<UnixMs>), CatalogError> {
         let mut args = args![by.quiet_since, by.now, by.min_rate_bytes, COUNTED_MAX as i64];
         let owned = scope.condition(&mut args);

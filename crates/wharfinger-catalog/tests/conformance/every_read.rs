@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use wharfinger_catalog::{Abandoned, Catalog, Scope, fresh_id};
+use wharfinger_catalog::{AbandonedRule, Catalog, Scope, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -98,7 +98,7 @@ async fn counted(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
     for scope in scopes {
         catalog.count_stuck(scope, now).await.expect("read");
         meter.read("count_stuck");
-        let abandoned = Abandoned { quiet_since: now, now, min_rate_bytes: 1 };
+        let abandoned = AbandonedRule { quiet_since: now, now, min_rate_bytes: 1 };
         catalog.count_abandoned(scope, abandoned).await.expect("read");
         meter.read("count_abandoned");
         catalog.cleanup_counts(scope).await.expect("read");

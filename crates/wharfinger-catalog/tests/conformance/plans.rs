@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{Abandoned, Catalog, Claimable, Destination, EndBy, Scope, StageClaim};
+use wharfinger_catalog::{AbandonedRule, Catalog, Claimable, Destination, EndBy, Scope, StageClaim};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
@@ -227,7 +227,7 @@ const BOUNDED: [(&str, &str); 8] = [
 
 /// A plan that names an index may still read all of it: here the rows are there. Reading the rows of one kind once costs
 /// a row each on PostgreSQL, and four or more steps each on SQLite.
-pub(super) async fn no_call_costs_more_beside_a_backlog(db: &TestDb) {
+pub(super) async fn no_call_costs_more_with_a_large_backlog(db: &TestDb) {
     queued(db, &[Stage::Scan]).await;
     registered(&db.catalog, ("harbour", "ada"), 10).await;
     if db.is_postgres() {
@@ -261,7 +261,7 @@ pub(super) async fn no_call_costs_more_beside_a_backlog(db: &TestDb) {
 }
 
 /// What loops and lists read; what they write is in `every_write`.
-pub(super) async fn no_read_looks_through_a_large_table(db: &TestDb) {
+pub(super) async fn no_read_scans_a_large_table(db: &TestDb) {
     let faults = Faults::at(0, Fault::Fail);
     let catalog = db.faulty(faults.clone()).await;
     queued(db, &[Stage::Scan]).await;
@@ -321,9 +321,9 @@ async fn loops(catalog: &Catalog, meter: &Meter) {
         catalog.files_to_check(status, now, None, 10).await.expect("read");
         meter.read("files_to_check");
     }
-    let abandoned = Abandoned { quiet_since: now, now, min_rate_bytes: 1 };
-    catalog.files_abandoned(abandoned, None, 10).await.expect("read");
-    meter.read("files_abandoned");
+    let abandoned = AbandonedRule { quiet_since: now, now, min_rate_bytes: 1 };
+    catalog.abandoned_uploads(abandoned, None, 10).await.expect("read");
+    meter.read("abandoned_uploads");
     catalog.files_failed_by(now, None, 10).await.expect("read");
     meter.read("files_failed_by");
     catalog.overdue_batches(now, None, 10).await.expect("read");

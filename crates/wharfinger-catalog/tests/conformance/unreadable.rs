@@ -1,6 +1,6 @@
 //! Rows that cannot be read: each is set aside and listed, and everything beside it goes on.
 
-use wharfinger_catalog::{Abandoned, Destination, EndBy, Scope, fresh_id};
+use wharfinger_catalog::{AbandonedRule, Destination, EndBy, Scope, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
@@ -119,8 +119,8 @@ pub(super) async fn unreadable_rows_do_not_stop_lists_and_sweeps(db: &TestDb) {
     let other = registered(&db.catalog, ADA, 10).await;
     let due = db.catalog.files_to_check(Status::Registered, late, None, 10).await.expect("read");
     assert_eq!(due.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
-    let abandoned = Abandoned { quiet_since: late, now: late, min_rate_bytes: 1 };
-    let found = db.catalog.files_abandoned(abandoned, None, 10).await.expect("read");
+    let abandoned = AbandonedRule { quiet_since: late, now: late, min_rate_bytes: 1 };
+    let found = db.catalog.abandoned_uploads(abandoned, None, 10).await.expect("read");
     assert_eq!(found.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
 
     db.sql("INSERT INTO quotas (tenant_id, used_bytes) VALUES ('', 0)").await;
@@ -187,8 +187,8 @@ pub(super) async fn rows_after_a_page_of_unreadable_rows_are_found(db: &TestDb) 
         let due = catalog.files_to_check(status, NOW, None, 1).await.expect("read");
         assert_eq!(due, [(2, if status == Status::Queued { stuck } else { good.id })]);
     }
-    let abandoned = Abandoned { quiet_since: NOW, now: NOW, min_rate_bytes: 1 };
-    assert_eq!(catalog.files_abandoned(abandoned, None, 1).await.expect("read"), [(2, good.id)]);
+    let abandoned = AbandonedRule { quiet_since: NOW, now: NOW, min_rate_bytes: 1 };
+    assert_eq!(catalog.abandoned_uploads(abandoned, None, 1).await.expect("read"), [(2, good.id)]);
     assert_eq!(catalog.files_failed_by(NOW, None, 1).await.expect("read"), [(2, failed)]);
     let overdue = catalog.stuck_files(&Scope::All, (NOW, NOW), None, 1).await.expect("read");
     assert_eq!(overdue.iter().map(|file| file.cursor.file).collect::<Vec<_>>(), [stuck]);

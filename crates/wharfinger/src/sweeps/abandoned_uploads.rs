@@ -28,9 +28,9 @@ pub struct Outcome {
 }
 
 /// Which uploads are abandoned at this moment.
-pub fn abandoned(core: &Core) -> Abandoned {
+pub fn abandoned(core: &Core) -> AbandonedRule {
     let now = core.clock.now();
-    Abandoned {
+    AbandonedRule {
         quiet_since: now.saturating_sub(core.settings.sweeps.abandoned_after_ms),
         now,
         min_rate_bytes: i64::try_from(core.settings.upload_min_rate_bytes).unwrap_or(i64::MAX).max(1),
@@ -44,10 +44,10 @@ pub(super) async fn run(
 ) -> Result<(), VerbError> {
     let core = &uploads.core;
     let by = abandoned(core);
-    let rule = ExpiryRule::QuietSince(by.quiet_since);
+    let rule = ExpiryRule::NotUpdatedSince(by.quiet_since);
     let mut after: Option<(UnixMs, FileId)> = None;
     loop {
-        let page = core.catalog.files_abandoned(by, after, page_files(core)).await?;
+        let page = core.catalog.abandoned_uploads(by, after, page_files(core)).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
         if lease.is_cut_short() {
@@ -66,7 +66,7 @@ pub(super) async fn run(
                 Ok(_) => {}
                 Err(error) => {
                     outcome.errors += 1;
-                    tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = ?error,
+                    tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = %error.with_cause(),
                         "an abandoned upload could not be looked at");
                 }
             }
