@@ -59,7 +59,7 @@ pub use orphans::blobs::{
     QueuedOrphans,
 };
 pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};
-pub use outbox::lines::{Destination, Outbound, OutboxLine};
+pub use outbox::lines::{Destination, OutboxPayload, OutboxLine};
 pub use outbox::notices::Notification;
 pub use quota::charges::QuotaDrift;
 pub use quota::owner::{MoveQuota, MovedQuota, QuotaOwner, QuotaState};
@@ -252,7 +252,7 @@ impl Catalog {
     /// How far the schema has come: [`SCHEMA_VERSION`] is up to date, 0 is an empty database. Changes nothing.
     pub async fn schema_step(&self) -> Result<i64, CatalogError> {
         let mut reader = self.reader().await?;
-        migrations::schema::step(&mut reader.tx(&self.faults), &self.history, &self.schema).await
+        migrations::schema::step(&mut reader.tx(&self.faults), &self.steps, &self.schema).await
     }
 
     pub fn dialect(&self) -> Dialect {

@@ -59,13 +59,13 @@ impl Destination {
 pub struct OutboxLine {
     pub id: String,
     pub tenant: TenantId,
-    pub what: Outbound,
+    pub payload: OutboxPayload,
     pub attempts: u32,
     pub created_at: UnixMs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outbound {
+pub enum OutboxPayload {
     /// Bytes that Redis still counts, if it counts from this epoch on.
     Refund { bytes: u64, epoch: i64 },
     /// A delayed check that the broker is to bring back when it is due.
@@ -79,14 +79,14 @@ pub enum Outbound {
     Event { body: String },
 }
 
-impl Outbound {
+impl OutboxPayload {
     fn destination(&self) -> Destination {
         match self {
-            Outbound::Refund { .. } => Destination::Quota,
-            Outbound::Check { .. } => Destination::Broker,
-            Outbound::Notice { .. } => Destination::Webhook,
-            Outbound::Alert { .. } => Destination::Slack,
-            Outbound::Event { .. } => Destination::Archive,
+            OutboxPayload::Refund { .. } => Destination::Quota,
+            OutboxPayload::Check { .. } => Destination::Broker,
+            OutboxPayload::Notice { .. } => Destination::Webhook,
+            OutboxPayload::Alert { .. } => Destination::Slack,
+            OutboxPayload::Event { .. } => Destination::Archive,
         }
     }
 }
@@ -95,7 +95,7 @@ impl Outbound {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewLine<'a> {
     pub(crate) tenant: &'a TenantId,
-    pub(crate) what: &'a Outbound,
+    pub(crate) what: &'a OutboxPayload,
     pub(crate) at: UnixMs,
 }
 
@@ -105,7 +105,7 @@ const LINES_PER_STATEMENT: usize = 500;
 pub(crate) async fn insert(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
-    what: &Outbound,
+    what: &OutboxPayload,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     insert_all(tx, &[NewLine { tenant, what, at: now }]).await
@@ -118,7 +118,7 @@ const ALL_TENANTS: &str = "-";
 pub(crate) async fn alert(tx: &mut Tx<'_>, message: String, now: UnixMs) -> Result<(), CatalogError> {
     let tenant =
         TenantId::new(ALL_TENANTS).map_err(|_| CatalogError::Corrupt("a fixed name is none".into()))?;
-    insert(tx, &tenant, &Outbound::Alert { message }, now).await
+    insert(tx, &tenant, &OutboxPayload::Alert { message }, now).await
 }
 
 pub(crate) async fn insert_all(tx: &mut Tx<'_>, lines: &[NewLine<'_>]) -> Result<(), CatalogError> {
@@ -146,20 +146,20 @@ impl NewLine<'_> {
         let (mut bytes, mut epoch, mut job, mut due_at) = (None, None, None, None);
         let (mut notice, mut of_subject, mut at_place, mut text) = (None, None, None, None);
         match self.what {
-            Outbound::Refund { bytes: refunded, epoch: from } => {
+            OutboxPayload::Refund { bytes: refunded, epoch: from } => {
                 bytes = Some(crate::database::sql::signed(*refunded));
                 epoch = Some(*from);
             }
-            Outbound::Check { job: checked, due_at: due } => {
+            OutboxPayload::Check { job: checked, due_at: due } => {
                 job = Some(checked.to_string());
                 due_at = Some(*due);
             }
-            Outbound::Notice { notification, subject, place } => {
+            OutboxPayload::Notice { notification, subject, place } => {
                 notice = Some(notification.to_string());
                 of_subject = Some(subject.clone());
                 at_place = Some(*place);
             }
-            Outbound::Alert { message } | Outbound::Event { body: message } => text = Some(message.clone()),
+            OutboxPayload::Alert { message } | OutboxPayload::Event { body: message } => text = Some(message.clone()),
         }
         args![
             fresh_id(self.at).to_string(),
@@ -185,8 +185,8 @@ pub(crate) async fn insert_checks(
     checks: &[(JobId, NewJob)],
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    let check = |(id, job): &(JobId, NewJob)| Outbound::Check { job: *id, due_at: job.run_at };
-    let whats: Vec<Outbound> = checks.iter().map(check).collect();
+    let check = |(id, job): &(JobId, NewJob)| OutboxPayload::Check { job: *id, due_at: job.run_at };
+    let whats: Vec<OutboxPayload> = checks.iter().map(check).collect();
     let pairs = checks.iter().zip(&whats);
     let lines: Vec<_> =
         pairs.map(|((_, job), what)| NewLine { tenant: &job.tenant, what, at: now }).collect();
@@ -265,15 +265,15 @@ impl Write for ClaimLines {
 fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogError> {
     let tenant = row.text("tenant_id")?;
     let what = match destination {
-        Destination::Quota => Outbound::Refund { bytes: row.bytes("bytes")?, epoch: row.int("epoch")? },
-        Destination::Broker => Outbound::Check { job: row.parsed("job_id")?, due_at: row.int("due_at")? },
-        Destination::Webhook => Outbound::Notice {
+        Destination::Quota => OutboxPayload::Refund { bytes: row.bytes("bytes")?, epoch: row.int("epoch")? },
+        Destination::Broker => OutboxPayload::Check { job: row.parsed("job_id")?, due_at: row.int("due_at")? },
+        Destination::Webhook => OutboxPayload::Notice {
             notification: row.parsed("notification_id")?,
             subject: row.text("subject")?,
             place: row.int("place")?,
         },
-        Destination::Slack => Outbound::Alert { message: row.text("message")? },
-        Destination::Archive => Outbound::Event { body: row.text("message")? },
+        Destination::Slack => OutboxPayload::Alert { message: row.text("message")? },
+        Destination::Archive => OutboxPayload::Event { body: row.text("message")? },
     };
     Ok(OutboxLine {
         id: row.text("id")?,

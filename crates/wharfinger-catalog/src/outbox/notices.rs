@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::Batch;
-use wharfinger_lifecycle::file::{Change, File, Notice};
+use wharfinger_lifecycle::file::{Change, File, FileNotification};
 use wharfinger_lifecycle::id::{TenantId, UserId};
 use wharfinger_lifecycle::state::Status;
 
@@ -17,7 +17,7 @@ use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
 use crate::files::batches::Totals;
 use crate::fresh_id;
-use crate::outbox::lines::{self, NewLine, Outbound};
+use crate::outbox::lines::{self, NewLine, OutboxPayload};
 use crate::unreadable::{SPARE_ROWS, Table};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,23 +73,23 @@ impl NewNotice {
         }
     }
 
-    pub(crate) fn of_change(id: Uuid, change: &Change, notice: Notice) -> NewNotice {
+    pub(crate) fn of_change(id: Uuid, change: &Change, notice: FileNotification) -> NewNotice {
         let file = &change.after;
-        let reason = change.steps.last().map_or("", |step| step.reason.as_str());
+        let reason = change.history.last().map_or("", |step| step.reason.as_str());
         let (message, data) = match notice {
-            Notice::Ready => (format!("{} is ready.", file.name), json!({})),
-            Notice::Failed | Notice::GivenUp => (
+            FileNotification::Ready => (format!("{} is ready.", file.name), json!({})),
+            FileNotification::Failed | FileNotification::GivenUp => (
                 format!("{} could not be processed: {reason}.", file.name),
                 json!({ "reason": reason, "stage": file.stage }),
             ),
-            Notice::DeletionWarning => {
+            FileNotification::DeletionWarning => {
                 let date = file.next_check_at.map(rfc3339).unwrap_or_default();
                 (
                     format!("{} could not be processed and will be deleted after {date}.", file.name),
                     json!({ "reason": file.error, "deletionDate": date }),
                 )
             }
-            Notice::CleanedUp => {
+            FileNotification::CleanedUp => {
                 let message = match change.before.status == Status::Failed {
                     true => format!("{} could not be processed and has been deleted.", file.name),
                     false => {
@@ -98,15 +98,15 @@ impl NewNotice {
                 };
                 (message, json!({ "reason": reason, "sizeReclaimed": change.refunded_bytes() }))
             }
-            Notice::Quarantined => {
+            FileNotification::Quarantined => {
                 (format!("{} has been quarantined: {reason}.", file.name), json!({ "reason": reason }))
             }
         };
         let told = NewNotice::of_file(id, file, notice.as_str(), message, data);
         match notice {
-            Notice::Quarantined => told.alarming("quarantined", reason),
-            Notice::GivenUp => told.alarming("given up", reason),
-            Notice::Ready | Notice::Failed | Notice::DeletionWarning | Notice::CleanedUp => told,
+            FileNotification::Quarantined => told.alarming("quarantined", reason),
+            FileNotification::GivenUp => told.alarming("given up", reason),
+            FileNotification::Ready | FileNotification::Failed | FileNotification::DeletionWarning | FileNotification::CleanedUp => told,
         }
     }
 
@@ -183,7 +183,7 @@ pub(crate) async fn insert(
         );
         tx.run_built(sql, args).await?;
     }
-    let outbound: Vec<(&NewNotice, Outbound)> =
+    let outbound: Vec<(&NewNotice, OutboxPayload)> =
         notices.iter().flat_map(|notice| notice.outbound(targets).map(move |what| (notice, what))).collect();
     let lines: Vec<NewLine<'_>> = outbound
         .iter()
@@ -199,20 +199,20 @@ pub(crate) async fn changed(
     targets: OutboxTargets,
 ) -> Result<(), CatalogError> {
     let told = |change: &&Change| {
-        let notice = change.notice?;
+        let notice = change.notification?;
         Some(NewNotice::of_change(fresh_id(change.after.updated_at), change, notice))
     };
     insert(tx, &changes.iter().filter_map(told).collect::<Vec<_>>(), targets).await
 }
 
 impl NewNotice {
-    fn outbound(&self, targets: OutboxTargets) -> impl Iterator<Item = Outbound> {
-        let notice = targets.webhook.then(|| Outbound::Notice {
+    fn outbound(&self, targets: OutboxTargets) -> impl Iterator<Item = OutboxPayload> {
+        let notice = targets.webhook.then(|| OutboxPayload::Notice {
             notification: self.id,
             subject: self.subject.clone(),
             place: self.place,
         });
-        let alert = self.alert.clone().filter(|_| targets.slack).map(|message| Outbound::Alert { message });
+        let alert = self.alert.clone().filter(|_| targets.slack).map(|message| OutboxPayload::Alert { message });
         notice.into_iter().chain(alert)
     }
 }

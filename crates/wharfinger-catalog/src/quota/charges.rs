@@ -2,14 +2,14 @@
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
-use wharfinger_lifecycle::quota::{Exceeded, Quota};
+use wharfinger_lifecycle::quota::{QuotaExceeded, Quota};
 
 use crate::Catalog;
 use crate::database::sql::signed;
 use crate::database::sql::{Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::outbox::lines::{self, Outbound};
+use crate::outbox::lines::{self, OutboxPayload};
 use crate::quota::owner::{self, QuotaOwner, QuotaState};
 use crate::unreadable::{Table, behind};
 
@@ -20,7 +20,7 @@ pub(crate) enum Reserved {
     /// Nothing was charged: which of them do not fit, in their order.
     NotAll {
         limit_bytes: u64,
-        exceeded: Vec<Option<Exceeded>>,
+        exceeded: Vec<Option<QuotaExceeded>>,
     },
     /// Redis admits this tenant's uploads.
     NotHere(QuotaState),
@@ -59,7 +59,7 @@ pub(crate) async fn reserve(
         return Ok(Reserved::NotHere(state));
     }
     let limit_bytes = quota.limit_bytes;
-    let exceeded: Vec<Option<Exceeded>> = sizes
+    let exceeded: Vec<Option<QuotaExceeded>> = sizes
         .iter()
         .map(|size| match quota.reserve(*size) {
             Ok(next) => {
@@ -131,7 +131,7 @@ pub(crate) async fn give_back(
             state
         }
     };
-    lines::insert(tx, tenant, &Outbound::Refund { bytes, epoch: state.epoch }, now).await
+    lines::insert(tx, tenant, &OutboxPayload::Refund { bytes, epoch: state.epoch }, now).await
 }
 
 /// What Redis counts has its truth in the files, of which `file_counts` keeps the sums.

@@ -7,7 +7,7 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{
-    BatchEnding, Catalog, CatalogError, Destination, EndBy, Outbound, OutboxLine, Recovery, RecoveryOutcome,
+    BatchEnding, Catalog, CatalogError, Destination, EndBy, OutboxPayload, OutboxLine, Recovery, RecoveryOutcome,
     RedriveOutcome, RegisterOutcome, Scope, StageEnd,
 };
 use wharfinger_lifecycle::UnixMs;
@@ -32,8 +32,8 @@ const DAY: i64 = 24 * HOUR;
 const AFTERWARDS: UnixMs = NOW + 400 * DAY;
 
 fn body(line: &OutboxLine) -> Value {
-    match &line.what {
-        Outbound::Event { body } => serde_json::from_str(body).expect("an event is JSON"),
+    match &line.payload {
+        OutboxPayload::Event { body } => serde_json::from_str(body).expect("an event is JSON"),
         other => panic!("{other:?} is no event"),
     }
 }

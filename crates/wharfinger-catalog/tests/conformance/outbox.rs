@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use wharfinger_catalog::{Catalog, Destination, Outbound, OutboxLine, RegisterOutcome, Registration};
+use wharfinger_catalog::{Catalog, Destination, OutboxPayload, OutboxLine, RegisterOutcome, Registration};
 
 use super::sample::{NOW, SECOND, registration};
 use super::test_db::{TestDb, all_at_once};
@@ -28,7 +28,7 @@ pub(super) async fn a_line_names_its_job_and_due_time(db: &TestDb) {
     db.catalog.register(registration(ADA, 1)).await.expect("answered");
     let lines = claimed(&db.catalog, 10, NOW).await;
     assert_eq!(lines.len(), 1);
-    assert_eq!((&lines[0].what, lines[0].attempts), (&Outbound::Check { job, due_at }, 0));
+    assert_eq!((&lines[0].payload, lines[0].attempts), (&OutboxPayload::Check { job, due_at }, 0));
     assert_eq!(db.catalog.claim_outbox(Destination::Quota, 10, NOW, NOW).await.expect("claimed"), []);
     assert_eq!(db.catalog.outbox_depth(Destination::Broker).await.expect("counted"), (1, Some(NOW)));
 }
@@ -80,8 +80,8 @@ pub(super) async fn jobs_are_claimed_by_id(db: &TestDb) {
     let lines = claimed(&db.catalog, 10, NOW).await;
     let jobs: Vec<_> = lines
         .iter()
-        .map(|line| match line.what {
-            Outbound::Check { job, due_at } => (job, due_at),
+        .map(|line| match line.payload {
+            OutboxPayload::Check { job, due_at } => (job, due_at),
             ref other => panic!("{other:?} is no check"),
         })
         .collect();

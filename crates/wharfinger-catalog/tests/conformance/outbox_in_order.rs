@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
-use wharfinger_catalog::{Catalog, Destination, Outbound, OutboxLine};
+use wharfinger_catalog::{Catalog, Destination, OutboxPayload, OutboxLine};
 use wharfinger_lifecycle::file::{self, File};
 
 use super::sample::{NOW, POLICY, SECOND, committed, confirmed, registered};
@@ -17,8 +17,8 @@ async fn claimed(catalog: &Catalog, limit: usize, now: i64) -> Vec<OutboxLine> {
 }
 
 fn notice(line: &OutboxLine) -> (Uuid, String, i64) {
-    match &line.what {
-        Outbound::Notice { notification, subject, place } => (*notification, subject.clone(), *place),
+    match &line.payload {
+        OutboxPayload::Notice { notification, subject, place } => (*notification, subject.clone(), *place),
         other => panic!("{other:?} is no notice"),
     }
 }
@@ -33,7 +33,7 @@ async fn twice_told(catalog: &Catalog) -> File {
     committed(catalog, file::quarantine(&file, "infected", NOW + 2 * SECOND).expect("quarantinable")).await
 }
 
-pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(db: &TestDb) {
+pub(super) async fn a_notice_writes_a_line_for_each_target(db: &TestDb) {
     twice_told(&db.catalog).await;
     for destination in [Destination::Webhook, Destination::Slack] {
         assert_eq!(db.catalog.outbox_depth(destination).await.expect("counted").0, 0, "nobody else is told");
@@ -55,8 +55,8 @@ pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(db: &TestDb
     let alerts = catalog.claim_outbox(Destination::Slack, 10, late, late).await.expect("claimed");
     let said = format!("report.pdf of tenant harbour was quarantined: infected (file {})", file.id);
     assert_eq!(
-        alerts.iter().map(|line| &line.what).collect::<Vec<_>>(),
-        [&Outbound::Alert { message: said }]
+        alerts.iter().map(|line| &line.payload).collect::<Vec<_>>(),
+        [&OutboxPayload::Alert { message: said }]
     );
 
     catalog.forget_outbox(Destination::Webhook).await.expect("forgotten");
@@ -68,7 +68,7 @@ pub(super) async fn a_notice_leaves_a_line_for_everybody_who_is_told(db: &TestDb
     assert_eq!(catalog.outbox_depth(Destination::Webhook).await.expect("counted").0, 0);
 }
 
-pub(super) async fn a_line_waits_for_the_earlier_ones_of_its_subject(db: &TestDb) {
+pub(super) async fn a_line_waits_for_earlier_lines_of_its_subject(db: &TestDb) {
     let catalog = db.telling().await;
     twice_told(&catalog).await;
     let now = NOW + 10 * SECOND;
@@ -91,7 +91,7 @@ pub(super) async fn a_line_waits_for_the_earlier_ones_of_its_subject(db: &TestDb
     assert!(notice(&second[0]).2 > notice(&first[0]).2);
 }
 
-pub(super) async fn one_subjects_trouble_is_not_anothers(db: &TestDb) {
+pub(super) async fn a_postponed_line_does_not_delay_other_subjects(db: &TestDb) {
     let catalog = db.telling().await;
     for _ in 0..3 {
         twice_told(&catalog).await;

@@ -2,7 +2,7 @@
 //! contains exactly what was let in before it.
 
 use wharfinger_catalog::{
-    Admission, Catalog, Destination, MoveQuota, MovedQuota, Outbound, QuotaOwner, RegisterOutcome,
+    Admission, Catalog, Destination, MoveQuota, MovedQuota, OutboxPayload, QuotaOwner, RegisterOutcome,
     Registration,
 };
 use wharfinger_lifecycle::file::{self, File};
@@ -31,12 +31,12 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
         catalog.claim_outbox(Destination::Quota, 1_000, NOW + 9 * SECOND, NOW).await.expect("claimed");
     lines
         .into_iter()
-        .filter_map(|line| match line.what {
-            Outbound::Refund { bytes, epoch } => Some((bytes, epoch)),
-            Outbound::Check { .. }
-            | Outbound::Notice { .. }
-            | Outbound::Alert { .. }
-            | Outbound::Event { .. } => None,
+        .filter_map(|line| match line.payload {
+            OutboxPayload::Refund { bytes, epoch } => Some((bytes, epoch)),
+            OutboxPayload::Check { .. }
+            | OutboxPayload::Notice { .. }
+            | OutboxPayload::Alert { .. }
+            | OutboxPayload::Event { .. } => None,
         })
         .collect()
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
-    Catalog, CatalogError, Destination, EndBy, Outbound, Recovery, RecoveryOutcome, RedriveOutcome, Scope,
+    Catalog, CatalogError, Destination, EndBy, OutboxPayload, Recovery, RecoveryOutcome, RedriveOutcome, Scope,
     StageJob, StuckFile, SweepClaim, SweepClaimed,
 };
 use wharfinger_lifecycle::UnixMs;
@@ -222,8 +222,8 @@ pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
     let alerts = catalog.claim_outbox(Destination::Slack, 10, now, now).await.expect("claimed");
     let said = format!("report.pdf of tenant harbour was given up: {why} (file {})", file.id);
     assert_eq!(
-        alerts.iter().map(|line| &line.what).collect::<Vec<_>>(),
-        [&Outbound::Alert { message: said }]
+        alerts.iter().map(|line| &line.payload).collect::<Vec<_>>(),
+        [&OutboxPayload::Alert { message: said }]
     );
     // A person may send it through again.
     assert_eq!(

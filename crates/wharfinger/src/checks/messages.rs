@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{CatalogError, Destination, JobClaim, Outbound, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, JobClaim, OutboxPayload, OutboxLine};
 use wharfinger_engines::rabbitmq::{Delayed, Due, DueMessages, Rabbit, RabbitOptions};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
@@ -140,12 +140,12 @@ pub async fn relay(core: &Core, broker: &Broker) -> Result<u64, CatalogError> {
 }
 
 fn message(line: &OutboxLine, now: UnixMs) -> Option<Delayed> {
-    match line.what {
-        Outbound::Check { job, due_at } => Some(delayed(line.id.clone(), job, due_at, now)),
-        Outbound::Refund { .. }
-        | Outbound::Notice { .. }
-        | Outbound::Alert { .. }
-        | Outbound::Event { .. } => None,
+    match line.payload {
+        OutboxPayload::Check { job, due_at } => Some(delayed(line.id.clone(), job, due_at, now)),
+        OutboxPayload::Refund { .. }
+        | OutboxPayload::Notice { .. }
+        | OutboxPayload::Alert { .. }
+        | OutboxPayload::Event { .. } => None,
     }
 }
 
@@ -159,7 +159,7 @@ pub async fn consume(uploads: &Uploads, broker: &Broker, stop: &CancellationToke
     let mut due = broker.rabbit.due(PREFETCH);
     while let Some(messages) = stop.run_until_cancelled(gather(&mut due)).await {
         if let Err(error) = run(uploads, broker, messages).await {
-            tracing::warn!(job = CHECK_QUEUE, error = ?error, "checks that came due are left to the poller");
+            tracing::warn!(job = CHECK_QUEUE, error = %error.with_cause(), "checks that came due are left to the poller");
         }
     }
 }

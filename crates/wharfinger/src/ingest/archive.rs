@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Destination, Outbound, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, OutboxPayload, OutboxLine};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::retry::Backoff;
 
@@ -78,7 +78,7 @@ async fn hand_over(ingest: &Ingest, tenant: &TenantId, events: &[String]) -> Res
 fn shares(lines: Vec<OutboxLine>) -> BTreeMap<TenantId, Share> {
     let mut shares = BTreeMap::<TenantId, Share>::new();
     for line in lines {
-        let Outbound::Event { body } = line.what else { continue };
+        let OutboxPayload::Event { body } = line.payload else { continue };
         let share = shares.entry(line.tenant).or_default();
         share.events.push(body);
         share.lines.push(line.id);
@@ -95,7 +95,7 @@ mod tests {
         OutboxLine {
             id: id.into(),
             tenant: TenantId::new(tenant).expect("a tenant's name"),
-            what: Outbound::Event { body: format!("{{\"id\":\"{id}\"}}") },
+            payload: OutboxPayload::Event { body: format!("{{\"id\":\"{id}\"}}") },
             attempts,
             created_at: 0,
         }

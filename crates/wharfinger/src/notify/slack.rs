@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use wharfinger_catalog::{CatalogError, Destination, Outbound, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, OutboxPayload, OutboxLine};
 use wharfinger_lifecycle::limits::clip;
 
 use super::{Fate, SECOND_MS, fate};
@@ -66,12 +66,12 @@ pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
 fn text(lines: &[OutboxLine]) -> String {
     let mut said: Vec<String> = lines
         .iter()
-        .filter_map(|line| match &line.what {
-            Outbound::Alert { message } => Some(clip(message, ALERT_BYTES_MAX).to_owned()),
-            Outbound::Refund { .. }
-            | Outbound::Check { .. }
-            | Outbound::Notice { .. }
-            | Outbound::Event { .. } => None,
+        .filter_map(|line| match &line.payload {
+            OutboxPayload::Alert { message } => Some(clip(message, ALERT_BYTES_MAX).to_owned()),
+            OutboxPayload::Refund { .. }
+            | OutboxPayload::Check { .. }
+            | OutboxPayload::Notice { .. }
+            | OutboxPayload::Event { .. } => None,
         })
         .take(ALERTS_SHOWN_MAX)
         .collect();

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use wharfinger_catalog::{Catalog, CatalogError, Destination, Notification, Outbound, OutboxLine};
+use wharfinger_catalog::{Catalog, CatalogError, Destination, Notification, OutboxPayload, OutboxLine};
 use wharfinger_engines::webhooks::{Endpoint, Message, SendError, Webhook};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
@@ -109,12 +109,12 @@ async fn claim(
 }
 
 fn notification_of(line: &OutboxLine) -> Option<Uuid> {
-    match line.what {
-        Outbound::Notice { notification, .. } => Some(notification),
-        Outbound::Refund { .. }
-        | Outbound::Check { .. }
-        | Outbound::Alert { .. }
-        | Outbound::Event { .. } => None,
+    match line.payload {
+        OutboxPayload::Notice { notification, .. } => Some(notification),
+        OutboxPayload::Refund { .. }
+        | OutboxPayload::Check { .. }
+        | OutboxPayload::Alert { .. }
+        | OutboxPayload::Event { .. } => None,
     }
 }
 

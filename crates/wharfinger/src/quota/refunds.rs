@@ -1,7 +1,7 @@
 //! Brings refunds to Redis: lines of the outbox, each applied once however often it is delivered.
 
 use futures::StreamExt as _;
-use wharfinger_catalog::{CatalogError, Destination, Outbound, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, OutboxPayload, OutboxLine};
 use wharfinger_engines::redis_quota::Refunded;
 use wharfinger_lifecycle::retry::Backoff;
 
@@ -64,7 +64,7 @@ pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
 }
 
 async fn deliver(quota: &Quota, owner: &RedisQuotaOwner, line: &OutboxLine) -> Delivered {
-    let Outbound::Refund { bytes, epoch } = line.what else {
+    let OutboxPayload::Refund { bytes, epoch } = line.payload else {
         return Delivered::Not("no refund".into());
     };
     if owner.is_away() {
