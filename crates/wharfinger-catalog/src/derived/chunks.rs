@@ -24,7 +24,7 @@ pub struct ChunkRow {
 
 /// A chunk's vector, to be kept.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Embedded {
+pub struct ChunkVector {
     pub ordinal: u64,
     pub vector: Vec<f32>,
 }
@@ -78,7 +78,7 @@ struct SetVectors {
     job: JobId,
     token: i64,
     file: FileId,
-    vectors: Arc<[Embedded]>,
+    vectors: Arc<[ChunkVector]>,
     model: Arc<str>,
     /// Also where the database compares them: the schema of pgvector.
     pgvector_schema: Option<Arc<str>>,
@@ -168,7 +168,7 @@ impl Catalog {
         &self,
         (job, token): (JobId, i64),
         file: FileId,
-        vectors: Vec<Embedded>,
+        vectors: Vec<ChunkVector>,
         model: &str,
     ) -> Result<bool, CatalogError> {
         let (vectors, model) = (Arc::from(vectors), Arc::from(model));

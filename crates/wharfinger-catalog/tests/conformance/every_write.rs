@@ -6,17 +6,17 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, Embedded, EndBy, MoveQuota,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, ChunkVector, EndBy, MoveQuota,
     NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, ScanProgress, ScanRange, Scope,
     StageJob, SweepClaim, SweepClaimed, SweepRecord,
 };
-use wharfinger_lifecycle::file::{self, File, too_late};
+use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::key::{ObjectKey, behind};
-use wharfinger_lifecycle::processing::Plan;
-use wharfinger_lifecycle::recovery::Recoverable;
+use wharfinger_lifecycle::key::{ObjectKey, end_of_folder};
+use wharfinger_lifecycle::processing::PipelinePlan;
+use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ending, Output, TextPart};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 
 use super::batches::opening;
 use super::plans;
@@ -54,7 +54,7 @@ fn writes_of_the_sources() -> BTreeSet<String> {
     writes
 }
 
-pub(super) async fn no_write_is_made_in_part(db: &TestDb) {
+pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     let mut rehearsal = Rehearsal::on(db).await;
     registrations(&mut rehearsal).await;
     changes(&mut rehearsal).await;
@@ -79,7 +79,7 @@ pub(super) async fn no_write_is_made_in_part(db: &TestDb) {
 }
 
 /// The same for a database without a schema.
-pub(super) async fn no_migration_is_made_in_part(db: &TestDb) {
+pub(super) async fn a_failed_migration_leaves_no_partial_step(db: &TestDb) {
     let url = db.empty_database();
     let faults = Faults::at(0, Fault::Fail);
     let catalog = open(&url, faults.clone()).await;
@@ -110,7 +110,7 @@ pub(super) async fn no_migration_is_made_in_part(db: &TestDb) {
 }
 
 /// The same for what is written where the database compares vectors.
-pub(super) async fn no_write_of_pgvector_is_made_in_part(db: &TestDb) {
+pub(super) async fn a_failed_write_of_pgvector_changes_nothing(db: &TestDb) {
     db.sql("ALTER TABLE chunks DROP COLUMN embedding").await;
     embedded(&db.another().await, ADA, &some_vectors(3, 4)).await;
     let faults = Faults::at(0, Fault::Fail);
@@ -215,11 +215,11 @@ async fn jobs(rehearsal: &mut Rehearsal<'_>) {
     assert_eq!(rehearsal.each(take_back).await.len(), 4);
 }
 
-fn by(plan: &Plan, now: i64) -> EndBy<'_> {
+fn by(plan: &PipelinePlan, now: i64) -> EndBy<'_> {
     EndBy { actor: "worker:a", plan, now }
 }
 
-fn by_recovery(plan: &Plan, now: i64) -> EndBy<'_> {
+fn by_recovery(plan: &PipelinePlan, now: i64) -> EndBy<'_> {
     EndBy { actor: "recovery", plan, now }
 }
 
@@ -249,7 +249,7 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     assert_eq!(rehearsal.each(release).await, 1);
     let chunked =
         db.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
-    let ends = chunked.iter().map(|held| stages::end(held, Ending::Done(Output::default()))).collect();
+    let ends = chunked.iter().map(|held| stages::end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
     db.catalog.end_stages(ends, by(&plan, NOW + SECOND)).await.expect("ended");
 
     let lease = |held: &StageJob| (held.job.id, held.job.token);
@@ -264,14 +264,14 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     };
     assert!(rehearsal.each(add).await);
     let text = vec![TextPart { key, pin: pin(), bytes: 4 }];
-    let output = Output { said: Some("{}".into()), text: Some(text) };
+    let output = StageOutput { details: Some("{}".into()), text: Some(text) };
     let ends = [
-        Ending::Done(output),
-        Ending::Retry { why: "busy".into(), at: LATER + HOUR },
-        Ending::PutOff { why: "away".into(), at: LATER + HOUR },
-        Ending::Failed { why: "unreadable".into() },
-        Ending::Quarantined { why: "infected".into() },
-        Ending::GivenBack,
+        AttemptOutcome::Done(output),
+        AttemptOutcome::Retry { why: "busy".into(), at: LATER + HOUR },
+        AttemptOutcome::Postponed { why: "away".into(), at: LATER + HOUR },
+        AttemptOutcome::Failed { why: "unreadable".into() },
+        AttemptOutcome::Quarantined { why: "infected".into() },
+        AttemptOutcome::Released,
     ];
     let ends: Vec<_> = held.iter().zip(ends).map(|(held, how)| stages::end(held, how)).collect();
     let end = async |catalog: &Catalog| catalog.end_stages(ends.clone(), by(&plan, LATER)).await;
@@ -283,7 +283,7 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
         catalog.put_chunks(lease(&embed), embed.file.id, chunks("text"), true).await
     };
     assert!(rehearsal.each(put).await);
-    let vectors = vec![Embedded { ordinal: 0, vector: vec![1.0, 2.0] }];
+    let vectors = vec![ChunkVector { ordinal: 0, vector: vec![1.0, 2.0] }];
     let set = async |catalog: &Catalog| {
         catalog.set_vectors(lease(&embed), embed.file.id, vectors.clone(), "model").await
     };
@@ -321,17 +321,17 @@ async fn recoveries(rehearsal: &mut Rehearsal<'_>) {
     let held = db.catalog.claim_stage(stages::claim(Stage::Scan, 3, NOW + SECOND)).await.expect("claimed");
     assert_eq!(held.len(), 3);
     db.sql(&format!("UPDATE files SET retry_count = 1 WHERE id = '{}'", files[0])).await;
-    let plan = Plan { stuck_retries_max: 1, ..stages::plan() };
+    let plan = PipelinePlan { stuck_retries_max: 1, ..stages::plan() };
     let recovery = Recovery {
         files: files[..2].to_vec(),
-        of: Recoverable::Overdue,
+        of: RecoveryTrigger::Overdue,
         actor: "recovery".into(),
         plan,
         now: NOW + HOUR,
     };
     rehearsal.each(async |catalog| catalog.recover(recovery.clone()).await).await;
     let scheduled = held.iter().find(|held| held.file.id == files[2]).expect("it was claimed");
-    let retry = Ending::Retry { why: "busy".into(), at: LATER + DAY };
+    let retry = AttemptOutcome::Retry { why: "busy".into(), at: LATER + DAY };
     stages::ended(db, scheduled, retry, LATER).await;
     let id: FileId = files[2];
     rehearsal.each(async |catalog| catalog.bring_forward(id, LATER).await).await;
@@ -358,7 +358,7 @@ async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
     let retry = async |catalog: &Catalog| catalog.retry_cleanups_now(&Scope::All, now).await;
     assert!(rehearsal.each(retry).await > 0);
     let file = deleted(&catalog, ADA, 10, &REFUSING).await;
-    let cleanup = too_late(&file, &POLICY, NOW).expect("it has ended");
+    let cleanup = late_write_cleanup(&file, &POLICY, NOW).expect("it has ended");
     let again =
         async |catalog: &Catalog| catalog.clean_again(file.clone(), cleanup.clone(), NOW + SECOND).await;
     rehearsal.each(again).await;
@@ -422,14 +422,14 @@ async fn sweeps(rehearsal: &mut Rehearsal<'_>) {
 
 async fn orphan_scans(rehearsal: &mut Rehearsal<'_>) {
     let kept = confirmed(&rehearsal.db.catalog, ADA, 1).await;
-    let range = ScanRange::new(0, "uploads/", "uploads/".into(), behind("uploads/"));
+    let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
     let begin = async |catalog: &Catalog| catalog.begin_scan("premise", vec![range.clone()], NOW).await;
     let scan = rehearsal.each(begin).await;
     let progress = ScanProgress {
         scan: scan.id.clone(),
         ordinal: 0,
         from: "uploads/".into(),
-        to: behind("uploads/"),
+        to: end_of_folder("uploads/"),
         listed: 10,
         foreign: 1,
         found: vec![OrphanBlob { key: "uploads/stray".into(), size: 7, modified_at: NOW }],

@@ -1,13 +1,13 @@
 //! What a search has to look at: the vectors of ready files of a scope, the best of them among the rest.
 
 use wharfinger_catalog::{
-    Catalog, ChunkRow, Claimable, Embedded, EndBy, Scope, StageClaim, StageEnd, StageJob, StoredVector,
+    Catalog, ChunkRow, Claimable, ChunkVector, EndBy, Scope, StageClaim, StageEnd, StageJob, StoredVector,
 };
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
+use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
 use super::test_db::TestDb;
@@ -18,8 +18,8 @@ pub(super) fn of(owner: (&str, &str)) -> Scope {
     Scope::User(tenant(owner.0), user(owner.1))
 }
 
-fn plan() -> Plan {
-    Plan { stages: vec![Stage::Embed], ..Plan::without_stages() }
+fn plan() -> PipelinePlan {
+    PipelinePlan { stages: vec![Stage::Embed], ..PipelinePlan::without_stages() }
 }
 
 /// A file at its last stage, with a chunk for each vector.
@@ -45,7 +45,7 @@ pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &
     let lease = (held.job.id, held.job.token);
     assert!(catalog.put_chunks(lease, file.id, chunks.collect(), true).await.expect("written"));
     let embedded =
-        vectors.iter().zip(0..).map(|(vector, ordinal)| Embedded { ordinal, vector: vector.clone() });
+        vectors.iter().zip(0..).map(|(vector, ordinal)| ChunkVector { ordinal, vector: vector.clone() });
     assert!(catalog.set_vectors(lease, file.id, embedded.collect(), "model").await.expect("written"));
     held
 }
@@ -53,9 +53,9 @@ pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &
 /// A ready file whose chunks have these vectors.
 pub(super) async fn embedded(catalog: &Catalog, owner: (&str, &str), vectors: &[Vec<f32>]) -> FileId {
     let held = embedding(catalog, owner, vectors).await;
-    let end = StageEnd { job: held.job.id, token: held.job.token, how: Ending::Done(Output::default()) };
+    let end = StageEnd { job: held.job.id, token: held.job.token, how: AttemptOutcome::Done(StageOutput::default()) };
     let by = EndBy { actor: "worker:a", plan: &plan(), now: NOW + SECOND };
-    assert_eq!(catalog.end_stages(vec![end], by).await.expect("answered"), [Ended::Ready]);
+    assert_eq!(catalog.end_stages(vec![end], by).await.expect("answered"), [CompletionResult::Ready]);
     held.file.id
 }
 
@@ -116,7 +116,7 @@ pub(super) fn some_vectors(count: usize, dimensions: usize) -> Vec<Vec<f32>> {
     (0..count).map(|_| (0..dimensions).map(|_| next()).collect()).collect()
 }
 
-pub(super) async fn candidates_are_ready_and_of_the_scope(db: &TestDb) {
+pub(super) async fn candidates_are_ready_files_of_the_scope(db: &TestDb) {
     let catalog = &db.catalog;
     let vector = vec![vec![1.0, 0.5]];
     let adas = embedded(catalog, ADA, &vector).await;
@@ -140,7 +140,7 @@ pub(super) async fn candidates_are_ready_and_of_the_scope(db: &TestDb) {
 }
 
 /// With ties, vectors of other models, one that has no direction, and such as have hardly any length or a very great one.
-pub(super) async fn the_best_are_among_the_candidates(db: &TestDb) {
+pub(super) async fn the_best_matches_are_among_the_candidates(db: &TestDb) {
     let mut vectors = some_vectors(40, 8);
     vectors.push(vec![0.0; 8]);
     vectors.extend(some_vectors(5, 3));
@@ -164,7 +164,7 @@ pub(super) async fn the_best_are_among_the_candidates(db: &TestDb) {
     }
 }
 
-pub(super) async fn no_page_is_missed(db: &TestDb) {
+pub(super) async fn no_page_of_candidates_is_skipped(db: &TestDb) {
     // By a process that knows of no pgvector, so that pages have to be read everywhere.
     let catalog = db.another().await;
     let mut files = Vec::new();

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    ChunkRow, Claimable, Embedded, EndBy, RedriveOutcome, Scope, StageClaim, StageEnd, StageJob,
+    ChunkRow, Claimable, ChunkVector, EndBy, RedriveOutcome, Scope, StageClaim, StageEnd, StageJob,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ended, Ending, Output, TextPart};
+use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput, TextPart};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
@@ -22,8 +22,8 @@ use super::test_db::{TestDb, all_at_once};
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: UnixMs = NOW + 10 * SECOND;
 
-pub(super) fn plan() -> Plan {
-    Plan { stages: Stage::ALL.to_vec(), ..Plan::without_stages() }
+pub(super) fn plan() -> PipelinePlan {
+    PipelinePlan { stages: Stage::ALL.to_vec(), ..PipelinePlan::without_stages() }
 }
 
 pub(super) async fn queued(db: &TestDb, stages: &[Stage]) -> File {
@@ -32,7 +32,7 @@ pub(super) async fn queued(db: &TestDb, stages: &[Stage]) -> File {
 
 pub(super) async fn queued_of(db: &TestDb, owner: (&str, &str), stages: &[Stage]) -> File {
     let file = registered(&db.catalog, owner, 10).await;
-    let plan = Plan { stages: stages.to_vec(), ..plan() };
+    let plan = PipelinePlan { stages: stages.to_vec(), ..plan() };
     let change = file::confirm(&file, pin(), None, "confirmed", &plan, NOW + SECOND).expect("confirmable");
     committed(&db.catalog, change).await
 }
@@ -67,31 +67,31 @@ pub(super) fn suspects(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
     StageClaim { of: Claimable::Suspects, ..claim(stage, limit, now) }
 }
 
-pub(super) fn end(held: &StageJob, how: Ending) -> StageEnd {
+pub(super) fn end(held: &StageJob, how: AttemptOutcome) -> StageEnd {
     StageEnd { job: held.job.id, token: held.job.token, how }
 }
 
-pub(super) async fn ended(db: &TestDb, held: &StageJob, how: Ending, now: UnixMs) -> Ended {
+pub(super) async fn ended(db: &TestDb, held: &StageJob, how: AttemptOutcome, now: UnixMs) -> CompletionResult {
     let by = EndBy { actor: "worker:a", plan: &plan(), now };
     db.catalog.end_stages(vec![end(held, how)], by).await.expect("answered")[0]
 }
 
-pub(super) async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(FileId, Ended)> {
+pub(super) async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(FileId, CompletionResult)> {
     let by = EndBy { actor: "recovery", plan: &plan(), now };
     let lost = db.catalog.lost_stages(now, None, 100).await.expect("read");
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
     db.catalog.take_back_stages(jobs, by, now).await.expect("answered")
 }
 
-pub(super) fn done() -> Ending {
-    Ending::Done(Output::default())
+pub(super) fn done() -> AttemptOutcome {
+    AttemptOutcome::Done(StageOutput::default())
 }
 
 pub(super) async fn status(db: &TestDb, id: FileId) -> Status {
     db.catalog.file(id).await.expect("read").expect("it is there").status
 }
 
-pub(super) async fn a_file_goes_through_its_stages_with_one_job(db: &TestDb) {
+pub(super) async fn a_file_passes_its_stages_with_one_job(db: &TestDb) {
     let file = queued(db, &[Stage::Scan, Stage::Embed]).await;
     assert_eq!(file.status, Status::Queued);
     let none = db.catalog.claim_stage(claim(Stage::Embed, 5, NOW + SECOND)).await.expect("answered");
@@ -100,12 +100,12 @@ pub(super) async fn a_file_goes_through_its_stages_with_one_job(db: &TestDb) {
     let scan = claimed(db, Stage::Scan, NOW + SECOND).await;
     assert_eq!((scan.file.id, scan.file.status, scan.job.attempt), (file.id, Status::Scanning, 1));
     assert_eq!(status(db, file.id).await, Status::Scanning);
-    assert_eq!(ended(db, &scan, done(), LATER).await, Ended::Next(Stage::Embed));
+    assert_eq!(ended(db, &scan, done(), LATER).await, CompletionResult::Next(Stage::Embed));
     let embed = claimed(db, Stage::Embed, LATER).await;
     assert_eq!((embed.job.id, embed.job.attempt), (scan.job.id, 1));
     assert!(embed.job.token > scan.job.token);
-    let said = Output { said: Some("{\"dimensions\":3}".into()), text: None };
-    assert_eq!(ended(db, &embed, Ending::Done(said), LATER + 1).await, Ended::Ready);
+    let said = StageOutput { details: Some("{\"dimensions\":3}".into()), text: None };
+    assert_eq!(ended(db, &embed, AttemptOutcome::Done(said), LATER + 1).await, CompletionResult::Ready);
 
     let ready = db.catalog.file(file.id).await.expect("read").expect("it is there");
     assert_eq!((ready.status, ready.ready_at, ready.stage), (Status::Ready, Some(LATER + 1), None));
@@ -130,12 +130,12 @@ pub(super) async fn a_file_goes_through_its_stages_with_one_job(db: &TestDb) {
 
 /// I8: whoever lost the lease changes nothing, whatever they say.
 /// The file changed while the stage worked on it: its result is rejected.
-pub(super) async fn a_stage_of_a_file_that_changed_ends_nothing(db: &TestDb) {
+pub(super) async fn a_result_for_a_changed_file_is_rejected(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let changed = committed(&db.catalog, file::repin(&held.file, pin(), LATER)).await;
     let before = db.dump().await;
-    assert_eq!(ended(db, &held, done(), LATER).await, Ended::LeaseLost);
+    assert_eq!(ended(db, &held, done(), LATER).await, CompletionResult::LeaseLost);
     assert_eq!(db.dump().await, before);
     assert_eq!(db.catalog.file(file.id).await.expect("read"), Some(changed));
 }
@@ -145,20 +145,20 @@ pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
     let old = claimed(db, Stage::Extract, NOW + SECOND).await;
     let lost_at = NOW + 11 * SECOND;
     assert_eq!(taken_back(db, lost_at - 1).await, []);
-    assert_eq!(taken_back(db, lost_at).await, [(file.id, Ended::Retried)]);
+    assert_eq!(taken_back(db, lost_at).await, [(file.id, CompletionResult::Retried)]);
     assert_eq!(status(db, file.id).await, Status::Queued);
     let stale = async |db: &TestDb| {
         let before = db.dump().await;
         let endings = [
             done(),
-            Ending::Retry { why: "late".into(), at: lost_at },
-            Ending::PutOff { why: "late".into(), at: lost_at },
-            Ending::Failed { why: "late".into() },
-            Ending::Quarantined { why: "late".into() },
-            Ending::GivenBack,
+            AttemptOutcome::Retry { why: "late".into(), at: lost_at },
+            AttemptOutcome::Postponed { why: "late".into(), at: lost_at },
+            AttemptOutcome::Failed { why: "late".into() },
+            AttemptOutcome::Quarantined { why: "late".into() },
+            AttemptOutcome::Released,
         ];
         for how in endings {
-            assert_eq!(ended(db, &old, how, lost_at).await, Ended::LeaseLost);
+            assert_eq!(ended(db, &old, how, lost_at).await, CompletionResult::LeaseLost);
         }
         let lease = (old.job.id, old.job.token);
         let key = ObjectKey::text_part(&file.key, old.job.id, old.job.token, 0);
@@ -172,11 +172,11 @@ pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
     let new = claimed(db, Stage::Extract, lost_at + 60 * SECOND).await;
     assert_eq!((new.job.id, new.job.attempt), (old.job.id, 2));
     stale(db).await;
-    assert_eq!(ended(db, &new, done(), lost_at).await, Ended::Ready);
+    assert_eq!(ended(db, &new, done(), lost_at).await, CompletionResult::Ready);
     stale(db).await;
 }
 
-pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(db: &TestDb) {
+pub(super) async fn each_stage_of_a_batch_has_its_own_outcome(db: &TestDb) {
     for _ in 0..6 {
         queued(db, &[Stage::Scan, Stage::Extract]).await;
     }
@@ -186,23 +186,23 @@ pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(db: &Tes
     committed(&db.catalog, file::delete(&gone.file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
     let ends = vec![
         end(&held[0], done()),
-        end(&held[1], Ending::Retry { why: "hiccup".into(), at: LATER + 5 }),
-        end(&held[2], Ending::Failed { why: "not supported".into() }),
-        end(&held[3], Ending::Quarantined { why: "infected".into() }),
-        end(&held[4], Ending::GivenBack),
+        end(&held[1], AttemptOutcome::Retry { why: "hiccup".into(), at: LATER + 5 }),
+        end(&held[2], AttemptOutcome::Failed { why: "not supported".into() }),
+        end(&held[3], AttemptOutcome::Quarantined { why: "infected".into() }),
+        end(&held[4], AttemptOutcome::Released),
         end(gone, done()),
         end(&held[0], done()),
     ];
     let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
     let outcomes = db.catalog.end_stages(ends, by).await.expect("answered");
     let expected = [
-        Ended::Next(Stage::Extract),
-        Ended::Retried,
-        Ended::Failed,
-        Ended::Quarantined,
-        Ended::Retried,
-        Ended::LeaseLost,
-        Ended::LeaseLost,
+        CompletionResult::Next(Stage::Extract),
+        CompletionResult::Retried,
+        CompletionResult::Failed,
+        CompletionResult::Quarantined,
+        CompletionResult::Retried,
+        CompletionResult::LeaseLost,
+        CompletionResult::LeaseLost,
     ];
     assert_eq!(outcomes, expected);
     let mut now = Vec::new();
@@ -224,15 +224,15 @@ pub(super) async fn each_of_a_batch_of_stages_has_an_outcome_of_its_own(db: &Tes
     assert_eq!((again.file.id, again.job.attempt), (held[1].file.id, 2));
 }
 
-pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(db: &TestDb) {
+pub(super) async fn a_job_without_attempts_left_becomes_a_dead_letter(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let scope = Scope::User(tenant("harbour"), user("ada"));
     for attempt in 1..=3 {
         assert_eq!(db.catalog.dead_letters(&scope, None, 10).await.expect("read"), []);
         let held = claimed(db, Stage::Scan, NOW + SECOND).await;
         assert_eq!(held.job.attempt, attempt);
-        let how = Ending::Retry { why: format!("hiccup {attempt}"), at: NOW + SECOND };
-        let expected = if attempt < 3 { Ended::Retried } else { Ended::Failed };
+        let how = AttemptOutcome::Retry { why: format!("hiccup {attempt}"), at: NOW + SECOND };
+        let expected = if attempt < 3 { CompletionResult::Retried } else { CompletionResult::Failed };
         assert_eq!(ended(db, &held, how, NOW + SECOND).await, expected);
     }
     let failed = db.catalog.file(file.id).await.expect("read").expect("it is there");
@@ -259,55 +259,55 @@ pub(super) async fn attempts_are_used_up_and_the_letter_is_dead(db: &TestDb) {
     assert!(!db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"), "it lives again");
     let held = claimed(db, Stage::Scan, LATER).await;
     assert_eq!((held.file.id, held.job.attempt), (file.id, 1));
-    assert_eq!(ended(db, &held, Ending::Failed { why: "encrypted".into() }, LATER).await, Ended::Failed);
+    assert_eq!(ended(db, &held, AttemptOutcome::Failed { why: "encrypted".into() }, LATER).await, CompletionResult::Failed);
     assert!(db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
     assert!(!db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
     assert_eq!(status(db, file.id).await, Status::Failed);
 }
 
 /// An outage fails nobody, until it has lasted too long.
-pub(super) async fn who_is_put_off_spends_no_attempt(db: &TestDb) {
+pub(super) async fn a_postponed_job_spends_no_attempt(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
     for _ in 0..20 {
         let held = claimed(db, Stage::Scan, now).await;
         assert_eq!(held.job.attempt, 1);
         now += 60 * SECOND;
-        let how = Ending::PutOff { why: "clamd is away".into(), at: now };
-        assert_eq!(ended(db, &held, how, now).await, Ended::Retried);
+        let how = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
+        assert_eq!(ended(db, &held, how, now).await, CompletionResult::Retried);
     }
     now += 6 * HOUR;
-    for expected in [Ended::Retried, Ended::Retried, Ended::Failed] {
+    for expected in [CompletionResult::Retried, CompletionResult::Retried, CompletionResult::Failed] {
         let held = claimed(db, Stage::Scan, now).await;
-        let how = Ending::PutOff { why: "clamd is away".into(), at: now };
+        let how = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
         assert_eq!(ended(db, &held, how, now).await, expected);
     }
     assert_eq!(status(db, file.id).await, Status::Failed);
 }
 
 /// What waits for long in a queue is put off like anything else.
-pub(super) async fn a_backlog_is_no_outage(db: &TestDb) {
+pub(super) async fn waiting_in_a_backlog_is_not_counted_as_an_outage(db: &TestDb) {
     queued(db, &[Stage::Scan]).await;
     let mut now = NOW + 24 * HOUR;
     for _ in 0..10 {
         let held = claimed(db, Stage::Scan, now).await;
         assert_eq!(held.job.attempt, 1);
         now += 60 * SECOND;
-        let how = Ending::PutOff { why: "clamd is away".into(), at: now };
-        assert_eq!(ended(db, &held, how, now).await, Ended::Retried);
+        let how = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
+        assert_eq!(ended(db, &held, how, now).await, CompletionResult::Retried);
     }
     // An attempt that went wrong otherwise ends the outage.
     let held = claimed(db, Stage::Scan, now).await;
-    ended(db, &held, Ending::Retry { why: "hiccup".into(), at: now + 12 * HOUR }, now).await;
+    ended(db, &held, AttemptOutcome::Retry { why: "hiccup".into(), at: now + 12 * HOUR }, now).await;
     now += 12 * HOUR;
     let held = claimed(db, Stage::Scan, now).await;
-    let how = Ending::PutOff { why: "clamd is away".into(), at: now };
+    let how = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
     ended(db, &held, how, now).await;
     assert_eq!(claimed(db, Stage::Scan, now).await.job.attempt, 2);
 }
 
 /// Many that died together are tried again one by one: they are not the reason, one of them may be.
-pub(super) async fn suspects_are_claimed_apart_from_the_others(db: &TestDb) {
+pub(super) async fn suspects_are_claimed_separately(db: &TestDb) {
     for _ in 0..4 {
         queued(db, &[Stage::Scan]).await;
     }
@@ -321,14 +321,14 @@ pub(super) async fn suspects_are_claimed_apart_from_the_others(db: &TestDb) {
     assert_eq!(one.len(), 1);
     assert!(died.iter().any(|died| died.file.id == one[0].file.id));
     // Who ends well is no suspect any more.
-    let retry = Ending::Retry { why: "hiccup".into(), at: now };
-    assert_eq!(ended(db, &one[0], retry, now).await, Ended::Retried);
+    let retry = AttemptOutcome::Retry { why: "hiccup".into(), at: now };
+    assert_eq!(ended(db, &one[0], retry, now).await, CompletionResult::Retried);
     let back = db.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
     assert_eq!(back.iter().map(|held| held.file.id).collect::<Vec<_>>(), [one[0].file.id]);
 }
 
 /// Of two who bring an output under one lease, one is heard.
-pub(super) async fn an_output_is_taken_in_once(db: &TestDb) {
+pub(super) async fn an_output_is_accepted_once(db: &TestDb) {
     queued(db, &[Stage::Scan]).await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let (job, token) = (held.job.id, held.job.token);
@@ -345,24 +345,24 @@ pub(super) async fn an_output_is_taken_in_once(db: &TestDb) {
 }
 
 /// A NUL, which no database takes, and any length.
-pub(super) async fn whatever_reason_is_given_is_kept(db: &TestDb) {
+pub(super) async fn reasons_with_a_nul_or_of_any_length_are_accepted(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let why = format!("a\0b{}", "ü".repeat(10_000));
-    assert_eq!(ended(db, &held, Ending::Failed { why }, LATER).await, Ended::Failed);
+    assert_eq!(ended(db, &held, AttemptOutcome::Failed { why }, LATER).await, CompletionResult::Failed);
     let failed = db.catalog.file(file.id).await.expect("read").expect("it is there");
     assert!(failed.error.expect("a reason").starts_with("a\u{fffd}büüü"));
 }
 
 /// A crash loop of minutes does not use up a file's chances; one that loses its workers for good has failed, and can be
 /// redriven. One that is only slow is not lost.
-pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(db: &TestDb) {
+pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
     for (pause_ms, of) in [(60 * SECOND, Claimable::Suspects), (15 * 60 * SECOND, Claimable::LastChance)] {
         claimed(db, Stage::Scan, now).await;
         now += 10 * SECOND;
-        assert_eq!(taken_back(db, now).await, [(file.id, Ended::Retried)]);
+        assert_eq!(taken_back(db, now).await, [(file.id, CompletionResult::Retried)]);
         let early = async |of: Claimable| {
             let claim = StageClaim { of, ..claim(Stage::Scan, 1, now + pause_ms - 1) };
             db.catalog.claim_stage(claim).await.expect("answered")
@@ -376,7 +376,7 @@ pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(db:
     }
     claimed(db, Stage::Scan, now).await;
     now += 10 * SECOND;
-    assert_eq!(taken_back(db, now).await, [(file.id, Ended::Failed)]);
+    assert_eq!(taken_back(db, now).await, [(file.id, CompletionResult::Failed)]);
     let failed = db.catalog.file(file.id).await.expect("read").expect("there");
     assert_eq!(failed.error.as_deref(), Some("3 workers in a row were lost during scan"));
     let letter = db.catalog.dead_letters(&Scope::All, None, 1).await.expect("read").remove(0);
@@ -386,10 +386,10 @@ pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(db:
         RedriveOutcome::Done
     );
     let again = claimed(db, Stage::Scan, now).await;
-    assert_eq!(ended(db, &again, Ending::Done(Output::default()), now).await, Ended::Ready);
+    assert_eq!(ended(db, &again, AttemptOutcome::Done(StageOutput::default()), now).await, CompletionResult::Ready);
 
     let slow = queued(db, &[Stage::Scan]).await;
-    for expected in [Ended::Retried, Ended::Retried, Ended::Failed] {
+    for expected in [CompletionResult::Retried, CompletionResult::Retried, CompletionResult::Failed] {
         let held = claimed(db, Stage::Scan, now).await;
         let kept = db.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now + SECOND).await;
         assert_eq!(kept.expect("answered"), Some(now + HOUR), "heartbeats do not move the deadline");
@@ -399,15 +399,15 @@ pub(super) async fn a_file_that_loses_its_workers_fails_after_growing_pauses(db:
 }
 
 /// Half a minute, then as long as it has waited so far, and an hour at most; after six hours attempts are spent.
-pub(super) async fn an_object_that_is_refused_makes_its_file_wait_longer_each_time(db: &TestDb) {
+pub(super) async fn a_refused_object_makes_its_file_wait_longer_each_time(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
     let mut pauses = Vec::new();
     loop {
         let held = claimed(db, Stage::Scan, now).await;
         let attempt = held.job.attempt;
-        let how = Ending::Refused { why: "403".into(), jitter_ms: 7 };
-        if ended(db, &held, how, now).await == Ended::Failed {
+        let how = AttemptOutcome::ObjectUnreadable { why: "403".into(), jitter_ms: 7 };
+        if ended(db, &held, how, now).await == CompletionResult::Failed {
             break;
         }
         let next = db.catalog.next_job_at(&[Stage::Scan.queue()]).await.expect("read").expect("it waits");
@@ -424,7 +424,7 @@ pub(super) async fn an_object_that_is_refused_makes_its_file_wait_longer_each_ti
 }
 
 /// The commit was made and its answer lost: no worker ever had these.
-pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(db: &TestDb) {
+pub(super) async fn a_claim_with_a_lost_answer_is_released(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     db.catalog.rank_due(Stage::Scan, NOW + SECOND).await.expect("ranked");
     let faults = Faults::at(0, Fault::LoseAnswer);
@@ -464,7 +464,7 @@ pub(super) async fn a_claim_whose_answer_was_lost_is_given_back(db: &TestDb) {
 }
 
 /// A file that was embedded in part when the model changed has vectors of one model in the end.
-pub(super) async fn what_was_embedded_by_another_model_is_embedded_again(db: &TestDb) {
+pub(super) async fn chunks_of_another_model_are_embedded_again(db: &TestDb) {
     let file = queued(db, &[Stage::Embed]).await;
     let held = claimed(db, Stage::Embed, NOW + SECOND).await;
     let lease = (held.job.id, held.job.token);
@@ -475,7 +475,7 @@ pub(super) async fn what_was_embedded_by_another_model_is_embedded_again(db: &Te
         chunks.into_iter().map(|chunk| chunk.ordinal).collect::<Vec<_>>()
     };
     assert_eq!(to_embed("old").await, [0, 1]);
-    let vector = |ordinal| vec![Embedded { ordinal, vector: vec![1.0, 0.0] }];
+    let vector = |ordinal| vec![ChunkVector { ordinal, vector: vec![1.0, 0.0] }];
     assert!(db.catalog.set_vectors(lease, file.id, vector(0), "old").await.expect("set"));
     assert_eq!(to_embed("old").await, [1]);
     assert_eq!(to_embed("new").await, [0, 1]);
@@ -484,7 +484,7 @@ pub(super) async fn what_was_embedded_by_another_model_is_embedded_again(db: &Te
 }
 
 /// What earlier attempts put is deleted when one ends well, and everything when the file ends.
-pub(super) async fn derived_objects_go_when_they_are_of_no_use(db: &TestDb) {
+pub(super) async fn unneeded_derived_objects_get_a_cleanup(db: &TestDb) {
     let file = queued(db, &[Stage::Extract, Stage::Chunk]).await;
     let put = async |held: &StageJob, part: u32| {
         let lease = (held.job.id, held.job.token);
@@ -495,12 +495,12 @@ pub(super) async fn derived_objects_go_when_they_are_of_no_use(db: &TestDb) {
     };
     let first = claimed(db, Stage::Extract, NOW + SECOND).await;
     let stale = put(&first, 0).await;
-    ended(db, &first, Ending::Retry { why: "hiccup".into(), at: LATER }, LATER).await;
+    ended(db, &first, AttemptOutcome::Retry { why: "hiccup".into(), at: LATER }, LATER).await;
     let second = claimed(db, Stage::Extract, LATER).await;
     let key = put(&second, 0).await;
     let part = TextPart { key: key.clone(), pin: pin(), bytes: 7 };
-    let output = Output { said: None, text: Some(vec![part.clone()]) };
-    assert_eq!(ended(db, &second, Ending::Done(output), LATER).await, Ended::Next(Stage::Chunk));
+    let output = StageOutput { details: None, text: Some(vec![part.clone()]) };
+    assert_eq!(ended(db, &second, AttemptOutcome::Done(output), LATER).await, CompletionResult::Next(Stage::Chunk));
     let doomed = async || db.texts("SELECT file_path FROM pending_cleanups ORDER BY file_path").await;
     let objects = async || db.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
     assert_eq!(doomed().await, [stale.to_string()]);
@@ -520,7 +520,7 @@ pub(super) async fn derived_objects_go_when_they_are_of_no_use(db: &TestDb) {
     assert_eq!(db.catalog.text_parts(file.id).await.expect("read"), []);
 }
 
-pub(super) async fn workers_that_race_never_share_a_file(db: &TestDb) {
+pub(super) async fn concurrent_workers_never_share_a_file(db: &TestDb) {
     for _ in 0..60 {
         queued(db, &[Stage::Scan, Stage::Extract]).await;
     }
@@ -536,7 +536,7 @@ pub(super) async fn workers_that_race_never_share_a_file(db: &TestDb) {
                 let ends: Vec<StageEnd> = held.iter().map(|held| end(held, done())).collect();
                 let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
                 let outcomes = catalog.end_stages(ends, by).await.expect("answered");
-                assert!(!outcomes.contains(&Ended::LeaseLost));
+                assert!(!outcomes.contains(&CompletionResult::LeaseLost));
                 ended.extend(held.into_iter().map(|held| (held.file.id, held.stage)));
                 let waiting = catalog.next_job_at(&["file-scan", "file-extract"]).await.expect("answered");
                 if waiting.is_none() {

@@ -1,8 +1,8 @@
 //! Makes a vector of each chunk: by an endpoint that understands meanings, or by hashing words.
 
-use wharfinger_catalog::{ChunkRow, Embedded};
+use wharfinger_catalog::{ChunkRow, ChunkVector};
 use wharfinger_engines::embeddings::{EmbedError, Embeddings, EmbeddingsOptions};
-use wharfinger_lifecycle::stage_end::Ending;
+use wharfinger_lifecycle::stage_end::AttemptOutcome;
 use wharfinger_text::hashing;
 
 use super::chunk::on_own_thread;
@@ -78,7 +78,7 @@ impl Embedder {
 }
 
 /// What an earlier attempt has embedded by the same model is not paid for again.
-pub async fn embed(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+pub async fn embed(attempt: &Attempt<'_>) -> Result<AttemptOutcome, Trouble> {
     let (pipeline, file) = (attempt.pipeline, attempt.held.file.id);
     let (core, embedder) = (&pipeline.core, &pipeline.embedder);
     let mut sink = VectorSink::open(attempt, embedder.model()).await?;
@@ -91,7 +91,7 @@ pub async fn embed(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
             chunks.into_iter().map(|ChunkRow { ordinal, text, .. }| (ordinal, text)).unzip();
         let vectors = embedder.embed(texts).await?;
         let pairs = ordinals.into_iter().zip(vectors);
-        sink.push(pairs.map(|(ordinal, vector)| Embedded { ordinal, vector }).collect()).await?;
+        sink.push(pairs.map(|(ordinal, vector)| ChunkVector { ordinal, vector }).collect()).await?;
     }
     sink.finish().await
 }

@@ -3,10 +3,10 @@
 
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
-use wharfinger_catalog::{ChunkRow, Embedded};
+use wharfinger_catalog::{ChunkRow, ChunkVector};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_lifecycle::stage_end::{Ending, Output, TextPart};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 use wharfinger_stores::{BlobError, WriteMode};
 
 use super::{Attempt, Backend, Trouble, bounds};
@@ -57,7 +57,7 @@ impl<'a> TextSink<'a> {
     }
 
     /// Answers how the stage ends: with the text and what is to be said about it.
-    pub async fn finish(mut self, kind: &str, pages: u32) -> Result<Ending, Trouble> {
+    pub async fn finish(mut self, kind: &str, pages: u32) -> Result<AttemptOutcome, Trouble> {
         if !self.open.is_empty() {
             let rest = self.open.split();
             self.put(rest.freeze()).await?;
@@ -66,7 +66,7 @@ impl<'a> TextSink<'a> {
         let said = json!({
             "kind": kind, "pages": pages, "bytes": bytes, "parts": self.parts.len(), "cut": self.is_cut,
         });
-        Ok(Ending::Done(Output { said: Some(said.to_string()), text: Some(self.parts) }))
+        Ok(AttemptOutcome::Done(StageOutput { details: Some(said.to_string()), text: Some(self.parts) }))
     }
 
     async fn put(&mut self, bytes: Bytes) -> Result<(), Trouble> {
@@ -165,12 +165,12 @@ impl<'a> ChunkSink<'a> {
         if written { Ok(()) } else { Err(Trouble::LeaseLost) }
     }
 
-    pub async fn finish(mut self) -> Result<Ending, Trouble> {
+    pub async fn finish(mut self) -> Result<AttemptOutcome, Trouble> {
         if !self.open.is_empty() || !self.written {
             self.write().await?;
         }
         let said = json!({ "chunks": self.count, "cut": self.is_cut });
-        Ok(Ending::Done(Output { said: Some(said.to_string()), text: None }))
+        Ok(AttemptOutcome::Done(StageOutput { details: Some(said.to_string()), text: None }))
     }
 }
 
@@ -191,7 +191,7 @@ impl<'a> VectorSink<'a> {
         Ok(VectorSink { attempt, model, left, dimensions: 0, is_cut: false })
     }
 
-    pub async fn push(&mut self, mut vectors: Vec<Embedded>) -> Result<(), Trouble> {
+    pub async fn push(&mut self, mut vectors: Vec<ChunkVector>) -> Result<(), Trouble> {
         self.dimensions = vectors.first().map_or(self.dimensions, |embedded| embedded.vector.len());
         let bytes = (self.dimensions * size_of::<f32>()).max(1) as u64;
         let kept = usize::try_from(self.left / bytes).unwrap_or(usize::MAX).min(vectors.len());
@@ -214,13 +214,13 @@ impl<'a> VectorSink<'a> {
         }
     }
 
-    pub async fn finish(self) -> Result<Ending, Trouble> {
+    pub async fn finish(self) -> Result<AttemptOutcome, Trouble> {
         let kept =
             self.attempt.pipeline.core.catalog.chunk_bytes(self.attempt.held.file.id, self.model).await?;
         let said = json!({
             "vectors": kept.vectors, "dimensions": self.dimensions, "model": self.model, "cut": self.is_cut,
         });
-        Ok(Ending::Done(Output { said: Some(said.to_string()), text: None }))
+        Ok(AttemptOutcome::Done(StageOutput { details: Some(said.to_string()), text: None }))
     }
 }
 

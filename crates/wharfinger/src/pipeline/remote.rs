@@ -6,13 +6,13 @@ use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::AcquireError;
-use wharfinger_catalog::{Claimable, Embedded, EndBy, StageClaim, StageEnd, StageJob};
+use wharfinger_catalog::{Claimable, ChunkVector, EndBy, StageClaim, StageEnd, StageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::JobId;
-use wharfinger_lifecycle::limits::reason;
+use wharfinger_lifecycle::limits::stored_reason;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
+use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
 use wharfinger_stores::{BlobError, GetGrant, UrlLife};
 
 use super::input::{self, Input};
@@ -254,7 +254,7 @@ pub async fn complete(
     job: JobId,
     token: &str,
     output: &RawValue,
-) -> Result<Ended, VerbError> {
+) -> Result<CompletionResult, VerbError> {
     let core = &pipeline.core;
     let token = number(pipeline, caller, job, token)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
@@ -306,11 +306,11 @@ pub async fn fail(
     token: &str,
     error: &str,
     retryable: bool,
-) -> Result<Ended, VerbError> {
+) -> Result<CompletionResult, VerbError> {
     let core = &pipeline.core;
     let token = number(pipeline, caller, job, token)?;
     let held = core.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
-    let why = reason(error);
+    let why = stored_reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
     let how = trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
     let ended = end(core, caller, StageEnd { job, token, how: how.clone() }).await?;
@@ -318,12 +318,12 @@ pub async fn fail(
     Ok(ended)
 }
 
-async fn end(core: &Core, caller: &Caller, end: StageEnd) -> Result<Ended, VerbError> {
+async fn end(core: &Core, caller: &Caller, end: StageEnd) -> Result<CompletionResult, VerbError> {
     let actor = worker_name(caller);
     let by = EndBy { actor: &actor, plan: &core.plan, now: core.clock.now() };
     let ended = core.catalog.end_stages(vec![end], by).await?;
     match ended.first() {
-        None | Some(Ended::LeaseLost) => Err(VerbError::LeaseLost),
+        None | Some(CompletionResult::LeaseLost) => Err(VerbError::LeaseLost),
         Some(ended) => {
             run::follow(core, *ended);
             Ok(*ended)
@@ -428,9 +428,9 @@ impl Made {
         }
     }
 
-    async fn keep(self, attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+    async fn keep(self, attempt: &Attempt<'_>) -> Result<AttemptOutcome, Trouble> {
         match self {
-            Made::Verdict(None) => Ok(Ending::Done(Output::default())),
+            Made::Verdict(None) => Ok(AttemptOutcome::Done(StageOutput::default())),
             Made::Verdict(Some(signature)) => Ok(scan::infected(&signature)),
             Made::Text(text) => {
                 let mut sink = TextSink::open(attempt).await?;
@@ -446,7 +446,7 @@ impl Made {
             }
             Made::Vectors(vectors) => {
                 let rows = vectors.into_iter().enumerate();
-                let rows = rows.map(|(n, vector)| Embedded { ordinal: n as u64, vector });
+                let rows = rows.map(|(n, vector)| ChunkVector { ordinal: n as u64, vector });
                 let mut sink = VectorSink::open(attempt, OUTSIDE).await?;
                 sink.push(rows.collect()).await?;
                 sink.finish().await
