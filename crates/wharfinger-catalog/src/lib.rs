@@ -37,7 +37,7 @@ pub use cleanups::deletion_log::{AbortedUpload, UNFINISHED};
 pub use cleanups::pending::{ClaimedCleanup, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, CleanupTotals};
 pub use database::sql::Dialect;
 pub use derived::chunks::{ChunkBytes, ChunkRow, ChunkVector};
-pub use derived::pgvector::{DIMENSIONS_MAX, Pgvector};
+pub use derived::pgvector::{DIMENSIONS_MAX, PgvectorState};
 pub use derived::search::{Candidates, StoredVector};
 pub use error::CatalogError;
 pub use figures::counters::OUTCOME_SPAN_MS;

@@ -24,7 +24,7 @@ const OLDEST: [u32; 3] = [0, 6, 1];
 
 /// How a database stands with pgvector, as it is found now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pgvector {
+pub enum PgvectorState {
     /// SQLite, or nobody has run `CREATE EXTENSION vector`.
     Absent,
     /// It is there and cannot be used, and this is why.
@@ -40,7 +40,7 @@ const INDEX_LOCK: i64 = POSTGRES_LOCK + 1;
 
 /// What was found, and the schema that pgvector is in, quoted.
 struct Found {
-    state: Pgvector,
+    state: PgvectorState,
     schema: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Write for AddColumn {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Found>, CatalogError> {
         let found = look(tx).await?;
-        let (Pgvector::Unprepared(_), Some(schema)) = (&found.state, &found.schema) else {
+        let (PgvectorState::NotPrepared(_), Some(schema)) = (&found.state, &found.schema) else {
             return Ok(Verdict::Rollback(found));
         };
         // While this waits for a long reader, all others wait behind it. Search can do without for once.
@@ -64,7 +64,7 @@ impl Write for AddColumn {
 }
 
 async fn look(tx: &mut Tx<'_>) -> Result<Found, CatalogError> {
-    let absent = Found { state: Pgvector::Absent, schema: None };
+    let absent = Found { state: PgvectorState::Absent, schema: None };
     if tx.dialect() == Dialect::Sqlite {
         return Ok(absent);
     }
@@ -82,9 +82,9 @@ async fn look(tx: &mut Tx<'_>) -> Result<Found, CatalogError> {
     Ok(Found { state: judge(&row)?, schema: Some(row.text("quoted")?) })
 }
 
-fn judge(row: &Row) -> Result<Pgvector, CatalogError> {
+fn judge(row: &Row) -> Result<PgvectorState, CatalogError> {
     let version = row.text("version")?;
-    let unfit = |why: String| Ok(Pgvector::Unfit(format!("pgvector {version} {why}")));
+    let unfit = |why: String| Ok(PgvectorState::Unusable(format!("pgvector {version} {why}")));
     if !is_new_enough(&version) {
         let [major, minor, patch] = OLDEST;
         return unfit(format!("is too old; {major}.{minor}.{patch} or newer is needed"));
@@ -96,8 +96,8 @@ fn judge(row: &Row) -> Result<Pgvector, CatalogError> {
         ));
     }
     match (row.text("embedding")?.as_str(), row.text("owned")?.as_str()) {
-        ("ours", _) => Ok(Pgvector::Ready(version)),
-        ("none", "true") => Ok(Pgvector::Unprepared(version)),
+        ("ours", _) => Ok(PgvectorState::Ready(version)),
+        ("none", "true") => Ok(PgvectorState::NotPrepared(version)),
         ("none", _) => {
             let role = row.text("role")?;
             unfit(format!(
@@ -132,7 +132,7 @@ pub(crate) fn literal(vector: &[f32]) -> Option<String> {
 
 impl Catalog {
     /// How the database stands with pgvector. Changes nothing.
-    pub async fn pgvector(&self) -> Result<Pgvector, CatalogError> {
+    pub async fn pgvector(&self) -> Result<PgvectorState, CatalogError> {
         let mut reader = self.reader().await?;
         Ok(look(&mut reader.tx(&self.faults)).await?.state)
     }
@@ -156,14 +156,14 @@ impl Catalog {
         let Backend::Postgres(pool) = &self.backend else { return };
         let found = self.write(AddColumn).await;
         match &found {
-            Ok(Found { state: Pgvector::Unfit(why), .. }) => {
+            Ok(Found { state: PgvectorState::Unusable(why), .. }) => {
                 tracing::warn!(reason = %why, "search does not use pgvector");
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(error = %error, "search does not use pgvector until the next start"),
         }
         let schema = match found {
-            Ok(Found { state: Pgvector::Ready(_), schema }) => schema.map(Arc::from),
+            Ok(Found { state: PgvectorState::Ready(_), schema }) => schema.map(Arc::from),
             _ => None,
         };
         let is_ready = schema.is_some();
@@ -203,7 +203,7 @@ impl Catalog {
         if !matches!(error, CatalogError::Corrupt(_)) {
             return false;
         }
-        let is_lost = matches!(self.pgvector().await, Ok(found) if !matches!(found, Pgvector::Ready(_)));
+        let is_lost = matches!(self.pgvector().await, Ok(found) if !matches!(found, PgvectorState::Ready(_)));
         if is_lost && self.set_pgvector_schema(None).is_some() {
             tracing::warn!(
                 "pgvector was removed from the database: search does not use it until the next start"

@@ -9,7 +9,7 @@ use super::test_db::{TestDb, all_at_once};
 
 const INDEXES: &str = "SELECT indexname::text FROM pg_indexes WHERE indexname = 'chunks_to_copy'";
 
-pub(super) async fn many_that_start_together_all_have_it(_: &TestDb) {
+pub(super) async fn processes_that_start_together_all_use_pgvector(_: &TestDb) {
     for _ in 0..5 {
         let db = TestDb::before_pgvector().await;
         db.sql("CREATE EXTENSION vector").await;
@@ -17,7 +17,7 @@ pub(super) async fn many_that_start_together_all_have_it(_: &TestDb) {
         for _ in 0..6 {
             handles.push(db.another().await);
         }
-        assert!(matches!(db.catalog.pgvector().await, Ok(Pgvector::Unprepared(_))));
+        assert!(matches!(db.catalog.pgvector().await, Ok(PgvectorState::NotPrepared(_))));
         let have = all_at_once(handles.into_iter().map(|catalog| async move {
             catalog.migrate(NOW).await.expect("migrated");
             catalog.has_pgvector()
@@ -29,7 +29,7 @@ pub(super) async fn many_that_start_together_all_have_it(_: &TestDb) {
     }
 }
 
-pub(super) async fn it_goes_from_under_us(db: &TestDb) {
+pub(super) async fn the_catalog_works_after_pgvector_is_dropped(db: &TestDb) {
     let before = embedded(&db.catalog, ADA, &[vec![1.0, 0.0]]).await;
     let (writing, copying) = (db.another().await, db.another().await);
     for catalog in [&writing, &copying] {
@@ -37,7 +37,7 @@ pub(super) async fn it_goes_from_under_us(db: &TestDb) {
         assert!(catalog.has_pgvector());
     }
     db.sql("DROP EXTENSION vector CASCADE").await;
-    assert_eq!(db.catalog.pgvector().await.expect("asked"), Pgvector::Absent);
+    assert_eq!(db.catalog.pgvector().await.expect("asked"), PgvectorState::Absent);
     // Each is the first to find out.
     let after = embedded(&writing, ADA, &[vec![1.0, 1.0]]).await;
     assert_eq!(copying.copy_vectors(None).await.expect("answered"), None);
@@ -57,7 +57,7 @@ pub(super) async fn it_goes_from_under_us(db: &TestDb) {
     assert_eq!(places(&db.catalog, of(ADA), &[1.0, 0.0], 5).await, both);
 }
 
-pub(super) async fn it_goes_in_the_middle_of_a_search(db: &TestDb) {
+pub(super) async fn a_search_finds_all_although_pgvector_is_dropped(db: &TestDb) {
     let file = embedded(&db.catalog, ADA, &[vec![1.0, 0.0]]).await;
     let mut search = db.catalog.candidates(of(ADA), &[1.0, 0.0], 5);
     assert_eq!(search.next_page().await.expect("read").expect("what is not copied"), []);
@@ -67,7 +67,7 @@ pub(super) async fn it_goes_in_the_middle_of_a_search(db: &TestDb) {
     assert!(search.next_page().await.expect("read").is_none());
 }
 
-pub(super) async fn what_cannot_be_used_is_named(_: &TestDb) {
+pub(super) async fn an_unusable_pgvector_is_explained(_: &TestDb) {
     let misfits = [
         (
             "CREATE EXTENSION vector; UPDATE pg_extension SET extversion = '0.5.1' WHERE extname = 'vector'",
@@ -81,14 +81,14 @@ pub(super) async fn what_cannot_be_used_is_named(_: &TestDb) {
         db.catalog.migrate(NOW).await.expect("it does not stop a start");
         assert!(!db.catalog.has_pgvector());
         let found = db.catalog.pgvector().await.expect("asked");
-        assert!(matches!(&found, Pgvector::Unfit(said) if said.contains(why)), "{found:?}");
+        assert!(matches!(&found, PgvectorState::Unusable(said) if said.contains(why)), "{found:?}");
         let file = embedded(&db.catalog, ADA, &[vec![1.0, 0.0]]).await;
         assert_eq!(places(&db.catalog, of(ADA), &[1.0, 0.0], 5).await, [(file, 0)]);
         db.remove().await;
     }
 }
 
-pub(super) async fn who_may_not_change_the_schema_does_without(_: &TestDb) {
+pub(super) async fn a_role_without_schema_rights_works_without_pgvector(_: &TestDb) {
     let db = TestDb::before_pgvector().await;
     db.sql("DO $$ BEGIN CREATE ROLE clerk LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$").await;
     db.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA wharfinger TO clerk").await;
@@ -99,7 +99,7 @@ pub(super) async fn who_may_not_change_the_schema_does_without(_: &TestDb) {
     assert!(!clerk.has_pgvector());
     let found = clerk.pgvector().await.expect("asked");
     assert!(
-        matches!(&found, Pgvector::Unfit(why) if why.contains("`clerk`") && why.contains("migrate")),
+        matches!(&found, PgvectorState::Unusable(why) if why.contains("`clerk`") && why.contains("migrate")),
         "{found:?}"
     );
     let before = embedded(&clerk, ADA, &[vec![1.0, 0.0]]).await;
@@ -115,7 +115,7 @@ pub(super) async fn who_may_not_change_the_schema_does_without(_: &TestDb) {
 }
 
 /// The search path names our schema alone, so pgvector works from any other one, if its use is granted.
-pub(super) async fn it_may_be_in_a_schema_of_any_name(_: &TestDb) {
+pub(super) async fn pgvector_may_be_in_any_schema(_: &TestDb) {
     let db = TestDb::before_pgvector().await;
     db.sql("CREATE SCHEMA \"A cellar\"").await;
     db.sql("CREATE EXTENSION vector SCHEMA \"A cellar\"").await;
@@ -130,7 +130,7 @@ pub(super) async fn it_may_be_in_a_schema_of_any_name(_: &TestDb) {
     db.sql("GRANT SELECT ON ALL TABLES IN SCHEMA wharfinger TO clerk").await;
     let clerk = db.as_role("clerk").await;
     let found = clerk.pgvector().await.expect("asked");
-    assert!(matches!(&found, Pgvector::Unfit(why) if why.contains("GRANT USAGE ON SCHEMA")), "{found:?}");
+    assert!(matches!(&found, PgvectorState::Unusable(why) if why.contains("GRANT USAGE ON SCHEMA")), "{found:?}");
     clerk.close().await;
     db.remove().await;
 }

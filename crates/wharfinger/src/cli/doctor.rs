@@ -9,7 +9,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::Args;
-use wharfinger_catalog::{Catalog, CatalogError, CatalogUrl, Pgvector, SCHEMA_VERSION, Scope};
+use wharfinger_catalog::{Catalog, CatalogError, CatalogUrl, PgvectorState, SCHEMA_VERSION, Scope};
 
 use super::output::line;
 use super::{Failure, catalog_options};
@@ -200,17 +200,17 @@ async fn check_clock(catalog: &Catalog, clock: &Clock, findings: &mut Vec<Findin
 /// Whatever the answer, search works.
 async fn check_search(catalog: &Catalog) -> Finding {
     let found = match catalog.pgvector().await {
-        Ok(Pgvector::Ready(version)) => catalog.vectors_to_copy().await.map(|waiting| match waiting {
+        Ok(PgvectorState::Ready(version)) => catalog.vectors_to_copy().await.map(|waiting| match waiting {
             0 => format!("in the database (pgvector {version})"),
             n => format!(
                 "in the database (pgvector {version}), but for {n} vectors that workers have yet to copy"
             ),
         }),
-        Ok(Pgvector::Unprepared(version)) => {
+        Ok(PgvectorState::NotPrepared(version)) => {
             Ok(format!("in this program; pgvector {version} is there for the next start to use"))
         }
-        Ok(Pgvector::Unfit(why)) => Ok(format!("in this program: {why}")),
-        Ok(Pgvector::Absent) => Ok("in this program: the database has no pgvector".into()),
+        Ok(PgvectorState::Unusable(why)) => Ok(format!("in this program: {why}")),
+        Ok(PgvectorState::Absent) => Ok("in this program: the database has no pgvector".into()),
         Err(error) => Err(error),
     };
     found.map_or_else(|error| bad("search", error), |detail| good("search", detail))
