@@ -5,7 +5,7 @@ use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::{JobId, TenantId};
-use wharfinger_lifecycle::processing::{self, Plan};
+use wharfinger_lifecycle::processing::{self, PipelinePlan};
 use wharfinger_lifecycle::stage::Stage;
 
 use crate::Catalog;
@@ -33,7 +33,7 @@ pub struct StageClaim {
     pub lease_ms: i64,
     /// Heartbeats move the lease, never this: a hung worker is not working.
     pub deadline_ms: i64,
-    pub plan: Plan,
+    pub plan: PipelinePlan,
     pub now: UnixMs,
 }
 
@@ -49,7 +49,7 @@ pub struct StageClaim {
 pub enum Claimable {
     Untried,
     /// The same, but of none of these tenants: of those that come first, the others are looked for.
-    UntriedOfOthers(Vec<TenantId>),
+    UntriedExcept(Vec<TenantId>),
     Suspects,
     /// Those that would be given up if they lost one more worker: they run alone.
     LastChance,
@@ -128,7 +128,7 @@ impl ClaimStage {
     /// With a fair order a tenant that waits is among the first; a bound keeps a long backlog unread.
     fn of_tenants(&self, waiting: &str, order: &str, args: &mut Vec<Arg>) -> String {
         let (is_in, tenants) = match (&self.claim.of, &self.claim.tenants) {
-            (Claimable::UntriedOfOthers(tenants), _) => ("NOT IN", tenants),
+            (Claimable::UntriedExcept(tenants), _) => ("NOT IN", tenants),
             (_, Some(tenants)) => ("IN", tenants),
             (_, None) => return String::new(),
         };
@@ -143,13 +143,13 @@ impl ClaimStage {
 
 impl Claimable {
     fn by_rank(&self) -> bool {
-        matches!(self, Claimable::Untried | Claimable::UntriedOfOthers(_))
+        matches!(self, Claimable::Untried | Claimable::UntriedExcept(_))
     }
 
     /// Which of the waiting jobs, and in which order.
     fn condition(&self) -> (String, &'static str) {
         let comparison = match self {
-            Claimable::Untried | Claimable::UntriedOfOthers(_) => return ("rank IS NOT NULL".into(), "rank"),
+            Claimable::Untried | Claimable::UntriedExcept(_) => return ("rank IS NOT NULL".into(), "rank"),
             Claimable::Suspects => "<",
             Claimable::LastChance => ">=",
         };
@@ -222,7 +222,7 @@ impl Catalog {
 
     /// Claims under an id of its own. An error with an unknown outcome names it: what it may have leased is to be given
     /// back by [`Catalog::release_claim`].
-    pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<StageJob>, ClaimFailed> {
+    pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<StageJob>, ClaimError> {
         let claim_id = Uuid::new_v4().to_string();
         let (queue, now, by_rank) = (claim.stage.queue(), claim.now, claim.of.by_rank());
         let committer = self.committer(&claim.owner);
@@ -230,7 +230,7 @@ impl Catalog {
         let claimed = self.claim((&STAGE_JOBS, queue, now), by_rank, write).await;
         claimed.map_err(|error| {
             let unreceived = matches!(error, CatalogError::Unknown(_)).then_some(claim_id);
-            ClaimFailed { error, unreceived }
+            ClaimError { error, unreceived }
         })
     }
 
@@ -256,7 +256,7 @@ impl Catalog {
 
 /// A claim that did not go well.
 #[derive(Debug)]
-pub struct ClaimFailed {
+pub struct ClaimError {
     pub error: CatalogError,
     /// Set where it may have been made all the same.
     pub unreceived: Option<String>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wharfinger_catalog::{Catalog, Claimable, Destination, EndBy, Scope, StageClaim, StageJob};
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ending, Output};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput};
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, confirmed, deleted, tenant};
 use super::stages::{claim, end, plan, queued_of};
@@ -29,7 +29,7 @@ fn per_tenant(held: &[StageJob]) -> BTreeMap<&str, usize> {
 }
 
 /// One file of a tenant that came last is among the next claims, not behind everything that was there before.
-pub(super) async fn one_file_does_not_wait_behind_a_crowd(db: &TestDb) {
+pub(super) async fn a_single_file_does_not_wait_behind_a_large_backlog(db: &TestDb) {
     queue(db, "crowd", 60).await;
     assert_eq!(claimed(&db.catalog, 5).await.len(), 5);
     queue(db, "single", 1).await;
@@ -54,7 +54,7 @@ pub(super) async fn every_tenant_gets_its_share(db: &TestDb) {
 }
 
 /// A tenant that was away for long gets its share from now on, and not all that it could have had.
-pub(super) async fn who_comes_back_is_not_paid_for_having_been_away(db: &TestDb) {
+pub(super) async fn an_idle_tenant_gets_no_credit_for_its_idle_time(db: &TestDb) {
     queue(db, "away", 1).await;
     assert_eq!(claimed(&db.catalog, 1).await.len(), 1);
     queue(db, "busy", 60).await;
@@ -66,11 +66,11 @@ pub(super) async fn who_comes_back_is_not_paid_for_having_been_away(db: &TestDb)
 }
 
 /// The place that is kept for others is for others, and a long backlog is not read for it.
-pub(super) async fn one_place_is_found_for_another_tenant(db: &TestDb) {
+pub(super) async fn a_claim_for_other_tenants_skips_the_crowd(db: &TestDb) {
     queue(db, "crowd", 80).await;
     assert_eq!(claimed(&db.catalog, 4).await.len(), 4);
     let of_others = || StageClaim {
-        of: Claimable::UntriedOfOthers(vec![tenant("crowd")]),
+        of: Claimable::UntriedExcept(vec![tenant("crowd")]),
         ..claim(Stage::Scan, 1, LATER)
     };
     assert_eq!(db.catalog.claim_stage(of_others()).await.expect("answered"), []);
@@ -79,7 +79,7 @@ pub(super) async fn one_place_is_found_for_another_tenant(db: &TestDb) {
     assert_eq!(per_tenant(&found), BTreeMap::from([("single", 1)]));
 }
 
-pub(super) async fn claims_that_race_keep_the_order_fair(db: &TestDb) {
+pub(super) async fn concurrent_claims_stay_fair(db: &TestDb) {
     queue(db, "crowd", 60).await;
     queue(db, "quiet", 15).await;
     let another = db.another().await;
@@ -96,11 +96,11 @@ pub(super) async fn claims_that_race_keep_the_order_fair(db: &TestDb) {
     assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
-pub(super) async fn tenants_with_nothing_waiting_are_forgotten(db: &TestDb) {
+pub(super) async fn tenants_without_waiting_jobs_are_forgotten(db: &TestDb) {
     queue(db, "a", 2).await;
     queue(db, "b", 3).await;
     let held = claimed(&db.catalog, 10).await;
-    let ends = held.iter().map(|held| end(held, Ending::Done(Output::default()))).collect();
+    let ends = held.iter().map(|held| end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
     let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
     db.catalog.end_stages(ends, by).await.expect("ended");
     // A tenant stays in the list until the virtual time has passed it.
@@ -112,7 +112,7 @@ pub(super) async fn tenants_with_nothing_waiting_are_forgotten(db: &TestDb) {
 }
 
 /// One tenant deletes everything it has; another's single file does not wait behind that.
-pub(super) async fn cleanups_of_tenants_take_turns(db: &TestDb) {
+pub(super) async fn cleanups_are_claimed_fairly(db: &TestDb) {
     for _ in 0..40 {
         deleted(&db.catalog, ("crowd", "u"), 1, &REFUSING).await;
     }
@@ -133,7 +133,7 @@ pub(super) async fn cleanups_of_tenants_take_turns(db: &TestDb) {
     );
 }
 
-pub(super) async fn notifications_of_tenants_take_turns(db: &TestDb) {
+pub(super) async fn notifications_are_claimed_fairly(db: &TestDb) {
     let catalog = db.telling().await;
     for _ in 0..30 {
         confirmed(&catalog, ("crowd", "u"), 1).await;

@@ -282,7 +282,7 @@ async fn loops(catalog: &Catalog, meter: &Meter) {
     for of in [
         Claimable::Suspects,
         Claimable::LastChance,
-        Claimable::UntriedOfOthers(vec![tenant("quay")]),
+        Claimable::UntriedExcept(vec![tenant("quay")]),
         Claimable::Untried,
     ] {
         let claim = StageClaim { of, ..stages::claim(Stage::Scan, 1, now) };

@@ -433,9 +433,9 @@ pub(super) async fn a_claim_with_a_lost_answer_is_released(db: &TestDb) {
     for n in 1..100 {
         faults.rearm_at(n, Fault::LoseAnswer);
         if let Err(failed) = catalog.claim_stage(claim(Stage::Scan, 1, NOW + SECOND)).await
-            && failed.unreceived.is_some()
+            && failed.claim_id.is_some()
         {
-            unreceived = failed.unreceived;
+            unreceived = failed.claim_id;
             break;
         }
     }

@@ -11,7 +11,7 @@ use wharfinger_catalog::{CatalogError, Claimable, StageClaim, StageEnd, StageJob
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::Ending;
+use wharfinger_lifecycle::stage_end::AttemptOutcome;
 
 use super::own_stages;
 use super::run::{by, run_one, worker_name};
@@ -203,7 +203,7 @@ async fn begin_spare(
     let mut claimed = false;
     for stage in stages {
         let Some(tenants) = under_way.tenants_with_work(*stage) else { continue };
-        for held in claim(pipeline, *stage, 1, Claimable::UntriedOfOthers(tenants)).await? {
+        for held in claim(pipeline, *stage, 1, Claimable::UntriedExcept(tenants)).await? {
             claimed = true;
             spawn(pipeline, under_way, held, (None, None), true, stop);
         }
@@ -254,7 +254,7 @@ async fn claim_with_places(
 }
 
 pub(super) fn given_back(held: &StageJob) -> StageEnd {
-    StageEnd { job: held.job.id, token: held.job.token, how: Ending::GivenBack }
+    StageEnd { job: held.job.id, token: held.job.token, how: AttemptOutcome::Released }
 }
 
 pub(super) async fn claim(
@@ -288,7 +288,7 @@ pub(super) async fn claim_stage(
     claim: StageClaim,
 ) -> Result<Vec<StageJob>, CatalogError> {
     pipeline.core.catalog.claim_stage(claim).await.map_err(|failed| {
-        if let Some(claim_id) = failed.unreceived {
+        if let Some(claim_id) = failed.claim_id {
             pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner).push(claim_id);
         }
         failed.error
