@@ -33,7 +33,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
 pub use cleanups::counts::CleanupCounts;
-pub use cleanups::deletion_log::{AbortedUpload, UNFINISHED};
+pub use cleanups::deletion_log::{AbortedUpload, REASON_UNFINISHED_UPLOAD};
 pub use cleanups::pending::{ClaimedCleanup, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, CleanupTotals};
 pub use database::sql::Dialect;
 pub use derived::chunks::{ChunkBytes, ChunkRow, ChunkVector};
@@ -55,7 +55,7 @@ pub use jobs::stage_ends::{EndBy, StageEnd};
 pub use jobs::stuck_files::{StuckFile, StuckCursor};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{
-    KeySample, MissingBlob, MissingBlobs, ORPHAN, ObjectRow, ObjectState, OrphanCleanups, Orphans,
+    KeySample, MissingBlob, MissingBlobs, REASON_ORPHAN, ObjectRow, ObjectState, OrphanCleanups, Orphans,
     QueuedOrphans,
 };
 pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};

@@ -14,7 +14,7 @@ use crate::error::CatalogError;
 use crate::fresh_id;
 
 /// Why an upload in parts was ended by a scan.
-pub const UNFINISHED: &str = "unfinished_upload";
+pub const REASON_UNFINISHED_UPLOAD: &str = "unfinished_upload";
 
 struct Line {
     key: String,
@@ -95,7 +95,7 @@ impl Write for LogAborted {
             key: key.to_string(),
             objects: 0,
             size: 0,
-            reason: UNFINISHED.to_owned(),
+            reason: REASON_UNFINISHED_UPLOAD.to_owned(),
             tenant: key.owner().map_or_else(String::new, |(tenant, _)| tenant.to_string()),
             file: file.map_or_else(String::new, |file| file.to_string()),
         };

@@ -19,7 +19,7 @@ use crate::error::CatalogError;
 use crate::fresh_id;
 use crate::leases::engine::{self, Claim, Claimed};
 use crate::leases::tables::CLEANUPS;
-use crate::orphans::blobs::{ORPHAN, forget_deleted};
+use crate::orphans::blobs::{REASON_ORPHAN, forget_deleted};
 use crate::outbox::lines;
 use crate::unreadable::{SPARE_ROWS, Table};
 
@@ -200,7 +200,7 @@ impl Write for Settle {
             let done = engine::finish(tx, &CLEANUPS, &held, logged).await?;
             settled.done += done.len() as u64;
             deletion_log::record(tx, &done, self.now).await?;
-            let orphans = finished.iter().filter(|claim| claim.reason == ORPHAN);
+            let orphans = finished.iter().filter(|claim| claim.reason == REASON_ORPHAN);
             let orphans: Vec<&str> = orphans.map(|claim| claim.key.as_str()).collect();
             settled.orphans += forget_deleted(tx, &orphans).await?;
         }

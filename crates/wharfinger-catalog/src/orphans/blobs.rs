@@ -17,7 +17,7 @@ use crate::fresh_id;
 use crate::orphans::scans::OrphanBlob;
 
 /// Why an orphan's bytes are deleted.
-pub const ORPHAN: &str = "orphan_blob";
+pub const REASON_ORPHAN: &str = "orphan_blob";
 
 /// A row `o` of a file `f` whose object must be there: it was confirmed, or is what a stage that ended well has left.
 pub(crate) const IS_KEPT: &str = "f.pipeline_status NOT IN ('registered', 'deleted') AND (o.kind = 'original' \
@@ -130,7 +130,7 @@ impl Queue {
                     CleanupId(fresh_id(self.now)).to_string(),
                     key.as_str(),
                     self.storage_type,
-                    ORPHAN,
+                    REASON_ORPHAN,
                     key.owner().map_or_else(String::new, |(tenant, _)| tenant.to_string()),
                     key.file().map_or_else(String::new, |file| file.to_string()),
                     *size,
@@ -311,7 +311,7 @@ impl Catalog {
         // The reason is part of the text, as the index has it: a bound value could be any.
         let sql = format!(
             "SELECT s.queued, COUNT(p.id) AS waiting, COUNT(p.last_error) AS failed FROM orphan_scans s \
-             LEFT JOIN pending_cleanups p ON p.reason = '{ORPHAN}' AND p.created_at >= s.started_at \
+             LEFT JOIN pending_cleanups p ON p.reason = '{REASON_ORPHAN}' AND p.created_at >= s.started_at \
              WHERE s.id = $1 GROUP BY s.id, s.queued"
         );
         let rows = reader.tx(&self.faults).rows_built(sql, args![scan]).await?;
