@@ -42,7 +42,7 @@ pub use derived::search::{Candidates, StoredVector};
 pub use error::CatalogError;
 pub use figures::counters::OUTCOME_SPAN_MS;
 pub use figures::dashboard::{COUNTED_MAX, Figures, Outcomes, RecentError, StatusCounts};
-pub use files::batches::{BatchEnd, BatchEnding};
+pub use files::batches::{BatchEndOutcome, BatchEnding};
 pub use files::history::history_lines_cut;
 pub use files::idempotency::IdempotencyKey;
 pub use files::rows::{AbandonedRule, HistoryLine};

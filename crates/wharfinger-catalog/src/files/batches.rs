@@ -3,7 +3,7 @@
 
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::batch::{Batch, BatchStatus, Refusal};
+use wharfinger_lifecycle::batch::{Batch, BatchStatus, BatchError};
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 
@@ -31,16 +31,16 @@ pub enum BatchEnding {
 
 /// What came of ending it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BatchEnd {
+pub enum BatchEndOutcome {
     /// So many files were still waited for and are due now.
     Ended {
         batch: Batch,
-        called_off: u64,
+        unconfirmed: u64,
     },
     /// Nothing happened: the batch as it is.
     Refused {
         batch: Batch,
-        refusal: Refusal,
+        refusal: BatchError,
     },
     NotFound,
 }
@@ -147,11 +147,11 @@ struct EndBatch {
 }
 
 impl Write for EndBatch {
-    type Answer = BatchEnd;
+    type Answer = BatchEndOutcome;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<BatchEnd>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<BatchEndOutcome>, CatalogError> {
         let Committer { actor, rows: RowSettings { targets, .. } } = &self.committer;
-        let Some(before) = lock(tx, self.id).await? else { return Ok(Verdict::Rollback(BatchEnd::NotFound)) };
+        let Some(before) = lock(tx, self.id).await? else { return Ok(Verdict::Rollback(BatchEndOutcome::NotFound)) };
         let totals = totals(tx, self.id).await?;
         let decided = match self.ending {
             BatchEnding::Completed => before.complete(totals.unconfirmed, self.now),
@@ -160,7 +160,7 @@ impl Write for EndBatch {
         };
         let batch = match decided {
             Ok(batch) => batch,
-            Err(refusal) => return Ok(Verdict::Rollback(BatchEnd::Refused { batch: before, refusal })),
+            Err(refusal) => return Ok(Verdict::Rollback(BatchEndOutcome::Refused { batch: before, refusal })),
         };
         let changed = tx
             .run(
@@ -177,7 +177,7 @@ impl Write for EndBatch {
         if changed == 0 {
             return Err(CatalogError::Stale);
         }
-        let called_off = match self.ending {
+        let unconfirmed = match self.ending {
             BatchEnding::Completed => 0,
             BatchEnding::Cancelled | BatchEnding::Expired => self.call_off(tx).await?,
         };
@@ -187,7 +187,7 @@ impl Write for EndBatch {
         }
         archive::batch_turned(tx, &batch, actor, self.now, *targets).await?;
         counters::noticed(tx, &batch.tenant, &batch.user).await?;
-        Ok(Verdict::Commit(BatchEnd::Ended { batch, called_off }))
+        Ok(Verdict::Commit(BatchEndOutcome::Ended { batch, unconfirmed }))
     }
 }
 
@@ -209,7 +209,7 @@ impl EndBatch {
             let found = tx.rows_built(sql.clone(), args).await?;
             let (files, others) = unreadable::split(&found, "id", rows::decode);
             unreadable::record(tx, Table::Files, &others).await?;
-            changes.extend(files.iter().map(|file| file::call_off(file, self.now)));
+            changes.extend(files.iter().map(|file| file::make_check_due(file, self.now)));
             match found.last() {
                 Some(last) if found.len() == CALLED_OFF_AT_ONCE => after = last.text("id")?,
                 _ => break,
@@ -257,7 +257,7 @@ impl Catalog {
         ending: BatchEnding,
         actor: &str,
         now: UnixMs,
-    ) -> Result<BatchEnd, CatalogError> {
+    ) -> Result<BatchEndOutcome, CatalogError> {
         let (committer, notice_id) = (self.committer(actor), fresh_id(now));
         self.write(EndBatch { id, ending, committer, now, notice_id }).await
     }

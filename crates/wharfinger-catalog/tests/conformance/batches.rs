@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use wharfinger_catalog::{
-    BatchEnd, BatchEnding, BatchUse, Catalog, JobClaim, NewFile, RegisterOutcome, Registration, fresh_id,
+    BatchEndOutcome, BatchEnding, BatchUse, Catalog, JobClaim, NewFile, RegisterOutcome, Registration, fresh_id,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::{self, Batch, BatchStatus, BatchError};
@@ -59,12 +59,12 @@ async fn opened(catalog: &Catalog, sizes: &[u64]) -> (Batch, Vec<File>) {
     (batch, files)
 }
 
-async fn end(catalog: &Catalog, batch: &Batch, ending: BatchEnding, now: UnixMs) -> BatchEnd {
+async fn end(catalog: &Catalog, batch: &Batch, ending: BatchEnding, now: UnixMs) -> BatchEndOutcome {
     catalog.end_batch(batch.id, ending, "clerk", now).await.expect("answered")
 }
 
-fn refused(batch: &Batch, refusal: BatchError) -> BatchEnd {
-    BatchEnd::Refused { batch: batch.clone(), refusal }
+fn refused(batch: &Batch, refusal: BatchError) -> BatchEndOutcome {
+    BatchEndOutcome::Refused { batch: batch.clone(), refusal }
 }
 
 /// Claims the checks that are due then; answers their files.
@@ -160,7 +160,7 @@ pub(super) async fn a_batch_can_have_ten_thousand_files(db: &TestDb) {
     let raised = started.elapsed();
     let started = Instant::now();
     let ended = end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
-    assert!(matches!(ended, BatchEnd::Ended { called_off: 10_000, .. }), "{ended:?}");
+    assert!(matches!(ended, BatchEndOutcome::Ended { unconfirmed: 10_000, .. }), "{ended:?}");
     let cancelled = started.elapsed();
     println!("10,000 files: opened {opened:?}, URLs raised {raised:?}, cancelled {cancelled:?}");
 }
@@ -187,14 +187,14 @@ pub(super) async fn a_file_joins_only_an_active_batch_of_its_owner(db: &TestDb) 
 }
 
 pub(super) async fn a_batch_ends_once(db: &TestDb) {
-    assert_eq!(end(&db.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await, BatchEnd::NotFound);
+    assert_eq!(end(&db.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await, BatchEndOutcome::NotFound);
     for ending in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
         let (batch, files) = opened(&db.catalog, &[10]).await;
         committed(&db.catalog, confirm(&files[0])).await;
         let not_yet = end(&db.catalog, &batch, BatchEnding::Expired, NOW + DAY - 1).await;
         assert_eq!(not_yet, refused(&batch, BatchError::NotExpired));
         let answer = end(&db.catalog, &batch, ending, NOW + DAY).await;
-        let BatchEnd::Ended { batch: after, called_off: 0 } = answer else { panic!("{answer:?}") };
+        let BatchEndOutcome::Ended { batch: after, unconfirmed: 0 } = answer else { panic!("{answer:?}") };
         assert_eq!((after.version, after.ended_at), (2, Some(NOW + DAY)));
         let before = db.dump().await;
         for again in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
@@ -212,7 +212,7 @@ pub(super) async fn ending_a_batch_makes_unconfirmed_files_due(db: &TestDb) {
     let kept = committed(&db.catalog, confirm(&files[0])).await;
     assert_eq!(due_checks(&db.catalog, NOW + HOUR).await, []);
     let answer = end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + HOUR).await;
-    assert!(matches!(answer, BatchEnd::Ended { called_off: 2, .. }), "{answer:?}");
+    assert!(matches!(answer, BatchEndOutcome::Ended { unconfirmed: 2, .. }), "{answer:?}");
     assert_eq!(db.catalog.file(kept.id).await.expect("read"), Some(kept));
     for file in &files[1..] {
         let after = db.catalog.file(file.id).await.expect("read").expect("there");
@@ -242,7 +242,7 @@ pub(super) async fn an_expired_batch_notifies_its_owner_once(db: &TestDb) {
         async move { catalog.end_batch(id, ending, "clerk", late).await.expect("answered") }
     });
     let answers = all_at_once(endings).await;
-    let ended = answers.iter().filter(|answer| matches!(answer, BatchEnd::Ended { called_off: 2, .. }));
+    let ended = answers.iter().filter(|answer| matches!(answer, BatchEndOutcome::Ended { unconfirmed: 2, .. }));
     assert_eq!(ended.count(), 1, "{answers:?}");
     let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     let told: Vec<_> = told.into_iter().filter(|notice| notice.kind != "file-ready").collect();
@@ -267,7 +267,7 @@ pub(super) async fn a_batch_completes_only_without_unconfirmed_files(db: &TestDb
     committed(&db.catalog, file::delete(&files[2], &REFUSING, NOW + SECOND).expect("deletable")).await;
     let answer = complete().await;
     assert!(
-        matches!(&answer, BatchEnd::Ended { batch, called_off: 0 } if batch.status == BatchStatus::Completed)
+        matches!(&answer, BatchEndOutcome::Ended { batch, unconfirmed: 0 } if batch.status == BatchStatus::Completed)
     );
 
     let (batch, files) = opened(&db.catalog, &[1]).await;
@@ -277,7 +277,7 @@ pub(super) async fn a_batch_completes_only_without_unconfirmed_files(db: &TestDb
     let (empty, wanted) = opening(ADA, &[]);
     db.catalog.register(wanted).await.expect("answered");
     let answer = end(&db.catalog, &empty, BatchEnding::Completed, NOW).await;
-    assert!(matches!(answer, BatchEnd::Ended { .. }), "{answer:?}");
+    assert!(matches!(answer, BatchEndOutcome::Ended { .. }), "{answer:?}");
 }
 
 /// Eight add while one ends: whatever was added before is called off or keeps the batch from completing; nothing is
@@ -300,18 +300,18 @@ pub(super) async fn a_batch_that_ends_misses_no_added_file(db: &TestDb) {
         let waiting: Vec<File> = waiting.into_iter().filter(|f| f.status == Status::Registered).collect();
         assert_eq!(waiting.len(), made);
         match (ending, ended) {
-            (BatchEnding::Cancelled, BatchEnd::Ended { called_off, .. }) => {
-                assert_eq!(called_off as usize, made, "all that was added is called off");
+            (BatchEnding::Cancelled, BatchEndOutcome::Ended { unconfirmed, .. }) => {
+                assert_eq!(unconfirmed as usize, made, "all that was added is called off");
                 assert!(waiting.iter().all(|file| file.next_check_at == Some(NOW)));
             }
-            (_, BatchEnd::Ended { batch, .. }) => {
+            (_, BatchEndOutcome::Ended { batch, .. }) => {
                 assert_eq!((batch.status, made), (BatchStatus::Completed, 0));
             }
-            (_, BatchEnd::Refused { refusal, .. }) => {
+            (_, BatchEndOutcome::Refused { refusal, .. }) => {
                 assert!(matches!(refusal, BatchError::Unconfirmed(1..)), "{refusal:?}");
                 assert_eq!((after.status, made), (BatchStatus::Active, 8));
             }
-            (_, BatchEnd::NotFound) => panic!("the batch is there"),
+            (_, BatchEndOutcome::NotFound) => panic!("the batch is there"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Calls a batch off: in one transaction nothing is waited for any more. What was confirmed stays; the rest is reclaimed
 //! in the background, like every upload whose time has come.
 
-use wharfinger_catalog::{BatchEnd, BatchEnding};
-use wharfinger_lifecycle::batch::{BatchStatus, Refusal};
+use wharfinger_catalog::{BatchEndOutcome, BatchEnding};
+use wharfinger_lifecycle::batch::{BatchStatus, BatchError};
 use wharfinger_lifecycle::id::BatchId;
 
 use super::{BatchGrant, files_of, unsigned, visible};
@@ -13,16 +13,16 @@ pub async fn cancel(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGr
     visible(core, caller, id).await?;
     let now = core.clock.now();
     let batch = match core.catalog.end_batch(id, BatchEnding::Cancelled, &caller.actor(), now).await? {
-        BatchEnd::Ended { batch, called_off } => {
-            tracing::info!(batchId = %id, tenant = %batch.tenant, action = "cancelled", files = called_off,
+        BatchEndOutcome::Ended { batch, unconfirmed } => {
+            tracing::info!(batchId = %id, tenant = %batch.tenant, action = "cancelled", files = unconfirmed,
                 "a batch was called off");
             core.wakeups.check.wake_for(now);
             core.wakeups.archive.notify_one();
             batch
         }
-        BatchEnd::Refused { batch, refusal: Refusal::Ended(BatchStatus::Cancelled) } => batch,
-        BatchEnd::Refused { refusal, .. } => return Err(VerbError::BatchClosed(refusal)),
-        BatchEnd::NotFound => return Err(VerbError::NotFound),
+        BatchEndOutcome::Refused { batch, refusal: BatchError::Ended(BatchStatus::Cancelled) } => batch,
+        BatchEndOutcome::Refused { refusal, .. } => return Err(VerbError::BatchClosed(refusal)),
+        BatchEndOutcome::NotFound => return Err(VerbError::NotFound),
     };
     let files = files_of(core, id).await?.into_iter().map(unsigned).collect();
     Ok(BatchGrant { batch, files })

@@ -1,8 +1,8 @@
 //! Completes a batch: confirms what is uploaded, and ends the batch if nothing is left to wait for.
 
 use futures::StreamExt as _;
-use wharfinger_catalog::{BatchEnd, BatchEnding};
-use wharfinger_lifecycle::batch::{Batch, BatchStatus, Refusal};
+use wharfinger_catalog::{BatchEndOutcome, BatchEnding};
+use wharfinger_lifecycle::batch::{Batch, BatchStatus, BatchError};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::state::Status;
@@ -24,31 +24,31 @@ pub struct Completion {
 pub async fn complete(uploads: &Uploads, caller: &Caller, id: BatchId) -> Result<Completion, VerbError> {
     let core = &uploads.core;
     let batch = visible(core, caller, id).await?;
-    if batch.status.is_called_off() {
+    if batch.status.drops_unconfirmed() {
         return Err(VerbError::BatchGone(batch.status));
     }
     let files: Vec<FileOutcome> = futures::stream::iter(files_of(core, id).await?)
-        .map(|file| settle(uploads, caller, file))
+        .map(|file| confirm_one(uploads, caller, file))
         .buffered(CONFIRMS_AT_ONCE)
         .collect()
         .await;
     match core.catalog.end_batch(id, BatchEnding::Completed, &caller.actor(), core.clock.now()).await? {
-        BatchEnd::Ended { batch, .. } => {
+        BatchEndOutcome::Ended { batch, .. } => {
             core.wakeups.archive.notify_one();
             Ok(Completion { batch, files })
         }
-        BatchEnd::Refused { batch, refusal } => match refusal {
-            Refusal::Ended(BatchStatus::Completed) => Ok(Completion { batch, files }),
-            Refusal::Ended(ended) => Err(VerbError::BatchGone(ended)),
+        BatchEndOutcome::Refused { batch, refusal } => match refusal {
+            BatchError::Ended(BatchStatus::Completed) => Ok(Completion { batch, files }),
+            BatchError::Ended(ended) => Err(VerbError::BatchGone(ended)),
             // One may have been added since the files were read: it is told of when asked again.
             _ => Err(VerbError::BatchIncomplete(files)),
         },
-        BatchEnd::NotFound => Err(VerbError::NotFound),
+        BatchEndOutcome::NotFound => Err(VerbError::NotFound),
     }
 }
 
 /// Confirms a file that waits; the others are what they are.
-async fn settle(uploads: &Uploads, caller: &Caller, file: File) -> FileOutcome {
+async fn confirm_one(uploads: &Uploads, caller: &Caller, file: File) -> FileOutcome {
     let (id, status) = (file.id, file.status);
     if status != Status::Registered {
         let problem = (file.ended == Some(EndReason::Reclaimed)).then_some(VerbError::Gone);

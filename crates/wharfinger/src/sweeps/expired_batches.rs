@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_catalog::{BatchEnd, BatchEnding};
+use wharfinger_catalog::{BatchEndOutcome, BatchEnding};
 use wharfinger_lifecycle::batch::{Batch, BatchStatus};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
@@ -62,7 +62,7 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
                 Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
                 Err(error) => {
                     outcome.errors += 1;
-                    tracing::warn!(job = NAME, batchId = %id, error = ?error, "a batch could not be ended");
+                    tracing::warn!(job = NAME, batchId = %id, error = %error.with_cause(), "a batch could not be ended");
                 }
             }
         }
@@ -89,11 +89,11 @@ async fn expire(
         return Ok(Some((batch, reclaim_rest(uploads, lease, id).await?)));
     }
     match lease.catalog.end_batch(id, BatchEnding::Expired, NAME, core.clock.now()).await? {
-        BatchEnd::Ended { batch, .. } => {
+        BatchEndOutcome::Ended { batch, .. } => {
             core.wakeups.archive.notify_one();
             Ok(Some((batch, reclaim_rest(uploads, lease, id).await?)))
         }
-        BatchEnd::Refused { .. } | BatchEnd::NotFound => Ok(None),
+        BatchEndOutcome::Refused { .. } | BatchEndOutcome::NotFound => Ok(None),
     }
 }
 
@@ -121,7 +121,7 @@ async fn reclaim_rest(uploads: &Uploads, lease: &SweepLease, id: BatchId) -> Res
                 Ok(looked) => rest.deleted += u64::from(looked == CheckOutcome::Reclaimed),
                 Err(error) => {
                     rest.errors += 1;
-                    tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
+                    tracing::warn!(job = NAME, fileId = %id, error = %error.with_cause(), "a file could not be looked at");
                 }
             }
         }
