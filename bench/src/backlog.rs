@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
-use wharfinger_catalog::{Catalog, CatalogUrl, Claimable, StageClaim, StageJob};
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_catalog::{Catalog, CatalogUrl, Claimable, StageClaim, LeasedStageJob};
+use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
 
 use crate::catalog;
@@ -63,12 +63,12 @@ fn claim() -> StageClaim {
         of: Claimable::Untried,
         lease_ms: 600_000,
         deadline_ms: 600_000,
-        plan: Plan { stages: vec![Stage::Scan], ..Plan::without_stages() },
+        plan: PipelinePlan { stages: vec![Stage::Scan], ..PipelinePlan::without_stages() },
         now: NOW,
     }
 }
 
-async fn claimed(catalog: &Catalog) -> Vec<StageJob> {
+async fn claimed(catalog: &Catalog) -> Vec<LeasedStageJob> {
     catalog.claim_stage(claim()).await.expect("claimed")
 }
 

@@ -60,7 +60,7 @@ const LOOKED_THROUGH_MAX: i64 = 64;
 
 /// A job and its file, as it is while the stage works on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StageJob {
+pub struct LeasedStageJob {
     pub job: LeasedJob,
     pub stage: Stage,
     pub file: File,
@@ -73,7 +73,7 @@ struct ClaimStage {
 }
 
 impl Write for ClaimStage {
-    type Answer = Claimed<StageJob>;
+    type Answer = Claimed<LeasedStageJob>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let StageClaim { stage, plan, now, .. } = &self.claim;
@@ -91,7 +91,7 @@ impl Write for ClaimStage {
             let file = job.file.and_then(|id| files.readable.remove(&id));
             match file.map(|file| processing::start(&file, *stage, plan, *now)) {
                 Some(Ok(change)) => {
-                    claimed.push(StageJob { job, stage: *stage, file: change.after.clone() });
+                    claimed.push(LeasedStageJob { job, stage: *stage, file: change.after.clone() });
                     changes.push(change);
                 }
                 // Its file is elsewhere by now: there is nothing to do.
@@ -208,7 +208,7 @@ impl Catalog {
     }
 
     /// The file that is worked on under this very lease.
-    pub async fn held_stage(&self, job: JobId, token: i64) -> Result<Option<StageJob>, CatalogError> {
+    pub async fn leased_stage_job(&self, job: JobId, token: i64) -> Result<Option<LeasedStageJob>, CatalogError> {
         let row = {
             let mut reader = self.reader().await?;
             let sql = "SELECT id, lease_token, queue, tenant_id, file_id, payload, attempts, max_attempts, lease_until \
@@ -217,12 +217,12 @@ impl Catalog {
         };
         let Some(job) = row.as_ref().map(leased).transpose()? else { return Ok(None) };
         let (Some(stage), Some(file)) = (Stage::of_queue(&job.queue), job.file) else { return Ok(None) };
-        Ok(self.file(file).await?.map(|file| StageJob { job, stage, file }))
+        Ok(self.file(file).await?.map(|file| LeasedStageJob { job, stage, file }))
     }
 
     /// Claims under an id of its own. An error with an unknown outcome names it: what it may have leased is to be given
     /// back by [`Catalog::release_claim`].
-    pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<StageJob>, ClaimError> {
+    pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<LeasedStageJob>, ClaimError> {
         let claim_id = Uuid::new_v4().to_string();
         let (queue, now, by_rank) = (claim.stage.queue(), claim.now, claim.of.by_rank());
         let committer = self.committer(&claim.owner);

@@ -131,8 +131,8 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
     meter.read("chunk_count");
     catalog.chunk_bytes(file, "model").await.expect("read");
     meter.read("chunk_bytes");
-    catalog.held_stage(job, 1).await.expect("read");
-    meter.read("held_stage");
+    catalog.leased_stage_job(job, 1).await.expect("read");
+    meter.read("leased_stage_job");
     catalog.waiting_jobs(&[job]).await.expect("read");
     meter.read("waiting_jobs");
     catalog.batch(batch).await.expect("read");

@@ -8,7 +8,7 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
     AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, ChunkVector, EndBy, MoveQuota,
     NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, ScanProgress, ScanRange, Scope,
-    StageJob, SweepClaim, SweepClaimed, SweepRecord,
+    LeasedStageJob, SweepClaim, SweepClaimed, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
@@ -252,7 +252,7 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     let ends = chunked.iter().map(|held| stages::end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
     db.catalog.end_stages(ends, by(&plan, NOW + SECOND)).await.expect("ended");
 
-    let lease = |held: &StageJob| (held.job.id, held.job.token);
+    let lease = |held: &LeasedStageJob| (held.job.id, held.job.token);
     let (job, token) = lease(&held[0]);
     let take_in = async |catalog: &Catalog| catalog.begin_taking_in(job, token, NOW + HOUR).await;
     assert!(rehearsal.each(take_in).await);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wharfinger_catalog::{Catalog, Claimable, Destination, EndBy, Scope, StageClaim, StageJob};
+use wharfinger_catalog::{Catalog, Claimable, Destination, EndBy, Scope, StageClaim, LeasedStageJob};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput};
 
@@ -18,11 +18,11 @@ async fn queue(db: &TestDb, tenant: &str, files: usize) {
     }
 }
 
-async fn claimed(catalog: &Catalog, limit: usize) -> Vec<StageJob> {
+async fn claimed(catalog: &Catalog, limit: usize) -> Vec<LeasedStageJob> {
     catalog.claim_stage(claim(Stage::Scan, limit, LATER)).await.expect("claimed")
 }
 
-fn per_tenant(held: &[StageJob]) -> BTreeMap<&str, usize> {
+fn per_tenant(held: &[LeasedStageJob]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     held.iter().for_each(|held| *counts.entry(held.file.tenant.as_str()).or_default() += 1);
     counts

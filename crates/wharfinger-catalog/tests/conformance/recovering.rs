@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
     Catalog, CatalogError, Destination, EndBy, OutboxPayload, Recovery, RecoveryOutcome, RedriveOutcome, Scope,
-    StageJob, StuckFile, SweepClaim, SweepClaimed,
+    LeasedStageJob, StuckFile, SweepClaim, SweepClaimed,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::diagnosis::Fault;
@@ -165,7 +165,7 @@ pub(super) async fn a_recovery_revokes_the_lease_of_the_old_worker(db: &TestDb) 
     let now = OVERDUE;
     let became = recovered(&db.catalog, file.id, now).await;
     assert_eq!(became, RecoveryOutcome::Queued { from: Status::Extracting, retry_count: 1 });
-    let stale = async |old: &StageJob| {
+    let stale = async |old: &LeasedStageJob| {
         let before = db.dump().await;
         for how in [done(), AttemptOutcome::Failed { why: "late".into() }, AttemptOutcome::Released] {
             assert_eq!(ended(db, old, how, now).await, CompletionResult::LeaseLost);

@@ -1,7 +1,7 @@
 //! What a search has to look at: the vectors of ready files of a scope, the best of them among the rest.
 
 use wharfinger_catalog::{
-    Catalog, ChunkRow, Claimable, ChunkVector, EndBy, Scope, StageClaim, StageEnd, StageJob, StoredVector,
+    Catalog, ChunkRow, Claimable, ChunkVector, EndBy, Scope, StageClaim, StageEnd, LeasedStageJob, StoredVector,
 };
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
@@ -23,7 +23,7 @@ fn plan() -> PipelinePlan {
 }
 
 /// A file at its last stage, with a chunk for each vector.
-pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &[Vec<f32>]) -> StageJob {
+pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &[Vec<f32>]) -> LeasedStageJob {
     let file = registered(catalog, owner, 10).await;
     let change = file::confirm(&file, pin(), None, "confirmed", &plan(), NOW + SECOND).expect("confirmable");
     committed(catalog, change).await;

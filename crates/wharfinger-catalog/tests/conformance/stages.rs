@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    ChunkRow, Claimable, ChunkVector, EndBy, RedriveOutcome, Scope, StageClaim, StageEnd, StageJob,
+    ChunkRow, Claimable, ChunkVector, EndBy, RedriveOutcome, Scope, StageClaim, StageEnd, LeasedStageJob,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
@@ -51,7 +51,7 @@ pub(super) fn claim(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
     }
 }
 
-pub(super) async fn claimed(db: &TestDb, stage: Stage, now: UnixMs) -> StageJob {
+pub(super) async fn claimed(db: &TestDb, stage: Stage, now: UnixMs) -> LeasedStageJob {
     let mut jobs = db.catalog.claim_stage(claim(stage, 1, now)).await.expect("claimed");
     for of in [Claimable::Suspects, Claimable::LastChance] {
         if jobs.is_empty() {
@@ -67,11 +67,11 @@ pub(super) fn suspects(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
     StageClaim { of: Claimable::Suspects, ..claim(stage, limit, now) }
 }
 
-pub(super) fn end(held: &StageJob, how: AttemptOutcome) -> StageEnd {
+pub(super) fn end(held: &LeasedStageJob, how: AttemptOutcome) -> StageEnd {
     StageEnd { job: held.job.id, token: held.job.token, how }
 }
 
-pub(super) async fn ended(db: &TestDb, held: &StageJob, how: AttemptOutcome, now: UnixMs) -> CompletionResult {
+pub(super) async fn ended(db: &TestDb, held: &LeasedStageJob, how: AttemptOutcome, now: UnixMs) -> CompletionResult {
     let by = EndBy { actor: "worker:a", plan: &plan(), now };
     db.catalog.end_stages(vec![end(held, how)], by).await.expect("answered")[0]
 }
@@ -165,7 +165,7 @@ pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
         let chunk = ChunkRow { ordinal: 0, text: "late".into(), start: 0, end: 4 };
         assert!(!db.catalog.add_derived_objects(lease, file.id, vec![key], lost_at).await.expect("answered"));
         assert!(!db.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
-        assert_eq!(db.catalog.held_stage(old.job.id, old.job.token).await.expect("read"), None);
+        assert_eq!(db.catalog.leased_stage_job(old.job.id, old.job.token).await.expect("read"), None);
         assert_eq!(db.dump().await, before);
     };
     stale(db).await;
@@ -486,7 +486,7 @@ pub(super) async fn chunks_of_another_model_are_embedded_again(db: &TestDb) {
 /// What earlier attempts put is deleted when one ends well, and everything when the file ends.
 pub(super) async fn unneeded_derived_objects_get_a_cleanup(db: &TestDb) {
     let file = queued(db, &[Stage::Extract, Stage::Chunk]).await;
-    let put = async |held: &StageJob, part: u32| {
+    let put = async |held: &LeasedStageJob, part: u32| {
         let lease = (held.job.id, held.job.token);
         let key = ObjectKey::text_part(&file.key, lease.0, lease.1, part);
         let added = db.catalog.add_derived_objects(lease, file.id, vec![key.clone()], NOW).await;

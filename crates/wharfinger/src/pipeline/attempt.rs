@@ -1,10 +1,10 @@
 //! One attempt at one stage of one file, and what can come in its way.
 
 use futures::stream::BoxStream;
-use wharfinger_catalog::{CatalogError, StageJob};
+use wharfinger_catalog::{CatalogError, LeasedStageJob};
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::retry::Backoff;
-use wharfinger_lifecycle::stage_end::Ending;
+use wharfinger_lifecycle::stage_end::AttemptOutcome;
 use wharfinger_stores::BlobError;
 
 use super::extract;
@@ -21,7 +21,7 @@ const REFUSED_JITTER_MS: u16 = 10_000;
 /// A file under a lease.
 pub struct Attempt<'a> {
     pub pipeline: &'a Pipeline,
-    pub held: &'a StageJob,
+    pub held: &'a LeasedStageJob,
 }
 
 /// What a stage needs besides the file.
@@ -91,23 +91,23 @@ impl From<BlobError> for Trouble {
 
 impl Trouble {
     /// How an attempt ends that came into it; none where there is nothing left to end.
-    pub async fn ending(self, pipeline: &Pipeline, attempt: u32) -> Option<Ending> {
+    pub async fn ending(self, pipeline: &Pipeline, attempt: u32) -> Option<AttemptOutcome> {
         let in_ms =
             |ms: u64| pipeline.core.clock.now().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX / 4));
         match self {
-            Trouble::Hopeless(why) => Some(Ending::Failed { why }),
+            Trouble::Hopeless(why) => Some(AttemptOutcome::Failed { why }),
             Trouble::Again(why) => {
-                Some(Ending::Retry { why, at: in_ms(RETRY.delay_ms(attempt, rand::random())) })
+                Some(AttemptOutcome::Retry { why, at: in_ms(RETRY.delay_ms(attempt, rand::random())) })
             }
             Trouble::Away(of, why) if of.is_away(pipeline).await => {
-                Some(Ending::PutOff { why, at: in_ms(OUTAGE.delay_ms(1, rand::random())) })
+                Some(AttemptOutcome::Postponed { why, at: in_ms(OUTAGE.delay_ms(1, rand::random())) })
             }
             Trouble::Away(_, why) => Some(refused(why)),
             Trouble::AwayFor { why, ms } => {
                 let ms = ms.clamp(1_000, RETRY.cap_ms);
-                Some(Ending::PutOff { why, at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10) })
+                Some(AttemptOutcome::Postponed { why, at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10) })
             }
-            Trouble::Changed(why) => Some(Ending::Quarantined { why }),
+            Trouble::Changed(why) => Some(AttemptOutcome::Quarantined { why }),
             Trouble::LeaseLost => None,
         }
     }
@@ -128,8 +128,8 @@ impl Attempt<'_> {
 }
 
 /// The file waits, and no other does.
-pub(super) fn refused(why: String) -> Ending {
-    Ending::Refused { why, jitter_ms: i64::from(rand::random::<u16>() % REFUSED_JITTER_MS) }
+pub(super) fn refused(why: String) -> AttemptOutcome {
+    AttemptOutcome::ObjectUnreadable { why, jitter_ms: i64::from(rand::random::<u16>() % REFUSED_JITTER_MS) }
 }
 
 /// When a lease that somebody did not come back from is tried again.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use serde_json::{Value, json};
-use wharfinger_catalog::{ChunkRow, StageJob};
+use wharfinger_catalog::{ChunkRow, LeasedStageJob};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 
@@ -28,7 +28,7 @@ pub enum Input {
     There(String),
 }
 
-pub(super) async fn of(pipeline: &Pipeline, held: &StageJob) -> Result<Input, Trouble> {
+pub(super) async fn of(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<Input, Trouble> {
     let core = &pipeline.core;
     let file = held.file.id;
     match needed(held) {
@@ -63,7 +63,7 @@ enum Needed {
     Chunks,
 }
 
-fn needed(held: &StageJob) -> Needed {
+fn needed(held: &LeasedStageJob) -> Needed {
     match held.stage {
         Stage::Chunk => Needed::Text,
         Stage::Embed => Needed::Chunks,
@@ -81,7 +81,7 @@ fn shown(chunk: &ChunkRow) -> Value {
     json!({ "text": chunk.text, "start": chunk.start, "end": chunk.end })
 }
 
-fn url(pipeline: &Pipeline, held: &StageJob) -> String {
+fn url(pipeline: &Pipeline, held: &LeasedStageJob) -> String {
     let (job, token) = (held.job.id, held.job.token);
     let signature = pipeline.lease_key.input_signature(job, token);
     format!(
@@ -101,7 +101,7 @@ pub async fn open(
     if !pipeline.lease_key.is_input_signature(job, token, given_signature) {
         return Err(VerbError::NotFound);
     }
-    let held = core.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
+    let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let file = held.file.id;
     let (opening, pieces, closing) = match needed(&held) {
         Needed::Text => ("{\"text\":\"", text(core.clone(), file), "\"}"),

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::AcquireError;
-use wharfinger_catalog::{Claimable, ChunkVector, EndBy, StageClaim, StageEnd, StageJob};
+use wharfinger_catalog::{Claimable, ChunkVector, EndBy, StageClaim, StageEnd, LeasedStageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::JobId;
@@ -44,7 +44,7 @@ pub struct Worker {
 
 /// A job as an outside worker gets it.
 pub struct Leased {
-    pub held: StageJob,
+    pub held: LeasedStageJob,
     pub token: String,
     pub download_url: String,
     pub input: Input,
@@ -138,10 +138,10 @@ async fn claim_some(
     stages: &[Stage],
     max: usize,
     (lease_ms, deadline_ms): (i64, i64),
-) -> Result<Vec<StageJob>, VerbError> {
+) -> Result<Vec<LeasedStageJob>, VerbError> {
     let core = &pipeline.core;
     taking_up::release_unreceived(pipeline).await?;
-    let mut held: Vec<StageJob> = Vec::new();
+    let mut held: Vec<LeasedStageJob> = Vec::new();
     for (of, room) in [(Claimable::LastChance, 1), (Claimable::Suspects, 1), (Claimable::Untried, max)] {
         for stage in stages {
             let limit = room.min(max).saturating_sub(held.len());
@@ -177,7 +177,7 @@ async fn claim_some(
 }
 
 /// None where the file did not get as far as the worker.
-async fn hand_out(pipeline: &Pipeline, caller: &Caller, held: StageJob, lease_ms: i64) -> Option<Leased> {
+async fn hand_out(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, lease_ms: i64) -> Option<Leased> {
     let core = &pipeline.core;
     let ready = async {
         is_unchanged(core, &held.file).await?;
@@ -215,7 +215,7 @@ async fn is_unchanged(core: &Core, file: &File) -> Result<(), Trouble> {
     }
 }
 
-async fn download_url(core: &Core, held: &StageJob, lease_ms: i64) -> Result<String, Trouble> {
+async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Result<String, Trouble> {
     let file = &held.file;
     let pin = file.pin.clone().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
     let now = core.clock.now();
@@ -259,14 +259,14 @@ pub async fn complete(
     let token = number(pipeline, caller, job, token)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
     let _place = pipeline.outputs.acquire().await.map_err(closed)?;
-    let held = core.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
+    let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let output = Made::read(held.stage, output)?;
     let attempt = Attempt { pipeline, held: &held };
     output.check(&attempt).await?;
     // A worker that was told to try again may do so while its first try is still at it.
     let until = core.clock.now().saturating_add(core.settings.job_lease_ms.max(TAKE_IN_MS));
     if !core.catalog.begin_taking_in(job, token, until).await? {
-        return match core.catalog.held_stage(job, token).await? {
+        return match core.catalog.leased_stage_job(job, token).await? {
             Some(_) => Err(VerbError::Unavailable("this output is being taken in".into())),
             None => Err(VerbError::LeaseLost),
         };
@@ -309,7 +309,7 @@ pub async fn fail(
 ) -> Result<CompletionResult, VerbError> {
     let core = &pipeline.core;
     let token = number(pipeline, caller, job, token)?;
-    let held = core.catalog.held_stage(job, token).await?.ok_or(VerbError::LeaseLost)?;
+    let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let why = stored_reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
     let how = trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::task;
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Claimable, EndBy, StageEnd, StageJob};
+use wharfinger_catalog::{CatalogError, Claimable, EndBy, StageEnd, LeasedStageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ended, Ending};
+use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
 
 use super::bisect::bisect;
 use super::taking_up::{Rests, UnderWay, begin_due, claim, rank_backlog};
@@ -55,7 +55,7 @@ pub async fn work(pipeline: Arc<Pipeline>, stop: CancellationToken) {
         if now >= take_back_at {
             take_back_at = now + TAKE_BACK_EVERY_MS;
             if let Err(error) = take_back(core).await {
-                tracing::warn!(job = "pipeline", error = ?error, "leases that are over could not be taken back");
+                tracing::warn!(job = "pipeline", error = %error.with_cause(), "leases that are over could not be taken back");
             }
             if let Err(error) = rank_backlog(core).await {
                 tracing::warn!(job = "pipeline", error = %error, "cannot rank due jobs");
@@ -116,7 +116,7 @@ fn ended_task(
             return None;
         }
     };
-    if matches!(end, Some(StageEnd { how: Ending::PutOff { .. }, .. })) {
+    if matches!(end, Some(StageEnd { how: AttemptOutcome::Postponed { .. }, .. })) {
         rests.0.insert(stage, now + REST_MS);
     }
     end
@@ -177,11 +177,11 @@ async fn end_each(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogEr
 }
 
 /// A file that cannot end because of one of its rows waits until that is repaired, as for an object that is refused.
-async fn end_alone(core: &Core, end: &StageEnd) -> Result<Ended, CatalogError> {
+async fn end_alone(core: &Core, end: &StageEnd) -> Result<CompletionResult, CatalogError> {
     let name = worker_name(core);
     let write = async |end: StageEnd| {
         let outcomes = core.catalog.end_stages(vec![end], by(core, &name)).await?;
-        Ok(outcomes.first().copied().unwrap_or(Ended::LeaseLost))
+        Ok(outcomes.first().copied().unwrap_or(CompletionResult::LeaseLost))
     };
     match write(end.clone()).await {
         Err(error) if is_of_its_file(&error) => {
@@ -193,27 +193,27 @@ async fn end_alone(core: &Core, end: &StageEnd) -> Result<Ended, CatalogError> {
 }
 
 /// What follows from the end of a stage outside the catalog.
-pub(super) fn follow(core: &Core, ended: Ended) {
+pub(super) fn follow(core: &Core, ended: CompletionResult) {
     metric::stage_ended(ended);
-    if ended != Ended::LeaseLost {
+    if ended != CompletionResult::LeaseLost {
         core.wakeups.archive.notify_one();
     }
     match ended {
-        Ended::Next(_) => core.wakeups.stage.notify_one(),
-        Ended::Ready | Ended::Failed | Ended::Quarantined => core.wakeups.notice.notify_one(),
-        Ended::Retried | Ended::LeaseLost => {}
+        CompletionResult::Next(_) => core.wakeups.stage.notify_one(),
+        CompletionResult::Ready | CompletionResult::Failed | CompletionResult::Quarantined => core.wakeups.notice.notify_one(),
+        CompletionResult::Retried | CompletionResult::LeaseLost => {}
     }
 }
 
-fn note(end: &StageEnd, ended: Ended) {
-    if ended == Ended::LeaseLost {
+fn note(end: &StageEnd, ended: CompletionResult) {
+    if ended == CompletionResult::LeaseLost {
         tracing::warn!(job = "pipeline", jobId = %end.job, action = "lease_lost",
             "a stage ended after its lease was lost");
     }
 }
 
 /// Works on one file until it is done or the lease is lost; then there is nothing to end.
-pub(super) async fn run_one(pipeline: &Pipeline, held: &StageJob) -> Option<StageEnd> {
+pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Option<StageEnd> {
     let core = &pipeline.core;
     let outcome = tokio::select! {
         biased;
@@ -231,11 +231,11 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &StageJob) -> Option<Stag
         }
     };
     match &how {
-        Ending::Done(_) => {
+        AttemptOutcome::Done(_) => {
             tracing::info!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
             action = "done", durationMs = duration_ms, "a stage is done")
         }
-        Ending::Quarantined { why } => tracing::warn!(job = held.stage.queue(), fileId = %held.file.id,
+        AttemptOutcome::Quarantined { why } => tracing::warn!(job = held.stage.queue(), fileId = %held.file.id,
             tenant = %held.file.tenant, error = %why, action = "quarantined", durationMs = duration_ms,
             "a file is quarantined"),
         _ => {}
@@ -245,15 +245,15 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &StageJob) -> Option<Stag
 }
 
 /// One attempt, from when the file was claimed.
-pub(super) fn trace(core: &Core, held: &StageJob, how: &Ending) {
+pub(super) fn trace(core: &Core, held: &LeasedStageJob, how: &AttemptOutcome) {
     let error = match how {
-        Ending::Done(_) => None,
-        Ending::Retry { why, .. }
-        | Ending::PutOff { why, .. }
-        | Ending::Refused { why, .. }
-        | Ending::Failed { why }
-        | Ending::Quarantined { why } => Some(why.clone()),
-        Ending::GivenBack => Some("given back".to_owned()),
+        AttemptOutcome::Done(_) => None,
+        AttemptOutcome::Retry { why, .. }
+        | AttemptOutcome::Postponed { why, .. }
+        | AttemptOutcome::ObjectUnreadable { why, .. }
+        | AttemptOutcome::Failed { why }
+        | AttemptOutcome::Quarantined { why } => Some(why.clone()),
+        AttemptOutcome::Released => Some("given back".to_owned()),
     };
     core.traces.went_on(&Done {
         name: held.stage.as_str(),
@@ -265,7 +265,7 @@ pub(super) fn trace(core: &Core, held: &StageJob, how: &Ending) {
     });
 }
 
-async fn run_stage(pipeline: &Pipeline, held: &StageJob) -> Result<Ending, Trouble> {
+async fn run_stage(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<AttemptOutcome, Trouble> {
     let attempt = Attempt { pipeline, held };
     match held.stage {
         Stage::Scan => scan::scan(&attempt).await,
@@ -276,7 +276,7 @@ async fn run_stage(pipeline: &Pipeline, held: &StageJob) -> Result<Ending, Troub
 }
 
 /// Heartbeats, until the lease is lost.
-async fn keep_lease(core: &Core, held: &StageJob) {
+async fn keep_lease(core: &Core, held: &LeasedStageJob) {
     let lease_ms = core.settings.job_lease_ms;
     loop {
         core.clock.sleep_until(core.clock.now() + lease_ms / 3).await;

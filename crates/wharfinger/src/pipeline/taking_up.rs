@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Claimable, StageClaim, StageEnd, StageJob};
+use wharfinger_catalog::{CatalogError, Claimable, StageClaim, StageEnd, LeasedStageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
@@ -217,7 +217,7 @@ type Places = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
 fn spawn(
     pipeline: &Arc<Pipeline>,
     under_way: &mut UnderWay,
-    held: StageJob,
+    held: LeasedStageJob,
     places: Places,
     is_spare: bool,
     stop: &CancellationToken,
@@ -239,7 +239,7 @@ async fn claim_with_places(
     stage: Stage,
     room: usize,
     of: Claimable,
-) -> Result<Vec<(StageJob, Option<OwnedSemaphorePermit>)>, CatalogError> {
+) -> Result<Vec<(LeasedStageJob, Option<OwnedSemaphorePermit>)>, CatalogError> {
     if stage != Stage::Extract {
         let held = claim(pipeline, stage, room, of).await?;
         return Ok(held.into_iter().map(|held| (held, None)).collect());
@@ -253,7 +253,7 @@ async fn claim_with_places(
     Ok(held.into_iter().map(|held| (held, permits.pop())).collect())
 }
 
-pub(super) fn given_back(held: &StageJob) -> StageEnd {
+pub(super) fn given_back(held: &LeasedStageJob) -> StageEnd {
     StageEnd { job: held.job.id, token: held.job.token, how: AttemptOutcome::Released }
 }
 
@@ -262,7 +262,7 @@ pub(super) async fn claim(
     stage: Stage,
     limit: usize,
     of: Claimable,
-) -> Result<Vec<StageJob>, CatalogError> {
+) -> Result<Vec<LeasedStageJob>, CatalogError> {
     let core = &pipeline.core;
     let claim = StageClaim {
         stage,
@@ -286,7 +286,7 @@ pub(super) async fn claim(
 pub(super) async fn claim_stage(
     pipeline: &Pipeline,
     claim: StageClaim,
-) -> Result<Vec<StageJob>, CatalogError> {
+) -> Result<Vec<LeasedStageJob>, CatalogError> {
     pipeline.core.catalog.claim_stage(claim).await.map_err(|failed| {
         if let Some(claim_id) = failed.claim_id {
             pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner).push(claim_id);
