@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use harness::postgres;
 use harness::redis::Redis;
 use wharfinger_catalog::{
-    Admission, BatchUse, Catalog, CatalogUrl, Claimable, EndBy, NewFile, NewJob, RegisterOutcome, Registration,
+    Admission, BatchUse, Catalog, CatalogUrl, Claimable, StageEndContext, NewFile, NewJob, RegisterOutcome, Registration,
     StageClaim, StageEnd, fresh_id,
 };
 use wharfinger_lifecycle::file::{self, UploadRequest, Pin, UploadPolicy};
@@ -159,10 +159,10 @@ async fn drain(catalog: &Catalog, plan: &PipelinePlan) -> Duration {
                         let how = || AttemptOutcome::Done(StageOutput::default());
                         let ends: Vec<StageEnd> = held
                             .iter()
-                            .map(|held| StageEnd { job: held.job.id, token: held.job.token, how: how() })
+                            .map(|held| StageEnd { job: held.job.id, token: held.job.token, ending:how() })
                             .collect();
                         worked += ends.len();
-                        let by = EndBy { actor: "bench", plan: &plan, now: NOW };
+                        let by = StageEndContext { actor: "bench", plan: &plan, now: NOW };
                         catalog.end_stages(ends, by).await.expect("ended");
                     }
                     if worked == 0 {

@@ -51,7 +51,7 @@ pub use jobs::dead_letters::{DeadLetter, RedriveOutcome};
 pub use jobs::delayed::{FailOutcome, NewJob};
 pub use jobs::recoveries::{RecoveryOutcome, Recovery};
 pub use jobs::stage_claims::{ClaimError, Claimable, StageClaim, LeasedStageJob};
-pub use jobs::stage_ends::{EndBy, StageEnd};
+pub use jobs::stage_ends::{StageEndContext, StageEnd};
 pub use jobs::stuck_files::{StuckFile, StuckCursor};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{

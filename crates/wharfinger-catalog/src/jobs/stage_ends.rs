@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::{FileId, JobId};
-use wharfinger_lifecycle::processing::Plan;
-use wharfinger_lifecycle::stage_end::{self, Ended, Ending, HeldJob};
+use wharfinger_lifecycle::processing::PipelinePlan;
+use wharfinger_lifecycle::stage_end::{self, CompletionResult, AttemptOutcome, HeldJob};
 use wharfinger_lifecycle::state::Status;
-use wharfinger_lifecycle::transition::Refusal;
+use wharfinger_lifecycle::transition::TransitionError;
 
 use crate::Catalog;
 use crate::changes::Committer;
@@ -26,26 +26,26 @@ use crate::unreadable::{self, Table};
 pub struct StageEnd {
     pub job: JobId,
     pub token: i64,
-    pub how: Ending,
+    pub how: AttemptOutcome,
 }
 
 /// Who ends stages, and when.
 #[derive(Clone, Debug)]
-pub struct EndBy<'a> {
+pub struct StageEndContext<'a> {
     pub actor: &'a str,
-    pub plan: &'a Plan,
+    pub plan: &'a PipelinePlan,
     pub now: UnixMs,
 }
 
 struct EndStages {
     ends: Vec<StageEnd>,
     committer: Committer,
-    plan: Plan,
+    plan: PipelinePlan,
     now: UnixMs,
 }
 
 impl Write for EndStages {
-    type Answer = Vec<Ended>;
+    type Answer = Vec<CompletionResult>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let ids: Vec<JobId> = self.ends.iter().map(|end| end.job).collect();
@@ -56,13 +56,13 @@ impl Write for EndStages {
             let leased = jobs.remove(&end.job).filter(|job| job.token == end.token);
             let pair = leased.and_then(|job| files.remove(&job.file).map(|file| (job, file)));
             let Some((job, file)) = pair.filter(|(job, file)| job.file_version == file.version) else {
-                ended.push(Ended::LeaseLost);
+                ended.push(CompletionResult::LeaseLost);
                 continue;
             };
-            if let Ending::Done(output) = &end.how {
+            if let AttemptOutcome::Done(output) = &end.ending {
                 outputs::keep(tx, &file, end, output, &self.committer.rows, self.now).await?;
             }
-            let decided = stage_end::decide(&file, &job.held, &end.how, &self.plan, self.now);
+            let decided = stage_end::decide(&file, &job.held, &end.ending, &self.plan, self.now);
             let (change, what) = decided.map_err(|refusal| impossible(&file, refusal))?;
             changes.push(change);
             ended.push(what);
@@ -72,7 +72,7 @@ impl Write for EndStages {
     }
 }
 
-fn impossible(file: &File, refusal: Refusal) -> CatalogError {
+fn impossible(file: &File, refusal: TransitionError) -> CatalogError {
     CatalogError::Corrupt(format!("file {}: {refusal}", file.id))
 }
 
@@ -131,7 +131,7 @@ async fn lock(
 struct ReleaseClaim {
     claim_id: String,
     committer: Committer,
-    plan: Plan,
+    plan: PipelinePlan,
     now: UnixMs,
 }
 
@@ -151,7 +151,7 @@ impl Write for ReleaseClaim {
         for job in jobs.values().filter(|job| job.claim_id.as_deref() == Some(self.claim_id.as_str())) {
             let file = files.get(&job.file).filter(|file| file.version == job.file_version);
             let given_back =
-                file.map(|file| stage_end::decide(file, &job.held, &Ending::GivenBack, &self.plan, self.now));
+                file.map(|file| stage_end::decide(file, &job.held, &AttemptOutcome::Released, &self.plan, self.now));
             changes.extend(given_back.and_then(Result::ok).map(|(change, _)| change));
         }
         self.committer.apply_locked(tx, &changes).await?;
@@ -163,13 +163,13 @@ impl Write for ReleaseClaim {
 struct TakeBack {
     jobs: Vec<JobId>,
     committer: Committer,
-    plan: Plan,
+    plan: PipelinePlan,
     retry_at: UnixMs,
     now: UnixMs,
 }
 
 impl Write for TakeBack {
-    type Answer = Vec<(FileId, Ended)>;
+    type Answer = Vec<(FileId, CompletionResult)>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
         let (jobs, mut files) = lock(tx, &self.jobs).await?;
@@ -193,7 +193,7 @@ impl Write for TakeBack {
 
 impl Catalog {
     /// What came of each, in order.
-    pub async fn end_stages(&self, ends: Vec<StageEnd>, by: EndBy<'_>) -> Result<Vec<Ended>, CatalogError> {
+    pub async fn end_stages(&self, ends: Vec<StageEnd>, by: StageEndContext<'_>) -> Result<Vec<CompletionResult>, CatalogError> {
         if ends.is_empty() {
             return Ok(Vec::new());
         }
@@ -202,7 +202,7 @@ impl Catalog {
     }
 
     /// Gives back what a claim leased whose answer was lost; answers how many. Nothing counts as an attempt.
-    pub async fn release_claim(&self, claim_id: &str, by: EndBy<'_>) -> Result<u64, CatalogError> {
+    pub async fn release_claim(&self, claim_id: &str, by: StageEndContext<'_>) -> Result<u64, CatalogError> {
         let (claim_id, committer) = (claim_id.to_owned(), self.committer(by.actor));
         self.write(ReleaseClaim { claim_id, committer, plan: by.plan.clone(), now: by.now }).await
     }
@@ -239,9 +239,9 @@ impl Catalog {
     pub async fn take_back_stages(
         &self,
         jobs: Vec<JobId>,
-        by: EndBy<'_>,
+        by: StageEndContext<'_>,
         retry_at: UnixMs,
-    ) -> Result<Vec<(FileId, Ended)>, CatalogError> {
+    ) -> Result<Vec<(FileId, CompletionResult)>, CatalogError> {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }

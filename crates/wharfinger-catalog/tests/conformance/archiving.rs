@@ -7,7 +7,7 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{
-    BatchEnding, Catalog, CatalogError, Destination, EndBy, OutboxPayload, OutboxLine, Recovery, RecoveryOutcome,
+    BatchEnding, Catalog, CatalogError, Destination, StageEndContext, OutboxPayload, OutboxLine, Recovery, RecoveryOutcome,
     RedriveOutcome, RegisterOutcome, Scope, StageEnd,
 };
 use wharfinger_lifecycle::UnixMs;
@@ -77,7 +77,7 @@ async fn queued(catalog: &Catalog) -> File {
 }
 
 async fn end_stages(catalog: &Catalog, ends: Vec<StageEnd>, now: UnixMs) -> Vec<CompletionResult> {
-    catalog.end_stages(ends, EndBy { actor: "worker:a", plan: &plan(), now }).await.expect("answered")
+    catalog.end_stages(ends, StageEndContext { actor: "worker:a", plan: &plan(), now }).await.expect("answered")
 }
 
 fn reclaimed(files: &[File], now: UnixMs) -> Vec<Change> {
@@ -116,7 +116,7 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     let ends = held.iter().zip(endings).map(|(held, how)| end(held, how)).collect();
     assert!(!end_stages(catalog, ends, at(3)).await.contains(&CompletionResult::LeaseLost));
     // Nobody comes back from the seventh.
-    let by = EndBy { actor: "recovery", plan: &plan(), now: at(12) };
+    let by = StageEndContext { actor: "recovery", plan: &plan(), now: at(12) };
     let taken = catalog.take_back_stages(vec![held[6].job.id], by, at(12)).await.expect("answered");
     assert_eq!(taken, [(held[6].file.id, CompletionResult::Retried)]);
     let letters = catalog.dead_letters(&Scope::All, None, 10).await.expect("read");

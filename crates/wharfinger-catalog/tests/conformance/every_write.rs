@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, ChunkVector, EndBy, MoveQuota,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, ChunkVector, StageEndContext, MoveQuota,
     NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, ScanProgress, ScanRange, Scope,
     LeasedStageJob, SweepClaim, SweepClaimed, SweepRecord,
 };
@@ -215,12 +215,12 @@ async fn jobs(rehearsal: &mut Rehearsal<'_>) {
     assert_eq!(rehearsal.each(take_back).await.len(), 4);
 }
 
-fn by(plan: &PipelinePlan, now: i64) -> EndBy<'_> {
-    EndBy { actor: "worker:a", plan, now }
+fn by(plan: &PipelinePlan, now: i64) -> StageEndContext<'_> {
+    StageEndContext { actor: "worker:a", plan, now }
 }
 
-fn by_recovery(plan: &PipelinePlan, now: i64) -> EndBy<'_> {
-    EndBy { actor: "recovery", plan, now }
+fn by_recovery(plan: &PipelinePlan, now: i64) -> StageEndContext<'_> {
+    StageEndContext { actor: "recovery", plan, now }
 }
 
 /// A file with text, chunks and vectors; one of each way to end a stage; and what recovery does to those that stop.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wharfinger_catalog::{Catalog, Claimable, Destination, EndBy, Scope, StageClaim, LeasedStageJob};
+use wharfinger_catalog::{Catalog, Claimable, Destination, StageEndContext, Scope, StageClaim, LeasedStageJob};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput};
 
@@ -101,7 +101,7 @@ pub(super) async fn tenants_without_waiting_jobs_are_forgotten(db: &TestDb) {
     queue(db, "b", 3).await;
     let held = claimed(&db.catalog, 10).await;
     let ends = held.iter().map(|held| end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
-    let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
+    let by = StageEndContext { actor: "worker:a", plan: &plan(), now: LATER };
     db.catalog.end_stages(ends, by).await.expect("ended");
     // A tenant stays in the list until the virtual time has passed it.
     queue(db, "c", 1).await;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{AbandonedRule, Catalog, Claimable, Destination, EndBy, Scope, StageClaim};
+use wharfinger_catalog::{AbandonedRule, Catalog, Claimable, Destination, StageEndContext, Scope, StageClaim};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
@@ -295,7 +295,7 @@ async fn loops(catalog: &Catalog, meter: &Meter) {
     meter.read("has_last_chance");
     catalog.lost_stages(now + HOUR, None, 10).await.expect("read");
     meter.read("lost_stages");
-    let by = EndBy { actor: "a", plan: &plan(), now };
+    let by = StageEndContext { actor: "a", plan: &plan(), now };
     catalog.take_back_stages(Vec::new(), by, now).await.expect("answered");
     meter.read("take_back_stages");
     catalog.claim_jobs(claim(10, now)).await.expect("claimed");

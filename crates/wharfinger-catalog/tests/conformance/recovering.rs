@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
-    Catalog, CatalogError, Destination, EndBy, OutboxPayload, Recovery, RecoveryOutcome, RedriveOutcome, Scope,
+    Catalog, CatalogError, Destination, StageEndContext, OutboxPayload, Recovery, RecoveryOutcome, RedriveOutcome, Scope,
     LeasedStageJob, StuckFile, SweepClaim, SweepClaimed,
 };
 use wharfinger_lifecycle::UnixMs;
@@ -366,7 +366,7 @@ pub(super) async fn concurrent_recoveries_recover_each_file_once(db: &TestDb) {
         async move {
             let held = catalog.claim_stage(claim(Stage::Scan, 10, OVERDUE)).await.expect("claimed");
             let ends = held.iter().map(|held| end(held, done())).collect();
-            let by = EndBy { actor: "worker:a", plan: &plan(), now: OVERDUE };
+            let by = StageEndContext { actor: "worker:a", plan: &plan(), now: OVERDUE };
             let outcomes = catalog.end_stages(ends, by).await.expect("answered");
             assert!(outcomes.iter().all(|ended| *ended == CompletionResult::Ready), "{outcomes:?}");
         }

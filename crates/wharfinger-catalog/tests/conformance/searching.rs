@@ -1,7 +1,7 @@
 //! What a search has to look at: the vectors of ready files of a scope, the best of them among the rest.
 
 use wharfinger_catalog::{
-    Catalog, ChunkRow, Claimable, ChunkVector, EndBy, Scope, StageClaim, StageEnd, LeasedStageJob, StoredVector,
+    Catalog, ChunkRow, Claimable, ChunkVector, StageEndContext, Scope, StageClaim, StageEnd, LeasedStageJob, StoredVector,
 };
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
@@ -53,8 +53,8 @@ pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &
 /// A ready file whose chunks have these vectors.
 pub(super) async fn embedded(catalog: &Catalog, owner: (&str, &str), vectors: &[Vec<f32>]) -> FileId {
     let held = embedding(catalog, owner, vectors).await;
-    let end = StageEnd { job: held.job.id, token: held.job.token, how: AttemptOutcome::Done(StageOutput::default()) };
-    let by = EndBy { actor: "worker:a", plan: &plan(), now: NOW + SECOND };
+    let end = StageEnd { job: held.job.id, token: held.job.token, ending:AttemptOutcome::Done(StageOutput::default()) };
+    let by = StageEndContext { actor: "worker:a", plan: &plan(), now: NOW + SECOND };
     assert_eq!(catalog.end_stages(vec![end], by).await.expect("answered"), [CompletionResult::Ready]);
     held.file.id
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    ChunkRow, Claimable, ChunkVector, EndBy, RedriveOutcome, Scope, StageClaim, StageEnd, LeasedStageJob,
+    ChunkRow, Claimable, ChunkVector, StageEndContext, RedriveOutcome, Scope, StageClaim, StageEnd, LeasedStageJob,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
@@ -68,16 +68,16 @@ pub(super) fn suspects(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
 }
 
 pub(super) fn end(held: &LeasedStageJob, how: AttemptOutcome) -> StageEnd {
-    StageEnd { job: held.job.id, token: held.job.token, how }
+    StageEnd { job: held.job.id, token: held.job.token, ending }
 }
 
 pub(super) async fn ended(db: &TestDb, held: &LeasedStageJob, how: AttemptOutcome, now: UnixMs) -> CompletionResult {
-    let by = EndBy { actor: "worker:a", plan: &plan(), now };
+    let by = StageEndContext { actor: "worker:a", plan: &plan(), now };
     db.catalog.end_stages(vec![end(held, how)], by).await.expect("answered")[0]
 }
 
 pub(super) async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(FileId, CompletionResult)> {
-    let by = EndBy { actor: "recovery", plan: &plan(), now };
+    let by = StageEndContext { actor: "recovery", plan: &plan(), now };
     let lost = db.catalog.lost_stages(now, None, 100).await.expect("read");
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
     db.catalog.take_back_stages(jobs, by, now).await.expect("answered")
@@ -193,7 +193,7 @@ pub(super) async fn each_stage_of_a_batch_has_its_own_outcome(db: &TestDb) {
         end(gone, done()),
         end(&held[0], done()),
     ];
-    let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
+    let by = StageEndContext { actor: "worker:a", plan: &plan(), now: LATER };
     let outcomes = db.catalog.end_stages(ends, by).await.expect("answered");
     let expected = [
         CompletionResult::Next(Stage::Extract),
@@ -444,7 +444,7 @@ pub(super) async fn a_claim_with_a_lost_answer_is_released(db: &TestDb) {
     assert_eq!(status(db, file.id).await, Status::Scanning);
     for given_back in [1, 0] {
         let released = catalog
-            .release_claim(&claim_id, EndBy { actor: "recovery", plan: &plan(), now: LATER })
+            .release_claim(&claim_id, StageEndContext { actor: "recovery", plan: &plan(), now: LATER })
             .await
             .expect("answered");
         assert_eq!(released, given_back);
@@ -456,7 +456,7 @@ pub(super) async fn a_claim_with_a_lost_answer_is_released(db: &TestDb) {
     // What was claimed since is another claim.
     assert_eq!(
         catalog
-            .release_claim(&claim_id, EndBy { actor: "recovery", plan: &plan(), now: LATER })
+            .release_claim(&claim_id, StageEndContext { actor: "recovery", plan: &plan(), now: LATER })
             .await
             .expect("answered"),
         0
@@ -534,7 +534,7 @@ pub(super) async fn concurrent_workers_never_share_a_file(db: &TestDb) {
                     held.extend(catalog.claim_stage(claim(stage, 3 + n, LATER)).await.expect("answered"));
                 }
                 let ends: Vec<StageEnd> = held.iter().map(|held| end(held, done())).collect();
-                let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
+                let by = StageEndContext { actor: "worker:a", plan: &plan(), now: LATER };
                 let outcomes = catalog.end_stages(ends, by).await.expect("answered");
                 assert!(!outcomes.contains(&CompletionResult::LeaseLost));
                 ended.extend(held.into_iter().map(|held| (held.file.id, held.stage)));

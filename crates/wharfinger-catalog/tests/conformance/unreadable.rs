@@ -1,6 +1,6 @@
 //! Rows that cannot be read: each is set aside and listed, and everything beside it goes on.
 
-use wharfinger_catalog::{AbandonedRule, Destination, EndBy, Scope, fresh_id};
+use wharfinger_catalog::{AbandonedRule, Destination, StageEndContext, Scope, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
@@ -42,11 +42,11 @@ pub(super) async fn unreadable_rows_do_not_stop_a_stage(db: &TestDb) {
     // Damaged while it is in work: it ends nothing, and the others end.
     damage(db, next.id).await;
     let ends = held.iter().chain(&more).map(|held| end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
-    let by = EndBy { actor: "worker:a", plan: &plan(), now: LATER };
+    let by = StageEndContext { actor: "worker:a", plan: &plan(), now: LATER };
     let ended = db.catalog.end_stages(ends, by).await.expect("answered");
     assert_eq!(ended, [CompletionResult::Ready, CompletionResult::LeaseLost]);
     let lost = db.catalog.lost_stages(LATER + HOUR, None, 10).await.expect("read");
-    let by = EndBy { actor: "recovery", plan: &plan(), now: LATER + HOUR };
+    let by = StageEndContext { actor: "recovery", plan: &plan(), now: LATER + HOUR };
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
     assert_eq!(db.catalog.take_back_stages(jobs, by, LATER + HOUR).await.expect("answered"), []);
 

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::AcquireError;
-use wharfinger_catalog::{Claimable, ChunkVector, EndBy, StageClaim, StageEnd, LeasedStageJob};
+use wharfinger_catalog::{Claimable, ChunkVector, StageEndContext, StageClaim, StageEnd, LeasedStageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::JobId;
@@ -194,7 +194,7 @@ async fn hand_out(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, le
                 action = "stopped", "a file could not be handed to a worker");
             if let Some(how) = trouble.ending(pipeline, held.job.attempt).await {
                 let ended =
-                    end(core, caller, StageEnd { job: held.job.id, token: held.job.token, how }).await;
+                    end(core, caller, StageEnd { job: held.job.id, token: held.job.token, ending }).await;
                 if ended.is_err_and(|error| error != VerbError::LeaseLost) {
                     // No worker had it: it must not count as lost when its lease runs out.
                     taking_up::return_later(pipeline, taking_up::given_back(&held));
@@ -287,7 +287,7 @@ pub async fn complete(
         }
     };
     let traced = how.clone();
-    let ended = end(core, caller, StageEnd { job, token, how }).await;
+    let ended = end(core, caller, StageEnd { job, token, ending }).await;
     if ended.is_ok() {
         run::trace(core, &held, &traced);
     }
@@ -313,14 +313,14 @@ pub async fn fail(
     let why = stored_reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
     let how = trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
-    let ended = end(core, caller, StageEnd { job, token, how: how.clone() }).await?;
+    let ended = end(core, caller, StageEnd { job, token, ending:how.clone() }).await?;
     run::trace(core, &held, &how);
     Ok(ended)
 }
 
 async fn end(core: &Core, caller: &Caller, end: StageEnd) -> Result<CompletionResult, VerbError> {
     let actor = worker_name(caller);
-    let by = EndBy { actor: &actor, plan: &core.plan, now: core.clock.now() };
+    let by = StageEndContext { actor: &actor, plan: &core.plan, now: core.clock.now() };
     let ended = core.catalog.end_stages(vec![end], by).await?;
     match ended.first() {
         None | Some(CompletionResult::LeaseLost) => Err(VerbError::LeaseLost),

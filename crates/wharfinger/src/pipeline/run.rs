@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task;
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Claimable, EndBy, StageEnd, LeasedStageJob};
+use wharfinger_catalog::{CatalogError, Claimable, StageEndContext, StageEnd, LeasedStageJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
@@ -37,8 +37,8 @@ pub fn worker_name(core: &Core) -> String {
     format!("worker:{}", core.settings.instance_id)
 }
 
-pub(super) fn by<'a>(core: &'a Core, actor: &'a str) -> EndBy<'a> {
-    EndBy { actor, plan: &core.plan, now: core.clock.now() }
+pub(super) fn by<'a>(core: &'a Core, actor: &'a str) -> StageEndContext<'a> {
+    StageEndContext { actor, plan: &core.plan, now: core.clock.now() }
 }
 
 /// Works until it is told to stop. What is under way then is given back, and no attempt is spent on it.
@@ -116,7 +116,7 @@ fn ended_task(
             return None;
         }
     };
-    if matches!(end, Some(StageEnd { how: AttemptOutcome::Postponed { .. }, .. })) {
+    if matches!(end, Some(StageEnd { ending:AttemptOutcome::Postponed { .. }, .. })) {
         rests.0.insert(stage, now + REST_MS);
     }
     end
@@ -186,7 +186,7 @@ async fn end_alone(core: &Core, end: &StageEnd) -> Result<CompletionResult, Cata
     match write(end.clone()).await {
         Err(error) if is_of_its_file(&error) => {
             tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage cannot end, its file waits");
-            write(StageEnd { how: attempt::refused(error.to_string()), ..end.clone() }).await
+            write(StageEnd { ending:attempt::refused(error.to_string()), ..end.clone() }).await
         }
         other => other,
     }
@@ -241,7 +241,7 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
         _ => {}
     }
     trace(core, held, &how);
-    Some(StageEnd { job: held.job.id, token: held.job.token, how })
+    Some(StageEnd { job: held.job.id, token: held.job.token, ending })
 }
 
 /// One attempt, from when the file was claimed.
