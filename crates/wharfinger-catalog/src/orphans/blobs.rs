@@ -238,8 +238,8 @@ impl Catalog {
         let rows = reader.tx(&self.faults).rows_built(sql, args![after, upto, limit as i64]).await?;
         let decode = |row: &Row| {
             let state = match row.int("state")? {
-                0 => ObjectState::Kept,
-                1 => ObjectState::Awaited,
+                0 => ObjectState::Required,
+                1 => ObjectState::Pending,
                 _ => ObjectState::Ended,
             };
             Ok(ObjectRow { key: row.text("key")?, state })
@@ -269,7 +269,7 @@ impl Catalog {
     }
 
     /// Those of these keys that have a cleanup already.
-    pub async fn with_cleanup(&self, keys: &[&str]) -> Result<Vec<String>, CatalogError> {
+    pub async fn keys_with_cleanup(&self, keys: &[&str]) -> Result<Vec<String>, CatalogError> {
         let mut found = Vec::new();
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);

@@ -143,8 +143,8 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
     meter.read("has_object");
     catalog.upload_id(&key).await.expect("read");
     meter.read("upload_id");
-    catalog.with_cleanup(&[key.as_str()]).await.expect("read");
-    meter.read("with_cleanup");
+    catalog.keys_with_cleanup(&[key.as_str()]).await.expect("read");
+    meter.read("keys_with_cleanup");
     catalog.notifications_by_id(&[fresh_id(NOW)]).await.expect("read");
     meter.read("notifications_by_id");
     let registration = with_key(registration(("harbour", "ada"), 10), "a key", "a fingerprint");

@@ -60,8 +60,8 @@ pub(super) async fn object_rows_say_whether_the_object_must_exist(db: &TestDb) {
     // In the order of bytes: upper case first, and the dot is a percent sign.
     let all = [
         (ended.key.to_string(), ObjectState::Ended),
-        (awaited.key.to_string(), ObjectState::Awaited),
-        (kept.key.to_string(), ObjectState::Kept),
+        (awaited.key.to_string(), ObjectState::Pending),
+        (kept.key.to_string(), ObjectState::Required),
     ];
     assert_eq!(rows("uploads/", &end_of_folder("uploads/"), 10).await, all);
     assert_eq!(rows("uploads/", &end_of_folder("uploads/"), 2).await, all[..2]);
@@ -138,7 +138,7 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(db: &Test
     let shown = db.catalog.orphans(&Scope::All, 1).await.expect("read");
     assert_eq!((shown.count, shown.bytes, shown.samples), (2, 14, vec![blob(STRAY)]));
     let keys = [STRAY, theirs, "uploads/other"];
-    let mut covered = db.catalog.with_cleanup(&keys).await.expect("read");
+    let mut covered = db.catalog.keys_with_cleanup(&keys).await.expect("read");
     covered.sort();
     assert_eq!(covered, [STRAY, theirs]);
 
@@ -172,13 +172,13 @@ pub(super) async fn only_orphans_without_a_cleanup_are_queued(db: &TestDb) {
     let keys = [kept.key.as_str(), awaited.key.as_str(), ended.key.as_str()];
     let scan = found(db, &keys).await;
     let batch = queue(db, &scan).await;
-    assert_eq!((batch.queued, batch.kept), (0, 3), "the last has a cleanup already");
+    assert_eq!((batch.queued, batch.skipped), (0, 3), "the last has a cleanup already");
     assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").count, 0);
 
     db.sql("DELETE FROM pending_cleanups").await;
     let scan = found(db, &keys).await;
     let batch = queue(db, &scan).await;
-    assert_eq!((batch.queued, batch.kept), (1, 2), "of a file that has ended");
+    assert_eq!((batch.queued, batch.skipped), (1, 2), "of a file that has ended");
     db.sql("UPDATE files SET next_check_at = 0").await;
 }
 

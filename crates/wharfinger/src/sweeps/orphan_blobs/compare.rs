@@ -97,7 +97,7 @@ pub(super) async fn compare(
         listed.modified_at > 0
             && listed.modified_at.saturating_add(core.settings.sweeps.orphan_grace_ms) <= now
     };
-    let is_ours = |listed: &Listed| ObjectKey::is_own_form(&listed.key) && listed.modified_at >= marked_at;
+    let is_ours = |listed: &Listed| ObjectKey::has_own_format(&listed.key) && listed.modified_at >= marked_at;
     let mut found = Differences::default();
     let (mut suspects, mut orphans): (Vec<String>, Vec<Listed>) = (Vec::new(), Vec::new());
     let without_row = |object: Listed, found: &mut Differences, orphans: &mut Vec<Listed>| {
@@ -117,9 +117,9 @@ pub(super) async fn compare(
         match (object, row.state) {
             // What came after its file had ended is nobody's, however young it is.
             (Some(object), ObjectState::Ended) => orphans.push(object),
-            (None, ObjectState::Kept) => suspects.push(row.key),
-            (Some(_), ObjectState::Kept | ObjectState::Awaited) => {}
-            (None, ObjectState::Awaited | ObjectState::Ended) => {}
+            (None, ObjectState::Required) => suspects.push(row.key),
+            (Some(_), ObjectState::Required | ObjectState::Pending) => {}
+            (None, ObjectState::Pending | ObjectState::Ended) => {}
         }
     }
     while let Some(object) = page.objects.next_if(|object| object.key <= upto) {
@@ -149,7 +149,7 @@ async fn sort_out(core: &Core, orphans: Vec<Listed>, found: &mut Differences) ->
         return Ok(());
     }
     let keys: Vec<&str> = orphans.iter().map(|object| object.key.as_str()).collect();
-    let ordered: BTreeSet<String> = core.catalog.with_cleanup(&keys).await?.into_iter().collect();
+    let ordered: BTreeSet<String> = core.catalog.keys_with_cleanup(&keys).await?.into_iter().collect();
     let orphans = orphans.into_iter().filter(|object| !ordered.contains(&object.key));
     found.orphans = orphans
         .map(|object| OrphanBlob { key: object.key, size: object.size, modified_at: object.modified_at })

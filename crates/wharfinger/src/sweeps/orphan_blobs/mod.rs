@@ -112,7 +112,7 @@ pub async fn run_at(core: &Core, lease: &SweepLease, pace: Pace) -> Result<Outco
         }
         Err(error) => {
             outcome.errors += 1;
-            tracing::warn!(job = JOB, error = ?error, "unfinished uploads could not be looked at");
+            tracing::warn!(job = JOB, error = %error.with_cause(), "unfinished uploads could not be looked at");
         }
     }
     Ok(outcome)
@@ -252,11 +252,11 @@ async fn delete_found(
             return Ok(());
         }
         let batch = lease.catalog.queue_orphans(scan, &after, QUEUED_AT_ONCE, core.clock.now()).await?;
-        outcome.spared += batch.kept;
-        if batch.kept > 0 {
+        outcome.spared += batch.skipped;
+        if batch.skipped > 0 {
             tracing::info!(
                 job = JOB,
-                kept = batch.kept,
+                kept = batch.skipped,
                 action = "kept",
                 "what looked like orphans has rows by now"
             );
@@ -275,7 +275,7 @@ async fn delete_found(
             if error == VerbError::TakenOver {
                 return Err(error);
             }
-            tracing::warn!(job = JOB, error = ?error, "orphans are left to the reaper");
+            tracing::warn!(job = JOB, error = %error.with_cause(), "orphans are left to the reaper");
         }
     }
     let ordered = lease.catalog.orphan_cleanups(scan).await?;
