@@ -64,7 +64,7 @@ pub use outbox::notices::Notification;
 pub use quota::charges::QuotaDrift;
 pub use quota::owner::{MoveQuota, MovedQuota, QuotaOwner, QuotaState};
 pub use registrations::{Admission, BatchUse, NewFile, RegisterOutcome, Registration};
-pub use sweeps::{Fence, SweepClaim, SweepClaimed, SweepRecord, SweepState};
+pub use sweeps::{Fence, SweepClaim, SweepClaimOutcome, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
 
 use database::connect::Elsewhere;

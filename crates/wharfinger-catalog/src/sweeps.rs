@@ -49,7 +49,7 @@ pub struct SweepClaim {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SweepClaimed {
+pub enum SweepClaimOutcome {
     Leased(Fence),
     /// It is not time for the next run.
     NotDue {
@@ -110,9 +110,9 @@ impl Write for SweepRecord {
 }
 
 impl Write for SweepClaim {
-    type Answer = SweepClaimed;
+    type Answer = SweepClaimOutcome;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<SweepClaimed>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<SweepClaimOutcome>, CatalogError> {
         tx.run("INSERT INTO sweeps (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", args![self.name])
             .await?;
         let claim = Claim {
@@ -127,15 +127,15 @@ impl Write for SweepClaim {
         };
         if let Some(row) = engine::claim(tx, &SWEEPS, claim).await?.rows.first() {
             let fence = Fence { sweep: self.name, number: row.int("lease_token")? };
-            return Ok(Verdict::Commit(SweepClaimed::Leased(fence)));
+            return Ok(Verdict::Commit(SweepClaimOutcome::Leased(fence)));
         }
         let sql = "SELECT next_run_at, lease_owner, lease_until FROM sweeps WHERE name = $1";
         let row = tx.row(sql, args![self.name]).await?.ok_or(CatalogError::Stale)?;
         let lease_until = row.int("lease_until")?;
         Ok(Verdict::Rollback(match row.maybe_int("next_run_at")? {
-            Some(next_run_at) if lease_until <= self.now => SweepClaimed::NotDue { next_run_at },
+            Some(next_run_at) if lease_until <= self.now => SweepClaimOutcome::NotDue { next_run_at },
             _ => {
-                SweepClaimed::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until }
+                SweepClaimOutcome::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until }
             }
         }))
     }
@@ -214,7 +214,7 @@ impl Catalog {
     }
 
     /// Ours if the sweep is due and nobody else is at it: one of many gets it.
-    pub async fn claim_sweep(&self, claim: SweepClaim) -> Result<SweepClaimed, CatalogError> {
+    pub async fn claim_sweep(&self, claim: SweepClaim) -> Result<SweepClaimOutcome, CatalogError> {
         self.write(claim).await
     }
 

@@ -8,7 +8,7 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
     AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, ChunkVector, StageEndContext, MoveQuota,
     NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, ScanProgress, ScanRange, Scope,
-    LeasedStageJob, SweepClaim, SweepClaimed, SweepRecord,
+    LeasedStageJob, SweepClaim, SweepClaimOutcome, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
@@ -407,7 +407,7 @@ async fn sweeps(rehearsal: &mut Rehearsal<'_>) {
     let asked =
         SweepClaim { name: NAME, owner: "a process".into(), now: NOW, lease_ms: LEASE, only_if_due: true };
     let turn = rehearsal.each(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
-    let SweepClaimed::Leased(fence) = turn else { panic!("{turn:?}") };
+    let SweepClaimOutcome::Leased(fence) = turn else { panic!("{turn:?}") };
     let hold = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
     rehearsal.each(hold).await;
     let record =

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
     Catalog, CatalogError, Destination, StageEndContext, OutboxPayload, Recovery, RecoveryOutcome, RedriveOutcome, Scope,
-    LeasedStageJob, StuckFile, SweepClaim, SweepClaimed,
+    LeasedStageJob, StuckFile, SweepClaim, SweepClaimOutcome,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::diagnosis::Fault;
@@ -410,7 +410,7 @@ pub(super) async fn a_recovery_under_a_lost_sweep_lease_changes_nothing(db: &Tes
     let mut fences = Vec::new();
     for now in [NOW, OVERDUE] {
         match db.catalog.claim_sweep(claim_at(now)).await.expect("asked") {
-            SweepClaimed::Leased(fence) => fences.push(db.catalog.fenced(fence)),
+            SweepClaimOutcome::Leased(fence) => fences.push(db.catalog.fenced(fence)),
             other => panic!("{other:?}"),
         }
     }

@@ -1,6 +1,6 @@
 //! Sweeps of which many processes run one: claiming a turn, keeping it, and writing under its fence.
 
-use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepClaimed, SweepRecord};
+use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepClaimOutcome, SweepRecord};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 
@@ -15,14 +15,14 @@ fn claim_at(now: UnixMs) -> SweepClaim {
     SweepClaim { name: NAME, owner: "a process".into(), now, lease_ms: LEASE_MS, only_if_due: true }
 }
 
-async fn claim(db: &TestDb, now: UnixMs) -> SweepClaimed {
+async fn claim(db: &TestDb, now: UnixMs) -> SweepClaimOutcome {
     db.catalog.claim_sweep(claim_at(now)).await.expect("asked")
 }
 
 #[track_caller]
-fn ours(turn: SweepClaimed) -> Fence {
+fn ours(turn: SweepClaimOutcome) -> Fence {
     match turn {
-        SweepClaimed::Leased(fence) => fence,
+        SweepClaimOutcome::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }
@@ -31,7 +31,7 @@ fn record() -> SweepRecord {
     SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None }
 }
 
-pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(db: &TestDb) {
+pub(super) async fn a_due_sweep_is_leased_by_one_process(db: &TestDb) {
     for round in 0..5 {
         let now = NOW + round * HOUR;
         let claims = (0..8).map(|_| {
@@ -39,44 +39,44 @@ pub(super) async fn a_sweep_that_is_due_is_one_processes_turn(db: &TestDb) {
             async move { catalog.claim_sweep(claim_at(now)).await.expect("asked") }
         });
         let turns = all_at_once(claims).await;
-        let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: now + LEASE_MS };
+        let taken = SweepClaimOutcome::Taken { owner: "a process".into(), lease_until: now + LEASE_MS };
         assert_eq!(turns.iter().filter(|turn| **turn == taken).count(), 7, "{turns:?}");
         let fence = turns.into_iter().find(|turn| *turn != taken).map(ours).expect("somebody's");
         let catalog = db.catalog.fenced(fence);
         catalog.release_sweep(Some(now + HOUR)).await.expect("still its turn");
-        let not_yet = SweepClaimed::NotDue { next_run_at: now + HOUR };
+        let not_yet = SweepClaimOutcome::NotDue { next_run_at: now + HOUR };
         assert_eq!(claim(db, now + HOUR - 1).await, not_yet, "the next run is not due");
     }
 }
 
-pub(super) async fn a_turn_lasts_as_long_as_its_lease_is_extended(db: &TestDb) {
+pub(super) async fn a_sweep_lease_lasts_as_long_as_it_is_extended(db: &TestDb) {
     let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
     catalog.extend_sweep(NOW + 2 * LEASE_MS).await.expect("its turn");
-    let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: NOW + 2 * LEASE_MS };
+    let taken = SweepClaimOutcome::Taken { owner: "a process".into(), lease_until: NOW + 2 * LEASE_MS };
     assert_eq!(claim(db, NOW + LEASE_MS).await, taken);
     // It died, say: the run is still due, and is taken up.
     ours(claim(db, NOW + 2 * LEASE_MS).await);
     assert!(matches!(catalog.extend_sweep(NOW + HOUR).await, Err(CatalogError::Fenced)));
 }
 
-pub(super) async fn a_turn_that_was_given_back_is_due_at_once(db: &TestDb) {
+pub(super) async fn a_released_sweep_is_due_at_once(db: &TestDb) {
     let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
     catalog.release_sweep(None).await.expect("its turn");
     ours(claim(db, NOW).await);
 }
 
 /// A person does not wait for the schedule, but for whoever is at it.
-pub(super) async fn a_sweep_that_is_asked_for_need_not_be_due(db: &TestDb) {
+pub(super) async fn a_sweep_started_by_hand_need_not_be_due(db: &TestDb) {
     let now = |now| SweepClaim { only_if_due: false, ..claim_at(now) };
     let catalog = db.catalog.fenced(ours(db.catalog.claim_sweep(now(NOW)).await.expect("asked")));
-    let taken = SweepClaimed::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
+    let taken = SweepClaimOutcome::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
     assert_eq!(db.catalog.claim_sweep(now(NOW)).await.expect("asked"), taken);
     catalog.release_sweep(Some(NOW + HOUR)).await.expect("its turn");
-    assert_eq!(claim(db, NOW).await, SweepClaimed::NotDue { next_run_at: NOW + HOUR });
+    assert_eq!(claim(db, NOW).await, SweepClaimOutcome::NotDue { next_run_at: NOW + HOUR });
     ours(db.catalog.claim_sweep(now(NOW)).await.expect("asked"));
 }
 
-pub(super) async fn a_run_that_failed_does_not_hide_the_last_that_did_not(db: &TestDb) {
+pub(super) async fn a_failed_run_keeps_the_time_of_the_last_success(db: &TestDb) {
     db.catalog.record_sweep(record()).await.expect("recorded");
     let failed = SweepRecord {
         started_at: NOW + HOUR,
@@ -91,7 +91,7 @@ pub(super) async fn a_run_that_failed_does_not_hide_the_last_that_did_not(db: &T
     assert_eq!((state.last_result, state.last_error.as_deref()), (None, Some("no")));
 }
 
-pub(super) async fn who_only_looks_writes_nothing(db: &TestDb) {
+pub(super) async fn a_read_only_catalog_refuses_writes(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let before = db.dump().await;
     let looker = db.catalog.read_only();
@@ -102,17 +102,17 @@ pub(super) async fn who_only_looks_writes_nothing(db: &TestDb) {
     assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn a_denser_schedule_brings_the_next_run_forward(db: &TestDb) {
+pub(super) async fn a_more_frequent_schedule_brings_the_next_run_forward(db: &TestDb) {
     db.catalog.advance_sweep(NAME, NOW + HOUR, NOW).await.expect("nothing to bring forward");
     let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
     catalog.release_sweep(Some(NOW + 24 * HOUR)).await.expect("its turn");
     db.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW + HOUR).await.expect("brought forward");
     db.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW).await.expect("set anew since: left as it is");
-    assert_eq!(claim(db, NOW).await, SweepClaimed::NotDue { next_run_at: NOW + HOUR });
+    assert_eq!(claim(db, NOW).await, SweepClaimOutcome::NotDue { next_run_at: NOW + HOUR });
 }
 
 /// I13: whatever a sweep still writes after another has claimed it is refused, whole.
-pub(super) async fn who_lost_the_turn_writes_nothing(db: &TestDb) {
+pub(super) async fn a_lost_sweep_lease_writes_nothing(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let tombstone = deleted(&db.catalog, ADA, 50, &REFUSING).await;
     let zombie = db.catalog.fenced(ours(claim(db, NOW).await));
@@ -143,7 +143,7 @@ pub(super) async fn who_lost_the_turn_writes_nothing(db: &TestDb) {
 
 /// A claim that comes while a commit is under way waits for it or makes it fail: the two are never both through with
 /// the claim first.
-pub(super) async fn a_claim_does_not_slip_into_a_commit(db: &TestDb) {
+pub(super) async fn a_sweep_commits_nothing_after_a_newer_claim(db: &TestDb) {
     for round in 0..20 {
         let now = NOW + round * HOUR;
         let file = registered(&db.catalog, ADA, 10).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Scope, SweepClaim, SweepClaimed, SweepRecord};
+use wharfinger_catalog::{CatalogError, Scope, SweepClaim, SweepClaimOutcome, SweepRecord};
 use wharfinger_lifecycle::UnixMs;
 
 use super::sweep_lease::LEASE_MS;
@@ -32,14 +32,14 @@ pub async fn run_if_due(uploads: &Uploads, sweep: Sweep, stop: &CancellationToke
     let core = &uploads.core;
     let scheduled = |at: UnixMs| DueRun { ran: false, again_at: at.min(sweep.next_time(core)) };
     match core.catalog.claim_sweep(claim(core, sweep)).await {
-        Ok(SweepClaimed::Leased(fence)) => {
+        Ok(SweepClaimOutcome::Leased(fence)) => {
             // Not after the end: a time that comes while the end is written down would be slept through.
             let again_at = sweep.next_time(core);
             let _ = run_under_lease(uploads, sweep, &SweepLease::under(core, fence).until(stop)).await;
             DueRun { ran: true, again_at }
         }
-        Ok(SweepClaimed::NotDue { next_run_at }) => scheduled(next_run_at),
-        Ok(SweepClaimed::Taken { lease_until, .. }) => scheduled(lease_until),
+        Ok(SweepClaimOutcome::NotDue { next_run_at }) => scheduled(next_run_at),
+        Ok(SweepClaimOutcome::Taken { lease_until, .. }) => scheduled(lease_until),
         Err(error) => {
             tracing::warn!(job = sweep.name(), error = %error, "whether a sweep is due is not known");
             scheduled(core.clock.now() + ERROR_PAUSE_MS)
@@ -103,7 +103,7 @@ pub async fn run_now(uploads: &Uploads, sweep: Sweep, by_hand: &ByHand) -> Resul
     }
     let claim = SweepClaim { only_if_due: false, ..claim(core, sweep) };
     match core.catalog.claim_sweep(claim).await.map_err(VerbError::from)? {
-        SweepClaimed::Leased(fence) => {
+        SweepClaimOutcome::Leased(fence) => {
             let lease = SweepLease::under(core, fence).of(by_hand);
             let report = run_under_lease(uploads, sweep, &lease).await?;
             if lease.is_cut_short() {
@@ -111,10 +111,10 @@ pub async fn run_now(uploads: &Uploads, sweep: Sweep, by_hand: &ByHand) -> Resul
             }
             Ok(ended(report))
         }
-        SweepClaimed::NotDue { next_run_at } => {
+        SweepClaimOutcome::NotDue { next_run_at } => {
             Err(VerbError::Internal(format!("due at {next_run_at} although it was to be run now")).into())
         }
-        SweepClaimed::Taken { owner, lease_until } => Err(NotRun::Busy { owner, lease_until }),
+        SweepClaimOutcome::Taken { owner, lease_until } => Err(NotRun::Busy { owner, lease_until }),
     }
 }
 
@@ -190,7 +190,7 @@ async fn write_down(
     let ended_at = core.clock.now();
     let (result, error) = match outcome {
         Ok(report) => (serde_json::to_string(report).ok(), report.trouble()),
-        Err(error) => (None, Some(format!("{error:?}"))),
+        Err(error) => (None, Some(error.with_cause())),
     };
     let (shown, duration_ms) = (result.as_deref().unwrap_or("{}"), ended_at - started_at);
     match &error {

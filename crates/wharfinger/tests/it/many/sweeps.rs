@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
 use wharfinger::sweeps::{LEASE_MS, Sweep, SweepLease, follow_schedule, run_if_due, upload_window};
 use wharfinger::worker::Supervisor;
-use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
+use wharfinger_catalog::{Fence, SweepClaim, SweepClaimOutcome};
 
 use crate::oracle;
 use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
@@ -35,7 +35,7 @@ async fn claim(server: &TestApp) -> Fence {
         only_if_due: true,
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
-        SweepClaimed::Leased(fence) => fence,
+        SweepClaimOutcome::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wharfinger::core::{Role, VerbError};
 use wharfinger::sweeps::stuck_files::{NAME, Outcome, run};
 use wharfinger::sweeps::{LEASE_MS, SweepLease};
-use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
+use wharfinger_catalog::{Fence, SweepClaim, SweepClaimOutcome};
 
 use crate::notify::receiver::Receiver;
 use crate::oracle;
@@ -299,7 +299,7 @@ async fn claim(server: &TestApp) -> Fence {
         only_if_due: true,
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
-        SweepClaimed::Leased(fence) => fence,
+        SweepClaimOutcome::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }

@@ -11,7 +11,7 @@ use wharfinger::core::VerbError;
 use wharfinger::sweeps::orphan_blobs::run_at;
 use wharfinger::sweeps::{ByHand, LEASE_MS, NotRun, Sweep, SweepLease, run_now};
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{Fence, SweepClaim, SweepClaimed};
+use wharfinger_catalog::{Fence, SweepClaim, SweepClaimOutcome};
 
 const ORPHANS: u64 = 5;
 
@@ -62,7 +62,7 @@ async fn a_scan_that_crashes_at_any_call_is_gone_on_with(database: Database) {
 /// Answers which call was hit, if there was one with that number.
 async fn crashes_at(env: &TestEnv, fault: Fault, n: u64) -> Option<&'static str> {
     plant_orphans(env);
-    let faults = Faults::at_border(n, fault);
+    let faults = Faults::at_ignoring_statements(n, fault);
     let server = env.start_with(faults.clone()).await;
     let _ = try_scan(&server).await;
     let call = faults.hit();
@@ -90,7 +90,7 @@ async fn claim(server: &TestApp) -> Fence {
         only_if_due: true,
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
-        SweepClaimed::Leased(fence) => fence,
+        SweepClaimOutcome::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }
@@ -184,7 +184,7 @@ async fn two_sweepers_handle_each_orphan_once(database: Database) {
     living(&env).await;
     plant_orphans(&env);
     let (one, other) =
-        (env.start_with(Faults::each("delete", 1)).await, env.start_with(Faults::each("delete", 1)).await);
+        (env.start_with(Faults::every_nth("delete", 1)).await, env.start_with(Faults::every_nth("delete", 1)).await);
     let by_hand = ByHand::default();
     let run = async |server: &TestApp| run_now(&server.app.uploads, Sweep::OrphanCleanup, &by_hand).await;
     for _ in 0..3 {
@@ -212,7 +212,7 @@ async fn a_store_that_errs_on_every_third_delete_loses_all_in_the_end(database: 
     for n in 0..20 {
         plant(&env, &unknown_key(n), 2 * DAY_MS);
     }
-    let server = env.start_with(Faults::each("delete", 3)).await;
+    let server = env.start_with(Faults::every_nth("delete", 3)).await;
     let swept = scan(&server).await;
     assert_eq!((swept.total, swept.deleted, swept.errors), (20, 14, 6));
     for _ in 0..12 {
@@ -228,7 +228,7 @@ async fn a_part_that_cannot_be_listed_does_not_hold_up_the_rest(database: Databa
     let env = TestEnv::with(database, &[UNLIMITED]);
     living(&env).await;
     plant(&env, UNKNOWN_DERIVED, 2 * DAY_MS);
-    let server = env.start_with(Faults::each("list derived", 1)).await;
+    let server = env.start_with(Faults::every_nth("list derived", 1)).await;
     for _ in 0..2 {
         plant_orphans(&env);
         let swept = scan(&server).await;
