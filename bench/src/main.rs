@@ -26,7 +26,7 @@ mod uploads;
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {
-    wharfinger_calls::tls::ready();
+    wharfinger_calls::tls::install_provider();
     match std::env::args().nth(1).as_deref() {
         Some("uploads") => uploads::run().await,
         Some("jobs") => jobs::run().await,

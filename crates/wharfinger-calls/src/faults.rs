@@ -1,5 +1,5 @@
-//! Faults at exact places. Every call that leaves the process passes through [`Faults::around`], which counts
-//! it; a plan says at which call what goes wrong. Without a plan it costs one comparison.
+//! Fault injection for tests. Calls that leave the process go through [`Faults::around`], which counts them.
+//! A plan says which call goes wrong, and how. Without a plan it costs one comparison.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -8,28 +8,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
-/// What goes wrong at the chosen call.
+/// How the chosen call goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The call is not made; the next ones work.
+    /// The call is not made. Later calls work.
     Fail,
-    /// The call is made, its answer is lost; the next ones work.
+    /// The call is made, but its answer is lost. Later calls work.
     LoseAnswer,
-    /// The process dies before the call: this one and all later ones are not made.
+    /// The process crashes before the call: this call and all later ones fail and are not made.
     CrashBefore,
-    /// The process dies after the call: it is made, no later one is.
+    /// The process crashes after the call: it is made, its answer is lost, and later calls are not made.
     CrashAfter,
 }
 
 impl Fault {
     pub const ALL: [Fault; 4] = [Fault::Fail, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter];
 
-    /// The faults at this call that no fault at another call stands for.
+    /// The faults that are worth a test at this call. The others have the same effect as a fault at another call.
     ///
-    /// A call that leaves nothing behind can only fail: a crash there leaves what a crash after the last lasting call
-    /// leaves. A crash before a lasting call is a crash after the one before it.
+    /// A read changes nothing, so a crash there equals a crash after the write before it. For the same reason a
+    /// crash before a write equals a crash after the previous write.
     pub fn distinct_at(call: &'static str) -> &'static [Fault] {
-        if leaves_nothing(call) {
+        if changes_nothing(call) {
             &[Fault::Fail]
         } else {
             &[Fault::Fail, Fault::LoseAnswer, Fault::CrashAfter]
@@ -37,13 +37,13 @@ impl Fault {
     }
 }
 
-/// Statements of a transaction that its commit decides about.
+/// Statements of a transaction: they have an effect only if it commits.
 fn is_inside_transaction(call: &str) -> bool {
     matches!(call, "statement" | "query")
 }
 
-/// Whether the world is the same before and after the call. Calls that are not listed get every fault.
-fn leaves_nothing(call: &str) -> bool {
+/// Whether the call changes nothing outside the process. Calls that are not listed here get every distinct fault.
+fn changes_nothing(call: &str) -> bool {
     let reads = [
         "connect",
         "begin",
@@ -59,24 +59,24 @@ fn leaves_nothing(call: &str) -> bool {
     is_inside_transaction(call) || reads.contains(&call)
 }
 
-/// What a call answers that was hit.
+/// The error of a call that a plan made fail.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("injected fault at {call}")]
-pub struct Injected {
+pub struct InjectedFault {
     pub call: &'static str,
 }
 
-/// Which calls go wrong.
+/// Which calls a plan changes.
 #[derive(Debug)]
 enum Trigger {
-    /// The one with this number, counted from 1. It can be changed.
+    /// The call with this number, counted from 1. The number can be changed.
     Nth(AtomicU64),
-    /// The same, where statements inside a transaction are not counted.
-    NthBorder(u64),
-    /// Of the calls of one name each whose number this divides.
-    Each(&'static str, u64),
-    /// None; but the first so many of this name wait to be let on.
-    Waits(&'static str, u32, Barrier),
+    /// The same, but statements inside a transaction are not counted.
+    NthIgnoringStatements(u64),
+    /// Every n-th call with this name.
+    EveryNth(&'static str, u64),
+    /// No call fails, but the first n calls with this name wait until they are released.
+    Block(&'static str, u32, Barrier),
 }
 
 #[derive(Debug)]
@@ -89,12 +89,12 @@ struct Barrier {
 struct Plan {
     calls: AtomicU64,
     trigger: Trigger,
-    aim: Mutex<Outcome>,
-    dead: AtomicBool,
-    held: AtomicBool,
-    /// Every statement that was sent, by its text.
+    outcome: Mutex<Outcome>,
+    has_crashed: AtomicBool,
+    is_paused: AtomicBool,
+    /// The text of every statement that was sent.
     statements: Mutex<BTreeSet<String>>,
-    /// How many steps SQLite took, where that is counted.
+    /// The number of steps that SQLite took. None: they are not counted.
     steps: Option<Arc<AtomicU64>>,
 }
 
@@ -103,28 +103,28 @@ struct Outcome {
     fault: Fault,
     /// The first call that went wrong.
     hit: Option<&'static str>,
-    /// The last write that started.
+    /// The type of the last catalog write that started.
     write: Option<&'static str>,
 }
 
 impl Plan {
-    /// Counts a call, if it is one that counts.
+    /// Counts the call if the trigger counts such calls.
     fn is_hit(&self, call: &'static str) -> bool {
         let count = || self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         match &self.trigger {
             Trigger::Nth(at) => count() == at.load(Ordering::SeqCst),
-            Trigger::NthBorder(at) => !is_inside_transaction(call) && count() == *at,
-            Trigger::Each(name, nth) => *name == call && count() % nth == 0,
-            Trigger::Waits(..) => false,
+            Trigger::NthIgnoringStatements(at) => !is_inside_transaction(call) && count() == *at,
+            Trigger::EveryNth(name, nth) => *name == call && count() % nth == 0,
+            Trigger::Block(..) => false,
         }
     }
 
-    fn aim(&self) -> MutexGuard<'_, Outcome> {
-        self.aim.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outcome(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn wait(&self, call: &'static str) {
-        let Trigger::Waits(name, first, barrier) = &self.trigger else { return };
+        let Trigger::Block(name, first, barrier) = &self.trigger else { return };
         let nth = if *name == call { self.calls.fetch_add(1, Ordering::SeqCst) + 1 } else { u64::MAX };
         if nth == u64::from(*first) {
             barrier.reached.notify_one();
@@ -145,53 +145,53 @@ impl Faults {
         Faults(None)
     }
 
-    /// Goes wrong at call number `at`, counted from 1.
+    /// Call number `at`, counted from 1, goes wrong.
     pub fn at(at: u64, fault: Fault) -> Faults {
         Faults::planned(Trigger::Nth(AtomicU64::new(at)), fault)
     }
 
-    /// For a plan made by [`Faults::at`]: counts from 1 again, and goes wrong at this call. A process that died lives
-    /// again.
-    pub fn aim_at(&self, at: u64, fault: Fault) {
+    /// For a plan created by [`Faults::at`]: counts from 1 again, fails at this call, and ends an injected crash.
+    pub fn rearm_at(&self, at: u64, fault: Fault) {
         let Some(plan) = &self.0 else { return };
         if let Trigger::Nth(planned) = &plan.trigger {
             planned.store(at, Ordering::SeqCst);
         }
-        *plan.aim() = Outcome { fault, hit: None, write: None };
+        *plan.outcome() = Outcome { fault, hit: None, write: None };
         plan.calls.store(0, Ordering::SeqCst);
-        plan.dead.store(false, Ordering::SeqCst);
+        plan.has_crashed.store(false, Ordering::SeqCst);
     }
 
-    /// The same, where statements inside a transaction are not counted: the conformance suite hits each of those.
-    pub fn at_border(at: u64, fault: Fault) -> Faults {
-        Faults::planned(Trigger::NthBorder(at), fault)
+    /// Like [`Faults::at`], but statements inside a transaction are not counted: the catalog's conformance suite
+    /// tests faults at those.
+    pub fn at_ignoring_statements(at: u64, fault: Fault) -> Faults {
+        Faults::planned(Trigger::NthIgnoringStatements(at), fault)
     }
 
-    /// Of the calls of this name every `nth` fails, for ever.
-    pub fn each(call: &'static str, nth: u64) -> Faults {
-        Faults::planned(Trigger::Each(call, nth), Fault::Fail)
+    /// Every `nth` call with this name fails.
+    pub fn every_nth(call: &'static str, nth: u64) -> Faults {
+        Faults::planned(Trigger::EveryNth(call, nth), Fault::Fail)
     }
 
-    /// Nothing fails, but the first call of this name is not made before it is let on.
-    pub fn waiting_at(call: &'static str) -> Faults {
-        Faults::all_waiting_at(call, 1)
+    /// Nothing fails, but the first call with this name waits until [`Faults::release`].
+    pub fn block_at(call: &'static str) -> Faults {
+        Faults::block_first_at(call, 1)
     }
 
-    /// The same of the first so many calls of this name.
-    pub fn all_waiting_at(call: &'static str, first: u32) -> Faults {
+    /// The first `first` calls with this name wait until [`Faults::release`].
+    pub fn block_first_at(call: &'static str, first: u32) -> Faults {
         let barrier = Barrier { reached: Notify::new(), open: Semaphore::new(0) };
-        Faults::planned(Trigger::Waits(call, first, barrier), Fault::Fail)
+        Faults::planned(Trigger::Block(call, first, barrier), Fault::Fail)
     }
 
-    /// All calls that wait have come; at once if they came before.
+    /// Returns when all calls that are to be blocked have arrived.
     pub async fn reached(&self) {
-        if let Some(Trigger::Waits(_, _, barrier)) = self.0.as_ref().map(|plan| &plan.trigger) {
+        if let Some(Trigger::Block(_, _, barrier)) = self.0.as_ref().map(|plan| &plan.trigger) {
             barrier.reached.notified().await;
         }
     }
 
-    pub fn let_on(&self) {
-        if let Some(Trigger::Waits(_, first, barrier)) = self.0.as_ref().map(|plan| &plan.trigger) {
+    pub fn release(&self) {
+        if let Some(Trigger::Block(_, first, barrier)) = self.0.as_ref().map(|plan| &plan.trigger) {
             barrier.open.add_permits(*first as usize);
         }
     }
@@ -204,20 +204,20 @@ impl Faults {
         Faults(Some(Arc::new(Plan {
             calls: AtomicU64::new(0),
             trigger,
-            aim: Mutex::new(Outcome { fault, hit: None, write: None }),
-            dead: AtomicBool::new(false),
-            held: AtomicBool::new(false),
+            outcome: Mutex::new(Outcome { fault, hit: None, write: None }),
+            has_crashed: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
             statements: Mutex::default(),
             steps,
         })))
     }
 
-    /// Only counts.
+    /// Counts calls; none fails.
     pub fn counting() -> Faults {
         Faults::at(u64::MAX, Fault::Fail)
     }
 
-    /// Nothing fails; the steps of SQLite's virtual machine are counted, about.
+    /// Nothing fails. The steps of SQLite's virtual machine are counted approximately.
     pub fn counting_steps() -> Faults {
         Faults::with_steps(Trigger::Nth(AtomicU64::new(u64::MAX)), Fault::Fail, Some(Arc::default()))
     }
@@ -230,43 +230,43 @@ impl Faults {
         self.0.as_ref().and_then(|plan| plan.steps.as_ref())
     }
 
-    /// Whether anything can go wrong at all.
+    /// Whether there is no plan.
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }
 
-    /// While held, calls are neither counted nor hit.
-    pub fn hold(&self, held: bool) {
+    /// While paused, calls are neither counted nor made to fail.
+    pub fn pause(&self, is_paused: bool) {
         if let Some(plan) = &self.0 {
-            plan.held.store(held, Ordering::SeqCst);
+            plan.is_paused.store(is_paused, Ordering::SeqCst);
         }
     }
 
     /// The first call that went wrong.
     pub fn hit(&self) -> Option<&'static str> {
-        self.0.as_ref().and_then(|plan| plan.aim().hit)
+        self.0.as_ref().and_then(|plan| plan.outcome().hit)
     }
 
-    /// Called with the type of each write of the catalog when it begins.
-    pub fn begins<W>(&self) {
+    /// The catalog calls it with the type of each write that starts.
+    pub fn write_started<W>(&self) {
         if let Some(plan) = &self.0 {
-            plan.aim().write = Some(std::any::type_name::<W>());
+            plan.outcome().write = Some(std::any::type_name::<W>());
         }
     }
 
     /// The type of the last write of the catalog that started.
     pub fn last_write(&self) -> Option<&'static str> {
-        self.0.as_ref().and_then(|plan| plan.aim().write)
+        self.0.as_ref().and_then(|plan| plan.outcome().write)
     }
 
-    /// Remembers a statement, for those who look at how it is carried out.
-    pub fn sends(&self, statement: impl FnOnce() -> String) {
+    /// Remembers a statement for tests that check its query plan.
+    pub fn record_statement(&self, statement: impl FnOnce() -> String) {
         if let Some(plan) = &self.0 {
             plan.statements.lock().unwrap_or_else(PoisonError::into_inner).insert(statement());
         }
     }
 
-    /// All statements that were sent, each once.
+    /// The distinct statements that were sent.
     pub fn statements(&self) -> Vec<String> {
         let Some(plan) = &self.0 else { return Vec::new() };
         plan.statements.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
@@ -276,16 +276,16 @@ impl Faults {
         self.0.as_ref().map_or(0, |plan| plan.calls.load(Ordering::SeqCst))
     }
 
-    pub async fn around<T, E: From<Injected>>(
+    pub async fn around<T, E: From<InjectedFault>>(
         &self,
         call: &'static str,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let Some(plan) = self.0.as_ref().filter(|plan| !plan.held.load(Ordering::SeqCst)) else {
+        let Some(plan) = self.0.as_ref().filter(|plan| !plan.is_paused.load(Ordering::SeqCst)) else {
             return work.await;
         };
-        let hit = Err(E::from(Injected { call }));
-        if plan.dead.load(Ordering::SeqCst) {
+        let hit = Err(E::from(InjectedFault { call }));
+        if plan.has_crashed.load(Ordering::SeqCst) {
             return hit;
         }
         plan.wait(call).await;
@@ -293,9 +293,9 @@ impl Faults {
             return work.await;
         }
         let fault = {
-            let mut aim = plan.aim();
-            aim.hit.get_or_insert(call);
-            aim.fault
+            let mut outcome = plan.outcome();
+            outcome.hit.get_or_insert(call);
+            outcome.fault
         };
         match fault {
             Fault::Fail => hit,
@@ -304,11 +304,11 @@ impl Faults {
                 hit
             }
             Fault::CrashBefore => {
-                plan.dead.store(true, Ordering::SeqCst);
+                plan.has_crashed.store(true, Ordering::SeqCst);
                 hit
             }
             Fault::CrashAfter => {
-                plan.dead.store(true, Ordering::SeqCst);
+                plan.has_crashed.store(true, Ordering::SeqCst);
                 let _ = work.await;
                 hit
             }

@@ -1,5 +1,5 @@
-//! What every call that leaves the process shares: the faults that tests put in front of it, one TLS provider, and what
-//! HTTP answers have in common.
+//! Shared by every crate that calls another service: fault injection for tests, one TLS provider, and helpers for HTTP
+//! responses.
 
 pub mod faults;
 pub mod http;

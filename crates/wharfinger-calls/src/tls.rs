@@ -1,6 +1,6 @@
-//! One TLS provider for the process, chosen here and nowhere else.
+//! The TLS provider of the process: ring. The S3 SDK is set to the same one where its client is built.
 
-/// To be called before a client is built. A provider that an embedding program chose before stays.
-pub fn ready() {
+/// Call it before you build a client. A provider that an embedding program installed earlier stays.
+pub fn install_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

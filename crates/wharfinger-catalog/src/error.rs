@@ -1,7 +1,7 @@
 //! What can go wrong with the catalog, named by what the caller can do about it.
 
 use crate::database::connect::is_disconnected;
-use wharfinger_calls::faults::Injected;
+use wharfinger_calls::faults::InjectedFault;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
@@ -50,8 +50,8 @@ impl CatalogError {
     }
 }
 
-impl From<Injected> for CatalogError {
-    fn from(injected: Injected) -> Self {
+impl From<InjectedFault> for CatalogError {
+    fn from(injected: InjectedFault) -> Self {
         CatalogError::Unavailable(injected.to_string())
     }
 }

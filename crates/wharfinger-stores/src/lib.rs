@@ -24,7 +24,7 @@ pub use faulty::FaultyBlobs;
 pub use parts::{Part, PartGrant, PartLimits, PartStore, Unfinished};
 pub use place::BlobPlace;
 
-use wharfinger_calls::faults::Injected;
+use wharfinger_calls::faults::InjectedFault;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BlobError {
@@ -48,8 +48,8 @@ impl BlobError {
     }
 }
 
-impl From<Injected> for BlobError {
-    fn from(injected: Injected) -> Self {
+impl From<InjectedFault> for BlobError {
+    fn from(injected: InjectedFault) -> Self {
         BlobError::Unavailable(injected.to_string())
     }
 }

@@ -209,7 +209,7 @@ impl Tx<'_> {
         args: Vec<Arg>,
         persistent: bool,
     ) -> Result<u64, CatalogError> {
-        self.faults.sends(|| text.text().to_owned());
+        self.faults.record_statement(|| text.text().to_owned());
         self.count_steps().await?;
         let link = &mut self.link;
         self.faults
@@ -255,7 +255,7 @@ impl Tx<'_> {
         args: Vec<Arg>,
         persistent: bool,
     ) -> Result<Vec<Row>, CatalogError> {
-        self.faults.sends(|| text.text().to_owned());
+        self.faults.record_statement(|| text.text().to_owned());
         self.count_steps().await?;
         let link = &mut self.link;
         self.faults

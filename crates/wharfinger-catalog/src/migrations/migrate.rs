@@ -148,7 +148,7 @@ impl<'c> MigrationSession<'c> {
 
     async fn apply(&mut self, step: ApplyStep) -> Result<bool, CatalogError> {
         let catalog = self.catalog;
-        catalog.faults.begins::<ApplyStep>();
+        catalog.faults.write_started::<ApplyStep>();
         let mut running = Running::new(step, None);
         let give_up = Instant::now() + TABLE_LOCK_PATIENCE;
         loop {

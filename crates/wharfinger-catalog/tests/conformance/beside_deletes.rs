@@ -13,27 +13,27 @@ use super::test_db::TestDb;
 const LATER: UnixMs = NOW + 10 * SECOND;
 
 /// A worker that writes outputs holds its job and not the file: the delete waits for it, and takes what it has written along.
-pub(super) async fn what_is_written_beside_a_delete_goes_with_the_file(db: &TestDb) {
+pub(super) async fn outputs_written_during_a_delete_are_deleted_with_the_file(db: &TestDb) {
     queued(db, &[Stage::Extract]).await;
     let held = claimed(db, Stage::Extract, NOW + SECOND).await;
     let file = held.file.clone();
     let (job, token) = (held.job.id, held.job.token);
     let key = ObjectKey::text_part(&file.key, job, token, 0);
     let delete = file::delete(&file, &REFUSING, LATER).expect("deletable");
-    let faults = Faults::waiting_at("commit");
+    let faults = Faults::block_at("commit");
     let worker = db.another_with(faults.clone()).await;
     let write = worker.add_derived_objects((job, token), file.id, vec![key.clone()], LATER);
     let end = async {
         faults.reached().await;
         let deleting = db.catalog.commit(delete, "ada");
-        let let_on = async {
+        let release = async {
             // SQLite has one writer, whose turn has not come: there is no lock to be seen.
             while db.is_postgres() && db.lock_waits().await == 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
-            faults.let_on();
+            faults.release();
         };
-        tokio::join!(deleting, let_on).0
+        tokio::join!(deleting, release).0
     };
     let (written, deleted) = tokio::join!(write, end);
     assert!(written.expect("written"), "its lease was held");

@@ -33,7 +33,7 @@ impl<'s> Rehearsal<'s> {
         let before = self.db.dump().await;
         let mut claim = String::new();
         for n in 1..CALLS_MAX {
-            self.faults.aim_at(n, Fault::Fail);
+            self.faults.rearm_at(n, Fault::Fail);
             let outcome = act(&self.catalog).await;
             let hit = self.faults.hit();
             // Some read before they write.
@@ -43,13 +43,13 @@ impl<'s> Rehearsal<'s> {
             match (outcome, hit) {
                 (Ok(answer), None) => {
                     assert_ne!(after, before, "{write} changes nothing here, so its trials prove nothing");
-                    self.faults.aim_at(0, Fault::Fail);
+                    self.faults.rearm_at(0, Fault::Fail);
                     self.written.insert(write);
                     return answer;
                 }
                 // Best effort, after the claim, which is made.
                 (Ok(answer), Some(_)) if write == "fair::RaiseVirtualTime" => {
-                    self.faults.aim_at(0, Fault::Fail);
+                    self.faults.rearm_at(0, Fault::Fail);
                     self.written.insert(claim);
                     return answer;
                 }
@@ -67,12 +67,12 @@ impl<'s> Rehearsal<'s> {
     /// A read that lists what it cannot read: where that fails, it answers all the same.
     pub(super) async fn each_told<T>(&mut self, act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>) {
         for n in 1..CALLS_MAX {
-            self.faults.aim_at(n, Fault::Fail);
+            self.faults.rearm_at(n, Fault::Fail);
             let outcome = act(&self.catalog).await;
             let hit = self.faults.hit();
             let write = self.faults.last_write().map(short);
             if let (Ok(_), None, Some(write)) = (&outcome, hit, &write) {
-                self.faults.aim_at(0, Fault::Fail);
+                self.faults.rearm_at(0, Fault::Fail);
                 self.written.insert(write.clone());
                 return;
             }

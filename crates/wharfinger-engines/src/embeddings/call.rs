@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::error::Failure;
 use super::waits::{Waits, asked_for};
 use super::{EmbedError, EmbeddingsOptions, Patience, address, answer};
-use wharfinger_calls::http::unreached;
+use wharfinger_calls::http::describe_request_error;
 
 /// How often a request is sent again that failed for no reason of its own.
 const TRIES_AGAIN_MAX: u32 = 2;
@@ -47,7 +47,7 @@ impl fmt::Display for Client {
 
 impl Client {
     pub(super) fn new(options: EmbeddingsOptions, patience: Patience) -> Result<Client, String> {
-        wharfinger_calls::tls::ready();
+        wharfinger_calls::tls::install_provider();
         let url = address::endpoint(&options.url)?;
         if options.model.trim().is_empty() {
             return Err("the embeddings model has no name".to_owned());
@@ -170,7 +170,7 @@ impl Client {
 }
 
 fn lost(error: reqwest::Error) -> Failure {
-    Failure::Passing { pause: None, why: unreached(error) }
+    Failure::Passing { pause: None, why: describe_request_error(error) }
 }
 
 /// As many bytes as are allowed, and whether that is all of them.

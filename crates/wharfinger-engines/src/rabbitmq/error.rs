@@ -6,7 +6,7 @@ use std::io;
 
 use lapin::ErrorKind;
 
-use wharfinger_calls::faults::Injected;
+use wharfinger_calls::faults::InjectedFault;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
@@ -48,8 +48,8 @@ impl BrokerError {
     }
 }
 
-impl From<Injected> for BrokerError {
-    fn from(injected: Injected) -> Self {
+impl From<InjectedFault> for BrokerError {
+    fn from(injected: InjectedFault) -> Self {
         BrokerError::Unavailable(injected.to_string())
     }
 }

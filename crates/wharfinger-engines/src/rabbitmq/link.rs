@@ -61,7 +61,7 @@ impl Shared {
     }
 
     async fn connect(&self, purpose: &str) -> Result<Connection, BrokerError> {
-        wharfinger_calls::tls::ready();
+        wharfinger_calls::tls::install_provider();
         let uri = self.uri()?;
         let address = format!("{}:{}", uri.authority.host, uri.authority.port);
         let version = greeting::ask_version(&uri).await.map_err(|error| error.doing(&address))?;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use wharfinger_lifecycle::id::TenantId;
 
 use connect::Connector;
-use wharfinger_calls::faults::{Faults, Injected};
+use wharfinger_calls::faults::{Faults, InjectedFault};
 
 pub use cache::RedisCache;
 
@@ -25,8 +25,8 @@ pub enum QuotaError {
     Refused(String),
 }
 
-impl From<Injected> for QuotaError {
-    fn from(injected: Injected) -> Self {
+impl From<InjectedFault> for QuotaError {
+    fn from(injected: InjectedFault) -> Self {
         QuotaError::Away(injected.to_string())
     }
 }

@@ -9,7 +9,7 @@ use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 
 use super::address::{Endpoint, EndpointError, Judged, Unresolvable};
-use wharfinger_calls::faults::{Faults, Injected};
+use wharfinger_calls::faults::{Faults, InjectedFault};
 
 const TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,8 +47,8 @@ impl SendError {
     }
 }
 
-impl From<Injected> for SendError {
-    fn from(injected: Injected) -> SendError {
+impl From<InjectedFault> for SendError {
+    fn from(injected: InjectedFault) -> SendError {
         SendError::Unanswered(injected.to_string())
     }
 }
@@ -66,7 +66,7 @@ impl Poster {
         name: &'static str,
         faults: Faults,
     ) -> Result<Poster, EndpointError> {
-        wharfinger_calls::tls::ready();
+        wharfinger_calls::tls::install_provider();
         let client = reqwest::Client::builder()
             .dns_resolver(Judged { allow_private: endpoint.allow_private })
             .redirect(reqwest::redirect::Policy::none())

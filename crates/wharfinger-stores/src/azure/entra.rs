@@ -32,7 +32,7 @@ struct Lent {
 
 impl Entra {
     pub(super) fn new(options: &AzureOptions, entra: &EntraOptions) -> Result<Entra, BlobError> {
-        wharfinger_calls::tls::ready();
+        wharfinger_calls::tls::install_provider();
         let mut builder = MicrosoftAzureBuilder::new()
             .with_account(&options.account)
             .with_container_name(&options.container)

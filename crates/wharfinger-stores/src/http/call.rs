@@ -117,7 +117,7 @@ impl<S: Service> Client<S> {
         public: Option<&str>,
         service: S,
     ) -> Result<Client<S>, BlobError> {
-        wharfinger_calls::tls::ready();
+        wharfinger_calls::tls::install_provider();
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)

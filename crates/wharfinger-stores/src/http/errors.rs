@@ -1,7 +1,7 @@
 //! What came instead of success, and its words.
 
 use reqwest::Response;
-use wharfinger_calls::http::{header, unreached};
+use wharfinger_calls::http::{header, describe_request_error};
 
 use super::Service;
 use crate::BlobError;
@@ -48,7 +48,7 @@ impl From<BlobError> for Failure {
 
 impl From<reqwest::Error> for Failure {
     fn from(error: reqwest::Error) -> Failure {
-        Failure::unavailable(unreached(error))
+        Failure::unavailable(describe_request_error(error))
     }
 }
 

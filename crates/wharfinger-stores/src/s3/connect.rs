@@ -50,7 +50,7 @@ const ATTEMPTS_MAX: u32 = 3;
 
 /// The connections under an S3 client, with the process's one TLS provider.
 pub fn http_client() -> SharedHttpClient {
-    wharfinger_calls::tls::ready();
+    wharfinger_calls::tls::install_provider();
     aws_smithy_http_client::Builder::new()
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
         .build_https()

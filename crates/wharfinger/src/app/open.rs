@@ -113,7 +113,7 @@ impl App {
         faults: Faults,
         public_url: String,
     ) -> Result<(App, StoreState), OpenError> {
-        wharfinger_calls::tls::ready();
+        wharfinger_calls::tls::install_provider();
         let (core, state) = Core::open(opening, settings, secrets, clock, &faults, public_url).await?;
         let core = Arc::new(core);
         let settings = &core.settings;

@@ -107,7 +107,7 @@ pub fn main() -> ExitCode {
     }
     // Files that the program creates are private, whatever the mode of the folder.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    wharfinger_calls::tls::ready();
+    wharfinger_calls::tls::install_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

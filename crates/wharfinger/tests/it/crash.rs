@@ -271,7 +271,7 @@ async fn hit(
         *lasting = Some(calm);
     }
 
-    let faults = Faults::at_border(n, fault);
+    let faults = Faults::at_ignoring_statements(n, fault);
     let server = env.start_with(faults.clone()).await;
     let key = format!("key-{fault:?}-{n}");
     let answer = verb.act(&server, scene.as_ref(), &key).await;

@@ -368,11 +368,11 @@ impl TestEnv {
         let secrets = prepare_secrets(&settings).expect("secrets");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        faults.hold(true);
+        faults.pause(true);
         let mut app = App::open(settings, &secrets, self.clock.clone(), faults.clone(), url.clone())
             .await
             .expect("the app opens");
-        faults.hold(false);
+        faults.pause(false);
         app.roles = roles;
         Arc::get_mut(&mut app.pipeline).expect("not shared yet").extractor =
             env!("CARGO_BIN_EXE_wharfinger").into();

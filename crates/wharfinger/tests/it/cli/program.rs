@@ -55,7 +55,7 @@ impl Ran {
 impl Place {
     pub fn new() -> Place {
         // Tests beside this one build clients of their own.
-        wharfinger_calls::tls::ready();
+        wharfinger_calls::tls::install_provider();
         Place(tempfile::tempdir().expect("a temporary folder"))
     }
 

@@ -223,7 +223,7 @@ async fn readiness_does_not_wait_for_busy_connections() {
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_does_not_wait_for_busy_readers() {
     const READERS: usize = 8;
-    let faults = Faults::all_waiting_at("query", READERS as u32);
+    let faults = Faults::block_first_at("query", READERS as u32);
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start_with(faults.clone()).await;
     let me = server.me();
@@ -231,7 +231,7 @@ async fn readiness_does_not_wait_for_busy_readers() {
     let asked = async {
         faults.reached().await;
         let ready = tokio::time::timeout(std::time::Duration::from_secs(5), get(&server, "/readyz")).await;
-        faults.let_on();
+        faults.release();
         ready.expect("at once")
     };
     let (answers, ready) = tokio::join!(lists, asked);

@@ -84,7 +84,7 @@ async fn searches_are_bounded_and_end_with_their_requests() {
 /// Also while it reads vectors, which no other call would end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_that_reads_ends_with_its_request() {
-    let faults = Faults::waiting_at("query");
+    let faults = Faults::block_at("query");
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start_with(faults.clone()).await;
     let request = server.me().request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));

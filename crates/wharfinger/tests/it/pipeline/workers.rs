@@ -166,11 +166,11 @@ async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) 
     for n in 1..60 {
         let faults = Faults::at(0, Fault::Fail);
         let server = env.start_with(faults.clone()).await;
-        faults.aim_at(n, Fault::Fail);
+        faults.rearm_at(n, Fault::Fail);
         let asked = json!({ "stages": ["scan", "extract"], "max": 5 });
         let answer = worker(&server).post("/api/v2/workers/lease", asked).await;
         let hit = faults.hit().is_some();
-        faults.aim_at(0, Fault::Fail);
+        faults.rearm_at(0, Fault::Fail);
         if answer.status == 200 {
             let jobs = answer.expect(200)["jobs"].as_array().expect("a list").clone();
             was_leased += usize::from(!jobs.is_empty());
@@ -196,7 +196,7 @@ async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) 
 /// I23: a worker that is gone before it is answered has lost nothing.
 async fn a_lease_whose_client_hung_up_is_given_back(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
-    let faults = Faults::waiting_at("sign get");
+    let faults = Faults::block_at("sign get");
     let server = env.start_with(faults.clone()).await;
     let file = server.me().enqueue("a", b"cargo").await;
     let asked = worker(&server);
@@ -208,7 +208,7 @@ async fn a_lease_whose_client_hung_up_is_given_back(database: Database) {
         }
     }
     assert_eq!(server.me().file(&file).await["status"], "scanning");
-    faults.let_on();
+    faults.release();
     let given_back = async {
         while server.me().file(&file).await["status"] != "queued" {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

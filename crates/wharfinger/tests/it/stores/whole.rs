@@ -65,7 +65,7 @@ async fn bytes_that_come_after_the_delete_go_too(setup: Setup) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
     let env = TestEnv::on_s3(Database::Sqlite, &[]);
-    let faults = Faults::waiting_at("delete");
+    let faults = Faults::block_at("delete");
     let server = env.start_with(faults.clone()).await;
     let grant = announce(&server, cargo(5)).await;
     server.me().delete(&format!("/api/v2/files/{}", id_of(&grant))).await.expect(204);
@@ -75,7 +75,7 @@ async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
     });
     faults.reached().await;
     env.advance(LONG_MS);
-    faults.let_on();
+    faults.release();
     deleting.await.expect("no panic").expect("it runs");
     assert_eq!(faults.calls(), 2, "once more, when the URL was dead");
     server.settle().await;

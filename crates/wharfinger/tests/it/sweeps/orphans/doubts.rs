@@ -146,7 +146,7 @@ async fn a_store_that_is_in_doubt_after_the_scan_keeps_everything(database: Data
 /// Whose the store is, is asked again when the scan is over.
 async fn a_store_that_is_swapped_under_a_scan_keeps_everything(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
-    let faults = Faults::waiting_at("list");
+    let faults = Faults::block_at("list");
     let server = env.start_with(faults.clone()).await;
     for n in 0..100 {
         plant(&env, &unknown_key(n), 2 * DAY_MS);
@@ -154,7 +154,7 @@ async fn a_store_that_is_swapped_under_a_scan_keeps_everything(database: Databas
     let swap = async {
         faults.reached().await;
         std::fs::write(env.blob_dir().join(".wharfinger/store"), ANOTHERS_MARK).expect("swapped");
-        faults.let_on();
+        faults.release();
     };
     let both = async { tokio::join!(try_scan(&server), swap) };
     let (swept, ()) = tokio::time::timeout(std::time::Duration::from_secs(60), both).await.expect("it ends");

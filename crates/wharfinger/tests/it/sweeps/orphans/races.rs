@@ -61,12 +61,12 @@ async fn nothing_alive_is_taken(database: Database) {
 /// What comes while the store is being listed has its row by the time the rows are read: it is not even suspected.
 async fn rows_are_read_after_the_objects(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
-    let faults = Faults::waiting_at("list");
+    let faults = Faults::block_at("list");
     let server = env.start_with(faults.clone()).await;
     let comes = async {
         faults.reached().await;
         let file = server.me().upload("cargo", b"bytes").await;
-        faults.let_on();
+        faults.release();
         file
     };
     let (seen, file) = tokio::join!(try_scan(&server), comes);
