@@ -106,7 +106,7 @@ pub(super) async fn the_audit_finds_lost_objects_and_files(db: &TestDb) {
     repair(db, "DELETE FROM objects WHERE file_id = 'nobody'").await;
 }
 
-pub(super) async fn the_audit_finds_histories_that_cannot_be(db: &TestDb) {
+pub(super) async fn the_audit_finds_impossible_histories(db: &TestDb) {
     let file = furnished(db).await;
     let id = file.id.to_string();
     let line = |version: i64, from: &str, to: &str| {
@@ -126,7 +126,7 @@ pub(super) async fn the_audit_finds_histories_that_cannot_be(db: &TestDb) {
 }
 
 /// The schema itself refuses such a row, so its rule has to be set aside first.
-pub(super) async fn the_audit_finds_a_row_nobody_looks_at(db: &TestDb) {
+pub(super) async fn the_audit_finds_files_without_a_next_check(db: &TestDb) {
     let file = furnished(db).await;
     let id = file.id.to_string();
     let set = |at: &str| format!("UPDATE files SET next_check_at = {at} WHERE id = '{id}'");

@@ -2,8 +2,8 @@
 //! the row is still what was read.
 
 use wharfinger_catalog::{CatalogError, HistoryLine, Scope};
-use wharfinger_lifecycle::file::{self, Change, Check, File};
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::file::{self, Change, CheckAction, File};
+use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
@@ -89,14 +89,14 @@ pub(super) async fn deleting_is_one_transaction(db: &TestDb) {
     assert_eq!(db.catalog.next_cleanup_at().await.expect("read"), Some(NOW + 2 * SECOND));
 }
 
-pub(super) async fn a_live_url_keeps_the_charge_of_a_deleted_file(db: &TestDb) {
+pub(super) async fn a_deleted_file_is_charged_until_its_url_expires(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 100, &POLICY).await;
     assert_eq!(quota(db).await, (100, 100));
     assert_eq!(jobs_left(db).await, None);
 
     let due = db.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
     assert_eq!(due, [(SILENT, file.id)]);
-    let Check::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
+    let CheckAction::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
     let refunded = committed(&db.catalog, *refund.clone()).await;
     assert_eq!(quota(db).await, (0, 0));
     assert_eq!(stored(db, &refunded).await, refunded);
@@ -107,7 +107,7 @@ pub(super) async fn a_live_url_keeps_the_charge_of_a_deleted_file(db: &TestDb) {
     assert_eq!(quota(db).await, (0, 0));
 }
 
-pub(super) async fn reclaiming_tells_the_owner(db: &TestDb) {
+pub(super) async fn reclaiming_notifies_the_owner(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let change = file::reclaim(&file, "nobody came", &POLICY, SILENT).expect("reclaimable");
     let after = committed(&db.catalog, change).await;
@@ -141,7 +141,7 @@ pub(super) async fn quarantine_keeps_the_charge_and_the_bytes(db: &TestDb) {
     );
 }
 
-pub(super) async fn a_fresh_url_moves_the_look_and_the_check(db: &TestDb) {
+pub(super) async fn a_fresh_url_moves_the_next_check_and_its_job(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let other = registered(&db.catalog, ADA, 100).await;
     let change = file::reissue(&file, &POLICY, NOW + 5 * SECOND).expect("still registered");
@@ -167,7 +167,7 @@ pub(super) async fn a_fresh_url_moves_the_look_and_the_check(db: &TestDb) {
 }
 
 /// A job that somebody works on is not moved under their hands.
-pub(super) async fn a_leased_check_that_is_put_off_waits_again(db: &TestDb) {
+pub(super) async fn a_postponed_check_loses_its_lease_and_waits_again(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let mut wanted = claim(1, SILENT);
     wanted.queue = CHECKS;
@@ -210,7 +210,7 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(db: &TestDb) 
     for round in 0..25 {
         let file = registered(&db.catalog, ADA, 100).await;
         let mut changes = vec![
-            file::confirm(&file, pin(), None, "confirmed", &Plan::without_stages(), SILENT)
+            file::confirm(&file, pin(), None, "confirmed", &PipelinePlan::without_stages(), SILENT)
                 .expect("confirmable"),
             file::delete(&file, &POLICY, SILENT).expect("deletable"),
             file::reclaim(&file, "late", &POLICY, SILENT).expect("reclaimable"),
@@ -228,20 +228,20 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(db: &TestDb) 
 
         let winner = &changes[won[0]];
         assert_eq!(stored(db, &file).await, winner.after);
-        assert_eq!(steps(db, &file).await.len(), 1 + winner.steps.len());
+        assert_eq!(steps(db, &file).await.len(), 1 + winner.history.len());
         let cleanups =
             db.texts(&format!("SELECT reason FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
         let expected: Vec<String> =
             winner.cleanup.iter().map(|cleanup| cleanup.reason.as_str().to_owned()).collect();
         assert_eq!(cleanups, expected);
         let told = db.texts(&format!("SELECT kind FROM notifications WHERE file_id = '{}'", file.id)).await;
-        assert_eq!(told.len(), usize::from(winner.notice.is_some()));
+        assert_eq!(told.len(), usize::from(winner.notification.is_some()));
     }
     let kept = db.texts("SELECT id FROM files WHERE pipeline_status = 'ready'").await.len() as u64;
     assert_eq!(quota(db).await, (100 * kept, 0));
 }
 
-pub(super) async fn charged_files_without_a_quota_row_are_damage(db: &TestDb) {
+pub(super) async fn a_charged_file_without_a_quota_row_cannot_change(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     db.sql("DELETE FROM quotas").await;
     let before = db.dump().await;

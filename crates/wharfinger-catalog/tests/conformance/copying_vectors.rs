@@ -24,7 +24,7 @@ async fn held(db: &TestDb) -> String {
     db.texts("SELECT CAST(COUNT(embedding) AS TEXT) FROM chunks").await.remove(0)
 }
 
-pub(super) async fn the_database_brings_its_best_alone(db: &TestDb) {
+pub(super) async fn pgvector_returns_only_the_best_matches(db: &TestDb) {
     let vectors = some_vectors(300, 16);
     embedded(&db.catalog, ADA, &vectors).await;
     assert_eq!(held(db).await, "300");
@@ -37,7 +37,7 @@ pub(super) async fn the_database_brings_its_best_alone(db: &TestDb) {
 }
 
 /// Differences that 32 bits cannot hold: which of them are the best is not for the database to say.
-pub(super) async fn of_many_that_are_alike_the_best_are_found(db: &TestDb) {
+pub(super) async fn the_best_of_many_similar_vectors_are_found(db: &TestDb) {
     for count in [90, 2_500] {
         let owner = ("harbour", if count == 90 { "few" } else { "many" });
         let vectors: Vec<Vec<f32>> = (0..count).map(|n| vec![1.0, (count - n) as f32 * 4e-7]).collect();
@@ -49,7 +49,7 @@ pub(super) async fn of_many_that_are_alike_the_best_are_found(db: &TestDb) {
     }
 }
 
-pub(super) async fn what_others_wrote_is_found_before_it_is_copied(db: &TestDb) {
+pub(super) async fn vectors_are_found_before_they_are_copied(db: &TestDb) {
     let unaware = db.another().await;
     let vectors = some_vectors(250, 16);
     embedded(&db.catalog, ADA, &vectors[..50]).await;
@@ -74,7 +74,7 @@ pub(super) async fn what_others_wrote_is_found_before_it_is_copied(db: &TestDb) 
     assert_eq!(ranked(&after, wanted, 9), ranked(&everything, wanted, 9));
 }
 
-pub(super) async fn copiers_share_the_work(db: &TestDb) {
+pub(super) async fn concurrent_copiers_copy_all_vectors(db: &TestDb) {
     let unaware = db.another().await;
     for _ in 0..4 {
         embedded(&unaware, ADA, &some_vectors(400, 4)).await;
@@ -92,7 +92,7 @@ pub(super) async fn copiers_share_the_work(db: &TestDb) {
     assert_eq!(db.texts(differing).await, ["0"]);
 }
 
-pub(super) async fn what_is_copied_meanwhile_is_not_missed(db: &TestDb) {
+pub(super) async fn vectors_copied_during_a_search_are_found(db: &TestDb) {
     let file = embedded(&db.another().await, ADA, &[vec![1.0, 0.0]]).await;
     let mut search = db.catalog.candidates(of(ADA), &[1.0, 0.0], 5);
     let mut found = search.next_page().await.expect("read").expect("a first page");
@@ -103,7 +103,7 @@ pub(super) async fn what_is_copied_meanwhile_is_not_missed(db: &TestDb) {
     assert!(found.iter().all(|one| one.file == file) && !found.is_empty(), "{found:?}");
 }
 
-pub(super) async fn what_pgvector_does_not_take_is_found_all_the_same(db: &TestDb) {
+pub(super) async fn vectors_that_pgvector_refuses_are_found(db: &TestDb) {
     let longest = some_vectors(1, DIMENSIONS_MAX).remove(0);
     let longer = some_vectors(1, DIMENSIONS_MAX + 1).remove(0);
     let vectors = [
@@ -137,7 +137,7 @@ pub(super) async fn what_pgvector_does_not_take_is_found_all_the_same(db: &TestD
     }
 }
 
-pub(super) async fn numbers_arrive_as_they_are(db: &TestDb) {
+pub(super) async fn numbers_are_stored_exactly(db: &TestDb) {
     let odd = vec![1e14, -9.999_999e13, f32::MIN_POSITIVE, 1e-45, -0.0, 0.1, 1.0 / 3.0, 16_777_217.0];
     embedded(&db.catalog, ADA, std::slice::from_ref(&odd)).await;
     let texts = db.texts("SELECT CAST(unnest(embedding::real[]) AS TEXT) FROM chunks").await;

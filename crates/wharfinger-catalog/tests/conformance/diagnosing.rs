@@ -45,7 +45,7 @@ fn set_job(stage: Stage, state: JobState) -> String {
     }
 }
 
-pub(super) async fn the_core_and_the_catalog_agree(db: &TestDb) {
+pub(super) async fn lifecycle_and_catalog_find_the_same_faults(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let mut told = std::collections::BTreeSet::new();
     let mut asked = 0;
@@ -64,7 +64,7 @@ pub(super) async fn the_core_and_the_catalog_agree(db: &TestDb) {
                 "UPDATE files SET pipeline_status = '{status}', stage = {place}, next_check_at = {NOW}"
             ))
             .await;
-            let work = Work { stage, position: Position::of(status), version: file.version, moved_at: NOW };
+            let work = Work { stage, position: Position::of(status), version: file.version, last_progress_at: NOW };
             for queue in [Stage::Scan, Stage::Extract] {
                 for state in states(file.version) {
                     db.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(queue, state)))
@@ -78,7 +78,7 @@ pub(super) async fn the_core_and_the_catalog_agree(db: &TestDb) {
         stage: Some(Stage::Extract),
         position: Position::of(Status::Embedding),
         version: file.version,
-        moved_at: NOW,
+        last_progress_at: NOW,
     };
     let waiting = Job { stage: Stage::Scan, state: JobState::Waiting };
     db.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(Stage::Scan, JobState::Waiting)))

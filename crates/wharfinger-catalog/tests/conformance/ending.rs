@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use wharfinger_catalog::Scope;
-use wharfinger_lifecycle::file::{self, Change, Check, File};
+use wharfinger_lifecycle::file::{self, Change, CheckAction, File};
 use wharfinger_lifecycle::id::FileId;
 
 use super::sample::{POLICY, REFUSING, SILENT, committed, confirm, confirmed, deleted, registered, tenant};
@@ -31,7 +31,7 @@ async fn is_sound(db: &TestDb) {
     assert_eq!(db.catalog.audit().await.expect("an audit"), Vec::<String>::new());
 }
 
-pub(super) async fn those_that_are_still_as_they_were_read_end(db: &TestDb) {
+pub(super) async fn only_unchanged_files_are_reclaimed(db: &TestDb) {
     let files = unconfirmed(db, 30).await;
     let changes: Vec<Change> = files.iter().map(reclaimed).collect();
     let mut taken = BTreeSet::new();
@@ -63,7 +63,7 @@ pub(super) async fn those_that_are_still_as_they_were_read_end(db: &TestDb) {
     assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn eight_that_end_the_same_end_each_once(db: &TestDb) {
+pub(super) async fn concurrent_reclaims_end_each_file_once(db: &TestDb) {
     let changes: Vec<Change> = unconfirmed(db, 20).await.iter().map(reclaimed).collect();
     let enders = (0..8).map(|n| {
         let (catalog, mut changes) = (db.catalog.clone(), changes.clone());
@@ -75,12 +75,12 @@ pub(super) async fn eight_that_end_the_same_end_each_once(db: &TestDb) {
     is_sound(db).await;
 }
 
-pub(super) async fn refunds_come_due_together(db: &TestDb) {
+pub(super) async fn due_refunds_are_committed_together(db: &TestDb) {
     let mut changes = Vec::new();
     for owner in OWNERS {
         for _ in 0..5 {
             let file = deleted(&db.catalog, owner, 10, &POLICY).await;
-            let Check::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("it is due") };
+            let CheckAction::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("it is due") };
             changes.push(*refund);
         }
     }
@@ -90,7 +90,7 @@ pub(super) async fn refunds_come_due_together(db: &TestDb) {
     is_sound(db).await;
 }
 
-pub(super) async fn changes_of_every_kind_are_made_together(db: &TestDb) {
+pub(super) async fn changes_of_every_kind_are_committed_together(db: &TestDb) {
     let [reclaimable, confirmable, lost] = [(); 3].map(|()| registered(&db.catalog, OWNERS[0], 10));
     let (reclaimable, confirmable, lost) = (reclaimable.await, confirmable.await, lost.await);
     let removable = confirmed(&db.catalog, OWNERS[1], 20).await;
@@ -109,7 +109,7 @@ pub(super) async fn changes_of_every_kind_are_made_together(db: &TestDb) {
     is_sound(db).await;
 }
 
-pub(super) async fn tombstones_go_together_but_not_before_their_bytes(db: &TestDb) {
+pub(super) async fn tombstones_are_forgotten_together_after_their_cleanups(db: &TestDb) {
     let mut tombstones = Vec::new();
     for owner in OWNERS {
         for _ in 0..20 {

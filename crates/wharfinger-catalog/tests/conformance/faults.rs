@@ -89,7 +89,7 @@ impl Trial<'_> {
     }
 }
 
-pub(super) async fn a_fault_never_halves_a_registration(db: &TestDb) {
+pub(super) async fn a_fault_never_leaves_half_a_registration(db: &TestDb) {
     let made = async |catalog: &Catalog, wanted: Registration| catalog.register(wanted).await.map(drop);
     // The first of its tenant would make rows that the next ones change.
     registered(&db.catalog, ADA, 10).await;
@@ -106,7 +106,7 @@ pub(super) async fn a_fault_never_halves_a_registration(db: &TestDb) {
 }
 
 /// Reads have no halves, but a fault in one must be an error and not an empty answer.
-pub(super) async fn a_read_that_fails_is_not_an_empty_answer(db: &TestDb) {
+pub(super) async fn a_failed_read_is_not_an_empty_answer(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     for n in 1..=2 {
         for fault in Fault::ALL {

@@ -4,7 +4,7 @@ use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, RedriveOutcome, Sco
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{Ended, Ending, Output};
+use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
 use wharfinger_lifecycle::state::Status;
 
 use super::batches::opening;
@@ -38,12 +38,12 @@ async fn outcomes(db: &TestDb, scope: &Scope) -> (u64, u64, u64) {
 async fn failed(db: &TestDb, stage: Stage) -> wharfinger_lifecycle::file::File {
     let file = queued(db, &[stage]).await;
     let held = claimed(db, stage, NOW + SECOND).await;
-    assert_eq!(ended(db, &held, Ending::Failed { why: "torn".into() }, NOW + SECOND).await, Ended::Failed);
+    assert_eq!(ended(db, &held, AttemptOutcome::Failed { why: "torn".into() }, NOW + SECOND).await, CompletionResult::Failed);
     db.catalog.file(file.id).await.expect("read").expect("it is there")
 }
 
 /// I11: nobody's figures hold another's files.
-pub(super) async fn figures_are_those_of_the_scope(db: &TestDb) {
+pub(super) async fn figures_count_only_files_of_the_scope(db: &TestDb) {
     assert_eq!(figures(db, &Scope::All).await, Figures::default());
     registered(&db.catalog, ADA, 1).await;
     confirmed(&db.catalog, ADA, 2).await;
@@ -64,7 +64,7 @@ pub(super) async fn figures_are_those_of_the_scope(db: &TestDb) {
     assert_eq!(statuses.of(Status::Deleted), 0, "the dead are in none");
 }
 
-pub(super) async fn what_waits_is_counted_by_stage(db: &TestDb) {
+pub(super) async fn waiting_files_are_counted_by_stage(db: &TestDb) {
     for stages in [&[Stage::Scan, Stage::Embed][..], &[Stage::Embed], &[Stage::Embed]] {
         queued(db, stages).await;
     }
@@ -75,11 +75,11 @@ pub(super) async fn what_waits_is_counted_by_stage(db: &TestDb) {
     assert_eq!(waiting().await, [1, 0, 0, 2]);
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     assert_eq!(waiting().await, [0, 0, 0, 2], "who is worked on does not wait");
-    ended(db, &held, Ending::Done(Output::default()), NOW + SECOND).await;
+    ended(db, &held, AttemptOutcome::Done(StageOutput::default()), NOW + SECOND).await;
     assert_eq!(waiting().await, [0, 0, 0, 3]);
 }
 
-pub(super) async fn dead_letters_are_counted_until_they_are_none(db: &TestDb) {
+pub(super) async fn dead_letters_are_counted_until_they_are_resolved(db: &TestDb) {
     let one = failed(db, Stage::Scan).await;
     let other = failed(db, Stage::Extract).await;
     let third = failed(db, Stage::Extract).await;
@@ -104,7 +104,7 @@ pub(super) async fn dead_letters_are_counted_until_they_are_none(db: &TestDb) {
     assert_eq!(outcomes(db, &own(ADA)).await, (0, 0, 0));
 }
 
-pub(super) async fn outcomes_are_counted_where_they_came_about(db: &TestDb) {
+pub(super) async fn outcomes_are_counted_in_their_time_span(db: &TestDb) {
     let file = confirmed(&db.catalog, ADA, 1).await;
     let ready_at = file.ready_at.expect("it is ready");
     confirmed(&db.catalog, ADA, 2).await;
@@ -127,7 +127,7 @@ pub(super) async fn outcomes_are_counted_where_they_came_about(db: &TestDb) {
 }
 
 /// What is too old to be shown is left alone, also by those who end it.
-pub(super) async fn an_old_file_that_ends_moves_no_counter(db: &TestDb) {
+pub(super) async fn deleting_an_old_file_changes_no_outcome_counter(db: &TestDb) {
     let file = confirmed(&db.catalog, ADA, 1).await;
     let late = NOW + 72 * HOUR;
     assert_eq!(db.catalog.forget_outcomes(late + HOUR).await.expect("answered"), 1);
@@ -135,7 +135,7 @@ pub(super) async fn an_old_file_that_ends_moves_no_counter(db: &TestDb) {
     assert_eq!(db.texts("SELECT outcome FROM file_outcomes").await, Vec::<String>::new());
 }
 
-pub(super) async fn the_last_hundred_are_averaged(db: &TestDb) {
+pub(super) async fn the_processing_time_is_an_average_of_the_last_hundred_files(db: &TestDb) {
     assert_eq!(figures(db, &own(ADA)).await.processing_ms, None);
     for (n, took) in (0..102).zip([1_000_000, 1_000_000].into_iter().chain(std::iter::repeat(10))) {
         let file = confirmed(&db.catalog, ADA, 1).await;
@@ -152,7 +152,7 @@ pub(super) async fn the_last_hundred_are_averaged(db: &TestDb) {
     assert_eq!(average(own(BEN)).await, None);
 }
 
-pub(super) async fn errors_and_stuck_files_and_batches(db: &TestDb) {
+pub(super) async fn figures_show_errors_stuck_files_and_batches(db: &TestDb) {
     for _ in 0..12 {
         failed(db, Stage::Scan).await;
     }
@@ -171,7 +171,7 @@ pub(super) async fn errors_and_stuck_files_and_batches(db: &TestDb) {
     assert_eq!((other.recent_errors.len(), other.stuck, other.active_batches), (0, 0, 0));
 }
 
-pub(super) async fn every_change_of_a_status_is_noticed(db: &TestDb) {
+pub(super) async fn every_status_change_is_noticed(db: &TestDb) {
     let mut seen = vec![db.catalog.changes(&own(ADA)).await.expect("read")];
     let mut look = async || {
         let changes = db.catalog.changes(&own(ADA)).await.expect("read");
@@ -182,7 +182,7 @@ pub(super) async fn every_change_of_a_status_is_noticed(db: &TestDb) {
     look().await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     look().await;
-    ended(db, &held, Ending::Done(Output::default()), NOW + SECOND).await;
+    ended(db, &held, AttemptOutcome::Done(StageOutput::default()), NOW + SECOND).await;
     look().await;
     let file = confirmed(&db.catalog, ADA, 1).await;
     look().await;

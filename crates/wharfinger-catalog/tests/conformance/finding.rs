@@ -20,7 +20,7 @@ fn ids(files: &[File]) -> Vec<FileId> {
     files.iter().map(|file| file.id).collect()
 }
 
-pub(super) async fn what_is_not_there_is_not_found(db: &TestDb) {
+pub(super) async fn unknown_files_are_not_found(db: &TestDb) {
     let nobody = FileId(fresh_id(NOW));
     assert_eq!(db.catalog.file(nobody).await.expect("read"), None);
     assert_eq!(db.catalog.history(nobody).await.expect("read"), []);
@@ -54,7 +54,7 @@ pub(super) async fn files_are_listed_by_owner_newest_first(db: &TestDb) {
     }
 }
 
-pub(super) async fn pages_of_files_join_without_a_gap(db: &TestDb) {
+pub(super) async fn pages_of_files_have_no_gaps(db: &TestDb) {
     let mut all = Vec::new();
     for n in 0..7 {
         all.push(registered_at(&db.catalog, ADA, 10, NOW + n).await.id);
@@ -88,7 +88,7 @@ async fn due(catalog: &Catalog, now: UnixMs, after: Option<(UnixMs, FileId)>, li
     files
 }
 
-pub(super) async fn what_is_due_is_looked_at_oldest_first(db: &TestDb) {
+pub(super) async fn due_files_are_checked_oldest_first(db: &TestDb) {
     let late = registered_at(&db.catalog, ADA, 10, NOW + 2).await;
     let mut same: Vec<File> = Vec::new();
     for _ in 0..4 {

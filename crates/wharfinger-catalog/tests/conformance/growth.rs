@@ -2,7 +2,7 @@
 
 use wharfinger_catalog::{BatchEnding, Destination, Registration, Scope};
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::Ending;
+use wharfinger_lifecycle::stage_end::AttemptOutcome;
 
 use super::batches::opening;
 use super::sample::{HOUR, NOW, REFUSING, SECOND, deleted, registered, registration};
@@ -11,7 +11,7 @@ use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-pub(super) async fn batches_without_files_go_in_pages(db: &TestDb) {
+pub(super) async fn empty_batches_are_deleted_in_pages(db: &TestDb) {
     let (kept, wanted) = opening(ADA, &[10]);
     db.catalog.register(wanted).await.expect("registered");
     let mut empty = Vec::new();
@@ -44,7 +44,7 @@ pub(super) async fn batches_without_files_go_in_pages(db: &TestDb) {
     }
 }
 
-pub(super) async fn counters_of_nothing_go(db: &TestDb) {
+pub(super) async fn zero_counters_are_deleted(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 10).await;
     deleted(&db.catalog, ("quay", "ben"), 10, &REFUSING).await;
     let before = db.catalog.status_counts(&Scope::All).await.expect("read");
@@ -66,7 +66,7 @@ pub(super) async fn the_history_of_one_file_is_bounded(db: &TestDb) {
     let mut now = NOW + SECOND;
     for _ in 0..200 {
         let held = claimed(db, Stage::Scan, now).await;
-        let how = Ending::PutOff { why: "away".into(), at: now + 1 };
+        let how = AttemptOutcome::Postponed { why: "away".into(), at: now + 1 };
         ended(db, &held, how, now).await;
         now += 1;
     }
@@ -76,7 +76,7 @@ pub(super) async fn the_history_of_one_file_is_bounded(db: &TestDb) {
     assert_eq!(history.last().map(|line| line.at), Some(now - 1));
 }
 
-pub(super) async fn lines_that_nobody_delivers_are_dropped_by_age(db: &TestDb) {
+pub(super) async fn undelivered_lines_are_dropped_by_age(db: &TestDb) {
     let catalog = db.telling().await;
     catalog.register(Registration { by_broker: true, ..registration(ADA, 1) }).await.expect("answered");
     for destination in [Destination::Broker, Destination::Archive] {

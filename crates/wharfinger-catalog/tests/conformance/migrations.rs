@@ -20,7 +20,7 @@ async fn refusal(url: &CatalogUrl) -> String {
 }
 
 /// An application keeps its own files in the same database.
-pub(super) async fn tables_of_an_application_are_left_alone(db: &TestDb) {
+pub(super) async fn tables_of_another_application_stay_unchanged(db: &TestDb) {
     let url = db.empty_database();
     for statement in ["CREATE TABLE files (name TEXT)", "INSERT INTO files (name) VALUES ('theirs')"] {
         sql_at(&url, statement).await;
@@ -45,7 +45,7 @@ pub(super) async fn tables_of_an_application_are_left_alone(db: &TestDb) {
     assert_eq!(texts_at(&url, theirs).await, ["theirs"]);
 }
 
-pub(super) async fn a_schema_of_others_is_refused(db: &TestDb) {
+pub(super) async fn a_schema_of_another_application_is_refused(db: &TestDb) {
     if !db.is_postgres() {
         return;
     }
@@ -77,7 +77,7 @@ pub(super) async fn a_catalog_from_before_the_first_release_is_refused(db: &Test
 }
 
 /// An index that is missing, or that was left half-built, is built while others write.
-pub(super) async fn indexes_are_completed_beside_writers(db: &TestDb) {
+pub(super) async fn missing_indexes_are_built_during_writes(db: &TestDb) {
     db.sql("DROP INDEX files_by_tenant").await;
     let mut missing = vec!["files_by_tenant"];
     if db.is_postgres() {
@@ -125,7 +125,7 @@ pub(super) async fn indexes_are_built_without_a_time_limit(db: &TestDb) {
 }
 
 /// A reader of hours must not be waited for with all others queued up behind: the migration tries again.
-pub(super) async fn a_table_in_use_is_waited_for(db: &TestDb) {
+pub(super) async fn a_migration_waits_for_a_locked_table(db: &TestDb) {
     if !db.is_postgres() {
         return;
     }

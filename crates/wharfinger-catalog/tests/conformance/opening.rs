@@ -9,7 +9,7 @@ use super::test_db::{TestDb, all_at_once, open, texts_at};
 
 const ID: &str = "SELECT value FROM catalog_facts WHERE name = 'catalog_id'";
 
-pub(super) async fn migrates_once(db: &TestDb) {
+pub(super) async fn a_second_migration_changes_nothing(db: &TestDb) {
     let url = db.empty_database();
     let catalog = open(&url, Faults::none()).await;
     let applied = catalog.migrate(NOW).await.expect("migrated");
@@ -24,7 +24,7 @@ pub(super) async fn migrates_once(db: &TestDb) {
     catalog.close().await;
 }
 
-pub(super) async fn two_handles_migrate_at_once(db: &TestDb) {
+pub(super) async fn concurrent_migrations_apply_each_step_once(db: &TestDb) {
     for _ in 0..10 {
         let url = db.empty_database();
         let mut steps = all_at_once((0..2).map(|_| {
@@ -51,7 +51,7 @@ pub(super) async fn a_newer_schema_is_refused(db: &TestDb) {
     assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn answers_when_asked(db: &TestDb) {
+pub(super) async fn ping_and_server_time_are_answered(db: &TestDb) {
     db.catalog.ping().await.expect("answered");
     let time = db.catalog.server_time().await.expect("answered");
     if db.is_postgres() {
@@ -66,7 +66,7 @@ pub(super) async fn answers_when_asked(db: &TestDb) {
     }
 }
 
-pub(super) async fn what_was_written_is_there_after_closing(db: &TestDb) {
+pub(super) async fn writes_survive_closing_and_reopening(db: &TestDb) {
     let catalog = db.another().await;
     let kept = catalog.clone();
     let file = registered(&catalog, ("harbour", "ada"), 10).await;

@@ -18,7 +18,7 @@ async fn rebuilt(db: &TestDb) -> QuotaDrift {
     drift.expect("a known tenant")
 }
 
-pub(super) async fn the_default_limit_is_not_written_down(db: &TestDb) {
+pub(super) async fn the_default_limit_is_not_stored(db: &TestDb) {
     let unused = |limit_bytes| Quota { limit_bytes, used_bytes: 0, reserved_bytes: 0 };
     assert_eq!(quota(db).await, unused(LIMIT));
     assert_eq!(db.catalog.tenants("", 10).await.expect("read"), []);
@@ -34,7 +34,7 @@ pub(super) async fn the_default_limit_is_not_written_down(db: &TestDb) {
 }
 
 /// The one way to be above a limit (I1), and it admits nothing more.
-pub(super) async fn a_limit_can_be_lowered_below_what_is_used(db: &TestDb) {
+pub(super) async fn a_limit_can_be_set_below_the_usage(db: &TestDb) {
     confirmed(&db.catalog, ADA, 100).await;
     db.catalog.set_limit(&tenant("harbour"), 40).await.expect("set");
     assert_eq!(quota(db).await, Quota { limit_bytes: 40, used_bytes: 100, reserved_bytes: 0 });
@@ -48,7 +48,7 @@ pub(super) async fn a_limit_can_be_lowered_below_what_is_used(db: &TestDb) {
     assert_eq!(quota(db).await.limit_bytes, 0);
 }
 
-pub(super) async fn what_did_not_drift_is_left_alone(db: &TestDb) {
+pub(super) async fn a_rebuild_without_drift_changes_nothing(db: &TestDb) {
     let nobody = db.catalog.rebuild_quota(&tenant("nobody"), LIMIT).await.expect("answered");
     assert_eq!(nobody, None);
     registered(&db.catalog, ADA, 1).await;
@@ -60,7 +60,7 @@ pub(super) async fn what_did_not_drift_is_left_alone(db: &TestDb) {
     assert_eq!(db.dump().await, before);
 }
 
-pub(super) async fn drift_is_measured_and_set_right(db: &TestDb) {
+pub(super) async fn a_rebuild_reports_and_corrects_drift(db: &TestDb) {
     registered(&db.catalog, ADA, 1).await;
     confirmed(&db.catalog, ADA, 2).await;
     registered(&db.catalog, ("wharf", "ada"), 50).await;

@@ -20,7 +20,7 @@ async fn reclaimed(db: &TestDb, owner: (&str, &str), later: i64) -> FileId {
     committed(&db.catalog, change).await.id
 }
 
-pub(super) async fn a_notice_is_told_in_full(db: &TestDb) {
+pub(super) async fn a_notice_has_all_its_fields(db: &TestDb) {
     let file = confirmed(&db.catalog, ("harbour", "ada"), 10).await;
     committed(&db.catalog, file::quarantine(&file, "infected", NOW + HOUR).expect("quarantinable")).await;
     let notices = told(db, ("harbour", "ada"), None, 10).await;
@@ -40,7 +40,7 @@ pub(super) async fn a_notice_is_told_in_full(db: &TestDb) {
     assert_eq!(notices[0], expected);
 }
 
-pub(super) async fn notices_are_told_newest_first_and_to_nobody_else(db: &TestDb) {
+pub(super) async fn users_see_only_their_own_notices_newest_first(db: &TestDb) {
     let mut files = Vec::new();
     for later in 0..5 {
         files.push(reclaimed(db, ("harbour", "ada"), later).await.to_string());
@@ -64,7 +64,7 @@ pub(super) async fn notices_are_told_newest_first_and_to_nobody_else(db: &TestDb
     assert_eq!([ids(&first), ids(&second), ids(&third)].concat(), files);
 }
 
-pub(super) async fn old_notices_are_forgotten_in_bounded_batches(db: &TestDb) {
+pub(super) async fn old_notices_are_deleted_in_bounded_batches(db: &TestDb) {
     const ADA: (&str, &str) = ("harbour", "ada");
     for later in 0..5 {
         reclaimed(db, ADA, later * HOUR).await;
@@ -82,7 +82,7 @@ pub(super) async fn old_notices_are_forgotten_in_bounded_batches(db: &TestDb) {
     assert_eq!(db.catalog.notifications_by_id(&[]).await.expect("read"), []);
 }
 
-pub(super) async fn the_last_run_of_a_sweep_is_on_record(db: &TestDb) {
+pub(super) async fn the_last_run_of_a_sweep_is_recorded(db: &TestDb) {
     let ended = async |name| db.catalog.sweep_ended_at(name).await.expect("read");
     assert_eq!(ended("orphans").await, None);
     let first = SweepRecord {
