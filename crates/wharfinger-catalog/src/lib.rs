@@ -204,11 +204,11 @@ const WRITE_TRIES_MAX: u32 = 5;
 impl Catalog {
     /// Opens the catalog; its schema may still have to be migrated. A server that is not there yet is waited for.
     pub async fn open(options: CatalogOptions) -> Result<Catalog, CatalogError> {
-        Catalog::open_within(options, database::connect::START_PATIENCE).await
+        Catalog::open_with_timeout(options, database::connect::START_PATIENCE).await
     }
 
     /// The same, waiting no longer than this.
-    pub async fn open_within(options: CatalogOptions, patience: Duration) -> Result<Catalog, CatalogError> {
+    pub async fn open_with_timeout(options: CatalogOptions, patience: Duration) -> Result<Catalog, CatalogError> {
         let (backend, health) = match &options.url {
             CatalogUrl::Sqlite(path) => {
                 let connection = open_sqlite_writer(path).await?;
@@ -263,7 +263,7 @@ impl Catalog {
     }
 
     /// Answers if this user may bring the schema up to date. Changes nothing.
-    pub async fn may_migrate(&self) -> Result<(), CatalogError> {
+    pub async fn check_may_migrate(&self) -> Result<(), CatalogError> {
         let mut reader = self.reader().await?;
         migrations::schema::may_create(&mut reader.tx(&self.faults), &self.schema).await
     }

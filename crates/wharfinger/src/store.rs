@@ -12,7 +12,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{DERIVED, ObjectKey, UPLOADS};
 use wharfinger_stores::disk::{DiskStore, MARK};
-use wharfinger_stores::{BlobError, BlobPlace, BlobStore, WriteMode};
+use wharfinger_stores::{BlobError, StoreConfig, BlobStore, WriteMode};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
@@ -114,7 +114,7 @@ impl<'p> Place<'p> {
         Place { shown: folder.display().to_string(), at: At::Folder(folder) }
     }
 
-    pub fn store(place: &BlobPlace, blobs: &'p dyn BlobStore) -> Place<'p> {
+    pub fn store(place: &StoreConfig, blobs: &'p dyn BlobStore) -> Place<'p> {
         Place::named(&place.to_string(), blobs)
     }
 
@@ -140,7 +140,7 @@ impl<'p> Place<'p> {
     async fn set_mark(&self, text: String, mode: WriteMode) -> Result<(), ClaimError> {
         let set = match self.at {
             At::Folder(folder) => DiskStore::set_mark(folder, &text, mode),
-            At::Store(blobs) => blobs.put(&ObjectKey::mark(), Bytes::from(text), mode).await,
+            At::Store(blobs) => blobs.put(&ObjectKey::marker(), Bytes::from(text), mode).await,
         };
         set.map_err(|error| self.unusable(error))
     }
@@ -161,7 +161,7 @@ impl<'p> Place<'p> {
     async fn remove_mark(&self) -> Result<(), ClaimError> {
         let removed = match self.at {
             At::Folder(folder) => DiskStore::remove_mark(folder),
-            At::Store(blobs) => blobs.delete_many(&[ObjectKey::mark()]).await.pop().unwrap_or(Ok(())),
+            At::Store(blobs) => blobs.delete_many(&[ObjectKey::marker()]).await.pop().unwrap_or(Ok(())),
         };
         removed.map_err(|error| self.unusable(error))
     }
@@ -199,7 +199,7 @@ async fn first_of(blobs: &dyn BlobStore) -> Result<Option<String>, BlobError> {
 async fn read_mark(blobs: &dyn BlobStore) -> Result<Option<(String, UnixMs)>, BlobError> {
     let mut tries_left = READ_TRIES_MAX;
     loop {
-        match read_small(blobs, &ObjectKey::mark()).await {
+        match read_small(blobs, &ObjectKey::marker()).await {
             Err(BlobError::Changed) if tries_left > 1 => tries_left -= 1,
             read => return read,
         }
@@ -245,7 +245,7 @@ async fn mark_new(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<S
             }
         }
     };
-    let known = catalog.establish(STORE, &ours).await?;
+    let known = catalog.get_or_set_fact(STORE, &ours).await?;
     if known == ours {
         return count_on(catalog, place).await;
     }
@@ -293,7 +293,7 @@ pub async fn marked_at(place: &Place<'_>) -> Result<UnixMs, ClaimError> {
 
 /// Both count, the catalog first: so a mark that is ahead can only mean that the catalog went back.
 pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<StoreState, ClaimError> {
-    let counter = catalog.raise_fact(COUNTER).await?;
+    let counter = catalog.increment_fact(COUNTER).await?;
     if let (Some(identity), Some(mark)) = (catalog.fact(STORE).await?, place.mark().await?) {
         if mark.counter > counter {
             // Others count too: only the catalog as it is now can be behind.
@@ -324,7 +324,7 @@ pub async fn accept(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result
         Some(known) => known,
         None => {
             let id = catalog.fact("catalog_id").await?.unwrap_or_default();
-            catalog.establish(STORE, &format!("{id} {}", fresh_id(now))).await?
+            catalog.get_or_set_fact(STORE, &format!("{id} {}", fresh_id(now))).await?
         }
     };
     catalog.set_fact(COUNTER, &counter.to_string()).await?;

@@ -80,7 +80,7 @@ impl Catalog {
     }
 
     /// Writes a fact down unless it is known; answers what holds.
-    pub async fn establish(&self, name: &str, value: &str) -> Result<String, CatalogError> {
+    pub async fn get_or_set_fact(&self, name: &str, value: &str) -> Result<String, CatalogError> {
         self.write(Establish { name: name.to_owned(), value: value.to_owned() }).await
     }
 
@@ -89,7 +89,7 @@ impl Catalog {
     }
 
     /// Raises a counter by one; answers what it is now.
-    pub async fn raise_fact(&self, name: &str) -> Result<i64, CatalogError> {
+    pub async fn increment_fact(&self, name: &str) -> Result<i64, CatalogError> {
         self.write(RaiseFact { name: name.to_owned() }).await
     }
 }

@@ -91,7 +91,7 @@ impl Catalog {
     }
 
     /// Bytes came to be after their file had ended, perhaps after they had been deleted.
-    pub async fn clean_again(&self, file: File, cleanup: Cleanup, now: UnixMs) -> Result<(), CatalogError> {
+    pub async fn repeat_cleanup(&self, file: File, cleanup: Cleanup, now: UnixMs) -> Result<(), CatalogError> {
         self.write(CleanAgain { file, rows: self.rows, cleanup, now }).await
     }
 }

@@ -96,7 +96,7 @@ impl Catalog {
     }
 
     /// Of these jobs, those that are due now; the limit of the claim is not heeded.
-    pub async fn claim_these_jobs(
+    pub async fn claim_jobs_by_id(
         &self,
         claim: JobClaim,
         ids: Vec<JobId>,

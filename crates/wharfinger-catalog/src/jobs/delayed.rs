@@ -222,7 +222,7 @@ impl Catalog {
         self.write(Fail { id, token, error: error.to_owned(), retry_at, now }).await
     }
 
-    pub async fn take_back_jobs(
+    pub async fn end_expired_jobs(
         &self,
         queue: &'static str,
         now: UnixMs,

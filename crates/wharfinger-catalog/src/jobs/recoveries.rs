@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{FileId, TenantId};
-use wharfinger_lifecycle::processing::Plan;
-use wharfinger_lifecycle::recovery::{self, Found, KnownJob, Recoverable};
+use wharfinger_lifecycle::processing::PipelinePlan;
+use wharfinger_lifecycle::recovery::{self, RecoveryDecision, JobRecord, RecoveryTrigger};
 use wharfinger_lifecycle::state::Status;
 
 use crate::Catalog;
@@ -20,9 +20,9 @@ use crate::jobs::stuck_files::{STAGE_QUEUES, jobs_of_files};
 #[derive(Clone, Debug)]
 pub struct Recovery {
     pub files: Vec<FileId>,
-    pub of: Recoverable,
+    pub of: RecoveryTrigger,
     pub actor: String,
-    pub plan: Plan,
+    pub plan: PipelinePlan,
     pub now: UnixMs,
 }
 
@@ -32,13 +32,13 @@ pub enum RecoveryOutcome {
     /// It waits again for the stage that stopped.
     Queued { from: Status, retry_count: u32 },
     /// It was recovered too often: a dead letter.
-    GivenUp { tenant: TenantId, why: String },
+    Failed { tenant: TenantId, why: String },
     /// Its job is sound and waits: left alone.
-    Waits,
+    Waiting,
     /// A worker holds it and is in time: left alone.
-    InWork { until: UnixMs },
+    InProgress { until: UnixMs },
     /// It is no longer stuck, or no longer there.
-    MovedOn,
+    NotStuck,
     /// Its row cannot be read: set aside.
     Unreadable,
 }
@@ -56,7 +56,7 @@ impl Write for RecoverFiles {
         let LockedFiles { readable: mut files, unreadable } = locks::lock_files(tx, ids).await?;
         // After the files, as everybody who holds both locks them.
         let lock = tx.dialect().pick("", "FOR UPDATE");
-        let jobs: BTreeMap<FileId, Vec<KnownJob>> = jobs_of_files(tx, ids, lock).await?;
+        let jobs: BTreeMap<FileId, Vec<JobRecord>> = jobs_of_files(tx, ids, lock).await?;
         let mut changes = Vec::new();
         let mut recovered = Vec::with_capacity(ids.len());
         for id in ids {
@@ -69,10 +69,10 @@ impl Write for RecoverFiles {
             let found = recovery::decide(&file, jobs, *of, plan, *now)
                 .map_err(|refusal| CatalogError::Corrupt(format!("file {id}: {refusal}")))?;
             let outcome = match found {
-                Found::MovedOn => RecoveryOutcome::NotStuck,
-                Found::Waits => RecoveryOutcome::Waiting,
-                Found::InWork { until } => RecoveryOutcome::InProgress { until },
-                Found::Stuck(change) => {
+                RecoveryDecision::NotApplicable => RecoveryOutcome::NotStuck,
+                RecoveryDecision::Waiting => RecoveryOutcome::Waiting,
+                RecoveryDecision::InProgress { until } => RecoveryOutcome::InProgress { until },
+                RecoveryDecision::Stuck(change) => {
                     let after = &change.after;
                     let outcome = match after.status.is_working() {
                         true => RecoveryOutcome::Queued { from: file.status, retry_count: after.retry_count },
@@ -126,7 +126,7 @@ impl Catalog {
     }
 
     /// A file that waits for its next attempt need not wait for the time of it.
-    pub async fn bring_forward(&self, file: FileId, now: UnixMs) -> Result<(), CatalogError> {
+    pub async fn make_due_now(&self, file: FileId, now: UnixMs) -> Result<(), CatalogError> {
         self.write(BringForward { file, now }).await
     }
 }

@@ -193,7 +193,7 @@ impl Write for TakeIn {
 
 impl Catalog {
     /// False if the lease is lost, or somebody's output is being taken in under it.
-    pub async fn begin_taking_in(
+    pub async fn begin_storing_output(
         &self,
         job: JobId,
         token: i64,
@@ -203,7 +203,7 @@ impl Catalog {
     }
 
     /// It was not to be had: it may be brought again.
-    pub async fn stop_taking_in(&self, job: JobId, token: i64) -> Result<(), CatalogError> {
+    pub async fn abort_storing_output(&self, job: JobId, token: i64) -> Result<(), CatalogError> {
         self.write(TakeIn { job, token, begins: false, lease_until: 0 }).await.map(|_| ())
     }
 
@@ -229,8 +229,8 @@ impl Catalog {
         let write = ClaimStage { claim, claim_id: claim_id.clone(), committer };
         let claimed = self.claim((&STAGE_JOBS, queue, now), by_rank, write).await;
         claimed.map_err(|error| {
-            let unreceived = matches!(error, CatalogError::Unknown(_)).then_some(claim_id);
-            ClaimError { error, unreceived }
+            let claim_id = matches!(error, CatalogError::Unknown(_)).then_some(claim_id);
+            ClaimError { error, claim_id }
         })
     }
 
@@ -259,5 +259,5 @@ impl Catalog {
 pub struct ClaimError {
     pub error: CatalogError,
     /// Set where it may have been made all the same.
-    pub unreceived: Option<String>,
+    pub claim_id: Option<String>,
 }

@@ -26,7 +26,7 @@ use crate::unreadable::{self, Table};
 pub struct StageEnd {
     pub job: JobId,
     pub token: i64,
-    pub how: AttemptOutcome,
+    pub outcome: AttemptOutcome,
 }
 
 /// Who ends stages, and when.
@@ -59,10 +59,10 @@ impl Write for EndStages {
                 ended.push(CompletionResult::LeaseLost);
                 continue;
             };
-            if let AttemptOutcome::Done(output) = &end.ending {
+            if let AttemptOutcome::Done(output) = &end.outcome {
                 outputs::keep(tx, &file, end, output, &self.committer.rows, self.now).await?;
             }
-            let decided = stage_end::decide(&file, &job.held, &end.ending, &self.plan, self.now);
+            let decided = stage_end::decide(&file, &job.held, &end.outcome, &self.plan, self.now);
             let (change, what) = decided.map_err(|refusal| impossible(&file, refusal))?;
             changes.push(change);
             ended.push(what);
@@ -209,7 +209,7 @@ impl Catalog {
 
     /// Jobs of stages whose lease or deadline is over and since when, the longest first, after a place in that order: one
     /// that cannot be taken back does not hide those behind it.
-    pub async fn lost_stages(
+    pub async fn expired_stage_jobs(
         &self,
         now: UnixMs,
         after: Option<(UnixMs, JobId)>,
@@ -236,7 +236,7 @@ impl Catalog {
     }
 
     /// Takes back those of these whose lease or deadline is over.
-    pub async fn take_back_stages(
+    pub async fn end_expired_stage_jobs(
         &self,
         jobs: Vec<JobId>,
         by: StageEndContext<'_>,

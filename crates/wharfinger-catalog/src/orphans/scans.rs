@@ -309,7 +309,7 @@ fn decode_range(row: &Row) -> Result<ScanRange, CatalogError> {
 
 impl Catalog {
     /// The scan that has not come to its end.
-    pub async fn open_scan(&self) -> Result<Option<OrphanScan>, CatalogError> {
+    pub async fn unfinished_scan(&self) -> Result<Option<OrphanScan>, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
         let row = tx

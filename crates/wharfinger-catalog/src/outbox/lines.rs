@@ -348,14 +348,14 @@ impl Catalog {
         self.claim(queue, destination.is_fair(), claim).await
     }
 
-    pub async fn outbox_arrived(&self, ids: Vec<String>) -> Result<(), CatalogError> {
+    pub async fn outbox_delivered(&self, ids: Vec<String>) -> Result<(), CatalogError> {
         if ids.is_empty() {
             return Ok(());
         }
         self.write(Arrived { ids }).await
     }
 
-    pub async fn put_off_outbox(
+    pub async fn delay_outbox(
         &self,
         ids: Vec<String>,
         error: &str,

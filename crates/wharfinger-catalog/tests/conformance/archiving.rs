@@ -18,9 +18,9 @@ use wharfinger_lifecycle::retention::{FailureCheck, check_failure};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
 
-use super::batches::opening;
+use super::batches::new_batch;
 use super::sample::{
-    HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, confirmed, deleted, pin,
+    HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, confirmed, deleted, pin,
     registered, registration,
 };
 use super::stages::{claim, done, end, plan};
@@ -89,7 +89,7 @@ fn reclaimed(files: &[File], now: UnixMs) -> Vec<Change> {
 
 /// A batch of thirty that nobody uploads.
 async fn live_as_a_batch(catalog: &Catalog) {
-    let (batch, wanted) = opening(ADA, &[10; 30]);
+    let (batch, wanted) = new_batch(ADA, &[10; 30]);
     assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     let over = batch.expires_at;
     catalog.end_batch(batch.id, BatchEnding::Expired, "batch-timeout", over).await.expect("answered");
@@ -117,7 +117,7 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     assert!(!end_stages(catalog, ends, at(3)).await.contains(&CompletionResult::LeaseLost));
     // Nobody comes back from the seventh.
     let by = StageEndContext { actor: "recovery", plan: &plan(), now: at(12) };
-    let taken = catalog.take_back_stages(vec![held[6].job.id], by, at(12)).await.expect("answered");
+    let taken = catalog.end_expired_stage_jobs(vec![held[6].job.id], by, at(12)).await.expect("answered");
     assert_eq!(taken, [(held[6].file.id, CompletionResult::Retried)]);
     let letters = catalog.dead_letters(&Scope::All, None, 10).await.expect("read");
     assert_eq!(
@@ -160,7 +160,7 @@ async fn live(db: &TestDb, catalog: &Catalog) {
 }
 
 pub(super) async fn every_line_of_history_is_an_event(db: &TestDb) {
-    let catalog = db.archiving().await;
+    let catalog = db.with_archive().await;
     live(db, &catalog).await;
     let events = events(&catalog).await;
     let (of_batches, of_files): (Vec<&Value>, Vec<&Value>) =
@@ -207,13 +207,13 @@ pub(super) async fn without_an_archive_no_event_is_written(db: &TestDb) {
     live(db, &db.catalog).await;
     assert_eq!(db.texts("SELECT id FROM outbox").await, Vec::<String>::new());
     // Whoever tells the others has no more to say.
-    let told = db.telling_people().await;
+    let told = db.with_webhook_and_slack().await;
     confirmed(&told, ADA, 10).await;
     assert_eq!(waiting(&told).await, 0);
 }
 
 pub(super) async fn an_event_has_all_its_fields(db: &TestDb) {
-    let catalog = db.archiving().await;
+    let catalog = db.with_archive().await;
     let file = confirmed(&catalog, ADA, 10).await;
     committed(&catalog, file::delete(&file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
     let said =
@@ -236,7 +236,7 @@ pub(super) async fn an_event_has_all_its_fields(db: &TestDb) {
     assert_eq!(first, expected);
     assert_eq!(events(&catalog).await, first, "the same when it is delivered again");
 
-    let (batch, wanted) = opening(ADA, &[1]);
+    let (batch, wanted) = new_batch(ADA, &[1]);
     catalog.register(wanted).await.expect("answered");
     catalog.end_batch(batch.id, BatchEnding::Cancelled, "ada", NOW + SECOND).await.expect("answered");
     let told = events(&catalog).await;
@@ -257,7 +257,7 @@ pub(super) async fn an_event_has_all_its_fields(db: &TestDb) {
 }
 
 pub(super) async fn rejected_changes_write_no_event(db: &TestDb) {
-    let catalog = db.archiving().await;
+    let catalog = db.with_archive().await;
     let file = registered(&catalog, ADA, 10).await;
     committed(&catalog, confirm(&file)).await;
     let held = {
@@ -267,11 +267,11 @@ pub(super) async fn rejected_changes_write_no_event(db: &TestDb) {
     let before = db.dump().await;
     let too_much = catalog.register(registration(ADA, LIMIT + 1)).await.expect("answered");
     assert!(matches!(too_much, RegisterOutcome::QuotaExceeded { .. }), "{too_much:?}");
-    let (_, too_many) = opening(ADA, &[LIMIT / 2, LIMIT]);
+    let (_, too_many) = new_batch(ADA, &[LIMIT / 2, LIMIT]);
     assert!(matches!(catalog.register(too_many).await, Ok(RegisterOutcome::QuotaExceeded { .. })));
     let late = file::delete(&file, &REFUSING, NOW + 3 * SECOND).expect("deletable");
     assert!(matches!(catalog.commit(late, "clerk").await, Err(CatalogError::Stale)));
-    let ended = catalog.commit_all(reclaimed(std::slice::from_ref(&file), SILENT), "a sweep").await;
+    let ended = catalog.commit_all(reclaimed(std::slice::from_ref(&file), URL_DEAD_AT), "a sweep").await;
     assert_eq!(ended.expect("answered"), []);
     let lost = StageEnd { token: held.job.token + 1, ..end(&held, done()) };
     assert_eq!(end_stages(&catalog, vec![lost], NOW + 3 * SECOND).await, [CompletionResult::LeaseLost]);
@@ -294,8 +294,8 @@ pub(super) async fn many_events_are_written_by_few_statements(db: &TestDb) {
     for archives in [false, true] {
         let counting = Faults::counting();
         let catalog = match archives {
-            true => db.archiving_with(counting.clone()).await,
-            false => db.faulty(counting.clone()).await,
+            true => db.with_archive_and(counting.clone()).await,
+            false => db.with_faults(counting.clone()).await,
         };
         let mut seen = 0;
         let mut since = || {
@@ -303,12 +303,12 @@ pub(super) async fn many_events_are_written_by_few_statements(db: &TestDb) {
             seen += so_far;
             so_far
         };
-        let (batch, wanted) = opening(ADA, &[1; 60]);
+        let (batch, wanted) = new_batch(ADA, &[1; 60]);
         since();
         catalog.register(wanted).await.expect("answered");
         let registering = since();
         let files = db.catalog.batch_files(batch.id, None, 100).await.expect("read");
-        catalog.commit_all(reclaimed(&files[..30], SILENT), "a sweep").await.expect("ended");
+        catalog.commit_all(reclaimed(&files[..30], URL_DEAD_AT), "a sweep").await.expect("ended");
         let ending = since();
         for _ in 0..30 {
             queued(&db.catalog).await;

@@ -18,11 +18,11 @@ use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 
-use super::batches::opening;
-use super::plans;
-use super::rehearsal::{Rehearsal, short};
+use super::batches::new_batch;
+use super::query_plans;
+use super::failing_catalog::{FailingCatalog, short};
 use super::sample::{
-    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, WORK, claim, committed, confirm, confirmed,
+    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, WORK, claim, committed, confirm, confirmed,
     deleted, only, pin, registered, registration, tenant, with_key, work,
 };
 use super::searching::{embedded, some_vectors};
@@ -37,10 +37,10 @@ const LEASE: i64 = 60 * SECOND;
 /// A write with more calls than this would never end.
 pub(super) const CALLS_MAX: u64 = 500;
 /// These are only made where pgvector is.
-const OF_PGVECTOR: [&str; 2] = ["pgvector::AddColumn", "vector_copies::CopyVectors"];
+const PGVECTOR_WRITES: [&str; 2] = ["pgvector::AddColumn", "vector_copies::CopyVectors"];
 
 /// Statements that look through a table by design.
-const MEANT: [(&str, &str); 1] =
+const ALLOWED_SCANS: [(&str, &str); 1] =
     [("DELETE FROM outbox WHERE destination", "a destination that is switched off is emptied")];
 
 /// All types of the sources that are written in one transaction.
@@ -55,26 +55,26 @@ fn writes_of_the_sources() -> BTreeSet<String> {
 }
 
 pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
-    let mut rehearsal = Rehearsal::on(db).await;
-    registrations(&mut rehearsal).await;
-    changes(&mut rehearsal).await;
-    jobs(&mut rehearsal).await;
-    pipeline(&mut rehearsal).await;
-    cleanups(&mut rehearsal).await;
-    outbox(&mut rehearsal).await;
-    quotas_and_facts(&mut rehearsal).await;
-    sweeps(&mut rehearsal).await;
-    orphan_scans(&mut rehearsal).await;
-    forgetting(&mut rehearsal).await;
-    let slow = plans::slow(db, rehearsal.statements(), &MEANT).await;
+    let mut failing = FailingCatalog::new(db).await;
+    registrations(&mut failing).await;
+    changes(&mut failing).await;
+    jobs(&mut failing).await;
+    pipeline(&mut failing).await;
+    cleanups(&mut failing).await;
+    outbox(&mut failing).await;
+    quotas_and_facts(&mut failing).await;
+    sweeps(&mut failing).await;
+    orphan_scans(&mut failing).await;
+    forgetting(&mut failing).await;
+    let slow = plans::slow(db, failing.statements(), &ALLOWED_SCANS).await;
     assert!(slow.is_empty(), "{}", slow.join("\n\n"));
-    let mut written = rehearsal.written;
+    let mut written = failing.written;
     // It needs an empty database, and so a test of its own.
     // On SQLite it is part of the claim.
     written.insert("fair::RaiseVirtualTime".into());
     // What follows is made in migrations.
     written.extend(["schema::ApplyStep", "schema::AddIndexes"].map(String::from));
-    written.extend(OF_PGVECTOR.map(String::from));
+    written.extend(PGVECTOR_WRITES.map(String::from));
     assert_eq!(written, writes_of_the_sources());
 }
 
@@ -112,9 +112,9 @@ pub(super) async fn a_failed_migration_leaves_no_partial_step(db: &TestDb) {
 /// The same for what is written where the database compares vectors.
 pub(super) async fn a_failed_write_of_pgvector_changes_nothing(db: &TestDb) {
     db.sql("ALTER TABLE chunks DROP COLUMN embedding").await;
-    embedded(&db.another().await, ADA, &some_vectors(3, 4)).await;
+    embedded(&db.another_handle().await, ADA, &some_vectors(3, 4)).await;
     let faults = Faults::at(0, Fault::Fail);
-    let catalog = db.faulty(faults.clone()).await;
+    let catalog = db.with_faults(faults.clone()).await;
     let mut written = BTreeSet::new();
     let columns =
         "SELECT CAST(COUNT(*) AS TEXT) FROM information_schema.columns WHERE column_name = 'embedding'";
@@ -126,7 +126,7 @@ pub(super) async fn a_failed_write_of_pgvector_changes_nothing(db: &TestDb) {
         let Some(call) = faults.hit() else { break };
         let Some(write) = faults.last_write().map(short) else { continue };
         // Once it is ready, only its index is left to fail.
-        if write == OF_PGVECTOR[0] && !catalog.has_pgvector() {
+        if write == PGVECTOR_WRITES[0] && !catalog.has_pgvector() {
             assert_eq!(db.texts(columns).await, before, "{write} failed at call {n}, {call}");
         }
         written.insert(write);
@@ -144,75 +144,75 @@ pub(super) async fn a_failed_write_of_pgvector_changes_nothing(db: &TestDb) {
         written.insert(short(faults.last_write().expect("a write was made")));
     }
     assert_eq!(db.texts(copied).await, ["3"]);
-    assert!(OF_PGVECTOR.iter().all(|write| written.contains(*write)), "{written:?}");
+    assert!(PGVECTOR_WRITES.iter().all(|write| written.contains(*write)), "{written:?}");
 }
 
-async fn registrations(rehearsal: &mut Rehearsal<'_>) {
+async fn registrations(failing: &mut FailingCatalog<'_>) {
     let mut wanted = with_key(registration(ADA, 10), "key", "body");
     wanted.by_broker = true;
-    rehearsal.each(async |catalog| catalog.register(wanted.clone()).await).await;
-    let (batch, wanted) = opening(ADA, &[10, 20]);
+    failing.fail_each_call(async |catalog| catalog.register(wanted.clone()).await).await;
+    let (batch, wanted) = new_batch(ADA, &[10, 20]);
     let files: Vec<File> = wanted.files.iter().map(|new| new.file.clone()).collect();
     let wanted = Registration { by_broker: true, ..with_key(wanted, "batch", "body") };
-    rehearsal.each(async |catalog| catalog.register(wanted.clone()).await).await;
+    failing.fail_each_call(async |catalog| catalog.register(wanted.clone()).await).await;
 
     let set = async |catalog: &Catalog| catalog.set_upload_id(&files[0].key, None, "upload".into()).await;
-    assert!(rehearsal.each(set).await);
+    assert!(failing.fail_each_call(set).await);
     let fresh = || files.iter().map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered"));
-    let raised = rehearsal.each(async |catalog| catalog.commit_all(fresh().collect(), "clerk").await).await;
+    let raised = failing.fail_each_call(async |catalog| catalog.commit_all(fresh().collect(), "clerk").await).await;
     assert_eq!(raised.len(), 2);
     let expire = async |catalog: &Catalog| {
         catalog.end_batch(batch.id, BatchEnding::Expired, "sweep", batch.expires_at).await
     };
-    rehearsal.each(expire).await;
+    failing.fail_each_call(expire).await;
 }
 
-async fn changes(rehearsal: &mut Rehearsal<'_>) {
-    let catalog = rehearsal.db.catalog.clone();
+async fn changes(failing: &mut FailingCatalog<'_>) {
+    let catalog = failing.db.catalog.clone();
     let waiting = registered(&catalog, ADA, 10).await;
     let ready = confirm(&waiting);
-    rehearsal.each(async |catalog| catalog.commit(ready.clone(), "clerk").await).await;
+    failing.fail_each_call(async |catalog| catalog.commit(ready.clone(), "clerk").await).await;
     let changed = file::quarantine(&ready.after, "changed", LATER).expect("it was ready");
-    rehearsal.each(async |catalog| catalog.commit(changed.clone(), "clerk").await).await;
+    failing.fail_each_call(async |catalog| catalog.commit(changed.clone(), "clerk").await).await;
     let gone = file::delete(&changed.after, &REFUSING, LATER).expect("deletable");
-    rehearsal.each(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
+    failing.fail_each_call(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
     let late = registered(&catalog, ADA, 10).await;
-    let reclaimed = file::reclaim(&late, "late", &POLICY, SILENT).expect("reclaimable");
-    rehearsal.each(async |catalog| catalog.commit(reclaimed.clone(), "clerk").await).await;
+    let reclaimed = file::reclaim(&late, "late", &POLICY, URL_DEAD_AT).expect("reclaimable");
+    failing.fail_each_call(async |catalog| catalog.commit(reclaimed.clone(), "clerk").await).await;
     let put_off =
         file::reissue(&registered(&catalog, ADA, 10).await, &POLICY, NOW + HOUR).expect("registered");
-    rehearsal.each(async |catalog| catalog.commit(put_off.clone(), "clerk").await).await;
+    failing.fail_each_call(async |catalog| catalog.commit(put_off.clone(), "clerk").await).await;
 
     let mut ends = Vec::new();
     for owner in [ADA, ("quay", "ben"), ADA] {
         let file = registered(&catalog, owner, 10).await;
-        ends.push(file::reclaim(&file, "late", &POLICY, SILENT).expect("reclaimable"));
+        ends.push(file::reclaim(&file, "late", &POLICY, URL_DEAD_AT).expect("reclaimable"));
     }
-    let ended = rehearsal.each(async |catalog| catalog.commit_all(ends.clone(), "sweep").await).await;
+    let ended = failing.fail_each_call(async |catalog| catalog.commit_all(ends.clone(), "sweep").await).await;
     assert_eq!(ended.len(), 3);
 }
 
-async fn jobs(rehearsal: &mut Rehearsal<'_>) {
+async fn jobs(failing: &mut FailingCatalog<'_>) {
     let new = || (0..6).map(|n| work(if n < 3 { "a" } else { "b" }, NOW)).collect::<Vec<NewJob>>();
-    let ids = rehearsal.each(async |catalog| catalog.enqueue(new(), NOW).await).await;
+    let ids = failing.fail_each_call(async |catalog| catalog.enqueue(new(), NOW).await).await;
     let two = async |catalog: &Catalog| catalog.claim_jobs(claim(2, NOW)).await;
-    let held = rehearsal.each(two).await;
-    rehearsal.each(two).await;
-    let these = async |catalog: &Catalog| catalog.claim_these_jobs(claim(6, NOW), ids.clone()).await;
-    assert_eq!(rehearsal.each(these).await.len(), 2);
+    let held = failing.fail_each_call(two).await;
+    failing.fail_each_call(two).await;
+    let these = async |catalog: &Catalog| catalog.claim_jobs_by_id(claim(6, NOW), ids.clone()).await;
+    assert_eq!(failing.fail_each_call(these).await.len(), 2);
     let [first, second] = held.as_slice() else { panic!("{held:?}") };
     let beat =
         async |catalog: &Catalog| catalog.heartbeat_job(first.id, first.token, LEASE, NOW + SECOND).await;
-    rehearsal.each(beat).await;
+    failing.fail_each_call(beat).await;
     let fail = async |catalog: &Catalog| {
         catalog.fail_job(second.id, second.token, "no", Some(NOW + HOUR), NOW + SECOND).await
     };
-    rehearsal.each(fail).await;
+    failing.fail_each_call(fail).await;
     let done = vec![(first.id, first.token)];
-    rehearsal.each(async |catalog| catalog.complete_jobs(done.clone()).await).await;
+    failing.fail_each_call(async |catalog| catalog.complete_jobs(done.clone()).await).await;
     let late = NOW + HOUR;
-    let take_back = async |catalog: &Catalog| catalog.take_back_jobs(WORK, late, late, 10).await;
-    assert_eq!(rehearsal.each(take_back).await.len(), 4);
+    let take_back = async |catalog: &Catalog| catalog.end_expired_jobs(WORK, late, late, 10).await;
+    assert_eq!(failing.fail_each_call(take_back).await.len(), 4);
 }
 
 fn by(plan: &PipelinePlan, now: i64) -> StageEndContext<'_> {
@@ -224,18 +224,18 @@ fn by_recovery(plan: &PipelinePlan, now: i64) -> StageEndContext<'_> {
 }
 
 /// A file with text, chunks and vectors; one of each way to end a stage; and what recovery does to those that stop.
-async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
-    let db = rehearsal.db;
+async fn pipeline(failing: &mut FailingCatalog<'_>) {
+    let db = failing.db;
     let plan = stages::plan();
     for _ in 0..7 {
         stages::queued(db, &[Stage::Extract, Stage::Embed]).await;
     }
     let take = stages::claim(Stage::Extract, 7, NOW + SECOND);
     let rank = async |catalog: &Catalog| catalog.rank_due(Stage::Extract, NOW + SECOND).await;
-    assert_eq!(rehearsal.each(rank).await, 7);
+    assert_eq!(failing.fail_each_call(rank).await, 7);
     let claim_stage =
         async |catalog: &Catalog| catalog.claim_stage(take.clone()).await.map_err(|failed| failed.error);
-    let held = rehearsal.each(claim_stage).await;
+    let held = failing.fail_each_call(claim_stage).await;
     assert_eq!(held.len(), 7);
 
     // A claim whose answer was lost, of which only the catalog knows.
@@ -246,7 +246,7 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     let claim_id = db.texts("SELECT claim_id FROM jobs WHERE queue = 'file-chunk'").await.remove(0);
     let release =
         async |catalog: &Catalog| catalog.release_claim(&claim_id, by_recovery(&plan, NOW + SECOND)).await;
-    assert_eq!(rehearsal.each(release).await, 1);
+    assert_eq!(failing.fail_each_call(release).await, 1);
     let chunked =
         db.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
     let ends = chunked.iter().map(|held| stages::end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
@@ -254,15 +254,15 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
 
     let lease = |held: &LeasedStageJob| (held.job.id, held.job.token);
     let (job, token) = lease(&held[0]);
-    let take_in = async |catalog: &Catalog| catalog.begin_taking_in(job, token, NOW + HOUR).await;
-    assert!(rehearsal.each(take_in).await);
+    let take_in = async |catalog: &Catalog| catalog.begin_storing_output(job, token, NOW + HOUR).await;
+    assert!(failing.fail_each_call(take_in).await);
     let file = &held[0].file;
     let key = ObjectKey::text_part(&file.key, job, token, 0);
     let keys = vec![key.clone()];
     let add = async |catalog: &Catalog| {
         catalog.add_derived_objects((job, token), file.id, keys.clone(), LATER).await
     };
-    assert!(rehearsal.each(add).await);
+    assert!(failing.fail_each_call(add).await);
     let text = vec![TextPart { key, pin: pin(), bytes: 4 }];
     let output = StageOutput { details: Some("{}".into()), text: Some(text) };
     let ends = [
@@ -275,44 +275,44 @@ async fn pipeline(rehearsal: &mut Rehearsal<'_>) {
     ];
     let ends: Vec<_> = held.iter().zip(ends).map(|(held, how)| stages::end(held, how)).collect();
     let end = async |catalog: &Catalog| catalog.end_stages(ends.clone(), by(&plan, LATER)).await;
-    assert_eq!(rehearsal.each(end).await.len(), 6);
+    assert_eq!(failing.fail_each_call(end).await.len(), 6);
 
     let embed = stages::claimed(db, Stage::Embed, LATER).await;
     let chunks = |text: &str| vec![ChunkRow { ordinal: 0, text: text.into(), start: 0, end: 4 }];
     let put = async |catalog: &Catalog| {
         catalog.put_chunks(lease(&embed), embed.file.id, chunks("text"), true).await
     };
-    assert!(rehearsal.each(put).await);
+    assert!(failing.fail_each_call(put).await);
     let vectors = vec![ChunkVector { ordinal: 0, vector: vec![1.0, 2.0] }];
     let set = async |catalog: &Catalog| {
         catalog.set_vectors(lease(&embed), embed.file.id, vectors.clone(), "model").await
     };
-    assert!(rehearsal.each(set).await);
+    assert!(failing.fail_each_call(set).await);
     let ready = vec![stages::end(&embed, stages::done())];
-    rehearsal.each(async |catalog| catalog.end_stages(ready.clone(), by(&plan, LATER)).await).await;
+    failing.fail_each_call(async |catalog| catalog.end_stages(ready.clone(), by(&plan, LATER)).await).await;
 
     let late = LATER + HOUR;
     let lost = vec![held[6].job.id];
     let take_back =
-        async |catalog: &Catalog| catalog.take_back_stages(lost.clone(), by(&plan, late), late).await;
-    assert_eq!(rehearsal.each(take_back).await.len(), 1);
-    recoveries(rehearsal).await;
+        async |catalog: &Catalog| catalog.end_expired_stage_jobs(lost.clone(), by(&plan, late), late).await;
+    assert_eq!(failing.fail_each_call(take_back).await.len(), 1);
+    recoveries(failing).await;
     let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let redrive =
         async |catalog: &Catalog| catalog.redrive(letter.clone(), "operator", &plan, None, late).await;
-    assert_eq!(rehearsal.each(redrive).await, RedriveOutcome::Done);
+    assert_eq!(failing.fail_each_call(redrive).await, RedriveOutcome::Done);
     let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let discard = async |catalog: &Catalog| catalog.discard(letter.clone(), "operator", late).await;
-    assert!(rehearsal.each(discard).await);
+    assert!(failing.fail_each_call(discard).await);
     // A ready file with all that stages made of it.
     let whole = db.catalog.file(embed.file.id).await.expect("read").expect("it is there");
     let gone = file::delete(&whole, &REFUSING, late).expect("deletable");
-    rehearsal.each(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
+    failing.fail_each_call(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
 }
 
 /// One that is given up and one that is queued again, by the same transaction.
-async fn recoveries(rehearsal: &mut Rehearsal<'_>) {
-    let db = rehearsal.db;
+async fn recoveries(failing: &mut FailingCatalog<'_>) {
+    let db = failing.db;
     let files = [
         stages::queued(db, &[Stage::Scan]).await.id,
         stages::queued(db, &[Stage::Scan]).await.id,
@@ -329,16 +329,16 @@ async fn recoveries(rehearsal: &mut Rehearsal<'_>) {
         plan,
         now: NOW + HOUR,
     };
-    rehearsal.each(async |catalog| catalog.recover(recovery.clone()).await).await;
+    failing.fail_each_call(async |catalog| catalog.recover(recovery.clone()).await).await;
     let scheduled = held.iter().find(|held| held.file.id == files[2]).expect("it was claimed");
     let retry = AttemptOutcome::Retry { why: "busy".into(), at: LATER + DAY };
     stages::ended(db, scheduled, retry, LATER).await;
     let id: FileId = files[2];
-    rehearsal.each(async |catalog| catalog.bring_forward(id, LATER).await).await;
+    failing.fail_each_call(async |catalog| catalog.make_due_now(id, LATER).await).await;
 }
 
-async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
-    let catalog = rehearsal.db.catalog.clone();
+async fn cleanups(failing: &mut FailingCatalog<'_>) {
+    let catalog = failing.db.catalog.clone();
     for policy in [&REFUSING, &POLICY, &POLICY, &POLICY] {
         deleted(&catalog, ADA, 10, policy).await;
     }
@@ -346,7 +346,7 @@ async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
     // On PostgreSQL ranks are transactions of their own, before the claim.
     assert_eq!(catalog.claim_cleanups(&Scope::All, now, 0, LEASE).await.expect("ranked"), []);
     let claims =
-        rehearsal.each(async |catalog| catalog.claim_cleanups(&Scope::All, now, 100, LEASE).await).await;
+        failing.fail_each_call(async |catalog| catalog.claim_cleanups(&Scope::All, now, 100, LEASE).await).await;
     let retry_at = now + HOUR;
     let outcomes = [
         CleanupOutcome::Gone,
@@ -354,77 +354,77 @@ async fn cleanups(rehearsal: &mut Rehearsal<'_>) {
         CleanupOutcome::StoreDown { error: "away".into(), retry_at },
     ];
     let outcomes: Vec<_> = claims.into_iter().zip(outcomes.into_iter().cycle()).collect();
-    rehearsal.each(async |catalog| catalog.record_cleanup_outcomes(outcomes.clone(), now).await).await;
+    failing.fail_each_call(async |catalog| catalog.record_cleanup_outcomes(outcomes.clone(), now).await).await;
     let retry = async |catalog: &Catalog| catalog.retry_cleanups_now(&Scope::All, now).await;
-    assert!(rehearsal.each(retry).await > 0);
+    assert!(failing.fail_each_call(retry).await > 0);
     let file = deleted(&catalog, ADA, 10, &REFUSING).await;
     let cleanup = late_write_cleanup(&file, &POLICY, NOW).expect("it has ended");
     let again =
-        async |catalog: &Catalog| catalog.clean_again(file.clone(), cleanup.clone(), NOW + SECOND).await;
-    rehearsal.each(again).await;
+        async |catalog: &Catalog| catalog.repeat_cleanup(file.clone(), cleanup.clone(), NOW + SECOND).await;
+    failing.fail_each_call(again).await;
 }
 
-async fn outbox(rehearsal: &mut Rehearsal<'_>) {
+async fn outbox(failing: &mut FailingCatalog<'_>) {
     let now = LATER + DAY;
-    let catalog = rehearsal.db.catalog.clone();
+    let catalog = failing.db.catalog.clone();
     let ranked = catalog.claim_outbox(Destination::Webhook, 0, now, now + HOUR).await;
     assert_eq!(ranked.expect("ranked"), []);
     let take =
         async |catalog: &Catalog| catalog.claim_outbox(Destination::Webhook, 100, now, now + HOUR).await;
-    let lines = rehearsal.each(take).await;
+    let lines = failing.fail_each_call(take).await;
     let mut ids: Vec<String> = lines.into_iter().map(|line| line.id).collect();
     let arrived = vec![ids.pop().expect("a notice was written")];
     assert!(!ids.is_empty());
-    let put_off = async |catalog: &Catalog| catalog.put_off_outbox(ids.clone(), "away", now + DAY).await;
-    rehearsal.each(put_off).await;
-    rehearsal.each(async |catalog| catalog.outbox_arrived(arrived.clone()).await).await;
-    rehearsal.each(async |catalog| catalog.forget_outbox(Destination::Archive).await).await;
+    let put_off = async |catalog: &Catalog| catalog.delay_outbox(ids.clone(), "away", now + DAY).await;
+    failing.fail_each_call(put_off).await;
+    failing.fail_each_call(async |catalog| catalog.outbox_delivered(arrived.clone()).await).await;
+    failing.fail_each_call(async |catalog| catalog.forget_outbox(Destination::Archive).await).await;
 }
 
-async fn quotas_and_facts(rehearsal: &mut Rehearsal<'_>) {
+async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
     let harbour = tenant("harbour");
-    rehearsal.each(async |catalog| catalog.set_limit(&harbour, 2 * LIMIT).await).await;
-    rehearsal.db.sql("UPDATE quotas SET used_bytes = used_bytes + 7 WHERE tenant_id = 'harbour'").await;
-    let drift = rehearsal.each(async |catalog| catalog.rebuild_quota(&harbour, LIMIT).await).await;
+    failing.fail_each_call(async |catalog| catalog.set_limit(&harbour, 2 * LIMIT).await).await;
+    failing.db.sql("UPDATE quotas SET used_bytes = used_bytes + 7 WHERE tenant_id = 'harbour'").await;
+    let drift = failing.fail_each_call(async |catalog| catalog.rebuild_quota(&harbour, LIMIT).await).await;
     assert_eq!(drift.map(|drift| drift.drift_bytes), Some(7));
-    let at_redis = registered(&rehearsal.db.catalog, ADA, 10).await;
+    let at_redis = registered(&failing.db.catalog, ADA, 10).await;
     for to in [QuotaOwner::Redis, QuotaOwner::Database] {
         let wanted =
             MoveQuota { tenant: harbour.clone(), to, after_epoch: 0, default_limit_bytes: LIMIT, now: NOW };
-        rehearsal.each(async |catalog| catalog.move_quota(wanted.clone()).await).await;
+        failing.fail_each_call(async |catalog| catalog.move_quota(wanted.clone()).await).await;
         if to == QuotaOwner::Redis {
             let gone = file::delete(&at_redis, &REFUSING, LATER).expect("deletable");
-            rehearsal.each(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
+            failing.fail_each_call(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
         }
     }
-    rehearsal.each(async |catalog| catalog.establish("mark", "1").await).await;
-    rehearsal.each(async |catalog| catalog.set_fact("mark", "2").await).await;
-    rehearsal.each(async |catalog| catalog.raise_fact("mark").await).await;
+    failing.fail_each_call(async |catalog| catalog.get_or_set_fact("mark", "1").await).await;
+    failing.fail_each_call(async |catalog| catalog.set_fact("mark", "2").await).await;
+    failing.fail_each_call(async |catalog| catalog.increment_fact("mark").await).await;
 }
 
-async fn sweeps(rehearsal: &mut Rehearsal<'_>) {
+async fn sweeps(failing: &mut FailingCatalog<'_>) {
     const NAME: &str = "orphans";
     let asked =
         SweepClaim { name: NAME, owner: "a process".into(), now: NOW, lease_ms: LEASE, only_if_due: true };
-    let turn = rehearsal.each(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
+    let turn = failing.fail_each_call(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
     let SweepClaimOutcome::Leased(fence) = turn else { panic!("{turn:?}") };
     let hold = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
-    rehearsal.each(hold).await;
+    failing.fail_each_call(hold).await;
     let record =
         SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None };
     let keep = async |catalog: &Catalog| catalog.fenced(fence.clone()).record_sweep(record.clone()).await;
-    rehearsal.each(keep).await;
+    failing.fail_each_call(keep).await;
     let release =
         async |catalog: &Catalog| catalog.fenced(fence.clone()).release_sweep(Some(NOW + DAY)).await;
-    rehearsal.each(release).await;
-    rehearsal.each(async |catalog| catalog.advance_sweep(NAME, NOW + DAY, NOW + HOUR).await).await;
+    failing.fail_each_call(release).await;
+    failing.fail_each_call(async |catalog| catalog.advance_sweep(NAME, NOW + DAY, NOW + HOUR).await).await;
 }
 
-async fn orphan_scans(rehearsal: &mut Rehearsal<'_>) {
-    let kept = confirmed(&rehearsal.db.catalog, ADA, 1).await;
+async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
+    let kept = confirmed(&failing.db.catalog, ADA, 1).await;
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
     let begin = async |catalog: &Catalog| catalog.begin_scan("premise", vec![range.clone()], NOW).await;
-    let scan = rehearsal.each(begin).await;
+    let scan = failing.fail_each_call(begin).await;
     let progress = ScanProgress {
         scan: scan.id.clone(),
         ordinal: 0,
@@ -436,20 +436,20 @@ async fn orphan_scans(rehearsal: &mut Rehearsal<'_>) {
         missing: vec![kept.key.to_string()],
         now: NOW,
     };
-    rehearsal.each(async |catalog| catalog.advance_scan(progress.clone()).await).await;
-    assert!(rehearsal.each(async |catalog| catalog.finish_range(&scan.id, 0, 100).await).await);
-    rehearsal.each(async |catalog| catalog.queue_orphans(&scan.id, "", 100, NOW).await).await;
+    failing.fail_each_call(async |catalog| catalog.advance_scan(progress.clone()).await).await;
+    assert!(failing.fail_each_call(async |catalog| catalog.finish_range(&scan.id, 0, 100).await).await);
+    failing.fail_each_call(async |catalog| catalog.queue_orphans(&scan.id, "", 100, NOW).await).await;
     let end = async |catalog: &Catalog| catalog.end_scan(&scan.id, Some("many".into()), NOW).await;
-    rehearsal.each(end).await;
+    failing.fail_each_call(end).await;
 }
 
-async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
-    let db = rehearsal.db;
+async fn forgetting(failing: &mut FailingCatalog<'_>) {
+    let db = failing.db;
     db.sql("INSERT INTO queue_tenants (queue, tenant_id, last_rank) VALUES ('q', '', 9), ('q', 't', 1)")
         .await;
-    assert!(rehearsal.each(async |catalog| catalog.forget_queue_tenants(10).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.forget_queue_tenants(10).await).await > 0);
     db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('files', 'gone', 'x')").await;
-    assert_eq!(rehearsal.each(async |catalog| catalog.recheck_unreadable().await).await, 0);
+    assert_eq!(failing.fail_each_call(async |catalog| catalog.recheck_unreadable().await).await, 0);
     db.sql(
         "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
         VALUES ('no-id', 'harbour', 'ada', 'k', 'm', '{}', 0)",
@@ -460,21 +460,21 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
             (tenant("harbour"), wharfinger_lifecycle::id::UserId::new("ada").expect("a user"));
         catalog.notifications(&tenant, &user, None, 10).await
     };
-    rehearsal.each_told(told).await;
+    failing.fail_each_call_of_list(told).await;
     db.sql("DELETE FROM notifications WHERE id = 'no-id'").await;
     let late = NOW + 1_000 * DAY;
-    let forgotten = rehearsal.each(async |catalog| catalog.forget_notifications(late, 10).await).await;
+    let forgotten = failing.fail_each_call(async |catalog| catalog.forget_notifications(late, 10).await).await;
     assert!(forgotten > 0);
-    assert!(rehearsal.each(async |catalog| catalog.forget_expired_keys(late, 10).await).await > 0);
-    assert!(rehearsal.each(async |catalog| catalog.forget_outcomes(late).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.forget_expired_keys(late, 10).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.forget_outcomes(late).await).await > 0);
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
     let aborted = AbortedUpload { key, file: None };
-    rehearsal.each(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
-    assert!(rehearsal.each(async |catalog| catalog.forget_deletions(late, 10).await).await > 0);
-    assert!(rehearsal.each(async |catalog| catalog.forget_zero_counters(3).await).await > 0);
+    failing.fail_each_call(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
+    assert!(failing.fail_each_call(async |catalog| catalog.forget_deletions(late, 10).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.forget_zero_counters(3).await).await > 0);
     db.sql("INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
         VALUES ('01977420-dc00-7639-b4cc-0216978d32b7', 't', 'u', 'completed', 2, 0, 1, 1)").await;
-    let (gone, _) = rehearsal.each(async |catalog| catalog.forget_empty_batches(None, late, 10).await).await;
+    let (gone, _) = failing.fail_each_call(async |catalog| catalog.forget_empty_batches(None, late, 10).await).await;
     assert_eq!(gone, 1);
     db.sql(
         "INSERT INTO outbox (id, destination, tenant_id, message, attempts, created_at, next_attempt_at) \
@@ -482,10 +482,10 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
     )
     .await;
     let drop = async |catalog: &Catalog| catalog.drop_old_lines(Destination::Archive, 2, 10).await;
-    assert_eq!(rehearsal.each(drop).await, 1);
+    assert_eq!(failing.fail_each_call(drop).await, 1);
 
-    let (batch, wanted) = opening(ADA, &[10]);
-    let batched = only(&wanted).id;
+    let (batch, wanted) = new_batch(ADA, &[10]);
+    let batched = file_of(&wanted).id;
     db.catalog.register(wanted).await.expect("registered");
     db.catalog.end_batch(batch.id, BatchEnding::Cancelled, "clerk", LATER).await.expect("cancelled");
     let batched = db.catalog.file(batched).await.expect("read").expect("it is there");
@@ -499,7 +499,7 @@ async fn forgetting(rehearsal: &mut Rehearsal<'_>) {
     for file in &tombstones {
         db.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
     }
-    let gone = rehearsal.each(async |catalog| catalog.forget_all(tombstones.clone()).await).await;
+    let gone = failing.fail_each_call(async |catalog| catalog.forget_all(tombstones.clone()).await).await;
     assert_eq!(gone.len(), 3);
 
     // Checks of files that were deleted by hand above.

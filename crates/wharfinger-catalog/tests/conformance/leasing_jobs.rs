@@ -25,7 +25,7 @@ async fn heartbeat(db: &TestDb, job: &LeasedJob, now: UnixMs) -> Option<UnixMs> 
 }
 
 async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(JobId, FailOutcome)> {
-    db.catalog.take_back_jobs(WORK, now, now, 10).await.expect("answered")
+    db.catalog.end_expired_jobs(WORK, now, now, 10).await.expect("answered")
 }
 
 /// I8: a worker that comes back late commits nothing.
@@ -106,7 +106,7 @@ pub(super) async fn a_lost_lease_counts_as_an_attempt(db: &TestDb) {
         let fate = if attempt < 3 { FailOutcome::Retried } else { FailOutcome::Dead };
         now += 10 * SECOND;
         let retry_at = now + 5 * SECOND;
-        let taken = db.catalog.take_back_jobs(WORK, now, retry_at, 10).await.expect("answered");
+        let taken = db.catalog.end_expired_jobs(WORK, now, retry_at, 10).await.expect("answered");
         assert_eq!(taken, [(job.id, fate)]);
         if fate == FailOutcome::Retried {
             assert_eq!(db.catalog.claim_jobs(claim(1, retry_at - 1)).await.expect("claimed"), []);
@@ -126,24 +126,24 @@ pub(super) async fn lost_leases_are_taken_back_in_bounded_batches(db: &TestDb) {
         leased_at(db, NOW + n).await;
     }
     let at = NOW + 10 * SECOND + 3;
-    assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 3);
+    assert_eq!(db.catalog.end_expired_jobs(WORK, at, at, 3).await.expect("answered").len(), 3);
     let left = db.texts("SELECT CAST(lease_until AS TEXT) FROM jobs WHERE state = 'leased' ORDER BY 1").await;
     assert_eq!(left, [at.to_string(), (at + 1).to_string()], "the longest overdue go first");
-    assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered").len(), 1);
-    assert_eq!(db.catalog.take_back_jobs(WORK, at, at, 3).await.expect("answered"), []);
+    assert_eq!(db.catalog.end_expired_jobs(WORK, at, at, 3).await.expect("answered").len(), 1);
+    assert_eq!(db.catalog.end_expired_jobs(WORK, at, at, 3).await.expect("answered"), []);
 }
 
 pub(super) async fn a_lost_lease_is_taken_back_once(db: &TestDb) {
     db.catalog.enqueue((0..60).map(|_| work("a", NOW)).collect(), NOW).await.expect("enqueued");
     assert_eq!(db.catalog.claim_jobs(claim(60, NOW)).await.expect("claimed").len(), 60);
-    let another = db.another().await;
+    let another = db.another_handle().await;
     let at = NOW + 10 * SECOND;
     let taken = all_at_once((0..6).map(|n| {
         let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         async move {
             let mut taken = Vec::new();
             loop {
-                let batch = catalog.take_back_jobs(WORK, at, at, 7).await.expect("answered");
+                let batch = catalog.end_expired_jobs(WORK, at, at, 7).await.expect("answered");
                 if batch.is_empty() {
                     return taken;
                 }
@@ -160,7 +160,7 @@ pub(super) async fn a_lost_lease_is_taken_back_once(db: &TestDb) {
 
 /// Its worker ends a job at the moment in which its lease is taken back: one of the two has it.
 pub(super) async fn a_job_is_never_both_completed_and_taken_back(db: &TestDb) {
-    let another = db.another().await;
+    let another = db.another_handle().await;
     let at = NOW + 10 * SECOND;
     for _ in 0..15 {
         let job = one_leased(db).await;
@@ -168,7 +168,7 @@ pub(super) async fn a_job_is_never_both_completed_and_taken_back(db: &TestDb) {
             let catalog = db.catalog.clone();
             async move { catalog.complete_jobs(vec![(job.id, job.token)]).await.expect("answered") }
         });
-        let taken = another.take_back_jobs(WORK, at, at, 10).await.expect("answered");
+        let taken = another.end_expired_jobs(WORK, at, at, 10).await.expect("answered");
         let completed = completing.await.expect("ended");
         match (completed.len(), taken.len()) {
             (1, 0) => assert_eq!(db.texts("SELECT id FROM jobs").await.len(), 0),

@@ -42,7 +42,7 @@ pub(super) async fn late_bytes_get_a_cleanup(db: &TestDb) {
     // A cleanup that is carried out just now was claimed before these bytes were there: it does not settle them.
     let before = claim(NOW + SECOND).await;
     assert_eq!(before.len(), 1);
-    db.catalog.clean_again(file.clone(), cleanup.clone(), NOW + SECOND).await.expect("written");
+    db.catalog.repeat_cleanup(file.clone(), cleanup.clone(), NOW + SECOND).await.expect("written");
     let gone = |claims: Vec<wharfinger_catalog::ClaimedCleanup>| {
         let outcome = wharfinger_catalog::CleanupOutcome::Gone;
         claims.into_iter().map(|claim| (claim, outcome.clone())).collect::<Vec<_>>()
@@ -56,7 +56,7 @@ pub(super) async fn late_bytes_get_a_cleanup(db: &TestDb) {
     // And where none is left, there is one again.
     assert_eq!(claim(NOW + SECOND).await, []);
     let cleanup = Cleanup { finish_at: NOW, ..cleanup };
-    db.catalog.clean_again(file.clone(), cleanup, NOW + SECOND).await.expect("written");
+    db.catalog.repeat_cleanup(file.clone(), cleanup, NOW + SECOND).await.expect("written");
     let anew = claim(NOW + SECOND).await;
     assert_eq!(anew.iter().map(|claim| &claim.key).collect::<Vec<_>>(), [&file.key]);
 }
@@ -64,17 +64,17 @@ pub(super) async fn late_bytes_get_a_cleanup(db: &TestDb) {
 pub(super) async fn facts_are_set_and_raised(db: &TestDb) {
     assert_eq!(db.catalog.fact("a").await.expect("read"), None);
     for expected in 1..=3 {
-        assert_eq!(db.catalog.raise_fact("a").await.expect("raised"), expected);
+        assert_eq!(db.catalog.increment_fact("a").await.expect("raised"), expected);
     }
     db.catalog.set_fact("a", "41").await.expect("set");
-    assert_eq!(db.catalog.raise_fact("a").await.expect("raised"), 42);
+    assert_eq!(db.catalog.increment_fact("a").await.expect("raised"), 42);
     assert_eq!(db.catalog.fact("a").await.expect("read").as_deref(), Some("42"));
 }
 
 /// Bytes came late, at the very moment at which the cleanup of the earlier ones ends: the late ones have a cleanup in any
 /// case.
 pub(super) async fn late_bytes_get_a_cleanup_while_another_one_is_settled(db: &TestDb) {
-    let another = db.another().await;
+    let another = db.another_handle().await;
     for _ in 0..40 {
         let file = deleted(&db.catalog, ("harbour", "ada"), 10, &REFUSING).await;
         let cleanup = late_write_cleanup(&file, &POLICY, NOW).expect("it has ended");
@@ -83,7 +83,7 @@ pub(super) async fn late_bytes_get_a_cleanup_while_another_one_is_settled(db: &T
         assert_eq!(claimed.len(), 1);
         let gone = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
         let settle = db.catalog.record_cleanup_outcomes(gone, NOW + HOUR);
-        let (settled, again) = tokio::join!(settle, another.clean_again(file, cleanup, NOW + SECOND));
+        let (settled, again) = tokio::join!(settle, another.repeat_cleanup(file, cleanup, NOW + SECOND));
         settled.expect("settled");
         again.expect("answered");
         assert_eq!(db.catalog.due_cleanups(NOW + HOUR).await.expect("counted"), 1);

@@ -99,7 +99,7 @@ pub(super) async fn the_sample_of_a_large_catalog_is_spread_over_its_keys(db: &T
 
 pub(super) async fn scan_progress_is_counted_once(db: &TestDb) {
     let scan = begun(db).await;
-    assert_eq!(db.catalog.open_scan().await.expect("read"), Some(scan.clone()));
+    assert_eq!(db.catalog.unfinished_scan().await.expect("read"), Some(scan.clone()));
     let file = confirmed(&db.catalog, ADA, 1).await;
     let first = progress(&scan, "uploads/", "uploads/k", &[STRAY], &[&file]);
     let new = db.catalog.advance_scan(first.clone()).await.expect("written down");
@@ -108,7 +108,7 @@ pub(super) async fn scan_progress_is_counted_once(db: &TestDb) {
     assert!(matches!(again, Err(CatalogError::Stale)), "somebody else was faster: {again:?}");
     let second = progress(&scan, "uploads/k", "uploads/z", &[], &[&file]);
     assert_eq!(db.catalog.advance_scan(second).await.expect("written down"), Vec::<String>::new(), "known");
-    let open = db.catalog.open_scan().await.expect("read").expect("still open");
+    let open = db.catalog.unfinished_scan().await.expect("read").expect("still open");
     let range = &open.ranges[0];
     assert_eq!((range.at.as_str(), range.is_done), ("uploads/z", false));
     let totals = range.totals;
@@ -124,7 +124,7 @@ pub(super) async fn scan_progress_is_counted_once(db: &TestDb) {
     // Another scan in place of one that is given up: who is at that one notices.
     let old = begun(db).await;
     let new = begun(db).await;
-    assert_eq!(db.catalog.open_scan().await.expect("read").map(|scan| scan.id), Some(new.id));
+    assert_eq!(db.catalog.unfinished_scan().await.expect("read").map(|scan| scan.id), Some(new.id));
     let lost = progress(&old, "uploads/", "uploads/k", &[], &[]);
     assert!(matches!(db.catalog.advance_scan(lost).await, Err(CatalogError::Stale)));
     assert_eq!(db.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND), "the last that ended");

@@ -42,20 +42,20 @@ pub(super) async fn a_claimed_line_is_hidden_until_its_lease_ends(db: &TestDb) {
     let again = claimed(&db.catalog, 10, NOW + 30 * SECOND).await;
     assert_eq!(again.len(), 3, "who took them has died");
     let ids: Vec<String> = again.into_iter().map(|line| line.id).collect();
-    db.catalog.put_off_outbox(ids[..1].to_vec(), "refused", NOW + 90 * SECOND).await.expect("put off");
-    db.catalog.outbox_arrived(ids[1..].to_vec()).await.expect("removed");
+    db.catalog.delay_outbox(ids[..1].to_vec(), "refused", NOW + 90 * SECOND).await.expect("put off");
+    db.catalog.outbox_delivered(ids[1..].to_vec()).await.expect("removed");
     assert_eq!(claimed(&db.catalog, 10, NOW + 89 * SECOND).await, []);
     let last = claimed(&db.catalog, 10, NOW + 90 * SECOND).await;
     assert_eq!((last.len(), last[0].attempts, &last[0].id), (1, 1, &ids[0]));
     for _ in 0..2 {
-        db.catalog.outbox_arrived(vec![ids[0].clone()]).await.expect("once or twice");
+        db.catalog.outbox_delivered(vec![ids[0].clone()]).await.expect("once or twice");
     }
     assert_eq!(db.catalog.outbox_depth(Destination::Broker).await.expect("counted"), (0, None));
 }
 
 pub(super) async fn eight_relays_never_get_the_same_line(db: &TestDb) {
     announced(db, 60).await;
-    let handles = [db.catalog.clone(), db.another().await];
+    let handles = [db.catalog.clone(), db.another_handle().await];
     let relays = (0..8).map(|n| {
         let catalog = handles[n % 2].clone();
         async move {
@@ -89,21 +89,21 @@ pub(super) async fn jobs_are_claimed_by_id(db: &TestDb) {
     let due_at = jobs[0].1;
     let claim =
         |now| wharfinger_catalog::JobClaim { queue: super::sample::CHECKS, ..super::sample::claim(1, now) };
-    let early = db.catalog.claim_these_jobs(claim(due_at - 1), ids.clone()).await.expect("answered");
+    let early = db.catalog.claim_jobs_by_id(claim(due_at - 1), ids.clone()).await.expect("answered");
     assert_eq!(early, []);
     let mut waiting = db.catalog.waiting_jobs(&ids).await.expect("answered");
     waiting.sort();
     let mut all = jobs.clone();
     all.sort();
     assert_eq!(waiting, all);
-    let two = db.catalog.claim_these_jobs(claim(due_at), ids[..2].to_vec()).await.expect("answered");
+    let two = db.catalog.claim_jobs_by_id(claim(due_at), ids[..2].to_vec()).await.expect("answered");
     assert_eq!(two.len(), 2, "the limit of a claim by name is its names");
-    let again = db.catalog.claim_these_jobs(claim(due_at), ids.clone()).await.expect("answered");
+    let again = db.catalog.claim_jobs_by_id(claim(due_at), ids.clone()).await.expect("answered");
     let mut names: Vec<_> = again.iter().map(|job| job.id).collect();
     names.sort();
     let mut rest = ids[2..].to_vec();
     rest.sort();
     assert_eq!(names, rest);
     assert_eq!(db.catalog.waiting_jobs(&ids).await.expect("answered"), []);
-    assert_eq!(db.catalog.claim_these_jobs(claim(due_at), Vec::new()).await.expect("answered"), []);
+    assert_eq!(db.catalog.claim_jobs_by_id(claim(due_at), Vec::new()).await.expect("answered"), []);
 }

@@ -24,7 +24,7 @@ fn notice(line: &OutboxLine) -> (Uuid, String, i64) {
 }
 
 async fn arrived(catalog: &Catalog, line: &OutboxLine) {
-    catalog.outbox_arrived(vec![line.id.clone()]).await.expect("removed");
+    catalog.outbox_delivered(vec![line.id.clone()]).await.expect("removed");
 }
 
 /// Ready, then quarantined: two notices of one file.
@@ -38,7 +38,7 @@ pub(super) async fn a_notice_writes_a_line_for_each_target(db: &TestDb) {
     for destination in [Destination::Webhook, Destination::Slack] {
         assert_eq!(db.catalog.outbox_depth(destination).await.expect("counted").0, 0, "nobody else is told");
     }
-    let catalog = db.telling().await;
+    let catalog = db.with_all_targets().await;
     let file = twice_told(&catalog).await;
     let mut told = catalog.notifications(&file.tenant, &file.user, None, 10).await.expect("read");
     told.retain(|notice| notice.file_id == Some(file.id.to_string()));
@@ -69,14 +69,14 @@ pub(super) async fn a_notice_writes_a_line_for_each_target(db: &TestDb) {
 }
 
 pub(super) async fn a_line_waits_for_earlier_lines_of_its_subject(db: &TestDb) {
-    let catalog = db.telling().await;
+    let catalog = db.with_all_targets().await;
     twice_told(&catalog).await;
     let now = NOW + 10 * SECOND;
     let first = claimed(&catalog, 10, now).await;
     assert_eq!(first.len(), 1, "the second is due and waits");
     assert_eq!(claimed(&catalog, 10, now).await, [], "also while the first is in another's hands");
     let ids = vec![first[0].id.clone()];
-    catalog.put_off_outbox(ids, "503", now + 600 * SECOND).await.expect("put off");
+    catalog.delay_outbox(ids, "503", now + 600 * SECOND).await.expect("put off");
     assert_eq!(claimed(&catalog, 10, now + 599 * SECOND).await, [], "also while the first is put off");
     let next = catalog.next_outbox_at(Destination::Webhook).await.expect("read");
     assert_eq!(next, Some(now + 600 * SECOND), "and is put off with it");
@@ -92,14 +92,14 @@ pub(super) async fn a_line_waits_for_earlier_lines_of_its_subject(db: &TestDb) {
 }
 
 pub(super) async fn a_postponed_line_does_not_delay_other_subjects(db: &TestDb) {
-    let catalog = db.telling().await;
+    let catalog = db.with_all_targets().await;
     for _ in 0..3 {
         twice_told(&catalog).await;
     }
     let now = NOW + 10 * SECOND;
     let heads = claimed(&catalog, 10, now).await;
     assert_eq!(heads.len(), 3, "one of each");
-    catalog.put_off_outbox(vec![heads[0].id.clone()], "503", now + HIDDEN).await.expect("put off");
+    catalog.delay_outbox(vec![heads[0].id.clone()], "503", now + HIDDEN).await.expect("put off");
     for head in &heads[1..] {
         arrived(&catalog, head).await;
     }
@@ -112,13 +112,13 @@ pub(super) async fn a_postponed_line_does_not_delay_other_subjects(db: &TestDb) 
 }
 
 pub(super) async fn eight_relays_keep_the_order_of_every_subject(db: &TestDb) {
-    let catalog = db.telling().await;
+    let catalog = db.with_all_targets().await;
     for _ in 0..15 {
         twice_told(&catalog).await;
     }
     // The order in which they left, as far as anybody can tell: each writes down what it has before it lets it go.
     let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let handles = [catalog.clone(), db.telling().await];
+    let handles = [catalog.clone(), db.with_all_targets().await];
     let relays = (0..8).map(|n| {
         let (catalog, log) = (handles[n % 2].clone(), log.clone());
         async move {

@@ -193,7 +193,7 @@ pub(super) async fn a_recovery_revokes_the_lease_of_the_old_worker(db: &TestDb) 
 }
 
 pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
-    let catalog = db.telling().await;
+    let catalog = db.with_all_targets().await;
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = OVERDUE;
     for retry in 1..=plan().stuck_retries_max {
@@ -291,9 +291,9 @@ pub(super) async fn a_scheduled_job_is_brought_forward(db: &TestDb) {
     let how = AttemptOutcome::Retry { why: "hiccup".into(), at: NOW + HOUR };
     assert_eq!(ended(db, &held, how, NOW + SECOND).await, CompletionResult::Retried);
     assert_eq!(db.catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("answered"), []);
-    db.catalog.bring_forward(file.id, NOW + 2 * SECOND).await.expect("brought");
+    db.catalog.make_due_now(file.id, NOW + 2 * SECOND).await.expect("brought");
     let before = db.dump().await;
-    db.catalog.bring_forward(file.id, NOW + 3 * SECOND).await.expect("brought");
+    db.catalog.make_due_now(file.id, NOW + 3 * SECOND).await.expect("brought");
     assert_eq!(db.dump().await, before, "what is due keeps its place in the queue");
     assert_eq!(claimed(db, Stage::Scan, NOW + 2 * SECOND).await.job.attempt, 2, "no attempt is given back");
 }

@@ -67,20 +67,20 @@ pub(super) fn suspects(stage: Stage, limit: usize, now: UnixMs) -> StageClaim {
     StageClaim { of: Claimable::Suspects, ..claim(stage, limit, now) }
 }
 
-pub(super) fn end(held: &LeasedStageJob, how: AttemptOutcome) -> StageEnd {
-    StageEnd { job: held.job.id, token: held.job.token, ending }
+pub(super) fn end(held: &LeasedStageJob, outcome: AttemptOutcome) -> StageEnd {
+    StageEnd { job: held.job.id, token: held.job.token, outcome }
 }
 
-pub(super) async fn ended(db: &TestDb, held: &LeasedStageJob, how: AttemptOutcome, now: UnixMs) -> CompletionResult {
+pub(super) async fn ended(db: &TestDb, held: &LeasedStageJob, outcome: AttemptOutcome, now: UnixMs) -> CompletionResult {
     let by = StageEndContext { actor: "worker:a", plan: &plan(), now };
-    db.catalog.end_stages(vec![end(held, how)], by).await.expect("answered")[0]
+    db.catalog.end_stages(vec![end(held, outcome)], by).await.expect("answered")[0]
 }
 
 pub(super) async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(FileId, CompletionResult)> {
     let by = StageEndContext { actor: "recovery", plan: &plan(), now };
-    let lost = db.catalog.lost_stages(now, None, 100).await.expect("read");
+    let lost = db.catalog.expired_stage_jobs(now, None, 100).await.expect("read");
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
-    db.catalog.take_back_stages(jobs, by, now).await.expect("answered")
+    db.catalog.end_expired_stage_jobs(jobs, by, now).await.expect("answered")
 }
 
 pub(super) fn done() -> AttemptOutcome {
@@ -157,8 +157,8 @@ pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
             AttemptOutcome::Quarantined { why: "late".into() },
             AttemptOutcome::Released,
         ];
-        for how in endings {
-            assert_eq!(ended(db, &old, how, lost_at).await, CompletionResult::LeaseLost);
+        for outcome in endings {
+            assert_eq!(ended(db, &old, outcome, lost_at).await, CompletionResult::LeaseLost);
         }
         let lease = (old.job.id, old.job.token);
         let key = ObjectKey::text_part(&file.key, old.job.id, old.job.token, 0);
@@ -231,9 +231,9 @@ pub(super) async fn a_job_without_attempts_left_becomes_a_dead_letter(db: &TestD
         assert_eq!(db.catalog.dead_letters(&scope, None, 10).await.expect("read"), []);
         let held = claimed(db, Stage::Scan, NOW + SECOND).await;
         assert_eq!(held.job.attempt, attempt);
-        let how = AttemptOutcome::Retry { why: format!("hiccup {attempt}"), at: NOW + SECOND };
+        let outcome = AttemptOutcome::Retry { why: format!("hiccup {attempt}"), at: NOW + SECOND };
         let expected = if attempt < 3 { CompletionResult::Retried } else { CompletionResult::Failed };
-        assert_eq!(ended(db, &held, how, NOW + SECOND).await, expected);
+        assert_eq!(ended(db, &held, outcome, NOW + SECOND).await, expected);
     }
     let failed = db.catalog.file(file.id).await.expect("read").expect("it is there");
     assert_eq!((failed.status, failed.error.as_deref()), (Status::Failed, Some("hiccup 3")));
@@ -273,14 +273,14 @@ pub(super) async fn a_postponed_job_spends_no_attempt(db: &TestDb) {
         let held = claimed(db, Stage::Scan, now).await;
         assert_eq!(held.job.attempt, 1);
         now += 60 * SECOND;
-        let how = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
-        assert_eq!(ended(db, &held, how, now).await, CompletionResult::Retried);
+        let outcome = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
+        assert_eq!(ended(db, &held, outcome, now).await, CompletionResult::Retried);
     }
     now += 6 * HOUR;
     for expected in [CompletionResult::Retried, CompletionResult::Retried, CompletionResult::Failed] {
         let held = claimed(db, Stage::Scan, now).await;
-        let how = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
-        assert_eq!(ended(db, &held, how, now).await, expected);
+        let outcome = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
+        assert_eq!(ended(db, &held, outcome, now).await, expected);
     }
     assert_eq!(status(db, file.id).await, Status::Failed);
 }
@@ -293,16 +293,16 @@ pub(super) async fn waiting_in_a_backlog_is_not_counted_as_an_outage(db: &TestDb
         let held = claimed(db, Stage::Scan, now).await;
         assert_eq!(held.job.attempt, 1);
         now += 60 * SECOND;
-        let how = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
-        assert_eq!(ended(db, &held, how, now).await, CompletionResult::Retried);
+        let outcome = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
+        assert_eq!(ended(db, &held, outcome, now).await, CompletionResult::Retried);
     }
     // An attempt that went wrong otherwise ends the outage.
     let held = claimed(db, Stage::Scan, now).await;
     ended(db, &held, AttemptOutcome::Retry { why: "hiccup".into(), at: now + 12 * HOUR }, now).await;
     now += 12 * HOUR;
     let held = claimed(db, Stage::Scan, now).await;
-    let how = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
-    ended(db, &held, how, now).await;
+    let outcome = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
+    ended(db, &held, outcome, now).await;
     assert_eq!(claimed(db, Stage::Scan, now).await.job.attempt, 2);
 }
 
@@ -332,11 +332,11 @@ pub(super) async fn an_output_is_accepted_once(db: &TestDb) {
     queued(db, &[Stage::Scan]).await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let (job, token) = (held.job.id, held.job.token);
-    let begin = async |token| db.catalog.begin_taking_in(job, token, LATER).await.expect("answered");
+    let begin = async |token| db.catalog.begin_storing_output(job, token, LATER).await.expect("answered");
     assert!(!begin(token + 1).await);
     assert!(begin(token).await);
     assert!(!begin(token).await);
-    db.catalog.stop_taking_in(job, token).await.expect("stopped");
+    db.catalog.abort_storing_output(job, token).await.expect("stopped");
     assert!(begin(token).await, "what was not to be had may be brought again");
     assert_eq!(taken_back(db, LATER + HOUR).await.len(), 1);
     let again = claimed(db, Stage::Scan, LATER + HOUR + 60 * SECOND).await;
@@ -406,8 +406,8 @@ pub(super) async fn a_refused_object_makes_its_file_wait_longer_each_time(db: &T
     loop {
         let held = claimed(db, Stage::Scan, now).await;
         let attempt = held.job.attempt;
-        let how = AttemptOutcome::ObjectUnreadable { why: "403".into(), jitter_ms: 7 };
-        if ended(db, &held, how, now).await == CompletionResult::Failed {
+        let outcome = AttemptOutcome::ObjectUnreadable { why: "403".into(), jitter_ms: 7 };
+        if ended(db, &held, outcome, now).await == CompletionResult::Failed {
             break;
         }
         let next = db.catalog.next_job_at(&[Stage::Scan.queue()]).await.expect("read").expect("it waits");
@@ -428,7 +428,7 @@ pub(super) async fn a_claim_with_a_lost_answer_is_released(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     db.catalog.rank_due(Stage::Scan, NOW + SECOND).await.expect("ranked");
     let faults = Faults::at(0, Fault::LoseAnswer);
-    let catalog = db.faulty(faults.clone()).await;
+    let catalog = db.with_faults(faults.clone()).await;
     let mut unreceived = None;
     for n in 1..100 {
         faults.rearm_at(n, Fault::LoseAnswer);

@@ -45,10 +45,10 @@ pub(super) async fn unreadable_rows_do_not_stop_a_stage(db: &TestDb) {
     let by = StageEndContext { actor: "worker:a", plan: &plan(), now: LATER };
     let ended = db.catalog.end_stages(ends, by).await.expect("answered");
     assert_eq!(ended, [CompletionResult::Ready, CompletionResult::LeaseLost]);
-    let lost = db.catalog.lost_stages(LATER + HOUR, None, 10).await.expect("read");
+    let lost = db.catalog.expired_stage_jobs(LATER + HOUR, None, 10).await.expect("read");
     let by = StageEndContext { actor: "recovery", plan: &plan(), now: LATER + HOUR };
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
-    assert_eq!(db.catalog.take_back_stages(jobs, by, LATER + HOUR).await.expect("answered"), []);
+    assert_eq!(db.catalog.end_expired_stage_jobs(jobs, by, LATER + HOUR).await.expect("answered"), []);
 
     // Repaired, it goes on: it only waited.
     db.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", file.id)).await;
@@ -63,7 +63,7 @@ pub(super) async fn unreadable_rows_do_not_stop_checks_and_cleanups(db: &TestDb)
     db.sql(&format!("UPDATE jobs SET file_id = 'no id' WHERE id = '{}'", ids[0])).await;
     let claimed = db.catalog.claim_jobs(claim(10, NOW)).await.expect("claimed");
     assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[1]]);
-    let these = db.catalog.claim_these_jobs(claim(10, NOW + 2 * HOUR), vec![ids[0]]).await.expect("claimed");
+    let these = db.catalog.claim_jobs_by_id(claim(10, NOW + 2 * HOUR), vec![ids[0]]).await.expect("claimed");
     assert_eq!(these, [], "it is found again, and set aside again");
 
     for _ in 0..2 {
@@ -80,7 +80,7 @@ pub(super) async fn unreadable_rows_do_not_stop_checks_and_cleanups(db: &TestDb)
 
 /// Even where all that come first cannot be read.
 pub(super) async fn unreadable_lines_do_not_stop_the_outbox(db: &TestDb) {
-    let catalog = db.telling().await;
+    let catalog = db.with_all_targets().await;
     for _ in 0..3 {
         confirmed(&catalog, ADA, 10).await;
     }
@@ -195,7 +195,7 @@ pub(super) async fn rows_after_a_page_of_unreadable_rows_are_found(db: &TestDb) 
     assert_eq!(catalog.overdue_batches(NOW, None, 1).await.expect("read"), [(2, BatchId(good.id.0))]);
     let of_batch = catalog.batch_files(batch, None, 1).await.expect("read");
     assert_eq!(of_batch.iter().map(|file| file.id).collect::<Vec<_>>(), [good.id]);
-    assert_eq!(catalog.lost_stages(NOW, None, 1).await.expect("read"), [(2, JobId(good.id.0))]);
+    assert_eq!(catalog.expired_stage_jobs(NOW, None, 1).await.expect("read"), [(2, JobId(good.id.0))]);
     assert_eq!(catalog.tenants("", 1).await.expect("read"), [tenant("harbour")]);
     assert_eq!(catalog.tenants_in_redis("", 1).await.expect("read"), [tenant("quay")]);
     // Nothing of it would stand up to an audit.

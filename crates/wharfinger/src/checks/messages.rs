@@ -127,12 +127,12 @@ pub async fn relay(core: &Core, broker: &Broker) -> Result<u64, CatalogError> {
             }
         }
         arrived += done.len() as u64;
-        core.catalog.outbox_arrived(done).await?;
+        core.catalog.outbox_delivered(done).await?;
         if let Some(first) = late.first() {
             let delay = LATER.delay_ms(first.attempts + 1, rand::random());
             let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
             let ids = late.into_iter().map(|line| line.id).collect();
-            core.catalog.put_off_outbox(ids, &why, until).await?;
+            core.catalog.delay_outbox(ids, &why, until).await?;
             broker.learn(false, Some(&why));
             return Ok(arrived);
         }
@@ -193,7 +193,7 @@ async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<Due>) -> Result<(
         }
     }
     let claim = JobClaim { limit: ids.len(), ..checks::claim(core) };
-    let claimed = core.catalog.claim_these_jobs(claim, ids.clone()).await;
+    let claimed = core.catalog.claim_jobs_by_id(claim, ids.clone()).await;
     let early = match &claimed {
         Ok(jobs) if jobs.len() < ids.len() => send_back(core, broker, &ids).await,
         _ => Ok(()),

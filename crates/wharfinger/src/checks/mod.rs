@@ -79,7 +79,7 @@ async fn settle(core: &Core, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) 
         match outcome {
             Ok(()) => done.push((job.id, job.token)),
             Err(error) => {
-                tracing::warn!(job = CHECK_QUEUE, jobId = %job.id, error = ?error, attempt = job.attempt,
+                tracing::warn!(job = CHECK_QUEUE, jobId = %job.id, error = %error.with_cause(), attempt = job.attempt,
                     "a check failed");
                 let now = core.clock.now();
                 let delay =
@@ -96,7 +96,7 @@ async fn settle(core: &Core, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) 
 pub async fn take_back(core: &Core) -> Result<(), VerbError> {
     loop {
         let now = core.clock.now();
-        let taken = core.catalog.take_back_jobs(CHECK_QUEUE, now, now, TAKE_BACK_JOBS).await?;
+        let taken = core.catalog.end_expired_jobs(CHECK_QUEUE, now, now, TAKE_BACK_JOBS).await?;
         for (job, fate) in &taken {
             tracing::warn!(job = CHECK_QUEUE, jobId = %job, fate = ?fate, "a lease ran out");
         }

@@ -111,7 +111,7 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
         return check_the_rest(settings, None, findings).await;
     }
     // Whoever asks wants to know how it is now.
-    let catalog = match Catalog::open_within(catalog_options(settings), Duration::ZERO).await {
+    let catalog = match Catalog::open_with_timeout(catalog_options(settings), Duration::ZERO).await {
         Ok(catalog) => catalog,
         Err(error @ CatalogError::Unusable(_)) => return findings.push(bad("catalog", named(&error))),
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
@@ -123,7 +123,7 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
         Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
     };
     if step != SCHEMA_VERSION
-        && let Err(error) = catalog.may_migrate().await
+        && let Err(error) = catalog.check_may_migrate().await
     {
         return findings.push(bad("catalog", named(&error)));
     }

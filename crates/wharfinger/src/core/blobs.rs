@@ -7,7 +7,7 @@ use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::Catalog;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_stores::disk::{DiskStore, SigningKey};
-use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs, Probed};
+use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs, ProbeReport};
 
 use super::{OpenError, Opening};
 use crate::clock::Clock;
@@ -63,7 +63,7 @@ pub(super) async fn open_blobs(
         Some(key) => SigningKey::new(key),
         None => {
             let fresh: [u8; 32] = rand::random();
-            SigningKey::new(catalog.establish("url_signing_key", &to_hex(&fresh)).await?.as_bytes())
+            SigningKey::new(catalog.get_or_set_fact("url_signing_key", &to_hex(&fresh)).await?.as_bytes())
         }
     };
     let disk = DiskStore::open(folder, public_url, signing_key, faults.clone())
@@ -73,7 +73,7 @@ pub(super) async fn open_blobs(
 }
 
 /// A store that is away when the program starts may only be starting too.
-async fn probe(blobs: &dyn BlobStore) -> Result<Probed, BlobError> {
+async fn probe(blobs: &dyn BlobStore) -> Result<ProbeReport, BlobError> {
     let mut tries_left = PROBE_TRIES_MAX;
     loop {
         let late = || Err(BlobError::Unavailable("no answer in time".into()));

@@ -52,7 +52,7 @@ pub async fn relay(core: &Core, ingest: &Ingest, stop: &CancellationToken) -> Re
             }
         }
         arrived += done.len() as u64;
-        core.catalog.outbox_arrived(done).await?;
+        core.catalog.outbox_delivered(done).await?;
         if let Some((_, why)) = late.first() {
             let events: usize = late.iter().map(|(share, _)| share.lines.len()).sum();
             tracing::warn!(job = "archive", tenants = late.len(), events, error = %why,
@@ -61,7 +61,7 @@ pub async fn relay(core: &Core, ingest: &Ingest, stop: &CancellationToken) -> Re
         for (share, why) in late {
             let delay = LATER.delay_ms(share.attempts + 1, rand::random());
             let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
-            core.catalog.put_off_outbox(share.lines, &why, until).await?;
+            core.catalog.delay_outbox(share.lines, &why, until).await?;
         }
     }
     Ok(arrived)

@@ -35,7 +35,7 @@ pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
     let error = match slack.send(&text(&lines), now.div_euclid(SECOND_MS)).await {
         Ok(()) => {
             metric::deliveries(Destination::Slack, Delivery::Delivered, count);
-            core.catalog.outbox_arrived(lines.into_iter().map(|line| line.id).collect()).await?;
+            core.catalog.outbox_delivered(lines.into_iter().map(|line| line.id).collect()).await?;
             return Ok(count);
         }
         Err(error) => error,
@@ -52,13 +52,13 @@ pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
     if let Some(at) = late.iter().map(|(_, at)| *at).min() {
         metric::deliveries(Destination::Slack, Delivery::Failed, late.len() as u64);
         let ids = late.into_iter().map(|(id, _)| id).collect();
-        core.catalog.put_off_outbox(ids, &error.to_string(), at).await?;
+        core.catalog.delay_outbox(ids, &error.to_string(), at).await?;
     }
     if !given_up.is_empty() {
         tracing::error!(job = "slack", lines = given_up.len(), error = %error,
             "alerts are given up: SLACK_WEBHOOK_URL has not taken them for three days");
         metric::deliveries(Destination::Slack, Delivery::GivenUp, given_up.len() as u64);
-        core.catalog.outbox_arrived(given_up).await?;
+        core.catalog.outbox_delivered(given_up).await?;
     }
     Ok(0)
 }

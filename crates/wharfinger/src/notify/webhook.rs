@@ -120,7 +120,7 @@ fn notification_of(line: &OutboxLine) -> Option<Uuid> {
 
 async fn drop_lines(core: &Core, lines: Vec<OutboxLine>, outcome: Delivery) -> Result<(), CatalogError> {
     metric::deliveries(Destination::Webhook, outcome, lines.len() as u64);
-    core.catalog.outbox_arrived(lines.into_iter().map(|line| line.id).collect()).await
+    core.catalog.outbox_delivered(lines.into_iter().map(|line| line.id).collect()).await
 }
 
 /// True if it has arrived.
@@ -141,7 +141,7 @@ async fn tell(
     let error = match outcome {
         Ok(()) => {
             metric::deliveries(Destination::Webhook, Delivery::Delivered, 1);
-            core.catalog.outbox_arrived(vec![line.id]).await?;
+            core.catalog.outbox_delivered(vec![line.id]).await?;
             return Ok(true);
         }
         Err(SendError::Gone) => {
@@ -157,7 +157,7 @@ async fn tell(
             metric::deliveries(Destination::Webhook, Delivery::Failed, 1);
             tracing::warn!(job = "webhook", host, notificationId = %id, kind, attempt = line.attempts + 1,
                 error = %error, "a notice did not arrive and is told again later");
-            core.catalog.put_off_outbox(vec![line.id], &error.to_string(), at).await?;
+            core.catalog.delay_outbox(vec![line.id], &error.to_string(), at).await?;
         }
         Fate::GivenUp => {
             tracing::error!(job = "webhook", host, notificationId = %id, kind, attempt = line.attempts + 1,

@@ -67,7 +67,7 @@ impl Pipeline {
     pub async fn open(core: Arc<Core>, quota: Arc<Quota>) -> Result<Pipeline, OpenError> {
         let settings = &core.settings;
         let fresh: [u8; 32] = rand::random();
-        let lease_key = core.catalog.establish("lease_key", &to_hex(&fresh)).await?.into_bytes();
+        let lease_key = core.catalog.get_or_set_fact("lease_key", &to_hex(&fresh)).await?.into_bytes();
         extract::clear_left_behind(&settings.data_dir, settings.stage_timeout_ms);
         let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
         Ok(Pipeline {

@@ -110,7 +110,7 @@ pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, 
         match outcomes.done.into_iter().next() {
             Some((_, RecoveryOutcome::Queued { from, retry_count })) => return Ok(Retried { from, retry_count }),
             Some((_, RecoveryOutcome::Waiting)) => {
-                core.catalog.bring_forward(id, core.clock.now()).await?;
+                core.catalog.make_due_now(id, core.clock.now()).await?;
                 core.wakeups.stage.notify_one();
                 return Ok(Retried { from: file.status, retry_count: file.retry_count });
             }

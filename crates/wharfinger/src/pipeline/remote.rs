@@ -13,7 +13,7 @@ use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::limits::stored_reason;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
-use wharfinger_stores::{BlobError, GetGrant, UrlLife};
+use wharfinger_stores::{BlobError, GetGrant, UrlLifetime};
 
 use super::input::{self, Input};
 use super::output::{ChunkSink, TextSink, VectorSink};
@@ -192,9 +192,9 @@ async fn hand_out(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, le
         Err(trouble) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = ?trouble,
                 action = "stopped", "a file could not be handed to a worker");
-            if let Some(how) = trouble.ending(pipeline, held.job.attempt).await {
+            if let Some(outcome) = trouble.ending(pipeline, held.job.attempt).await {
                 let ended =
-                    end(core, caller, StageEnd { job: held.job.id, token: held.job.token, ending }).await;
+                    end(core, caller, StageEnd { job: held.job.id, token: held.job.token, outcome }).await;
                 if ended.is_err_and(|error| error != VerbError::LeaseLost) {
                     // No worker had it: it must not count as lost when its lease runs out.
                     taking_up::return_later(pipeline, taking_up::given_back(&held));
@@ -224,7 +224,7 @@ async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Resu
         pin,
         content_type: file.content_type.clone(),
         file_name: file.name.clone(),
-        life: UrlLife { signed_at: now, expires_at: now.saturating_add(lease_ms.max(URL_LIFE_MS_MIN)) },
+        life: UrlLifetime { signed_at: now, expires_at: now.saturating_add(lease_ms.max(URL_LIFE_MS_MIN)) },
     };
     Ok(core.blobs.sign_get(&grant).await?.url)
 }
@@ -265,7 +265,7 @@ pub async fn complete(
     output.check(&attempt).await?;
     // A worker that was told to try again may do so while its first try is still at it.
     let until = core.clock.now().saturating_add(core.settings.job_lease_ms.max(TAKE_IN_MS));
-    if !core.catalog.begin_taking_in(job, token, until).await? {
+    if !core.catalog.begin_storing_output(job, token, until).await? {
         return match core.catalog.leased_stage_job(job, token).await? {
             Some(_) => Err(VerbError::Unavailable("this output is being taken in".into())),
             None => Err(VerbError::LeaseLost),
@@ -275,25 +275,25 @@ pub async fn complete(
         is_unchanged(core, &held.file).await?;
         output.keep(&attempt).await
     };
-    let how = match kept.await {
-        Ok(how) => how,
+    let outcome = match kept.await {
+        Ok(outcome) => outcome,
         Err(Trouble::LeaseLost) => return Err(VerbError::LeaseLost),
         Err(trouble @ (Trouble::Changed(_) | Trouble::Hopeless(_))) => {
             trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?
         }
         Err(trouble) => {
-            core.catalog.stop_taking_in(job, token).await?;
+            core.catalog.abort_storing_output(job, token).await?;
             return Err(VerbError::Unavailable(format!("{trouble:?}")));
         }
     };
-    let traced = how.clone();
-    let ended = end(core, caller, StageEnd { job, token, ending }).await;
+    let traced = outcome.clone();
+    let ended = end(core, caller, StageEnd { job, token, outcome }).await;
     if ended.is_ok() {
         run::trace(core, &held, &traced);
     }
     if matches!(ended, Err(VerbError::Unavailable(_))) {
         // The worker may bring it again. If the end was written after all, there is nothing to take back.
-        core.catalog.stop_taking_in(job, token).await?;
+        core.catalog.abort_storing_output(job, token).await?;
     }
     ended
 }
@@ -312,9 +312,9 @@ pub async fn fail(
     let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let why = stored_reason(error);
     let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
-    let how = trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
-    let ended = end(core, caller, StageEnd { job, token, ending:how.clone() }).await?;
-    run::trace(core, &held, &how);
+    let outcome = trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
+    let ended = end(core, caller, StageEnd { job, token, outcome: outcome.clone() }).await?;
+    run::trace(core, &held, &outcome);
     Ok(ended)
 }
 

@@ -116,7 +116,7 @@ fn ended_task(
             return None;
         }
     };
-    if matches!(end, Some(StageEnd { ending:AttemptOutcome::Postponed { .. }, .. })) {
+    if matches!(end, Some(StageEnd { outcome: AttemptOutcome::Postponed { .. }, .. })) {
         rests.0.insert(stage, now + REST_MS);
     }
     end
@@ -186,7 +186,7 @@ async fn end_alone(core: &Core, end: &StageEnd) -> Result<CompletionResult, Cata
     match write(end.clone()).await {
         Err(error) if is_of_its_file(&error) => {
             tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage cannot end, its file waits");
-            write(StageEnd { ending:attempt::refused(error.to_string()), ..end.clone() }).await
+            write(StageEnd { outcome: attempt::refused(error.to_string()), ..end.clone() }).await
         }
         other => other,
     }
@@ -221,8 +221,8 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
         () = keep_lease(core, held) => Err(Trouble::LeaseLost),
     };
     let duration_ms = core.clock.now().saturating_sub(held.file.updated_at);
-    let how = match outcome {
-        Ok(ending) => ending,
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
         Err(trouble) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
                 attempt = held.job.attempt, error = ?trouble, action = "stopped", durationMs = duration_ms,
@@ -230,7 +230,7 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
             trouble.ending(pipeline, held.job.attempt).await?
         }
     };
-    match &how {
+    match &outcome {
         AttemptOutcome::Done(_) => {
             tracing::info!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
             action = "done", durationMs = duration_ms, "a stage is done")
@@ -240,13 +240,13 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
             "a file is quarantined"),
         _ => {}
     }
-    trace(core, held, &how);
-    Some(StageEnd { job: held.job.id, token: held.job.token, ending })
+    trace(core, held, &outcome);
+    Some(StageEnd { job: held.job.id, token: held.job.token, outcome })
 }
 
 /// One attempt, from when the file was claimed.
-pub(super) fn trace(core: &Core, held: &LeasedStageJob, how: &AttemptOutcome) {
-    let error = match how {
+pub(super) fn trace(core: &Core, held: &LeasedStageJob, outcome: &AttemptOutcome) {
+    let error = match outcome {
         AttemptOutcome::Done(_) => None,
         AttemptOutcome::Retry { why, .. }
         | AttemptOutcome::Postponed { why, .. }
@@ -296,12 +296,12 @@ async fn keep_lease(core: &Core, held: &LeasedStageJob) {
 pub async fn take_back(core: &Core) -> Result<(), VerbError> {
     let mut after = None;
     loop {
-        let lost = core.catalog.lost_stages(core.clock.now(), after, TAKE_BACK_FILES).await?;
+        let lost = core.catalog.expired_stage_jobs(core.clock.now(), after, TAKE_BACK_FILES).await?;
         let Some(last) = lost.last() else { return Ok(()) };
         after = Some(*last);
         let retry_at = attempt::retry_at(core);
         let jobs = lost.iter().map(|(_, job)| *job).collect();
-        let take = |jobs| core.catalog.take_back_stages(jobs, by(core, "recovery"), retry_at);
+        let take = |jobs| core.catalog.end_expired_stage_jobs(jobs, by(core, "recovery"), retry_at);
         let taken = bisect(core, jobs, take).await?;
         for (file, ended) in &taken.done {
             tracing::warn!(job = "pipeline", fileId = %file, ended = ?ended, action = "taken_back", "a lease ran out");

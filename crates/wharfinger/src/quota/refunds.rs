@@ -53,11 +53,11 @@ pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
             }
         }
         arrived += done.len() as u64;
-        core.catalog.outbox_arrived(done).await?;
+        core.catalog.outbox_delivered(done).await?;
         for (line, why) in late {
             let delay = LATER.delay_ms(line.attempts + 1, rand::random());
             let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
-            core.catalog.put_off_outbox(vec![line.id], &why, until).await?;
+            core.catalog.delay_outbox(vec![line.id], &why, until).await?;
         }
     }
     Ok(arrived)

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use futures::StreamExt as _;
-use wharfinger_lifecycle::file::{File, too_late};
-use wharfinger_lifecycle::parts::Cut;
-use wharfinger_stores::{BlobError, Part, PartGrant, PartStore, UrlLife};
+use wharfinger_lifecycle::file::{File, late_write_cleanup};
+use wharfinger_lifecycle::parts::PartLayout;
+use wharfinger_stores::{BlobError, Part, PartGrant, MultipartStore, UrlLifetime};
 
 use super::STALE_TRIES_MAX;
-use super::init::{GrantedPart, How};
+use super::init::{GrantedPart, UploadMethod};
 use crate::core::Core;
 use crate::core::VerbError;
 
@@ -18,7 +18,7 @@ const MISSING_SHOWN_MAX: usize = 20;
 /// Signing is work without a wait: others get their turn in between.
 const SIGNED_AT_ONCE: u32 = 64;
 
-fn store(core: &Core) -> Result<&dyn PartStore, VerbError> {
+fn store(core: &Core) -> Result<&dyn MultipartStore, VerbError> {
     core.blobs.in_parts().ok_or_else(|| {
         VerbError::Unavailable(
             "the file was begun in parts, which the store of these settings does not take".into(),
@@ -27,14 +27,14 @@ fn store(core: &Core) -> Result<&dyn PartStore, VerbError> {
 }
 
 /// Signs every part; says which of them the store has already.
-pub(super) async fn grant(core: &Core, file: &File, cut: Cut) -> Result<How, VerbError> {
+pub(super) async fn grant(core: &Core, file: &File, layout: PartLayout) -> Result<UploadMethod, VerbError> {
     let store = store(core)?;
     let (upload_id, have) = upload(core, store, file).await?;
     let have: BTreeMap<u32, u64> = have.into_iter().map(|part| (part.number, part.size)).collect();
-    let life = UrlLife { signed_at: core.clock.now(), expires_at: file.url_dead_at };
-    let mut parts = Vec::with_capacity(cut.count() as usize);
-    for number in cut.numbers() {
-        let size = cut.size_of(number).unwrap_or(0);
+    let life = UrlLifetime { signed_at: core.clock.now(), expires_at: file.url_dead_at };
+    let mut parts = Vec::with_capacity(layout.count() as usize);
+    for number in layout.part_numbers() {
+        let size = layout.part_bytes(number).unwrap_or(0);
         let grant = PartGrant { key: file.key.clone(), upload_id: upload_id.clone(), number, size, life };
         let url = store.sign_part(&grant).await?.url;
         if number % SIGNED_AT_ONCE == 0 {
@@ -42,11 +42,11 @@ pub(super) async fn grant(core: &Core, file: &File, cut: Cut) -> Result<How, Ver
         }
         parts.push(GrantedPart { number, size, url, uploaded: have.get(&number) == Some(&size) });
     }
-    Ok(How::Parts { part_size: cut.part_size, parts })
+    Ok(UploadMethod::Multipart { part_size: layout.part_size, parts })
 }
 
 /// The upload that fills this file's object, with what has come of it; begun if there is none, or none any more.
-async fn upload(core: &Core, store: &dyn PartStore, file: &File) -> Result<(String, Vec<Part>), VerbError> {
+async fn upload(core: &Core, store: &dyn MultipartStore, file: &File) -> Result<(String, Vec<Part>), VerbError> {
     for _ in 0..STALE_TRIES_MAX {
         let known = core.catalog.upload_id(&file.key).await?;
         if let Some(upload_id) = &known {
@@ -83,15 +83,15 @@ async fn upload(core: &Core, store: &dyn PartStore, file: &File) -> Result<(Stri
 }
 
 fn all_of(file: &File) -> Vec<Part> {
-    let cut = file.cut();
-    let numbers = cut.into_iter().flat_map(|cut| cut.numbers().map(move |number| (number, cut)));
+    let layout = file.part_layout();
+    let numbers = layout.into_iter().flat_map(|layout| layout.part_numbers().map(move |number| (number, layout)));
     numbers
-        .map(|(number, cut)| Part { number, size: cut.size_of(number).unwrap_or(0), etag: String::new() })
+        .map(|(number, layout)| Part { number, size: layout.part_bytes(number).unwrap_or(0), etag: String::new() })
         .collect()
 }
 
 /// Makes the object of its parts, if that has not happened yet. Whether it is right the caller finds out.
-pub(super) async fn join(core: &Core, file: &File, cut: Cut) -> Result<(), VerbError> {
+pub(super) async fn join(core: &Core, file: &File, layout: PartLayout) -> Result<(), VerbError> {
     let store = store(core)?;
     match core.blobs.head(&file.key, None).await {
         Ok(_) => return Ok(()),
@@ -107,12 +107,12 @@ pub(super) async fn join(core: &Core, file: &File, cut: Cut) -> Result<(), VerbE
         Err(BlobError::NotFound) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let wanted = choose(cut, have)?;
+    let wanted = select_parts(layout, have)?;
     let joined = store.join(&file.key, &upload_id, file.content_type.as_deref(), &wanted).await;
     // Also where the answer was lost: it may have happened.
-    take_back_if_ended(core, file).await?;
+    delete_if_ended(core, file).await?;
     match joined {
-        Ok(()) => end_others(store, file).await,
+        Ok(()) => abort_other_uploads(store, file).await,
         // Joined by somebody else, or a part was sent anew at this moment: the object says which.
         Err(BlobError::NotFound) => {}
         Err(error) => return Err(error.into()),
@@ -121,7 +121,7 @@ pub(super) async fn join(core: &Core, file: &File, cut: Cut) -> Result<(), VerbE
 }
 
 /// An upload whose id was never written down, by a crash, is of no use to anybody now.
-async fn end_others(store: &dyn PartStore, file: &File) {
+async fn abort_other_uploads(store: &dyn MultipartStore, file: &File) {
     let mut uploads = store.unfinished(file.key.as_str());
     loop {
         let ended = match uploads.next().await {
@@ -138,23 +138,23 @@ async fn end_others(store: &dyn PartStore, file: &File) {
 }
 
 /// The file may have ended while its parts were joined, and its bytes been deleted before they were there.
-async fn take_back_if_ended(core: &Core, file: &File) -> Result<(), VerbError> {
+async fn delete_if_ended(core: &Core, file: &File) -> Result<(), VerbError> {
     let now = core.clock.now();
     let Some(read) = core.catalog.file(file.id).await? else { return Ok(()) };
-    if let Some(cleanup) = too_late(&read, &core.policy, now) {
-        core.catalog.clean_again(read, cleanup, now).await?;
+    if let Some(cleanup) = late_write_cleanup(&read, &core.policy, now) {
+        core.catalog.repeat_cleanup(read, cleanup, now).await?;
         core.wakeups.cleanup.notify_one();
     }
     Ok(())
 }
 
-/// Exactly the parts of the cut, each of its right size.
-fn choose(cut: Cut, have: Vec<Part>) -> Result<Vec<Part>, VerbError> {
+/// Exactly the parts of the layout, each of its right size.
+fn select_parts(layout: PartLayout, have: Vec<Part>) -> Result<Vec<Part>, VerbError> {
     let mut by_number: BTreeMap<u32, Part> = have.into_iter().map(|part| (part.number, part)).collect();
-    let mut chosen = Vec::with_capacity(cut.count() as usize);
+    let mut chosen = Vec::with_capacity(layout.count() as usize);
     let mut missing = Vec::new();
     let mut actual = 0;
-    for number in cut.numbers() {
+    for number in layout.part_numbers() {
         match by_number.remove(&number) {
             Some(part) => {
                 actual += part.size;
@@ -166,10 +166,10 @@ fn choose(cut: Cut, have: Vec<Part>) -> Result<Vec<Part>, VerbError> {
     if !missing.is_empty() {
         let count = u32::try_from(missing.len()).unwrap_or(u32::MAX);
         missing.truncate(MISSING_SHOWN_MAX);
-        return Err(VerbError::PartsMissing { of: cut.count(), missing: count, first: missing });
+        return Err(VerbError::PartsMissing { of: layout.count(), missing: count, first: missing });
     }
-    if chosen.iter().any(|part| cut.size_of(part.number) != Some(part.size)) {
-        return Err(VerbError::SizeMismatch { expected: cut.size, actual });
+    if chosen.iter().any(|part| layout.part_bytes(part.number) != Some(part.size)) {
+        return Err(VerbError::SizeMismatch { expected: layout.size, actual });
     }
     Ok(chosen)
 }

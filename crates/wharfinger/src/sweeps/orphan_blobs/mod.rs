@@ -157,7 +157,7 @@ async fn scan(core: &Core, lease: &SweepLease, pace: Pace, marked_at: UnixMs) ->
             "no part of the store could be compared, the log says why".into(),
         ));
     }
-    let Some(scanned) = lease.catalog.open_scan().await?.filter(|open| open.id == begun.id) else {
+    let Some(scanned) = lease.catalog.unfinished_scan().await?.filter(|open| open.id == begun.id) else {
         return Err(VerbError::TakenOver);
     };
     let mut totals = ScanTotals::default();
@@ -205,7 +205,7 @@ async fn go_on_or_begin(
     let store = core.catalog.fact("store").await?.unwrap_or_default();
     let grace_ms = core.settings.sweeps.orphan_grace_ms;
     let premise = format!("{store} {} since {marked_at} grace {grace_ms}", core.settings.blobs);
-    if let Some(open) = lease.catalog.open_scan().await?
+    if let Some(open) = lease.catalog.unfinished_scan().await?
         && open.premise == premise
         && now.saturating_sub(open.started_at) < GOES_ON_MS_MAX
     {
@@ -216,7 +216,7 @@ async fn go_on_or_begin(
 }
 
 async fn cut(core: &Core, pace: Pace) -> Result<Vec<ScanRange>, VerbError> {
-    let ranges_max = if core.blobs.lists_from_anywhere() { pace.ranges_max } else { 1 };
+    let ranges_max = if core.blobs.can_start_listing_at_key() { pace.ranges_max } else { 1 };
     let sample = core.catalog.sample_keys().await?;
     Ok(ranges::cut(&sample, ranges_max, pace.objects_per_page))
 }

@@ -104,7 +104,7 @@ impl ScanStore<'_> {
 /// A range that is not where we left it: an entry of ours was made whose answer was lost, or somebody else is at it
 /// too. From where it is now there is more to compare.
 async fn moved_on(catalog: &Catalog, scan: &str, range: &mut ScanRange) -> Result<VerbError, VerbError> {
-    let open = catalog.open_scan().await?.filter(|open| open.id == scan);
+    let open = catalog.unfinished_scan().await?.filter(|open| open.id == scan);
     let now = open.and_then(|open| open.ranges.into_iter().find(|now| now.ordinal == range.ordinal));
     match now {
         Some(now) if now.at > range.at && !now.is_done => {

@@ -1,0 +1,369 @@
+//! How statements are carried out on tables of a million rows: none that a loop, a list or a write sends reads a large table
+//! from one end to the other.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use wharfinger_calls::faults::{Fault, Faults};
+use wharfinger_catalog::{AbandonedRule, Catalog, Claimable, Destination, StageEndContext, Scope, StageClaim};
+use wharfinger_lifecycle::id::TenantId;
+use wharfinger_lifecycle::stage::Stage;
+use wharfinger_lifecycle::state::Status;
+
+use super::every_read;
+use super::sample::{CHECKS, HOUR, LIMIT, NOW, claim, confirmed, registered, tenant, user};
+use super::stages::{self, plan, queued};
+use super::test_db::TestDb;
+
+/// Tables that grow with files, tenants or events.
+const LARGE: [&str; 15] = [
+    "files",
+    "objects",
+    "file_history",
+    "file_counts",
+    "jobs",
+    "pending_cleanups",
+    "deletion_log",
+    "outbox",
+    "notifications",
+    "chunks",
+    "text_parts",
+    "stage_outputs",
+    "idempotency_keys",
+    "upload_batches",
+    "queue_tenants",
+];
+
+/// Statements that look through a table by design, by how they begin, with the reason.
+pub(super) type AllowedScans = [(&'static str, &'static str)];
+
+/// Of those that only read.
+const ALLOWED_SCANS: [(&str, &str); 2] = [
+    ("SELECT status, stage, CAST(SUM(files)", "adds up one counter of each user"),
+    ("SELECT CAST(COALESCE(SUM(changes + 1), 0)", "adds up one counter of each user"),
+];
+
+/// Statements that read a large table from one end to the other, with their plans.
+pub(super) async fn full_scans(db: &TestDb, statements: Vec<String>, meant: &AllowedScans) -> Vec<String> {
+    for (begins, why) in meant {
+        assert!(
+            statements.iter().any(|sent| sent.starts_with(begins)),
+            "not sent any more: {begins} ({why})"
+        );
+    }
+    let is_meant = |statement: &str| meant.iter().any(|(begins, _)| statement.starts_with(begins));
+    let wanted = statements.into_iter().filter(|statement| {
+        let verb = statement.split_whitespace().next().unwrap_or_default();
+        matches!(verb, "SELECT" | "WITH" | "UPDATE" | "DELETE") && !is_meant(statement)
+    });
+    let (mut slow, wanted) = (Vec::new(), wanted.collect::<Vec<_>>());
+    let count = wanted.len();
+    let plans = db.plans_for_a_million_rows(wanted).await;
+    assert!(plans.len() * 10 >= count * 8, "{} of {count} statements have plans", plans.len());
+    for (statement, plan) in plans {
+        let reads_all = |line: &String| {
+            LARGE.iter().any(|table| {
+                line.contains(&format!("Seq Scan on {table} "))
+                    || line.trim_end().ends_with(&format!("Seq Scan on {table}"))
+                    || line.trim() == format!("SCAN {table}")
+                    || line.starts_with(&format!("SCAN {table} ")) && !line.contains("INDEX")
+            })
+        };
+        if plan.iter().any(reads_all) {
+            slow.push(format!("{statement}\n    {}", plan.join("\n    ")));
+        }
+    }
+    slow
+}
+
+/// Rows of each kind in the backlog.
+const BACKLOG: usize = 20_000;
+
+/// Tables filled with what is there on a busy day: much that waits, and more that is done or not due. `{n}` is the kind.
+fn backlog(db: &TestDb) -> Vec<String> {
+    let id = |kind: usize| match db.is_postgres() {
+        true => format!("'018f4e6e-7f3a-7000-800{kind}-' || lpad(to_hex(n), 12, '0')"),
+        false => format!("printf('018f4e6e-7f3a-7000-800{kind}-%012x', n)"),
+    };
+    let numbers = match db.is_postgres() {
+        true => format!("SELECT n FROM generate_series(1, {BACKLOG}) AS n"),
+        false => format!(
+            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {BACKLOG}) \
+             SELECT n FROM numbers"
+        ),
+    };
+    let mut statements = vec![format!("CREATE TABLE numbers AS {numbers}")];
+    let (past, later) = (NOW - HOUR, NOW + 1_000 * HOUR);
+    let statuses = ["queued", "scanning", "registered", "ready", "failed", "deleted"];
+    for (kind, status) in statuses.into_iter().enumerate() {
+        let ended = if status == "deleted" { "'owner'" } else { "NULL" };
+        statements.push(format!(
+            "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
+             charged_bytes, retry_count, etag, end_reason, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, \
+             ready_at, failed_at, stages, stage) SELECT {id}, 'crowd', 'u', 'report.pdf', 1, 'uploads/crowd/u/{kind}' || n, \
+             '{status}', 3, 0, 0, 'e', {ended}, 1, {later}, 1, {past}, 1, {past}, {past}, 'scan', 'scan' FROM numbers",
+            id = id(kind),
+        ));
+    }
+    let leased = format!("'o', {later}, {later}");
+    let jobs = [
+        (0, "file-scan", "waiting", past, "NULL, NULL, NULL", 0),
+        (1, "file-scan", "leased", past, leased.as_str(), 0),
+        (2, "file-scan", "waiting", later, "NULL, NULL, NULL", 0),
+        (3, "file-scan", "waiting", later, "NULL, NULL, NULL", 1),
+        (4, "file-scan", "dead", past, "NULL, NULL, NULL", 0),
+        (5, CHECKS, "waiting", past, "NULL, NULL, NULL", 0),
+        (6, CHECKS, "waiting", later, "NULL, NULL, NULL", 0),
+    ];
+    for (kind, queue, state, run_at, lease, lost) in jobs {
+        statements.push(format!(
+            "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, \
+             lease_owner, lease_until, deadline_at, lost_leases, created_at, updated_at) \
+             SELECT {job}, '{queue}', 'crowd', {file}, '{state}', {run_at}, 0, 5, 0, {lease}, {lost}, 1, 1 FROM numbers",
+            job = id(kind),
+            file = id(kind % statuses.len()),
+        ));
+    }
+    for (kind, at, exhausted) in [(0, past, 0), (1, later, 0), (2, later, 1)] {
+        statements.push(format!(
+            "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, attempts, \
+             max_attempts, created_at, next_attempt_at, finish_at, exhausted, lease_token, lease_until) \
+             SELECT {id}, 'uploads/crowd/u/' || n, 'disk', 'deleted', 'crowd', {file}, 1, 0, 3, 1, {at}, {at}, {exhausted}, 0, 0 \
+             FROM numbers",
+            id = id(kind),
+            file = id(5),
+        ));
+    }
+    for (kind, destination) in ["quota", "broker", "webhook", "slack", "archive"].into_iter().enumerate() {
+        for (due, at) in [(0, past), (1, later)] {
+            statements.push(format!(
+                "INSERT INTO outbox (id, destination, tenant_id, bytes, epoch, job_id, due_at, notification_id, subject, \
+                 place, message, attempts, created_at, next_attempt_at) SELECT '{due}' || {id}, '{destination}', 'crowd', 1, 0, \
+                 'j', 1, {id}, 's' || n, 1, '{{}}', 0, 1, {at} FROM numbers",
+                id = id(kind),
+            ));
+        }
+    }
+    statements.push(format!(
+        "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
+         SELECT {}, 'crowd', 'u', 'file-ready', 'm', '{{}}', 1 FROM numbers",
+        id(0)
+    ));
+    for (kind, status, ended) in [(0, "active", "NULL"), (1, "completed", "1")] {
+        statements.push(format!(
+            "INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
+             SELECT {}, 'crowd', 'u', '{status}', 1, 1, {later}, {ended} FROM numbers",
+            id(kind)
+        ));
+    }
+    statements
+}
+
+/// What each call costs: steps of SQLite.
+pub(super) struct Meter {
+    faults: Faults,
+    /// Of calls whose costs cannot be told apart, those that may cost more are left out.
+    pub(super) skips_bounded: bool,
+    costs: RefCell<Vec<(&'static str, u64)>>,
+}
+
+impl Meter {
+    pub(super) fn new(faults: Faults) -> Meter {
+        Meter { faults, skips_bounded: false, costs: RefCell::default() }
+    }
+
+    /// The call that has just ended.
+    pub(super) fn record(&self, call: &'static str) {
+        let before: u64 = self.costs.borrow().iter().map(|(_, steps)| steps).sum();
+        self.costs.borrow_mut().push((call, self.faults.steps() - before));
+    }
+}
+
+impl Meter {
+    /// All calls that were measured, each once.
+    pub(super) fn calls(&self) -> BTreeSet<&'static str> {
+        self.costs.borrow().iter().map(|(call, _)| *call).collect()
+    }
+}
+
+/// How much the database reads for all that loops and lists ask: steps of SQLite by call, or rows of PostgreSQL in all.
+async fn read_costs(db: &TestDb) -> Vec<(&'static str, u64)> {
+    let faults = Faults::counting_steps();
+    let catalog = db.with_faults(faults.clone()).await;
+    let before = rows_read(db).await;
+    let meter = Meter { skips_bounded: db.is_postgres(), ..Meter::new(faults) };
+    loops(&catalog, &meter).await;
+    let scopes = [Scope::All, Scope::Tenant(tenant("crowd")), Scope::User(tenant("crowd"), user("u"))];
+    lists(&catalog, &scopes, &meter).await;
+    every_read::lookups(&catalog, &scopes, &meter).await;
+    // Sessions that end have handed in their statistics.
+    catalog.close().await;
+    let mut costs = meter.costs.into_inner();
+    costs.push(("all", rows_read(db).await - before));
+    costs
+}
+
+/// Rows that PostgreSQL has read so far, in tables and in indexes.
+pub(super) async fn rows_read(db: &TestDb) -> u64 {
+    if !db.is_postgres() {
+        return 0;
+    }
+    let sql = "SELECT CAST((SELECT COALESCE(SUM(idx_tup_read), 0) FROM pg_stat_user_indexes) \
+               + (SELECT COALESCE(SUM(seq_tup_read), 0) FROM pg_stat_user_tables) AS TEXT)";
+    db.texts(sql).await.remove(0).parse().expect("a number")
+}
+
+/// Calls that read more where there is more, and why.
+const BOUNDED: [(&str, &str); 8] = [
+    ("outbox_depth", "counts up to COUNTED_MAX"),
+    ("count_active_batches", "counts up to COUNTED_MAX"),
+    ("count_stuck", "counts up to COUNTED_MAX"),
+    ("count_abandoned", "counts up to COUNTED_MAX"),
+    ("cleanup_counts", "counts up to COUNTED_MAX"),
+    ("due_cleanups", "counts up to COUNTED_MAX"),
+    ("figures", "counts what is stuck and what batches are open up to COUNTED_MAX"),
+    ("candidates", "a search reads what its owner has, and is bounded by itself"),
+];
+
+/// A plan that names an index may still read all of it: here the rows are there. Reading the rows of one kind once costs
+/// a row each on PostgreSQL, and four or more steps each on SQLite.
+pub(super) async fn no_call_costs_more_with_a_large_backlog(db: &TestDb) {
+    queued(db, &[Stage::Scan]).await;
+    registered(&db.catalog, ("harbour", "ada"), 10).await;
+    if db.is_postgres() {
+        // Tables of this size are read whole where a lot of rows is looked for; those of a million are not.
+        let name = db.texts("SELECT current_database()").await.remove(0);
+        db.sql(&format!("ALTER DATABASE {name} SET enable_seqscan = off")).await;
+    }
+    let small = read_costs(db).await;
+    db.sql(&backlog(db).join("; ")).await;
+    db.sql("ANALYZE").await;
+    // At first all that is due gets its rank, in many lots on PostgreSQL, which leaves as many dead rows.
+    for _ in 0..2 {
+        read_costs(db).await;
+    }
+    db.sql(if db.is_postgres() { "VACUUM" } else { "ANALYZE" }).await;
+    let large = read_costs(db).await;
+    let much = BACKLOG as u64 * if db.is_postgres() { 1 } else { 3 };
+    let costlier: Vec<String> = small
+        .iter()
+        .zip(&large)
+        .filter(|((call, before), (_, beside))| {
+            *beside > before + much && !BOUNDED.iter().any(|(bounded, _)| bounded == call)
+        })
+        .map(|((call, before), (_, beside))| format!("{call}: {before} before, {beside} beside a backlog"))
+        .collect();
+    assert_eq!(costlier, Vec::<String>::new());
+    // Nothing of it would stand up to an audit.
+    for table in LARGE.into_iter().chain(["quotas", "numbers"]) {
+        db.sql(&format!("DELETE FROM {table}")).await;
+    }
+}
+
+/// What loops and lists read; what they write is in `every_write`.
+pub(super) async fn no_read_scans_a_large_table(db: &TestDb) {
+    let faults = Faults::at(0, Fault::Fail);
+    let catalog = db.with_faults(faults.clone()).await;
+    queued(db, &[Stage::Scan]).await;
+    confirmed(&db.catalog, ("harbour", "ada"), 10).await;
+    registered(&db.catalog, ("harbour", "ada"), 10).await;
+    let meter = Meter::new(faults.clone());
+    loops(&catalog, &meter).await;
+    let scopes = [Scope::All, Scope::Tenant(tenant("harbour")), Scope::User(tenant("harbour"), user("ada"))];
+    lists(&catalog, &scopes, &meter).await;
+    every_read::lookups(&catalog, &scopes, &meter).await;
+    every_read::assert_all_are_measured(&meter.calls());
+    let scans = full_scans(db, faults.statements(), &ALLOWED_SCANS).await;
+    assert!(slow.is_empty(), "{}", slow.join("\n\n"));
+}
+
+async fn loops(catalog: &Catalog, meter: &Meter) {
+    let now = NOW + HOUR;
+    for of in [
+        Claimable::Suspects,
+        Claimable::LastChance,
+        Claimable::UntriedExcept(vec![tenant("quay")]),
+        Claimable::Untried,
+    ] {
+        let claim = StageClaim { of, ..stages::claim(Stage::Scan, 1, now) };
+        catalog.claim_stage(claim).await.expect("claimed");
+        meter.record("claim_stage");
+    }
+    catalog.next_job_at(&["file-scan", "file-extract"]).await.expect("read");
+    meter.record("next_job_at");
+    catalog.has_last_chance(&[Stage::Scan], now).await.expect("read");
+    meter.record("has_last_chance");
+    catalog.expired_stage_jobs(now + HOUR, None, 10).await.expect("read");
+    meter.record("expired_stage_jobs");
+    let by = StageEndContext { actor: "a", plan: &plan(), now };
+    catalog.end_expired_stage_jobs(Vec::new(), by, now).await.expect("answered");
+    meter.record("end_expired_stage_jobs");
+    catalog.claim_jobs(claim(10, now)).await.expect("claimed");
+    meter.record("claim_jobs");
+    catalog.claim_cleanups(&Scope::All, now, 10, 1).await.expect("claimed");
+    meter.record("claim_cleanups");
+    let of_tenant = Scope::Tenant(TenantId::new("harbour").expect("a tenant"));
+    catalog.claim_cleanups(&of_tenant, now, 10, 1).await.expect("claimed");
+    meter.record("claim_cleanups of a tenant");
+    catalog.next_cleanup_at().await.expect("read");
+    meter.record("next_cleanup_at");
+    for destination in Destination::ALL {
+        catalog.claim_outbox(destination, 10, now, now + HOUR).await.expect("claimed");
+        meter.record("claim_outbox");
+        catalog.next_outbox_at(destination).await.expect("read");
+        meter.record("next_outbox_at");
+        if !meter.skips_bounded {
+            catalog.outbox_depth(destination).await.expect("read");
+            meter.record("outbox_depth");
+        }
+    }
+    for status in [Status::Registered, Status::Deleted] {
+        catalog.files_to_check(status, now, None, 10).await.expect("read");
+        meter.record("files_to_check");
+    }
+    let abandoned = AbandonedRule { quiet_since: now, now, min_rate_bytes: 1 };
+    catalog.abandoned_uploads(abandoned, None, 10).await.expect("read");
+    meter.record("abandoned_uploads");
+    catalog.files_failed_by(now, None, 10).await.expect("read");
+    meter.record("files_failed_by");
+    catalog.overdue_batches(now, None, 10).await.expect("read");
+    meter.record("overdue_batches");
+    catalog.tenants("", 10).await.expect("read");
+    meter.record("tenants");
+    catalog.object_rows("uploads/", "uploads0", 10).await.expect("read");
+    meter.record("object_rows");
+}
+
+async fn lists(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
+    let now = NOW + HOUR;
+    for scope in scopes {
+        catalog.files(scope, None, 10).await.expect("read");
+        meter.record("files");
+        catalog.dead_letters(scope, None, 10).await.expect("read");
+        meter.record("dead_letters");
+        catalog.pending_cleanups(scope, None, 10).await.expect("read");
+        meter.record("pending_cleanups");
+        catalog.stuck_files(scope, (now, now), None, 10).await.expect("read");
+        meter.record("stuck_files");
+        catalog.status_counts(scope).await.expect("read");
+        meter.record("status_counts");
+        catalog.trend(scope, now).await.expect("read");
+        meter.record("trend");
+        catalog.orphans(scope, 3).await.expect("read");
+        meter.record("orphans");
+        catalog.missing_blobs(scope, 3).await.expect("read");
+        meter.record("missing_blobs");
+        if meter.skips_bounded {
+            continue;
+        }
+        catalog.count_active_batches(scope).await.expect("read");
+        meter.record("count_active_batches");
+        let mut candidates = catalog.candidates(scope.clone(), &[1.0, 0.0], 5);
+        while candidates.next_page().await.expect("read").is_some() {}
+        meter.record("candidates");
+    }
+    catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    meter.record("notifications");
+    catalog.quotas("", 10, LIMIT).await.expect("read");
+    meter.record("quotas");
+}
