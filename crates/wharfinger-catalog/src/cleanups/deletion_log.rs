@@ -130,7 +130,7 @@ impl Catalog {
     }
 
     /// Removes the oldest lines from before a time; answers how many.
-    pub async fn forget_deletions(&self, before: UnixMs, limit: usize) -> Result<u64, CatalogError> {
+    pub async fn purge_deletion_log(&self, before: UnixMs, limit: usize) -> Result<u64, CatalogError> {
         self.write(Forget { before, limit }).await
     }
 }

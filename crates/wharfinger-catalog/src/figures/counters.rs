@@ -149,7 +149,7 @@ impl Write for ForgetOutcomes {
 
 impl Catalog {
     /// Drops outcomes that are too long ago for anybody to ask for.
-    pub async fn forget_outcomes(&self, now: UnixMs) -> Result<u64, CatalogError> {
+    pub async fn purge_outcomes(&self, now: UnixMs) -> Result<u64, CatalogError> {
         self.write(ForgetOutcomes { before: now - OUTCOMES_KEPT_MS }).await
     }
 }

@@ -129,7 +129,7 @@ impl Catalog {
         })
     }
 
-    pub async fn forget_expired_keys(&self, now: UnixMs, limit: usize) -> Result<u64, CatalogError> {
+    pub async fn purge_expired_keys(&self, now: UnixMs, limit: usize) -> Result<u64, CatalogError> {
         self.write(ForgetExpired { now, limit }).await
     }
 }

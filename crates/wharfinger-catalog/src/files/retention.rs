@@ -106,7 +106,7 @@ impl Write for ForgetLines {
 
 impl Catalog {
     /// Removes batches without files that ended before a time, one page of them.
-    pub async fn forget_empty_batches(
+    pub async fn purge_empty_batches(
         &self,
         after: Option<(UnixMs, String)>,
         before: UnixMs,
@@ -117,12 +117,12 @@ impl Catalog {
     }
 
     /// Removes counters that are zero; answers how many.
-    pub async fn forget_zero_counters(&self, limit: usize) -> Result<u64, CatalogError> {
+    pub async fn purge_zero_counters(&self, limit: usize) -> Result<u64, CatalogError> {
         self.write(ForgetCounters { limit }).await
     }
 
     /// Drops lines that were not delivered since a time; answers how many.
-    pub async fn drop_old_lines(
+    pub async fn purge_old_lines(
         &self,
         destination: Destination,
         before: UnixMs,

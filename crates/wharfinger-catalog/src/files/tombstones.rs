@@ -64,7 +64,7 @@ async fn forget(tx: &mut Tx<'_>, tombstones: &[File]) -> Result<Vec<String>, Cat
 
 impl Catalog {
     /// Answers those of these tombstones that are gone now.
-    pub async fn forget_all(&self, mut tombstones: Vec<File>) -> Result<Vec<FileId>, CatalogError> {
+    pub async fn purge_tombstones(&self, mut tombstones: Vec<File>) -> Result<Vec<FileId>, CatalogError> {
         if tombstones.is_empty() {
             return Ok(Vec::new());
         }

@@ -215,7 +215,7 @@ impl Catalog {
     }
 
     /// Removes tenants that have nothing waiting from the order; answers how many, at most `limit`.
-    pub async fn forget_queue_tenants(&self, limit: usize) -> Result<u64, CatalogError> {
+    pub async fn purge_queue_tenants(&self, limit: usize) -> Result<u64, CatalogError> {
         self.write(ForgetTenants { limit }).await
     }
 }

@@ -368,7 +368,7 @@ impl Catalog {
     }
 
     /// Nobody is there any more to tell.
-    pub async fn forget_outbox(&self, destination: Destination) -> Result<(), CatalogError> {
+    pub async fn purge_outbox(&self, destination: Destination) -> Result<(), CatalogError> {
         if self.outbox_depth(destination).await?.0 == 0 {
             return Ok(());
         }

@@ -291,7 +291,7 @@ impl Catalog {
     }
 
     /// Forgets the oldest of what was told before; answers how many.
-    pub async fn forget_notifications(&self, before: UnixMs, limit: usize) -> Result<u64, CatalogError> {
+    pub async fn purge_notifications(&self, before: UnixMs, limit: usize) -> Result<u64, CatalogError> {
         self.write(ForgetOld { before, limit }).await
     }
 }

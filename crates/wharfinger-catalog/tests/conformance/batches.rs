@@ -27,7 +27,7 @@ fn batch_at(owner: (&str, &str), now: UnixMs) -> Batch {
 }
 
 /// A batch of files of these sizes, in the order of their ids.
-pub(super) fn opening(owner: (&str, &str), sizes: &[u64]) -> (Batch, Registration) {
+pub(super) fn new_batch(owner: (&str, &str), sizes: &[u64]) -> (Batch, Registration) {
     let batch = batch_at(owner, NOW);
     let mut files: Vec<NewFile> = sizes
         .iter()
@@ -53,7 +53,7 @@ fn joining(owner: (&str, &str), batch: &Batch, now: UnixMs) -> Registration {
 }
 
 async fn opened(catalog: &Catalog, sizes: &[u64]) -> (Batch, Vec<File>) {
-    let (batch, wanted) = opening(ADA, sizes);
+    let (batch, wanted) = new_batch(ADA, sizes);
     let files = wanted.files.iter().map(|new| new.file.clone()).collect();
     assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     (batch, files)
@@ -85,7 +85,7 @@ async fn due_checks(catalog: &Catalog, now: UnixMs) -> Vec<FileId> {
 
 pub(super) async fn opening_a_batch_writes_all_its_rows(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[10, 0, 30]).await;
-    let another = db.another().await;
+    let another = db.another_handle().await;
     assert_eq!(another.batch(batch.id).await.expect("read"), Some(batch.clone()));
     assert_eq!(another.batch_files(batch.id, None, 10).await.expect("read"), files);
     let rest = another.batch_files(batch.id, Some(files[0].id), 1).await.expect("read");
@@ -100,10 +100,10 @@ pub(super) async fn opening_a_batch_writes_all_its_rows(db: &TestDb) {
         Quota { limit_bytes: LIMIT, used_bytes: 40, reserved_bytes: 40 }
     );
     // Nothing is charged for a batch that has no files yet, and no tenant is known for it.
-    let (empty, wanted) = opening(("wharf", "eve"), &[]);
+    let (empty, wanted) = new_batch(("wharf", "eve"), &[]);
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     assert_eq!(another.batch_files(empty.id, None, 10).await.expect("read"), []);
-    let (_, by_broker) = opening(ADA, &[1, 2]);
+    let (_, by_broker) = new_batch(ADA, &[1, 2]);
     let by_broker = Registration { by_broker: true, ..by_broker };
     assert_eq!(db.catalog.register(by_broker).await.expect("answered"), RegisterOutcome::Created);
     assert_eq!(db.texts("SELECT job_id FROM outbox").await.len(), 2);
@@ -113,40 +113,40 @@ pub(super) async fn a_refused_batch_writes_nothing(db: &TestDb) {
     opened(&db.catalog, &[100]).await;
     db.catalog.set_limit(&tenant("harbour"), 1_000).await.expect("set");
     let before = db.dump().await;
-    let (_, wanted) = opening(ADA, &[300, 300, 301]);
+    let (_, wanted) = new_batch(ADA, &[300, 300, 301]);
     let wanted = with_key(wanted, "key", "body");
     let exceeded = RegisterOutcome::QuotaExceeded { used_bytes: 100, limit_bytes: 1_000 };
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), exceeded);
-    let (_, wanted) = opening(ADA, &[200, 201]);
+    let (_, wanted) = new_batch(ADA, &[200, 201]);
     let wanted = Registration { unconfirmed_limit_percent: 50, ..wanted };
     let held = RegisterOutcome::UnconfirmedLimit { held_bytes: 100, limit_bytes: 500 };
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), held);
     // The last of many is the id of another.
-    let (_, mut wanted) = opening(ADA, &[1; 600]);
+    let (_, mut wanted) = new_batch(ADA, &[1; 600]);
     wanted.files[599].check_id = wanted.files[0].check_id;
     db.catalog.register(wanted).await.expect_err("one id twice");
     assert_eq!(db.dump().await, before, "not even a key");
-    let (_, fits) = opening(ADA, &[300, 300, 300]);
+    let (_, fits) = new_batch(ADA, &[300, 300, 300]);
     assert_eq!(db.catalog.register(fits).await.expect("answered"), RegisterOutcome::Created);
 }
 
 pub(super) async fn a_key_creates_one_batch(db: &TestDb) {
-    let (batch, wanted) = opening(ADA, &[10, 10]);
+    let (batch, wanted) = new_batch(ADA, &[10, 10]);
     let first = db.catalog.register(with_key(wanted, "key", "body")).await.expect("answered");
     assert_eq!(first, RegisterOutcome::Created);
     let before = db.dump().await;
-    let again = with_key(opening(ADA, &[10, 10]).1, "key", "body");
+    let again = with_key(new_batch(ADA, &[10, 10]).1, "key", "body");
     let idempotency_key = again.idempotency_key.clone().expect("it has a key");
     assert_eq!(db.catalog.register(again).await.expect("answered"), RegisterOutcome::Repeated(batch.id.0));
     let known = db.catalog.key_answer((&tenant("harbour"), &user("ada")), &idempotency_key, NOW).await;
     assert_eq!(known.expect("read"), Some(RegisterOutcome::Repeated(batch.id.0)));
-    let other = with_key(opening(ADA, &[10]).1, "key", "another body");
+    let other = with_key(new_batch(ADA, &[10]).1, "key", "another body");
     assert_eq!(db.catalog.register(other).await.expect("answered"), RegisterOutcome::KeyMismatch);
     assert_eq!(db.dump().await, before);
 }
 
 pub(super) async fn a_batch_can_have_ten_thousand_files(db: &TestDb) {
-    let (batch, wanted) = opening(ADA, &vec![7; 10_000]);
+    let (batch, wanted) = new_batch(ADA, &vec![7; 10_000]);
     let ids: Vec<FileId> = wanted.files.iter().map(|new| new.file.id).collect();
     let started = Instant::now();
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
@@ -168,7 +168,7 @@ pub(super) async fn a_batch_can_have_ten_thousand_files(db: &TestDb) {
 pub(super) async fn a_file_joins_only_an_active_batch_of_its_owner(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[10]).await;
     let joined = joining(ADA, &batch, NOW + SECOND);
-    let second = only(&joined).clone();
+    let second = file_of(&joined).clone();
     assert_eq!(db.catalog.register(joined).await.expect("answered"), RegisterOutcome::Created);
     let listed = db.catalog.batch_files(batch.id, None, 10).await.expect("read");
     assert_eq!(listed, [files[0].clone(), second]);
@@ -274,7 +274,7 @@ pub(super) async fn a_batch_completes_only_without_unconfirmed_files(db: &TestDb
     committed(&db.catalog, file::reclaim(&files[0], "late", &POLICY, NOW + DAY).expect("reclaimable")).await;
     let answer = end(&db.catalog, &batch, BatchEnding::Completed, NOW + DAY).await;
     assert_eq!(answer, refused(&batch, BatchError::Unconfirmed(1)), "what was reclaimed was not confirmed");
-    let (empty, wanted) = opening(ADA, &[]);
+    let (empty, wanted) = new_batch(ADA, &[]);
     db.catalog.register(wanted).await.expect("answered");
     let answer = end(&db.catalog, &empty, BatchEnding::Completed, NOW).await;
     assert!(matches!(answer, BatchEndOutcome::Ended { .. }), "{answer:?}");
@@ -360,7 +360,7 @@ pub(super) async fn an_ended_batch_is_forgotten_with_its_last_file(db: &TestDb) 
         let gone = file::reclaim(&read, "cancelled", &REFUSING, NOW + SECOND).expect("reclaimable");
         let tombstone = committed(&db.catalog, gone).await;
         db.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
-        assert!(!db.catalog.forget_all(vec![tombstone]).await.expect("forgotten").is_empty());
+        assert!(!db.catalog.purge_tombstones(vec![tombstone]).await.expect("forgotten").is_empty());
         assert_eq!(db.catalog.batch(batch.id).await.expect("read").is_some(), is_there);
     }
 }

@@ -378,7 +378,7 @@ async fn outbox(failing: &mut FailingCatalog<'_>) {
     let put_off = async |catalog: &Catalog| catalog.delay_outbox(ids.clone(), "away", now + DAY).await;
     failing.fail_each_call(put_off).await;
     failing.fail_each_call(async |catalog| catalog.outbox_delivered(arrived.clone()).await).await;
-    failing.fail_each_call(async |catalog| catalog.forget_outbox(Destination::Archive).await).await;
+    failing.fail_each_call(async |catalog| catalog.purge_outbox(Destination::Archive).await).await;
 }
 
 async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
@@ -447,7 +447,7 @@ async fn forgetting(failing: &mut FailingCatalog<'_>) {
     let db = failing.db;
     db.sql("INSERT INTO queue_tenants (queue, tenant_id, last_rank) VALUES ('q', '', 9), ('q', 't', 1)")
         .await;
-    assert!(failing.fail_each_call(async |catalog| catalog.forget_queue_tenants(10).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.purge_queue_tenants(10).await).await > 0);
     db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('files', 'gone', 'x')").await;
     assert_eq!(failing.fail_each_call(async |catalog| catalog.recheck_unreadable().await).await, 0);
     db.sql(
@@ -463,25 +463,25 @@ async fn forgetting(failing: &mut FailingCatalog<'_>) {
     failing.fail_each_call_of_list(told).await;
     db.sql("DELETE FROM notifications WHERE id = 'no-id'").await;
     let late = NOW + 1_000 * DAY;
-    let forgotten = failing.fail_each_call(async |catalog| catalog.forget_notifications(late, 10).await).await;
+    let forgotten = failing.fail_each_call(async |catalog| catalog.purge_notifications(late, 10).await).await;
     assert!(forgotten > 0);
-    assert!(failing.fail_each_call(async |catalog| catalog.forget_expired_keys(late, 10).await).await > 0);
-    assert!(failing.fail_each_call(async |catalog| catalog.forget_outcomes(late).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.purge_expired_keys(late, 10).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.purge_outcomes(late).await).await > 0);
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
     let aborted = AbortedUpload { key, file: None };
     failing.fail_each_call(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
-    assert!(failing.fail_each_call(async |catalog| catalog.forget_deletions(late, 10).await).await > 0);
-    assert!(failing.fail_each_call(async |catalog| catalog.forget_zero_counters(3).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.purge_deletion_log(late, 10).await).await > 0);
+    assert!(failing.fail_each_call(async |catalog| catalog.purge_zero_counters(3).await).await > 0);
     db.sql("INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
         VALUES ('01977420-dc00-7639-b4cc-0216978d32b7', 't', 'u', 'completed', 2, 0, 1, 1)").await;
-    let (gone, _) = failing.fail_each_call(async |catalog| catalog.forget_empty_batches(None, late, 10).await).await;
+    let (gone, _) = failing.fail_each_call(async |catalog| catalog.purge_empty_batches(None, late, 10).await).await;
     assert_eq!(gone, 1);
     db.sql(
         "INSERT INTO outbox (id, destination, tenant_id, message, attempts, created_at, next_attempt_at) \
         VALUES ('old', 'archive', 't', '{}', 0, 1, 1)",
     )
     .await;
-    let drop = async |catalog: &Catalog| catalog.drop_old_lines(Destination::Archive, 2, 10).await;
+    let drop = async |catalog: &Catalog| catalog.purge_old_lines(Destination::Archive, 2, 10).await;
     assert_eq!(failing.fail_each_call(drop).await, 1);
 
     let (batch, wanted) = new_batch(ADA, &[10]);
@@ -499,7 +499,7 @@ async fn forgetting(failing: &mut FailingCatalog<'_>) {
     for file in &tombstones {
         db.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
     }
-    let gone = failing.fail_each_call(async |catalog| catalog.forget_all(tombstones.clone()).await).await;
+    let gone = failing.fail_each_call(async |catalog| catalog.purge_tombstones(tombstones.clone()).await).await;
     assert_eq!(gone.len(), 3);
 
     // Checks of files that were deleted by hand above.

@@ -82,7 +82,7 @@ pub(super) async fn a_claim_for_other_tenants_skips_the_crowd(db: &TestDb) {
 pub(super) async fn concurrent_claims_stay_fair(db: &TestDb) {
     queue(db, "crowd", 60).await;
     queue(db, "quiet", 15).await;
-    let another = db.another().await;
+    let another = db.another_handle().await;
     let held = all_at_once((0..6).map(|n| {
         let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         async move { claimed(&catalog, 5).await }
@@ -107,8 +107,8 @@ pub(super) async fn tenants_without_waiting_jobs_are_forgotten(db: &TestDb) {
     queue(db, "c", 1).await;
     queue(db, "c", 4).await;
     claimed(&db.catalog, 10).await;
-    assert!(db.catalog.forget_queue_tenants(100).await.expect("answered") >= 2);
-    assert_eq!(db.catalog.forget_queue_tenants(100).await.expect("answered"), 0);
+    assert!(db.catalog.purge_queue_tenants(100).await.expect("answered") >= 2);
+    assert_eq!(db.catalog.purge_queue_tenants(100).await.expect("answered"), 0);
 }
 
 /// One tenant deletes everything it has; another's single file does not wait behind that.
@@ -134,7 +134,7 @@ pub(super) async fn cleanups_are_claimed_fairly(db: &TestDb) {
 }
 
 pub(super) async fn notifications_are_claimed_fairly(db: &TestDb) {
-    let catalog = db.telling().await;
+    let catalog = db.with_all_targets().await;
     for _ in 0..30 {
         confirmed(&catalog, ("crowd", "u"), 1).await;
     }

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
 use wharfinger_lifecycle::state::Status;
 
-use super::batches::opening;
+use super::batches::new_batch;
 use super::sample::{
     HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirmed, deleted, registered, tenant, user,
 };
@@ -122,15 +122,15 @@ pub(super) async fn outcomes_are_counted_in_their_time_span(db: &TestDb) {
     let [error] = shown.recent_errors.as_slice() else { panic!("one, not {:?}", shown.recent_errors) };
     assert_eq!((error.file, error.error.as_deref(), error.at), (file.id, Some("changed"), later));
 
-    assert_eq!(db.catalog.forget_outcomes(NOW + 71 * HOUR).await.expect("answered"), 0);
-    assert_eq!(db.catalog.forget_outcomes(NOW + 73 * HOUR).await.expect("answered"), 1, "the older span");
+    assert_eq!(db.catalog.purge_outcomes(NOW + 71 * HOUR).await.expect("answered"), 0);
+    assert_eq!(db.catalog.purge_outcomes(NOW + 73 * HOUR).await.expect("answered"), 1, "the older span");
 }
 
 /// What is too old to be shown is left alone, also by those who end it.
 pub(super) async fn deleting_an_old_file_changes_no_outcome_counter(db: &TestDb) {
     let file = confirmed(&db.catalog, ADA, 1).await;
     let late = NOW + 72 * HOUR;
-    assert_eq!(db.catalog.forget_outcomes(late + HOUR).await.expect("answered"), 1);
+    assert_eq!(db.catalog.purge_outcomes(late + HOUR).await.expect("answered"), 1);
     committed(&db.catalog, file::delete(&file, &REFUSING, late).expect("deletable")).await;
     assert_eq!(db.texts("SELECT outcome FROM file_outcomes").await, Vec::<String>::new());
 }
@@ -157,7 +157,7 @@ pub(super) async fn figures_show_errors_stuck_files_and_batches(db: &TestDb) {
         failed(db, Stage::Scan).await;
     }
     let waits = queued(db, &[Stage::Scan]).await;
-    let (_, batch) = opening(ADA, &[]);
+    let (_, batch) = new_batch(ADA, &[]);
     db.catalog.register(batch).await.expect("opened");
     let shown = figures(db, &own(ADA)).await;
     assert_eq!((shown.recent_errors.len(), shown.stuck, shown.active_batches), (10, 0, 1));

@@ -4,7 +4,7 @@ use wharfinger_catalog::{BatchEnding, Destination, Registration, Scope};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::AttemptOutcome;
 
-use super::batches::opening;
+use super::batches::new_batch;
 use super::sample::{HOUR, NOW, REFUSING, SECOND, deleted, registered, registration};
 use super::stages::{claimed, ended, queued};
 use super::test_db::TestDb;
@@ -12,11 +12,11 @@ use super::test_db::TestDb;
 const ADA: (&str, &str) = ("harbour", "ada");
 
 pub(super) async fn empty_batches_are_deleted_in_pages(db: &TestDb) {
-    let (kept, wanted) = opening(ADA, &[10]);
+    let (kept, wanted) = new_batch(ADA, &[10]);
     db.catalog.register(wanted).await.expect("registered");
     let mut empty = Vec::new();
     for _ in 0..3 {
-        let (batch, wanted) = opening(ADA, &[]);
+        let (batch, wanted) = new_batch(ADA, &[]);
         db.catalog.register(wanted).await.expect("registered");
         empty.push(batch.id);
     }
@@ -24,10 +24,10 @@ pub(super) async fn empty_batches_are_deleted_in_pages(db: &TestDb) {
         let end = db.catalog.end_batch(*id, BatchEnding::Cancelled, "ada", NOW + SECOND).await;
         end.expect("ended");
     }
-    let (active, wanted) = opening(ADA, &[]);
+    let (active, wanted) = new_batch(ADA, &[]);
     db.catalog.register(wanted).await.expect("registered");
     let page =
-        async |after, before| db.catalog.forget_empty_batches(after, before, 2).await.expect("answered");
+        async |after, before| db.catalog.purge_empty_batches(after, before, 2).await.expect("answered");
     assert_eq!(page(None, NOW).await, (0, None), "they have ended since");
     let (mut gone, mut after) = (0, None);
     loop {
@@ -50,8 +50,8 @@ pub(super) async fn zero_counters_are_deleted(db: &TestDb) {
     let before = db.catalog.status_counts(&Scope::All).await.expect("read");
     let zero = "SELECT CAST(COUNT(*) AS TEXT) FROM file_counts WHERE files = 0 AND charged_bytes = 0";
     assert_ne!(db.texts(zero).await, ["0"]);
-    assert!(db.catalog.forget_zero_counters(1).await.expect("answered") == 1, "no more than asked for");
-    db.catalog.forget_zero_counters(100).await.expect("answered");
+    assert!(db.catalog.purge_zero_counters(1).await.expect("answered") == 1, "no more than asked for");
+    db.catalog.purge_zero_counters(100).await.expect("answered");
     assert_eq!(db.texts(zero).await, ["0"]);
     assert_eq!(db.catalog.status_counts(&Scope::All).await.expect("read"), before);
     // A counter that is gone begins again.
@@ -77,14 +77,14 @@ pub(super) async fn the_history_of_one_file_is_bounded(db: &TestDb) {
 }
 
 pub(super) async fn undelivered_lines_are_dropped_by_age(db: &TestDb) {
-    let catalog = db.telling().await;
+    let catalog = db.with_all_targets().await;
     catalog.register(Registration { by_broker: true, ..registration(ADA, 1) }).await.expect("answered");
     for destination in [Destination::Broker, Destination::Archive] {
         let depth = async || catalog.outbox_depth(destination).await.expect("read").0;
         let lines = depth().await;
         assert!(lines > 0);
-        assert_eq!(catalog.drop_old_lines(destination, NOW, 100).await.expect("answered"), 0);
-        assert_eq!(catalog.drop_old_lines(destination, NOW + 1, 100).await.expect("answered"), lines);
+        assert_eq!(catalog.purge_old_lines(destination, NOW, 100).await.expect("answered"), 0);
+        assert_eq!(catalog.purge_old_lines(destination, NOW + 1, 100).await.expect("answered"), lines);
         assert_eq!(depth().await, 0);
     }
 }

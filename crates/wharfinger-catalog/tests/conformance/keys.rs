@@ -11,7 +11,7 @@ use super::test_db::{TestDb, all_at_once};
 const ADA: (&str, &str) = ("harbour", "ada");
 
 async fn made(db: &TestDb, registration: Registration) -> File {
-    let file = only(&registration).clone();
+    let file = file_of(&registration).clone();
     assert_eq!(db.catalog.register(registration).await.expect("answered"), RegisterOutcome::Created);
     file
 }
@@ -66,23 +66,23 @@ pub(super) async fn expired_keys_are_deleted_in_bounded_batches(db: &TestDb) {
     }
     let kept = || db.texts("SELECT key FROM idempotency_keys ORDER BY key");
     let day = 24 * HOUR;
-    assert_eq!(db.catalog.forget_expired_keys(NOW + day - 1, 10).await.expect("done"), 0);
+    assert_eq!(db.catalog.purge_expired_keys(NOW + day - 1, 10).await.expect("done"), 0);
     let at = NOW + day + 3 * HOUR;
-    assert_eq!(db.catalog.forget_expired_keys(at, 2).await.expect("done"), 2);
+    assert_eq!(db.catalog.purge_expired_keys(at, 2).await.expect("done"), 2);
     assert_eq!(kept().await, ["key-2", "key-3", "key-4"], "the oldest go first");
-    assert_eq!(db.catalog.forget_expired_keys(at, 10).await.expect("done"), 2);
+    assert_eq!(db.catalog.purge_expired_keys(at, 10).await.expect("done"), 2);
     assert_eq!(kept().await, ["key-4"]);
-    assert_eq!(db.catalog.forget_expired_keys(at, 10).await.expect("done"), 0);
+    assert_eq!(db.catalog.purge_expired_keys(at, 10).await.expect("done"), 0);
 }
 
 pub(super) async fn concurrent_requests_with_one_key_create_one_file(db: &TestDb) {
-    let another = db.another().await;
+    let another = db.another_handle().await;
     for round in 0..5 {
         let key = format!("key-{round}");
         let answers = all_at_once((0..12).map(|n| {
             let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
             let wanted = with_key(registration(ADA, 10), &key, "body");
-            async move { (only(&wanted).id, catalog.register(wanted).await.expect("answered")) }
+            async move { (file_of(&wanted).id, catalog.register(wanted).await.expect("answered")) }
         }))
         .await;
         let made: Vec<_> = answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Created).collect();

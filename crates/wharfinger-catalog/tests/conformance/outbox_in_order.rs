@@ -59,7 +59,7 @@ pub(super) async fn a_notice_writes_a_line_for_each_target(db: &TestDb) {
         [&OutboxPayload::Alert { message: said }]
     );
 
-    catalog.forget_outbox(Destination::Webhook).await.expect("forgotten");
+    catalog.purge_outbox(Destination::Webhook).await.expect("forgotten");
     assert_eq!(catalog.outbox_depth(Destination::Webhook).await.expect("counted"), (0, None));
     assert_eq!(catalog.outbox_depth(Destination::Slack).await.expect("counted").0, 1);
     // What changes nothing for the owner is not told.

@@ -4,7 +4,7 @@ use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepClaimOutco
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 
-use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, deleted, registered};
+use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, deleted, registered};
 use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -95,7 +95,7 @@ pub(super) async fn a_read_only_catalog_refuses_writes(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let before = db.dump().await;
     let looker = db.catalog.read_only();
-    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, SILENT).expect("it can be");
+    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, URL_DEAD_AT).expect("it can be");
     assert!(matches!(looker.commit(reclaim, NAME).await, Err(CatalogError::Corrupt(_))));
     assert!(matches!(looker.record_sweep(record()).await, Err(CatalogError::Corrupt(_))));
     assert_eq!(looker.file(file.id).await.expect("read"), Some(file));
@@ -116,15 +116,15 @@ pub(super) async fn a_lost_sweep_lease_writes_nothing(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let tombstone = deleted(&db.catalog, ADA, 50, &REFUSING).await;
     let zombie = db.catalog.fenced(ours(claim(db, NOW).await));
-    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, SILENT).expect("it can be");
+    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, URL_DEAD_AT).expect("it can be");
     let heir = db.catalog.fenced(ours(claim(db, NOW + LEASE_MS).await));
 
     let before = db.dump().await;
     let refused = [
         zombie.commit(reclaim.clone(), NAME).await,
-        zombie.forget_all(vec![tombstone]).await.map(|_| ()),
-        zombie.forget_expired_keys(i64::MAX, 10).await.map(|_| ()),
-        zombie.claim_cleanups(&Scope::All, SILENT, 10, LEASE_MS).await.map(|_| ()),
+        zombie.purge_tombstones(vec![tombstone]).await.map(|_| ()),
+        zombie.purge_expired_keys(i64::MAX, 10).await.map(|_| ()),
+        zombie.claim_cleanups(&Scope::All, URL_DEAD_AT, 10, LEASE_MS).await.map(|_| ()),
         zombie.record_sweep(record()).await,
         zombie.extend_sweep(NOW + HOUR).await,
         zombie.release_sweep(Some(NOW)).await,

@@ -46,13 +46,13 @@ impl App {
         let catalog = &app.core.catalog;
         if app.broker.is_none() {
             // Checks that were to be published are found by whoever polls.
-            catalog.forget_outbox(Destination::Broker).await?;
+            catalog.purge_outbox(Destination::Broker).await?;
         }
         if app.notifier.webhook.is_none() {
-            catalog.forget_outbox(Destination::Webhook).await?;
+            catalog.purge_outbox(Destination::Webhook).await?;
         }
         if app.notifier.slack.is_none() {
-            catalog.forget_outbox(Destination::Slack).await?;
+            catalog.purge_outbox(Destination::Slack).await?;
         }
         Ok(app)
     }

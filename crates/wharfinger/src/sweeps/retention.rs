@@ -37,12 +37,12 @@ impl Expired {
     /// Removes at most a step; answers how many went.
     async fn remove_some(self, catalog: &Catalog) -> Result<u64, CatalogError> {
         match self {
-            Expired::Deletions(before) => catalog.forget_deletions(before, ROWS_PER_STEP).await,
-            Expired::QueueTenants => catalog.forget_queue_tenants(ROWS_PER_STEP).await,
+            Expired::Deletions(before) => catalog.purge_deletion_log(before, ROWS_PER_STEP).await,
+            Expired::QueueTenants => catalog.purge_queue_tenants(ROWS_PER_STEP).await,
             Expired::Lines(destination, before) => {
-                catalog.drop_old_lines(destination, before, ROWS_PER_STEP).await
+                catalog.purge_old_lines(destination, before, ROWS_PER_STEP).await
             }
-            Expired::ZeroCounters => catalog.forget_zero_counters(ROWS_PER_STEP).await,
+            Expired::ZeroCounters => catalog.purge_zero_counters(ROWS_PER_STEP).await,
         }
     }
 
@@ -101,7 +101,7 @@ pub(super) async fn remove_empty(core: &Core, lease: &SweepLease) {
     let before = core.clock.now().saturating_sub(core.settings.tombstone_ms);
     let mut after = None;
     while lease.goes_on(core) {
-        match lease.catalog.forget_empty_batches(after, before, ROWS_PER_STEP).await {
+        match lease.catalog.purge_empty_batches(after, before, ROWS_PER_STEP).await {
             Ok((gone, next)) => {
                 metric::rows_expired("upload_batches", gone);
                 after = match next {

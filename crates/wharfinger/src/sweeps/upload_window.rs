@@ -42,12 +42,12 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
     }
     // Before tombstones are forgotten: they say where the objects of crashed uploads are.
     if let Err(error) = receive::clear_left_behind(core).await {
-        tracing::warn!(job = NAME, error = ?error, "cannot clear crashed uploads");
+        tracing::warn!(job = NAME, error = %error.with_cause(), "cannot clear crashed uploads");
     }
     let outcome = check_all_due(uploads, lease).await?;
     forget_keys(core, lease).await;
     forget_notices(core, lease).await;
-    forget_outcomes(core, lease).await;
+    purge_outcomes(core, lease).await;
     retention::remove_expired(core, lease).await;
     Ok(outcome)
 }
@@ -85,7 +85,7 @@ async fn check_due(
                 Ok(_) => {}
                 Err(error) => {
                     outcome.errors += 1;
-                    tracing::warn!(job = NAME, fileId = %id, error = ?error, "a file could not be looked at");
+                    tracing::warn!(job = NAME, fileId = %id, error = %error.with_cause(), "a file could not be looked at");
                 }
             }
         }
@@ -94,7 +94,7 @@ async fn check_due(
 
 async fn forget_keys(core: &Core, lease: &SweepLease) {
     while lease.goes_on(core) {
-        match lease.catalog.forget_expired_keys(core.clock.now(), KEYS_PER_STEP).await {
+        match lease.catalog.purge_expired_keys(core.clock.now(), KEYS_PER_STEP).await {
             Ok(gone) if gone as usize == KEYS_PER_STEP => {}
             Ok(_) => return,
             Err(error) => {
@@ -105,8 +105,8 @@ async fn forget_keys(core: &Core, lease: &SweepLease) {
     }
 }
 
-async fn forget_outcomes(core: &Core, lease: &SweepLease) {
-    if let Err(error) = lease.catalog.forget_outcomes(core.clock.now()).await {
+async fn purge_outcomes(core: &Core, lease: &SweepLease) {
+    if let Err(error) = lease.catalog.purge_outcomes(core.clock.now()).await {
         tracing::warn!(job = NAME, error = %error, "old outcomes could not be forgotten");
     }
 }
@@ -114,7 +114,7 @@ async fn forget_outcomes(core: &Core, lease: &SweepLease) {
 async fn forget_notices(core: &Core, lease: &SweepLease) {
     while lease.goes_on(core) {
         let before = core.clock.now().saturating_sub(NOTICES_KEPT_MS);
-        match lease.catalog.forget_notifications(before, NOTICES_PER_STEP).await {
+        match lease.catalog.purge_notifications(before, NOTICES_PER_STEP).await {
             Ok(gone) if gone as usize == NOTICES_PER_STEP => {}
             Ok(_) => return,
             Err(error) => {

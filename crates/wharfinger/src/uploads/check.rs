@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use wharfinger_catalog::{Catalog, CatalogError};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::BatchStatus;
-use wharfinger_lifecycle::file::{self, Change, Check, File};
+use wharfinger_lifecycle::file::{self, Change, CheckAction, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::BlobError;
 
-use super::confirm::Reading;
-use super::{STALE_TRIES_MAX, commit_in, confirm, follow_up};
+use super::confirm::ReadMode;
+use super::{STALE_TRIES_MAX, commit_in, confirm, after_commit};
 use crate::config::WindowPolicy;
 use crate::core::Core;
 use crate::core::VerbError;
@@ -46,14 +46,14 @@ pub enum ExpiryRule {
     /// Those whose next check is due.
     Due,
     /// Those too that nobody has asked about since then, although their URLs may live.
-    QuietSince(UnixMs),
+    NotUpdatedSince(UnixMs),
 }
 
 impl ExpiryRule {
-    fn judge(self, core: &Core, file: &File) -> Check {
+    fn judge(self, core: &Core, file: &File) -> CheckAction {
         match self {
-            ExpiryRule::QuietSince(at) if file.status == Status::Registered && file.updated_at <= at => {
-                Check::Unconfirmed
+            ExpiryRule::NotUpdatedSince(at) if file.status == Status::Registered && file.updated_at <= at => {
+                CheckAction::Unconfirmed
             }
             _ => file::check(file, &core.policy, core.clock.now()),
         }
@@ -79,19 +79,19 @@ async fn check_by(
 ) -> Result<CheckOutcome, VerbError> {
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
-        let Some(read) = catalog.file(id).await? else { return Ok(CheckOutcome::Nothing) };
+        let Some(read) = catalog.file(id).await? else { return Ok(CheckOutcome::Unchanged) };
         let (change, outcome) = match rule.judge(core, &read) {
-            Check::NotYet => return Ok(CheckOutcome::Nothing),
-            Check::Refund(change) => (*change, CheckOutcome::Refunded),
-            Check::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
-            Check::Forget => match !catalog.forget_all(vec![read.clone()]).await?.is_empty() {
+            CheckAction::NotDue => return Ok(CheckOutcome::Unchanged),
+            CheckAction::Refund(change) => (*change, CheckOutcome::Refunded),
+            CheckAction::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
+            CheckAction::RemoveTombstone => match !catalog.purge_tombstones(vec![read.clone()]).await?.is_empty() {
                 true => return Ok(CheckOutcome::Forgotten),
-                false => (put_off_forgetting(core, &read), CheckOutcome::Deferred),
+                false => (defer_forgetting(core, &read), CheckOutcome::Deferred),
             },
         };
         if commit_in(uploads, catalog, change, actor).await? {
             if outcome == CheckOutcome::Reclaimed {
-                tell_reclaimed(&read, actor);
+                report_reclaimed(&read, actor);
             }
             return Ok(outcome);
         }
@@ -99,7 +99,7 @@ async fn check_by(
     Err(VerbError::busy())
 }
 
-fn tell_reclaimed(file: &File, actor: &str) {
+fn report_reclaimed(file: &File, actor: &str) {
     metric::orphan_cleaned(&file.tenant);
     tracing::info!(job = actor, fileId = %file.id, tenant = %file.tenant, action = "reclaimed",
         bytes = file.size, "an upload was not confirmed in time");
@@ -121,9 +121,9 @@ pub async fn check_many(
     let mut batches: BTreeMap<BatchId, Option<BatchStatus>> = BTreeMap::new();
     for file in files {
         match rule.judge(core, &file) {
-            Check::NotYet => drop(outcomes.insert(file.id, Ok(CheckOutcome::Nothing))),
-            Check::Refund(change) => changes.push(*change),
-            Check::Unconfirmed if may_only_reclaim(core) => {
+            CheckAction::NotDue => drop(outcomes.insert(file.id, Ok(CheckOutcome::Unchanged))),
+            CheckAction::Refund(change) => changes.push(*change),
+            CheckAction::Unconfirmed if reclaims_without_store_check(core) => {
                 let batch = match file.batch {
                     None => None,
                     Some(id) => match batches.get(&id) {
@@ -137,20 +137,20 @@ pub async fn check_many(
                 };
                 changes.extend(reclaim(core, &file, batch).ok());
             }
-            Check::Unconfirmed => {}
-            Check::Forget => tombstones.push(file),
+            CheckAction::Unconfirmed => {}
+            CheckAction::RemoveTombstone => tombstones.push(file),
         }
     }
     for change in end(catalog, changes, actor).await? {
-        follow_up(uploads, &change);
+        after_commit(uploads, &change);
         let is_reclaimed = change.before.status == Status::Registered;
         if is_reclaimed {
-            tell_reclaimed(&change.before, actor);
+            report_reclaimed(&change.before, actor);
         }
         let what = if is_reclaimed { CheckOutcome::Reclaimed } else { CheckOutcome::Refunded };
         outcomes.insert(change.after.id, Ok(what));
     }
-    let forgotten = or_none(catalog.forget_all(tombstones).await)?;
+    let forgotten = or_empty(catalog.purge_tombstones(tombstones).await)?;
     outcomes.extend(forgotten.into_iter().map(|id| (id, Ok(CheckOutcome::Forgotten))));
     let mut all = Vec::with_capacity(ids.len());
     for id in ids {
@@ -170,11 +170,11 @@ pub async fn check_many(
 /// Those of them that were committed. None, if they could not be together: each may be on its own.
 async fn end(catalog: &Catalog, changes: Vec<Change>, actor: &str) -> Result<Vec<Change>, VerbError> {
     let ended: BTreeSet<FileId> =
-        or_none(catalog.commit_all(changes.clone(), actor).await)?.into_iter().collect();
+        or_empty(catalog.commit_all(changes.clone(), actor).await)?.into_iter().collect();
     Ok(changes.into_iter().filter(|change| ended.contains(&change.after.id)).collect())
 }
 
-fn or_none(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, VerbError> {
+fn or_empty(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, VerbError> {
     match done {
         Ok(done) => Ok(done),
         Err(CatalogError::Fenced) => Err(VerbError::TakenOver),
@@ -186,27 +186,27 @@ fn or_none(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, VerbE
 }
 
 /// Whether unconfirmed uploads are reclaimed without anything being found out about their objects.
-pub fn may_only_reclaim(core: &Core) -> bool {
+pub fn reclaims_without_store_check(core: &Core) -> bool {
     core.store_is_ours.load(Ordering::Relaxed) && core.settings.window_policy == WindowPolicy::Reclaim
 }
 
 /// What a check would come to, without changing anything. An upload that would be rescued is not examined: whether its
 /// bytes are right is not known before they are.
-pub async fn foresee(core: &Core, id: FileId, rule: ExpiryRule) -> Result<CheckOutcome, VerbError> {
-    let Some(read) = core.catalog.file(id).await? else { return Ok(CheckOutcome::Nothing) };
+pub async fn predict(core: &Core, id: FileId, rule: ExpiryRule) -> Result<CheckOutcome, VerbError> {
+    let Some(read) = core.catalog.file(id).await? else { return Ok(CheckOutcome::Unchanged) };
     Ok(match rule.judge(core, &read) {
-        Check::NotYet => CheckOutcome::Nothing,
-        Check::Refund(_) => CheckOutcome::Refunded,
-        Check::Forget => CheckOutcome::Forgotten,
-        Check::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => CheckOutcome::Deferred,
-        Check::Unconfirmed if core.settings.window_policy == WindowPolicy::Rescue => {
+        CheckAction::NotDue => CheckOutcome::Unchanged,
+        CheckAction::Refund(_) => CheckOutcome::Refunded,
+        CheckAction::RemoveTombstone => CheckOutcome::Forgotten,
+        CheckAction::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => CheckOutcome::Deferred,
+        CheckAction::Unconfirmed if core.settings.window_policy == WindowPolicy::Rescue => {
             match core.blobs.head(&read.key, None).await {
                 Ok(meta) if meta.size == read.size => CheckOutcome::Rescued,
                 Ok(_) | Err(BlobError::NotFound) => CheckOutcome::Reclaimed,
                 Err(_) => CheckOutcome::Deferred,
             }
         }
-        Check::Unconfirmed => CheckOutcome::Reclaimed,
+        CheckAction::Unconfirmed => CheckOutcome::Reclaimed,
     })
 }
 
@@ -227,7 +227,7 @@ async fn unconfirmed(
     };
     // Whoever cancels a batch wants none of what is not confirmed.
     if core.settings.window_policy == WindowPolicy::Rescue && batch != Some(BatchStatus::Cancelled) {
-        match confirm::examine(uploads, read, None, RESCUED, Reading::InBackground).await {
+        match confirm::verify_object(uploads, read, None, RESCUED, ReadMode::Background).await {
             Ok(change) => return Ok((change, CheckOutcome::Rescued)),
             Err(VerbError::Unavailable(why)) => {
                 tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",
@@ -259,7 +259,7 @@ fn reclaim(core: &Core, file: &File, batch: Option<BatchStatus>) -> Result<Chang
 }
 
 /// Its bytes are still waited for: the row says what they belonged to, so it stays.
-fn put_off_forgetting(core: &Core, tombstone: &File) -> Change {
+fn defer_forgetting(core: &Core, tombstone: &File) -> Change {
     let now = core.clock.now();
     file::defer(tombstone, now.saturating_add(DEFER_FORGET_MS), now)
 }
