@@ -12,7 +12,7 @@ pub(crate) async fn fresh(url: CatalogUrl) -> Catalog {
         cleanup_max_attempts: 5,
         job_max_attempts: 5,
         connections_max: 20,
-        beside_redis: false,
+        with_redis_quota: false,
         targets: OutboxTargets::default(),
     };
     let catalog = Catalog::open(options).await.expect("a catalog");

@@ -88,7 +88,7 @@ impl Committer {
 
     async fn hold_quotas(&self, tx: &mut Tx<'_>, changes: &[Change]) -> Result<HeldQuotas, CatalogError> {
         let mut held = HeldQuotas::new();
-        if self.rows.beside_redis {
+        if self.rows.with_redis_quota {
             let refunded = changes.iter().filter(|change| change.refunded_bytes() > 0);
             for tenant in refunded.map(|change| &change.after.tenant).collect::<BTreeSet<_>>() {
                 held.insert(tenant.clone(), owner::hold(tx, tenant).await?);

@@ -127,7 +127,7 @@ pub struct CatalogOptions {
     pub connections_max: u32,
     /// Redis may let uploads in. Without it charges and refunds try the tenant's row first, and hold its gate only
     /// where somebody else has given it away.
-    pub beside_redis: bool,
+    pub with_redis_quota: bool,
     pub targets: OutboxTargets,
 }
 
@@ -148,7 +148,7 @@ struct RowSettings {
     storage_type: &'static str,
     cleanup_max_attempts: u32,
     job_max_attempts: u32,
-    beside_redis: bool,
+    with_redis_quota: bool,
     targets: OutboxTargets,
 }
 
@@ -240,7 +240,7 @@ impl Catalog {
                 storage_type: options.storage_type,
                 cleanup_max_attempts: options.cleanup_max_attempts,
                 job_max_attempts: options.job_max_attempts,
-                beside_redis: options.beside_redis,
+                with_redis_quota: options.with_redis_quota,
                 targets: options.targets,
             },
             pgvector_schema: Arc::default(),

@@ -187,7 +187,7 @@ impl Register {
     /// What is known before anything is charged: who admits, keys and batches.
     async fn refused_at_once(&self, tx: &mut Tx<'_>) -> Result<Refused, CatalogError> {
         let mut states: BTreeMap<&TenantId, QuotaState> = BTreeMap::new();
-        if self.rows.beside_redis {
+        if self.rows.with_redis_quota {
             let charged = self.wanted.iter().filter(|wanted| wanted.needs_quota());
             for tenant in charged.map(|wanted| &wanted.tenant).collect::<BTreeSet<_>>() {
                 states.insert(tenant, owner::hold(tx, tenant).await?);

@@ -228,7 +228,7 @@ impl Catalog {
     }
 
     /// A number that is another one after any file of the scope has changed its status.
-    pub async fn changes(&self, scope: &Scope) -> Result<i64, CatalogError> {
+    pub async fn change_counter(&self, scope: &Scope) -> Result<i64, CatalogError> {
         let mut args = args![];
         let owned = scope.condition(&mut args);
         let sql = format!(

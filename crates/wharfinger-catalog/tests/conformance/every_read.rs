@@ -65,7 +65,7 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
         counted(catalog, scopes, meter).await;
     }
     for scope in scopes {
-        catalog.changes(scope).await.expect("read");
+        catalog.change_counter(scope).await.expect("read");
         meter.record("changes");
         catalog.dead_letter(scope, JobId(fresh_id(NOW))).await.expect("read");
         meter.record("dead_letter");

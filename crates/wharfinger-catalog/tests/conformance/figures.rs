@@ -172,9 +172,9 @@ pub(super) async fn figures_show_errors_stuck_files_and_batches(db: &TestDb) {
 }
 
 pub(super) async fn every_status_change_is_noticed(db: &TestDb) {
-    let mut seen = vec![db.catalog.changes(&own(ADA)).await.expect("read")];
+    let mut seen = vec![db.catalog.change_counter(&own(ADA)).await.expect("read")];
     let mut look = async || {
-        let changes = db.catalog.changes(&own(ADA)).await.expect("read");
+        let changes = db.catalog.change_counter(&own(ADA)).await.expect("read");
         assert!(!seen.contains(&changes), "{changes} was seen before: {seen:?}");
         seen.push(changes);
     };
@@ -188,9 +188,9 @@ pub(super) async fn every_status_change_is_noticed(db: &TestDb) {
     look().await;
     committed(&db.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
     look().await;
-    let before = db.catalog.changes(&own(ADA)).await.expect("read");
+    let before = db.catalog.change_counter(&own(ADA)).await.expect("read");
     confirmed(&db.catalog, BEN, 1).await;
-    assert_eq!(db.catalog.changes(&own(ADA)).await.expect("read"), before, "another's change");
+    assert_eq!(db.catalog.change_counter(&own(ADA)).await.expect("read"), before, "another's change");
 }
 
 pub(super) async fn quotas_are_listed_by_tenant(db: &TestDb) {

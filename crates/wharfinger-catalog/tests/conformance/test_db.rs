@@ -38,7 +38,7 @@ pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
     open_with(url, faults, false, OutboxTargets::default()).await
 }
 
-async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool, targets: OutboxTargets) -> Catalog {
+async fn open_with(url: &CatalogUrl, faults: Faults, with_redis_quota: bool, targets: OutboxTargets) -> Catalog {
     let options = CatalogOptions {
         url: url.clone(),
         schema: wharfinger_catalog::DEFAULT_SCHEMA.into(),
@@ -47,7 +47,7 @@ async fn open_with(url: &CatalogUrl, faults: Faults, beside_redis: bool, targets
         cleanup_max_attempts: CLEANUP_ATTEMPTS_MAX,
         job_max_attempts: 3,
         connections_max: 16,
-        beside_redis,
+        with_redis_quota,
         targets,
     };
     Catalog::open(options).await.expect("the catalog opens")
@@ -105,7 +105,7 @@ impl TestDb {
 
     /// A PostgreSQL whose administrator has created the extension.
     pub(super) async fn with_pgvector() -> TestDb {
-        let db = TestDb::before_pgvector().await;
+        let db = TestDb::without_pgvector().await;
         db.sql("CREATE EXTENSION vector").await;
         db.catalog.migrate(NOW).await.expect("migrated");
         assert!(db.catalog.has_pgvector());
@@ -113,7 +113,7 @@ impl TestDb {
     }
 
     /// A PostgreSQL whose administrator could create the extension, and has not.
-    pub(super) async fn before_pgvector() -> TestDb {
+    pub(super) async fn without_pgvector() -> TestDb {
         let folder = TempDir::new().expect("a temporary folder");
         let server = harness::postgres::shared_with_pgvector();
         let url = CatalogUrl::Postgres(server.create_database());
@@ -142,7 +142,7 @@ impl TestDb {
     }
 
     /// Another handle on the same database, as another process would have.
-    pub(super) async fn another(&self) -> Catalog {
+    pub(super) async fn another_handle(&self) -> Catalog {
         open(&self.url, Faults::none()).await
     }
 
@@ -158,36 +158,36 @@ impl TestDb {
     }
 
     /// The same of a process that has Redis beside the catalog.
-    pub(super) async fn beside_redis(&self) -> Catalog {
+    pub(super) async fn with_redis(&self) -> Catalog {
         open_with(&self.url, Faults::none(), true, OutboxTargets::default()).await
     }
 
     /// The same of a process that tells everybody.
-    pub(super) async fn telling(&self) -> Catalog {
-        self.telling_with(Faults::none(), false).await
+    pub(super) async fn with_all_targets(&self) -> Catalog {
+        self.with_all_targets_and(Faults::none(), false).await
     }
 
-    pub(super) async fn telling_with(&self, faults: Faults, beside_redis: bool) -> Catalog {
+    pub(super) async fn with_all_targets_and(&self, faults: Faults, with_redis_quota: bool) -> Catalog {
         let targets = OutboxTargets { webhook: true, slack: true, archive: true };
-        open_with(&self.url, faults, beside_redis, targets).await
+        open_with(&self.url, faults, with_redis_quota, targets).await
     }
 
     /// The same of one that tells everybody but the archive.
-    pub(super) async fn telling_people(&self) -> Catalog {
+    pub(super) async fn with_webhook_and_slack(&self) -> Catalog {
         let targets = OutboxTargets { webhook: true, slack: true, archive: false };
         open_with(&self.url, Faults::none(), false, targets).await
     }
 
     /// The same of one that only archives.
-    pub(super) async fn archiving(&self) -> Catalog {
-        self.archiving_with(Faults::none()).await
+    pub(super) async fn with_archive(&self) -> Catalog {
+        self.with_archive_and(Faults::none()).await
     }
 
-    pub(super) async fn archiving_with(&self, faults: Faults) -> Catalog {
+    pub(super) async fn with_archive_and(&self, faults: Faults) -> Catalog {
         open_with(&self.url, faults, false, OutboxTargets { archive: true, ..OutboxTargets::default() }).await
     }
 
-    pub(super) async fn faulty(&self, faults: Faults) -> Catalog {
+    pub(super) async fn with_faults(&self, faults: Faults) -> Catalog {
         open(&self.url, faults).await
     }
 
@@ -207,7 +207,7 @@ impl TestDb {
 
     /// How each statement would be carried out if every table had a million rows. SQLite believes its statistics;
     /// PostgreSQL is kept from reading whole tables wherever an index leads to the same.
-    pub(super) async fn plans_of_a_million(&self, statements: Vec<String>) -> Vec<(String, Vec<String>)> {
+    pub(super) async fn plans_for_a_million_rows(&self, statements: Vec<String>) -> Vec<(String, Vec<String>)> {
         let mut raw = Raw::connect(&self.url).await;
         match &mut raw {
             Raw::Sqlite(_) => {

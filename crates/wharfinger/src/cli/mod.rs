@@ -168,7 +168,7 @@ fn catalog_options(settings: &Settings) -> CatalogOptions {
         cleanup_max_attempts: settings.cleanup_max_attempts,
         job_max_attempts: settings.job_max_attempts,
         connections_max: 4,
-        beside_redis: settings.quota_redis.is_some(),
+        with_redis_quota: settings.quota_redis.is_some(),
         targets: settings.outbox_targets(),
     }
 }

@@ -8,7 +8,7 @@ use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{Catalog, CatalogError, CatalogOptions, SCHEMA_VERSION};
 use wharfinger_engines::webhooks::EndpointError;
 use wharfinger_lifecycle::file::UploadPolicy;
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::processing::PipelinePlan;
 
 use super::blobs::open_blobs;
 use super::{Core, Wakeups};
@@ -78,7 +78,7 @@ impl Core {
             cleanup_max_attempts: settings.cleanup_max_attempts,
             job_max_attempts: settings.job_max_attempts,
             connections_max: DATABASE_CONNECTIONS_MAX,
-            beside_redis: settings.quota_redis.is_some(),
+            with_redis_quota: settings.quota_redis.is_some(),
             targets: settings.outbox_targets(),
         })
         .await?;
@@ -99,9 +99,9 @@ impl Core {
             grace_ms: settings.upload_grace_ms,
             min_rate_bytes: settings.upload_min_rate_bytes,
             tombstone_ms: settings.tombstone_ms,
-            store_refuses_ended: blobs.caps().refuses_ended,
+            store_refuses_ended: blobs.capabilities().rejects_ended_files,
         };
-        let plan = Plan {
+        let plan = PipelinePlan {
             stages: settings.pipeline.stages.clone(),
             stuck_after_ms: settings.pipeline.stuck_after_ms,
             stuck_retries_max: settings.sweeps.stuck_retries_max,

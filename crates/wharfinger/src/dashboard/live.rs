@@ -93,7 +93,7 @@ impl Watch {
     async fn recheck(&self, core: &Core, slot: &mut Slot) -> Result<Arc<Seen>, VerbError> {
         let _place = self.looks.acquire().await.map_err(|_| VerbError::busy())?;
         let started = Instant::now();
-        let changes = core.catalog.changes(&self.scope).await?;
+        let changes = core.catalog.change_counter(&self.scope).await?;
         let still = slot
             .last
             .take_if(|last| last.changes == changes && last.worked_out_at.elapsed() < ANEW_AFTER)

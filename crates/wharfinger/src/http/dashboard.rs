@@ -13,7 +13,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::Shared;
 use super::auth::UserAuth;
-use super::extract::{Asked, TenantQuery};
+use super::extract::{QueryParams, TenantQuery};
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
@@ -197,7 +197,7 @@ impl From<&[(UnixMs, Outcomes)]> for TrendView {
 pub(super) async fn get(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
-    Asked(query): Asked<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<Response, Problem> {
     let scope = query.scope(&caller)?;
     let cache = &app.dashboard.cache;
@@ -206,7 +206,7 @@ pub(super) async fn get(
     }
     // Before anything is read: what changes meanwhile makes the answer one that does not hold.
     let (changes, read_at) =
-        (app.core.catalog.changes(&scope).await.map_err(VerbError::from)?, app.core.clock.now());
+        (app.core.catalog.change_counter(&scope).await.map_err(VerbError::from)?, app.core.clock.now());
     if let Some(answer) = cache.find(&scope, changes, read_at).await {
         return Ok(json(answer));
     }
@@ -236,7 +236,7 @@ fn json(text: String) -> Response {
 pub(super) async fn get_trend(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
-    Asked(query): Asked<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<Json<TrendView>, Problem> {
     let spans = trend(&app.core, &query.scope(&caller)?).await?;
     Ok(Json(TrendView::from(spans.as_slice())))

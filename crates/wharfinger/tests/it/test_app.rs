@@ -280,7 +280,7 @@ impl TestEnv {
             cleanup_max_attempts: 5,
             job_max_attempts: 5,
             connections_max: 4,
-            beside_redis: false,
+            with_redis_quota: false,
             targets: OutboxTargets::default(),
         };
         let catalog = Catalog::open(options).await.expect("a catalog");
