@@ -7,8 +7,8 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{
-    BatchEnding, Catalog, CatalogError, Destination, StageEndContext, OutboxPayload, OutboxLine, Recovery, RecoveryOutcome,
-    RedriveOutcome, RegisterOutcome, Scope, StageEnd,
+    BatchEnding, Catalog, CatalogError, Destination, OutboxLine, OutboxPayload, Recovery, RecoveryOutcome,
+    RedriveOutcome, RegisterOutcome, Scope, StageEnd, StageEndContext,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File};
@@ -16,7 +16,7 @@ use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::retention::{FailureCheck, check_failure};
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult};
 
 use super::batches::new_batch;
 use super::sample::{
@@ -77,7 +77,10 @@ async fn queued(catalog: &Catalog) -> File {
 }
 
 async fn end_stages(catalog: &Catalog, ends: Vec<StageEnd>, now: UnixMs) -> Vec<CompletionResult> {
-    catalog.end_stages(ends, StageEndContext { actor: "worker:a", plan: &plan(), now }).await.expect("answered")
+    catalog
+        .end_stages(ends, StageEndContext { actor: "worker:a", plan: &plan(), now })
+        .await
+        .expect("answered")
 }
 
 fn reclaimed(files: &[File], now: UnixMs) -> Vec<Change> {
@@ -138,7 +141,8 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
 
     let again = catalog.claim_stage(claim(Stage::Scan, 10, at(15))).await.expect("claimed");
     assert_eq!(again.len(), 4, "the retried, the put off, the redriven and the recovered");
-    let ends = again.iter().map(|held| end(held, AttemptOutcome::Failed { why: "encrypted".into() })).collect();
+    let ends =
+        again.iter().map(|held| end(held, AttemptOutcome::Failed { why: "encrypted".into() })).collect();
     assert_eq!(end_stages(catalog, ends, at(16)).await, [CompletionResult::Failed; 4]);
     let mut failed = catalog.file(again[0].file.id).await.expect("read").expect("it is there");
     for days in [24, 40] {

@@ -2,7 +2,7 @@
 
 use wharfinger_calls::faults::Faults;
 
-use super::plans::rows_read;
+use super::query_plans::rows_read;
 use super::sample::NOW;
 use super::test_db::TestDb;
 
@@ -91,7 +91,7 @@ fn sound_files(db: &TestDb, from: usize, to: usize) -> Vec<String> {
 /// Steps of SQLite, or rows of PostgreSQL.
 async fn cost(db: &TestDb) -> u64 {
     let faults = Faults::counting_steps();
-    let catalog = db.faulty(faults.clone()).await;
+    let catalog = db.with_faults(faults.clone()).await;
     let before = rows_read(db).await;
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
     // Sessions that end have handed in their statistics.

@@ -2,7 +2,7 @@
 
 use wharfinger_lifecycle::file::File;
 
-use super::batches::opening;
+use super::batches::new_batch;
 use super::sample::{NOW, POLICY, confirmed, deleted, registered};
 use super::test_db::TestDb;
 
@@ -143,7 +143,7 @@ pub(super) async fn the_audit_finds_files_without_a_next_check(db: &TestDb) {
 }
 
 pub(super) async fn the_audit_finds_files_of_wrong_batches(db: &TestDb) {
-    let (batch, wanted) = opening(("harbour", "ada"), &[10]);
+    let (batch, wanted) = new_batch(("harbour", "ada"), &[10]);
     db.catalog.register(wanted).await.expect("answered");
     let files = db.catalog.batch_files(batch.id, None, 10).await.expect("read");
     let id = files[0].id.to_string();

@@ -3,17 +3,18 @@
 use std::time::Instant;
 
 use wharfinger_catalog::{
-    BatchEndOutcome, BatchEnding, BatchUse, Catalog, JobClaim, NewFile, RegisterOutcome, Registration, fresh_id,
+    BatchEndOutcome, BatchEnding, BatchUse, Catalog, JobClaim, NewFile, RegisterOutcome, Registration,
+    fresh_id,
 };
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::batch::{self, Batch, BatchStatus, BatchError};
+use wharfinger_lifecycle::batch::{self, Batch, BatchError, BatchStatus};
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, committed, confirm, only, registration,
+    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, committed, confirm, file_of, registration,
     registration_at, tenant, user, with_key,
 };
 use super::test_db::{TestDb, all_at_once};
@@ -187,7 +188,10 @@ pub(super) async fn a_file_joins_only_an_active_batch_of_its_owner(db: &TestDb) 
 }
 
 pub(super) async fn a_batch_ends_once(db: &TestDb) {
-    assert_eq!(end(&db.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await, BatchEndOutcome::NotFound);
+    assert_eq!(
+        end(&db.catalog, &batch_at(ADA, NOW), BatchEnding::Cancelled, NOW).await,
+        BatchEndOutcome::NotFound
+    );
     for ending in [BatchEnding::Completed, BatchEnding::Cancelled, BatchEnding::Expired] {
         let (batch, files) = opened(&db.catalog, &[10]).await;
         committed(&db.catalog, confirm(&files[0])).await;
@@ -242,7 +246,8 @@ pub(super) async fn an_expired_batch_notifies_its_owner_once(db: &TestDb) {
         async move { catalog.end_batch(id, ending, "clerk", late).await.expect("answered") }
     });
     let answers = all_at_once(endings).await;
-    let ended = answers.iter().filter(|answer| matches!(answer, BatchEndOutcome::Ended { unconfirmed: 2, .. }));
+    let ended =
+        answers.iter().filter(|answer| matches!(answer, BatchEndOutcome::Ended { unconfirmed: 2, .. }));
     assert_eq!(ended.count(), 1, "{answers:?}");
     let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     let told: Vec<_> = told.into_iter().filter(|notice| notice.kind != "file-ready").collect();

@@ -8,7 +8,7 @@ use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::CleanupId;
 
 use super::sample::{
-    HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, committed, deleted, registered, tenant, user,
+    HOUR, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, deleted, registered, tenant, user,
 };
 use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb, all_at_once};
 
@@ -38,7 +38,7 @@ pub(super) async fn a_claimed_cleanup_has_all_its_fields(db: &TestDb) {
         reason: "deleted".into(),
         attempts: 0,
         max_attempts: CLEANUP_ATTEMPTS_MAX,
-        finish_at: SILENT,
+        finish_at: URL_DEAD_AT,
         in_parts: false,
     };
     assert_eq!(claimed(db, DELETED, 10).await, [expected]);
@@ -77,7 +77,7 @@ pub(super) async fn eight_reapers_never_get_the_same_cleanup(db: &TestDb) {
     for _ in 0..60 {
         deleted(&db.catalog, ADA, 1, &REFUSING).await;
     }
-    let another = db.another().await;
+    let another = db.another_handle().await;
     let claims = all_at_once((0..8).map(|n| {
         let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         async move {

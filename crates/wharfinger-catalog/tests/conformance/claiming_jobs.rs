@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use wharfinger_catalog::{Catalog, FailOutcome, JobClaim, LeasedJob, NewJob};
 use wharfinger_lifecycle::id::JobId;
 
-use super::sample::{CHECKS, NOW, SECOND, WORK, claim, registered, tenant, work};
+use super::sample::{CHECKS, NOW, SECOND, WORK, claim, new_job, registered, tenant};
 use super::test_db::{TestDb, all_at_once};
 
 async fn enqueued(catalog: &Catalog, jobs: Vec<NewJob>) -> Vec<JobId> {
@@ -52,8 +52,9 @@ pub(super) async fn a_claimed_job_has_all_its_fields(db: &TestDb) {
 }
 
 pub(super) async fn a_claim_returns_only_due_jobs_of_its_queue(db: &TestDb) {
-    let ids_ = enqueued(&db.catalog, vec![work("a", NOW + 2), work("a", NOW), work("a", NOW + 1)]).await;
-    enqueued(&db.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW) }]).await;
+    let ids_ =
+        enqueued(&db.catalog, vec![new_job("a", NOW + 2), new_job("a", NOW), new_job("a", NOW + 1)]).await;
+    enqueued(&db.catalog, vec![NewJob { queue: CHECKS, ..new_job("a", NOW) }]).await;
     assert_eq!(claimed(&db.catalog, claim(9, NOW - 1)).await, []);
     assert_eq!(ids(&claimed(&db.catalog, claim(9, NOW)).await), BTreeSet::from([ids_[1]]));
     assert_eq!(
@@ -69,8 +70,8 @@ pub(super) async fn a_claim_returns_only_due_jobs_of_its_queue(db: &TestDb) {
 pub(super) async fn the_next_job_is_the_earliest_waiting_one(db: &TestDb) {
     let next = async |queues: &[&'static str]| db.catalog.next_job_at(queues).await.expect("read");
     assert_eq!(next(&[WORK]).await, None);
-    enqueued(&db.catalog, vec![work("a", NOW + 5), work("b", NOW + 3)]).await;
-    enqueued(&db.catalog, vec![NewJob { queue: CHECKS, ..work("a", NOW + 1) }]).await;
+    enqueued(&db.catalog, vec![new_job("a", NOW + 5), new_job("b", NOW + 3)]).await;
+    enqueued(&db.catalog, vec![NewJob { queue: CHECKS, ..new_job("a", NOW + 1) }]).await;
     assert_eq!(next(&[WORK]).await, Some(NOW + 3));
     assert_eq!(next(&[WORK, CHECKS]).await, Some(NOW + 1));
     assert_eq!(next(&["nothing"]).await, None);
@@ -85,8 +86,11 @@ pub(super) async fn the_next_job_is_the_earliest_waiting_one(db: &TestDb) {
 
 pub(super) async fn eight_claimers_never_get_the_same_job(db: &TestDb) {
     let wanted: BTreeSet<JobId> =
-        enqueued(&db.catalog, (0..300).map(|n| work("a", NOW - n % 7)).collect()).await.into_iter().collect();
-    let another = db.another().await;
+        enqueued(&db.catalog, (0..300).map(|n| new_job("a", NOW - n % 7)).collect())
+            .await
+            .into_iter()
+            .collect();
+    let another = db.another_handle().await;
     let claims = all_at_once((0..8).map(|n| {
         let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         async move {

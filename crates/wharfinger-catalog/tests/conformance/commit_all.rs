@@ -6,7 +6,9 @@ use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::file::{self, Change, CheckAction, File};
 use wharfinger_lifecycle::id::FileId;
 
-use super::sample::{POLICY, REFUSING, URL_DEAD_AT, committed, confirm, confirmed, deleted, registered, tenant};
+use super::sample::{
+    POLICY, REFUSING, URL_DEAD_AT, committed, confirm, confirmed, deleted, registered, tenant,
+};
 use super::test_db::{TestDb, all_at_once};
 
 const OWNERS: [(&str, &str); 3] = [("harbour", "ada"), ("harbour", "bob"), ("quay", "ada")];
@@ -80,7 +82,9 @@ pub(super) async fn due_refunds_are_committed_together(db: &TestDb) {
     for owner in OWNERS {
         for _ in 0..5 {
             let file = deleted(&db.catalog, owner, 10, &POLICY).await;
-            let CheckAction::Refund(refund) = file::check(&file, &POLICY, URL_DEAD_AT) else { panic!("it is due") };
+            let CheckAction::Refund(refund) = file::check(&file, &POLICY, URL_DEAD_AT) else {
+                panic!("it is due")
+            };
             changes.push(*refund);
         }
     }

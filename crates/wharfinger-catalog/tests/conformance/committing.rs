@@ -8,7 +8,7 @@ use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, claim, committed, confirm, confirmed,
+    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, claim, committed, confirm, confirmed,
     deleted, pin, registered, tenant, user,
 };
 use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb, all_at_once};
@@ -94,9 +94,11 @@ pub(super) async fn a_deleted_file_is_charged_until_its_url_expires(db: &TestDb)
     assert_eq!(quota(db).await, (100, 100));
     assert_eq!(jobs_left(db).await, None);
 
-    let due = db.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
-    assert_eq!(due, [(SILENT, file.id)]);
-    let CheckAction::Refund(refund) = file::check(&file, &POLICY, SILENT) else { panic!("a refund is due") };
+    let due = db.catalog.files_to_check(Status::Deleted, URL_DEAD_AT, None, 10).await.expect("read");
+    assert_eq!(due, [(URL_DEAD_AT, file.id)]);
+    let CheckAction::Refund(refund) = file::check(&file, &POLICY, URL_DEAD_AT) else {
+        panic!("a refund is due")
+    };
     let refunded = committed(&db.catalog, *refund.clone()).await;
     assert_eq!(quota(db).await, (0, 0));
     assert_eq!(stored(db, &refunded).await, refunded);
@@ -109,7 +111,7 @@ pub(super) async fn a_deleted_file_is_charged_until_its_url_expires(db: &TestDb)
 
 pub(super) async fn reclaiming_notifies_the_owner(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
-    let change = file::reclaim(&file, "nobody came", &POLICY, SILENT).expect("reclaimable");
+    let change = file::reclaim(&file, "nobody came", &POLICY, URL_DEAD_AT).expect("reclaimable");
     let after = committed(&db.catalog, change).await;
     assert_eq!(stored(db, &file).await, after);
     assert_eq!(quota(db).await, (0, 0));
@@ -122,7 +124,7 @@ pub(super) async fn reclaiming_notifies_the_owner(db: &TestDb) {
     assert_eq!(told[0].kind, "file-cleaned-up");
     assert_eq!(told[0].file_id, Some(file.id.to_string()));
     assert_eq!(told[0].file_name.as_deref(), Some("report.pdf"));
-    assert_eq!(told[0].created_at, SILENT);
+    assert_eq!(told[0].created_at, URL_DEAD_AT);
     assert_eq!(told[0].data, r#"{"reason":"nobody came","sizeReclaimed":100}"#);
 }
 
@@ -147,21 +149,21 @@ pub(super) async fn a_fresh_url_moves_the_next_check_and_its_job(db: &TestDb) {
     let change = file::reissue(&file, &POLICY, NOW + 5 * SECOND).expect("still registered");
     let after = committed(&db.catalog, change).await;
     assert_eq!(stored(db, &file).await, after);
-    assert_eq!(after.next_check_at, Some(SILENT + 5 * SECOND));
+    assert_eq!(after.next_check_at, Some(URL_DEAD_AT + 5 * SECOND));
     let mut checks =
         db.texts("SELECT CAST(run_at AS TEXT) || ' ' || file_id FROM jobs ORDER BY run_at").await;
     checks.sort();
     assert_eq!(
         checks,
-        [format!("{SILENT} {}", other.id), format!("{} {}", SILENT + 5 * SECOND, file.id)],
+        [format!("{URL_DEAD_AT} {}", other.id), format!("{} {}", URL_DEAD_AT + 5 * SECOND, file.id)],
         "only this file's check moves"
     );
 
-    let deferred = committed(&db.catalog, file::defer(&after, SILENT + 9 * SECOND, SILENT)).await;
+    let deferred = committed(&db.catalog, file::defer(&after, URL_DEAD_AT + 9 * SECOND, URL_DEAD_AT)).await;
     assert_eq!(stored(db, &file).await, deferred);
     assert_eq!(
         db.texts(&format!("SELECT CAST(run_at AS TEXT) FROM jobs WHERE file_id = '{}'", file.id)).await,
-        [(SILENT + 9 * SECOND).to_string()]
+        [(URL_DEAD_AT + 9 * SECOND).to_string()]
     );
     assert_eq!(steps(db, &file).await, [first_step()], "neither is a step");
 }
@@ -169,17 +171,17 @@ pub(super) async fn a_fresh_url_moves_the_next_check_and_its_job(db: &TestDb) {
 /// A job that somebody works on is not moved under their hands.
 pub(super) async fn a_postponed_check_loses_its_lease_and_waits_again(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
-    let mut wanted = claim(1, SILENT);
+    let mut wanted = claim(1, URL_DEAD_AT);
     wanted.queue = CHECKS;
     let leased = db.catalog.claim_jobs(wanted).await.expect("claimed");
     assert_eq!(leased.len(), 1);
-    committed(&db.catalog, file::defer(&file, SILENT + SECOND, SILENT)).await;
+    committed(&db.catalog, file::defer(&file, URL_DEAD_AT + SECOND, URL_DEAD_AT)).await;
     let after = db.texts("SELECT state || ' ' || CAST(run_at AS TEXT) FROM jobs").await;
-    assert_eq!(after, [format!("waiting {}", SILENT + SECOND)]);
+    assert_eq!(after, [format!("waiting {}", URL_DEAD_AT + SECOND)]);
     // Its worker has lost the lease: the end of its work does not end the check.
     let done = vec![(leased[0].id, leased[0].token)];
     assert_eq!(db.catalog.complete_jobs(done).await.expect("answered"), []);
-    assert_eq!(db.catalog.next_job_at(&[CHECKS]).await.expect("read"), Some(SILENT + SECOND));
+    assert_eq!(db.catalog.next_job_at(&[CHECKS]).await.expect("read"), Some(URL_DEAD_AT + SECOND));
     let file = stored(db, &file).await;
     committed(&db.catalog, confirm(&file)).await;
     assert_eq!(db.catalog.next_job_at(&[CHECKS]).await.expect("read"), None);
@@ -190,9 +192,9 @@ pub(super) async fn a_stale_change_changes_nothing(db: &TestDb) {
     let changes: Vec<Change> = vec![
         confirm(&file),
         file::delete(&file, &POLICY, NOW + SECOND).expect("deletable"),
-        file::reclaim(&file, "late", &POLICY, SILENT).expect("reclaimable"),
+        file::reclaim(&file, "late", &POLICY, URL_DEAD_AT).expect("reclaimable"),
         file::reissue(&file, &POLICY, NOW + SECOND).expect("still registered"),
-        file::defer(&file, SILENT + SECOND, SILENT),
+        file::defer(&file, URL_DEAD_AT + SECOND, URL_DEAD_AT),
     ];
     committed(&db.catalog, file::reissue(&file, &POLICY, NOW).expect("still registered")).await;
     let before = db.dump().await;
@@ -206,14 +208,14 @@ pub(super) async fn a_stale_change_changes_nothing(db: &TestDb) {
 
 /// I4 and I16 where they are decided: of three that end or confirm the same row, one does.
 pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(db: &TestDb) {
-    let another = db.another().await;
+    let another = db.another_handle().await;
     for round in 0..25 {
         let file = registered(&db.catalog, ADA, 100).await;
         let mut changes = vec![
-            file::confirm(&file, pin(), None, "confirmed", &PipelinePlan::without_stages(), SILENT)
+            file::confirm(&file, pin(), None, "confirmed", &PipelinePlan::without_stages(), URL_DEAD_AT)
                 .expect("confirmable"),
-            file::delete(&file, &POLICY, SILENT).expect("deletable"),
-            file::reclaim(&file, "late", &POLICY, SILENT).expect("reclaimable"),
+            file::delete(&file, &POLICY, URL_DEAD_AT).expect("deletable"),
+            file::reclaim(&file, "late", &POLICY, URL_DEAD_AT).expect("reclaimable"),
         ];
         changes.rotate_left(round % 3);
         let outcomes = all_at_once(changes.clone().into_iter().enumerate().map(|(n, change)| {

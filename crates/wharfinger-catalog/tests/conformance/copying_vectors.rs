@@ -31,7 +31,7 @@ pub(super) async fn pgvector_returns_only_the_best_matches(db: &TestDb) {
     let found = candidates(&db.catalog, of(ADA), &vectors[7], 3).await;
     assert_eq!(found.len(), 3);
     assert_eq!((found[0].ordinal, &found[0].vector), (7, &vectors[7]));
-    let everything = candidates(&db.another().await, of(ADA), &vectors[7], 3).await;
+    let everything = candidates(&db.another_handle().await, of(ADA), &vectors[7], 3).await;
     assert_eq!(everything.len(), 300);
     assert_eq!(ranked(&found, &vectors[7], 3), ranked(&everything, &vectors[7], 3));
 }
@@ -44,13 +44,13 @@ pub(super) async fn the_best_of_many_similar_vectors_are_found(db: &TestDb) {
         embedded(&db.catalog, owner, &vectors).await;
         let found = candidates(&db.catalog, of(owner), &[1.0, 0.0], 3).await;
         assert_eq!(found.len(), count);
-        let everything = candidates(&db.another().await, of(owner), &[1.0, 0.0], 3).await;
+        let everything = candidates(&db.another_handle().await, of(owner), &[1.0, 0.0], 3).await;
         assert_eq!(ranked(&found, &[1.0, 0.0], 3), ranked(&everything, &[1.0, 0.0], 3));
     }
 }
 
 pub(super) async fn vectors_are_found_before_they_are_copied(db: &TestDb) {
-    let unaware = db.another().await;
+    let unaware = db.another_handle().await;
     let vectors = some_vectors(250, 16);
     embedded(&db.catalog, ADA, &vectors[..50]).await;
     embedded(&unaware, ADA, &vectors[50..]).await;
@@ -75,7 +75,7 @@ pub(super) async fn vectors_are_found_before_they_are_copied(db: &TestDb) {
 }
 
 pub(super) async fn concurrent_copiers_copy_all_vectors(db: &TestDb) {
-    let unaware = db.another().await;
+    let unaware = db.another_handle().await;
     for _ in 0..4 {
         embedded(&unaware, ADA, &some_vectors(400, 4)).await;
     }
@@ -93,7 +93,7 @@ pub(super) async fn concurrent_copiers_copy_all_vectors(db: &TestDb) {
 }
 
 pub(super) async fn vectors_copied_during_a_search_are_found(db: &TestDb) {
-    let file = embedded(&db.another().await, ADA, &[vec![1.0, 0.0]]).await;
+    let file = embedded(&db.another_handle().await, ADA, &[vec![1.0, 0.0]]).await;
     let mut search = db.catalog.candidates(of(ADA), &[1.0, 0.0], 5);
     let mut found = search.next_page().await.expect("read").expect("a first page");
     copied(&db.catalog).await;
@@ -116,7 +116,7 @@ pub(super) async fn vectors_that_pgvector_refuses_are_found(db: &TestDb) {
         vec![1.0, 1.0],
     ];
     let file = embedded(&db.catalog, ADA, &vectors).await;
-    let other = embedded(&db.another().await, ADA, &vectors).await;
+    let other = embedded(&db.another_handle().await, ADA, &vectors).await;
     copied(&db.catalog).await;
     assert_eq!(held(db).await, "4");
     for (wanted, ordinal) in [(&longest, 0), (&longer, 1)] {

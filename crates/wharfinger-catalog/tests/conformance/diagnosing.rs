@@ -64,7 +64,8 @@ pub(super) async fn lifecycle_and_catalog_find_the_same_faults(db: &TestDb) {
                 "UPDATE files SET pipeline_status = '{status}', stage = {place}, next_check_at = {NOW}"
             ))
             .await;
-            let work = Work { stage, position: Position::of(status), version: file.version, last_progress_at: NOW };
+            let work =
+                Work { stage, position: Position::of(status), version: file.version, last_progress_at: NOW };
             for queue in [Stage::Scan, Stage::Extract] {
                 for state in states(file.version) {
                     db.sql(&format!("UPDATE jobs SET {} WHERE queue LIKE 'file-%'", set_job(queue, state)))

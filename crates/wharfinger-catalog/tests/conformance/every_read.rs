@@ -8,7 +8,7 @@ use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::query_plans::Meter;
-use super::sample::{HOUR, LIMIT, NOW, only, registration, tenant, user, with_key};
+use super::sample::{HOUR, LIMIT, NOW, file_of, registration, tenant, user, with_key};
 use super::source_files::source_files;
 
 /// Calls that send no query worth a plan, or are measured elsewhere.
@@ -66,7 +66,7 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     }
     for scope in scopes {
         catalog.change_counter(scope).await.expect("read");
-        meter.record("changes");
+        meter.record("change_counter");
         catalog.dead_letter(scope, JobId(fresh_id(NOW))).await.expect("read");
         meter.record("dead_letter");
     }

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, CleanupOutcome, Destination, ChunkVector, StageEndContext, MoveQuota,
-    NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, ScanProgress, ScanRange, Scope,
-    LeasedStageJob, SweepClaim, SweepClaimOutcome, SweepRecord,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, LeasedStageJob,
+    MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, ScanProgress,
+    ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
@@ -19,11 +19,11 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 
 use super::batches::new_batch;
-use super::query_plans;
 use super::failing_catalog::{FailingCatalog, short};
+use super::query_plans::full_scans;
 use super::sample::{
-    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, WORK, claim, committed, confirm, confirmed,
-    deleted, only, pin, registered, registration, tenant, with_key, work,
+    CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, WORK, claim, committed, confirm,
+    confirmed, deleted, file_of, new_job, pin, registered, registration, tenant, with_key,
 };
 use super::searching::{embedded, some_vectors};
 use super::source_files::source_files;
@@ -66,8 +66,8 @@ pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     sweeps(&mut failing).await;
     orphan_scans(&mut failing).await;
     forgetting(&mut failing).await;
-    let slow = plans::slow(db, failing.statements(), &ALLOWED_SCANS).await;
-    assert!(slow.is_empty(), "{}", slow.join("\n\n"));
+    let scans = full_scans(db, failing.statements(), &ALLOWED_SCANS).await;
+    assert!(scans.is_empty(), "{}", scans.join("\n\n"));
     let mut written = failing.written;
     // It needs an empty database, and so a test of its own.
     // On SQLite it is part of the claim.
@@ -159,7 +159,8 @@ async fn registrations(failing: &mut FailingCatalog<'_>) {
     let set = async |catalog: &Catalog| catalog.set_upload_id(&files[0].key, None, "upload".into()).await;
     assert!(failing.fail_each_call(set).await);
     let fresh = || files.iter().map(|file| file::reissue(file, &POLICY, NOW + HOUR).expect("registered"));
-    let raised = failing.fail_each_call(async |catalog| catalog.commit_all(fresh().collect(), "clerk").await).await;
+    let raised =
+        failing.fail_each_call(async |catalog| catalog.commit_all(fresh().collect(), "clerk").await).await;
     assert_eq!(raised.len(), 2);
     let expire = async |catalog: &Catalog| {
         catalog.end_batch(batch.id, BatchEnding::Expired, "sweep", batch.expires_at).await
@@ -193,7 +194,7 @@ async fn changes(failing: &mut FailingCatalog<'_>) {
 }
 
 async fn jobs(failing: &mut FailingCatalog<'_>) {
-    let new = || (0..6).map(|n| work(if n < 3 { "a" } else { "b" }, NOW)).collect::<Vec<NewJob>>();
+    let new = || (0..6).map(|n| new_job(if n < 3 { "a" } else { "b" }, NOW)).collect::<Vec<NewJob>>();
     let ids = failing.fail_each_call(async |catalog| catalog.enqueue(new(), NOW).await).await;
     let two = async |catalog: &Catalog| catalog.claim_jobs(claim(2, NOW)).await;
     let held = failing.fail_each_call(two).await;
@@ -249,7 +250,8 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     assert_eq!(failing.fail_each_call(release).await, 1);
     let chunked =
         db.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
-    let ends = chunked.iter().map(|held| stages::end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
+    let ends =
+        chunked.iter().map(|held| stages::end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
     db.catalog.end_stages(ends, by(&plan, NOW + SECOND)).await.expect("ended");
 
     let lease = |held: &LeasedStageJob| (held.job.id, held.job.token);
@@ -345,8 +347,9 @@ async fn cleanups(failing: &mut FailingCatalog<'_>) {
     let now = LATER + DAY;
     // On PostgreSQL ranks are transactions of their own, before the claim.
     assert_eq!(catalog.claim_cleanups(&Scope::All, now, 0, LEASE).await.expect("ranked"), []);
-    let claims =
-        failing.fail_each_call(async |catalog| catalog.claim_cleanups(&Scope::All, now, 100, LEASE).await).await;
+    let claims = failing
+        .fail_each_call(async |catalog| catalog.claim_cleanups(&Scope::All, now, 100, LEASE).await)
+        .await;
     let retry_at = now + HOUR;
     let outcomes = [
         CleanupOutcome::Gone,
@@ -354,7 +357,9 @@ async fn cleanups(failing: &mut FailingCatalog<'_>) {
         CleanupOutcome::StoreDown { error: "away".into(), retry_at },
     ];
     let outcomes: Vec<_> = claims.into_iter().zip(outcomes.into_iter().cycle()).collect();
-    failing.fail_each_call(async |catalog| catalog.record_cleanup_outcomes(outcomes.clone(), now).await).await;
+    failing
+        .fail_each_call(async |catalog| catalog.record_cleanup_outcomes(outcomes.clone(), now).await)
+        .await;
     let retry = async |catalog: &Catalog| catalog.retry_cleanups_now(&Scope::All, now).await;
     assert!(failing.fail_each_call(retry).await > 0);
     let file = deleted(&catalog, ADA, 10, &REFUSING).await;
@@ -474,7 +479,8 @@ async fn forgetting(failing: &mut FailingCatalog<'_>) {
     assert!(failing.fail_each_call(async |catalog| catalog.purge_zero_counters(3).await).await > 0);
     db.sql("INSERT INTO upload_batches (id, tenant_id, user_id, status, version, created_at, expires_at, ended_at) \
         VALUES ('01977420-dc00-7639-b4cc-0216978d32b7', 't', 'u', 'completed', 2, 0, 1, 1)").await;
-    let (gone, _) = failing.fail_each_call(async |catalog| catalog.purge_empty_batches(None, late, 10).await).await;
+    let (gone, _) =
+        failing.fail_each_call(async |catalog| catalog.purge_empty_batches(None, late, 10).await).await;
     assert_eq!(gone, 1);
     db.sql(
         "INSERT INTO outbox (id, destination, tenant_id, message, attempts, created_at, next_attempt_at) \
@@ -499,7 +505,8 @@ async fn forgetting(failing: &mut FailingCatalog<'_>) {
     for file in &tombstones {
         db.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
     }
-    let gone = failing.fail_each_call(async |catalog| catalog.purge_tombstones(tombstones.clone()).await).await;
+    let gone =
+        failing.fail_each_call(async |catalog| catalog.purge_tombstones(tombstones.clone()).await).await;
     assert_eq!(gone.len(), 3);
 
     // Checks of files that were deleted by hand above.

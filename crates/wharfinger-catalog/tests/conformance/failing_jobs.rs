@@ -4,7 +4,7 @@ use wharfinger_catalog::{FailOutcome, LeasedJob, NewJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::limits::ERROR_TEXT_BYTES_MAX;
 
-use super::sample::{NOW, SECOND, WORK, claim, registered, work};
+use super::sample::{NOW, SECOND, WORK, claim, new_job, registered};
 use super::test_db::TestDb;
 
 async fn leased_at(db: &TestDb, now: UnixMs) -> LeasedJob {
@@ -34,7 +34,7 @@ async fn dead_jobs(db: &TestDb) -> Vec<String> {
 
 /// Enqueues a job and lets it die at once.
 async fn died(db: &TestDb, now: UnixMs) -> LeasedJob {
-    db.catalog.enqueue(vec![work("a", now)], now).await.expect("enqueued");
+    db.catalog.enqueue(vec![new_job("a", now)], now).await.expect("enqueued");
     let job = leased_at(db, now).await;
     assert_eq!(failed(db, &job, "no use", None, now).await, FailOutcome::Dead);
     job
@@ -42,7 +42,7 @@ async fn died(db: &TestDb, now: UnixMs) -> LeasedJob {
 
 pub(super) async fn a_job_is_retried_until_its_attempts_are_used_up(db: &TestDb) {
     let file = registered(&db.catalog, ("harbour", "ada"), 1).await;
-    let job = NewJob { file: Some(file.id), ..work("harbour", NOW) };
+    let job = NewJob { file: Some(file.id), ..new_job("harbour", NOW) };
     let id = db.catalog.enqueue(vec![job], NOW).await.expect("enqueued")[0];
     for attempt in 1..=2 {
         let now = NOW + i64::from(attempt) * SECOND;
@@ -73,7 +73,7 @@ pub(super) async fn a_job_that_cannot_be_retried_dies_at_once(db: &TestDb) {
 }
 
 pub(super) async fn a_long_error_is_cut_at_a_character(db: &TestDb) {
-    db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
+    db.catalog.enqueue(vec![new_job("a", NOW)], NOW).await.expect("enqueued");
     let job = leased_at(db, NOW).await;
     let long = format!("x{}", "ü".repeat(ERROR_TEXT_BYTES_MAX));
     assert_eq!(failed(db, &job, &long, None, NOW).await, FailOutcome::Dead);

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use wharfinger_catalog::{Catalog, Claimable, Destination, StageEndContext, Scope, StageClaim, LeasedStageJob};
+use wharfinger_catalog::{
+    Catalog, Claimable, Destination, LeasedStageJob, Scope, StageClaim, StageEndContext,
+};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput};
 
@@ -69,10 +71,8 @@ pub(super) async fn an_idle_tenant_gets_no_credit_for_its_idle_time(db: &TestDb)
 pub(super) async fn a_claim_for_other_tenants_skips_the_crowd(db: &TestDb) {
     queue(db, "crowd", 80).await;
     assert_eq!(claimed(&db.catalog, 4).await.len(), 4);
-    let of_others = || StageClaim {
-        of: Claimable::UntriedExcept(vec![tenant("crowd")]),
-        ..claim(Stage::Scan, 1, LATER)
-    };
+    let of_others =
+        || StageClaim { of: Claimable::UntriedExcept(vec![tenant("crowd")]), ..claim(Stage::Scan, 1, LATER) };
     assert_eq!(db.catalog.claim_stage(of_others()).await.expect("answered"), []);
     queue(db, "single", 2).await;
     let found = db.catalog.claim_stage(of_others()).await.expect("answered");

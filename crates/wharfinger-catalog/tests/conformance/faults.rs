@@ -5,7 +5,7 @@
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{Catalog, CatalogError, Registration};
 
-use super::sample::{REFUSING, deleted, only, registered, registration, with_key};
+use super::sample::{REFUSING, deleted, file_of, registered, registration, with_key};
 use super::test_db::{Difference, TestDb, difference};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -20,7 +20,7 @@ async fn try_every_fault<I: Clone>(
     let counting = Faults::counting();
     let input = prepare(&db.catalog).await;
     let before = db.dump().await;
-    act(&db.archiving_with(counting.clone()).await, input).await.expect("nothing is wrong yet");
+    act(&db.with_archive_and(counting.clone()).await, input).await.expect("nothing is wrong yet");
     let whole = difference(&before, &db.dump().await);
     assert!(!whole.is_empty(), "a verb that changes nothing proves nothing");
     let commit = counting.calls();
@@ -58,11 +58,11 @@ impl Trial<'_> {
         let input = prepare(&db.catalog).await;
         let before = db.dump().await;
         let faults = Faults::at(self.n, self.fault);
-        let catalog = db.archiving_with(faults.clone()).await;
+        let catalog = db.with_archive_and(faults.clone()).await;
         let outcome = act(&catalog, input.clone()).await;
         drop(catalog);
 
-        let reopened = db.archiving().await;
+        let reopened = db.with_archive().await;
         let made = difference(&before, &db.dump().await);
         let happened = made == *self.whole;
         assert!(happened || made.is_empty(), "{place}: half of it happened: {made:?}");
@@ -97,7 +97,7 @@ pub(super) async fn a_fault_never_leaves_half_a_registration(db: &TestDb) {
         db,
         async |_| {
             let wanted = registration(ADA, 10);
-            let key = only(&wanted).id.to_string();
+            let key = file_of(&wanted).id.to_string();
             with_key(wanted, &key, "body")
         },
         made,
@@ -110,7 +110,7 @@ pub(super) async fn a_failed_read_is_not_an_empty_answer(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     for n in 1..=2 {
         for fault in Fault::ALL {
-            let catalog = db.faulty(Faults::at(n, fault)).await;
+            let catalog = db.with_faults(Faults::at(n, fault)).await;
             let error = catalog.file(file.id).await.expect_err("the answer is not known");
             assert!(matches!(error, CatalogError::Unavailable(_)), "{error}");
             assert!(error.is_retryable());

@@ -4,7 +4,7 @@ use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, RedriveOutcome, Sco
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput};
 use wharfinger_lifecycle::state::Status;
 
 use super::batches::new_batch;
@@ -38,7 +38,10 @@ async fn outcomes(db: &TestDb, scope: &Scope) -> (u64, u64, u64) {
 async fn failed(db: &TestDb, stage: Stage) -> wharfinger_lifecycle::file::File {
     let file = queued(db, &[stage]).await;
     let held = claimed(db, stage, NOW + SECOND).await;
-    assert_eq!(ended(db, &held, AttemptOutcome::Failed { why: "torn".into() }, NOW + SECOND).await, CompletionResult::Failed);
+    assert_eq!(
+        ended(db, &held, AttemptOutcome::Failed { why: "torn".into() }, NOW + SECOND).await,
+        CompletionResult::Failed
+    );
     db.catalog.file(file.id).await.expect("read").expect("it is there")
 }
 

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, confirmed, deleted, registered,
+    LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, confirmed, deleted, registered,
     registered_at, tenant, user,
 };
 use super::test_db::TestDb;
@@ -98,21 +98,21 @@ pub(super) async fn due_files_are_checked_oldest_first(db: &TestDb) {
     let early = registered_at(&db.catalog, EVE, 10, NOW).await;
     let tombstone = deleted(&db.catalog, ADA, 10, &POLICY).await;
     confirmed(&db.catalog, ADA, 10).await;
-    assert_eq!(tombstone.next_check_at, Some(SILENT));
+    assert_eq!(tombstone.next_check_at, Some(URL_DEAD_AT));
 
-    assert_eq!(due(&db.catalog, SILENT - 1, None, 10).await, []);
-    assert_eq!(due(&db.catalog, SILENT, None, 10).await, vec![early.clone()]);
-    let dead = db.catalog.files_to_check(Status::Deleted, SILENT, None, 10).await.expect("read");
-    assert_eq!(dead, [(SILENT, tombstone.id)], "each status by itself");
+    assert_eq!(due(&db.catalog, URL_DEAD_AT - 1, None, 10).await, []);
+    assert_eq!(due(&db.catalog, URL_DEAD_AT, None, 10).await, vec![early.clone()]);
+    let dead = db.catalog.files_to_check(Status::Deleted, URL_DEAD_AT, None, 10).await.expect("read");
+    assert_eq!(dead, [(URL_DEAD_AT, tombstone.id)], "each status by itself");
 
     let mut all = vec![early];
     all.extend(same);
     all.push(late);
-    assert_eq!(due(&db.catalog, SILENT + 2, None, 10).await, all, "what is at rest is not among them");
+    assert_eq!(due(&db.catalog, URL_DEAD_AT + 2, None, 10).await, all, "what is at rest is not among them");
     let mut pages = Vec::new();
     let mut after = None;
     loop {
-        let page = due(&db.catalog, SILENT + 2, after, 2).await;
+        let page = due(&db.catalog, URL_DEAD_AT + 2, after, 2).await;
         let Some(last) = page.last() else { break };
         after = Some((last.next_check_at.expect("it was due"), last.id));
         pages.extend(page);

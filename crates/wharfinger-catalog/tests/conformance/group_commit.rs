@@ -9,7 +9,8 @@ use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::quota::Quota;
 
 use super::sample::{
-    LIMIT, NOW, POLICY, SECOND, committed, confirm, only, registered, registration, tenant, with_key, work,
+    LIMIT, NOW, POLICY, SECOND, committed, confirm, file_of, new_job, registered, registration, tenant,
+    with_key,
 };
 use super::test_db::TestDb;
 
@@ -44,7 +45,7 @@ async fn a_failed_write_does_not_affect_others_of_its_commit() {
         .collect();
     let registering = join_all(registrations.iter().map(|wanted| catalog.register(wanted.clone())));
     let refused = join_all((0..20).map(|_| catalog.commit(stale.clone(), "late")));
-    let working = join_all((0..20).map(|_| catalog.enqueue(vec![work("a", NOW)], NOW)));
+    let working = join_all((0..20).map(|_| catalog.enqueue(vec![new_job("a", NOW)], NOW)));
     let confirming = catalog.commit(confirm(&current), "clerk");
     let (registering, refused, working, confirming) = tokio::join!(registering, refused, working, confirming);
 
@@ -54,7 +55,7 @@ async fn a_failed_write_does_not_affect_others_of_its_commit() {
     assert_eq!(db.texts("SELECT id FROM jobs WHERE queue = 'work'").await.len(), 20);
     let mut made = 0;
     for (n, outcome) in registering.iter().enumerate() {
-        let wanted = only(&registrations[n]);
+        let wanted = file_of(&registrations[n]);
         match outcome {
             Ok(RegisterOutcome::Created) => {
                 made += 1;
@@ -81,10 +82,10 @@ async fn five_under(
     db: &TestDb,
     faults: Faults,
 ) -> (Vec<(File, Result<RegisterOutcome, CatalogError>)>, u64) {
-    let catalog = db.faulty(faults.clone()).await;
+    let catalog = db.with_faults(faults.clone()).await;
     let wanted: Vec<Registration> = (0..5).map(|_| registration(ADA, 10)).collect();
     let answers = join_all(wanted.iter().map(|wanted| catalog.register(wanted.clone()))).await;
-    (wanted.iter().map(|wanted| only(wanted).clone()).zip(answers).collect(), faults.calls())
+    (wanted.iter().map(|wanted| file_of(wanted).clone()).zip(answers).collect(), faults.calls())
 }
 
 #[tokio::test]
@@ -97,7 +98,7 @@ async fn a_fault_in_a_shared_commit_leaves_no_half_write() {
     for n in 1..=commit {
         for fault in Fault::ALL {
             let (answers, _) = five_under(&db, Faults::at(n, fault)).await;
-            let reopened = db.another().await;
+            let reopened = db.another_handle().await;
             is_sound(&reopened).await;
             let mut happened = 0;
             for (file, answer) in &answers {
@@ -130,14 +131,14 @@ async fn no_answer_depends_on_an_uncommitted_write() {
         let again = with_key(registration(ADA, 500), "key", "body");
         let mut third = registration(ADA, 501);
         third.default_limit_bytes = 1_010;
-        let id = only(&first).id;
+        let id = file_of(&first).id;
         let answers = tokio::join!(catalog.register(first), catalog.register(again), catalog.register(third));
         (id, answers)
     };
 
     let counting = Faults::counting();
     {
-        let catalog = db.faulty(counting.clone()).await;
+        let catalog = db.with_faults(counting.clone()).await;
         let (id, answers) = together(&catalog).await;
         assert_eq!(answers.0.expect("answered"), RegisterOutcome::Created);
         assert_eq!(answers.1.expect("answered"), RegisterOutcome::Repeated(id.0));
@@ -147,7 +148,7 @@ async fn no_answer_depends_on_an_uncommitted_write() {
 
     let db = TestDb::sqlite().await;
     registered(&db.catalog, ADA, 10).await;
-    let catalog = db.faulty(Faults::at(counting.calls(), Fault::Fail)).await;
+    let catalog = db.with_faults(Faults::at(counting.calls(), Fault::Fail)).await;
     let (id, (first, again, third)) = together(&catalog).await;
     assert!(matches!(first, Err(CatalogError::Unknown(_))), "{first:?}");
     assert_eq!(catalog.file(id).await.expect("read"), None);
@@ -162,7 +163,7 @@ async fn no_answer_depends_on_an_uncommitted_write() {
 async fn a_write_ends_although_its_caller_is_gone() {
     let db = TestDb::sqlite().await;
     let wanted = registration(ADA, 10);
-    let file = only(&wanted).clone();
+    let file = file_of(&wanted).clone();
     let mut asking = Box::pin(db.catalog.register(wanted));
     assert!(futures::poll!(&mut asking).is_pending(), "sent and not answered");
     drop(asking);
@@ -176,7 +177,7 @@ async fn a_write_ends_although_its_caller_is_gone() {
 #[tokio::test]
 async fn a_crashed_writer_leaves_no_lock() {
     let db = TestDb::sqlite().await;
-    let catalog = db.faulty(Faults::at(3, Fault::CrashAfter)).await;
+    let catalog = db.with_faults(Faults::at(3, Fault::CrashAfter)).await;
     catalog.register(registration(ADA, 10)).await.expect_err("crashed");
     let file = registered(&db.catalog, ADA, 10).await;
     let change = file::delete(&file, &POLICY, NOW + SECOND).expect("deletable");

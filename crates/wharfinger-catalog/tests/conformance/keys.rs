@@ -4,7 +4,7 @@ use wharfinger_catalog::{RegisterOutcome, Registration};
 use wharfinger_lifecycle::file::{self, File};
 
 use super::sample::{
-    HOUR, LIMIT, NOW, REFUSING, SECOND, committed, only, registration, registration_at, tenant, with_key,
+    HOUR, LIMIT, NOW, REFUSING, SECOND, committed, file_of, registration, registration_at, tenant, with_key,
 };
 use super::test_db::{TestDb, all_at_once};
 

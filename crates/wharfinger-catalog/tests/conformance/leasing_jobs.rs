@@ -6,11 +6,11 @@ use wharfinger_catalog::{FailOutcome, JobClaim, LeasedJob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 
-use super::sample::{NOW, SECOND, WORK, claim, work};
+use super::sample::{NOW, SECOND, WORK, claim, new_job};
 use super::test_db::{TestDb, all_at_once};
 
 async fn one_leased(db: &TestDb) -> LeasedJob {
-    db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
+    db.catalog.enqueue(vec![new_job("a", NOW)], NOW).await.expect("enqueued");
     leased_at(db, NOW).await
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn an_old_token_changes_nothing(db: &TestDb) {
 }
 
 pub(super) async fn each_job_of_a_batch_is_completed_independently(db: &TestDb) {
-    let jobs = (0..4).map(|_| work("a", NOW)).collect();
+    let jobs = (0..4).map(|_| new_job("a", NOW)).collect();
     db.catalog.enqueue(jobs, NOW).await.expect("enqueued");
     let leased = db.catalog.claim_jobs(claim(4, NOW)).await.expect("claimed");
     let fate = db.catalog.fail_job(leased[1].id, leased[1].token, "no", Some(NOW + 1), NOW).await;
@@ -92,7 +92,7 @@ pub(super) async fn no_heartbeat_extends_a_lease_past_the_deadline(db: &TestDb) 
 }
 
 pub(super) async fn no_lease_ends_after_the_deadline(db: &TestDb) {
-    db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
+    db.catalog.enqueue(vec![new_job("a", NOW)], NOW).await.expect("enqueued");
     let hurried = JobClaim { deadline_ms: 4 * SECOND, ..claim(1, NOW) };
     let leased = db.catalog.claim_jobs(hurried).await.expect("claimed");
     assert_eq!(leased[0].lease_until, NOW + 4 * SECOND);
@@ -121,7 +121,7 @@ pub(super) async fn a_lost_lease_counts_as_an_attempt(db: &TestDb) {
 }
 
 pub(super) async fn lost_leases_are_taken_back_in_bounded_batches(db: &TestDb) {
-    db.catalog.enqueue((0..5).map(|_| work("a", NOW)).collect(), NOW).await.expect("enqueued");
+    db.catalog.enqueue((0..5).map(|_| new_job("a", NOW)).collect(), NOW).await.expect("enqueued");
     for n in 0..5 {
         leased_at(db, NOW + n).await;
     }
@@ -134,7 +134,7 @@ pub(super) async fn lost_leases_are_taken_back_in_bounded_batches(db: &TestDb) {
 }
 
 pub(super) async fn a_lost_lease_is_taken_back_once(db: &TestDb) {
-    db.catalog.enqueue((0..60).map(|_| work("a", NOW)).collect(), NOW).await.expect("enqueued");
+    db.catalog.enqueue((0..60).map(|_| new_job("a", NOW)).collect(), NOW).await.expect("enqueued");
     assert_eq!(db.catalog.claim_jobs(claim(60, NOW)).await.expect("claimed").len(), 60);
     let another = db.another_handle().await;
     let at = NOW + 10 * SECOND;

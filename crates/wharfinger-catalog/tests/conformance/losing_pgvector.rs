@@ -1,7 +1,7 @@
 //! pgvector comes and goes by an administrator's hand, between starts and under running processes, and may be there
 //! without being of use.
 
-use wharfinger_catalog::Pgvector;
+use wharfinger_catalog::PgvectorState;
 
 use super::sample::NOW;
 use super::searching::{ADA, embedded, of, places};
@@ -11,11 +11,11 @@ const INDEXES: &str = "SELECT indexname::text FROM pg_indexes WHERE indexname = 
 
 pub(super) async fn processes_that_start_together_all_use_pgvector(_: &TestDb) {
     for _ in 0..5 {
-        let db = TestDb::before_pgvector().await;
+        let db = TestDb::without_pgvector().await;
         db.sql("CREATE EXTENSION vector").await;
         let mut handles = Vec::new();
         for _ in 0..6 {
-            handles.push(db.another().await);
+            handles.push(db.another_handle().await);
         }
         assert!(matches!(db.catalog.pgvector().await, Ok(PgvectorState::NotPrepared(_))));
         let have = all_at_once(handles.into_iter().map(|catalog| async move {
@@ -31,7 +31,7 @@ pub(super) async fn processes_that_start_together_all_use_pgvector(_: &TestDb) {
 
 pub(super) async fn the_catalog_works_after_pgvector_is_dropped(db: &TestDb) {
     let before = embedded(&db.catalog, ADA, &[vec![1.0, 0.0]]).await;
-    let (writing, copying) = (db.another().await, db.another().await);
+    let (writing, copying) = (db.another_handle().await, db.another_handle().await);
     for catalog in [&writing, &copying] {
         catalog.migrate(NOW).await.expect("migrated");
         assert!(catalog.has_pgvector());
@@ -76,7 +76,7 @@ pub(super) async fn an_unusable_pgvector_is_explained(_: &TestDb) {
         ("CREATE EXTENSION vector; ALTER TABLE chunks ADD COLUMN embedding TEXT", "not its own"),
     ];
     for (statement, why) in misfits {
-        let db = TestDb::before_pgvector().await;
+        let db = TestDb::without_pgvector().await;
         db.sql(statement).await;
         db.catalog.migrate(NOW).await.expect("it does not stop a start");
         assert!(!db.catalog.has_pgvector());
@@ -89,7 +89,7 @@ pub(super) async fn an_unusable_pgvector_is_explained(_: &TestDb) {
 }
 
 pub(super) async fn a_role_without_schema_rights_works_without_pgvector(_: &TestDb) {
-    let db = TestDb::before_pgvector().await;
+    let db = TestDb::without_pgvector().await;
     db.sql("DO $$ BEGIN CREATE ROLE clerk LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$").await;
     db.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA wharfinger TO clerk").await;
     db.sql("GRANT USAGE ON SCHEMA wharfinger TO clerk").await;
@@ -116,7 +116,7 @@ pub(super) async fn a_role_without_schema_rights_works_without_pgvector(_: &Test
 
 /// The search path names our schema alone, so pgvector works from any other one, if its use is granted.
 pub(super) async fn pgvector_may_be_in_any_schema(_: &TestDb) {
-    let db = TestDb::before_pgvector().await;
+    let db = TestDb::without_pgvector().await;
     db.sql("CREATE SCHEMA \"A cellar\"").await;
     db.sql("CREATE EXTENSION vector SCHEMA \"A cellar\"").await;
     db.catalog.migrate(NOW).await.expect("migrated");
@@ -130,7 +130,10 @@ pub(super) async fn pgvector_may_be_in_any_schema(_: &TestDb) {
     db.sql("GRANT SELECT ON ALL TABLES IN SCHEMA wharfinger TO clerk").await;
     let clerk = db.as_role("clerk").await;
     let found = clerk.pgvector().await.expect("asked");
-    assert!(matches!(&found, PgvectorState::Unusable(why) if why.contains("GRANT USAGE ON SCHEMA")), "{found:?}");
+    assert!(
+        matches!(&found, PgvectorState::Unusable(why) if why.contains("GRANT USAGE ON SCHEMA")),
+        "{found:?}"
+    );
     clerk.close().await;
     db.remove().await;
 }

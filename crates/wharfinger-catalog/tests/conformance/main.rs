@@ -4,48 +4,48 @@ mod archiving;
 mod audit_costs;
 mod auditing;
 mod batches;
-mod beside_deletes;
 mod claiming_cleanups;
 mod claiming_jobs;
+mod commit_all;
 mod committing;
+mod constraints;
 mod copying_vectors;
+mod delete_races;
 mod diagnosing;
-mod ending;
 mod every_read;
 mod every_write;
+mod failing_catalog;
 mod failing_jobs;
 mod fairness;
 mod faults;
 mod figures;
 mod finding;
-mod forgetting;
 mod group_commit;
 mod growth;
-mod guards;
 mod keys;
 mod leasing_jobs;
 mod losing_pgvector;
 mod migrations;
+mod notifications;
 mod objects;
 mod opening;
 mod orphans;
 mod outage;
 mod outbox;
 mod outbox_in_order;
-mod plans;
+mod query_plans;
 mod quota_owners;
 mod quotas;
 mod recovering;
 mod registering;
-mod rehearsal;
 mod sample;
 mod searching;
 mod settling_cleanups;
 mod source_files;
 mod stages;
 mod sweeping;
-mod telling;
 mod test_db;
+mod tombstones;
 mod unreadable;
 
 use test_db::TestDb;
@@ -124,7 +124,7 @@ cases! {
         candidates_are_ready_files_of_the_scope
         the_best_matches_are_among_the_candidates
         no_page_of_candidates_is_skipped;
-    beside_deletes:
+    delete_races:
         outputs_written_during_a_delete_are_deleted_with_the_file;
     diagnosing:
         lifecycle_and_catalog_find_the_same_faults;
@@ -189,7 +189,7 @@ cases! {
         figures_show_errors_stuck_files_and_batches
         every_status_change_is_noticed
         quotas_are_listed_by_tenant;
-    forgetting:
+    tombstones:
         live_files_are_not_forgotten
         a_pending_cleanup_keeps_its_tombstone
         a_charge_keeps_its_tombstone
@@ -234,12 +234,12 @@ cases! {
         an_event_has_all_its_fields
         rejected_changes_write_no_event
         many_events_are_written_by_few_statements;
-    telling:
+    notifications:
         a_notice_has_all_its_fields
         users_see_only_their_own_notices_newest_first
         old_notices_are_deleted_in_bounded_batches
         the_last_run_of_a_sweep_is_recorded;
-    ending:
+    commit_all:
         only_unchanged_files_are_reclaimed
         concurrent_reclaims_end_each_file_once
         due_refunds_are_committed_together
@@ -302,7 +302,7 @@ cases! {
         unreadable_rows_do_not_stop_lists_and_sweeps
         rows_after_a_page_of_unreadable_rows_are_found
         rows_that_are_readable_again_leave_the_list;
-    plans:
+    query_plans:
         no_read_scans_a_large_table
         no_call_costs_more_with_a_large_backlog;
     audit_costs:
@@ -367,7 +367,7 @@ cases! {
         the_audit_finds_files_without_a_next_check
         the_audit_finds_files_of_wrong_batches
         the_audit_finds_wrong_cleanups;
-    guards:
+    constraints:
         an_unfinished_file_has_a_next_check
         impossible_file_rows_are_refused
         a_key_belongs_to_one_object

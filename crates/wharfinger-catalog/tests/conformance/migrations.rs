@@ -86,7 +86,7 @@ pub(super) async fn missing_indexes_are_built_during_writes(db: &TestDb) {
         missing.push("files_charged");
     }
     assert_eq!(db.catalog.missing_indexes().await.expect("read"), missing);
-    let migrating = db.another().await;
+    let migrating = db.another_handle().await;
     let migration = tokio::spawn(async move {
         migrating.migrate(NOW).await.expect("migrated");
         migrating.close().await;
@@ -117,7 +117,7 @@ pub(super) async fn indexes_are_built_without_a_time_limit(db: &TestDb) {
     ] {
         db.sql(statement).await;
     }
-    let migrating = db.another().await;
+    let migrating = db.another_handle().await;
     migrating.migrate(NOW).await.expect("migrated");
     migrating.close().await;
     assert_eq!(db.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
@@ -134,7 +134,7 @@ pub(super) async fn a_migration_waits_for_a_locked_table(db: &TestDb) {
     let mut holder = <sqlx::PgConnection as sqlx::Connection>::connect(url).await.expect("a connection");
     sqlx::query("BEGIN").execute(&mut holder).await.expect("started");
     sqlx::query("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE").execute(&mut holder).await.expect("locked");
-    let migrating = db.another().await;
+    let migrating = db.another_handle().await;
     let migration = tokio::spawn(async move { migrating.migrate(NOW).await });
     // It has given up waiting at least once before the lock goes.
     let waiting = "SELECT COUNT(*)::text FROM pg_locks WHERE relation = 'jobs'::regclass AND NOT granted";

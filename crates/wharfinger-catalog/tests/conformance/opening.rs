@@ -67,14 +67,14 @@ pub(super) async fn ping_and_server_time_are_answered(db: &TestDb) {
 }
 
 pub(super) async fn writes_survive_closing_and_reopening(db: &TestDb) {
-    let catalog = db.another().await;
+    let catalog = db.another_handle().await;
     let kept = catalog.clone();
     let file = registered(&catalog, ("harbour", "ada"), 10).await;
     catalog.close().await;
 
     let error = kept.ping().await.expect_err("the catalog is closed");
     assert!(matches!(error, CatalogError::Unavailable(_)), "{error}");
-    let reopened = db.another().await;
+    let reopened = db.another_handle().await;
     assert_eq!(reopened.file(file.id).await.expect("read"), Some(file));
     assert_eq!(
         reopened.quota(&tenant("harbour"), LIMIT).await.expect("read"),

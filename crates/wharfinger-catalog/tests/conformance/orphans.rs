@@ -2,8 +2,8 @@
 //! for what nobody answers for.
 
 use wharfinger_catalog::{
-    CatalogError, CleanupOutcome, REASON_ORPHAN, ObjectState, OrphanBlob, OrphanScan, QueuedOrphans, ScanProgress,
-    ScanRange, Scope,
+    CatalogError, CleanupOutcome, ObjectState, OrphanBlob, OrphanScan, QueuedOrphans, REASON_ORPHAN,
+    ScanProgress, ScanRange, Scope,
 };
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::key::end_of_folder;
@@ -143,7 +143,9 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(db: &Test
     assert_eq!(covered, [STRAY, theirs]);
 
     let claims = db.catalog.claim_cleanups(&Scope::All, NOW, 10, 60 * SECOND).await.expect("claimed");
-    assert!(claims.iter().all(|claim| claim.reason == REASON_ORPHAN && !claim.in_parts && claim.finish_at == NOW));
+    assert!(
+        claims.iter().all(|claim| claim.reason == REASON_ORPHAN && !claim.in_parts && claim.finish_at == NOW)
+    );
     let mut of: Vec<_> = claims.iter().map(|claim| (claim.key.as_str(), claim.tenant.clone())).collect();
     of.sort();
     assert_eq!((of[0].clone(), of[1].0), ((STRAY, None), theirs));

@@ -8,7 +8,7 @@ use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{Catalog, CatalogError, CatalogUrl, RegisterOutcome};
 use wharfinger_lifecycle::file::File;
 
-use super::sample::{NOW, only, registration};
+use super::sample::{NOW, file_of, registration};
 use super::test_db::open;
 
 type Outcome = (File, Result<RegisterOutcome, CatalogError>);
@@ -17,7 +17,7 @@ type Outcome = (File, Result<RegisterOutcome, CatalogError>);
 async fn keep_registering(catalog: Catalog, user: String, told: mpsc::Sender<Outcome>) {
     loop {
         let wanted = registration(("harbour", &user), 1);
-        let file = only(&wanted).clone();
+        let file = file_of(&wanted).clone();
         let outcome = catalog.register(wanted).await;
         if told.send((file, outcome)).await.is_err() {
             return;
@@ -99,7 +99,7 @@ async fn uncommitted_calls_are_retried_on_another_connection() {
     let mut admin = PgConnection::connect(&url).await.expect("a connection");
 
     let wanted = registration(("harbour", "ada"), 1);
-    let file = only(&wanted).clone();
+    let file = file_of(&wanted).clone();
     run(&mut blocker, "BEGIN").await;
     run(&mut blocker, "LOCK TABLE files IN ACCESS EXCLUSIVE MODE").await;
     let writing = tokio::spawn({

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use wharfinger_catalog::{Catalog, Destination, OutboxPayload, OutboxLine, RegisterOutcome, Registration};
+use wharfinger_catalog::{Catalog, Destination, OutboxLine, OutboxPayload, RegisterOutcome, Registration};
 
 use super::sample::{NOW, SECOND, registration};
 use super::test_db::{TestDb, all_at_once};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
-use wharfinger_catalog::{Catalog, Destination, OutboxPayload, OutboxLine};
+use wharfinger_catalog::{Catalog, Destination, OutboxLine, OutboxPayload};
 use wharfinger_lifecycle::file::{self, File};
 
 use super::sample::{NOW, POLICY, SECOND, committed, confirmed, registered};

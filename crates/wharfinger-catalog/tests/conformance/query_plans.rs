@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{AbandonedRule, Catalog, Claimable, Destination, StageEndContext, Scope, StageClaim};
+use wharfinger_catalog::{
+    AbandonedRule, Catalog, Claimable, Destination, Scope, StageClaim, StageEndContext,
+};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
@@ -56,7 +58,7 @@ pub(super) async fn full_scans(db: &TestDb, statements: Vec<String>, meant: &All
         let verb = statement.split_whitespace().next().unwrap_or_default();
         matches!(verb, "SELECT" | "WITH" | "UPDATE" | "DELETE") && !is_meant(statement)
     });
-    let (mut slow, wanted) = (Vec::new(), wanted.collect::<Vec<_>>());
+    let (mut scans, wanted) = (Vec::new(), wanted.collect::<Vec<_>>());
     let count = wanted.len();
     let plans = db.plans_for_a_million_rows(wanted).await;
     assert!(plans.len() * 10 >= count * 8, "{} of {count} statements have plans", plans.len());
@@ -70,10 +72,10 @@ pub(super) async fn full_scans(db: &TestDb, statements: Vec<String>, meant: &All
             })
         };
         if plan.iter().any(reads_all) {
-            slow.push(format!("{statement}\n    {}", plan.join("\n    ")));
+            scans.push(format!("{statement}\n    {}", plan.join("\n    ")));
         }
     }
-    slow
+    scans
 }
 
 /// Rows of each kind in the backlog.
@@ -274,7 +276,7 @@ pub(super) async fn no_read_scans_a_large_table(db: &TestDb) {
     every_read::lookups(&catalog, &scopes, &meter).await;
     every_read::assert_all_are_measured(&meter.calls());
     let scans = full_scans(db, faults.statements(), &ALLOWED_SCANS).await;
-    assert!(slow.is_empty(), "{}", slow.join("\n\n"));
+    assert!(scans.is_empty(), "{}", scans.join("\n\n"));
 }
 
 async fn loops(catalog: &Catalog, meter: &Meter) {

@@ -7,7 +7,7 @@ use wharfinger_catalog::{
 };
 use wharfinger_lifecycle::file::{self, File};
 
-use super::sample::{LIMIT, NOW, REFUSING, SECOND, committed, only, registered, registration, tenant};
+use super::sample::{LIMIT, NOW, REFUSING, SECOND, committed, file_of, registered, registration, tenant};
 use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -42,7 +42,7 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
 }
 
 pub(super) async fn only_the_quota_owner_admits(db: &TestDb) {
-    let beside = db.beside_redis().await;
+    let beside = db.with_redis().await;
     assert_eq!(moved(&beside, QuotaOwner::Redis).await.epoch, 1);
     assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), RegisterOutcome::Created);
     for (wrong, catalog) in
@@ -50,7 +50,10 @@ pub(super) async fn only_the_quota_owner_admits(db: &TestDb) {
     {
         let before = db.dump().await;
         let answer = catalog.register(wrong).await.expect("answered");
-        assert!(matches!(answer, RegisterOutcome::QuotaOwnerChanged(state) if state.epoch == 1), "{answer:?}");
+        assert!(
+            matches!(answer, RegisterOutcome::QuotaOwnerChanged(state) if state.epoch == 1),
+            "{answer:?}"
+        );
         assert_eq!(db.dump().await, before);
     }
     // One that knows no Redis finds out too.
@@ -97,12 +100,12 @@ pub(super) async fn a_move_raises_the_epoch_above_the_one_seen(db: &TestDb) {
 }
 
 pub(super) async fn refunds_are_sent_to_redis_while_it_owns_the_quota(db: &TestDb) {
-    let beside = db.beside_redis().await;
+    let beside = db.with_redis().await;
     let before = registered(&beside, ADA, 1).await;
     moved(&beside, QuotaOwner::Redis).await;
     for (size, catalog) in [(2, &beside), (4, &db.catalog)] {
         let made = by_redis(size, 1);
-        let file = only(&made).clone();
+        let file = file_of(&made).clone();
         assert_eq!(beside.register(made).await.expect("answered"), RegisterOutcome::Created);
         committed(catalog, ended(&file)).await;
     }
@@ -117,15 +120,15 @@ pub(super) async fn refunds_are_sent_to_redis_while_it_owns_the_quota(db: &TestD
 
 /// Whatever comes at the same time: the sum has exactly those who were let in under the epoch before it.
 pub(super) async fn a_move_counts_concurrent_charges_and_refunds_once(db: &TestDb) {
-    let beside = db.beside_redis().await;
+    let beside = db.with_redis().await;
     moved(&beside, QuotaOwner::Redis).await;
     let mut files = Vec::new();
     for size in 1..=20 {
         let wanted = by_redis(size, 1);
-        files.push(only(&wanted).clone());
+        files.push(file_of(&wanted).clone());
         assert_eq!(beside.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     }
-    let handles = [beside.clone(), db.beside_redis().await];
+    let handles = [beside.clone(), db.with_redis().await];
     for round in 1..=4 {
         let epoch = round;
         let charges = (0..20).map(|n| {

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharfinger_catalog::{
-    Catalog, CatalogError, Destination, StageEndContext, OutboxPayload, Recovery, RecoveryOutcome, RedriveOutcome, Scope,
-    LeasedStageJob, StuckFile, SweepClaim, SweepClaimOutcome,
+    Catalog, CatalogError, Destination, LeasedStageJob, OutboxPayload, Recovery, RecoveryOutcome,
+    RedriveOutcome, Scope, StageEndContext, StuckFile, SweepClaim, SweepClaimOutcome,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::diagnosis::Fault;
@@ -14,7 +14,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::processing::{LOST_WORKERS_MAX, PipelinePlan};
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
@@ -25,7 +25,13 @@ use super::test_db::{TestDb, all_at_once};
 const OVERDUE: UnixMs = NOW + SECOND + HOUR / 2;
 
 fn recovery(files: &[FileId], now: UnixMs) -> Recovery {
-    Recovery { files: files.to_vec(), of: RecoveryTrigger::Overdue, actor: "recovery".into(), plan: plan(), now }
+    Recovery {
+        files: files.to_vec(),
+        of: RecoveryTrigger::Overdue,
+        actor: "recovery".into(),
+        plan: plan(),
+        now,
+    }
 }
 
 async fn recovered(catalog: &Catalog, file: FileId, now: UnixMs) -> RecoveryOutcome {
@@ -126,7 +132,11 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
         db.sql(damage).await;
         let listed = stuck(db, OVERDUE).await;
         assert_eq!(listed.len(), 1, "{damage}");
-        assert_eq!((listed[0].cursor.file, listed[0].fault.map(Fault::as_str)), (file.id, *fault), "{damage}");
+        assert_eq!(
+            (listed[0].cursor.file, listed[0].fault.map(Fault::as_str)),
+            (file.id, *fault),
+            "{damage}"
+        );
         let before = db.dump().await;
         let became = recovered(&db.catalog, file.id, OVERDUE).await;
         match fault {
@@ -271,7 +281,8 @@ pub(super) async fn a_file_is_stuck_only_after_the_threshold(db: &TestDb) {
     assert_eq!(recovered(&db.catalog, file.id, OVERDUE - 1).await, RecoveryOutcome::NotStuck);
     assert_eq!(stuck(db, OVERDUE).await.len(), 1);
 
-    let named = |now| Recovery { of: RecoveryTrigger::Manual, actor: "ada".into(), ..recovery(&[file.id], now) };
+    let named =
+        |now| Recovery { of: RecoveryTrigger::Manual, actor: "ada".into(), ..recovery(&[file.id], now) };
     for retry_count in 1..=2 * plan().stuck_retries_max {
         let became = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
         assert_eq!(became, [(file.id, RecoveryOutcome::Queued { from: Status::Queued, retry_count })]);
@@ -316,7 +327,11 @@ pub(super) async fn recoveries_count_lost_workers_too(db: &TestDb) {
                 };
                 assert_eq!(recovered(&db.catalog, poison.id, now).await, expected);
             } else {
-                let expected = if lost < LOST_WORKERS_MAX { CompletionResult::Retried } else { CompletionResult::Failed };
+                let expected = if lost < LOST_WORKERS_MAX {
+                    CompletionResult::Retried
+                } else {
+                    CompletionResult::Failed
+                };
                 assert_eq!(taken_back(db, now).await, [(poison.id, expected)]);
             }
             now += HOUR / 3;

@@ -3,15 +3,15 @@
 use wharfinger_catalog::{
     BatchUse, Catalog, CatalogError, HistoryLine, RegisterOutcome, Registration, Scope,
 };
-use wharfinger_lifecycle::file::{self, UploadRequest, Pin};
+use wharfinger_lifecycle::file::{self, Pin, UploadRequest};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::quota::Quota;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    CHECKS, LIMIT, NOW, POLICY, REFUSING, SECOND, SILENT, committed, confirm, deleted, only, registered,
-    registration, tenant, user, with_key,
+    CHECKS, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, deleted, file_of,
+    registered, registration, tenant, user, with_key,
 };
 use super::test_db::{TestDb, all_at_once};
 
@@ -27,12 +27,12 @@ pub(super) async fn a_registration_writes_all_its_rows(db: &TestDb) {
         metadata: Some(r#"{"project":"Ä \"quoted\"","n":1.50}"#.into()),
     };
     let mut wanted = registration(ADA, 1_234);
-    let id = only(&wanted).id;
+    let id = file_of(&wanted).id;
     wanted.files[0].file = file::register(id, tenant(ADA.0), user(ADA.1), announced, &POLICY, NOW);
-    let file = only(&wanted).clone();
+    let file = file_of(&wanted).clone();
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
 
-    let another = db.another().await;
+    let another = db.another_handle().await;
     assert_eq!(another.file(file.id).await.expect("read"), Some(file.clone()));
     let line = HistoryLine {
         at: NOW,
@@ -46,7 +46,7 @@ pub(super) async fn a_registration_writes_all_its_rows(db: &TestDb) {
         db.texts("SELECT key || ' ' || kind || ' ' || file_id FROM objects").await,
         [format!("uploads/harbour/ada/{0} original {0}", file.id)]
     );
-    assert_eq!(another.next_job_at(&[CHECKS]).await.expect("read"), Some(SILENT));
+    assert_eq!(another.next_job_at(&[CHECKS]).await.expect("read"), Some(URL_DEAD_AT));
     assert_eq!(another.status_counts(&Scope::All).await.expect("read").by_status, [(Status::Registered, 1)]);
     assert_eq!(
         another.quota(&tenant("harbour"), LIMIT).await.expect("read"),
@@ -57,7 +57,7 @@ pub(super) async fn a_registration_writes_all_its_rows(db: &TestDb) {
 pub(super) async fn an_id_is_registered_once(db: &TestDb) {
     let first = registration(ADA, 10);
     let mut second = registration(ADA, 20);
-    second.files[0].file = file::File { size: 20, charged_bytes: 20, ..only(&first).clone() };
+    second.files[0].file = file::File { size: 20, charged_bytes: 20, ..file_of(&first).clone() };
     assert_eq!(db.catalog.register(first).await.expect("answered"), RegisterOutcome::Created);
     let before = db.dump().await;
     let error = db.catalog.register(second).await.expect_err("the id is taken");
@@ -91,7 +91,7 @@ pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb)
         ..registration(owner, size)
     };
     let first = with_key(registration(ADA, 600), "key", "body");
-    let made = only(&first).id.0;
+    let made = file_of(&first).id.0;
     let joins = Registration { batch: BatchUse::Existing(BatchId(made)), ..registration(BEN, 1) };
     let wanted = vec![
         first,
@@ -155,7 +155,7 @@ pub(super) async fn unconfirmed_bytes_are_capped_per_user(db: &TestDb) {
         ..registration(owner, size)
     };
     let first = half(ADA, 300);
-    let file = only(&first).clone();
+    let file = file_of(&first).clone();
     assert_eq!(db.catalog.register(first).await.expect("answered"), RegisterOutcome::Created);
     let before = db.dump().await;
     let held = RegisterOutcome::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
@@ -197,12 +197,12 @@ async fn answer_to(catalog: &Catalog, wanted: Registration) -> RegisterOutcome {
 }
 
 pub(super) async fn concurrent_registrations_never_exceed_the_limit(db: &TestDb) {
-    let another = db.another().await;
+    let another = db.another_handle().await;
     let answers = all_at_once((0..200).map(|n| {
         let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         let owner = if n % 3 == 0 { ADA } else { BEN };
         let wanted = Registration { default_limit_bytes: 1_000, ..registration(owner, 10) };
-        async move { (only(&wanted).id, answer_to(&catalog, wanted).await) }
+        async move { (file_of(&wanted).id, answer_to(&catalog, wanted).await) }
     }))
     .await;
     let made: Vec<FileId> =
@@ -239,7 +239,7 @@ pub(super) async fn concurrent_first_files_of_a_tenant_all_fit(db: &TestDb) {
 
 pub(super) async fn registrations_are_counted_once_during_limit_changes_and_rebuilds(db: &TestDb) {
     db.catalog.set_limit(&tenant("harbour"), 10_000).await.expect("set");
-    let another = db.another().await;
+    let another = db.another_handle().await;
     let registering = tokio::spawn({
         let catalog = db.catalog.clone();
         async move {
@@ -247,7 +247,7 @@ pub(super) async fn registrations_are_counted_once_during_limit_changes_and_rebu
                 let catalog = catalog.clone();
                 let wanted = registration(if n % 2 == 0 { ADA } else { BEN }, 10);
                 async move {
-                    let file = only(&wanted).clone();
+                    let file = file_of(&wanted).clone();
                     match answer_to(&catalog, wanted).await {
                         RegisterOutcome::Created => {
                             let change = file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable");
@@ -286,9 +286,15 @@ pub(super) async fn registrations_are_counted_once_during_limit_changes_and_rebu
 pub(super) async fn a_pin_is_read_back_unchanged(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 10).await;
     let pin = Pin { etag: "\"5d-Ä\"".into(), version_id: Some("null".into()) };
-    let change =
-        file::confirm(&file, pin, Some("cd".repeat(32)), "confirmed", &PipelinePlan::without_stages(), NOW + 5)
-            .expect("confirmable");
+    let change = file::confirm(
+        &file,
+        pin,
+        Some("cd".repeat(32)),
+        "confirmed",
+        &PipelinePlan::without_stages(),
+        NOW + 5,
+    )
+    .expect("confirmable");
     let after = committed(&db.catalog, change).await;
     assert_eq!(after.checksum_sha256, Some("cd".repeat(32)));
     assert_eq!(db.catalog.file(file.id).await.expect("read"), Some(after));

@@ -1,10 +1,11 @@
 //! Files, owners and times as the cases need them, and the ways to bring a file into a state.
 
 use wharfinger_catalog::{
-    Admission, BatchUse, Catalog, JobClaim, IdempotencyKey, NewFile, NewJob, RegisterOutcome, Registration, fresh_id,
+    Admission, BatchUse, Catalog, IdempotencyKey, JobClaim, NewFile, NewJob, RegisterOutcome, Registration,
+    fresh_id,
 };
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{self, UploadRequest, Change, File, Pin, UploadPolicy};
+use wharfinger_lifecycle::file::{self, Change, File, Pin, UploadPolicy, UploadRequest};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::processing::PipelinePlan;
 
@@ -32,7 +33,7 @@ pub(super) const POLICY: UploadPolicy = UploadPolicy {
 pub(super) const REFUSING: UploadPolicy = UploadPolicy { store_refuses_ended: true, ..POLICY };
 
 /// When the last URL of a small file registered at [`NOW`] is certainly dead.
-pub(super) const SILENT: UnixMs = NOW + HOUR + 60 * SECOND;
+pub(super) const URL_DEAD_AT: UnixMs = NOW + HOUR + 60 * SECOND;
 
 pub(super) fn tenant(name: &str) -> TenantId {
     TenantId::new(name).expect("a tenant's name")
@@ -80,7 +81,7 @@ pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Re
 }
 
 /// The file of a registration that has one.
-pub(super) fn only(registration: &Registration) -> &File {
+pub(super) fn file_of(registration: &Registration) -> &File {
     &registration.files[0].file
 }
 
@@ -100,7 +101,7 @@ pub(super) fn with_key(registration: Registration, key: &str, fingerprint: &str)
 
 pub(super) async fn registered_at(catalog: &Catalog, owner: (&str, &str), size: u64, now: UnixMs) -> File {
     let registration = registration_at(owner, size, now);
-    let file = only(&registration).clone();
+    let file = file_of(&registration).clone();
     assert_eq!(catalog.register(registration).await.expect("answered"), RegisterOutcome::Created);
     file
 }
@@ -133,10 +134,11 @@ pub(super) async fn deleted(
 }
 
 pub(super) fn confirm(file: &File) -> Change {
-    file::confirm(file, pin(), None, "confirmed", &PipelinePlan::without_stages(), NOW + SECOND).expect("confirmable")
+    file::confirm(file, pin(), None, "confirmed", &PipelinePlan::without_stages(), NOW + SECOND)
+        .expect("confirmable")
 }
 
-pub(super) fn work(owner: &str, run_at: UnixMs) -> NewJob {
+pub(super) fn new_job(owner: &str, run_at: UnixMs) -> NewJob {
     NewJob { queue: WORK, tenant: tenant(owner), file: None, payload: None, run_at, max_attempts: 3 }
 }
 

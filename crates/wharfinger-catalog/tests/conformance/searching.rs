@@ -1,13 +1,14 @@
 //! What a search has to look at: the vectors of ready files of a scope, the best of them among the rest.
 
 use wharfinger_catalog::{
-    Catalog, ChunkRow, Claimable, ChunkVector, StageEndContext, Scope, StageClaim, StageEnd, LeasedStageJob, StoredVector,
+    Catalog, ChunkRow, ChunkVector, Claimable, LeasedStageJob, Scope, StageClaim, StageEnd, StageEndContext,
+    StoredVector,
 };
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput};
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
 use super::test_db::TestDb;
@@ -23,7 +24,11 @@ fn plan() -> PipelinePlan {
 }
 
 /// A file at its last stage, with a chunk for each vector.
-pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &[Vec<f32>]) -> LeasedStageJob {
+pub(super) async fn embedding(
+    catalog: &Catalog,
+    owner: (&str, &str),
+    vectors: &[Vec<f32>],
+) -> LeasedStageJob {
     let file = registered(catalog, owner, 10).await;
     let change = file::confirm(&file, pin(), None, "confirmed", &plan(), NOW + SECOND).expect("confirmable");
     committed(catalog, change).await;
@@ -53,7 +58,11 @@ pub(super) async fn embedding(catalog: &Catalog, owner: (&str, &str), vectors: &
 /// A ready file whose chunks have these vectors.
 pub(super) async fn embedded(catalog: &Catalog, owner: (&str, &str), vectors: &[Vec<f32>]) -> FileId {
     let held = embedding(catalog, owner, vectors).await;
-    let end = StageEnd { job: held.job.id, token: held.job.token, ending:AttemptOutcome::Done(StageOutput::default()) };
+    let end = StageEnd {
+        job: held.job.id,
+        token: held.job.token,
+        outcome: AttemptOutcome::Done(StageOutput::default()),
+    };
     let by = StageEndContext { actor: "worker:a", plan: &plan(), now: NOW + SECOND };
     assert_eq!(catalog.end_stages(vec![end], by).await.expect("answered"), [CompletionResult::Ready]);
     held.file.id
@@ -166,7 +175,7 @@ pub(super) async fn the_best_matches_are_among_the_candidates(db: &TestDb) {
 
 pub(super) async fn no_page_of_candidates_is_skipped(db: &TestDb) {
     // By a process that knows of no pgvector, so that pages have to be read everywhere.
-    let catalog = db.another().await;
+    let catalog = db.another_handle().await;
     let mut files = Vec::new();
     for count in [1_999, 1, 2_500] {
         let file = embedded(&catalog, ADA, &vec![vec![1.0, 2.0]; count]).await;

@@ -6,7 +6,7 @@ use wharfinger_catalog::{
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::limits::ERROR_TEXT_BYTES_MAX;
 
-use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, SILENT, deleted, tenant, user};
+use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, deleted, tenant, user};
 use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -56,17 +56,20 @@ pub(super) async fn a_cleanup_is_done_when_its_bytes_are_gone(db: &TestDb) {
 pub(super) async fn bytes_are_deleted_again_after_the_url_expires(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &POLICY).await;
     let first = claimed_at(db, DELETED).await;
-    assert_eq!(settled(db, &first, CleanupOutcome::Gone, SILENT - 1).await, NOTHING);
+    assert_eq!(settled(db, &first, CleanupOutcome::Gone, URL_DEAD_AT - 1).await, NOTHING);
     let row = pending(db).await.remove(0);
-    assert_eq!((row.attempts, row.last_error, row.last_attempt_at), (0, None, Some(SILENT - 1)));
-    assert_eq!(next(db).await, Some(SILENT));
-    assert_eq!(db.catalog.claim_cleanups(&Scope::All, SILENT - 1, 10, LEASE).await.expect("claimed"), []);
-    assert_eq!(db.catalog.retry_cleanups_now(&Scope::All, SILENT - 1).await.expect("done"), 0);
+    assert_eq!((row.attempts, row.last_error, row.last_attempt_at), (0, None, Some(URL_DEAD_AT - 1)));
+    assert_eq!(next(db).await, Some(URL_DEAD_AT));
+    assert_eq!(
+        db.catalog.claim_cleanups(&Scope::All, URL_DEAD_AT - 1, 10, LEASE).await.expect("claimed"),
+        []
+    );
+    assert_eq!(db.catalog.retry_cleanups_now(&Scope::All, URL_DEAD_AT - 1).await.expect("done"), 0);
 
-    let second = claimed_at(db, SILENT).await;
+    let second = claimed_at(db, URL_DEAD_AT).await;
     assert_eq!((second.id, second.token), (first.id, 2));
     assert_eq!(
-        settled(db, &second, CleanupOutcome::Gone, SILENT).await,
+        settled(db, &second, CleanupOutcome::Gone, URL_DEAD_AT).await,
         CleanupTotals { done: 1, ..NOTHING }
     );
     assert_eq!(pending(db).await, []);
@@ -112,7 +115,7 @@ pub(super) async fn an_exhausted_cleanup_that_succeeds_is_no_longer_exhausted(db
     assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED + 9).await, NOTHING);
     let counts = db.catalog.cleanup_counts(&Scope::All).await.expect("read");
     assert_eq!((counts.pending, counts.exhausted), (1, 0));
-    assert_eq!(next(db).await, Some(SILENT));
+    assert_eq!(next(db).await, Some(URL_DEAD_AT));
 }
 
 pub(super) async fn an_outage_of_the_store_spends_no_attempts(db: &TestDb) {
@@ -135,13 +138,16 @@ pub(super) async fn an_old_claim_settles_nothing(db: &TestDb) {
     let old = claimed_at(db, DELETED).await;
     let new = claimed_at(db, DELETED + LEASE).await;
     let before = db.dump().await;
-    for now in [DELETED + LEASE, SILENT] {
+    for now in [DELETED + LEASE, URL_DEAD_AT] {
         for outcome in [CleanupOutcome::Gone, refused(now), store_down(now)] {
             assert_eq!(settled(db, &old, outcome.clone(), now).await, NOTHING, "{outcome:?}");
             assert_eq!(db.dump().await, before, "{outcome:?}");
         }
     }
-    assert_eq!(settled(db, &new, CleanupOutcome::Gone, SILENT).await, CleanupTotals { done: 1, ..NOTHING });
+    assert_eq!(
+        settled(db, &new, CleanupOutcome::Gone, URL_DEAD_AT).await,
+        CleanupTotals { done: 1, ..NOTHING }
+    );
 }
 
 pub(super) async fn each_cleanup_of_a_batch_is_settled_independently(db: &TestDb) {
@@ -169,7 +175,7 @@ pub(super) async fn each_cleanup_of_a_batch_is_settled_independently(db: &TestDb
         format!("{} 1", DELETED + 7),
         format!("{} 0", DELETED + 8),
         format!("{} 0", DELETED + LEASE),
-        format!("{SILENT} 0"),
+        format!("{URL_DEAD_AT} 0"),
     ];
     expected.sort();
     assert_eq!(due, expected);

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    ChunkRow, Claimable, ChunkVector, StageEndContext, RedriveOutcome, Scope, StageClaim, StageEnd, LeasedStageJob,
+    ChunkRow, ChunkVector, Claimable, LeasedStageJob, RedriveOutcome, Scope, StageClaim, StageEnd,
+    StageEndContext,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
@@ -13,7 +14,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput, TextPart};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput, TextPart};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
@@ -71,7 +72,12 @@ pub(super) fn end(held: &LeasedStageJob, outcome: AttemptOutcome) -> StageEnd {
     StageEnd { job: held.job.id, token: held.job.token, outcome }
 }
 
-pub(super) async fn ended(db: &TestDb, held: &LeasedStageJob, outcome: AttemptOutcome, now: UnixMs) -> CompletionResult {
+pub(super) async fn ended(
+    db: &TestDb,
+    held: &LeasedStageJob,
+    outcome: AttemptOutcome,
+    now: UnixMs,
+) -> CompletionResult {
     let by = StageEndContext { actor: "worker:a", plan: &plan(), now };
     db.catalog.end_stages(vec![end(held, outcome)], by).await.expect("answered")[0]
 }
@@ -259,7 +265,10 @@ pub(super) async fn a_job_without_attempts_left_becomes_a_dead_letter(db: &TestD
     assert!(!db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"), "it lives again");
     let held = claimed(db, Stage::Scan, LATER).await;
     assert_eq!((held.file.id, held.job.attempt), (file.id, 1));
-    assert_eq!(ended(db, &held, AttemptOutcome::Failed { why: "encrypted".into() }, LATER).await, CompletionResult::Failed);
+    assert_eq!(
+        ended(db, &held, AttemptOutcome::Failed { why: "encrypted".into() }, LATER).await,
+        CompletionResult::Failed
+    );
     assert!(db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
     assert!(!db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"));
     assert_eq!(status(db, file.id).await, Status::Failed);
@@ -386,7 +395,10 @@ pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &Tes
         RedriveOutcome::Done
     );
     let again = claimed(db, Stage::Scan, now).await;
-    assert_eq!(ended(db, &again, AttemptOutcome::Done(StageOutput::default()), now).await, CompletionResult::Ready);
+    assert_eq!(
+        ended(db, &again, AttemptOutcome::Done(StageOutput::default()), now).await,
+        CompletionResult::Ready
+    );
 
     let slow = queued(db, &[Stage::Scan]).await;
     for expected in [CompletionResult::Retried, CompletionResult::Retried, CompletionResult::Failed] {
@@ -500,7 +512,10 @@ pub(super) async fn unneeded_derived_objects_get_a_cleanup(db: &TestDb) {
     let key = put(&second, 0).await;
     let part = TextPart { key: key.clone(), pin: pin(), bytes: 7 };
     let output = StageOutput { details: None, text: Some(vec![part.clone()]) };
-    assert_eq!(ended(db, &second, AttemptOutcome::Done(output), LATER).await, CompletionResult::Next(Stage::Chunk));
+    assert_eq!(
+        ended(db, &second, AttemptOutcome::Done(output), LATER).await,
+        CompletionResult::Next(Stage::Chunk)
+    );
     let doomed = async || db.texts("SELECT file_path FROM pending_cleanups ORDER BY file_path").await;
     let objects = async || db.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
     assert_eq!(doomed().await, [stale.to_string()]);

@@ -4,7 +4,9 @@ use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepClaimOutco
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 
-use super::sample::{HOUR, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, deleted, registered};
+use super::sample::{
+    HOUR, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, deleted, registered,
+};
 use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");

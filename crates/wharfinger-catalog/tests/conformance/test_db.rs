@@ -38,7 +38,12 @@ pub(super) async fn open(url: &CatalogUrl, faults: Faults) -> Catalog {
     open_with(url, faults, false, OutboxTargets::default()).await
 }
 
-async fn open_with(url: &CatalogUrl, faults: Faults, with_redis_quota: bool, targets: OutboxTargets) -> Catalog {
+async fn open_with(
+    url: &CatalogUrl,
+    faults: Faults,
+    with_redis_quota: bool,
+    targets: OutboxTargets,
+) -> Catalog {
     let options = CatalogOptions {
         url: url.clone(),
         schema: wharfinger_catalog::DEFAULT_SCHEMA.into(),
@@ -207,7 +212,10 @@ impl TestDb {
 
     /// How each statement would be carried out if every table had a million rows. SQLite believes its statistics;
     /// PostgreSQL is kept from reading whole tables wherever an index leads to the same.
-    pub(super) async fn plans_for_a_million_rows(&self, statements: Vec<String>) -> Vec<(String, Vec<String>)> {
+    pub(super) async fn plans_for_a_million_rows(
+        &self,
+        statements: Vec<String>,
+    ) -> Vec<(String, Vec<String>)> {
         let mut raw = Raw::connect(&self.url).await;
         match &mut raw {
             Raw::Sqlite(_) => {

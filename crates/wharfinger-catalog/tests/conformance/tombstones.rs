@@ -5,7 +5,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, CheckAction, File};
 
 use super::sample::{
-    HOUR, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirmed, deleted, registered, work,
+    HOUR, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirmed, deleted, new_job, registered,
 };
 use super::test_db::TestDb;
 
@@ -42,7 +42,9 @@ pub(super) async fn a_charge_keeps_its_tombstone(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &POLICY).await;
     clean_up(db, URL_DEAD_AT).await;
     is_refused(db, &file).await;
-    let CheckAction::Refund(refund) = file::check(&file, &POLICY, URL_DEAD_AT) else { panic!("a refund is due") };
+    let CheckAction::Refund(refund) = file::check(&file, &POLICY, URL_DEAD_AT) else {
+        panic!("a refund is due")
+    };
     let refunded = committed(&db.catalog, *refund).await;
     is_refused(db, &file).await;
     assert!(!db.catalog.purge_tombstones(vec![refunded]).await.expect("answered").is_empty());
@@ -55,7 +57,7 @@ pub(super) async fn forgetting_a_file_deletes_everything_but_its_deletion_log(db
     let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     clean_up(db, NOW + SECOND).await;
     // A job that somebody wrote for the tombstone, and an object that a stage made of the file.
-    let mut job = work("harbour", NOW);
+    let mut job = new_job("harbour", NOW);
     job.file = Some(file.id);
     db.catalog.enqueue(vec![job], NOW).await.expect("enqueued");
     db.sql(&format!(

@@ -1,12 +1,14 @@
 //! Rows that cannot be read: each is set aside and listed, and everything beside it goes on.
 
-use wharfinger_catalog::{AbandonedRule, Destination, StageEndContext, Scope, fresh_id};
+use wharfinger_catalog::{AbandonedRule, Destination, Scope, StageEndContext, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput};
 use wharfinger_lifecycle::state::Status;
 
-use super::sample::{HOUR, NOW, REFUSING, SECOND, claim, confirmed, deleted, registered, tenant, user, work};
+use super::sample::{
+    HOUR, NOW, REFUSING, SECOND, claim, confirmed, deleted, new_job, registered, tenant, user,
+};
 use super::stages::{self, end, plan, queued};
 use super::test_db::TestDb;
 
@@ -41,7 +43,11 @@ pub(super) async fn unreadable_rows_do_not_stop_a_stage(db: &TestDb) {
 
     // Damaged while it is in work: it ends nothing, and the others end.
     damage(db, next.id).await;
-    let ends = held.iter().chain(&more).map(|held| end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
+    let ends = held
+        .iter()
+        .chain(&more)
+        .map(|held| end(held, AttemptOutcome::Done(StageOutput::default())))
+        .collect();
     let by = StageEndContext { actor: "worker:a", plan: &plan(), now: LATER };
     let ended = db.catalog.end_stages(ends, by).await.expect("answered");
     assert_eq!(ended, [CompletionResult::Ready, CompletionResult::LeaseLost]);
@@ -59,7 +65,7 @@ pub(super) async fn unreadable_rows_do_not_stop_a_stage(db: &TestDb) {
 }
 
 pub(super) async fn unreadable_rows_do_not_stop_checks_and_cleanups(db: &TestDb) {
-    let ids = db.catalog.enqueue(vec![work("a", NOW), work("a", NOW)], NOW).await.expect("enqueued");
+    let ids = db.catalog.enqueue(vec![new_job("a", NOW), new_job("a", NOW)], NOW).await.expect("enqueued");
     db.sql(&format!("UPDATE jobs SET file_id = 'no id' WHERE id = '{}'", ids[0])).await;
     let claimed = db.catalog.claim_jobs(claim(10, NOW)).await.expect("claimed");
     assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[1]]);

@@ -1,6 +1,6 @@
 //! The schema's own rules: what no program, and no hand, can write.
 
-use super::sample::{NOW, confirmed, registered, work};
+use super::sample::{NOW, confirmed, new_job, registered};
 use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -65,7 +65,7 @@ pub(super) async fn impossible_quota_rows_are_refused(db: &TestDb) {
 }
 
 pub(super) async fn a_leased_job_has_a_lease_end_and_a_deadline(db: &TestDb) {
-    db.catalog.enqueue(vec![work("a", NOW)], NOW).await.expect("enqueued");
+    db.catalog.enqueue(vec![new_job("a", NOW)], NOW).await.expect("enqueued");
     for wrong in [
         "state = 'leased'",
         "state = 'leased', lease_until = 1",

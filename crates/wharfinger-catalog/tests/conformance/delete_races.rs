@@ -21,7 +21,7 @@ pub(super) async fn outputs_written_during_a_delete_are_deleted_with_the_file(db
     let key = ObjectKey::text_part(&file.key, job, token, 0);
     let delete = file::delete(&file, &REFUSING, LATER).expect("deletable");
     let faults = Faults::block_at("commit");
-    let worker = db.another_with(faults.clone()).await;
+    let worker = db.with_faults(faults.clone()).await;
     let write = worker.add_derived_objects((job, token), file.id, vec![key.clone()], LATER);
     let end = async {
         faults.reached().await;

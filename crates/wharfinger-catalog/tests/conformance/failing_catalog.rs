@@ -9,18 +9,18 @@ use super::every_write::CALLS_MAX;
 use super::test_db::TestDb;
 
 /// A process with every outbox target and with Redis beside the catalog: it makes the most statements.
-pub(super) struct Rehearsal<'s> {
+pub(super) struct FailingCatalog<'s> {
     pub(super) db: &'s TestDb,
     catalog: Catalog,
     faults: Faults,
     pub(super) written: BTreeSet<String>,
 }
 
-impl<'s> Rehearsal<'s> {
-    pub(super) async fn on(db: &'s TestDb) -> Rehearsal<'s> {
+impl<'s> FailingCatalog<'s> {
+    pub(super) async fn new(db: &'s TestDb) -> FailingCatalog<'s> {
         let faults = Faults::at(0, Fault::Fail);
-        let catalog = db.telling_with(faults.clone(), true).await;
-        Rehearsal { db, catalog, faults, written: BTreeSet::new() }
+        let catalog = db.with_all_targets_and(faults.clone(), true).await;
+        FailingCatalog { db, catalog, faults, written: BTreeSet::new() }
     }
 
     /// All that was sent.
@@ -29,7 +29,10 @@ impl<'s> Rehearsal<'s> {
     }
 
     /// Fails the write at its first call, then at its second, and so on, until it succeeds.
-    pub(super) async fn each<T>(&mut self, act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>) -> T {
+    pub(super) async fn fail_each_call<T>(
+        &mut self,
+        act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>,
+    ) -> T {
         let before = self.db.dump().await;
         let mut claim = String::new();
         for n in 1..CALLS_MAX {
@@ -65,7 +68,10 @@ impl<'s> Rehearsal<'s> {
     }
 
     /// A read that lists what it cannot read: where that fails, it answers all the same.
-    pub(super) async fn each_told<T>(&mut self, act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>) {
+    pub(super) async fn fail_each_call_of_list<T>(
+        &mut self,
+        act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>,
+    ) {
         for n in 1..CALLS_MAX {
             self.faults.rearm_at(n, Fault::Fail);
             let outcome = act(&self.catalog).await;
