@@ -1,5 +1,5 @@
-//! What those who watch a scope see. However many they are, it is looked at once for all of them, no oftener than it is
-//! worth, and worked out anew only when a file has changed or some time has gone by.
+//! The figures of scopes that clients watch by the event stream. All watchers of a scope share one snapshot. It is computed
+//! again only when a file of the scope has changed or RECOMPUTE_AFTER is over.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,16 +13,17 @@ use super::{figures, trend};
 use crate::core::Core;
 use crate::core::VerbError;
 
-const LOOKS_AT_ONCE: usize = 4;
-const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
-const LOOK_PAUSE: Duration = Duration::from_millis(800);
-/// Looking costs no more than one part in so many of the time.
-const COST_SHARE: u32 = 20;
-/// What changes without any file changing (a file gets stuck, a batch opens) is seen by then.
-const ANEW_AFTER: Duration = Duration::from_secs(5);
+/// Scopes that are read at the same time.
+const READS_MAX: usize = 4;
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_PAUSE: Duration = Duration::from_millis(800);
+/// The pause after a read is at least this many times its duration, so that slow reads do not load the database.
+const PAUSE_FACTOR: u32 = 20;
+/// Some figures change without a change of a file: a file becomes stuck, for example. They are at most this old.
+const RECOMPUTE_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub struct Seen {
+pub struct Snapshot {
     pub figures: Figures,
     pub trend: Vec<(UnixMs, Outcomes)>,
 }
@@ -31,86 +32,86 @@ type Slots = Arc<Mutex<HashMap<Scope, Arc<tokio::sync::Mutex<Slot>>>>>;
 
 pub struct Live {
     slots: Slots,
-    /// However many scopes are watched, so many are looked at at once.
-    looks: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
 }
 
 #[derive(Default)]
 struct Slot {
-    last: Option<LastLook>,
-    /// When looking failed, and why: all who watch are told by one.
+    last: Option<LastRead>,
+    /// When the last read failed, and why. All watchers get this error until the next read.
     failed: Option<(Instant, VerbError)>,
 }
 
-struct LastLook {
+struct LastRead {
     at: Instant,
     pause: Duration,
     changes: i64,
-    worked_out_at: Instant,
-    seen: Arc<Seen>,
+    computed_at: Instant,
+    snapshot: Arc<Snapshot>,
 }
 
-/// One who watches; the slot goes with the last of them.
+/// One watcher of a scope. The slot of the scope is removed with its last watcher.
 pub struct Watch {
     scope: Scope,
-    /// Some until it ends.
+    /// None only while it is dropped.
     slot: Option<Arc<tokio::sync::Mutex<Slot>>>,
     slots: Slots,
-    looks: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
 }
 
 impl Default for Live {
     fn default() -> Live {
-        Live { slots: Slots::default(), looks: Arc::new(Semaphore::new(LOOKS_AT_ONCE)) }
+        Live { slots: Slots::default(), reads: Arc::new(Semaphore::new(READS_MAX)) }
     }
 }
 
 impl Live {
     pub fn watch(&self, scope: Scope) -> Watch {
         let slot = lock(&self.slots).entry(scope.clone()).or_default().clone();
-        Watch { scope, slot: Some(slot), slots: self.slots.clone(), looks: self.looks.clone() }
+        Watch { scope, slot: Some(slot), slots: self.slots.clone(), reads: self.reads.clone() }
     }
 }
 
 impl Watch {
-    pub async fn look(&self, core: &Core) -> Result<Arc<Seen>, VerbError> {
+    /// The current snapshot: the last one if it is new enough.
+    pub async fn snapshot(&self, core: &Core) -> Result<Arc<Snapshot>, VerbError> {
         let Some(slot) = &self.slot else { return Err(VerbError::busy()) };
         let mut slot = slot.lock().await;
         if let Some(last) = slot.last.as_ref().filter(|last| last.at.elapsed() < last.pause) {
-            return Ok(last.seen.clone());
+            return Ok(last.snapshot.clone());
         }
-        if let Some((_, error)) = slot.failed.as_ref().filter(|(at, _)| at.elapsed() < LOOK_PAUSE) {
+        if let Some((_, error)) = slot.failed.as_ref().filter(|(at, _)| at.elapsed() < READ_PAUSE) {
             return Err(error.clone());
         }
-        let looked = match tokio::time::timeout(LOOK_TIMEOUT, self.recheck(core, &mut slot)).await {
-            Ok(looked) => looked,
+        let result = match tokio::time::timeout(READ_TIMEOUT, self.read(core, &mut slot)).await {
+            Ok(result) => result,
             Err(_) => Err(VerbError::Unavailable("the catalog takes too long to answer".into())),
         };
-        slot.failed = looked.as_ref().err().map(|error| (Instant::now(), error.clone()));
-        looked
+        slot.failed = result.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        result
     }
 
-    async fn recheck(&self, core: &Core, slot: &mut Slot) -> Result<Arc<Seen>, VerbError> {
-        let _place = self.looks.acquire().await.map_err(|_| VerbError::busy())?;
+    async fn read(&self, core: &Core, slot: &mut Slot) -> Result<Arc<Snapshot>, VerbError> {
+        let _permit = self.reads.acquire().await.map_err(|_| VerbError::busy())?;
         let started = Instant::now();
         let changes = core.catalog.change_counter(&self.scope).await?;
-        let still = slot
+        let unchanged = slot
             .last
-            .take_if(|last| last.changes == changes && last.worked_out_at.elapsed() < ANEW_AFTER)
-            .map(|last| (last.seen, last.worked_out_at));
-        let (seen, worked_out_at) = match still {
-            Some(still) => still,
+            .take_if(|last| last.changes == changes && last.computed_at.elapsed() < RECOMPUTE_AFTER)
+            .map(|last| (last.snapshot, last.computed_at));
+        let (snapshot, computed_at) = match unchanged {
+            Some(unchanged) => unchanged,
             None => {
-                let seen = Seen {
+                let snapshot = Snapshot {
                     figures: figures(core, &self.scope).await?,
                     trend: trend(core, &self.scope).await?,
                 };
-                (Arc::new(seen), started)
+                (Arc::new(snapshot), started)
             }
         };
-        let pause = LOOK_PAUSE.max(started.elapsed() * COST_SHARE);
-        slot.last = Some(LastLook { at: started, pause, changes, worked_out_at, seen: seen.clone() });
-        Ok(seen)
+        let pause = READ_PAUSE.max(started.elapsed() * PAUSE_FACTOR);
+        slot.last = Some(LastRead { at: started, pause, changes, computed_at, snapshot: snapshot.clone() });
+        Ok(snapshot)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a scope looks like now: figures for the dashboard, kept for a while for those who ask, and looked at again and again
-//! for those who watch.
+//! The dashboard's figures of a scope: computed for calls and cached for a while, and read repeatedly for clients that watch
+//! the event stream. The web page in this folder is served by `http/page.rs`.
 
 pub mod cache;
 pub mod live;
@@ -17,39 +17,38 @@ use crate::core::{Caller, Core, OpenError, Role, VerbError};
 use cache::Cache;
 use live::Live;
 
-/// How far back outcomes are shown.
-const SHOWN_MS: i64 = 86_400_000;
-/// Who watches holds a connection. Operators have places of their own: they come when something is wrong.
+/// The trend shows the outcomes of this period.
+const TREND_MS: i64 = 86_400_000;
+/// Each stream holds a connection. Operators have slots of their own, because they come when something is wrong.
 const STREAMS_MAX: usize = 1_000;
-const OPERATORS_STREAMS_MAX: usize = 100;
-/// Of one user.
-const OWN_STREAMS_MAX: usize = 16;
+const OPERATOR_STREAMS_MAX: usize = 100;
+const STREAMS_PER_USER_MAX: usize = 16;
 
 pub struct Dashboard {
     pub cache: Cache,
     pub live: Live,
-    /// Where the page's uploads go, once it is known: to sign a URL may cost a call.
+    /// The origin that the page sends uploads to. It is remembered, because signing a URL may cost a call to the store.
     pub store_origin: OnceCell<String>,
     streams: Arc<Semaphore>,
-    operators_streams: Arc<Semaphore>,
-    own_streams: OwnStreams,
+    operator_streams: Arc<Semaphore>,
+    user_streams: UserStreams,
 }
 
-type OwnStreams = Arc<Mutex<HashMap<(TenantId, UserId), usize>>>;
+type UserStreams = Arc<Mutex<HashMap<(TenantId, UserId), usize>>>;
 
-/// A place of one who watches, until it is dropped.
-pub struct StreamPlace {
+/// A slot for one stream. It is free again when this is dropped.
+pub struct StreamSlot {
     _permit: OwnedSemaphorePermit,
-    whose: (TenantId, UserId),
-    own_streams: OwnStreams,
+    user: (TenantId, UserId),
+    user_streams: UserStreams,
 }
 
-impl Drop for StreamPlace {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
-        let mut own = self.own_streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match own.get_mut(&self.whose) {
+        let mut counts = self.user_streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match counts.get_mut(&self.user) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(own.remove(&self.whose)),
+            _ => drop(counts.remove(&self.user)),
         }
     }
 }
@@ -61,30 +60,30 @@ impl Dashboard {
             live: Live::default(),
             store_origin: OnceCell::new(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-            operators_streams: Arc::new(Semaphore::new(OPERATORS_STREAMS_MAX)),
-            own_streams: OwnStreams::default(),
+            operator_streams: Arc::new(Semaphore::new(OPERATOR_STREAMS_MAX)),
+            user_streams: UserStreams::default(),
         })
     }
 
-    /// None: there is no place left, for anybody or for this user.
-    pub fn stream_place(&self, caller: &Caller) -> Option<StreamPlace> {
-        let places = if caller.role == Role::Operator { &self.operators_streams } else { &self.streams };
-        let permit = places.clone().try_acquire_owned().ok()?;
-        let whose = (caller.tenant.clone(), caller.user.clone());
-        let mut own = self.own_streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let count = own.entry(whose.clone()).or_default();
-        if *count >= OWN_STREAMS_MAX {
+    /// None: no slot is free, in total or for this user.
+    pub fn stream_slot(&self, caller: &Caller) -> Option<StreamSlot> {
+        let slots = if caller.role == Role::Operator { &self.operator_streams } else { &self.streams };
+        let permit = slots.clone().try_acquire_owned().ok()?;
+        let user = (caller.tenant.clone(), caller.user.clone());
+        let mut counts = self.user_streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let count = counts.entry(user.clone()).or_default();
+        if *count >= STREAMS_PER_USER_MAX {
             return None;
         }
         *count += 1;
-        Some(StreamPlace { _permit: permit, whose, own_streams: self.own_streams.clone() })
+        Some(StreamSlot { _permit: permit, user, user_streams: self.user_streams.clone() })
     }
 }
 
-/// The start of the oldest span of time that is shown. A day is over when the span it began in is.
+/// The start of the oldest span in the trend. The trend ends with the span of `now`, which is not complete yet.
 fn first_span(now: UnixMs) -> UnixMs {
     let this_span = now.div_euclid(OUTCOME_SPAN_MS) * OUTCOME_SPAN_MS;
-    this_span - SHOWN_MS + OUTCOME_SPAN_MS
+    this_span - TREND_MS + OUTCOME_SPAN_MS
 }
 
 pub async fn figures(core: &Core, scope: &Scope) -> Result<Figures, VerbError> {
@@ -92,17 +91,17 @@ pub async fn figures(core: &Core, scope: &Scope) -> Result<Figures, VerbError> {
     Ok(core.catalog.figures(scope, now, first_span(now) - 1).await?)
 }
 
-/// What files came to in each span of the last day, the oldest first, and none left out.
+/// The outcomes of the files in each span of the last day, the oldest first. Spans without outcomes are included.
 pub async fn trend(core: &Core, scope: &Scope) -> Result<Vec<(UnixMs, Outcomes)>, VerbError> {
     let first = first_span(core.clock.now());
     let counted = core.catalog.trend(scope, first - 1).await?;
-    let spans = (0..SHOWN_MS / OUTCOME_SPAN_MS).map(|n| first + n * OUTCOME_SPAN_MS);
+    let spans = (0..TREND_MS / OUTCOME_SPAN_MS).map(|n| first + n * OUTCOME_SPAN_MS);
     let outcomes =
         |at| counted.iter().find(|(counted, _)| *counted == at).map_or_else(Outcomes::default, |c| c.1);
     Ok(spans.map(|at| (at, outcomes(at))).collect())
 }
 
-/// Files that failed, of those that came to an end, in percent with two decimals. What is quarantined was stopped on purpose.
+/// Failed files as a percentage of ready and failed files, with two decimals. Quarantined files are not counted.
 pub fn failure_rate(outcomes: &Outcomes) -> f64 {
     let ended = outcomes.ready + outcomes.failed;
     if ended == 0 {
@@ -123,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn a_day_has_its_last_span_and_not_the_one_before_its_first() {
-        let day = 20_000 * SHOWN_MS;
-        assert_eq!(first_span(day), day - SHOWN_MS + OUTCOME_SPAN_MS);
+    fn the_trend_includes_the_current_span_and_24_hours_in_total() {
+        let day = 20_000 * TREND_MS;
+        assert_eq!(first_span(day), day - TREND_MS + OUTCOME_SPAN_MS);
         assert_eq!(first_span(day + OUTCOME_SPAN_MS - 1), first_span(day));
         assert_eq!(first_span(day + OUTCOME_SPAN_MS), first_span(day) + OUTCOME_SPAN_MS);
     }

@@ -1,4 +1,4 @@
-//! How uploads stand: the figures of a scope, and what files came to over the last day.
+//! The dashboard calls: the figures of a scope, and the outcomes of its files over the last day.
 
 use axum::Json;
 use axum::extract::State;
@@ -26,10 +26,10 @@ pub struct DashboardView {
     status_distribution: StatusDistributionView,
     #[schema(example = 2)]
     active_batches: u64,
-    /// Files that no stage will try again unless somebody says so.
+    /// Failed files. They are not retried automatically.
     #[schema(example = 1)]
     dlq_depth: u64,
-    /// Files that have not got on for STUCK_FILE_THRESHOLD_MS; 100,000 stands for so many or more.
+    /// Files without progress for STUCK_FILE_THRESHOLD_MS. 100,000 means 100,000 or more.
     #[schema(example = 0)]
     stuck_files: u64,
     queue_depths: QueueDepthsView,
@@ -38,7 +38,7 @@ pub struct DashboardView {
     metrics: DashboardMetricsView,
 }
 
-/// Files in each status; those that were deleted are in none.
+/// Files in each status. Deleted files are not counted.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct StatusDistributionView {
     #[schema(example = 3)]
@@ -63,7 +63,7 @@ pub struct StatusDistributionView {
     quarantined: u64,
 }
 
-/// Files that wait for each stage.
+/// Files waiting for each stage.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct QueueDepthsView {
@@ -93,13 +93,13 @@ pub struct RecentErrorView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DashboardMetricsView {
-    /// Milliseconds from confirm to ready, on average over the last 100 files; 0 before the first.
+    /// Average milliseconds from confirm to ready, over the last 100 files. 0 before the first file.
     #[schema(example = 2_310)]
     average_processing_time: i64,
-    /// Files that became ready in the last 24 hours, as far as they are still there.
+    /// Files that became ready in the last 24 hours and still exist.
     #[schema(example = 310)]
     throughput24h: u64,
-    /// Of the files that became ready or failed in the last 24 hours, the percentage that failed.
+    /// Failed files as a percentage of the files that became ready or failed in the last 24 hours.
     #[schema(example = 0.32)]
     failure_rate24h: f64,
 }
@@ -153,10 +153,10 @@ impl From<Figures> for DashboardView {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrendView {
-    /// How long a bucket is, in milliseconds.
+    /// The length of a bucket in milliseconds.
     #[schema(example = 900_000)]
     bucket_ms: i64,
-    /// The last 24 hours, the oldest first; each file is counted where it came to its present end.
+    /// The last 24 hours, oldest first. A file is counted in the bucket in which it got its current status.
     buckets: Vec<TrendBucketView>,
 }
 
@@ -184,14 +184,14 @@ impl From<&[(UnixMs, Outcomes)]> for TrendView {
     }
 }
 
-/// Show how uploads stand
+/// Get the dashboard figures
 #[utoipa::path(
     get, path = "/api/v2/uploads/dashboard", tag = "dashboard", operation_id = "dashboard",
     params(TenantQuery),
     responses(
         (status = 200, body = DashboardView,
-            description = "The figures of the caller's scope, kept for DASHBOARD_CACHE_TTL as long as no file of the scope changes its status"),
-        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+            description = "The figures of the caller's scope. Cached for DASHBOARD_CACHE_TTL, or until a file in the scope changes its status"),
+        (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
     ),
 )]
 pub(super) async fn get(
@@ -201,21 +201,21 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let scope = query.scope(&caller)?;
     let cache = &app.dashboard.cache;
-    if !cache.keeps() {
-        return Ok(json(worked_out(&app, &scope).await?));
+    if !cache.is_enabled() {
+        return Ok(json(computed(&app, &scope).await?));
     }
-    // Before anything is read: what changes meanwhile makes the answer one that does not hold.
+    // Read before the figures. A change during the reading then makes the cached answer out of date.
     let (changes, read_at) =
         (app.core.catalog.change_counter(&scope).await.map_err(VerbError::from)?, app.core.clock.now());
-    if let Some(answer) = cache.find(&scope, changes, read_at).await {
+    if let Some(answer) = cache.get(&scope, changes, read_at).await {
         return Ok(json(answer));
     }
-    let answer = worked_out(&app, &scope).await?;
-    cache.keep(&scope, changes, answer.clone(), read_at).await;
+    let answer = computed(&app, &scope).await?;
+    cache.store(&scope, changes, answer.clone(), read_at).await;
     Ok(json(answer))
 }
 
-async fn worked_out(app: &App, scope: &Scope) -> Result<String, Problem> {
+async fn computed(app: &App, scope: &Scope) -> Result<String, Problem> {
     let view = DashboardView::from(figures(&app.core, scope).await?);
     serde_json::to_string(&view).map_err(|_| Problem::internal())
 }
@@ -224,13 +224,13 @@ fn json(text: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// Show what files came to
+/// Get the outcomes of the last day
 #[utoipa::path(
     get, path = "/api/v2/uploads/trend", tag = "dashboard", operation_id = "trend",
     params(TenantQuery),
     responses(
-        (status = 200, body = TrendView, description = "The last 24 hours in quarters of an hour"),
-        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+        (status = 200, body = TrendView, description = "The last 24 hours in buckets of 15 minutes"),
+        (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
     ),
 )]
 pub(super) async fn get_trend(

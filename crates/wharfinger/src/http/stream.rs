@@ -1,5 +1,5 @@
-//! Changes as server-sent events: each part of what its caller may see, once at the beginning and then whenever it is not
-//! what it was. It ends with its token, and when the process is about to stop.
+//! Changes as server-sent events. Each part is sent once at the start and then at every change. The stream ends when the
+//! token expires or the process stops.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -15,21 +15,21 @@ use wharfinger_catalog::{Notification, Scope};
 use wharfinger_lifecycle::UnixMs;
 
 use super::dashboard::{DashboardView, TrendView};
-use super::extract::{Asked, TenantQuery};
+use super::extract::{QueryParams, TenantQuery};
 use super::problem::Problem;
 use super::wire::{NotificationView, QuotaView};
 use super::{Shared, maintenance, sweeps};
 use crate::app::App;
 use crate::auth::Session;
 use crate::core::{Caller, Role, VerbError};
-use crate::dashboard::StreamPlace;
+use crate::dashboard::StreamSlot;
 use crate::dashboard::live::Watch;
 
 const TICK: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// What does not change by the second is looked at every so many ticks.
+/// Parts that change slowly are read once in this many ticks.
 const SLOW_TICKS: u64 = 3;
-/// Of more notifications at once than this, the oldest are only found in the list.
+/// The most notifications sent in one tick. Older ones are only in the list.
 const NOTIFICATIONS_MAX: usize = 20;
 
 /// Watch changes
@@ -39,20 +39,20 @@ const NOTIFICATIONS_MAX: usize = 20;
     responses(
         (status = 200, content_type = "text/event-stream", body = String,
             description = "Events `dashboard`, `trend`, `quota`, `notification`; for admins `cleanups`; for operators `sweeps` and \
-                `spool`: each with the JSON that its call answers. `trouble` when something cannot be read at the moment, `bye` before the end.",
+                `spool`. The data of each is the JSON of the matching call. `trouble`: something cannot be read now. `bye`: the stream ends.",
             example = "event: quota\ndata: {\"tenant\":\"default\",\"used\":13,\"limit\":10737418240,\"reserved\":0}\n\n"),
-        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
-        (status = 503, body = Problem, description = "`unavailable`: too many watch already"),
+        (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
+        (status = 503, body = Problem, description = "`unavailable`: too many streams are open"),
     ),
 )]
 pub(super) async fn get(
     State(app): State<Shared>,
     session: Session,
-    Asked(query): Asked<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<impl IntoResponse, Problem> {
     let scope = query.scope(&session.caller)?;
-    let Some(place) = app.dashboard.stream_place(&session.caller) else {
-        return Err(Problem::unavailable_because("as many watch already as may"));
+    let Some(place) = app.dashboard.stream_slot(&session.caller) else {
+        return Err(Problem::unavailable_because("Too many streams are open. Close one, or try again later."));
     };
     let watcher = Watcher {
         watch: app.dashboard.live.watch(scope.clone()),
@@ -62,16 +62,16 @@ pub(super) async fn get(
         expires_at: session.expires_at,
         ticks: 0,
         sent: BTreeMap::new(),
-        told: None,
+        seen: None,
         ready: VecDeque::new(),
-        is_over: false,
+        has_ended: false,
         _place: place,
     };
     let events = futures::stream::unfold(watcher, async |mut watcher| {
         let event = watcher.next().await?;
         Some((Ok::<_, Infallible>(event), watcher))
     });
-    // A proxy that gathers answers would hold back what is meant to be seen now.
+    // A proxy that buffers answers would delay the events.
     let unbuffered = [("x-accel-buffering", "no")];
     Ok((unbuffered, Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))))
 }
@@ -83,14 +83,14 @@ struct Watcher {
     scope: Scope,
     watch: Watch,
     ticks: u64,
-    /// What was sent last of each part, without its ages.
+    /// The last sent value of each part, without its ages.
     sent: BTreeMap<&'static str, Value>,
-    /// The last notifications that were there; none before the first look. Not the newest alone: the order of ids is not
-    /// that of commits.
-    told: Option<BTreeSet<Uuid>>,
+    /// The newest notifications at the last tick; None before the first tick. The newest id alone is not enough, because
+    /// the order of ids is not the order of commits.
+    seen: Option<BTreeSet<Uuid>>,
     ready: VecDeque<Event>,
-    is_over: bool,
-    _place: StreamPlace,
+    has_ended: bool,
+    _place: StreamSlot,
 }
 
 impl Watcher {
@@ -99,7 +99,7 @@ impl Watcher {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            if self.is_over {
+            if self.has_ended {
                 return None;
             }
             let app = self.app.clone();
@@ -110,10 +110,10 @@ impl Watcher {
             } else if app.core.clock.now() >= self.expires_at {
                 self.end("the token has expired");
             } else {
-                match app.core.draining.run_until_cancelled(self.look(&app)).await {
+                match app.core.draining.run_until_cancelled(self.collect(&app)).await {
                     Some(Ok(())) => drop(self.sent.remove("trouble")),
                     Some(Err(error)) => {
-                        // Whoever was told of trouble is told when it is over, also if nothing else has changed.
+                        // A client that got `trouble` gets the dashboard again when reading works, even if unchanged.
                         self.sent.remove("dashboard");
                         self.offer("trouble", json!({ "detail": Problem::from(error).brief().1 }));
                     }
@@ -126,25 +126,26 @@ impl Watcher {
 
     fn end(&mut self, reason: &str) {
         self.offer("bye", json!({ "reason": reason }));
-        self.is_over = true;
+        self.has_ended = true;
     }
 
     /// Sends a part unless it is what was sent last.
     fn offer(&mut self, name: &'static str, part: impl Serialize) {
         let Ok(part) = serde_json::to_value(part) else { return };
         let mut ageless = part.clone();
-        forget_ages(&mut ageless);
+        remove_ages(&mut ageless);
         if self.sent.get(name) != Some(&ageless) {
             self.sent.insert(name, ageless);
             self.ready.push_back(Event::default().event(name).data(part.to_string()));
         }
     }
 
-    async fn look(&mut self, app: &App) -> Result<(), VerbError> {
-        let seen = self.watch.look(&app.core).await?;
+    /// Adds an event for each part that changed.
+    async fn collect(&mut self, app: &App) -> Result<(), VerbError> {
+        let seen = self.watch.snapshot(&app.core).await?;
         self.offer("dashboard", DashboardView::from(seen.figures.clone()));
         self.offer("trend", TrendView::from(seen.trend.as_slice()));
-        self.tell(app).await?;
+        self.add_notifications(app).await?;
         if !self.ticks.is_multiple_of(SLOW_TICKS) {
             return Ok(());
         }
@@ -165,32 +166,31 @@ impl Watcher {
         Ok(())
     }
 
-    /// What the caller was told since the last look, the oldest first.
-    async fn tell(&mut self, app: &App) -> Result<(), VerbError> {
+    /// Adds an event for each new notification of the caller, oldest first.
+    async fn add_notifications(&mut self, app: &App) -> Result<(), VerbError> {
         let (tenant, user) = (&self.caller.tenant, &self.caller.user);
         let newest = app.core.catalog.notifications(tenant, user, None, NOTIFICATIONS_MAX).await?;
-        let told = self.told.replace(newest.iter().map(|told| told.id).collect());
-        let Some(before) = told else { return Ok(()) };
-        let is_new = |told: &Notification| !before.contains(&told.id);
-        for told in newest.into_iter().filter(is_new).rev() {
-            let Ok(event) = Event::default().event("notification").json_data(NotificationView::from(told))
-            else {
-                continue;
-            };
-            self.ready.push_back(event);
+        let before = self.seen.replace(newest.iter().map(|notification| notification.id).collect());
+        let Some(before) = before else { return Ok(()) };
+        let is_new = |notification: &Notification| !before.contains(&notification.id);
+        for notification in newest.into_iter().filter(is_new).rev() {
+            let view = NotificationView::from(notification);
+            if let Ok(event) = Event::default().event("notification").json_data(view) {
+                self.ready.push_back(event);
+            }
         }
         Ok(())
     }
 }
 
-/// What only grows as time goes by is no change.
-fn forget_ages(value: &mut Value) {
+/// Removes ages. They change all the time and are not worth an event.
+fn remove_ages(value: &mut Value) {
     match value {
         Value::Object(members) => {
             members.remove("oldestAge");
-            members.values_mut().for_each(forget_ages);
+            members.values_mut().for_each(remove_ages);
         }
-        Value::Array(items) => items.iter_mut().for_each(forget_ages),
+        Value::Array(items) => items.iter_mut().for_each(remove_ages),
         _ => {}
     }
 }
