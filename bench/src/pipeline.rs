@@ -156,10 +156,10 @@ async fn drain(catalog: &Catalog, plan: &PipelinePlan) -> Duration {
                             now: NOW,
                         };
                         let held = catalog.claim_stage(claim).await.expect("a claim");
-                        let how = || AttemptOutcome::Done(StageOutput::default());
+                        let outcome = || AttemptOutcome::Done(StageOutput::default());
                         let ends: Vec<StageEnd> = held
                             .iter()
-                            .map(|held| StageEnd { job: held.job.id, token: held.job.token, ending:how() })
+                            .map(|held| StageEnd { job: held.job.id, token: held.job.token, outcome: outcome() })
                             .collect();
                         worked += ends.len();
                         let by = StageEndContext { actor: "bench", plan: &plan, now: NOW };

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{Change, Cleanup, File, Pin};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_lifecycle::stage_end::{Output, TextPart};
+use wharfinger_lifecycle::stage_end::{StageOutput, TextPart};
 
 use crate::Catalog;
 use crate::RowSettings;
@@ -85,12 +85,12 @@ pub(crate) async fn keep(
     tx: &mut Tx<'_>,
     file: &File,
     end: &StageEnd,
-    output: &Output,
+    output: &StageOutput,
     rows: &RowSettings,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     let id = file.id.to_string();
-    if let (Some(said), Some(stage)) = (&output.said, file.stage) {
+    if let (Some(said), Some(stage)) = (&output.details, file.stage) {
         tx.run(
             "INSERT INTO stage_outputs (file_id, stage, done_at, output) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (file_id, stage) DO UPDATE SET done_at = excluded.done_at, output = excluded.output",

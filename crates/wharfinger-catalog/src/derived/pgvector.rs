@@ -28,9 +28,9 @@ pub enum PgvectorState {
     /// SQLite, or nobody has run `CREATE EXTENSION vector`.
     Absent,
     /// It is there and cannot be used, and this is why.
-    Unfit(String),
+    Unusable(String),
     /// This version is there; the next start, or `migrate`, makes use of it.
-    Unprepared(String),
+    NotPrepared(String),
     /// The database compares vectors, by this version.
     Ready(String),
 }

@@ -44,11 +44,11 @@ pub(crate) async fn extend(tx: &mut Tx<'_>, changes: &[&Change], actor: &str) ->
     let mut args = args![actor];
     let mut rows = Vec::new();
     for change in changes {
-        for (n, step) in change.steps.iter().enumerate() {
+        for (n, step) in change.history.iter().enumerate() {
             rows.push(format!("({}, $1)", places(args.len() + 1, 6)));
             args.extend(args![
                 change.after.id.to_string(),
-                change.version_of_step(n),
+                change.version_of_entry(n),
                 change.after.updated_at,
                 step.from.map(|status| status.as_str()),
                 step.to.as_str(),

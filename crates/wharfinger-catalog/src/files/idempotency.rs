@@ -9,7 +9,7 @@ use crate::Catalog;
 use crate::database::sql::{Row, Tx, args};
 use crate::database::writer::{Verdict, Write};
 use crate::error::CatalogError;
-use crate::registrations::Registered;
+use crate::registrations::RegisterOutcome;
 
 #[derive(Clone, Debug)]
 pub struct IdempotencyKey {

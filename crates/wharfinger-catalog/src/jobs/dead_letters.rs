@@ -4,7 +4,7 @@
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Change;
 use wharfinger_lifecycle::id::{FileId, JobId};
-use wharfinger_lifecycle::processing::{self, Plan};
+use wharfinger_lifecycle::processing::{self, PipelinePlan};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
@@ -49,7 +49,7 @@ fn decode(row: &Row) -> Result<DeadLetter, CatalogError> {
 struct Redrive {
     letter: DeadLetter,
     committer: Committer,
-    plan: Plan,
+    plan: PipelinePlan,
     redrives_max: Option<u32>,
     now: UnixMs,
 }
@@ -176,7 +176,7 @@ impl Catalog {
         &self,
         letter: DeadLetter,
         actor: &str,
-        plan: &Plan,
+        plan: &PipelinePlan,
         redrives_max: Option<u32>,
         now: UnixMs,
     ) -> Result<RedriveOutcome, CatalogError> {

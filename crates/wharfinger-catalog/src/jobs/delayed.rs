@@ -151,7 +151,7 @@ async fn end_attempt(
             return Ok(FailOutcome::Retried);
         }
     }
-    let reason = if retry_at.is_some() { "attempts used up" } else { "not retryable" };
+    let reason = if retry_at.is_some() { "no attempts left" } else { "not retryable" };
     let died = tx
         .run(
             "UPDATE jobs SET state = 'dead', dead_reason = $3, last_error = $4, updated_at = $5, rank = NULL, \

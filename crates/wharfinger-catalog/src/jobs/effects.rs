@@ -1,7 +1,7 @@
 //! What changes of files do to their jobs, each kind by one statement for all of them.
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{Change, JobEffect, JobRetry, StageJob};
+use wharfinger_lifecycle::file::{Change, JobEffect, JobRetry, NewStageJob};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 
@@ -13,7 +13,7 @@ use crate::fresh_id;
 #[derive(Default)]
 struct Effects<'c> {
     ended: Vec<FileId>,
-    new: Vec<(&'c Change, &'c StageJob)>,
+    new: Vec<(&'c Change, &'c NewStageJob)>,
     moved: Vec<(FileId, UnixMs)>,
     next: Vec<(JobId, Stage)>,
     removed: Vec<JobId>,
@@ -69,11 +69,11 @@ impl<'c> Effects<'c> {
                     effects.ended.push(file);
                     effects.new.push((change, job));
                 }
-                JobEffect::RunAt(at) => effects.moved.push((file, *at)),
-                JobEffect::Next { job, stage } => effects.next.push((*job, *stage)),
+                JobEffect::RescheduleAll(at) => effects.moved.push((file, *at)),
+                JobEffect::NextStage { job, stage } => effects.next.push((*job, *stage)),
                 JobEffect::Remove { job } => effects.removed.push(*job),
                 JobEffect::Retry(retry) => effects.retried.push(retry),
-                JobEffect::Bury { job, reason, error } => effects.buried.push((*job, reason, error)),
+                JobEffect::DeadLetter { job, reason, error } => effects.buried.push((*job, reason, error)),
                 JobEffect::Redrive { job } => effects.redriven.push(*job),
             }
         }
@@ -98,7 +98,7 @@ pub(crate) async fn remove(tx: &mut Tx<'_>, jobs: &[JobId]) -> Result<(), Catalo
 
 async fn insert(
     tx: &mut Tx<'_>,
-    new: &[(&Change, &StageJob)],
+    new: &[(&Change, &NewStageJob)],
     max_attempts: u32,
 ) -> Result<(), CatalogError> {
     let mut args = args![i64::from(max_attempts)];
@@ -174,7 +174,7 @@ async fn retry(tx: &mut Tx<'_>, retried: &[&JobRetry], now: UnixMs) -> Result<()
         args.extend(args![
             retry.job.to_string(),
             retry.run_at,
-            retry.unspent,
+            retry.uncounted_attempts,
             retry.error.as_deref(),
             retry.lost_leases,
             retry.put_off_since,

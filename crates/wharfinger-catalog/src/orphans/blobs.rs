@@ -27,9 +27,9 @@ pub(crate) const IS_KEPT: &str = "f.pipeline_status NOT IN ('registered', 'delet
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectState {
     /// It must be there.
-    Kept,
+    Required,
     /// It may be: somebody is about to put it, or has put it and not said so.
-    Awaited,
+    Pending,
     /// Its file has ended: it must not be there, unless a cleanup of it waits.
     Ended,
 }
@@ -66,7 +66,7 @@ struct Queue {
 pub struct QueuedOrphans {
     pub queued: u64,
     /// Those that are none any more.
-    pub kept: u64,
+    pub skipped: u64,
     /// The last that was looked at; none: there are no more.
     pub last: Option<String>,
 }
@@ -90,18 +90,18 @@ impl Write for Queue {
         let rows = tx.rows_built(sql, args).await?;
         let Some(last) = rows.last() else { return Ok(Verdict::Rollback(QueuedOrphans::default())) };
         let last = last.text("key")?;
-        let (mut orphans, mut kept) = (Vec::new(), Vec::new());
+        let (mut orphans, mut skipped) = (Vec::new(), Vec::new());
         for row in &rows {
             let key = row.text("key")?;
             match ObjectKey::from_listing(&key) {
                 Ok(key) if row.int("is_orphan")? != 0 => orphans.push((key, row.int("size")?)),
-                _ => kept.push(key),
+                _ => skipped.push(key),
             }
         }
         self.insert_cleanups(tx, &orphans).await?;
-        for kept in kept.chunks(tx.dialect().rows_max()) {
-            let sql = format!("DELETE FROM orphan_blobs WHERE key IN ({})", places(1, kept.len()));
-            tx.run_built(sql, kept.iter().flat_map(|key| args![key.as_str()]).collect()).await?;
+        for skipped in skipped.chunks(tx.dialect().rows_max()) {
+            let sql = format!("DELETE FROM orphan_blobs WHERE key IN ({})", places(1, skipped.len()));
+            tx.run_built(sql, skipped.iter().flat_map(|key| args![key.as_str()]).collect()).await?;
         }
         let queued = orphans.len() as u64;
         tx.run(
@@ -109,7 +109,7 @@ impl Write for Queue {
             args![self.scan.as_str(), signed(queued)],
         )
         .await?;
-        Ok(Verdict::Commit(QueuedOrphans { queued, kept: kept.len() as u64, last: Some(last) }))
+        Ok(Verdict::Commit(QueuedOrphans { queued, skipped: skipped.len() as u64, last: Some(last) }))
     }
 }
 

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::{Batch, BatchStatus};
-use wharfinger_lifecycle::file::{Change, EndReason, File, Notice, Step};
+use wharfinger_lifecycle::file::{Change, EndReason, File, FileNotification, HistoryEntry};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::state::Status;
 
@@ -71,10 +71,10 @@ struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    fn of_step(change: &'a Change, n: usize, step: &'a Step) -> Told<'a> {
+    fn of_step(change: &'a Change, n: usize, step: &'a HistoryEntry) -> Told<'a> {
         Told {
             file: &change.after,
-            version: change.version_of_step(n),
+            version: change.version_of_entry(n),
             word: word(change, step),
             from: step.from,
             to: step.to,
@@ -110,10 +110,10 @@ impl<'a> Told<'a> {
 }
 
 /// What happened, in the word of where it led to; a status that can be reached in two ways, or stayed in, has more.
-fn word(change: &Change, step: &Step) -> &'static str {
-    match (step.to, change.after.ended, change.notice) {
+fn word(change: &Change, step: &HistoryEntry) -> &'static str {
+    match (step.to, change.after.ended, change.notification) {
         (Status::Deleted, Some(EndReason::Reclaimed), _) => "cleaned-up",
-        (Status::Failed, _, Some(Notice::DeletionWarning)) => "warned",
+        (Status::Failed, _, Some(FileNotification::DeletionWarning)) => "warned",
         (to, ..) => to.as_str(),
     }
 }
@@ -144,7 +144,7 @@ pub(crate) async fn changed(
         return Ok(());
     }
     let steps = changes.iter().copied().flat_map(|change| {
-        change.steps.iter().enumerate().map(move |(n, step)| Told::of_step(change, n, step))
+        change.history.iter().enumerate().map(move |(n, step)| Told::of_step(change, n, step))
     });
     insert(tx, &steps.map(|told| told.event(actor)).collect::<Result<Vec<_>, _>>()?).await
 }

@@ -95,7 +95,7 @@ impl OutboxPayload {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewLine<'a> {
     pub(crate) tenant: &'a TenantId,
-    pub(crate) what: &'a OutboxPayload,
+    pub(crate) payload: &'a OutboxPayload,
     pub(crate) at: UnixMs,
 }
 
@@ -105,10 +105,10 @@ const LINES_PER_STATEMENT: usize = 500;
 pub(crate) async fn insert(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
-    what: &OutboxPayload,
+    payload: &OutboxPayload,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    insert_all(tx, &[NewLine { tenant, what, at: now }]).await
+    insert_all(tx, &[NewLine { tenant, payload, at: now }]).await
 }
 
 /// Alerts are nobody's in particular.
@@ -145,7 +145,7 @@ impl NewLine<'_> {
     fn args(&self) -> Vec<Arg> {
         let (mut bytes, mut epoch, mut job, mut due_at) = (None, None, None, None);
         let (mut notice, mut of_subject, mut at_place, mut text) = (None, None, None, None);
-        match self.what {
+        match self.payload {
             OutboxPayload::Refund { bytes: refunded, epoch: from } => {
                 bytes = Some(crate::database::sql::signed(*refunded));
                 epoch = Some(*from);
@@ -163,7 +163,7 @@ impl NewLine<'_> {
         }
         args![
             fresh_id(self.at).to_string(),
-            self.what.destination().as_str(),
+            self.payload.destination().as_str(),
             self.tenant.as_str(),
             bytes,
             epoch,
@@ -186,10 +186,10 @@ pub(crate) async fn insert_checks(
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     let check = |(id, job): &(JobId, NewJob)| OutboxPayload::Check { job: *id, due_at: job.run_at };
-    let whats: Vec<OutboxPayload> = checks.iter().map(check).collect();
-    let pairs = checks.iter().zip(&whats);
+    let payloads: Vec<OutboxPayload> = checks.iter().map(check).collect();
+    let pairs = checks.iter().zip(&payloads);
     let lines: Vec<_> =
-        pairs.map(|((_, job), what)| NewLine { tenant: &job.tenant, what, at: now }).collect();
+        pairs.map(|((_, job), payload)| NewLine { tenant: &job.tenant, payload, at: now }).collect();
     insert_all(tx, &lines).await
 }
 
@@ -264,7 +264,7 @@ impl Write for ClaimLines {
 
 fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogError> {
     let tenant = row.text("tenant_id")?;
-    let what = match destination {
+    let payload = match destination {
         Destination::Quota => OutboxPayload::Refund { bytes: row.bytes("bytes")?, epoch: row.int("epoch")? },
         Destination::Broker => OutboxPayload::Check { job: row.parsed("job_id")?, due_at: row.int("due_at")? },
         Destination::Webhook => OutboxPayload::Notice {
@@ -279,7 +279,7 @@ fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogErro
         id: row.text("id")?,
         tenant: TenantId::new(&tenant)
             .map_err(|_| CatalogError::Corrupt(format!("outbox names the tenant {tenant:?}")))?,
-        what,
+        payload,
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         created_at: row.int("created_at")?,
     })

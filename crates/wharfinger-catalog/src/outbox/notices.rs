@@ -184,10 +184,10 @@ pub(crate) async fn insert(
         tx.run_built(sql, args).await?;
     }
     let outbound: Vec<(&NewNotice, OutboxPayload)> =
-        notices.iter().flat_map(|notice| notice.outbound(targets).map(move |what| (notice, what))).collect();
+        notices.iter().flat_map(|notice| notice.outbound(targets).map(move |payload| (notice, payload))).collect();
     let lines: Vec<NewLine<'_>> = outbound
         .iter()
-        .map(|(notice, what)| NewLine { tenant: &notice.tenant, what, at: notice.at })
+        .map(|(notice, payload)| NewLine { tenant: &notice.tenant, payload, at: notice.at })
         .collect();
     lines::insert_all(tx, &lines).await
 }

@@ -130,10 +130,10 @@ pub(super) async fn scan_progress_is_counted_once(db: &TestDb) {
     assert_eq!(db.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND), "the last that ended");
 }
 
-pub(super) async fn an_orphan_has_one_cleanup_and_is_forgotten_with_it(db: &TestDb) {
+pub(super) async fn an_orphan_has_one_cleanup_and_is_removed_with_it(db: &TestDb) {
     let theirs = "uploads/harbour/ada/018f4e6e-7f3a-7000-8000-000000000001";
     let scan = found(db, &[STRAY, theirs]).await;
-    assert_eq!(queue(db, &scan).await, QueuedOrphans { queued: 2, kept: 0, last: Some(theirs.into()) });
+    assert_eq!(queue(db, &scan).await, QueuedOrphans { queued: 2, skipped: 0, last: Some(theirs.into()) });
     assert_eq!(queue(db, &scan).await, QueuedOrphans::default());
     let shown = db.catalog.orphans(&Scope::All, 1).await.expect("read");
     assert_eq!((shown.count, shown.bytes, shown.samples), (2, 14, vec![blob(STRAY)]));
@@ -184,14 +184,14 @@ pub(super) async fn only_orphans_without_a_cleanup_are_queued(db: &TestDb) {
     db.sql("UPDATE files SET next_check_at = 0").await;
 }
 
-pub(super) async fn outdated_findings_are_deleted_in_bounded_batches(db: &TestDb) {
+pub(super) async fn outdated_findings_are_purged_in_bounded_batches(db: &TestDb) {
     let keys: Vec<String> = (0..10).map(|n| format!("uploads/{n}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     found(db, &keys).await;
     let scan = begun(db).await;
     let some = progress(&scan, "uploads/", &end_of_folder("uploads/"), &keys[..3], &[]);
     db.catalog.advance_scan(some).await.expect("written down");
-    let finish = async || db.catalog.finish_range(&scan.id, 0, 4).await.expect("forgotten");
+    let finish = async || db.catalog.finish_range(&scan.id, 0, 4).await.expect("purged");
     assert_eq!((finish().await, finish().await), (false, true));
     assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").count, 3);
 }

@@ -82,7 +82,7 @@ pub(super) async fn ended(
     db.catalog.end_stages(vec![end(held, outcome)], by).await.expect("answered")[0]
 }
 
-pub(super) async fn taken_back(db: &TestDb, now: UnixMs) -> Vec<(FileId, CompletionResult)> {
+pub(super) async fn end_expired(db: &TestDb, now: UnixMs) -> Vec<(FileId, CompletionResult)> {
     let by = StageEndContext { actor: "recovery", plan: &plan(), now };
     let lost = db.catalog.expired_stage_jobs(now, None, 100).await.expect("read");
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
@@ -150,8 +150,8 @@ pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
     let file = queued(db, &[Stage::Extract]).await;
     let old = claimed(db, Stage::Extract, NOW + SECOND).await;
     let lost_at = NOW + 11 * SECOND;
-    assert_eq!(taken_back(db, lost_at - 1).await, []);
-    assert_eq!(taken_back(db, lost_at).await, [(file.id, CompletionResult::Retried)]);
+    assert_eq!(end_expired(db, lost_at - 1).await, []);
+    assert_eq!(end_expired(db, lost_at).await, [(file.id, CompletionResult::Retried)]);
     assert_eq!(status(db, file.id).await, Status::Queued);
     let stale = async |db: &TestDb| {
         let before = db.dump().await;
@@ -248,7 +248,7 @@ pub(super) async fn a_job_without_attempts_left_becomes_a_dead_letter(db: &TestD
     assert_eq!((letter.file, letter.stage, letter.attempts), (file.id, Stage::Scan, 3));
     assert_eq!(
         (letter.reason.as_str(), letter.last_error.as_deref()),
-        ("attempts used up", Some("hiccup 3"))
+        ("no attempts left", Some("hiccup 3"))
     );
     let others = Scope::User(tenant("harbour"), user("ben"));
     assert_eq!(db.catalog.dead_letters(&others, None, 10).await.expect("read"), []);
@@ -322,7 +322,7 @@ pub(super) async fn suspects_are_claimed_separately(db: &TestDb) {
     }
     let died = db.catalog.claim_stage(claim(Stage::Scan, 3, NOW + SECOND)).await.expect("claimed");
     let now = NOW + 11 * SECOND;
-    assert_eq!(taken_back(db, now).await.len(), 3);
+    assert_eq!(end_expired(db, now).await.len(), 3);
     let untried = db.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
     assert_eq!(untried.len(), 1);
     let now = now + 60 * SECOND;
@@ -337,7 +337,7 @@ pub(super) async fn suspects_are_claimed_separately(db: &TestDb) {
 }
 
 /// Of two who bring an output under one lease, one is heard.
-pub(super) async fn an_output_is_accepted_once(db: &TestDb) {
+pub(super) async fn an_output_is_stored_once(db: &TestDb) {
     queued(db, &[Stage::Scan]).await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
     let (job, token) = (held.job.id, held.job.token);
@@ -347,7 +347,7 @@ pub(super) async fn an_output_is_accepted_once(db: &TestDb) {
     assert!(!begin(token).await);
     db.catalog.abort_storing_output(job, token).await.expect("stopped");
     assert!(begin(token).await, "what was not to be had may be brought again");
-    assert_eq!(taken_back(db, LATER + HOUR).await.len(), 1);
+    assert_eq!(end_expired(db, LATER + HOUR).await.len(), 1);
     let again = claimed(db, Stage::Scan, LATER + HOUR + 60 * SECOND).await;
     assert!(!begin(token).await);
     assert!(begin(again.job.token).await, "whoever comes next begins anew");
@@ -371,7 +371,7 @@ pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &Tes
     for (pause_ms, of) in [(60 * SECOND, Claimable::Suspects), (15 * 60 * SECOND, Claimable::LastChance)] {
         claimed(db, Stage::Scan, now).await;
         now += 10 * SECOND;
-        assert_eq!(taken_back(db, now).await, [(file.id, CompletionResult::Retried)]);
+        assert_eq!(end_expired(db, now).await, [(file.id, CompletionResult::Retried)]);
         let early = async |of: Claimable| {
             let claim = StageClaim { of, ..claim(Stage::Scan, 1, now + pause_ms - 1) };
             db.catalog.claim_stage(claim).await.expect("answered")
@@ -385,7 +385,7 @@ pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &Tes
     }
     claimed(db, Stage::Scan, now).await;
     now += 10 * SECOND;
-    assert_eq!(taken_back(db, now).await, [(file.id, CompletionResult::Failed)]);
+    assert_eq!(end_expired(db, now).await, [(file.id, CompletionResult::Failed)]);
     let failed = db.catalog.file(file.id).await.expect("read").expect("there");
     assert_eq!(failed.error.as_deref(), Some("3 workers in a row were lost during scan"));
     let letter = db.catalog.dead_letters(&Scope::All, None, 1).await.expect("read").remove(0);
@@ -406,7 +406,7 @@ pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &Tes
         let kept = db.catalog.heartbeat_job(held.job.id, held.job.token, 9 * HOUR, now + SECOND).await;
         assert_eq!(kept.expect("answered"), Some(now + HOUR), "heartbeats do not move the deadline");
         now += HOUR;
-        assert_eq!(taken_back(db, now).await, [(slow.id, expected)]);
+        assert_eq!(end_expired(db, now).await, [(slow.id, expected)]);
     }
 }
 

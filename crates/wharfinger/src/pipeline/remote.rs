@@ -224,7 +224,7 @@ async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Resu
         pin,
         content_type: file.content_type.clone(),
         file_name: file.name.clone(),
-        life: UrlLifetime { signed_at: now, expires_at: now.saturating_add(lease_ms.max(URL_LIFE_MS_MIN)) },
+        lifetime: UrlLifetime { signed_at: now, expires_at: now.saturating_add(lease_ms.max(URL_LIFE_MS_MIN)) },
     };
     Ok(core.blobs.sign_get(&grant).await?.url)
 }

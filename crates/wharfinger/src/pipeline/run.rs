@@ -253,7 +253,7 @@ pub(super) fn trace(core: &Core, held: &LeasedStageJob, outcome: &AttemptOutcome
         | AttemptOutcome::ObjectUnreadable { why, .. }
         | AttemptOutcome::Failed { why }
         | AttemptOutcome::Quarantined { why } => Some(why.clone()),
-        AttemptOutcome::Released => Some("given back".to_owned()),
+        AttemptOutcome::Released => Some("returned to the queue".to_owned()),
     };
     core.traces.went_on(&Done {
         name: held.stage.as_str(),

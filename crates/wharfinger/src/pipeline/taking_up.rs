@@ -254,7 +254,7 @@ async fn claim_with_places(
 }
 
 pub(super) fn given_back(held: &LeasedStageJob) -> StageEnd {
-    StageEnd { job: held.job.id, token: held.job.token, ending:AttemptOutcome::Released }
+    StageEnd { job: held.job.id, token: held.job.token, outcome: AttemptOutcome::Released }
 }
 
 pub(super) async fn claim(

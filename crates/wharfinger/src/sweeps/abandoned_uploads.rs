@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_catalog::Abandoned;
+use wharfinger_catalog::AbandonedRule;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
 
