@@ -1,5 +1,5 @@
-//! What a connection is doing, and how long it may go on like that: a client that sends no request, or half of one, or
-//! does not read its answer, must not hold a place for ever.
+//! Tracks what a connection is doing, and its timeouts. A client that sends no request, or half of one, or does not read
+//! its answer must not hold a connection slot forever.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -16,42 +16,41 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// From the connection, or the first byte of a request, to the end of its head.
+/// From the start of the connection, or the first byte of a request, to the end of the request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection is kept for the next request. Longer than proxies and clients keep theirs (Caddy for two minutes,
-/// others for less): else they would send requests into what is just being closed, and never learn whether they were
-/// heard.
+/// How long an idle connection stays open. Longer than the idle timeouts of proxies and clients (Caddy: two minutes, others
+/// less). Otherwise they could send a request while we close the connection, and not know whether it was processed.
 const NEXT_REQUEST_TIMEOUT: Duration = Duration::from_secs(180);
-/// How long a client may leave the next piece of an answer unread.
+/// How long the next piece of an answer may stay unread.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// When all places are taken, a client that has left all its answers unread for this long makes room. One that downloads
-/// something large reads far more often.
-const UNREAD_MAKES_ROOM: Duration = Duration::from_secs(5);
-/// How often a connection is looked at, at least.
+/// When all slots are taken, a connection with no answer read for this long may be closed. A client with a large download
+/// reads far more often.
+const EVICT_UNREAD_AFTER: Duration = Duration::from_secs(5);
+/// The longest time between two checks of a connection.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
-/// How a connection of HTTP/2 begins, and no request of HTTP/1.
-const HTTP2_BEGINS: &[u8] = b"PRI";
+/// The first bytes of every HTTP/2 connection. No HTTP/1 request starts with them.
+const HTTP2_PREFACE_START: &[u8] = b"PRI";
 
 #[derive(Debug)]
 pub(super) struct Activity(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Requests that are not wholly answered.
+    /// Requests without a complete answer.
     requests: usize,
     next: u64,
-    /// Answers of which the client has to read before more is sent.
+    /// Answers that wait for the client to read.
     unread: BTreeSet<u64>,
-    /// Since when the client has read nothing, while there was something to read. A request that is taken back is not read, so
-    /// that a client cannot renew this by new requests. One that reads any of its answers may leave others for later: behind a
-    /// proxy they are other people's.
+    /// Since when the client has read nothing, while there was something to read. A cancelled request does not count as a
+    /// read, so a client cannot reset this with new requests. Reading any answer resets it: behind a proxy, the other
+    /// answers belong to other clients.
     stalled_since: Option<Instant>,
-    /// When the last request began or ended.
+    /// When the last request started or ended.
     moved_at: Instant,
-    /// When the first byte of a request came, of HTTP/1, while its head is not complete.
+    /// HTTP/1 only: when the first byte of a request arrived, while its head is incomplete.
     head_since: Option<Instant>,
-    has_asked: bool,
-    /// The first bytes of the connection.
+    had_request: bool,
+    /// The first bytes of the connection, to recognise HTTP/2.
     first: Vec<u8>,
 }
 
@@ -64,7 +63,7 @@ impl Activity {
             stalled_since: None,
             moved_at: Instant::now(),
             head_since: None,
-            has_asked: false,
+            had_request: false,
             first: Vec::new(),
         })))
     }
@@ -73,7 +72,7 @@ impl Activity {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when the client has had all the time there is.
+    /// Returns when a timeout of the connection has passed.
     pub(super) async fn expired(&self) {
         loop {
             let deadline = self.state().deadline();
@@ -86,80 +85,80 @@ impl Activity {
         }
     }
 
-    /// Whether the connection may be closed because others need its place, and how soon: the lowest first. None while there
-    /// is a request that waits for us, or an answer that is being read.
-    pub(super) fn makes_room(&self) -> Option<(Holds, Instant)> {
+    /// Whether the connection may be closed to free its slot, with its sort key: the lowest is closed first. None while a
+    /// request is being processed or an answer is being read.
+    pub(super) fn evictable(&self) -> Option<(Evictable, Instant)> {
         let state = self.state();
         if state.requests == 0 {
-            let holds = if state.has_asked { Holds::Idle } else { Holds::Nothing };
-            return Some((holds, state.moved_at));
+            let kind = if state.had_request { Evictable::Idle } else { Evictable::NeverUsed };
+            return Some((kind, state.moved_at));
         }
         let since = state.stalled()?;
-        (since.elapsed() >= UNREAD_MAKES_ROOM).then_some((Holds::Unread, since))
+        (since.elapsed() >= EVICT_UNREAD_AFTER).then_some((Evictable::NotReading, since))
     }
 
     fn read(&self, bytes: &[u8]) {
         let mut state = self.state();
-        if state.first.len() < HTTP2_BEGINS.len() {
-            let missing = HTTP2_BEGINS.len() - state.first.len();
+        if state.first.len() < HTTP2_PREFACE_START.len() {
+            let missing = HTTP2_PREFACE_START.len() - state.first.len();
             state.first.extend_from_slice(&bytes[..bytes.len().min(missing)]);
         }
-        let is_http2 = state.first == HTTP2_BEGINS;
+        let is_http2 = state.first == HTTP2_PREFACE_START;
         if is_http2 {
-            // Its frames come at any time, and say nothing about requests.
+            // HTTP/2 frames come at any time and do not mark the start of a request.
             state.head_since = None;
         } else if state.requests == 0 && state.head_since.is_none() {
             state.head_since = Some(Instant::now());
         }
     }
 
-    /// A request has come in; it ends when the answer's body is dropped.
-    pub(super) fn begin(self: &Arc<Self>, method: &Method) -> Asked {
+    /// Starts a request. It ends when the answer's body is dropped.
+    pub(super) fn begin(self: &Arc<Self>, method: &Method) -> ActiveRequest {
         let mut state = self.state();
         state.requests += 1;
         state.next += 1;
-        state.has_asked = true;
+        state.had_request = true;
         state.head_since = None;
         state.moved_at = Instant::now();
-        Asked { activity: self.clone(), id: state.next, is_head: method == Method::HEAD }
+        ActiveRequest { activity: self.clone(), id: state.next, is_head: method == Method::HEAD }
     }
 }
 
-/// What a client holds that could make room for others.
+/// Why a connection may be closed to free its slot, in the order of closing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Holds {
-    /// It never asked for anything.
-    Nothing,
+pub(super) enum Evictable {
+    /// The client has sent no request yet.
+    NeverUsed,
     Idle,
-    /// It asks, and reads no answer.
-    Unread,
+    /// The client sends requests and does not read the answers.
+    NotReading,
 }
 
 impl State {
     fn deadline(&self) -> Option<Instant> {
-        match (self.requests, self.head_since, self.has_asked) {
+        match (self.requests, self.head_since, self.had_request) {
             (0, Some(since), _) => Some(since + HEAD_TIMEOUT),
             (0, None, true) => Some(self.moved_at + NEXT_REQUEST_TIMEOUT),
             (0, None, false) => Some(self.moved_at + HEAD_TIMEOUT),
-            // What is worked on has limits of its own.
+            // Requests in progress have their own timeouts.
             _ => self.stalled().map(|since| since + READ_TIMEOUT),
         }
     }
 
-    /// Since when the client has read nothing, if nothing else is to be done for it.
+    /// Since when the client has read nothing, if every request waits for it to read.
     fn stalled(&self) -> Option<Instant> {
         self.stalled_since.filter(|_| self.unread.len() == self.requests)
     }
 
-    /// The client has read something.
-    fn has_read(&mut self, id: u64) {
+    /// The client has read from an answer.
+    fn mark_read(&mut self, id: u64) {
         if self.unread.remove(&id) {
             self.stalled_since = (!self.unread.is_empty()).then(Instant::now);
         }
     }
 
-    /// The client waits for us.
-    fn waits(&mut self, id: u64) {
+    /// The server has nothing to send for this request yet.
+    fn mark_waiting(&mut self, id: u64) {
         self.unread.remove(&id);
         if self.unread.is_empty() {
             self.stalled_since = None;
@@ -167,32 +166,32 @@ impl State {
     }
 }
 
-/// A request that is not wholly answered.
-pub(super) struct Asked {
+/// A request without a complete answer.
+pub(super) struct ActiveRequest {
     activity: Arc<Activity>,
     id: u64,
     is_head: bool,
 }
 
-impl Asked {
-    /// The client has to read before more is sent.
-    fn is_sent(&self) {
+impl ActiveRequest {
+    /// Something was sent, and the client has to read it.
+    fn mark_sent(&self) {
         let mut state = self.activity.state();
         state.unread.insert(self.id);
         state.stalled_since.get_or_insert_with(Instant::now);
     }
 
-    /// The body of its answer.
-    pub(super) fn answered(self, body: Body) -> Answered {
-        // Of an answer without a body there is nothing to wait for.
+    /// Wraps the body of the answer.
+    pub(super) fn track(self, body: Body) -> TrackedBody {
+        // An answer without a body needs no reading.
         if !self.is_head && !body.is_end_stream() {
-            self.is_sent();
+            self.mark_sent();
         }
-        Answered { body, asked: self, is_begun: false }
+        TrackedBody { body, request: self, is_started: false }
     }
 }
 
-impl Drop for Asked {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let mut state = self.activity.state();
         state.unread.remove(&self.id);
@@ -204,15 +203,15 @@ impl Drop for Asked {
     }
 }
 
-/// A body that notes when it is read.
-pub(super) struct Answered {
+/// A body that records when the client reads it.
+pub(super) struct TrackedBody {
     body: Body,
-    asked: Asked,
-    /// A piece of it was handed over.
-    is_begun: bool,
+    request: ActiveRequest,
+    /// At least one piece was handed to the connection.
+    is_started: bool,
 }
 
-impl HttpBody for Answered {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -220,25 +219,25 @@ impl HttpBody for Answered {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // Asked for more: what was sent before has been taken. The first time nothing was.
-        if self.is_begun {
-            self.asked.activity.state().has_read(self.asked.id);
+        // A poll for more means that the client has read the piece before.
+        if self.is_started {
+            self.request.activity.state().mark_read(self.request.id);
         }
         let polled = Pin::new(&mut self.body).poll_frame(context);
         match polled {
             Poll::Ready(Some(_)) => {
-                self.is_begun = true;
-                self.asked.is_sent();
+                self.is_started = true;
+                self.request.mark_sent();
             }
-            Poll::Ready(None) | Poll::Pending => self.asked.activity.state().waits(self.asked.id),
+            Poll::Ready(None) | Poll::Pending => self.request.activity.state().mark_waiting(self.request.id),
         }
         polled
     }
 
-    /// By HTTP/2 the last piece, too, waits until the client lets it come. Only a body that is asked once more after it tells
-    /// that it has come.
+    /// Not at the end until it is polled once more after the last piece. Only that poll shows that an HTTP/2 client has
+    /// accepted the last piece.
     fn is_end_stream(&self) -> bool {
-        !self.is_begun && self.body.is_end_stream()
+        !self.is_started && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -246,19 +245,19 @@ impl HttpBody for Answered {
     }
 }
 
-/// A stream that notes when bytes come.
-pub(super) struct Watched {
+/// A TCP stream that records when bytes arrive.
+pub(super) struct TrackedStream {
     stream: TcpStream,
     activity: Arc<Activity>,
 }
 
-impl Watched {
-    pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> Watched {
-        Watched { stream, activity }
+impl TrackedStream {
+    pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> TrackedStream {
+        TrackedStream { stream, activity }
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TrackedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -274,7 +273,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TrackedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -304,5 +303,5 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// Handlers answer every request with something.
-pub(super) type Answer = Result<axum::http::Response<Answered>, Infallible>;
+/// The result of a handler, which never fails.
+pub(super) type TrackedResponse = Result<axum::http::Response<TrackedBody>, Infallible>;

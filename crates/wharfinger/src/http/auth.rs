@@ -1,4 +1,4 @@
-//! Who calls: the bearer token of a request, as what the call is for.
+//! Authentication of a request by its bearer token, with one extractor for each kind of caller.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -15,13 +15,15 @@ impl FromRequestParts<Shared> for Session {
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
         let session = authenticate(parts, app).await?;
         if session.caller.role == Role::Worker {
-            return Err(Problem::forbidden("a worker's token is for the worker calls only"));
+            return Err(Problem::forbidden(
+                "A token with the role `worker` can only be used for the worker calls.",
+            ));
         }
         Ok(session)
     }
 }
 
-/// The caller of a request, by its token. Checked once for a request.
+/// The session of a request's token. A session that `read_body` has stored in the request is not checked again.
 pub(super) async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session, Problem> {
     if let Some(session) = parts.extensions.get::<Session>() {
         return Ok(session.clone());
@@ -31,11 +33,11 @@ pub(super) async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session,
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
-        .ok_or_else(|| Problem::unauthorized("send `Authorization: Bearer <token>`"))?;
+        .ok_or_else(|| Problem::unauthorized("Send the header `Authorization: Bearer <token>`."))?;
     app.tokens.verify(token, app.core.clock.now()).await.map_err(Problem::unauthorized)
 }
 
-/// A caller who works on files: of all tenants, and by leases only.
+/// A caller that leases jobs: an outside worker or an operator.
 pub struct WorkerAuth(pub Worker);
 
 impl FromRequestParts<Shared> for WorkerAuth {
@@ -45,12 +47,14 @@ impl FromRequestParts<Shared> for WorkerAuth {
         let Session { caller, lease_scope, .. } = authenticate(parts, app).await?;
         match caller.role {
             Role::Worker | Role::Operator => Ok(WorkerAuth(Worker { caller, scope: lease_scope })),
-            Role::User | Role::Admin => Err(Problem::forbidden("this call is for workers and operators")),
+            Role::User | Role::Admin => {
+                Err(Problem::forbidden("This call needs the role `worker` or `operator`."))
+            }
         }
     }
 }
 
-/// A caller who may use the calls for people; workers have calls of their own.
+/// A caller with any role except `worker`.
 pub struct UserAuth(pub Caller);
 
 impl FromRequestParts<Shared> for UserAuth {
@@ -61,7 +65,7 @@ impl FromRequestParts<Shared> for UserAuth {
     }
 }
 
-/// A caller who looks after others' files: an admin those of its tenant, an operator all.
+/// An admin (of its tenant) or an operator (of all tenants).
 pub struct AdminAuth(pub Caller);
 
 impl FromRequestParts<Shared> for AdminAuth {
@@ -71,12 +75,14 @@ impl FromRequestParts<Shared> for AdminAuth {
         let UserAuth(caller) = UserAuth::from_request_parts(parts, app).await?;
         match caller.role {
             Role::Admin | Role::Operator => Ok(AdminAuth(caller)),
-            Role::User | Role::Worker => Err(Problem::forbidden("this call is for admins and operators")),
+            Role::User | Role::Worker => {
+                Err(Problem::forbidden("This call needs the role `admin` or `operator`."))
+            }
         }
     }
 }
 
-/// A caller who may see and do what concerns all tenants.
+/// An operator: may see and change all tenants.
 pub struct OperatorAuth(pub Caller);
 
 impl FromRequestParts<Shared> for OperatorAuth {
@@ -86,7 +92,9 @@ impl FromRequestParts<Shared> for OperatorAuth {
         let UserAuth(caller) = UserAuth::from_request_parts(parts, app).await?;
         match caller.role {
             Role::Operator => Ok(OperatorAuth(caller)),
-            Role::User | Role::Admin | Role::Worker => Err(Problem::forbidden("this call is for operators")),
+            Role::User | Role::Admin | Role::Worker => {
+                Err(Problem::forbidden("This call needs the role `operator`."))
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The calls of a batch's life.
+//! The calls for batches.
 
 use axum::Json;
 use axum::extract::State;
@@ -16,12 +16,12 @@ use crate::batches::{cancel, complete, find, open};
 #[utoipa::path(
     post, path = "/api/v2/batches", tag = "batches", operation_id = "openBatch",
     request_body = BatchRequest,
-    params(("Idempotency-Key" = Option<String>, Header, example = "order-4711", description = "The same key and body make one batch")),
+    params(("Idempotency-Key" = Option<String>, Header, example = "order-4711", description = "A repeated request with the same key and body returns the same batch")),
     responses(
-        (status = 201, body = BatchView, description = "All files charged and registered, in the order of the request"),
+        (status = 201, body = BatchView, description = "All files are registered and charged, in the order of the request"),
         (status = 400, body = Problem, description = "`invalid_request`, naming fields as `files[17].size`"),
-        (status = 403, body = Problem, description = "`quota_exceeded`, `unconfirmed_limit` or `file_limit`: none was registered"),
-        (status = 410, body = Problem, description = "`gone`: the batch of this key was cancelled or has expired"),
+        (status = 403, body = Problem, description = "`quota_exceeded`, `unconfirmed_limit` or `file_limit`: no file was registered"),
+        (status = 410, body = Problem, description = "`gone`: the batch with this idempotency key was cancelled or has expired"),
         (status = 413, body = Problem, description = "`too_large`"),
         (status = 422, body = Problem, description = "`idempotency_mismatch`"),
     ),
@@ -42,7 +42,7 @@ pub(super) async fn open(
     get, path = "/api/v2/batches/{id}", tag = "batches", operation_id = "getBatch",
     params(("id" = String, Path, example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")),
     responses(
-        (status = 200, body = BatchView, description = "Every file with its status; a URL for each that waits"),
+        (status = 200, body = BatchView, description = "Every file with its status, and an upload URL for each `registered` file"),
         (status = 404, body = Problem),
     ),
 )]
@@ -59,11 +59,11 @@ pub(super) async fn get(
     post, path = "/api/v2/batches/{id}/complete", tag = "batches", operation_id = "completeBatch",
     params(("id" = String, Path, example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")),
     responses(
-        (status = 200, body = CompletionView, description = "All files are confirmed, now or before"),
+        (status = 200, body = CompletionView, description = "All files are confirmed"),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "`batch_incomplete`: what is uploaded was confirmed, `files` says \
-            what keeps the others"),
-        (status = 410, body = Problem, description = "`gone`: cancelled or expired"),
+        (status = 409, body = Problem, description = "`batch_incomplete`: the uploaded files were confirmed; `files` says \
+            why the others could not be"),
+        (status = 410, body = Problem, description = "`gone`: the batch was cancelled or has expired"),
     ),
 )]
 pub(super) async fn complete(
@@ -79,9 +79,9 @@ pub(super) async fn complete(
     post, path = "/api/v2/batches/{id}/cancel", tag = "batches", operation_id = "cancelBatch",
     params(("id" = String, Path, example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")),
     responses(
-        (status = 200, body = BatchView, description = "Confirmed files stay, the others go in the background"),
+        (status = 200, body = BatchView, description = "Confirmed files stay. The others are removed in the background"),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "`batch_closed`: completed or expired"),
+        (status = 409, body = Problem, description = "`batch_closed`: the batch is completed or has expired"),
     ),
 )]
 pub(super) async fn cancel(

@@ -1,4 +1,4 @@
-//! The local store's own routes: signed uploads and downloads.
+//! The routes of the local store: signed uploads and downloads.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use wharfinger_stores::BlobError;
 use wharfinger_stores::disk::{DiskStore, SignedQuery};
 
 use super::Shared;
-use super::extract::Asked;
+use super::extract::QueryParams;
 use super::problem::Problem;
 use crate::core::VerbError;
-use crate::uploads::receive::{self, Refused, Sent};
+use crate::uploads::receive::{self, ReceiveError, RequestHeaders};
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
-/// These routes serve local disk; another store is served by others.
+/// The local store. Another store has its own endpoint, so these routes answer 404.
 fn local(app: &Shared) -> Result<Arc<DiskStore>, Problem> {
     app.core.disk.clone().ok_or_else(Problem::not_found)
 }
@@ -31,25 +31,25 @@ fn local(app: &Shared) -> Result<Arc<DiskStore>, Problem> {
 pub(super) async fn put(
     State(app): State<Shared>,
     Path(key): Path<String>,
-    Asked(query): Asked<SignedQuery>,
+    QueryParams(query): QueryParams<SignedQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let key = ObjectKey::parse(&key).map_err(|_| Refused::Signature)?;
-    let sent = Sent {
+    let key = ObjectKey::parse(&key).map_err(|_| ReceiveError::Signature)?;
+    let sent = RequestHeaders {
         content_type: text(&headers, header::CONTENT_TYPE),
         content_length: text(&headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
     };
     let disk = local(&app)?;
-    let admitted = receive::admit(&app.uploads, &disk, &key, &query, &sent).await?;
+    let checked = receive::check_request(&app.uploads, &disk, &key, &query, &sent).await?;
     let bytes = body.into_data_stream();
-    // The client may hang up at any byte: what has begun comes to its end, or leaves nothing.
+    // The upload runs in its own task, so that it either finishes or cleans up when the client hangs up.
     let task = app.clone();
     let received = app
         .core
         .verbs
         .spawn(
-            async move { receive::receive(&task.uploads, &disk, admitted, &key, query.sha256, bytes).await },
+            async move { receive::receive(&task.uploads, &disk, checked, &key, query.sha256, bytes).await },
         )
         .await
         .map_err(|_| Problem::internal())?;
@@ -57,40 +57,43 @@ pub(super) async fn put(
     Ok((StatusCode::OK, [(header::ETAG, etag)]).into_response())
 }
 
-/// GET and HEAD. The row is asked, so a URL dies with its file.
+/// GET and HEAD. Each call reads the file's row, so a URL stops working when its file ends.
 pub(super) async fn get(
     State(app): State<Shared>,
     method: Method,
     Path(key): Path<String>,
-    Asked(query): Asked<SignedQuery>,
+    QueryParams(query): QueryParams<SignedQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let key = ObjectKey::parse(&key).map_err(|_| Refused::Signature)?;
+    let key = ObjectKey::parse(&key).map_err(|_| ReceiveError::Signature)?;
     let disk = local(&app)?;
     let Some(etag) = query.etag.clone().filter(|_| disk.signing_key().verify("GET", &key, &query)) else {
-        return Err(Refused::Signature.into());
+        return Err(ReceiveError::Signature.into());
     };
     if app.core.clock.now() >= query.expires {
-        return Err(Refused::Expired.into());
+        return Err(ReceiveError::Expired.into());
     }
     let id =
         key.as_str().rsplit('/').next().and_then(|part| part.parse().ok()).ok_or_else(Problem::not_found)?;
     let file = app.core.catalog.file(id).await.map_err(VerbError::from)?.ok_or_else(Problem::not_found)?;
-    // Of a file in work only workers have URLs.
+    // Only workers get download URLs for files that are being processed.
     if file.status != Status::Ready && !file.status.is_working() {
-        return Err(Refused::Ended.into());
+        return Err(ReceiveError::Ended.into());
     }
-    let meta = app.core.blobs.head(&key, None).await.map_err(found)?;
+    let meta = app.core.blobs.head(&key, None).await.map_err(read_problem)?;
     if meta.etag != etag {
-        return Err(found(BlobError::Changed));
+        return Err(read_problem(BlobError::Changed));
     }
-    // Ranges are for GET alone.
-    let wanted =
-        if method == Method::GET { ByteRange::wanted(&headers, &etag, meta.size) } else { Wanted::Whole };
+    // Ranges apply only to GET.
+    let wanted = if method == Method::GET {
+        ByteRange::wanted(&headers, &etag, meta.size)
+    } else {
+        RangeRequest::Whole
+    };
     let (status, range) = match wanted {
-        Wanted::Whole => (StatusCode::OK, ByteRange { start: 0, length: meta.size }),
-        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Wanted::Impossible => {
+        RangeRequest::Whole => (StatusCode::OK, ByteRange { start: 0, length: meta.size }),
+        RangeRequest::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        RangeRequest::Unsatisfiable => {
             let headers = [(header::CONTENT_RANGE, format!("bytes */{}", meta.size))];
             return Ok((headers, Problem::range_not_satisfiable(meta.size)).into_response());
         }
@@ -98,10 +101,11 @@ pub(super) async fn get(
     let body = if method == Method::HEAD {
         Body::empty()
     } else {
-        let transfer = app.uploads.transfers.begin(&file.tenant).ok_or(Refused::Busy)?;
+        let transfer = app.uploads.transfers.begin(&file.tenant).ok_or(ReceiveError::Busy)?;
         let pin = Pin { etag: etag.clone(), version_id: None };
-        let bytes = app.core.blobs.get(&key, &pin, range.start, Some(range.length)).await.map_err(found)?;
-        // Until the last piece was taken, or the client has gone.
+        let bytes =
+            app.core.blobs.get(&key, &pin, range.start, Some(range.length)).await.map_err(read_problem)?;
+        // The closure holds the transfer until the last piece is sent or the client hangs up.
         Body::from_stream(bytes.inspect(move |_| _ = &transfer))
     };
     let mut response = (status, body).into_response();
@@ -119,7 +123,7 @@ pub(super) async fn get(
         let last = range.start + range.length - 1;
         set(header::CONTENT_RANGE, format!("bytes {}-{last}/{}", range.start, meta.size));
     }
-    // What users upload is data: no page of ours runs it.
+    // Uploaded content must never run as part of our site.
     let name = encode_part(query.name.as_deref().unwrap_or("file"));
     set(header::CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{name}"));
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".into());
@@ -128,9 +132,9 @@ pub(super) async fn get(
     Ok(response)
 }
 
-fn found(error: BlobError) -> Problem {
+fn read_problem(error: BlobError) -> Problem {
     match error {
-        BlobError::NotFound | BlobError::Changed => Refused::Ended.into(),
+        BlobError::NotFound | BlobError::Changed => ReceiveError::Ended.into(),
         other => VerbError::from(other).into(),
     }
 }
@@ -142,47 +146,47 @@ struct ByteRange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum RangeRequest {
     Whole,
     Part(ByteRange),
-    Impossible,
+    Unsatisfiable,
 }
 
 impl ByteRange {
-    /// One range is served; several, or one that cannot be read, mean the whole, as RFC 9110 allows.
-    fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
+    /// One range is served. Several ranges, or an invalid one, get the whole object, as RFC 9110 allows.
+    fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> RangeRequest {
         if let Some(condition) = text(headers, header::IF_RANGE)
             && condition != format!("\"{etag}\"")
         {
-            return Wanted::Whole;
+            return RangeRequest::Whole;
         }
-        text(headers, header::RANGE).map_or(Wanted::Whole, |range| ByteRange::parse(&range, size))
+        text(headers, header::RANGE).map_or(RangeRequest::Whole, |range| ByteRange::parse(&range, size))
     }
 
-    fn parse(range: &str, size: u64) -> Wanted {
+    fn parse(range: &str, size: u64) -> RangeRequest {
         let Some((first, last)) = range
             .strip_prefix("bytes=")
             .and_then(|r| r.split_once('-'))
             .filter(|(_, last)| !last.contains(','))
         else {
-            return Wanted::Whole;
+            return RangeRequest::Whole;
         };
         let (start, end) = match (first.trim().parse::<u64>(), last.trim()) {
             (Ok(start), "") => (start, size),
             (Ok(start), last) => match last.parse::<u64>() {
                 Ok(last) if last >= start => (start, last.saturating_add(1).min(size)),
-                _ => return Wanted::Whole,
+                _ => return RangeRequest::Whole,
             },
             (Err(_), last) if first.trim().is_empty() => match last.parse::<u64>() {
                 Ok(count) => (size.saturating_sub(count), size),
-                Err(_) => return Wanted::Whole,
+                Err(_) => return RangeRequest::Whole,
             },
-            _ => return Wanted::Whole,
+            _ => return RangeRequest::Whole,
         };
         if start >= size || start >= end {
-            return Wanted::Impossible;
+            return RangeRequest::Unsatisfiable;
         }
-        Wanted::Part(ByteRange { start, length: end - start })
+        RangeRequest::Part(ByteRange { start, length: end - start })
     }
 }
 
@@ -192,22 +196,22 @@ mod tests {
 
     #[test]
     fn ranges() {
-        let part = |start, length| Wanted::Part(ByteRange { start, length });
+        let part = |start, length| RangeRequest::Part(ByteRange { start, length });
         for (text, wanted) in [
             ("bytes=0-4", part(0, 5)),
             ("bytes=5-", part(5, 5)),
             ("bytes=-3", part(7, 3)),
             ("bytes=-99", part(0, 10)),
             ("bytes=8-99", part(8, 2)),
-            ("bytes=10-", Wanted::Impossible),
-            ("bytes=-0", Wanted::Impossible),
-            ("bytes=5-2", Wanted::Whole),
-            ("bytes=0-1,3-4", Wanted::Whole),
-            ("lines=1-2", Wanted::Whole),
-            ("bytes=x", Wanted::Whole),
+            ("bytes=10-", RangeRequest::Unsatisfiable),
+            ("bytes=-0", RangeRequest::Unsatisfiable),
+            ("bytes=5-2", RangeRequest::Whole),
+            ("bytes=0-1,3-4", RangeRequest::Whole),
+            ("lines=1-2", RangeRequest::Whole),
+            ("bytes=x", RangeRequest::Whole),
         ] {
             assert_eq!(ByteRange::parse(text, 10), wanted, "{text}");
         }
-        assert_eq!(ByteRange::parse("bytes=0-0", 0), Wanted::Impossible);
+        assert_eq!(ByteRange::parse("bytes=0-0", 0), RangeRequest::Unsatisfiable);
     }
 }

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::id::JobId;
 
 use super::Shared;
 use super::auth::UserAuth;
-use super::extract::{Asked, Id, TenantPageQuery, cut_page};
+use super::extract::{Id, QueryParams, TenantPageQuery, cut_page};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::dead_letters;
@@ -34,7 +34,7 @@ pub struct DeadLetterView {
     file_name: String,
     #[schema(example = "scan")]
     stage: &'static str,
-    #[schema(example = "attempts used up")]
+    #[schema(example = "no attempts left")]
     reason: String,
     #[schema(example = 5)]
     attempts: u32,
@@ -73,14 +73,14 @@ pub struct RedrivenView {
     get, path = "/api/v2/dlq", tag = "dead letters", operation_id = "listDeadLetters",
     params(TenantPageQuery),
     responses(
-        (status = 200, body = DeadLettersView, description = "Of the caller's scope, newest first"),
-        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+        (status = 200, body = DeadLettersView, description = "The dead letters in the caller's scope, newest first"),
+        (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
     ),
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
-    Asked(query): Asked<TenantPageQuery>,
+    QueryParams(query): QueryParams<TenantPageQuery>,
 ) -> Result<Json<DeadLettersView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
@@ -89,14 +89,14 @@ pub(super) async fn list(
     Ok(Json(DeadLettersView { jobs: letters.into_iter().map(DeadLetterView::from).collect(), next_cursor }))
 }
 
-/// Send a failed file through again
+/// Process a failed file again
 #[utoipa::path(
     post, path = "/api/v2/dlq/{id}/redrive", tag = "dead letters", operation_id = "redriveDeadLetter",
     params(("id" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")),
     responses(
-        (status = 200, body = RedrivenView, description = "It waits for the stage that stopped it"),
+        (status = 200, body = RedrivenView, description = "The file is queued again at the stage where it failed"),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "`redrive_limit`: its owner redrove it three times, and it failed each time"),
+        (status = 409, body = Problem, description = "`redrive_limit`: the owner has redriven the file three times and it failed each time"),
     ),
 )]
 pub(super) async fn redrive(
@@ -112,7 +112,7 @@ pub(super) async fn redrive(
 #[utoipa::path(
     delete, path = "/api/v2/dlq/{id}", tag = "dead letters", operation_id = "discardDeadLetter",
     params(("id" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")),
-    responses((status = 204, description = "Its file stays failed"), (status = 404, body = Problem)),
+    responses((status = 204, description = "Discarded. The file stays `failed`"), (status = 404, body = Problem)),
 )]
 pub(super) async fn discard(
     State(app): State<Shared>,

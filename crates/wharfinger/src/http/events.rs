@@ -1,4 +1,4 @@
-//! Events: taken whole or not at all, and answered when they are where the settings promise them to be.
+//! The call that accepts events: all events of a request or none. It answers when they are stored as `INGEST_ACK` says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,40 +16,40 @@ use wharfinger_lifecycle::id::TenantId;
 
 use super::auth::UserAuth;
 use super::problem::Problem;
-use super::{BODY_TIMEOUT, Shared, take_leftover};
+use super::{BODY_TIMEOUT, Shared, discard_rest};
 use crate::ingest::accept::{Incoming, Refusal};
 use crate::ingest::{Ingest, NotTaken};
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Accepted {
-    /// How many events there were.
+    /// The number of events in the request.
     #[schema(example = 2)]
     accepted: usize,
 }
 
 const FIRST_BYTES_MAX: usize = 1 << 20;
-/// Who sends more than may be taken reads the answer only if we read on.
-const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the rest of a rejected body is read. A client that is still sending reads the answer only after that.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes events: a JSON object, an array of objects, or a JSON object on each line.
+/// Send events
 ///
-/// `Content-Encoding: gzip` and `zstd` are taken. All events of a request are accepted or none; 202 means that they are
-/// where `INGEST_ACK` promises them to be.
+/// The body is a JSON object, an array of objects, or one JSON object per line. `Content-Encoding` can be `gzip` or `zstd`.
+/// All events of a request are accepted or none. 202 means that they are stored as `INGEST_ACK` says.
 #[utoipa::path(
     post, path = "/api/v2/events", tag = "events", operation_id = "takeEvents",
     request_body(content(
             (Object = "application/json", example = json!({"what": "page viewed", "path": "/pricing"})),
             (String = "application/x-ndjson", example = "{\"n\":1}\n{\"n\":2}\n"),
         ),
-        description = "Up to INGEST_MAX_INFLATED_BYTES when inflated; an event up to 1 MiB and 64 levels deep"),
+        description = "At most INGEST_MAX_INFLATED_BYTES after decompression. An event has at most 1 MiB and 64 levels"),
     responses(
-        (status = 202, body = Accepted, description = "All of them are accepted"),
-        (status = 400, body = Problem, description = "`invalid_request`: the first bad line is named, none is accepted"),
+        (status = 202, body = Accepted, description = "All events are accepted"),
+        (status = 400, body = Problem, description = "`invalid_request`: names the first bad line. No event is accepted"),
         (status = 401, body = Problem, description = "`unauthorized`"),
         (status = 413, body = Problem, description = "`too_large`"),
         (status = 415, body = Problem, description = "`unsupported_encoding`"),
-        (status = 429, body = Problem, description = "`rate_limited`: too many events wait to be stored, of all tenants or of this one; see `Retry-After`"),
-        (status = 503, body = Problem, description = "`unavailable`: they cannot be kept as promised at this moment"),
+        (status = 429, body = Problem, description = "`rate_limited`: too many events of this tenant or of all tenants wait to be stored; see `Retry-After`"),
+        (status = 503, body = Problem, description = "`unavailable`: the events cannot be stored as `INGEST_ACK` says now"),
     ),
 )]
 pub(super) async fn take(
@@ -66,19 +66,19 @@ pub(super) async fn take(
     let incoming = match tokio::time::timeout(BODY_TIMEOUT, read(ingest, &caller.tenant, &mut body)).await {
         Ok(Ok(incoming)) => incoming,
         Ok(Err(NotRead::Refused(refusal))) => {
-            let _ = tokio::time::timeout(LEFTOVER_TIMEOUT, take_leftover(body)).await;
+            let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard_rest(body)).await;
             return Err(refused(refusal, ingest));
         }
         Ok(Err(NotRead::Broken)) | Err(_) => return Err(Problem::interrupted()),
     };
-    let taking = ingest.clone();
-    // A client that hangs up now has sent everything: what it sent is accepted all the same.
-    let verb = app.core.verbs.spawn(async move { taking.accept(&caller, encoding, incoming).await });
+    let accepting = ingest.clone();
+    // The body is complete, so the events are accepted even if the client hangs up now.
+    let verb = app.core.verbs.spawn(async move { accepting.accept(&caller, encoding, incoming).await });
     match verb.await {
         Ok(Ok(accepted)) => Ok((StatusCode::ACCEPTED, Json(Accepted { accepted }))),
         Ok(Err(refusal)) => Err(refused(refusal, ingest)),
         Err(panicked) => {
-            tracing::error!(error = %panicked, "a handler panicked");
+            tracing::error!(error = %panicked, "request handler panicked");
             Err(Problem::internal())
         }
     }
@@ -91,7 +91,7 @@ enum NotRead {
 
 async fn read(ingest: &Arc<Ingest>, tenant: &TenantId, body: &mut Body) -> Result<Incoming, NotRead> {
     let mut incoming = ingest.incoming(tenant).map_err(NotRead::Refused)?;
-    // Room is taken as it comes: who announces much and sends nothing holds nothing.
+    // Memory is reserved as bytes arrive. A client that announces a large body and sends nothing reserves little.
     incoming.expect(usize::try_from(body.size_hint().lower()).unwrap_or(0).min(FIRST_BYTES_MAX));
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(|_| NotRead::Broken)?.into_data() {
@@ -117,6 +117,6 @@ fn refused(refusal: Refusal, ingest: &Ingest) -> Problem {
 }
 
 fn unsupported_encoding() -> Problem {
-    let detail = "`Content-Encoding` may be gzip, zstd or identity";
+    let detail = "The header `Content-Encoding` must be `gzip`, `zstd` or `identity`.";
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", "Unsupported encoding", detail)
 }

@@ -1,4 +1,4 @@
-//! How a request is taken apart: bodies, queries and ids whose mistakes are problem documents that name the field.
+//! Extractors for bodies, queries and ids. Their errors are problem documents that name the field.
 
 use axum::extract::{FromRequest, Path, Query, Request};
 use axum::http::HeaderMap;
@@ -17,10 +17,10 @@ use crate::core::{Caller, Role};
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct PageQuery {
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     #[param(example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")]
     cursor: Option<String>,
-    /// 1 to 1000, 50 if left out.
+    /// 1 to 1000. Default: 50.
     #[param(example = 50)]
     limit: Option<usize>,
 }
@@ -29,7 +29,9 @@ impl PageQuery {
     pub fn cursor<T: std::str::FromStr>(&self) -> Result<Option<T>, Problem> {
         self.cursor
             .as_deref()
-            .map(|text| text.parse().map_err(|_| Problem::invalid("cursor", "is not one that was given out")))
+            .map(|text| {
+                text.parse().map_err(|_| Problem::invalid("cursor", "is not a `nextCursor` of this list"))
+            })
             .transpose()
     }
 
@@ -38,11 +40,11 @@ impl PageQuery {
     }
 }
 
-/// Whose figures an operator asks for.
+/// An operator can restrict a call to one tenant.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct TenantQuery {
-    /// For operators: of this tenant only.
+    /// For operators: only this tenant. Default: all tenants.
     #[param(example = "default")]
     tenant: Option<String>,
 }
@@ -53,17 +55,17 @@ impl TenantQuery {
     }
 }
 
-/// A page of what an operator asks for.
+/// A page of a list that an operator can restrict to one tenant.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct TenantPageQuery {
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     #[param(example = "1767268800000.0198c5a1-7b7e-7c3a-9d53-0e6f0a2b1c4d")]
     cursor: Option<String>,
-    /// 1 to 1000, 50 if left out.
+    /// 1 to 1000. Default: 50.
     #[param(example = 50)]
     limit: Option<usize>,
-    /// For operators: of this tenant only.
+    /// For operators: only this tenant. Default: all tenants.
     #[param(example = "default")]
     tenant: Option<String>,
 }
@@ -78,16 +80,16 @@ impl TenantPageQuery {
     }
 }
 
-/// A caller's scope, or the part of it that lies in one tenant.
+/// The caller's scope, restricted to one tenant if one is given.
 fn scope_within(caller: &Caller, tenant: Option<&str>) -> Result<Scope, Problem> {
     let Some(tenant) = tenant else { return Ok(caller.scope()) };
     let tenant = TenantId::new(tenant).map_err(|bad| Problem::invalid("tenant", bad))?;
     match caller.role {
         Role::Operator => Ok(Scope::Tenant(tenant)),
         Role::User | Role::Admin | Role::Worker if tenant == caller.tenant => Ok(caller.scope()),
-        Role::User | Role::Admin | Role::Worker => {
-            Err(Problem::forbidden("only operators see other tenants than their own"))
-        }
+        Role::User | Role::Admin | Role::Worker => Err(Problem::forbidden(
+            "Only operators can read another tenant. Leave out the parameter `tenant`.",
+        )),
     }
 }
 
@@ -99,7 +101,7 @@ pub fn page_limit(limit: Option<usize>) -> Result<usize, Problem> {
     }
 }
 
-/// Cuts a list that was read one row too far; answers the cursor of the next page.
+/// Cuts a list that was read with one extra row. Returns the cursor of the next page, if there is one.
 pub fn cut_page<T>(rows: &mut Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Option<String> {
     if rows.len() <= limit {
         return None;
@@ -117,30 +119,55 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
     async fn from_request(request: Request, app: &Shared) -> Result<Self, Problem> {
         let bytes = Bytes::from_request(request, app)
             .await
-            .map_err(|_| Problem::invalid("body", "could not be read to its end"))?;
+            .map_err(|_| Problem::invalid("body", "could not be read completely"))?;
         let text = if bytes.is_empty() { b"{}".as_slice() } else { &bytes };
-        // Serde would take an array for a struct, member by member.
+        // Serde would also accept an array for a struct, by position.
         if text.trim_ascii_start().first() != Some(&b'{') {
             return Err(Problem::invalid("body", "must be a JSON object"));
         }
         let mut json = serde_json::Deserializer::from_slice(text);
         let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let path = error.path().to_string();
-            let problem = plain_words(&error.into_inner().to_string());
-            Problem::invalid(&blamed_field(&path, &problem), problem)
+            let (path, error) = (error.path().to_string(), error.into_inner());
+            let text = error.to_string();
+            let problem = match error.is_data() {
+                true => plain_problem(text.rsplit_once(" at line ").map_or(&text, |(problem, _)| problem)),
+                false => format!("is not valid JSON: {text}"),
+            };
+            Problem::invalid(&blamed_field(&path, &text), problem)
         })?;
-        json.end().map_err(|error| Problem::invalid("body", error))?;
+        json.end().map_err(|error| Problem::invalid("body", format!("is not valid JSON: {error}")))?;
         Ok(Body(value))
     }
 }
 
-/// Serde speaks of Rust types; clients do not.
-fn plain_words(problem: &str) -> String {
-    let whole = "expected a whole number, 0 or more";
-    problem.replace("expected u64", whole).replace("expected usize", whole)
+/// Rewords an error of serde for a client, to follow the name of the field. Serde repeats that name, and names Rust types.
+fn plain_problem(problem: &str) -> String {
+    const WHOLE_NUMBER: &str = "a whole number, 0 or more";
+    if problem.starts_with("missing field `") {
+        return "is missing".to_owned();
+    }
+    if problem.starts_with("duplicate field `") {
+        return "is given more than once".to_owned();
+    }
+    if problem.starts_with("unknown field `") {
+        return match problem.rsplit_once("`, expected ") {
+            Some((_, known)) => format!("is unknown; known are {}", known.trim_start_matches("one of ")),
+            None => "is unknown".to_owned(),
+        };
+    }
+    if problem.contains("invalid digit") || problem.contains("integer from empty string") {
+        return format!("must be {WHOLE_NUMBER}");
+    }
+    let problem = problem.replace("expected u64", &format!("expected {WHOLE_NUMBER}"));
+    let problem = problem.replace("expected usize", &format!("expected {WHOLE_NUMBER}"));
+    match (problem.strip_prefix("invalid type: "), problem.strip_prefix("invalid value: ")) {
+        (Some(found), _) => format!("has the wrong type: {found}"),
+        (_, Some(found)) => format!("has a wrong value: {found}"),
+        _ => problem,
+    }
 }
 
-/// Serde names an unknown or missing field in its message; its path says in which item of a list.
+/// The field to blame. Serde names an unknown or missing field in the message, and the item of a list in the path.
 fn blamed_field(path: &str, problem: &str) -> String {
     let named = ["unknown field `", "missing field `", "duplicate field `"]
         .iter()
@@ -154,12 +181,12 @@ fn blamed_field(path: &str, problem: &str) -> String {
     }
 }
 
-/// The client's name for what it asks for.
+/// The `Idempotency-Key` of the request.
 pub fn idempotency_key(headers: &HeaderMap) -> Option<String> {
     headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// An id in a path. What is no id names nothing, so it is absent rather than wrong.
+/// An id in a path. A malformed id answers 404, like an id that does not exist.
 pub struct Id<T>(pub T);
 
 impl<T: std::str::FromStr> axum::extract::FromRequestParts<Shared> for Id<T> {
@@ -175,10 +202,10 @@ impl<T: std::str::FromStr> axum::extract::FromRequestParts<Shared> for Id<T> {
     }
 }
 
-/// A query whose mistakes are problem documents.
-pub struct Asked<T>(pub T);
+/// A query string. Its errors are problem documents.
+pub struct QueryParams<T>(pub T);
 
-impl<T: DeserializeOwned> axum::extract::FromRequestParts<Shared> for Asked<T> {
+impl<T: DeserializeOwned> axum::extract::FromRequestParts<Shared> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(
@@ -188,9 +215,33 @@ impl<T: DeserializeOwned> axum::extract::FromRequestParts<Shared> for Asked<T> {
         let query = Query::<T>::from_request_parts(parts, app).await.map_err(|rejection| {
             let text = rejection.body_text();
             let problem = text.rsplit_once("query string: ").map_or(text.as_str(), |(_, problem)| problem);
-            let named = problem.split_once(": ").map(|(field, _)| field).filter(|field| !field.contains(' '));
-            Problem::invalid(named.unwrap_or(&blamed_field("query", problem)), problem)
+            match problem.split_once(": ").filter(|(field, _)| !field.contains(' ')) {
+                Some((field, problem)) => Problem::invalid(field, plain_problem(problem)),
+                None => Problem::invalid(&blamed_field("query", problem), plain_problem(problem)),
+            }
         })?;
-        Ok(Asked(query.0))
+        Ok(QueryParams(query.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_serde_are_reworded() {
+        for (error, expected) in [
+            ("missing field `size`", "is missing"),
+            ("duplicate field `size`", "is given more than once"),
+            ("unknown field `Size`, expected one of `size`, `name`", "is unknown; known are `size`, `name`"),
+            ("unknown field `x`, there are no fields", "is unknown"),
+            (
+                "invalid type: string \"1\", expected u64",
+                "has the wrong type: string \"1\", expected a whole number, 0 or more",
+            ),
+            ("invalid digit found in string", "must be a whole number, 0 or more"),
+        ] {
+            assert_eq!(plain_problem(error), expected);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The calls of an upload's life. Each handler turns wire types into the verb's own and back.
+//! The calls for uploads and files. Each handler converts the JSON types to the types of its verb and back.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +8,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
 use super::auth::UserAuth;
-use super::extract::{Asked, Body, Id, PageQuery, TenantPageQuery, cut_page, idempotency_key};
+use super::extract::{Body, Id, PageQuery, QueryParams, TenantPageQuery, cut_page, idempotency_key};
 use super::problem::Problem;
 use super::wire::{
     ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, InitRequest,
@@ -21,12 +21,12 @@ use crate::uploads::{confirm, delete, download, find, init, reissue};
 #[utoipa::path(
     post, path = "/api/v2/files/init", tag = "uploads", operation_id = "initFile",
     request_body = InitRequest,
-    params(("Idempotency-Key" = Option<String>, Header, example = "order-4711", description = "The same key and body make one file")),
+    params(("Idempotency-Key" = Option<String>, Header, example = "order-4711", description = "A repeated request with the same key and body returns the same file")),
     responses(
-        (status = 201, body = GrantView, description = "Charged and registered: upload to `uploadUrl`, then confirm"),
+        (status = 201, body = GrantView, description = "The file is registered and its size is charged. Upload to `uploadUrl`, then confirm"),
         (status = 400, body = Problem, description = "`invalid_request`"),
         (status = 403, body = Problem, description = "`quota_exceeded`, `unconfirmed_limit` or `file_limit`"),
-        (status = 404, body = Problem, description = "`not_found`: `batchId` names no batch of the caller's"),
+        (status = 404, body = Problem, description = "`not_found`: the caller has no batch with this `batchId`"),
         (status = 409, body = Problem, description = "`batch_closed`"),
         (status = 413, body = Problem, description = "`too_large`"),
         (status = 422, body = Problem, description = "`idempotency_mismatch`"),
@@ -38,17 +38,17 @@ pub(super) async fn init(
     headers: HeaderMap,
     Body(request): Body<InitRequest>,
 ) -> Result<(StatusCode, Json<GrantView>), Problem> {
-    let (announced, batch) = request.into_announcement()?;
+    let (announced, batch) = request.into_upload_request()?;
     let grant = init::init(&app.uploads, &caller, announced, batch, idempotency_key(&headers)).await?;
     Ok((StatusCode::CREATED, Json(grant.into())))
 }
 
-/// Get a fresh upload URL
+/// Get a new upload URL
 #[utoipa::path(
     post, path = "/api/v2/files/{id}/url", tag = "uploads", operation_id = "reissueUrl",
     params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
-        (status = 200, body = GrantView, description = "A fresh URL while the file is still registered"),
+        (status = 200, body = GrantView, description = "A new upload URL. Only possible while the file is `registered`"),
         (status = 404, body = Problem),
         (status = 409, body = Problem, description = "`already_confirmed`"),
         (status = 410, body = Problem, description = "`gone`"),
@@ -68,10 +68,10 @@ pub(super) async fn reissue(
     params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     request_body(content = Option<ConfirmRequest>),
     responses(
-        (status = 200, body = StatusView, description = "Confirmed now or before"),
+        (status = 200, body = StatusView, description = "The file is confirmed. The answer is the same if it was confirmed before"),
         (status = 404, body = Problem),
         (status = 409, body = Problem, description = "`object_missing`, `size_mismatch`, `checksum_mismatch` or `encoding_mismatch`"),
-        (status = 410, body = Problem, description = "`gone`: not confirmed in time, or its batch was called off"),
+        (status = 410, body = Problem, description = "`gone`: not confirmed in time, or its batch was cancelled or has expired"),
     ),
 )]
 pub(super) async fn confirm(
@@ -90,13 +90,13 @@ pub(super) async fn confirm(
     params(TenantPageQuery),
     responses(
         (status = 200, body = FilesView, description = "Newest first"),
-        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+        (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
     ),
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
-    Asked(query): Asked<TenantPageQuery>,
+    QueryParams(query): QueryParams<TenantPageQuery>,
 ) -> Result<Json<FilesView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
     let page = find::list(&app.core, &scope, page.cursor()?, page.limit()?).await?;
@@ -112,8 +112,8 @@ pub(super) async fn list(
     params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
         (status = 200, body = FileView),
-        (status = 404, body = Problem, description = "`not_found`: another's, deleted by its owner, or never was"),
-        (status = 410, body = Problem, description = "`gone`: reclaimed"),
+        (status = 404, body = Problem, description = "`not_found`: the file does not exist, was deleted by its owner, or belongs to another user"),
+        (status = 410, body = Problem, description = "`gone`: the upload was not confirmed in time and was removed"),
     ),
 )]
 pub(super) async fn get(
@@ -147,7 +147,7 @@ pub(super) async fn history(
     get, path = "/api/v2/files/{id}/chunks", tag = "uploads", operation_id = "getChunks",
     params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368"), PageQuery),
     responses(
-        (status = 200, body = ChunksView, description = "The chunks of the file's text; none before a stage made them"),
+        (status = 200, body = ChunksView, description = "The chunks of the file's text. Empty before the chunk stage has finished"),
         (status = 404, body = Problem),
     ),
 )]
@@ -155,7 +155,7 @@ pub(super) async fn chunks(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
-    Asked(page): Asked<PageQuery>,
+    QueryParams(page): QueryParams<PageQuery>,
 ) -> Result<Json<ChunksView>, Problem> {
     let limit = page.limit()?;
     let mut chunks = find::chunks(&app.core, &caller, id, page.cursor()?, limit + 1).await?;
@@ -163,14 +163,14 @@ pub(super) async fn chunks(
     Ok(Json(ChunksView { chunks: chunks.into_iter().map(Into::into).collect(), next_cursor }))
 }
 
-/// Search in own files
+/// Search the caller's files
 #[utoipa::path(
     post, path = "/api/v2/search", tag = "uploads", operation_id = "search",
     request_body = SearchRequest,
     responses(
-        (status = 200, body = HitsView, description = "The caller's own chunks by cosine similarity, best first"),
+        (status = 200, body = HitsView, description = "Chunks of the caller's own files by cosine similarity, best first"),
         (status = 400, body = Problem, description = "`invalid_request`"),
-        (status = 429, body = Problem, description = "`rate_limited`: two searches of this user are under way; see `Retry-After`"),
+        (status = 429, body = Problem, description = "`rate_limited`: this user has two searches running; see `Retry-After`"),
     ),
 )]
 pub(super) async fn search(
@@ -188,9 +188,9 @@ pub(super) async fn search(
     get, path = "/api/v2/files/{id}/download", tag = "uploads", operation_id = "downloadFile",
     params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
-        (status = 302, description = "To a short-lived URL"),
+        (status = 302, description = "Redirect to a short-lived URL"),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "`not_ready`, or `object_missing` if somebody removed it"),
+        (status = 409, body = Problem, description = "`not_ready`, or `object_missing`: the object was removed from the store by another program"),
     ),
 )]
 pub(super) async fn download(
@@ -208,7 +208,7 @@ pub(super) async fn download(
     delete, path = "/api/v2/files/{id}", tag = "uploads", operation_id = "deleteFile",
     params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
     responses(
-        (status = 204, description = "Deleted; the bytes go in the background"),
+        (status = 204, description = "Deleted. The bytes are deleted in the background"),
         (status = 404, body = Problem),
     ),
 )]

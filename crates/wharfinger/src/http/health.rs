@@ -1,4 +1,4 @@
-//! Whether the process lives, whether its backends answer, and what it has counted.
+//! Health of the process, readiness of its backends, and metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +29,10 @@ pub(super) struct Health {
     version: &'static str,
 }
 
-/// Does the process live?
+/// Check the process
 #[utoipa::path(
     get, path = "/healthz", tag = "operations", operation_id = "healthz",
-    responses((status = 200, body = Health, description = "The process answers")),
+    responses((status = 200, body = Health, description = "The process is alive")),
 )]
 pub(super) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
@@ -42,7 +42,7 @@ pub(super) async fn healthz() -> Json<Health> {
 pub(super) struct Readiness {
     #[schema(example = "ready")]
     status: &'static str,
-    /// What this process is there for.
+    /// The roles of this process.
     #[schema(example = json!(["api", "worker"]))]
     roles: Vec<&'static str>,
     backends: Vec<BackendState>,
@@ -55,36 +55,36 @@ struct BackendState {
     #[schema(example = "sqlite")]
     kind: &'static str,
     ok: bool,
-    /// Whether this process can do nothing useful without it. What is not needed has somebody who does its work.
+    /// Whether the process is ready only while this backend answers.
     needed: bool,
-    /// What the store itself enforces of a signed upload.
+    /// The properties of a signed upload that the store itself enforces. Confirm verifies the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = json!(["size", "content type"]))]
     enforces: Option<Vec<&'static str>>,
 }
 
-/// Who needs no answer to be ready does not wait for it.
-const UNNEEDED_TIMEOUT: Duration = Duration::from_secs(1);
 const NEEDED_TIMEOUT: Duration = Duration::from_secs(15);
-/// The backends are asked at most this often, whoever asks us: strangers may, and some stores charge for every question.
+/// Backends that are not needed must not delay the answer.
+const UNNEEDED_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an answer is reused. Anyone may call `/readyz`, and some stores charge for each request.
 const ANSWER_MS: i64 = 1_000;
 
-/// The last answer. It is locked while the backends are asked, so that all who wait get the same answer.
+/// The last answer. It stays locked while the backends are checked, so that concurrent requests share one check.
 #[derive(Clone, Default)]
 pub(super) struct LastAnswer(Arc<Mutex<Option<(UnixMs, Answer)>>>);
 
 type Answer = (StatusCode, Json<Readiness>);
 
-/// Do its backends answer?
+/// Check the backends
 #[utoipa::path(
     get, path = "/readyz", tag = "operations", operation_id = "readyz",
     responses(
-        (status = 200, body = Readiness, description = "Every backend that is needed answers"),
-        (status = 503, body = Readiness, description = "The one that does not is named, or the process is about to stop"),
+        (status = 200, body = Readiness, description = "All needed backends answer"),
+        (status = 503, body = Readiness, description = "A needed backend does not answer (`ok: false`), or the process is stopping (`draining`)"),
     ),
 )]
 pub(super) async fn readyz(State(app): State<Shared>, Extension(last): Extension<LastAnswer>) -> Answer {
-    // Whatever the backends say: who sends calls here is to stop, even one that had to wait for the answer.
+    // A process that is stopping must get no more requests, so this is checked before and after the backends.
     let draining = || app.core.draining.is_cancelled().then(|| draining(&app));
     if let Some(answer) = draining() {
         return answer;
@@ -95,7 +95,7 @@ pub(super) async fn readyz(State(app): State<Shared>, Extension(last): Extension
     {
         return answer.clone();
     }
-    let answer = ask_backends(&app).await;
+    let answer = check_backends(&app).await;
     *last = Some((app.core.clock.now(), answer.clone()));
     draining().unwrap_or(answer)
 }
@@ -105,21 +105,21 @@ fn draining(app: &Shared) -> Answer {
     (StatusCode::SERVICE_UNAVAILABLE, Json(draining))
 }
 
-async fn ask_backends(app: &Shared) -> Answer {
+async fn check_backends(app: &Shared) -> Answer {
     let roles = app.roles.names();
-    // Events wait on disk for the store, and need no catalog: nor does the answer wait for either.
+    // A process that only takes events stores them on disk while the store or the catalog is down.
     let needed = app.roles != Roles::of(ProcessRole::Ingest);
-    let patience = if needed { NEEDED_TIMEOUT } else { UNNEEDED_TIMEOUT };
-    let late = || "no answer in time".to_owned();
+    let timeout = if needed { NEEDED_TIMEOUT } else { UNNEEDED_TIMEOUT };
+    let late = || format!("no answer within {} s", timeout.as_secs());
     let (catalog, blobs) = tokio::join!(
-        tokio::time::timeout(patience, app.core.catalog.ping()),
-        tokio::time::timeout(patience, app.core.blobs.is_ready()),
+        tokio::time::timeout(timeout, app.core.catalog.ping()),
+        tokio::time::timeout(timeout, app.core.blobs.is_ready()),
     );
     let catalog = catalog.map_or_else(|_| Err(late()), |ping| ping.map_err(|error| error.to_string()));
     let blobs = blobs.map_or_else(|_| Err(late()), |check| check.map_err(|error| error.to_string()));
     for (name, error) in [("catalog", catalog.as_ref().err()), ("blobs", blobs.as_ref().err())] {
         if let Some(error) = error {
-            tracing::warn!(backend = name, error = %error, "not ready");
+            tracing::warn!(backend = name, error = %error, "backend not ready");
         }
     }
     let kind = match app.core.catalog.dialect() {
@@ -133,11 +133,11 @@ async fn ask_backends(app: &Shared) -> Answer {
             kind: app.core.blobs.kind(),
             ok: blobs.is_ok(),
             needed,
-            enforces: Some(app.core.blobs.caps().enforced()),
+            enforces: Some(app.core.blobs.capabilities().enforced()),
         },
     ];
     if let Some(owner) = &app.quota.redis_owner {
-        // What is not needed is not waited for either.
+        // The ping may be slow, so it is skipped where the answer does not depend on it.
         let needed = owner.fails_closed;
         let ok = if needed { owner.redis.ping().await.is_ok() } else { !owner.is_away() };
         backends.push(BackendState { name: "quota", kind: "redis", ok, needed, enforces: None });
@@ -157,16 +157,16 @@ async fn ask_backends(app: &Shared) -> Answer {
     }
 }
 
-/// What is measured, for Prometheus
+/// Get metrics for Prometheus
 ///
-/// Gauges are read from the catalog's own counters at the moment of asking. Without a token only where `WHARFINGER_METRICS`
-/// is `open`, and never through a proxy; else with the token of an operator.
+/// Gauges are read from the catalog at each request. No token is needed if `WHARFINGER_METRICS` is `open` and the request did
+/// not come through a proxy. Otherwise an operator's token is needed.
 #[utoipa::path(
     get, path = "/metrics", tag = "operations", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus",
         example = "# TYPE file_pipeline_status gauge\nfile_pipeline_status{status=\"ready\"} 42\n"),
         (status = 401, body = Problem, description = "`unauthorized`"),
-        (status = 403, body = Problem, description = "`forbidden`: only operators"),
+        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator`"),
     ),
 )]
 pub(super) async fn metrics(State(app): State<Shared>, request: Request) -> Result<Response, Problem> {
@@ -178,17 +178,17 @@ pub(super) async fn metrics(State(app): State<Shared>, request: Request) -> Resu
     Ok(rendered(&app).await)
 }
 
-/// The same without a question, at the address that is for metrics alone.
+/// Metrics without a token, for the separate metrics address.
 pub(super) async fn metrics_for_all(State(app): State<Shared>) -> Response {
     rendered(&app).await
 }
 
-/// Headers of a request that came through a proxy: it is not known from where.
+/// A request with one of these headers came through a proxy, so its real sender is unknown.
 const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
 
 async fn rendered(app: &Shared) -> Response {
     if let Err(error) = gauges::refresh(app).await {
-        tracing::warn!(error = %error, "some gauges could not be read");
+        tracing::warn!(error = %error, "cannot read some gauges");
     }
     let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (headers, telemetry::prometheus().render()).into_response()

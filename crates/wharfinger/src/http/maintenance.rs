@@ -1,4 +1,4 @@
-//! Calls of those who keep the place in order, and what users were told about it.
+//! The calls for cleanups, the event spool and notifications.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +8,7 @@ use wharfinger_catalog::Scope;
 
 use super::Shared;
 use super::auth::{AdminAuth, OperatorAuth, UserAuth};
-use super::extract::{Asked, PageQuery, TenantPageQuery, TenantQuery, cut_page};
+use super::extract::{PageQuery, QueryParams, TenantPageQuery, TenantQuery, cut_page};
 use super::problem::Problem;
 use super::wire::{CleanupStatusView, CleanupView, CleanupsView, NotificationView, NotificationsView};
 use crate::app::App;
@@ -17,26 +17,26 @@ use crate::core::VerbError;
 use crate::sweeps::pending_cleanups::{self, Outcome};
 use crate::sweeps::run_cleanups_of;
 
-/// Retry failed deletes now
+/// Retry failed cleanups now
 #[utoipa::path(
     post, path = "/api/v1/maintenance/cleanup/trigger", tag = "maintenance", operation_id = "triggerCleanup",
     params(TenantQuery),
     responses(
-        (status = 200, body = Outcome, description = "All failed deletes of the caller's scope were tried again"),
+        (status = 200, body = Outcome, description = "All failed cleanups in the caller's scope were tried again"),
         (status = 403, body = Problem),
     ),
 )]
 pub(super) async fn trigger(
     State(app): State<Shared>,
     AdminAuth(caller): AdminAuth,
-    Asked(query): Asked<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<Json<Outcome>, Problem> {
     let (scope, now) = (query.scope(&caller)?, app.core.clock.now());
     app.core.catalog.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
     Ok(Json(run_cleanups_of(&app.core, &scope).await?))
 }
 
-/// Count pending deletes
+/// Count pending cleanups
 #[utoipa::path(
     get, path = "/api/v1/maintenance/cleanup/status", tag = "maintenance", operation_id = "cleanupStatus",
     params(TenantQuery),
@@ -45,7 +45,7 @@ pub(super) async fn trigger(
 pub(super) async fn status(
     State(app): State<Shared>,
     AdminAuth(caller): AdminAuth,
-    Asked(query): Asked<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<Json<CleanupStatusView>, Problem> {
     Ok(Json(cleanup_status(&app, &query.scope(&caller)?).await?))
 }
@@ -61,40 +61,40 @@ pub(super) async fn cleanup_status(app: &App, scope: &Scope) -> Result<CleanupSt
     })
 }
 
-/// Events on disk that wait for the store.
+/// Events on disk that wait for the object store.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SpoolView {
-    /// The process that answered: each has its own.
+    /// The process that answered. Each process has its own spool.
     #[schema(example = "wharf-1")]
     instance: String,
-    /// Null: this process takes no events.
+    /// Null if this process does not have the role `ingest`.
     spool: Option<SpoolStateView>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SpoolStateView {
-    /// Batches.
+    /// The number of batches, one file each.
     #[schema(example = 3)]
     files: u64,
     #[schema(example = 48_213)]
     bytes: u64,
-    /// Beyond it the oldest are dropped.
+    /// Above this limit the oldest files are removed.
     #[schema(example = 10_737_418_240_u64)]
     max_bytes: u64,
-    /// Milliseconds; null when nothing waits.
+    /// Milliseconds. Null if the spool is empty.
     #[schema(example = 61_000)]
     oldest_age: Option<i64>,
-    /// False while the store does not take events.
+    /// False while the object store does not accept events.
     is_store_up: bool,
 }
 
-/// Show what events wait on disk
+/// Get the event spool
 #[utoipa::path(
     get, path = "/api/v2/maintenance/spool", tag = "maintenance", operation_id = "spool",
     responses(
-        (status = 200, body = SpoolView, description = "Of the process that answers"),
-        (status = 403, body = Problem, description = "For operators"),
+        (status = 200, body = SpoolView, description = "The spool of the process that answers"),
+        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator`"),
     ),
 )]
 pub(super) async fn spool(
@@ -119,7 +119,7 @@ pub(super) fn spool_state(app: &App) -> SpoolView {
     SpoolView { instance: app.core.settings.instance_id.clone(), spool }
 }
 
-/// List pending deletes
+/// List pending cleanups
 #[utoipa::path(
     get, path = "/api/v1/maintenance/cleanup/pending", tag = "maintenance", operation_id = "pendingCleanups",
     params(TenantPageQuery),
@@ -128,7 +128,7 @@ pub(super) fn spool_state(app: &App) -> SpoolView {
 pub(super) async fn pending(
     State(app): State<Shared>,
     AdminAuth(caller): AdminAuth,
-    Asked(query): Asked<TenantPageQuery>,
+    QueryParams(query): QueryParams<TenantPageQuery>,
 ) -> Result<Json<CleanupsView>, Problem> {
     let (scope, page) = (query.scope(&caller)?, query.page());
     let limit = page.limit()?;
@@ -146,21 +146,21 @@ pub(super) async fn pending(
 #[utoipa::path(
     get, path = "/api/v2/notifications", tag = "notifications", operation_id = "listNotifications",
     params(PageQuery),
-    responses((status = 200, body = NotificationsView, description = "What this user was told, newest first")),
+    responses((status = 200, body = NotificationsView, description = "The notifications of this user, newest first")),
 )]
 pub(super) async fn notifications(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
-    Asked(page): Asked<PageQuery>,
+    QueryParams(page): QueryParams<PageQuery>,
 ) -> Result<Json<NotificationsView>, Problem> {
     let limit = page.limit()?;
-    let mut told = app
+    let mut rows = app
         .core
         .catalog
         .notifications(&caller.tenant, &caller.user, page.cursor()?, limit + 1)
         .await
         .map_err(VerbError::from)?;
-    let next_cursor = cut_page(&mut told, limit, |notification| notification.id.to_string());
-    let notifications = told.into_iter().map(NotificationView::from).collect();
+    let next_cursor = cut_page(&mut rows, limit, |notification| notification.id.to_string());
+    let notifications = rows.into_iter().map(NotificationView::from).collect();
     Ok(Json(NotificationsView { notifications, next_cursor }))
 }

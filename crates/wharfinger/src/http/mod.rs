@@ -1,10 +1,11 @@
-//! The HTTP face: one router, one file per resource. A request's body is taken whole before its verb begins,
-//! and the verb runs to its end even when its client hangs up.
+//! The HTTP API: one router, one file per resource. A request's body is read completely before its handler starts.
+//! The handler then runs to its end, even if the client hangs up.
 
 mod activity;
 pub mod auth;
 mod batches;
 mod blobs;
+mod connection_slots;
 mod dashboard;
 mod dlq;
 mod events;
@@ -14,7 +15,6 @@ mod health;
 mod maintenance;
 mod orphans;
 mod page;
-mod places;
 mod problem;
 mod quota;
 mod server;
@@ -51,26 +51,26 @@ use crate::memory_budget::Hold;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
 use crate::telemetry::traces::for_caller;
-pub use places::ConnectionLimits;
+pub use connection_slots::ConnectionLimits;
 use problem::Problem;
 pub use server::serve;
 
 pub type Shared = Arc<App>;
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// What an outside worker made of a file.
+/// The output of a stage, sent by an outside worker.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
-const OUTPUTS: &str = "/api/v2/workers/jobs/{jobId}/complete";
-/// A batch announces many files at once.
+const COMPLETE_JOB: &str = "/api/v2/workers/jobs/{jobId}/complete";
+/// A batch can hold 10,000 files.
 const BATCH_BODY_BYTES_MAX: usize = 16 << 20;
 const BATCHES: &str = "/api/v2/batches";
 const DOCUMENT: &str = "/openapi.json";
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Of a body that is too large so much is still taken, and thrown away.
-const LEFTOVER_BYTES_MAX: usize = 64 << 20;
-const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much of a body that is too large is still read and discarded.
+const DISCARDED_BYTES_MAX: usize = 64 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 const VERB_TIMEOUT: Duration = Duration::from_secs(60);
-/// A sweep looks at everything there is; who asks for one by hand waits for its result.
+/// A sweep may check every file; a manual run answers with its result.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(6 * 3_600);
 const SEARCH: &str = "/api/v2/search";
 const SWEEP_RUNS: [&str; 2] =
@@ -84,15 +84,15 @@ const SWEEP_RUNS: [&str; 2] =
             documents; switch on their `code`."
     ),
     tags(
-        (name = "uploads", description = "init → PUT to the signed URL → confirm; what is not confirmed is reclaimed"),
-        (name = "batches", description = "Uploads that begin together, and whose unconfirmed rest ends together"),
-        (name = "quota", description = "What a tenant may hold and does hold"),
-        (name = "notifications", description = "What happened to one's files without oneself"),
-        (name = "workers", description = "Stages worked on by others: lease → work → complete or fail. Role `worker` or `operator`"),
-        (name = "dashboard", description = "How uploads stand, and changes as they happen"),
-        (name = "recovery", description = "Files on their way that do not get on"),
-        (name = "dead letters", description = "Files that no stage will try again unless somebody says so"),
-        (name = "events", description = "Events to object storage, as gzip JSONL"),
+        (name = "uploads", description = "init → PUT to the signed URL → confirm. An upload that is not confirmed in time is reclaimed"),
+        (name = "batches", description = "Uploads that are announced, completed or cancelled together"),
+        (name = "quota", description = "Used and allowed bytes of a tenant"),
+        (name = "notifications", description = "File events caused by the system"),
+        (name = "workers", description = "Stages run by outside workers: lease → work → complete or fail. Role `worker` or `operator`"),
+        (name = "dashboard", description = "Figures about uploads, and a live stream of changes"),
+        (name = "recovery", description = "Stuck files"),
+        (name = "dead letters", description = "Failed files. They are not retried automatically"),
+        (name = "events", description = "Stores events in the object store as gzip JSONL"),
         (name = "maintenance", description = "For admins (their tenant) and operators"),
         (name = "operations", description = "Health, readiness; Prometheus metrics are at /metrics"),
     ),
@@ -113,7 +113,7 @@ impl Modify for BearerTokens {
     }
 }
 
-fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
+fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(files::init))
         .routes(routes!(files::reissue))
@@ -161,26 +161,26 @@ fn documented() -> (Router<Shared>, utoipa::openapi::OpenApi) {
 
 pub fn router(app: Shared) -> Router {
     if !app.roles.has(ProcessRole::Api) {
-        return without_api(app);
+        return router_without_api(app);
     }
-    let (api, mut document) = documented();
-    // Its bodies are taken as they come, within what all of them may hold.
+    let (api, mut document) = api_routes();
+    // This handler reads its body itself, within the memory budget of ingest.
     let (events, of_events) = OpenApiRouter::new().routes(routes!(events::take)).split_for_parts();
     document.merge(of_events);
-    describe_other_names(&mut document);
+    document_aliases(&mut document);
     let api = api
         .route("/files/init", post(files::init))
         .route("/files/{id}/confirm", post(files::confirm))
         .route("/api/v1/documents/{id}", delete(files::delete))
         .route("/api/{*rest}", any(async || Problem::not_found()))
         .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn_with_state(app.clone(), to_the_end));
+        .layer(middleware::from_fn_with_state(app.clone(), run_to_completion));
     let blobs = Router::new().route("/blobs/{*key}", put(blobs::put).get(blobs::get));
     let plain = Router::new().route("/", get(page::page)).route("/dashboard/{*name}", get(page::asset));
     api.merge(events.layer(DefaultBodyLimit::disable()))
         .merge(blobs)
         .merge(plain)
-        .merge(description(&document))
+        .merge(openapi_route(&document))
         .merge(SwaggerUi::new("/docs").config(DOCUMENT.into()))
         .fallback(async || Problem::not_found())
         .method_not_allowed_fallback(async || Problem::other_method())
@@ -188,20 +188,20 @@ pub fn router(app: Shared) -> Router {
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
-        // Outside of everything that answers, preflights too.
-        .layer(middleware::from_fn(secure))
+        // The outermost layer, so that CORS preflight answers get these headers too.
+        .layer(middleware::from_fn(security_headers))
         .with_state(app)
 }
 
-/// The document is made once and shared by all answers: it is large, and anybody may ask for it and leave it unread.
-fn description<S: Clone + Send + Sync + 'static>(document: &utoipa::openapi::OpenApi) -> Router<S> {
+/// All answers share one copy of the document. It is large, and a client without a token can request it and not read it.
+fn openapi_route<S: Clone + Send + Sync + 'static>(document: &utoipa::openapi::OpenApi) -> Router<S> {
     let text = Bytes::from(document.to_json().expect("a document is JSON"));
     let answer = async move || ([(header::CONTENT_TYPE, "application/json")], text.clone());
     Router::new().route(DOCUMENT, get(answer))
 }
 
-/// The same calls under their other names.
-fn describe_other_names(document: &mut utoipa::openapi::OpenApi) {
+/// Adds the short and old paths of some calls to the document.
+fn document_aliases(document: &mut utoipa::openapi::OpenApi) {
     for (method, name, same_as) in [
         (HttpMethod::Post, "/files/init", "/api/v2/files/init"),
         (HttpMethod::Post, "/files/{id}/confirm", "/api/v2/files/{id}/confirm"),
@@ -209,23 +209,23 @@ fn describe_other_names(document: &mut utoipa::openapi::OpenApi) {
     ] {
         let found = document.paths.get_path_operation(same_as, method.clone()).cloned();
         let Some(mut call) = found else { continue };
-        call.operation_id = call.operation_id.map(|id| format!("{id}ByOtherName"));
-        call.description = Some(format!("The same as `{same_as}`."));
+        call.operation_id = call.operation_id.map(|id| format!("{id}Alias"));
+        call.description = Some(format!("Same as `{same_as}`."));
         document.paths.paths.insert(name.to_owned(), PathItem::new(method, call));
     }
 }
 
-/// At the address that is for metrics alone.
+/// Routes of the separate address for metrics (`WHARFINGER_METRICS_LISTEN`).
 pub fn metrics_router(app: Shared) -> Router {
     Router::new()
         .route("/metrics", get(health::metrics_for_all))
         .fallback(async || Problem::not_found())
-        .layer(middleware::from_fn(secure))
+        .layer(middleware::from_fn(security_headers))
         .with_state(app)
 }
 
-/// What every process answers, events where it is there for them, and nothing else.
-fn without_api(app: Shared) -> Router {
+/// Routes of a process without the role `api`: health, metrics, and events where it has the role `ingest`.
+fn router_without_api(app: Shared) -> Router {
     let events = match app.roles.has(ProcessRole::Ingest) {
         true => Router::new().route("/api/v2/events", post(events::take)).layer(DefaultBodyLimit::disable()),
         false => Router::new(),
@@ -240,13 +240,13 @@ fn without_api(app: Shared) -> Router {
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
-        // Outside of everything that answers, preflights too.
-        .layer(middleware::from_fn(secure))
+        // The outermost layer, so that CORS preflight answers get these headers too.
+        .layer(middleware::from_fn(security_headers))
         .with_state(app)
 }
 
-/// Pages of these origins may call. So may our own, opened by another name than the store's URLs have (`localhost` for
-/// `127.0.0.1`): it sends bytes there.
+/// Pages of these origins may call. The dashboard may call too, when it was opened as `localhost` and the upload URLs
+/// have `127.0.0.1`, or the other way round.
 fn cors(origins: &[String]) -> CorsLayer {
     let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
     let is_allowed =
@@ -265,7 +265,7 @@ fn cors(origins: &[String]) -> CorsLayer {
         .max_age(Duration::from_secs(3_600))
 }
 
-/// Whether both are this very machine and port, by any of its names.
+/// Whether the origin and the host are both this machine (a loopback name) and have the same port.
 fn is_our_page(origin: &HeaderValue, request: &Parts) -> bool {
     fn loopback_port(authority: &str) -> Option<&str> {
         let names = ["localhost", "127.0.0.1", "[::1]"];
@@ -278,9 +278,9 @@ fn is_our_page(origin: &HeaderValue, request: &Parts) -> bool {
     request.uri.path().starts_with("/blobs/") && from.is_some() && from == to
 }
 
-/// Takes the whole body, then runs the handler on a task of its own: a client that hangs up before the last
-/// byte has asked for nothing, one that hangs up later does not leave a verb half-way.
-async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> Response {
+/// Reads the whole body, then runs the handler in a separate task. If the client hangs up before the last byte, nothing
+/// is changed. If it hangs up later, the handler still runs to its end.
+async fn run_to_completion(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let (mut parts, mut body) = request.into_parts();
     let read = match body.is_end_stream() {
         true => Ok((Bytes::new(), None)),
@@ -292,9 +292,9 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
     let (bytes, held) = match read {
         Ok(read) => read,
         Err(problem) => {
-            // HTTP/2 tells its client at once that the rest is not wanted.
+            // HTTP/2 tells the client at once to stop sending.
             if parts.version < Version::HTTP_2 {
-                let _ = tokio::time::timeout(LEFTOVER_TIMEOUT, take_leftover(body)).await;
+                let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard_rest(body)).await;
             }
             return problem.into_response();
         }
@@ -306,7 +306,7 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
         parts.headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request = Request::from_parts(parts, Body::from(bytes));
     if route == SEARCH {
-        // It changes nothing, and reads a lot: it ends with its request.
+        // A search changes nothing and reads a lot, so it is cancelled when the client hangs up.
         let searched = tokio::time::timeout(timeout, for_caller(traceparent.as_deref(), next.run(request)));
         return searched.await.unwrap_or_else(|_| Problem::unavailable().into_response());
     }
@@ -318,14 +318,14 @@ async fn to_the_end(State(app): State<Shared>, request: Request, next: Next) -> 
     match tokio::time::timeout(timeout, verb).await {
         Ok(Ok(response)) => response,
         Ok(Err(panicked)) => {
-            tracing::error!(error = %panicked, "a handler panicked");
+            tracing::error!(error = %panicked, "request handler panicked");
             Problem::internal().into_response()
         }
         Err(_) => Problem::unavailable().into_response(),
     }
 }
 
-/// The whole body of a caller with a token, and the memory that it holds.
+/// Authenticates the caller, then reads the body. Returns it with its share of the memory budget.
 async fn read_body(
     app: &Shared,
     parts: &mut Parts,
@@ -349,12 +349,13 @@ async fn read_body(
     Ok((bytes.freeze(), Some(hold)))
 }
 
-/// A client that is still sending does not read our answer, and gets none once the connection is closed on it.
-async fn take_leftover(mut body: Body) {
+/// Reads and discards the rest of a body. A client that is still sending does not read the answer, and loses it if the
+/// connection is closed.
+async fn discard_rest(mut body: Body) {
     let mut taken_bytes = 0;
     while let Some(Ok(frame)) = body.frame().await {
         taken_bytes += frame.data_ref().map_or(0, |data| data.len());
-        if taken_bytes > LEFTOVER_BYTES_MAX {
+        if taken_bytes > DISCARDED_BYTES_MAX {
             return;
         }
     }
@@ -363,12 +364,13 @@ async fn take_leftover(mut body: Body) {
 fn body_limit_bytes(parts: &Parts, role: Role) -> usize {
     match parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str) {
         BATCHES if role != Role::Worker => BATCH_BODY_BYTES_MAX,
-        OUTPUTS if matches!(role, Role::Worker | Role::Operator) => OUTPUT_BYTES_MAX,
+        COMPLETE_JOB if matches!(role, Role::Worker | Role::Operator) => OUTPUT_BYTES_MAX,
         _ => BODY_BYTES_MAX,
     }
 }
 
-/// A connection that is kept would be cut when the process stops, perhaps under a request: it ends with an answer.
+/// While the process is stopping, each answer closes its connection. An idle connection would be cut at the end, perhaps
+/// during a new request.
 async fn close_when_draining(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = next.run(request).await;
@@ -378,8 +380,8 @@ async fn close_when_draining(State(app): State<Shared>, request: Request, next: 
     response
 }
 
-/// Headers for browsers on every answer that does not set its own: no page, no frame, no cache.
-async fn secure(request: Request, next: Next) -> Response {
+/// Adds browser security headers to every answer that does not set them: no scripts, no frames, no cache.
+async fn security_headers(request: Request, next: Next) -> Response {
     let is_docs = request.uri().path().starts_with("/docs");
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -395,7 +397,7 @@ async fn secure(request: Request, next: Next) -> Response {
     response
 }
 
-/// Swagger's page has styles inline, and no scripts.
+/// The Swagger page has inline styles and no inline scripts.
 const DOCS_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -417,10 +419,10 @@ mod tests {
 
     use super::*;
 
-    /// Thousands of answers that nobody reads take no more than one.
+    /// Otherwise thousands of unread answers would take thousands of copies.
     #[tokio::test]
-    async fn all_answers_share_one_document() {
-        let router = TowerToHyperService::new(description::<()>(&Document::openapi()));
+    async fn all_answers_share_one_copy_of_the_document() {
+        let router = TowerToHyperService::new(openapi_route::<()>(&Document::openapi()));
         let mut pieces = Vec::new();
         for _ in 0..2 {
             let request = Request::get(DOCUMENT).body(Body::empty()).expect("a request");

@@ -1,4 +1,4 @@
-//! What has lost its other half: objects without rows, rows without objects, uploads that nobody came back to.
+//! Orphans: objects without rows, rows without objects, and abandoned uploads.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +8,7 @@ use wharfinger_catalog::{MissingBlob, OrphanBlob, Scope};
 
 use super::Shared;
 use super::auth::UserAuth;
-use super::extract::{Asked, TenantQuery};
+use super::extract::{QueryParams, TenantQuery};
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
@@ -20,7 +20,7 @@ const SAMPLES_MAX: usize = 20;
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrphansView {
-    /// When the store was last compared with the catalog; null: never yet.
+    /// When the store was last compared with the catalog. Null before the first scan.
     #[schema(example = "2026-11-15T03:00:09.112Z")]
     last_scan_time: Option<String>,
     orphan_blobs: OrphanBlobsView,
@@ -28,7 +28,7 @@ pub struct OrphansView {
     missing_blobs: MissingBlobsView,
 }
 
-/// Objects that no live file answers for: found by the last scan, and not deleted yet.
+/// Objects without a live file that the last scan found and that are not deleted yet.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrphanBlobsView {
@@ -37,7 +37,7 @@ pub struct OrphanBlobsView {
     /// Bytes.
     #[schema(example = 1_048_583)]
     total_size: u64,
-    /// The first of them, in the order of their names.
+    /// The first 20, ordered by key.
     samples: Vec<OrphanBlobView>,
 }
 
@@ -58,7 +58,7 @@ pub struct OrphanBlobView {
 pub struct AbandonedUploadsView {
     #[schema(example = 1)]
     count: u64,
-    /// Milliseconds since the oldest began; null: there is none.
+    /// Milliseconds since the start of the oldest. Null if there is none.
     #[schema(example = 93_600_000)]
     oldest_age: Option<i64>,
 }
@@ -101,19 +101,19 @@ impl From<MissingBlob> for MissingBlobView {
     params(TenantQuery),
     responses(
         (status = 200, body = OrphansView,
-            description = "What the last scan found in the caller's scope and is still so"),
-        (status = 403, body = Problem, description = "`tenant` names another one, and the caller is no operator"),
+            description = "What the last scan found in the caller's scope and is still true"),
+        (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
     ),
 )]
 pub(super) async fn get(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
-    Asked(query): Asked<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<Json<OrphansView>, Problem> {
-    Ok(Json(seen_by(&app, &query.scope(&caller)?).await?))
+    Ok(Json(orphans_in(&app, &query.scope(&caller)?).await?))
 }
 
-async fn seen_by(app: &App, scope: &Scope) -> Result<OrphansView, VerbError> {
+async fn orphans_in(app: &App, scope: &Scope) -> Result<OrphansView, VerbError> {
     let now = app.core.clock.now();
     let last_scan_at = app.core.catalog.last_scan_at().await?;
     let orphans = app.core.catalog.orphans(scope, SAMPLES_MAX).await?;

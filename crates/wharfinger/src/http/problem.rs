@@ -1,5 +1,5 @@
-//! Errors as their clients see them: RFC 9457 problem documents with a stable code. A 5xx tells the log
-//! everything and the client nothing.
+//! Errors as clients see them: RFC 9457 problem documents with a stable code. The cause of a 5xx is logged and not sent
+//! to the client.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,9 +12,9 @@ use super::wire::OutcomeView;
 use crate::clock::rfc3339;
 use crate::core::VerbError;
 use crate::roles::Roles;
-use crate::uploads::receive::Refused;
+use crate::uploads::receive::ReceiveError;
 
-/// A problem document. Further members depend on the code.
+/// A problem document. Some codes have more members.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Problem {
     /// `urn:wharfinger:problem:<code>`
@@ -25,9 +25,9 @@ pub struct Problem {
     title: &'static str,
     #[schema(example = 403)]
     status: u16,
-    #[schema(example = "300 bytes do not fit: 900 of 1000 are in use")]
+    #[schema(example = "The tenant's quota is exceeded: 300 bytes were requested, 900 of 1000 are used.")]
     detail: String,
-    /// Stable: switch on this.
+    /// Stable. Programs should decide by this member.
     #[schema(example = "quota_exceeded")]
     code: &'static str,
     #[serde(flatten)]
@@ -56,7 +56,7 @@ impl Problem {
         }
     }
 
-    /// Its code and detail, for an answer that tells of many.
+    /// Its code and detail, for an answer about many items.
     pub fn brief(self) -> (&'static str, String) {
         (self.code, self.detail)
     }
@@ -71,31 +71,34 @@ impl Problem {
     }
 
     pub fn forbidden(detail: &str) -> Problem {
-        Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not for this role", detail)
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", "Forbidden", detail)
     }
 
     pub fn not_found() -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, "not_found", "Not found", "there is nothing here")
+        let detail = "Nothing was found at this path, or the caller may not see it.";
+        Problem::new(StatusCode::NOT_FOUND, "not_found", "Not found", detail)
     }
 
-    /// Others of the same catalog may have the role.
+    /// Another process on the same catalog may have the role.
     pub fn not_this_process(role: &str, roles: &Roles) -> Problem {
-        let detail = format!("this process has not the role `{role}`; it has {roles}");
+        let detail = format!(
+            "This process does not have the role `{role}`; its roles: {roles}. Send the request to a process that has it."
+        );
         Problem::new(StatusCode::NOT_FOUND, "not_found", "Not found", detail)
     }
 
     pub fn other_method() -> Problem {
-        let detail = "this path takes other methods";
+        let detail = "This path does not support the method of the request.";
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
     }
 
     pub fn body_too_large(limit_bytes: usize) -> Problem {
-        let detail = format!("a request body may have at most {limit_bytes} bytes");
+        let detail = format!("The request body is too large. The limit is {limit_bytes} bytes.");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
     }
 
     pub fn range_not_satisfiable(size: u64) -> Problem {
-        let detail = format!("the object has {size} bytes, none of them in the range");
+        let detail = format!("The range is outside of the object, which has {size} bytes.");
         Problem::new(
             StatusCode::RANGE_NOT_SATISFIABLE,
             "range_not_satisfiable",
@@ -109,7 +112,7 @@ impl Problem {
     }
 
     pub fn unavailable() -> Problem {
-        let detail = "not available at this moment; try again";
+        let detail = "The server cannot answer this request now. Try again in a moment.";
         let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Unavailable", detail);
         problem.retry_after_s = Some(1);
         problem
@@ -130,18 +133,18 @@ impl Problem {
         VerbError::TooLarge { field: field.to_owned(), limit_bytes: limit_bytes as u64 }.into()
     }
 
-    /// Of a body of many lines.
+    /// For a bad line of a body with one event per line.
     pub fn bad_line(line: usize, problem: &str) -> Problem {
         Problem::invalid(&format!("line {line}"), problem).with("line", line)
     }
 
     pub fn interrupted() -> Problem {
-        let detail = "the request body did not come to its end";
+        let detail = "The request body was not received completely. Send the request again.";
         Problem::new(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted", detail)
     }
 
     pub fn internal() -> Problem {
-        let detail = "something is wrong on our side; it has been logged";
+        let detail = "An internal error occurred. The server's log has its cause.";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
     }
 }
@@ -181,7 +184,7 @@ impl From<VerbError> for Problem {
                     .with("requested", requested_bytes)
             }
             VerbError::UnconfirmedLimit { held_bytes, limit_bytes, requested_bytes } => {
-                of(StatusCode::FORBIDDEN, "unconfirmed_limit", "Too much unconfirmed")
+                of(StatusCode::FORBIDDEN, "unconfirmed_limit", "Unconfirmed limit reached")
                     .with("used", held_bytes)
                     .with("limit", limit_bytes)
                     .with("requested", requested_bytes)
@@ -192,7 +195,7 @@ impl From<VerbError> for Problem {
                     .with("limit", limit)
             }
             VerbError::KeyMismatch => {
-                of(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", "Key used with another body")
+                of(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", "Idempotency key mismatch")
             }
             VerbError::ObjectMissing | VerbError::PartsMissing { .. } => {
                 of(StatusCode::CONFLICT, "object_missing", "Object missing")
@@ -222,12 +225,12 @@ impl From<VerbError> for Problem {
                     .with("fileStatus", status.as_str())
             }
             VerbError::InWork { until } => {
-                of(StatusCode::CONFLICT, "in_work", "In work").with("leaseUntil", rfc3339(until))
+                of(StatusCode::CONFLICT, "in_work", "Leased by a worker").with("leaseUntil", rfc3339(until))
             }
-            VerbError::RedriveLimit(_) => of(StatusCode::CONFLICT, "redrive_limit", "Redrive limit"),
+            VerbError::RedriveLimit(_) => of(StatusCode::CONFLICT, "redrive_limit", "Redrive limit reached"),
             VerbError::LeaseLost => of(StatusCode::CONFLICT, "lease_lost", "Lease lost"),
             VerbError::Unavailable(why) => {
-                tracing::warn!(error = %why, "a verb could not be carried out");
+                tracing::warn!(error = %why, "request failed, the client can retry it");
                 Problem::unavailable()
             }
             VerbError::RateLimited(_) => {
@@ -235,33 +238,35 @@ impl From<VerbError> for Problem {
                 problem.retry_after_s = Some(1);
                 problem
             }
-            VerbError::StoreInDoubt(_) => of(StatusCode::CONFLICT, "store_in_doubt", "Store in doubt"),
-            // No call is made by a sweep.
+            VerbError::StoreInDoubt(_) => {
+                of(StatusCode::CONFLICT, "store_in_doubt", "Store and catalog do not match")
+            }
+            // Only sweeps lose their lease in this way.
             VerbError::TakenOver => Problem::unavailable(),
             VerbError::Internal(why) => {
-                tracing::error!(error = %why, "a verb failed");
+                tracing::error!(error = %why, "request failed, a retry does not help");
                 Problem::internal()
             }
         }
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Self {
+impl From<ReceiveError> for Problem {
+    fn from(refused: ReceiveError) -> Self {
         let detail = refused.to_string();
         let of = |status, code, title| Problem::new(status, code, title, &detail);
         match refused {
-            Refused::Signature => of(StatusCode::FORBIDDEN, "bad_signature", "Bad signature"),
-            Refused::Expired => of(StatusCode::FORBIDDEN, "url_expired", "URL expired"),
-            Refused::Length(_) => of(StatusCode::BAD_REQUEST, "size_mismatch", "Size mismatch"),
-            Refused::ContentType(_) => of(StatusCode::BAD_REQUEST, "type_mismatch", "Type mismatch"),
-            Refused::Checksum => of(StatusCode::BAD_REQUEST, "checksum_mismatch", "Checksum mismatch"),
-            Refused::Exists => of(StatusCode::PRECONDITION_FAILED, "object_exists", "Object exists"),
-            Refused::Ended => of(StatusCode::GONE, "gone", "Gone"),
-            Refused::Superseded => of(StatusCode::CONFLICT, "superseded", "Superseded"),
-            Refused::Interrupted => of(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted"),
-            Refused::Busy => Problem::unavailable_because(refused),
-            Refused::Verb(error) => error.into(),
+            ReceiveError::Signature => of(StatusCode::FORBIDDEN, "bad_signature", "Bad signature"),
+            ReceiveError::Expired => of(StatusCode::FORBIDDEN, "url_expired", "URL expired"),
+            ReceiveError::Length(_) => of(StatusCode::BAD_REQUEST, "size_mismatch", "Size mismatch"),
+            ReceiveError::ContentType(_) => of(StatusCode::BAD_REQUEST, "type_mismatch", "Type mismatch"),
+            ReceiveError::Checksum => of(StatusCode::BAD_REQUEST, "checksum_mismatch", "Checksum mismatch"),
+            ReceiveError::Exists => of(StatusCode::PRECONDITION_FAILED, "object_exists", "Object exists"),
+            ReceiveError::Ended => of(StatusCode::GONE, "gone", "Gone"),
+            ReceiveError::Superseded => of(StatusCode::CONFLICT, "superseded", "Superseded"),
+            ReceiveError::Interrupted => of(StatusCode::REQUEST_TIMEOUT, "interrupted", "Interrupted"),
+            ReceiveError::Busy => Problem::unavailable_because(refused),
+            ReceiveError::Verb(error) => error.into(),
         }
     }
 }

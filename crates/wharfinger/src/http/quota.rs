@@ -1,4 +1,4 @@
-//! What a tenant may hold and does hold.
+//! The calls for quotas.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -7,7 +7,7 @@ use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 
 use super::Shared;
 use super::auth::{OperatorAuth, UserAuth};
-use super::extract::{Asked, Body, PageQuery, cut_page};
+use super::extract::{Body, PageQuery, QueryParams, cut_page};
 use super::problem::Problem;
 use super::wire::{QuotaView, SetQuotaRequest, TenantsView};
 use crate::core::VerbError;
@@ -30,8 +30,8 @@ pub(super) async fn get(
     params(("tenant" = String, Path, example = "acme")),
     request_body = SetQuotaRequest,
     responses(
-        (status = 200, body = QuotaView, description = "A limit below what is used refuses new uploads only"),
-        (status = 403, body = Problem, description = "For operators"),
+        (status = 200, body = QuotaView, description = "The new limit. Below the used bytes it only rejects new uploads"),
+        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator`"),
     ),
 )]
 pub(super) async fn set(
@@ -45,7 +45,7 @@ pub(super) async fn set(
         return Err(Problem::invalid("limit", format!("must be at most {QUOTA_BYTES_MAX}")));
     }
     app.core.catalog.set_limit(&tenant, request.limit).await.map_err(VerbError::from)?;
-    tracing::info!(tenant = %tenant, action = "quota-set", limit = request.limit, by = %caller.user);
+    tracing::info!(tenant = %tenant, action = "quota-set", limit = request.limit, by = %caller.user, "quota limit set");
     show(&app, &tenant).await
 }
 
@@ -54,14 +54,14 @@ pub(super) async fn set(
     get, path = "/api/v2/tenants", tag = "quota", operation_id = "listTenants",
     params(PageQuery),
     responses(
-        (status = 200, body = TenantsView, description = "Every tenant that has files or a limit of its own, by name"),
-        (status = 403, body = Problem, description = "For operators"),
+        (status = 200, body = TenantsView, description = "Every tenant that has files or its own limit, ordered by name"),
+        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator`"),
     ),
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
     OperatorAuth(_caller): OperatorAuth,
-    Asked(page): Asked<PageQuery>,
+    QueryParams(page): QueryParams<PageQuery>,
 ) -> Result<Json<TenantsView>, Problem> {
     let (limit, after) = (page.limit()?, page.cursor::<String>()?.unwrap_or_default());
     let quotas = app.core.catalog.quotas(&after, limit + 1, app.core.settings.default_quota_bytes).await;

@@ -1,4 +1,4 @@
-//! Accepts connections until told to stop, then lets those that are open finish.
+//! Accepts connections until the process stops, then waits for the open ones to finish.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use super::activity::{Answer, Watched};
-use super::places::{ConnectionLimits, Place, Places, TooManyOfAddress};
+use super::activity::{TrackedResponse, TrackedStream};
+use super::connection_slots::{AddressLimitReached, ConnectionLimits, ConnectionSlot, ConnectionSlots};
 use crate::telemetry::metric;
 
-/// What is under way gets this long to finish.
+/// How long open connections have to finish when the process stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// When no connection can be accepted (out of descriptors, say), the next try waits.
+/// The wait after a failed accept, for example when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Requests of one connection of HTTP/2 at a time.
+/// Concurrent requests of one HTTP/2 connection.
 const STREAMS_MAX: u32 = 64;
 const HEADERS_BYTES_MAX: u32 = 32 << 10;
-/// A head of HTTP/1, and what is read or written of its bodies at a time.
+/// The largest head of an HTTP/1 request, and the size of one read or write of a body.
 const HTTP1_BUFFER_BYTES: usize = 64 << 10;
-/// What one request of HTTP/2 may leave unread by its client.
+/// How many unread bytes are buffered for one HTTP/2 request.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 pub async fn serve(listener: TcpListener, router: Router, limits: ConnectionLimits, stop: CancellationToken) {
     let builder = builder();
     let open = GracefulShutdown::new();
-    let places = Places::new(limits);
+    let slots = ConnectionSlots::new(limits);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -46,35 +46,38 @@ pub async fn serve(listener: TcpListener, router: Router, limits: ConnectionLimi
                 continue;
             }
         };
-        let place = tokio::select! {
-            place = places.take(address.ip()) => place,
+        let slot = tokio::select! {
+            slot = slots.take(address.ip()) => slot,
             () = stop.cancelled() => break,
         };
-        match place {
-            Ok(place) => {
+        match slot {
+            Ok(slot) => {
                 let _ = stream.set_nodelay(true);
                 let (builder, router, watcher) = (builder.clone(), router.clone(), open.watcher());
                 tokio::spawn(async move {
-                    let place = place;
-                    let connection = connection(&builder, stream, router, &place);
+                    let slot = slot;
+                    let connection = connection(&builder, stream, router, &slot);
                     tokio::select! {
-                        // A connection that ends badly is its client's affair.
+                        // Errors of a connection are caused by its client and are not logged.
                         _ = watcher.watch(connection) => {}
-                        () = place.activity.expired() => metric::connection_closed("timeout"),
-                        () = place.close.cancelled() => metric::connection_closed("all_places_taken"),
+                        () = slot.activity.expired() => metric::connection_closed("timeout"),
+                        () = slot.close.cancelled() => metric::connection_closed("all_places_taken"),
                     }
                 });
             }
-            Err(TooManyOfAddress) => metric::connection_closed("address_limit"),
+            Err(AddressLimitReached) => metric::connection_closed("address_limit"),
         }
     }
     drop(listener);
     if tokio::time::timeout(DRAIN_TIMEOUT, open.shutdown()).await.is_err() {
-        tracing::warn!("some connections did not finish in time");
+        tracing::warn!(
+            timeoutMs = DRAIN_TIMEOUT.as_millis(),
+            "open connections closed after the drain timeout"
+        );
     }
 }
 
-/// Windows of HTTP/2 begin small and grow with what is read: a client without a token makes us hold little.
+/// HTTP/2 windows start small and grow with what is read, so that a client without a token can fill only little memory.
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HTTP1_BUFFER_BYTES);
@@ -93,17 +96,17 @@ fn connection<'b>(
     builder: &'b auto::Builder<TokioExecutor>,
     stream: TcpStream,
     router: Router,
-    place: &Place,
+    slot: &ConnectionSlot,
 ) -> impl hyper_util::server::graceful::GracefulConnection + 'b {
-    let activity = place.activity.clone();
-    let io = TokioIo::new(Watched::new(stream, activity.clone()));
+    let activity = slot.activity.clone();
+    let io = TokioIo::new(TrackedStream::new(stream, activity.clone()));
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request: Request<Incoming>| {
-        let asked = activity.begin(request.method());
+        let active = activity.begin(request.method());
         let answering = router.call(request);
         async move {
             let answer = answering.await?;
-            Answer::Ok(answer.map(|body| asked.answered(body)))
+            TrackedResponse::Ok(answer.map(|body| active.track(body)))
         }
     });
     builder.serve_connection_with_upgrades(io, service)

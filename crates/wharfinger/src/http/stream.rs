@@ -52,7 +52,9 @@ pub(super) async fn get(
 ) -> Result<impl IntoResponse, Problem> {
     let scope = query.scope(&session.caller)?;
     let Some(place) = app.dashboard.stream_slot(&session.caller) else {
-        return Err(Problem::unavailable_because("Too many streams are open. Close one, or try again later."));
+        return Err(Problem::unavailable_because(
+            "Too many streams are open. Close one, or try again later.",
+        ));
     };
     let watcher = Watcher {
         watch: app.dashboard.live.watch(scope.clone()),

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
 use super::auth::UserAuth;
-use super::extract::{QueryParams, Id, TenantPageQuery, TenantQuery, cut_page};
+use super::extract::{Id, QueryParams, TenantPageQuery, TenantQuery, cut_page};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::recovery::{self, RetriedAll};
@@ -45,7 +45,7 @@ pub struct StuckFileView {
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     updated_at: String,
     /// Why no worker will process the file. Null if it only waits in the queue or a worker has it.
-    #[schema(example = "the worker's lease has expired")]
+    #[schema(example = "its job was missing")]
     problem: Option<String>,
 }
 
@@ -86,7 +86,7 @@ pub struct RetriedAllView {
     success: bool,
     #[schema(example = 7)]
     retried_count: u64,
-    /// Files that only wait in the queue, are leased by a worker, or have no retries left.
+    /// Files that only wait in the queue, are leased by a worker, or made progress in the meantime.
     #[schema(example = 2)]
     skipped_count: u64,
     /// At most 1,000.

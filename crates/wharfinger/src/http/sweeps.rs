@@ -1,4 +1,4 @@
-//! The sweeps: how each stands, and one run now.
+//! The calls for sweeps: list them, run one now.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -33,7 +33,7 @@ pub struct SweepView {
     schedule: String,
     #[schema(example = "2026-11-16T03:00:00.000Z")]
     next_run: String,
-    /// When it last began; null before its first run.
+    /// When the last run started. Null before the first run.
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     last_run: Option<String>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
@@ -41,12 +41,12 @@ pub struct SweepView {
     /// Milliseconds.
     #[schema(example = 4_112)]
     duration: Option<i64>,
-    /// What the last run found and did.
+    /// The result of the last run.
     #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"attempted": 3, "done": 3, "failed": 0, "exhausted": 0}))]
     result: Option<Value>,
-    #[schema(example = "3 stuck files could not be looked at, the log says why")]
+    #[schema(example = "3 stuck files could not be checked; see the log")]
     error: Option<String>,
-    /// Who is at it just now, if anybody.
+    /// The process that runs the sweep now. Null if it is not running.
     #[schema(example = "host-1 4711")]
     running_on: Option<String>,
 }
@@ -73,8 +73,8 @@ impl SweepView {
 #[utoipa::path(
     get, path = "/api/v2/maintenance/sweeps", tag = "maintenance", operation_id = "listSweeps",
     responses(
-        (status = 200, body = SweepsView, description = "Each with its last run and its next"),
-        (status = 403, body = Problem, description = "For operators"),
+        (status = 200, body = SweepsView, description = "Every sweep with its last run and its next run"),
+        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator`"),
     ),
 )]
 pub(super) async fn list(
@@ -96,7 +96,7 @@ pub(super) async fn all(app: &App) -> Result<SweepsView, VerbError> {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunSweepRequest {
-    /// Find everything and change nothing.
+    /// Report what would be done, and change nothing.
     #[serde(default)]
     dry_run: bool,
 }
@@ -113,8 +113,8 @@ pub struct SweepRunView {
     #[schema(example = 4_112)]
     duration: i64,
     result: Report,
-    /// What a part of it could not do, while the rest went on.
-    #[schema(example = "3 stuck files could not be looked at, the log says why")]
+    /// What failed in one part of the sweep. The other parts continued.
+    #[schema(example = "3 stuck files could not be checked; see the log")]
     error: Option<String>,
 }
 
@@ -124,10 +124,10 @@ pub struct SweepRunView {
     params(("name" = String, Path, example = "orphan-cleanup")),
     request_body = RunSweepRequest,
     responses(
-        (status = 200, body = SweepRunView, description = "It ran to its end, also if its client has gone"),
-        (status = 403, body = Problem, description = "For operators"),
+        (status = 200, body = SweepRunView, description = "The sweep is finished. It also finishes if the client hangs up"),
+        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator`"),
         (status = 404, body = Problem, description = "No sweep has this name"),
-        (status = 409, body = Problem, description = "`sweep_running`: another process is at it"),
+        (status = 409, body = Problem, description = "`sweep_running`: another process is running this sweep"),
     ),
 )]
 pub(super) async fn run(
@@ -139,20 +139,23 @@ pub(super) async fn run(
     let sweep = Sweep::named(&name).ok_or_else(Problem::not_found)?;
     let by_hand =
         ByHand { is_dry_run: request.dry_run, stop: app.core.draining.clone(), ..ByHand::default() };
-    tracing::info!(job = name, action = "run-now", dryRun = request.dry_run, by = %caller.user, "a sweep is run by hand");
+    tracing::info!(job = name, action = "run-now", dryRun = request.dry_run, by = %caller.user, "sweep started by hand");
     let ran = run_now(&app.uploads, sweep, &by_hand).await.map_err(|not_run| match not_run {
         NotRun::Failed(VerbError::TakenOver) => Problem::new(
             StatusCode::CONFLICT,
             "sweep_running",
-            "The sweep is running",
-            "another process has taken it over and goes on with it",
+            "Sweep is running",
+            "Another process has taken over this sweep and continues it.",
         ),
         NotRun::Failed(error) => Problem::from(error),
         NotRun::Busy { owner, lease_until } => Problem::new(
             StatusCode::CONFLICT,
             "sweep_running",
-            "The sweep is running",
-            format!("{owner} is at it; if that process is dead, its lease ends at {}", rfc3339(lease_until)),
+            "Sweep is running",
+            format!(
+                "The process {owner} is running this sweep. If that process is dead, its lease ends at {}.",
+                rfc3339(lease_until)
+            ),
         ),
     })?;
     Ok(Json(SweepRunView {

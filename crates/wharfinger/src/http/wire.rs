@@ -1,4 +1,4 @@
-//! What goes over the wire: camelCase JSON, times as RFC 3339.
+//! JSON types of requests and answers: camelCase names, times as RFC 3339.
 
 mod cleanups;
 mod notifications;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use wharfinger_catalog::{ChunkRow, HistoryLine};
-use wharfinger_lifecycle::file::{Announcement, File};
+use wharfinger_lifecycle::file::{File, UploadRequest};
 use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::quota::Quota;
 
@@ -21,7 +21,7 @@ use crate::batches::complete::Completion;
 use crate::clock::rfc3339;
 use crate::core::FileOutcome;
 use crate::pipeline::search::Hit;
-use crate::uploads::init::{Grant, GrantedPart, How};
+use crate::uploads::init::{Grant, GrantedPart, UploadMethod};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -29,7 +29,7 @@ pub struct InitRequest {
     /// A name, not a path.
     #[schema(example = "report.pdf")]
     file_name: String,
-    /// The exact number of bytes that will come.
+    /// The exact number of bytes that will be uploaded.
     #[schema(example = 12_345, minimum = 0)]
     size: u64,
     #[schema(example = "application/pdf")]
@@ -37,19 +37,19 @@ pub struct InitRequest {
     /// Lower-case hex.
     #[schema(example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     checksum_sha256: Option<String>,
-    /// Adds the file to a batch that is active.
+    /// Adds the file to this active batch.
     #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: Option<String>,
-    /// An object of the client's own, at most 16 KiB.
+    /// Any JSON object of the client, at most 16 KiB.
     #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
 }
 
 impl InitRequest {
-    pub fn into_announcement(self) -> Result<(Announcement, Option<BatchId>), Problem> {
+    pub fn into_upload_request(self) -> Result<(UploadRequest, Option<BatchId>), Problem> {
         let InitRequest { file_name, size, content_type, checksum_sha256, batch_id, metadata } = self;
         let batch = batch_id.map(|id| id.parse()).transpose();
-        let batch = batch.map_err(|_| Problem::invalid("batchId", "is not an id of a batch"))?;
+        let batch = batch.map_err(|_| Problem::invalid("batchId", "is not the id of a batch"))?;
         let file = BatchFileRequest { file_name, size, content_type, checksum_sha256, metadata };
         Ok((file.into(), batch))
     }
@@ -58,11 +58,11 @@ impl InitRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BatchRequest {
-    /// At most 10,000; more can be added by init with `batchId`.
+    /// At most 10,000 files. More can be added by init with `batchId`.
     pub files: Vec<BatchFileRequest>,
 }
 
-/// One file of a batch, as in init.
+/// One file of a batch, with the same fields as in init.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BatchFileRequest {
@@ -78,9 +78,9 @@ pub struct BatchFileRequest {
     metadata: Option<Box<RawValue>>,
 }
 
-impl From<BatchFileRequest> for Announcement {
+impl From<BatchFileRequest> for UploadRequest {
     fn from(file: BatchFileRequest) -> Self {
-        Announcement {
+        UploadRequest {
             name: file.file_name,
             size: file.size,
             content_type: file.content_type,
@@ -93,7 +93,7 @@ impl From<BatchFileRequest> for Announcement {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfirmRequest {
-    /// Lower-case hex; the object is read and compared where the store has not done so.
+    /// Lower-case hex. The server reads the object to compare it, unless the store has checked it.
     #[schema(example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     pub checksum_sha256: Option<String>,
 }
@@ -113,7 +113,7 @@ pub struct GrantView {
     file_id: String,
     #[schema(example = "registered")]
     status: &'static str,
-    /// Where it is part of one.
+    /// Absent if the file is in no batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: Option<String>,
@@ -135,11 +135,11 @@ pub struct GrantView {
     expires_at: Option<String>,
 }
 
-/// PUT each part's bytes to its URL, in any order, side by side, and again if need be; then confirm.
+/// PUT each part's bytes to its URL, in any order, in parallel, and again after an error. Then confirm.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MultipartView {
-    /// Of every part but the last, which is what is left.
+    /// The size of every part except the last, which has the remaining bytes.
     #[schema(example = 16_777_216)]
     part_size: u64,
     parts: Vec<PartView>,
@@ -154,7 +154,7 @@ pub struct PartView {
     url: String,
     #[schema(example = 16_777_216)]
     size: u64,
-    /// The store has this part already: it need not be sent again.
+    /// The store already has this part. It does not need to be sent again.
     uploaded: bool,
 }
 
@@ -178,13 +178,13 @@ impl From<Grant> for GrantView {
         };
         let Some(upload) = grant.upload else { return view };
         view.expires_at = Some(rfc3339(upload.expires_at));
-        match upload.how {
-            How::Whole(request) => {
+        match upload.method {
+            UploadMethod::SinglePut(request) => {
                 view.upload_url = Some(request.url);
                 view.method = Some(request.method);
                 view.headers = Some(request.headers.into_iter().map(|(n, v)| (n, v.into())).collect());
             }
-            How::Parts { part_size, parts } => {
+            UploadMethod::Multipart { part_size, parts } => {
                 view.method = Some("PUT");
                 let parts = parts.into_iter().map(PartView::from).collect();
                 view.multipart = Some(MultipartView { part_size, parts });
@@ -201,7 +201,7 @@ pub struct BatchView {
     batch_id: String,
     #[schema(example = "active")]
     status: &'static str,
-    /// When what is not confirmed is removed.
+    /// When the batch expires and its unconfirmed files are removed.
     #[schema(example = "2026-11-15T06:44:37.622Z")]
     expires_at: String,
     files: Vec<GrantView>,
@@ -241,7 +241,7 @@ impl From<Completion> for CompletionView {
     }
 }
 
-/// How a file of a batch stands; `code` and `detail` say what keeps it from being confirmed.
+/// The status of a file of a batch. `code` and `detail` say why it cannot be confirmed.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutcomeView {
@@ -253,7 +253,7 @@ pub struct OutcomeView {
     #[schema(example = "object_missing")]
     code: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = "the object is not in the store")]
+    #[schema(example = "The object has not been uploaded.")]
     detail: Option<String>,
 }
 
@@ -304,7 +304,7 @@ pub struct FileView {
     confirmed_at: Option<String>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     ready_at: Option<String>,
-    /// `true` where the file has more text than is kept (DERIVED_MAX_FACTOR); else absent. Not in lists.
+    /// `true` if the file's text was cut (DERIVED_MAX_FACTOR), otherwise absent. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = true)]
     pub(super) text_truncated: Option<bool>,
@@ -396,7 +396,7 @@ pub struct ChunkView {
 pub struct SearchRequest {
     #[schema(example = "who signed for the coffee")]
     query: String,
-    /// 1 to 1000, 50 if left out.
+    /// 1 to 1000. Default: 50.
     #[schema(example = 5)]
     limit: Option<usize>,
 }
@@ -453,7 +453,7 @@ pub struct HitView {
 pub struct QuotaView {
     #[schema(example = "acme")]
     tenant: String,
-    /// All that is charged, in bytes.
+    /// All charged bytes.
     #[schema(example = 52_417)]
     used: u64,
     #[schema(example = 10_737_418_240_u64)]

@@ -1,7 +1,7 @@
-//! Workers in any language: lease, heartbeat, complete, fail.
+//! The calls for outside workers: lease, heartbeat, complete, fail.
 
 use std::convert::Infallible;
-use wharfinger_lifecycle::stage_end::Ended;
+use wharfinger_lifecycle::stage_end::CompletionResult;
 
 use axum::Json;
 use axum::body::Body as Stream;
@@ -17,7 +17,7 @@ use wharfinger_lifecycle::stage::Stage;
 
 use super::Shared;
 use super::auth::WorkerAuth;
-use super::extract::{Asked, Body, Id};
+use super::extract::{Body, Id, QueryParams};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::input::{self, Input};
@@ -26,13 +26,13 @@ use crate::pipeline::remote::{self, Delivery, LEASE_JOBS_MAX, Leased};
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseRequest {
-    /// `scan`, `extract`, `chunk`, `embed`: the first is looked for first.
+    /// `scan`, `extract`, `chunk`, `embed`. Jobs of the first stage are leased first.
     #[schema(example = json!(["scan"]))]
     stages: Vec<String>,
-    /// 1 to 100, 1 if left out.
+    /// 1 to 100. Default: 1.
     #[schema(example = 4)]
     max: Option<usize>,
-    /// How long the lease lasts without a heartbeat; JOB_LEASE_MS if left out.
+    /// How long the lease lasts without a heartbeat. Default: JOB_LEASE_MS.
     #[schema(example = 60_000)]
     lease_ms: Option<i64>,
 }
@@ -47,7 +47,7 @@ pub struct LeasesView {
 pub struct LeaseView {
     #[schema(example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")]
     job_id: String,
-    /// Opaque; only the worker that took the lease can use it.
+    /// Opaque. Only the worker that took the lease can use it.
     #[schema(example = "3.5f2d0c…")]
     lease_token: String,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
@@ -64,10 +64,10 @@ pub struct LeaseView {
     content_type: Option<String>,
     #[schema(example = 52_417)]
     size: u64,
-    /// The very bytes that were confirmed.
+    /// A signed URL for exactly the bytes that were confirmed.
     #[schema(example = "https://objects.example.com/uploads/acme/ada/01a1ddbc?signature=…")]
     download_url: String,
-    /// The output of the stage before: `{text}`, `{chunks}`, `{verdict}`; a large one as `{url}` that answers the same.
+    /// The output of the previous stage: `{text}`, `{chunks}` or `{verdict}`. A large output is `{url}`, which returns the same.
     #[schema(value_type = BTreeMap<String, Value>, example = json!({"text": "The lighthouse owner signed for forty crates of coffee."}))]
     input: Value,
 }
@@ -96,7 +96,7 @@ pub struct FailRequest {
     lease_token: String,
     #[schema(example = "the scanner did not answer")]
     error: String,
-    /// False: trying again would not help (not supported, corrupted, encrypted).
+    /// False if a retry would not help (not supported, corrupted, encrypted).
     #[serde(default = "yes")]
     retryable: bool,
 }
@@ -114,19 +114,21 @@ pub struct HeartbeatView {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct EndedView {
-    /// What the file is now.
+    /// The new status of the file.
     #[schema(example = "queued")]
     status: &'static str,
 }
 
-impl From<Ended> for EndedView {
-    fn from(ended: Ended) -> Self {
+impl From<CompletionResult> for EndedView {
+    fn from(ended: CompletionResult) -> Self {
         EndedView {
             status: match ended {
-                Ended::Next(_) | Ended::Retried | Ended::LeaseLost => "queued",
-                Ended::Ready => "ready",
-                Ended::Failed => "failed",
-                Ended::Quarantined => "quarantined",
+                CompletionResult::Next(_) | CompletionResult::Retried | CompletionResult::LeaseLost => {
+                    "queued"
+                }
+                CompletionResult::Ready => "ready",
+                CompletionResult::Failed => "failed",
+                CompletionResult::Quarantined => "quarantined",
             },
         }
     }
@@ -155,12 +157,12 @@ impl From<Leased> for LeaseView {
     }
 }
 
-/// Lease files to work on
+/// Lease jobs
 #[utoipa::path(
     post, path = "/api/v2/workers/lease", tag = "workers", operation_id = "leaseJobs",
     request_body = LeaseRequest,
     responses(
-        (status = 200, body = LeasesView, description = "Perhaps none: ask again later"),
+        (status = 200, body = LeasesView, description = "The leased jobs. If there are none, try again later"),
         (status = 400, body = Problem, description = "`invalid_request`, or `not_in_pipeline`"),
         (status = 403, body = Problem),
     ),
@@ -188,7 +190,7 @@ pub(super) async fn lease(
     if let Some(stage) =
         stages.iter().find(|stage| worker.scope.stages.as_ref().is_some_and(|may| !may.contains(stage)))
     {
-        let detail = format!("This token may not lease the stage `{}` (claim `stages`).", stage.as_str());
+        let detail = format!("The token may not lease the stage `{}` (claim `stages`).", stage.as_str());
         return Err(Problem::forbidden(&detail));
     }
     let leased = remote::lease(&app.pipeline, &worker, &stages, max, request.lease_ms).await?;
@@ -199,7 +201,7 @@ pub(super) async fn lease(
         (header::CONTENT_TYPE, "application/json".to_owned()),
         (header::CONTENT_LENGTH, json.len().to_string()),
     ];
-    // Polled when the connection takes it; dropped before that, it gives the leases back.
+    // The stream is polled when the answer is written. If it is dropped before that, the leases are released.
     let body = futures::stream::once(async move {
         delivery.sent();
         Ok::<_, Infallible>(json)
@@ -207,7 +209,7 @@ pub(super) async fn lease(
     Ok((headers, Stream::from_stream(body)).into_response())
 }
 
-/// Keep a lease
+/// Extend a lease
 #[utoipa::path(
     post, path = "/api/v2/workers/jobs/{jobId}/heartbeat", tag = "workers", operation_id = "heartbeatJob",
     params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")), request_body = TokenRequest,
@@ -223,13 +225,13 @@ pub(super) async fn heartbeat(
     Ok(Json(HeartbeatView { lease_until: rfc3339(until) }))
 }
 
-/// End a stage well
+/// Complete a job
 #[utoipa::path(
     post, path = "/api/v2/workers/jobs/{jobId}/complete", tag = "workers", operation_id = "completeJob",
     params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")), request_body = CompleteRequest,
     responses(
-        (status = 200, body = EndedView, description = "Kept, and the file has moved on"),
-        (status = 400, body = Problem, description = "`invalid_request`: not what the stage has to give"),
+        (status = 200, body = EndedView, description = "The output is stored, and the file continues with its next stage"),
+        (status = 400, body = Problem, description = "`invalid_request`: not a valid output of this stage"),
         (status = 409, body = Problem, description = "`lease_lost`: nothing was changed"),
     ),
 )]
@@ -243,7 +245,7 @@ pub(super) async fn complete(
     Ok(Json(remote::complete(&app.pipeline, &worker.caller, job, lease_token, output).await?.into()))
 }
 
-/// End an attempt that failed
+/// Report a failed attempt
 #[utoipa::path(
     post, path = "/api/v2/workers/jobs/{jobId}/fail", tag = "workers", operation_id = "failJob",
     params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")), request_body = FailRequest,
@@ -277,7 +279,7 @@ pub struct InputQuery {
     get, path = "/api/v2/workers/jobs/{jobId}/input", tag = "workers", operation_id = "jobInput",
     params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71"), InputQuery),
     responses(
-        (status = 200, description = "The same JSON that a small input is, while the lease lasts"),
+        (status = 200, description = "The input as JSON, while the lease is valid"),
         (status = 404, body = Problem), (status = 409, body = Problem, description = "`lease_lost`"),
     ),
     security(()),
@@ -285,7 +287,7 @@ pub struct InputQuery {
 pub(super) async fn input(
     State(app): State<Shared>,
     Id(job): Id<JobId>,
-    Asked(query): Asked<InputQuery>,
+    QueryParams(query): QueryParams<InputQuery>,
 ) -> Result<Response, Problem> {
     let pieces = input::open(app.pipeline.clone(), job, query.lease, &query.signature).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], Stream::from_stream(pieces)).into_response())

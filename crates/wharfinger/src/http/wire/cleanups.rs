@@ -1,4 +1,4 @@
-//! Physical deletes that wait, as people see them.
+//! Views of pending cleanups (physical deletes).
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ pub struct CleanupStatusView {
     pub pending: u64,
     #[schema(example = 0)]
     pub exhausted: u64,
-    /// Milliseconds; null when nothing waits.
+    /// Milliseconds. Null if nothing is pending.
     #[schema(example = 93_600)]
     pub oldest_age: Option<i64>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]

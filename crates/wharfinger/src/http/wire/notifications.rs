@@ -1,4 +1,4 @@
-//! What owners are told, as they see it.
+//! Views of a user's notifications.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -31,7 +31,7 @@ pub struct NotificationView {
     batch_id: Option<String>,
     #[schema(example = "The upload of report.pdf was not confirmed in time and has been removed")]
     message: String,
-    /// `reason`, `deletionDate`, `sizeReclaimed` and what else there is to say of this kind.
+    /// `reason`, `deletionDate`, `sizeReclaimed` and other members, depending on the kind.
     #[schema(value_type = BTreeMap<String, Value>, example = json!({"reason": "not confirmed in time", "sizeReclaimed": 52417}))]
     data: Option<Box<RawValue>>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
