@@ -1,14 +1,14 @@
 // Each role sees what it may call and calls nothing else.
 
-import { check, put, ends, same, scenario, tokens, until } from "./stage.mjs";
+import { check, put, waitForStatus, same, scenario, tokens, until } from "./scenario.mjs";
 
-const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/upkeep", "#/sweeps", "#/notifications"];
+const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/maintenance", "#/sweeps", "#/notifications"];
 const OPERATORS = /\/maintenance\/(sweeps|spool)|\/api\/v2\/tenants/;
-const KEEPERS = /\/maintenance\/cleanup/;
+const ADMINS = /\/maintenance\/cleanup/;
 
 await scenario(async ({ open }) => {
-  await ends(tokens.user, await put(tokens.user, "mine.txt", "mine"), "ready");
-  await ends(tokens.operator, await put(tokens.operator, "theirs.txt", "theirs"), "ready");
+  await waitForStatus(tokens.user, await put(tokens.user, "mine.txt", "mine"), "ready");
+  await waitForStatus(tokens.operator, await put(tokens.operator, "theirs.txt", "theirs"), "ready");
   const called = {};
   for (const role of ["user", "admin", "operator"]) {
     const window = await open();
@@ -19,18 +19,18 @@ await scenario(async ({ open }) => {
       await window.page.waitForLoadState();
     }
     const links = await window.page.locator("nav a").allInnerTexts();
-    same(links.includes("Sweeps"), role === "operator", `${role}: sweeps in the menu`);
+    same(links.includes("Sweeps"), role === "operator", `${role}: sweeps in the navigation`);
     called[role] = window.requests.map((request) => new URL(request.url()).pathname);
     await window.go("#/files");
     await window.page.locator("a.name", { hasText: "mine.txt" }).waitFor();
-    same(await window.page.locator("a.name", { hasText: "theirs.txt" }).count(), role === "operator" ? 1 : 0, `${role}: another's file`);
-    window.isSound();
+    same(await window.page.locator("a.name", { hasText: "theirs.txt" }).count(), role === "operator" ? 1 : 0, `${role}: the file of another user`);
+    window.checkErrors();
   }
-  check(!called.user.some((path) => OPERATORS.test(path) || KEEPERS.test(path)), `a user called ${called.user}`);
-  check(!called.admin.some((path) => OPERATORS.test(path)) && called.admin.some((path) => KEEPERS.test(path)), `an admin called ${called.admin}`);
+  check(!called.user.some((path) => OPERATORS.test(path) || ADMINS.test(path)), `a user called ${called.user}`);
+  check(!called.admin.some((path) => OPERATORS.test(path)) && called.admin.some((path) => ADMINS.test(path)), `an admin called ${called.admin}`);
   check(called.operator.some((path) => OPERATORS.test(path)), `an operator called ${called.operator}`);
 
-  // One tenant at a time.
+  // An operator selects one tenant.
   const window = await open();
   await window.signIn(tokens.operator);
   const ready = window.page.locator('[data-status="ready"] .step-count');

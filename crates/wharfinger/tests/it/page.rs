@@ -1,5 +1,5 @@
-//! The page in a real browser: each scenario is a script of `tests/browser`, played against the real program. What the
-//! browser complains of (an error in the console, a request that failed, the policy) fails it.
+//! The web page in a real browser. Each test runs a script of `tests/browser` against the real program. An unexpected error
+//! in the browser fails it: on the console, a failed request, or a violation of the content security policy.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +9,19 @@ use serde_json::json;
 use crate::cli::program::Place;
 
 const STAGES: (&str, &str) = ("PIPELINE_STAGES", "scan,extract,chunk,embed");
-/// The scan is left to workers from outside, which the scenario starts and kills.
+/// The scan stage is left to outside workers, which the scenario starts and kills.
 const WITHOUT_SCAN: (&str, &str) = ("PIPELINE_BUILTIN_STAGES", "extract,chunk,embed");
-/// Nobody but the page sends a stuck file on.
-const NEVER: (&str, &str) = ("STUCK_RECOVERY_SCHEDULE", "0 0 1 1 *");
+/// The sweep does not run during the test: only the page retries stuck files.
+const NO_RECOVERY_SWEEP: (&str, &str) = ("STUCK_RECOVERY_SCHEDULE", "0 0 1 1 *");
 const SHORT_LEASE: (&str, &str) = ("JOB_LEASE_MS", "1500");
-/// Processes that work on files take back what a killed worker held. Where none runs, somebody has to look after it.
+/// A process with the role worker would recover the file of a killed worker by itself.
 const WITHOUT_WORKERS: &str = "api,sweeper,ingest";
 
-fn play(scenario: &str, settings: &[(&str, &str)]) {
-    play_with("api,worker,sweeper,ingest", scenario, settings);
+fn run(scenario: &str, settings: &[(&str, &str)]) {
+    run_with_roles("api,worker,sweeper,ingest", scenario, settings);
 }
 
-fn play_with(roles: &str, scenario: &str, settings: &[(&str, &str)]) {
+fn run_with_roles(roles: &str, scenario: &str, settings: &[(&str, &str)]) {
     let place = Place::new();
     let server = place.serve_as(roles, &[&[STAGES], settings].concat());
     let token = |tenant: &str, user: &str, role: &str| {
@@ -31,8 +31,8 @@ fn play_with(roles: &str, scenario: &str, settings: &[(&str, &str)]) {
     let tokens = json!({
         "user": token("acme", "ada", "user"),
         "admin": token("acme", "amos", "admin"),
-        "operator": token("harbour", "olga", "operator"),
-        "worker": token("harbour", "wim", "worker"),
+        "operator": token("ops", "olga", "operator"),
+        "worker": token("ops", "wim", "worker"),
     });
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
     let mut node = browser::script(&tests.join(format!("{scenario}.mjs")));
@@ -60,61 +60,61 @@ pub fn screenshots() -> PathBuf {
 }
 
 #[test]
-fn people_come_in_with_a_token_and_go_when_it_is_over() {
-    play("signing_in", &[]);
+fn a_user_signs_in_with_a_token_and_is_signed_out_when_it_expires() {
+    run("sign_in", &[]);
 }
 
 #[test]
-fn a_file_that_is_dropped_becomes_ready_without_a_reload() {
-    play("uploading", &[]);
+fn a_dropped_file_becomes_ready_without_a_reload() {
+    run("upload", &[]);
 }
 
 #[test]
 fn the_stuck_file_of_a_killed_worker_is_retried_from_the_page() {
-    let soon = ("STUCK_FILE_THRESHOLD_MS", "1500");
-    play_with(WITHOUT_WORKERS, "stuck_file", &[NEVER, SHORT_LEASE, soon]);
+    let short_threshold = ("STUCK_FILE_THRESHOLD_MS", "1500");
+    run_with_roles(WITHOUT_WORKERS, "stuck_file", &[NO_RECOVERY_SWEEP, SHORT_LEASE, short_threshold]);
 }
 
 #[test]
-fn a_dead_letter_is_redriven_from_the_page() {
-    play("dead_letter", &[WITHOUT_SCAN, NEVER]);
+fn a_failed_file_is_processed_again_from_the_page() {
+    run("dead_letter", &[WITHOUT_SCAN, NO_RECOVERY_SWEEP]);
 }
 
 #[test]
-fn an_upload_goes_on_after_a_reload_and_in_one_tab_at_a_time() {
-    play("resuming", &[("PIPELINE_STAGES", "")]);
+fn an_upload_continues_after_a_reload_and_in_one_tab_at_a_time() {
+    run("resume_upload", &[("PIPELINE_STAGES", "")]);
 }
 
 #[test]
-fn nobody_calls_what_is_for_others() {
-    play("roles", &[]);
+fn each_role_calls_only_what_it_is_allowed_to() {
+    run("roles", &[]);
 }
 
 #[test]
-fn an_operator_keeps_the_place_in_order() {
+fn an_operator_runs_sweeps_sets_limits_and_retries_deletes() {
     let one_attempt = ("CLEANUP_MAX_ATTEMPTS", "1");
-    let hardly_ever = ("CLEANUP_SWEEP_SCHEDULE", "0 0 1 1 *");
-    play("upkeep", &[one_attempt, hardly_ever, ("INGEST_BLOB_URL", "file:./archive")]);
+    let no_cleanup_sweep = ("CLEANUP_SWEEP_SCHEDULE", "0 0 1 1 *");
+    run("maintenance", &[one_attempt, no_cleanup_sweep, ("INGEST_BLOB_URL", "file:./archive")]);
 }
 
 #[test]
-fn it_looks_well_to_everybody() {
-    let soon = ("STUCK_FILE_THRESHOLD_MS", "6000");
-    play_with(WITHOUT_WORKERS, "looks", &[NEVER, SHORT_LEASE, soon]);
+fn every_page_is_accessible_in_both_themes_and_on_a_phone() {
+    let short_threshold = ("STUCK_FILE_THRESHOLD_MS", "6000");
+    run_with_roles(WITHOUT_WORKERS, "appearance", &[NO_RECOVERY_SWEEP, SHORT_LEASE, short_threshold]);
 }
 
-/// What the operator of a bucket allows to pages of the program's origin.
+/// CORS rules of the bucket: without them the browser blocks uploads from the page.
 const CORS: &str = "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin><AllowedMethod>PUT</AllowedMethod>\
     <AllowedMethod>GET</AllowedMethod><AllowedHeader>*</AllowedHeader><ExposeHeader>ETag</ExposeHeader>\
     </CORSRule></CORSConfiguration>";
 
 #[test]
-fn bytes_go_straight_to_a_store_of_another_origin() {
+fn bytes_are_sent_directly_to_a_store_of_another_origin() {
     let gateway = radosgw::shared();
     let bucket = gateway.create_bucket();
     let allowed = gateway.request("PUT", &format!("/{bucket}?cors="), CORS.as_bytes()).expect("an answer");
     assert_eq!(allowed.status, 200, "{}", String::from_utf8_lossy(&allowed.body));
-    let (url, endpoint) = (format!("s3://{bucket}/wharf"), gateway.endpoint());
+    let (url, endpoint) = (format!("s3://{bucket}/files"), gateway.endpoint());
     let settings = [
         ("PIPELINE_STAGES", ""),
         ("MULTIPART_THRESHOLD_BYTES", "20MiB"),
@@ -125,5 +125,5 @@ fn bytes_go_straight_to_a_store_of_another_origin() {
         ("AWS_REGION", gateway.region()),
         ("STORE", endpoint.as_str()),
     ];
-    play("store_apart", &settings);
+    run("store_on_other_origin", &settings);
 }

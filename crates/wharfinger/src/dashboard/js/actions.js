@@ -1,70 +1,170 @@
-// Every action in one shape: say exactly what will happen, show that it is under way, say what came of it.
+// The actions of the page: for each its button, a text that says what it will do, the call, and the message afterwards.
 
-import { h } from "./dom.js";
-import { tell } from "./live.js";
-import { toast } from "./toasts.js";
+import { actionButton } from "./action_button.js";
+import { call, post } from "./api.js";
+import { refetch, setQuota, tenantQuery } from "./live.js";
+import { bytes, duration, number, parseBytes, plural } from "./words.js";
 
-const underWay = new Set();
+const id = encodeURIComponent;
 
-/** Asks in a dialog; answers what was typed (or true), or null for "no". */
-export function ask({ title, says, verb, no = "Cancel", isDanger = false, field = null }) {
-  return new Promise((resolve) => {
-    const input = field && h("input", { id: "dialog-field", name: "field", value: field.value, required: true, autocomplete: "off", "aria-describedby": "dialog-wrong" });
-    const wrong = h("p", { id: "dialog-wrong", class: "wrong", role: "alert" });
-    let answer = null;
-    const submit = (event) => {
-      event.preventDefault();
-      const complaint = field?.check?.(input.value);
-      if (complaint) {
-        wrong.textContent = complaint;
-        input.setAttribute("aria-invalid", "true");
-        input.focus();
-        return;
+export const retryStuck = (file, kind = "") => actionButton({
+  key: `retry-${file.id}`, label: "Retry", describe: `Retry ${file.fileName}`, kind,
+  dialog: {
+    title: "Retry this file?",
+    text: [`“${file.fileName}” is in the status ${file.status}. It will be queued again for the same stage, without waiting time.`,
+      "Completed stages are not repeated. If a worker still holds the file, nothing changes."],
+    confirmLabel: "Retry",
+  },
+  async run() {
+    const answer = await post(`/api/v2/uploads/stuck/${id(file.id)}/retry`);
+    await refetch.stuck();
+    return { text: `“${file.fileName}” is queued again.`, detail: `Its status was ${answer.previousStatus}. Recoveries so far: ${number(answer.retryCount)}.` };
+  },
+});
+
+/** `more` is " or more" if the list of stuck files is not complete. */
+export const retryAllStuck = (count, more = "") => actionButton({
+  key: "retry-all", label: "Retry all stuck files", describe: "Retry all stuck files", kind: "primary",
+  dialog: {
+    title: "Retry all stuck files?",
+    text: [`${more ? `${number(count)}${more} files` : plural(count, "file")} will be queued again for the same stage, without waiting time.`,
+      "Files that only wait in a queue, or that a worker holds, are skipped."],
+    confirmLabel: "Retry all",
+  },
+  async run() {
+    const answer = await post(`/api/v2/uploads/stuck/retry-all${tenantQuery("?")}`);
+    await refetch.stuck();
+    const detail = [
+      answer.skippedCount ? `${number(answer.skippedCount)} skipped.` : "",
+      answer.errors.length ? `${plural(answer.errors.length, "file")} could not be retried: ${answer.errors[0].error}` : "",
+      answer.isBrokenOff ? "The request took too long and stopped. Retry again for the rest." : "",
+    ].filter(Boolean).join(" ");
+    return { text: `${plural(answer.retriedCount, "file")} queued again.`, detail, isBad: !answer.success };
+  },
+});
+
+export const processAgain = (letter, kind = "") => actionButton({
+  key: `redrive-${letter.jobId}`, label: "Process again", describe: `Process again: ${letter.fileName}`, kind,
+  dialog: {
+    title: "Process this file again?",
+    text: [`“${letter.fileName}” will be queued again for the stage ${letter.stage}, which failed after ${plural(letter.attempts, "attempt")}.`,
+      `Reason: ${letter.lastError ?? letter.reason}. If the cause is still there, the file will fail again.`],
+    confirmLabel: "Process again",
+  },
+  async run() {
+    const answer = await post(`/api/v2/dlq/${id(letter.jobId)}/redrive`);
+    await refetch.deadLetters();
+    return { text: `“${letter.fileName}” is ${answer.status} again.` };
+  },
+});
+
+export const processAllAgain = (letters, kind = "primary") => {
+  const label = `Process ${plural(letters.length, "file")} again`;
+  return actionButton({
+    key: "redrive-all", label, describe: label, kind,
+    dialog: {
+      title: `${label}?`,
+      text: ["Each file will be queued again for the stage that failed.", "Files whose cause is still there will fail again."],
+      confirmLabel: label,
+    },
+    async run() {
+      const failed = [];
+      for (const letter of letters) {
+        await post(`/api/v2/dlq/${id(letter.jobId)}/redrive`).catch((error) => failed.push(`${letter.fileName}: ${error.message}`));
       }
-      answer = field ? input.value : true;
-      dialog.close();
-    };
-    const dialog = h("dialog", { "aria-labelledby": "dialog-title", "aria-describedby": "dialog-says" },
-      h("form", { method: "dialog", onsubmit: submit },
-        h("h2", { id: "dialog-title" }, title),
-        h("div", { id: "dialog-says" }, says.map((line) => h("p", {}, line))),
-        field && h("label", { for: "dialog-field" }, field.label),
-        input,
-        field && wrong,
-        h("div", { class: "buttons" },
-          h("button", { type: "button", onclick: () => dialog.close() }, no),
-          h("button", { type: "submit", class: isDanger ? "danger" : "primary", autofocus: !isDanger && !field }, verb))));
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      resolve(answer);
-    });
-    document.body.append(dialog);
-    dialog.showModal();
-    if (input) input.select();
+      await refetch.deadLetters();
+      return { text: `${plural(letters.length - failed.length, "file")} queued again.`, detail: failed[0] ?? "", isBad: failed.length > 0 };
+    },
   });
+};
+
+export const removeFromList = (letter) => actionButton({
+  key: `discard-${letter.jobId}`, label: "Remove from list", describe: `Remove from list: ${letter.fileName}`, kind: "quiet",
+  dialog: {
+    title: "Remove this file from the list?",
+    text: [`“${letter.fileName}” can no longer be processed again.`, "The file is not deleted. It keeps the status failed."],
+    confirmLabel: "Remove from list", isDanger: true,
+  },
+  async run() {
+    await call("DELETE", `/api/v2/dlq/${id(letter.jobId)}`);
+    await refetch.deadLetters();
+    return { text: `“${letter.fileName}” is removed from the list. It stays failed.` };
+  },
+});
+
+export const deleteFile = (file, after = () => {}, kind = "quiet") => actionButton({
+  key: `delete-${file.fileId}`, label: "Delete", describe: `Delete ${file.fileName}`, kind,
+  dialog: {
+    title: "Delete this file?",
+    text: [`“${file.fileName}” (${bytes(file.size)}) will be deleted, with its text and its search entries.`,
+      "The bytes are removed in the background. This page cannot restore a deleted file."],
+    confirmLabel: "Delete", isDanger: true,
+  },
+  async run() {
+    await call("DELETE", `/api/v2/files/${id(file.fileId)}`);
+    after();
+    return { text: `“${file.fileName}” is deleted.` };
+  },
+});
+
+export const triggerCleanup = (count, kind = "primary") => actionButton({
+  key: "cleanup", label: "Retry deletes now", describe: "Retry deletes now", kind,
+  dialog: {
+    title: "Retry pending deletes now?",
+    text: [`${plural(count, "delete")} ${count === 1 ? "is" : "are"} pending. Those that failed or are due will be tried now.`,
+      "The others wait for their second delete, until nothing can write to the object any more. Only objects of deleted files are touched."],
+    confirmLabel: "Retry now",
+  },
+  async run() {
+    const outcome = await post(`/api/v1/maintenance/cleanup/trigger${tenantQuery("?")}`);
+    await refetch.pendingCleanups();
+    const text = outcome.attempted ? `${number(outcome.done)} of ${plural(outcome.attempted, "delete")} done.` : "Nothing was due. Pending deletes run automatically when they are due.";
+    return { text, detail: outcome.failed ? `${number(outcome.failed)} failed again. The list of pending deletes shows the reason.` : "", isBad: outcome.failed > 0 };
+  },
+});
+
+const flatten = (result, prefix = "") => Object.entries(result ?? {}).flatMap(([name, value]) =>
+  value && typeof value === "object" && !Array.isArray(value) ? flatten(value, `${prefix}${name} `) : [[prefix + name, value]]);
+
+/** The result of a sweep in one line, without figures that are zero. */
+export function reportLine(result) {
+  const spaced = (name) => name.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
+  const shown = flatten(result).filter(([, value]) => value !== 0 && value !== null && value !== false && !(Array.isArray(value) && !value.length));
+  const text = (value, name) => (Array.isArray(value) ? value.length : typeof value === "number" ? (/bytes|size/i.test(name) ? bytes(value) : number(value)) : value);
+  return shown.map(([name, value]) => `${spaced(name)}: ${text(value, name)}`).join(", ") || "nothing to do";
 }
 
-/** A button for an action. `run` does it and answers what to say; what it throws is said too. */
-export function actionButton({ key, label, describe, kind = "", confirm, run }) {
-  const isBusy = underWay.has(key);
-  const start = async () => {
-    if (underWay.has(key)) return;
-    const answer = await ask(confirm);
-    if (answer === null || underWay.has(key)) return;
-    underWay.add(key);
-    tell();
-    try {
-      const outcome = await run(answer);
-      toast(outcome.isBad ? "bad" : "ok", outcome.text, outcome.detail);
-    } catch (error) {
-      toast("bad", `${confirm.title.replace(/\?$/, "")}: that did not work.`, error.message);
-    } finally {
-      underWay.delete(key);
-      tell();
-    }
-  };
-  return h("button", {
-    type: "button", class: kind, "data-action": key, "data-key": `do-${key}`, onclick: start, "aria-label": isBusy ? `Working… ${describe}` : describe,
-    "aria-busy": isBusy ? "true" : null, "aria-disabled": isBusy ? "true" : null,
-  }, isBusy ? [h("span", { class: "spinner", "aria-hidden": "true" }), "Working…"] : label);
-}
+const runSweep = (sweep, isDryRun, kind) => actionButton({
+  key: `${isDryRun ? "dry-run" : "run"}-${sweep.name}`, label: isDryRun ? "Dry run" : "Run now", kind,
+  describe: `${isDryRun ? "Dry run" : "Run now"}: ${sweep.name}`,
+  dialog: isDryRun
+    ? { title: `Start a dry run of ${sweep.name}?`, text: ["A dry run checks everything and changes nothing. It reports what a real run would do."], confirmLabel: "Start dry run" }
+    : { title: `Run ${sweep.name} now?`, text: [sweep.meaning, "This is a real run, like a run on schedule. Objects that it deletes cannot be restored."], confirmLabel: "Run now" },
+  async run() {
+    const outcome = await post(`/api/v2/maintenance/sweeps/${id(sweep.name)}/run`, { dryRun: isDryRun });
+    refetch.sweeps();
+    refetch.orphans();
+    const text = isDryRun ? `Dry run of ${sweep.name}: nothing was changed.` : `${sweep.name} finished in ${duration(outcome.duration)}.`;
+    return { text, detail: outcome.error ?? `${isDryRun ? "A real run would report: " : ""}${reportLine(outcome.result)}`, isBad: Boolean(outcome.error) };
+  },
+});
+export const runNow = (sweep, kind = "") => runSweep(sweep, false, kind);
+export const dryRun = (sweep) => runSweep(sweep, true, "quiet");
+
+export const setLimit = (quota, kind = "") => actionButton({
+  key: `limit-${quota.tenant}`, label: "Set limit", describe: `Set limit of ${quota.tenant}`, kind,
+  dialog: {
+    title: `Set the quota limit of ${quota.tenant}`,
+    text: [`${bytes(quota.used)} of ${bytes(quota.limit)} are used. A limit below the used size deletes nothing, but new uploads are refused.`],
+    confirmLabel: "Set limit",
+    field: {
+      label: "New limit, for example 10 GiB", value: parseBytes(bytes(quota.limit)) === quota.limit ? bytes(quota.limit) : `${quota.limit} B`,
+      check: (text) => (parseBytes(text) === null ? "Enter a size with a unit, for example 500 MiB or 2 TiB." : ""),
+    },
+  },
+  async run(text) {
+    const fresh = await call("PUT", `/api/v2/tenants/${id(quota.tenant)}/quota`, { body: { limit: parseBytes(text) } });
+    setQuota(fresh);
+    return { text: `The quota limit of ${fresh.tenant} is now ${bytes(fresh.limit)}.` };
+  },
+});

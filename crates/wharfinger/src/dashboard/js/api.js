@@ -1,19 +1,19 @@
-// One call of the API: the token goes with it, and what goes wrong comes back as words.
+// Calls the API with the user's token. Errors come back with a text for people.
 
 import { current, signOut } from "./session.js";
 
 const PAUSE_MS_MAX = 30_000;
 
 let skewMs = 0;
-let onSignedOut = () => {};
+let signedOut = () => {};
 
-/** The server's time: the clock of a phone may say anything. */
+/** The server's time: the clock of this device may be wrong. */
 export const now = () => Date.now() + skewMs;
-export const whenSignedOut = (heard) => (onSignedOut = heard);
+export const onSignOut = (handler) => (signedOut = handler);
 
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(status, problem, retryAfterMs = 0) {
-    super(problem.detail || problem.title || `The server answered ${status}.`);
+    super(problem.detail || problem.title || `The server answered with status ${status}.`);
     this.status = status;
     this.retryAfterMs = retryAfterMs;
     this.code = problem.code ?? "";
@@ -25,22 +25,23 @@ export class Cancelled extends Error {}
 
 export class Unreachable extends Error {
   constructor() {
-    super("The server does not answer. Is it running, and are you on line?");
+    super("The server does not answer. Is it running? Is this device online?");
     this.code = "unreachable";
   }
 }
 
 function setClock(response) {
-  const said = Date.parse(response.headers.get("date") ?? "");
-  if (Number.isNaN(said)) return;
-  const skew = said + 500 - Date.now();
+  const serverTime = Date.parse(response.headers.get("date") ?? "");
+  if (Number.isNaN(serverTime)) return;
+  // The header has whole seconds: on average the server's time is half a second later.
+  const skew = serverTime + 500 - Date.now();
   skewMs = Math.abs(skew) > 2_000 ? skew : 0;
 }
 
-/** `Retry-After` in milliseconds, of the two ways it may be said. */
-function waitAskedFor(response) {
-  const said = response.headers.get("retry-after") ?? "";
-  const ms = /^\d+$/.test(said) ? Number(said) * 1_000 : Date.parse(said) - now();
+/** `Retry-After` in milliseconds: the header has seconds or a date. */
+function retryAfterMs(response) {
+  const header = response.headers.get("retry-after") ?? "";
+  const ms = /^\d+$/.test(header) ? Number(header) * 1_000 : Date.parse(header) - now();
   return Number.isNaN(ms) ? 0 : Math.max(0, ms);
 }
 
@@ -53,7 +54,7 @@ async function problemOf(response) {
   }
 }
 
-/** The response itself, where it is a good one. */
+/** Returns the response of a successful call; throws for any other. */
 export async function request(method, path, { body, headers = {}, signal, isPublic = false } = {}) {
   const session = current();
   const sent = { accept: "application/json", ...headers };
@@ -68,15 +69,15 @@ export async function request(method, path, { body, headers = {}, signal, isPubl
   }
   setClock(response);
   if (response.ok) return response;
-  const refused = new Refused(response.status, await problemOf(response), waitAskedFor(response));
-  if (response.status === 401 && session && current() === session) expire(refused.message);
-  throw refused;
+  const error = new ApiError(response.status, await problemOf(response), retryAfterMs(response));
+  if (response.status === 401 && session && current() === session) expire(error.message);
+  throw error;
 }
 
 export function expire(why) {
-  const isOver = (current()?.expiresAt ?? 0) <= now();
-  signOut(isOver ? "Your token is over. Sign in with a new one." : `The server does not accept your token: ${why}.`);
-  onSignedOut();
+  const isExpired = (current()?.expiresAt ?? 0) <= now();
+  signOut(isExpired ? "Your token has expired. Sign in with a new one." : `The server rejected your token: ${why.replace(/\.$/, "")}.`);
+  signedOut();
 }
 
 export async function call(method, path, options) {
@@ -85,10 +86,10 @@ export async function call(method, path, options) {
   return response.json();
 }
 
-/** Whether the same may well do some time later. */
-export const mayPass = (error) => error.code === "unreachable" || error.status === 0 || [408, 429].includes(error.status) || error.status >= 500;
+/** Whether the same call may succeed later. */
+export const isTemporary = (error) => error.code === "unreachable" || error.status === 0 || [408, 429].includes(error.status) || error.status >= 500;
 
-/** Waits, but not beyond the moment the line is back; throws where it is cancelled. */
+/** Waits for `ms`, or until the device is online again; throws if it is cancelled. */
 export function pause(ms, signal) {
   return new Promise((resolve, reject) => {
     const end = (settle) => () => {
@@ -106,19 +107,19 @@ export function pause(ms, signal) {
   });
 }
 
-/** Tries again what may pass, for as long as `forMs` and whoever began it is here; `waits(error)` hears of it. */
-export async function insist(attempt, { forMs, signal, waits = () => {} }) {
-  const asker = current();
+/** Retries temporary errors for at most `forMs` and while the same user is signed in; `onRetry(error)` before each. */
+export async function withRetries(attempt, { forMs, signal, onRetry = () => {} }) {
+  const session = current();
   const end = Date.now() + forMs;
   for (let tries = 1; ; tries += 1) {
     try {
       return await attempt();
     } catch (error) {
       const ms = Math.max(error.retryAfterMs ?? 0, Math.min(PAUSE_MS_MAX, 500 * 2 ** tries) * (0.75 + Math.random() / 2));
-      if (!mayPass(error) || current() !== asker || Date.now() + ms > end) throw error;
-      waits(error);
+      if (!isTemporary(error) || current() !== session || Date.now() + ms > end) throw error;
+      onRetry(error);
       await pause(ms, signal);
-      if (current() !== asker) throw error;
+      if (current() !== session) throw error;
     }
   }
 }

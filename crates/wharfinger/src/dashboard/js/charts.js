@@ -1,38 +1,38 @@
-// The charts: drawn by hand in SVG, each with the same figures as a table for who does not see it.
+// The charts, drawn as SVG. The trend has the same figures as a table; the files by status are a list with numbers.
 
 import { h, s } from "./dom.js";
-import { clockTime, kindOf, meaningOf, number, plural, STATUSES } from "./words.js";
+import { clockTime, kindOfStatus, statusMeaning, number, plural, STATUSES } from "./words.js";
 
 const WIDTH = 960;
 const UP = 120;
 const DOWN = 44;
 const sum = (buckets, name) => buckets.reduce((total, bucket) => total + bucket[name], 0);
 
-/** A round number that is at least this. */
-function ceiling(value) {
+/** The next round number that is not smaller than `value`. */
+function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1)));
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value) ?? value;
 }
 
-/** Up: what became ready; down: what failed. Direction tells them apart, colour only repeats it. */
+/** Files that became ready point up, failed files point down: the chart can be read without colours. */
 export function trendChart(trend) {
   const { buckets } = trend;
   const failures = (bucket) => bucket.failed + bucket.quarantined;
-  const top = ceiling(Math.max(4, ...buckets.map((bucket) => bucket.ready)));
-  const low = ceiling(Math.max(top / 4, ...buckets.map(failures)));
+  const top = roundUp(Math.max(4, ...buckets.map((bucket) => bucket.ready)));
+  const low = roundUp(Math.max(top / 4, ...buckets.map(failures)));
   const step = WIDTH / buckets.length;
-  const height = (count, most, room) => (count ? Math.max(3, (count / most) * room) : 0);
+  const height = (count, max, space) => (count ? Math.max(3, (count / max) * space) : 0);
   const bars = buckets.map((bucket, at) => {
     const x = at * step + step * 0.14;
     const [up, down] = [height(bucket.ready, top, UP), height(failures(bucket), low, DOWN)];
-    const told = `${clockTime(bucket.at)}: ${number(bucket.ready)} ready, ${number(bucket.failed)} failed, ${number(bucket.quarantined)} quarantined`;
-    return s("g", {}, s("title", {}, told),
+    const text = `${clockTime(bucket.at)}: ${number(bucket.ready)} ready, ${number(bucket.failed)} failed, ${number(bucket.quarantined)} quarantined`;
+    return s("g", {}, s("title", {}, text),
       s("rect", { class: "hover", x: at * step, y: 0, width: step, height: UP + DOWN + 2 }),
       up && s("rect", { class: "bar ok", x, y: UP - up, width: step * 0.72, height: up, rx: 1.5 }),
       down && s("rect", { class: "bar bad", x, y: UP + 2, width: step * 0.72, height: down, rx: 1.5 }));
   });
   const total = { ready: sum(buckets, "ready"), failed: sum(buckets, "failed"), quarantined: sum(buckets, "quarantined") };
-  const summary = `The last 24 hours: ${number(total.ready)} files became ready, ${number(total.failed)} failed, ${number(total.quarantined)} were quarantined.`;
+  const summary = `In the last 24 hours ${number(total.ready)} files became ready, ${number(total.failed)} failed, ${number(total.quarantined)} were quarantined.`;
   const hours = buckets.map((bucket, at) => ({ at, text: clockTime(bucket.at), isMark: at % 16 === 0 })).filter((mark) => mark.isMark);
   return h("figure", { class: "chart" },
     h("div", { class: "legend", "aria-hidden": "true" },
@@ -43,7 +43,7 @@ export function trendChart(trend) {
       bars,
       s("line", { class: "axis", x1: 0, x2: WIDTH, y1: UP + 1, y2: UP + 1 })),
     h("div", { class: "hours", "aria-hidden": "true" }, hours.map((mark) => h("span", {}, mark.text)), h("span", {}, "now")),
-    h("figcaption", {}, h("details", {}, h("summary", {}, "As a table"), hourly(buckets))));
+    h("figcaption", {}, h("details", {}, h("summary", {}, "Show as a table"), hourly(buckets))));
 }
 
 function hourly(buckets) {
@@ -53,12 +53,12 @@ function hourly(buckets) {
     rows.push([hour[0].at, sum(hour, "ready"), sum(hour, "failed"), sum(hour, "quarantined")]);
   }
   return h("table", { class: "plain" },
-    h("caption", { class: "visually-hidden" }, "Files by hour, the last 24 hours"),
+    h("caption", { class: "visually-hidden" }, "Files per hour in the last 24 hours"),
     h("thead", {}, h("tr", {}, ["From", "Ready", "Failed", "Quarantined"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, rows.reverse().map(([from, ...counts]) => h("tr", {}, h("th", { scope: "row" }, clockTime(from)), counts.map((count) => h("td", { class: "number" }, number(count)))))));
 }
 
-/** The way of a file with how many stand where, and what waits before each stage. */
+/** The statuses in the order of the pipeline: the number of files in each, and of those that wait for each stage. */
 export function pipelineStrip(dashboard) {
   const counts = dashboard.statusDistribution;
   const queues = { scanning: "file-scan", extracting: "file-extract", chunking: "file-chunk", embedding: "file-embed" };
@@ -66,12 +66,12 @@ export function pipelineStrip(dashboard) {
   const step = (status) => {
     const count = counts[status] ?? 0;
     const waiting = dashboard.queueDepths?.[queues[status]];
-    return h("li", { class: `step ${kindOf(status)} ${count ? "" : "none"}`, "data-status": status, title: meaningOf(status) },
+    return h("li", { class: `step ${kindOfStatus(status)} ${count ? "" : "none"}`, "data-status": status, title: statusMeaning(status) },
       h("span", { class: "step-count" }, number(count)),
       h("span", { class: "step-name" }, status),
       waiting === undefined ? null : h("span", { class: waiting ? "step-queue some" : "step-queue" }, `${number(waiting)} waiting`));
   };
-  const share = (status) => h("span", { class: `share ${kindOf(status)} s-${status}`, style: { "flex-grow": String(counts[status]) } });
+  const share = (status) => h("span", { class: `share ${kindOfStatus(status)} s-${status}`, style: { "flex-grow": String(counts[status]) } });
   return h("div", { class: "pipeline" },
     total ? h("div", { class: "shares", "aria-hidden": "true" }, STATUSES.filter((status) => counts[status]).map(share)) : null,
     h("ol", { class: "steps", "aria-label": `Status of ${plural(total, "file")}` }, STATUSES.map(step)));

@@ -1,5 +1,5 @@
-// Builds elements and brings a living tree up to date with a fresh one, so that focus, scrolling and what a screen
-// reader has in hand survive every update. Text is only ever text here: names of files are hostile.
+// Creates elements, and updates the shown elements in place, so that focus, scrolling and the position of a screen reader
+// survive. Strings become text nodes and attributes, never markup: a file name may contain an attack.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HANDLERS = ["onclick", "onsubmit", "oninput", "onchange", "onkeydown", "ondragenter", "ondragover", "ondragleave", "ondrop", "ontoggle"];
@@ -27,19 +27,19 @@ export const h = (tag, props, ...children) => fill(document.createElement(tag), 
 export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
 const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null);
-const isAlike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
+const isSameNode = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
 
 function morphAttributes(old, fresh) {
-  // What its reader has opened stays open, and what was closed stays closed.
-  const isTheirs = (name) => name === "open" && old.nodeName === "DETAILS";
+  // A <details> that the reader opened or closed stays so.
+  const isReaders = (name) => name === "open" && old.nodeName === "DETAILS";
   for (const { name, value } of [...fresh.attributes]) {
-    if (old.getAttribute(name) === value || isTheirs(name)) continue;
-    // The policy stops what comes as an attribute, and lets pass what is set as a property.
+    if (old.getAttribute(name) === value || isReaders(name)) continue;
+    // The content security policy blocks a style attribute, but not the style property.
     if (name === "style") old.style.cssText = fresh.style.cssText;
     else old.setAttribute(name, value);
   }
   for (const { name } of [...old.attributes]) {
-    if (!fresh.hasAttribute(name) && !isTheirs(name)) old.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && !isReaders(name)) old.removeAttribute(name);
   }
   for (const handler of HANDLERS) if (old[handler] !== fresh[handler]) old[handler] = fresh[handler];
 }
@@ -50,18 +50,18 @@ function morph(old, fresh) {
     return;
   }
   morphAttributes(old, fresh);
-  // What is typed or chosen belongs to who typed it.
+  // The typed text of a field stays.
   if (!["INPUT", "TEXTAREA"].includes(old.nodeName)) morphChildren(old, [...fresh.childNodes]);
 }
 
-/** Makes the children of `parent` like the fresh ones, keeping every node that stands for the same thing. */
+/** Updates the children of `parent` to the fresh ones. Nodes with the same `data-key` are updated in place. */
 export function morphChildren(parent, fresh) {
   const keyed = new Map();
   const wanted = new Set(fresh.map(keyOf));
   for (const child of [...parent.childNodes]) {
     const key = keyOf(child);
     if (!key) continue;
-    // What goes away goes first: then what stays need not be moved past it, and a moved node loses the focus.
+    // Old nodes are removed first, so that fewer nodes have to move: a node that moves loses the focus.
     if (wanted.has(key)) keyed.set(key, child);
     else child.remove();
   }
@@ -69,7 +69,7 @@ export function morphChildren(parent, fresh) {
   for (const node of fresh) {
     const key = keyOf(node);
     const same = key ? keyed.get(key) : here && !keyOf(here) ? here : null;
-    if (same && isAlike(same, node)) {
+    if (same && isSameNode(same, node)) {
       if (same === here) here = here.nextSibling;
       else parent.insertBefore(same, here);
       keyed.delete(key);
@@ -90,20 +90,19 @@ export function morphChildren(parent, fresh) {
   }
 }
 
-/** As `morphChildren`; what was moved keeps the focus, and where the focused thing goes away, its section's heading gets
- *  it and not nobody. */
+/** Like `morphChildren`, and keeps the focus: on the focused element or, if that is removed, on the heading of its section. */
 export function show(parent, fresh) {
   const active = parent.contains(document.activeElement) ? document.activeElement : null;
-  const chain = [];
-  for (let node = active?.parentElement; node; node = node.parentElement) chain.push(node);
+  const ancestors = [];
+  for (let node = active?.parentElement; node; node = node.parentElement) ancestors.push(node);
   morphChildren(parent, fresh.flat(Infinity).filter((node) => node instanceof Node));
   if (!active) return;
   if (active.isConnected) {
     if (document.activeElement === document.body) active.focus({ preventScroll: true });
     return;
   }
-  const home = chain.filter((node) => node.isConnected).map((node) => node.querySelector("h1, h2, h3")).find(Boolean);
-  if (!home) return;
-  home.setAttribute("tabindex", "-1");
-  home.focus({ preventScroll: true });
+  const heading = ancestors.filter((node) => node.isConnected).map((node) => node.querySelector("h1, h2, h3")).find(Boolean);
+  if (!heading) return;
+  heading.setAttribute("tabindex", "-1");
+  heading.focus({ preventScroll: true });
 }

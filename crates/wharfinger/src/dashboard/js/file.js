@@ -1,50 +1,51 @@
-// One file: what it is, where it stands, and how it came there.
+// The page of one file: its properties, its status and its history.
 
+import { deleteFile, processAgain, retryStuck } from "./actions.js";
 import { get, request } from "./api.js";
 import { h } from "./dom.js";
 import { badge, icon } from "./icons.js";
-import { live, onNotice, tell } from "./live.js";
-import { deleteFile, redrive, retryStuck } from "./mending.js";
-import { loading, nothing, section } from "./tables.js";
+import { emitChange, live, onNotification } from "./live.js";
+import { loading, placeholder, section } from "./tables.js";
 import { toast } from "./toasts.js";
-import { absolute, bytes, day, duration, exactTime, isEnd, kindOf, meaningOf, number, time } from "./words.js";
+import { absolute, bytes, day, duration, exactTime, isFinal, kindOfStatus, number, sentence, statusMeaning, time } from "./words.js";
 
-const LOOK_MS_MIN = 800;
+const REFETCH_MS_MIN = 800;
 
 let id = "";
 let file = null;
 let events = null;
 let chunks = null;
 let error = "";
-let seen = null;
+let lastDashboard = null;
 let timer = 0;
-let lookedAt = 0;
-let isGone = false;
+let fetchedAt = 0;
+let isDeleted = false;
 
-async function look() {
+async function fetchFile() {
   timer = 0;
-  lookedAt = Date.now();
-  const asked = id;
-  // One has gone elsewhere meanwhile, or the file has.
-  if (!asked || isGone) return;
-  const path = `/api/v2/files/${encodeURIComponent(asked)}`;
+  fetchedAt = Date.now();
+  const fetched = id;
+  // The user has left the page, or has deleted the file.
+  if (!fetched || isDeleted) return;
+  const path = `/api/v2/files/${encodeURIComponent(fetched)}`;
   try {
     const [fresh, history] = await Promise.all([get(path), get(`${path}/history`)]);
-    if (asked !== id) return;
+    if (fetched !== id) return;
     const becameReady = fresh.status === "ready" && file?.status !== "ready";
     [file, events, error] = [fresh, history.events, ""];
     if (becameReady) chunks = await get(`${path}/chunks?limit=3`).then((answer) => answer.chunks, () => null);
   } catch (failed) {
-    if (asked !== id || isGone) return;
-    error = failed.status === 404 ? "There is no such file, or it is not yours to see." : failed.message;
+    if (fetched !== id || isDeleted) return;
+    error = failed.status === 404 ? "This file does not exist, or you have no access to it." : failed.message;
     file = failed.status === 404 || failed.status === 410 ? null : file;
   }
-  tell();
+  emitChange();
 }
 
-const lookSoon = () => (timer ||= setTimeout(look, Math.max(0, lookedAt + LOOK_MS_MIN - Date.now())));
+/** Fetches the file soon, but at most once in REFETCH_MS_MIN. */
+const fetchSoon = () => (timer ||= setTimeout(fetchFile, Math.max(0, fetchedAt + REFETCH_MS_MIN - Date.now())));
 
-/** The redirect's target, which needs no token, is opened as any download is. */
+/** Follows the redirect to a URL that needs no token, and lets the browser download that. */
 async function download() {
   const stop = new AbortController();
   try {
@@ -52,26 +53,26 @@ async function download() {
     const { url } = response;
     stop.abort();
     h("a", { href: url, download: file.fileName }).click();
-    toast("ok", `“${file.fileName}” is being downloaded.`);
+    toast("ok", `The download of “${file.fileName}” has started.`);
   } catch (failed) {
-    toast("bad", "The download did not begin.", failed.message);
+    toast("bad", `Cannot download “${file.fileName}”.`, failed.message);
   }
 }
 
-const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+const property = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
 
-function facts() {
-  return h("dl", { class: "facts" },
-    fact("Size", `${bytes(file.size)} (${number(file.size)} bytes)`),
-    fact("Type", file.contentType ?? "not given"),
-    fact("Announced", time(file.createdAt)),
-    fact("Confirmed", time(file.confirmedAt, "not yet")),
-    fact("Ready", time(file.readyAt, "not yet")),
-    fact("Begun anew", `${number(file.retryCount)} ×`),
-    fact("Id", h("code", {}, file.fileId)),
-    file.batchId && fact("Batch", h("code", {}, file.batchId)),
-    file.checksumSha256 && fact("SHA-256", h("code", {}, file.checksumSha256)),
-    file.metadata && fact("Metadata", h("code", {}, JSON.stringify(file.metadata))));
+function properties() {
+  return h("dl", { class: "properties" },
+    property("Size", `${bytes(file.size)} (${number(file.size)} bytes)`),
+    property("Type", file.contentType ?? "unknown"),
+    property("Registered", time(file.createdAt)),
+    property("Confirmed", time(file.confirmedAt, "not yet")),
+    property("Ready", time(file.readyAt, "not yet")),
+    property("Recoveries", number(file.retryCount)),
+    property("Id", h("code", {}, file.fileId)),
+    file.batchId && property("Batch", h("code", {}, file.batchId)),
+    file.checksumSha256 && property("SHA-256", h("code", {}, file.checksumSha256)),
+    file.metadata && property("Metadata", h("code", {}, JSON.stringify(file.metadata))));
 }
 
 function timeline() {
@@ -80,57 +81,57 @@ function timeline() {
   return h("ol", { class: "timeline" }, events.map((event, at) => {
     const before = at ? Date.parse(events[at - 1].at) : start;
     const isNewDay = at === 0 || day(event.at) !== day(events[at - 1].at);
-    return h("li", { class: kindOf(event.to), "data-key": `${at}-${event.at}`, "data-to": event.to },
-      h("div", { class: "when" }, isNewDay && h("span", {}, day(event.at)),
+    return h("li", { class: kindOfStatus(event.to), "data-key": `${at}-${event.at}`, "data-to": event.to },
+      h("div", { class: "event-time" }, isNewDay && h("span", {}, day(event.at)),
         h("time", { datetime: event.at, title: absolute(event.at) }, exactTime(event.at)),
         at ? h("span", { class: "muted" }, `+${duration(Date.parse(event.at) - before)}`) : null),
-      h("span", { class: "knot" }),
-      h("div", { class: "what" }, badge(event.to), h("p", {}, event.reason), h("p", { class: "muted" }, `by ${event.actor}`)));
+      h("span", { class: "marker" }),
+      h("div", { class: "event-text" }, badge(event.to), h("p", {}, event.reason), h("p", { class: "muted" }, `by ${event.actor}`)));
   }));
 }
 
 function actions() {
-  const letter = live.letters?.jobs.find((job) => job.fileId === id);
+  const letter = live.deadLetters?.jobs.find((job) => job.fileId === id);
   const stuck = live.stuck?.files.find((other) => other.id === id);
-  const canRetry = !isEnd(file.status) && file.status !== "registered";
+  const canRetry = !isFinal(file.status) && file.status !== "registered";
   return h("div", { class: "buttons" },
-    letter && redrive(letter, "primary"),
+    letter && processAgain(letter, "primary"),
     canRetry && retryStuck(stuck ?? { id, fileName: file.fileName, status: file.status }, stuck?.problem ? "primary" : ""),
     file.status === "ready" && h("button", { type: "button", onclick: download }, "Download"),
     deleteFile(file, () => {
-      isGone = true;
+      isDeleted = true;
       location.hash = "#/files";
     }, "danger-quiet"));
 }
 
-onNotice((notice) => notice.fileId === id && lookSoon());
+onNotification((notification) => notification.fileId === id && fetchSoon());
 
 export const filePage = {
   title: "File",
   enter(wanted) {
-    [id, file, events, chunks, error, isGone] = [wanted, null, null, null, "", false];
-    look();
+    [id, file, events, chunks, error, isDeleted] = [wanted, null, null, null, "", false];
+    fetchFile();
   },
   leave: () => (id = ""),
   render() {
-    if (live.dashboard !== seen) {
-      seen = live.dashboard;
-      if (id && !isGone) lookSoon();
+    if (live.dashboard !== lastDashboard) {
+      lastDashboard = live.dashboard;
+      if (id && !isDeleted) fetchSoon();
     }
     const back = h("p", { class: "back" }, h("a", { href: "#/files" }, "← All files"));
-    if (error && !file) return [back, h("h1", {}, "File"), h("p", { class: "wrong", role: "alert" }, error)];
+    if (error && !file) return [back, h("h1", {}, "File"), h("p", { class: "error", role: "alert" }, error)];
     if (!file) return [back, h("h1", {}, "File"), loading()];
     return [
       back,
       h("div", { class: "file-head", "data-key": "head" }, h("h1", { class: "name" }, file.fileName), h("span", { id: "status" }, badge(file.status)), actions()),
-      h("p", { class: "hint" }, meaningOf(file.status)),
-      file.error && h("p", { class: "file-error" }, icon("warn"), file.error),
+      h("p", { class: "hint" }, statusMeaning(file.status)),
+      file.error && h("p", { class: "file-error" }, icon("warn"), file.status === "failed" ? `Processing failed: ${sentence(file.error)}` : file.error),
       h("div", { class: "columns", "data-key": "columns" },
         section("timeline", "History", timeline()),
         h("div", { class: "stack" },
-          section("facts", "Facts", facts()),
-          section("text", "Its text", chunks?.length ? h("ol", { class: "hits" }, chunks.map((chunk) => h("li", { "data-key": `c${chunk.ordinal}` }, h("p", {}, chunk.text))))
-            : nothing(file.status === "ready" ? "It has no text." : "Read when it has been through its stages."), { hint: chunks?.length ? "The first passages, as the search sees them." : "" }))),
+          section("properties", "Properties", properties()),
+          section("text", "Text", chunks?.length ? h("ol", { class: "hits" }, chunks.map((chunk) => h("li", { "data-key": `c${chunk.ordinal}` }, h("p", {}, chunk.text))))
+            : placeholder(file.status === "ready" ? "This file has no text." : "The text is shown when the file is ready."), { hint: chunks?.length ? "The first passages that the search uses." : "" }))),
     ];
   },
 };

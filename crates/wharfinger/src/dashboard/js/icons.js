@@ -1,7 +1,7 @@
-// The few drawings the page uses, and the badge of a status: shape and word, never colour alone.
+// The icons of the page, and the badge of a status: it has a shape and a word, because some people cannot see colours.
 
 import { h, s } from "./dom.js";
-import { kindOf, meaningOf } from "./words.js";
+import { kindOfStatus, statusMeaning } from "./words.js";
 
 const PATHS = {
   check: ["M4 8.5l2.7 2.700L12 5.500"],
@@ -10,15 +10,13 @@ const PATHS = {
   gear: ["M8 2.200v2M8 11.800v2M2.200 8h2M11.800 8h2M3.900 3.900l1.400 1.400M10.700 10.700l1.400 1.400M3.900 12.100l1.400-1.400M10.700 5.300l1.400-1.400"],
   warn: ["M8 2.300L14.200 13H1.800z", "M8 6.500v3M8 11.200v.1"],
   upload: ["M8 10.500V3M4.800 5.800L8 2.700l3.200 3.100M2.800 10.800v2.400h10.400v-2.400"],
-  anchor: ["M8 5.200V14M5.400 7.300h5.200M3 9.300c.3 2.800 2.200 4.700 5 4.700s4.700-1.900 5-4.700", "M8 2a1.600 1.600 0 1 0 0 3.200A1.600 1.600 0 0 0 8 2"],
-  moon: ["M13.200 9.800A5.800 5.800 0 0 1 6.200 2.800a5.700 5.700 0 1 0 7 7z"],
 };
 
 export const icon = (name) =>
   s("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true", focusable: "false" },
     PATHS[name].map((d) => s("path", { d })));
 
-/** Drawn and not fetched: the page is drawn often, and must also stand when the line is down. */
+/** The logo is drawn and not fetched: the page must also work without a connection. */
 export const brandMark = (size) =>
   s("svg", { class: "mark", viewBox: "0 0 32 32", width: size, height: size, "aria-hidden": "true", focusable: "false" },
     s("rect", { width: 32, height: 32, rx: 8 }), s("circle", { cx: 16, cy: 8.4, r: 2.6 }),
@@ -27,6 +25,6 @@ export const brandMark = (size) =>
 const SHAPES = { ok: "check", bad: "cross", wait: "clock", work: "gear" };
 
 export function badge(status) {
-  const kind = kindOf(status);
-  return h("span", { class: `badge ${kind}`, title: meaningOf(status) }, icon(SHAPES[kind]), status);
+  const kind = kindOfStatus(status);
+  return h("span", { class: `badge ${kind}`, title: statusMeaning(status) }, icon(SHAPES[kind]), status);
 }

@@ -1,56 +1,57 @@
-// What the page knows of the world: what the stream tells, and the lists that are asked for again when it tells of a
-// change that concerns them. Views read it and are drawn again when it changes.
+// The data that the page shows: parts that the event stream sends, and lists that are fetched when the stream reports a
+// change. Views read `live` and are drawn again when it changes.
 
-import { get, now } from "./api.js";
-import { isKeeper, isOperator, current } from "./session.js";
+import { get } from "./api.js";
+import { isAdmin, isOperator, current } from "./session.js";
 import { listen } from "./stream.js";
 
 const REFETCH_MS_MIN = 1_000;
-/** All of a large place's tenants are much to ask for. */
+/** The list of all tenants can be large, so it is fetched less often. */
 const TENANTS_MS_MIN = 5_000;
-const LOOK_AGAIN_MS = 30_000;
-const NOTICES_MAX = 50;
+const POLL_MS = 30_000;
+const NOTIFICATIONS_MAX = 50;
 
 const empty = () => ({
-  line: "connecting", isCut: false, tenant: "", dashboard: null, trend: null, quota: null, cleanups: null, sweeps: null, spool: null,
-  trouble: "", stuck: null, letters: null, orphans: null, pendingCleanups: null, notices: null, tenants: null, readiness: null, errors: {},
+  connection: "connecting", isDisconnected: false, tenant: "", dashboard: null, trend: null, quota: null, cleanups: null, sweeps: null, spool: null,
+  serverError: "", stuck: null, deadLetters: null, orphans: null, pendingCleanups: null, notifications: null, tenants: null, readiness: null, errors: {},
 });
 
 export const live = empty();
 
 const watchers = new Set();
-const noticed = new Set();
+const notificationWatchers = new Set();
 let close = () => {};
 let timer = 0;
 
-export function watch(changed) {
-  watchers.add(changed);
-  return () => watchers.delete(changed);
+/** Calls `watcher` after each change of `live` or of another state that is on the page. */
+export function onChange(watcher) {
+  watchers.add(watcher);
+  return () => watchers.delete(watcher);
 }
 
-/** Hears of each notification as it comes. */
-export function onNotice(heard) {
-  noticed.add(heard);
-  return () => noticed.delete(heard);
+/** Calls `watcher` with each notification as it arrives. */
+export function onNotification(watcher) {
+  notificationWatchers.add(watcher);
+  return () => notificationWatchers.delete(watcher);
 }
 
-export const tell = () => watchers.forEach((changed) => changed());
+export const emitChange = () => watchers.forEach((watcher) => watcher());
 
-/** What narrows a call to the tenant an operator looks at. */
-export const ofTenant = (before) => (live.tenant ? `${before}tenant=${encodeURIComponent(live.tenant)}` : "");
+/** The query parameter for the tenant that an operator has selected; empty for all tenants. */
+export const tenantQuery = (separator) => (live.tenant ? `${separator}tenant=${encodeURIComponent(live.tenant)}` : "");
 
-/** Something that is fetched at most once a second, or once in `pauseMs`, however often it is asked for. */
-function list(name, path, { read = (answer) => answer, mayAsk = () => true, pauseMs = REFETCH_MS_MIN } = {}) {
+/** Returns a function that fetches `live[name]`, at most once in `pauseMs` however often it is called. */
+function list(name, path, { read = (answer) => answer, isAllowed = () => true, pauseMs = REFETCH_MS_MIN } = {}) {
   let lastAt = 0;
   let waiting = null;
   const fetchNow = async () => {
     waiting = null;
     lastAt = Date.now();
-    const asker = current();
-    if (!asker || !mayAsk()) return;
-    // Where the path names a tenant, an answer that comes after another was chosen is about the wrong one.
+    const session = current();
+    if (!session || !isAllowed()) return;
+    // The answer is dropped if another user or tenant was selected during the call.
     const { tenant } = live;
-    const isStale = () => current() !== asker || (typeof path === "function" && live.tenant !== tenant);
+    const isStale = () => current() !== session || (typeof path === "function" && live.tenant !== tenant);
     try {
       const answer = await get(typeof path === "function" ? path() : path);
       if (isStale()) return;
@@ -60,7 +61,7 @@ function list(name, path, { read = (answer) => answer, mayAsk = () => true, paus
       if (isStale()) return;
       live.errors[name] = error.message;
     }
-    tell();
+    emitChange();
   };
   return () => {
     waiting ??= new Promise((resolve) => {
@@ -71,61 +72,62 @@ function list(name, path, { read = (answer) => answer, mayAsk = () => true, paus
 }
 
 export const refetch = {
-  stuck: list("stuck", () => `/api/v2/uploads/stuck?limit=100${ofTenant("&")}`),
-  letters: list("letters", () => `/api/v2/dlq?limit=100${ofTenant("&")}`),
-  orphans: list("orphans", () => `/api/v2/uploads/orphans${ofTenant("?")}`),
-  cleanups: list("cleanups", () => `/api/v1/maintenance/cleanup/status${ofTenant("?")}`, { mayAsk: isKeeper }),
-  pendingCleanups: list("pendingCleanups", () => `/api/v1/maintenance/cleanup/pending?limit=100${ofTenant("&")}`, { mayAsk: isKeeper }),
-  notices: list("notices", `/api/v2/notifications?limit=${NOTICES_MAX}`, { read: (answer) => answer.notifications }),
-  tenants: list("tenants", "/api/v2/tenants?limit=1000", { mayAsk: isOperator, pauseMs: TENANTS_MS_MIN }),
-  sweeps: list("sweeps", "/api/v2/maintenance/sweeps", { mayAsk: isOperator }),
-  spool: list("spool", "/api/v2/maintenance/spool", { mayAsk: isOperator }),
-  dashboard: list("dashboard", () => `/api/v2/uploads/dashboard${ofTenant("?")}`),
-  trend: list("trend", () => `/api/v2/uploads/trend${ofTenant("?")}`),
+  stuck: list("stuck", () => `/api/v2/uploads/stuck?limit=100${tenantQuery("&")}`),
+  deadLetters: list("deadLetters", () => `/api/v2/dlq?limit=100${tenantQuery("&")}`),
+  orphans: list("orphans", () => `/api/v2/uploads/orphans${tenantQuery("?")}`),
+  cleanups: list("cleanups", () => `/api/v1/maintenance/cleanup/status${tenantQuery("?")}`, { isAllowed: isAdmin }),
+  pendingCleanups: list("pendingCleanups", () => `/api/v1/maintenance/cleanup/pending?limit=100${tenantQuery("&")}`, { isAllowed: isAdmin }),
+  notifications: list("notifications", `/api/v2/notifications?limit=${NOTIFICATIONS_MAX}`, { read: (answer) => answer.notifications }),
+  tenants: list("tenants", "/api/v2/tenants?limit=1000", { isAllowed: isOperator, pauseMs: TENANTS_MS_MIN }),
+  sweeps: list("sweeps", "/api/v2/maintenance/sweeps", { isAllowed: isOperator }),
+  spool: list("spool", "/api/v2/maintenance/spool", { isAllowed: isOperator }),
+  dashboard: list("dashboard", () => `/api/v2/uploads/dashboard${tenantQuery("?")}`),
+  trend: list("trend", () => `/api/v2/uploads/trend${tenantQuery("?")}`),
   quota: list("quota", "/api/v2/quota"),
 };
 
-/** What is known of one tenant's quota already need not be asked for. */
+/** Updates one tenant in the list of tenants without another call. */
 export function setQuota(fresh) {
   if (!live.tenants) return;
   live.tenants.tenants = live.tenants.tenants.map((old) => (old.tenant === fresh.tenant ? fresh : old));
 }
 
-/** Where no stream comes through (a proxy may hold it back) the figures are asked for now and then. */
-function askWithoutStream() {
+/** Fetches what the stream would send: a proxy may hold the stream back. */
+function fetchWithoutStream() {
   refetch.dashboard();
   refetch.stuck();
   refetch.trend();
   refetch.quota();
-  refetch.letters();
+  refetch.deadLetters();
   refetch.cleanups();
   refetch.pendingCleanups();
   refetch.sweeps();
   refetch.spool();
 }
 
-/** What could not be had the last time. */
-function askAgain() {
+/** Fetches again each list whose last call failed. */
+function refetchFailed() {
   for (const name of Object.keys(live.errors)) refetch[name]?.();
 }
 
-async function lookAtReadiness() {
+async function fetchReadiness() {
   try {
     live.readiness = await get("/readyz", { isPublic: true });
   } catch (error) {
     if (error.problem?.backends) live.readiness = error.problem;
   }
-  tell();
+  emitChange();
 }
 
-const hears = {
+/** What to do with each event of the stream. */
+const handlers = {
   dashboard(fresh) {
     const old = live.dashboard;
-    live.trouble = "";
+    live.serverError = "";
     live.dashboard = fresh;
     if (fresh.stuckFiles !== old?.stuckFiles || fresh.stuckFiles > 0) refetch.stuck();
-    // One that was redriven may be back before anybody sees it gone: the same depth, and another letter.
-    if (fresh.dlqDepth !== old?.dlqDepth || fresh.dlqDepth > 0) refetch.letters();
+    // A file may fail again between two events: the count is the same, but the dead letter is another one.
+    if (fresh.dlqDepth !== old?.dlqDepth || fresh.dlqDepth > 0) refetch.deadLetters();
     if (isOperator()) refetch.tenants();
   },
   trend: (fresh) => (live.trend = fresh),
@@ -142,77 +144,74 @@ const hears = {
     refetch.orphans();
   },
   spool: (fresh) => (live.spool = fresh),
-  trouble: ({ detail }) => (live.trouble = detail),
-  notification(notice) {
-    live.notices = [notice, ...(live.notices ?? []).filter((old) => old.id !== notice.id)].slice(0, NOTICES_MAX);
-    noticed.forEach((heard) => heard(notice));
+  trouble: ({ detail }) => (live.serverError = detail),
+  notification(fresh) {
+    live.notifications = [fresh, ...(live.notifications ?? []).filter((old) => old.id !== fresh.id)].slice(0, NOTIFICATIONS_MAX);
+    notificationWatchers.forEach((watcher) => watcher(fresh));
   },
 };
 
 function connect() {
-  close = listen(
-    `/api/v2/stream${ofTenant("?")}`,
-    (name, data) => {
+  close = listen(`/api/v2/stream${tenantQuery("?")}`, {
+    onEvent(name, data) {
       delete live.errors[name];
-      hears[name]?.(data);
-      tell();
+      handlers[name]?.(data);
+      emitChange();
     },
-    (line) => {
-      if (line === "live" && live.isCut) {
-        // Notices that came while nobody listened are not sent again.
-        refetch.notices();
+    onState(connection) {
+      if (connection === "live" && live.isDisconnected) {
+        // The stream does not repeat notifications that arrived during the interruption.
+        refetch.notifications();
         refetch.stuck();
-        refetch.letters();
-        askAgain();
+        refetch.deadLetters();
+        refetchFailed();
       }
-      live.line = line;
-      if (line === "live") live.isCut = false;
-      if (line === "away") doWithout();
-      tell();
+      live.connection = connection;
+      if (connection === "live") live.isDisconnected = false;
+      if (connection === "disconnected") setDisconnected();
+      emitChange();
     },
-    doWithout,
-  );
+    onSilence: setDisconnected,
+  });
 }
 
-/** The line is lost until an event comes through, however often it is tried meanwhile. */
-function doWithout() {
-  live.isCut = true;
-  askWithoutStream();
-  tell();
+/** Stays so until an event arrives, also while the stream is being opened again. */
+function setDisconnected() {
+  live.isDisconnected = true;
+  fetchWithoutStream();
+  emitChange();
 }
 
-export function begin() {
+export function start() {
   Object.assign(live, empty());
   connect();
-  const look = () => {
-    if (live.isCut) askWithoutStream();
-    askAgain();
+  const poll = () => {
+    if (live.isDisconnected) fetchWithoutStream();
+    refetchFailed();
     refetch.orphans();
     refetch.stuck();
-    refetch.letters();
+    refetch.deadLetters();
     if (isOperator()) refetch.tenants();
-    lookAtReadiness();
+    fetchReadiness();
   };
-  refetch.notices();
-  look();
-  timer = setInterval(look, LOOK_AGAIN_MS);
+  refetch.notifications();
+  poll();
+  timer = setInterval(poll, POLL_MS);
 }
 
-export function end() {
+export function stop() {
   close();
   clearInterval(timer);
   Object.assign(live, empty());
 }
 
-/** An operator looks at one tenant, or at all of them ("") again. */
-export function lookAt(tenant) {
+/** Shows an operator one tenant, or all tenants (""). */
+export function selectTenant(tenant) {
   close();
-  const unknown = { dashboard: null, trend: null, quota: null, stuck: null, letters: null, orphans: null, cleanups: null, pendingCleanups: null };
+  const unknown = { dashboard: null, trend: null, quota: null, stuck: null, deadLetters: null, orphans: null, cleanups: null, pendingCleanups: null };
   Object.assign(live, { tenant, ...unknown });
   for (const name of Object.keys(unknown)) delete live.errors[name];
   connect();
   refetch.orphans();
-  tell();
+  emitChange();
 }
-
-export const ageOf = (text) => now() - Date.parse(text);

@@ -1,39 +1,39 @@
-// The frame of the page: who is here, where they are, and drawing again when something has changed.
+// The frame of the page: header, navigation, sign-in and sign-out, and drawing again after a change.
 
-import { ask } from "./actions.js";
-import { expire, now, whenSignedOut } from "./api.js";
+import { confirm } from "./action_button.js";
+import { expire, now, onSignOut } from "./api.js";
 import { h, show } from "./dom.js";
 import { filePage } from "./file.js";
 import { files } from "./files.js";
-import * as liveness from "./live.js";
 import { brandMark } from "./icons.js";
-import { notices } from "./notices.js";
+import * as liveData from "./live.js";
+import { maintenance } from "./maintenance.js";
+import { notifications } from "./notifications.js";
 import { overview } from "./overview.js";
 import { problems } from "./problems.js";
 import { recovery } from "./recovery.js";
-import { current, fromAddress, isOperator, read, resume, signIn, signOut } from "./session.js";
+import { current, isOperator, parseToken, restoreSession, signIn, signOut, takeTokenFromUrl } from "./session.js";
 import { signInPage } from "./signin.js";
 import { sweeps } from "./sweeps.js";
 import { applyTheme, themeSwitch } from "./theme.js";
 import { toast } from "./toasts.js";
 import { upload } from "./upload.js";
-import { upkeep } from "./upkeep.js";
 import * as uploads from "./uploads.js";
 import { number, time } from "./words.js";
 
-const { live } = liveness;
+const { live } = liveData;
 const DRAW_MS_MIN = 80;
 const TICK_MS = 10_000;
 
-const PAGES = { "": overview, files, upload, recovery, upkeep, sweeps, notifications: notices };
+const PAGES = { "": overview, files, upload, recovery, maintenance, sweeps, notifications };
 
 let page = null;
 let argument = "";
 let drawing = 0;
 let drawnAt = 0;
 
-/** An address is whatever somebody typed. */
-function plain(part) {
+/** The part of the URL as it is if it cannot be decoded: a person may have typed anything. */
+function decode(part) {
   try {
     return decodeURIComponent(part);
   } catch {
@@ -43,13 +43,13 @@ function plain(part) {
 
 function route() {
   const [name = "", wanted = ""] = location.hash.replace(/^#\/?/, "").split("/");
-  if (name === "files" && wanted) return [filePage, plain(wanted)];
+  if (name === "files" && wanted) return [filePage, decode(wanted)];
   const found = Object.hasOwn(PAGES, name) ? PAGES[name] : overview;
   return [found === sweeps && !isOperator() ? overview : found, ""];
 }
 
 function navigate() {
-  // The skip link's target is a place on the page and no page of its own.
+  // The target of the skip link is not a page.
   if (location.hash === "#main") return history.replaceState(null, "", `#/`);
   const [next, wanted] = route();
   if (next === page && wanted === argument) return draw();
@@ -64,41 +64,41 @@ function navigate() {
 }
 
 function links() {
-  const list = [["", "Overview"], ["files", "Files"], ["upload", "Upload"], ["recovery", "Recovery"], ["upkeep", "Upkeep"], isOperator() && ["sweeps", "Sweeps"], ["notifications", "Notifications"]];
-  const here = page === filePage ? files : page;
-  const trouble = (live.dashboard?.stuckFiles ?? 0) + (live.dashboard?.dlqDepth ?? 0);
+  const list = [["", "Overview"], ["files", "Files"], ["upload", "Upload"], ["recovery", "Recovery"], ["maintenance", "Maintenance"], isOperator() && ["sweeps", "Sweeps"], ["notifications", "Notifications"]];
+  const shown = page === filePage ? files : page;
+  const toRecover = (live.dashboard?.stuckFiles ?? 0) + (live.dashboard?.dlqDepth ?? 0);
   const sending = uploads.items.filter((item) => ["waiting", "sending", "confirming"].includes(item.state)).length;
-  const counts = { recovery: trouble, upload: sending };
+  const counts = { recovery: toRecover, upload: sending };
   return h("nav", { "aria-label": "Pages" }, h("ul", {}, list.filter(Boolean).map(([name, label]) => h("li", {},
-    h("a", { href: `#/${name}`, "aria-current": PAGES[name] === here ? "page" : null }, label,
-      counts[name] ? h("span", { class: name === "recovery" ? "pip bad" : "pip" }, number(counts[name])) : null)))));
+    h("a", { href: `#/${name}`, "aria-current": PAGES[name] === shown ? "page" : null }, label,
+      counts[name] ? h("span", { class: name === "recovery" ? "nav-count bad" : "nav-count" }, number(counts[name])) : null)))));
 }
 
-const LINES = { live: ["ok", "Live"], connecting: ["wait", "Connecting"], away: ["bad", "Not connected"] };
+const CONNECTIONS = { live: ["ok", "Live"], connecting: ["wait", "Connecting"], disconnected: ["bad", "Not connected"] };
 
 function tenantPicker() {
   if (!isOperator() || !live.tenants?.tenants.length) return null;
   const names = live.tenants.tenants.map((tenant) => tenant.tenant);
   return h("label", { class: "picker", "data-key": "tenant" }, h("span", {}, "Tenant"),
-    h("select", { id: "tenant", onchange: (event) => liveness.lookAt(event.target.value) },
+    h("select", { id: "tenant", onchange: (event) => liveData.selectTenant(event.target.value) },
       h("option", { value: "" }, "All"), names.map((name) => h("option", { value: name, "data-key": name, selected: name === live.tenant }, name))));
 }
 
 function header() {
   const { user, tenant, role, expiresAt } = current();
-  const [kind, word] = LINES[live.isCut ? "away" : live.line];
+  const [kind, word] = CONNECTIONS[live.isDisconnected ? "disconnected" : live.connection];
   const leave = () => {
     signOut();
-    leavePage();
+    closePage();
   };
   return h("header", { class: "top", "data-key": "top" },
     h("div", { class: "top-row" },
       h("a", { class: "brand", href: "#/" }, brandMark(28), "Wharfinger"),
-      h("span", { class: `line ${kind}`, id: "line", title: "Whether this page hears of changes as they happen" }, h("span", { class: "lamp" }), word),
+      h("span", { class: `connection ${kind}`, id: "connection", title: "Connection to the server. Live: changes are shown as they happen." }, h("span", { class: "indicator" }), word),
       tenantPicker(),
-      h("div", { class: "who" },
-        h("span", { id: "who" }, h("strong", {}, user), h("span", { class: "muted" }, `${tenant} · ${role}`)),
-        h("span", { class: "muted ends" }, "token ends ", time(new Date(expiresAt).toISOString()))),
+      h("div", { class: "user" },
+        h("span", { id: "user" }, h("strong", {}, user), h("span", { class: "muted" }, `${tenant} · ${role}`)),
+        h("span", { class: "muted expiry" }, "token expires ", time(new Date(expiresAt).toISOString()))),
       themeSwitch(),
       h("button", { type: "button", class: "quiet", id: "sign-out", onclick: leave }, "Sign out")),
     links());
@@ -109,33 +109,33 @@ function drawNow() {
   drawing = 0;
   drawnAt = Date.now();
   const app = document.getElementById("app");
-  if (!current()) return show(app, [signInPage(enter)]);
+  if (!current()) return show(app, [signInPage(openPage)]);
   const content = page.render(argument).flat(Infinity).filter((node) => node instanceof Node);
   const name = page === filePage ? content.find((node) => node.classList?.contains("file-head"))?.querySelector("h1")?.textContent ?? "File" : page.title;
-  const trouble = live.dashboard || live.isCut ? problems().length : 0;
-  document.title = `${trouble ? `(${trouble}) ` : ""}${name} · Wharfinger`;
+  const count = live.dashboard || live.isDisconnected ? problems().length : 0;
+  document.title = `${count ? `(${count}) ` : ""}${name} · Wharfinger`;
   const main = h("main", { id: "main", tabindex: "-1", "data-key": `page-${page.title}-${argument}` }, content);
   return show(app, [header(), main]);
 }
 
-/** Soon, and not more often than eyes can follow. */
+/** Draws soon, but at most once in DRAW_MS_MIN. */
 function draw() {
   drawing ||= setTimeout(drawNow, Math.max(0, drawnAt + DRAW_MS_MIN - Date.now()));
 }
 
-function enter() {
-  liveness.begin();
+function openPage() {
+  liveData.start();
   page = null;
   navigate();
-  uploads.takeUp();
+  uploads.resumeStored();
 }
 
-function leavePage() {
-  // Questions and messages may name what whoever comes next is not to read.
+function closePage() {
+  // The next user must not see dialogs and messages of this one.
   document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
   document.getElementById("toasts").replaceChildren();
-  uploads.forget();
-  liveness.end();
+  uploads.stopAll();
+  liveData.stop();
   page?.leave?.();
   page = null;
   document.getElementById("app").replaceChildren();
@@ -143,34 +143,34 @@ function leavePage() {
   document.getElementById("token")?.focus();
 }
 
-/** A token that came by the address. Anybody can make a link, and what is uploaded then is theirs: it is asked first. */
-async function consider(token) {
+/** Asks before it signs in with a token from the URL: the link may come from an attacker, who would then get the uploads. */
+async function offerToken(token) {
   const before = current();
   try {
-    const next = read(token);
+    const next = parseToken(token);
     if (next.token === before?.token) return;
     if (!before) drawNow();
     const isSame = before && ["user", "tenant", "role"].every((part) => before[part] === next[part]);
-    const says = [`The address you opened has a token for ${next.user} (${next.tenant} · ${next.role}).`];
+    const text = [`The link that you opened has a token for ${next.user} (${next.tenant} · ${next.role}).`];
     if (before) {
-      says[0] += ` You are ${before.user} (${before.tenant} · ${before.role}).`;
-      says.push(`Uploads of ${before.user} that are under way here wait until ${before.user} signs in again.`);
+      text[0] += ` You are signed in as ${before.user} (${before.tenant} · ${before.role}).`;
+      text.push(`Uploads of ${before.user} in this tab pause until ${before.user} signs in again.`);
     } else {
-      says.push(`Go on only if you trust where the address comes from: files that you upload will belong to ${next.user}.`);
+      text.push(`Continue only if you trust the sender of the link. Files that you upload will belong to ${next.user}.`);
     }
-    const isMeant = isSame || await ask({
-      title: `Sign in as ${next.user}?`, says, verb: `Sign in as ${next.user}`,
-      no: before ? `Stay ${before.user}` : "Cancel", isDanger: Boolean(before),
+    const isConfirmed = isSame || await confirm({
+      title: `Sign in as ${next.user}?`, text, confirmLabel: `Sign in as ${next.user}`,
+      cancelLabel: before ? `Stay signed in as ${before.user}` : "Cancel", isDanger: Boolean(before),
     });
-    if (!isMeant) return;
+    if (!isConfirmed) return;
     if (current()) {
       signOut();
-      leavePage();
+      closePage();
     }
     signIn(token);
-    enter();
+    openPage();
   } catch (error) {
-    if (current()) return toast("bad", "The token in the address is not taken.", error.message);
+    if (current()) return toast("bad", "Cannot sign in with the token in the link.", error.message);
     signOut(error.message);
     drawNow();
   }
@@ -178,25 +178,25 @@ async function consider(token) {
 
 function tick() {
   if (!current()) return;
-  if (current().expiresAt <= now()) expire("it is over");
+  if (current().expiresAt <= now()) expire("it has expired");
   else draw();
 }
 
 applyTheme();
-whenSignedOut(leavePage);
-liveness.watch(draw);
+onSignOut(closePage);
+liveData.onChange(draw);
 addEventListener("hashchange", () => {
-  // An address with a token that is opened in a tab that is here already.
-  const token = fromAddress();
+  // A link with a token may be opened in a tab that already shows the page.
+  const token = takeTokenFromUrl();
   if (current()) navigate();
-  if (token) consider(token);
+  if (token) offerToken(token);
 });
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("main")?.focus();
 });
 setInterval(tick, TICK_MS);
-const offered = fromAddress();
-if (resume()) enter();
+const offered = takeTokenFromUrl();
+if (restoreSession()) openPage();
 else if (!offered) drawNow();
-if (offered) consider(offered);
+if (offered) offerToken(offered);

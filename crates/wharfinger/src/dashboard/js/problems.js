@@ -1,37 +1,47 @@
-// The answer to "what is wrong?": each trouble in words, worst first, with where to look and what mends it.
+// Finds what is wrong and describes each problem: what happened, where to look, and the button that repairs it. The worst
+// problems come first.
 
+import { processAgain, processAllAgain, retryAllStuck, retryStuck, runNow, setLimit, triggerCleanup } from "./actions.js";
 import { now } from "./api.js";
 import { live } from "./live.js";
-import { redrive, redriveAll, retryAllStuck, retryStuck, runNow, setLimit, triggerCleanup } from "./mending.js";
-import { bytes, duration, number, plural, share, sweepMeaning } from "./words.js";
 import { isOperator } from "./session.js";
+import { bytes, duration, number, plural, sentence, share, sweepMeaning } from "./words.js";
 
 const QUOTA_NEAR_PERCENT = 90;
 const OVERDUE_MS = 120_000;
 const SPOOL_OLD_MS = 60_000;
 
-const areOnly = (count, one) => `${plural(count, one)} ${count === 1 ? "is" : "are"}`;
+const BACKENDS = {
+  catalog: ["The database does not answer", ""],
+  blobs: ["The object store does not answer", ""],
+  quota: ["Redis (quotas) does not answer", "Quotas are counted in the database until it answers again."],
+  broker: ["RabbitMQ does not answer", "Workers and delayed checks use the database until it answers again."],
+  events: ["The event store does not answer", "Events are kept on disk and sent later."],
+};
 
-function ofBackends() {
-  // Of the events' store more is known where the spool is told of.
-  const isTold = (backend) => backend.name === "events" && live.spool?.spool && !live.spool.spool.isStoreUp && live.spool.spool.files > 0;
-  const down = (live.readiness?.backends ?? []).filter((backend) => !backend.ok && !isTold(backend));
-  return down.map((backend) => ({
-    key: `backend-${backend.name}`, kind: backend.needed ? "bad" : "warn", href: "#/upkeep",
-    title: backend.name === "blobs" ? "The object store does not answer" : `The ${backend.name} backend (${backend.kind}) does not answer`,
-    detail: backend.needed ? "Uploads and downloads fail until it is back." : "Its work is done another way meanwhile.",
-  }));
+function backendProblems() {
+  // The spool's own problem says more than this one.
+  const isInSpool = (backend) => backend.name === "events" && live.spool?.spool && !live.spool.spool.isStoreUp && live.spool.spool.files > 0;
+  const down = (live.readiness?.backends ?? []).filter((backend) => !backend.ok && !isInSpool(backend));
+  return down.map((backend) => {
+    const [title, without] = BACKENDS[backend.name] ?? [`The backend ${backend.name} (${backend.kind}) does not answer`, ""];
+    return {
+      key: `backend-${backend.name}`, kind: backend.needed ? "bad" : "warn", href: "#/maintenance", title,
+      detail: backend.needed ? "Uploads and downloads fail until it answers again." : without || "This process works without it.",
+    };
+  });
 }
 
-export const sick = (stuck) => stuck?.files.filter((file) => file.problem) ?? [];
+/** The listed files whose job will not continue by itself. The others only wait in a queue or are being processed. */
+export const filesWithProblem = (stuck) => stuck?.files.filter((file) => file.problem) ?? [];
 
-function ofStuck() {
-  const files = sick(live.stuck);
+function stuckProblems() {
+  const files = filesWithProblem(live.stuck);
   const count = live.dashboard?.stuckFiles ?? 0;
   if (!files.length && live.errors.stuck && count) {
     return [{
-      key: "stuck", kind: "bad", href: "#/recovery", title: count === 1 ? "1 file does not get on" : `${number(count)} files do not get on`,
-      detail: `Which, and why, cannot be read: ${live.errors.stuck}`,
+      key: "stuck", kind: "bad", href: "#/recovery", title: count === 1 ? "1 file is stuck" : `${number(count)} files are stuck`,
+      detail: `The list cannot be loaded: ${sentence(live.errors.stuck)}`,
     }];
   }
   if (!files.length) return [];
@@ -40,60 +50,61 @@ function ofStuck() {
   return [{
     key: "stuck", kind: "bad", href: "#/recovery",
     title: `${number(files.length)}${more} ${files.length === 1 ? "file is" : "files are"} stuck`,
-    detail: `“${longest.fileName}” for ${duration(now() - Date.parse(longest.updatedAt))}: ${longest.problem}.`,
-    mend: files.length === 1 ? retryStuck(longest, "primary") : retryAllStuck(files.length, more),
+    detail: `“${longest.fileName}” has made no progress for ${duration(now() - Date.parse(longest.updatedAt))}: ${sentence(longest.problem)}`,
+    action: files.length === 1 ? retryStuck(longest, "primary") : retryAllStuck(files.length, more),
   }];
 }
 
-/** Nothing is broken, and yet nothing happens. */
-function ofWaiting() {
+/** Nothing is broken, but no worker takes these files. */
+function waitingProblems() {
   const waiting = live.stuck?.files.filter((file) => !file.problem && file.status === "queued") ?? [];
   if (!waiting.length) return [];
   const [longest] = waiting;
   const more = live.stuck.nextCursor ? " or more" : "";
   return [{
     key: "waiting", kind: "warn", href: "#/recovery",
-    title: `${number(waiting.length)}${more} ${waiting.length === 1 ? "file has" : "files have"} waited for too long`,
-    detail: `“${longest.fileName}” for ${duration(now() - Date.parse(longest.updatedAt))}. It goes on when a worker takes it: is one running for its stage?`,
+    title: `${number(waiting.length)}${more} ${waiting.length === 1 ? "file has" : "files have"} been queued for too long`,
+    detail: `“${longest.fileName}” has waited for ${duration(now() - Date.parse(longest.updatedAt))}. Is a worker for its stage running?`,
   }];
 }
 
-function ofLetters() {
+function deadLetterProblems() {
   const depth = live.dashboard?.dlqDepth ?? 0;
   if (!depth) return [];
-  const letter = live.letters?.jobs[0];
+  const letters = live.deadLetters?.jobs ?? [];
+  const [letter] = letters;
   return [{
-    key: "letters", kind: "bad", href: "#/recovery",
-    title: depth === 1 ? "1 dead letter" : `${number(depth)} dead letters`,
-    detail: letter ? `“${letter.fileName}” failed at ${letter.stage}: ${letter.lastError ?? letter.reason}.` : "No stage will try these files again by itself.",
-    mend: !letter ? null : live.letters.jobs.length === 1 ? redrive(letter, "primary") : redriveAll(live.letters.jobs),
+    key: "dead-letters", kind: "bad", href: "#/recovery",
+    title: `${plural(depth, "file")} failed`,
+    detail: letter ? `“${letter.fileName}” failed in the stage ${letter.stage}: ${sentence(letter.lastError ?? letter.reason)}` : "Failed files are not retried automatically.",
+    action: !letter ? null : letters.length === 1 ? processAgain(letter, "primary") : processAllAgain(letters),
   }];
 }
 
-function ofCleanups() {
+function cleanupProblems() {
   const { exhausted = 0, pending = 0 } = live.cleanups ?? {};
   if (!exhausted) return [];
   return [{
-    key: "cleanups", kind: "bad", href: "#/upkeep",
-    title: `${areOnly(exhausted, "delete")} given up`,
-    detail: "The bytes of deleted files are still in the store.",
-    mend: triggerCleanup(pending + exhausted),
+    key: "cleanups", kind: "bad", href: "#/maintenance",
+    title: `${plural(exhausted, "delete")} failed on every attempt`,
+    detail: "The bytes of deleted files are still in the store. Each of these deletes is retried once a day.",
+    action: triggerCleanup(pending + exhausted),
   }];
 }
 
-function ofSpool() {
+function spoolProblems() {
   const spool = live.spool?.spool;
   if (!spool || !spool.files) return [];
   const isFilling = spool.maxBytes > 0 && spool.bytes / spool.maxBytes > 0.5;
   if (spool.isStoreUp && (spool.oldestAge ?? 0) < SPOOL_OLD_MS && !isFilling) return [];
   return [{
-    key: "spool", kind: spool.isStoreUp && !isFilling ? "warn" : "bad", href: "#/upkeep",
-    title: spool.isStoreUp ? "Events wait on disk" : "Events wait on disk: their store is away",
-    detail: `${plural(spool.files, "batch", "batches")}, ${bytes(spool.bytes)} of ${bytes(spool.maxBytes)}; the oldest since ${duration(spool.oldestAge)}. Beyond the limit the oldest are lost.`,
+    key: "spool", kind: spool.isStoreUp && !isFilling ? "warn" : "bad", href: "#/maintenance",
+    title: spool.isStoreUp ? "Events are waiting on disk" : "Events are waiting on disk: the event store does not answer",
+    detail: `${plural(spool.files, "batch", "batches")}, ${bytes(spool.bytes)} of ${bytes(spool.maxBytes)}. The oldest has waited for ${duration(spool.oldestAge)}. Above the limit the oldest events are deleted.`,
   }];
 }
 
-function ofSweeps() {
+function sweepProblems() {
   const found = [];
   for (const sweep of live.sweeps?.sweeps ?? []) {
     const lateMs = now() - Date.parse(sweep.nextRun);
@@ -101,46 +112,52 @@ function ofSweeps() {
     if (!isLate && !sweep.error) continue;
     found.push({
       key: `sweep-${sweep.name}`, kind: "warn", href: "#/sweeps",
-      title: isLate ? `The sweep ${sweep.name} is overdue` : `The sweep ${sweep.name} had trouble`,
+      title: isLate ? `The sweep ${sweep.name} is overdue` : `The sweep ${sweep.name} reported an error`,
       detail: isLate ? `It should have run ${duration(lateMs)} ago. Is a process with the role sweeper running?` : sweep.error,
-      mend: runNow({ ...sweep, meaning: sweepMeaning(sweep.name) }, ""),
+      action: runNow({ ...sweep, meaning: sweepMeaning(sweep.name) }, ""),
     });
   }
   return found;
 }
 
-function ofStore() {
-  const found = [];
+function storeProblems() {
   const missing = live.orphans?.missingBlobs.count ?? 0;
-  if (missing) {
-    found.push({
-      key: "missing", kind: "bad", href: "#/upkeep",
-      title: missing === 1 ? "The bytes of 1 file are missing" : `The bytes of ${number(missing)} files are missing`,
-      detail: `“${live.orphans.missingBlobs.samples[0]?.fileName}” is in the catalog, but its object is not in the store. Somebody removed it there, or a restore is incomplete.`,
-    });
-  }
-  return found;
+  if (!missing) return [];
+  return [{
+    key: "missing", kind: "bad", href: "#/maintenance",
+    title: missing === 1 ? "The bytes of 1 file are missing" : `The bytes of ${number(missing)} files are missing`,
+    detail: `“${live.orphans.missingBlobs.samples[0]?.fileName}” is in the catalog, but its object is not in the store. Restore the object from a backup, or delete the file.`,
+  }];
 }
 
-function ofQuota() {
+function quotaProblems() {
   const quotas = isOperator() ? live.tenants?.tenants ?? [] : live.quota ? [live.quota] : [];
   const near = quotas.filter((quota) => quota.limit > 0 && (quota.used / quota.limit) * 100 >= QUOTA_NEAR_PERCENT);
   return near.slice(0, 3).map((quota) => ({
-    key: `quota-${quota.tenant}`, kind: "warn", href: "#/upkeep",
-    title: quota.used >= quota.limit ? `${quota.tenant} has used all its quota` : `${quota.tenant} is near its quota`,
-    detail: `${bytes(quota.used)} of ${bytes(quota.limit)} (${share(quota.used, quota.limit)}). Uploads beyond it are refused.`,
-    mend: isOperator() ? setLimit(quota) : null,
+    key: `quota-${quota.tenant}`, kind: "warn", href: "#/maintenance",
+    title: quota.used >= quota.limit ? `${quota.tenant} has used its whole quota` : `${quota.tenant} is near its quota limit`,
+    detail: `${bytes(quota.used)} of ${bytes(quota.limit)} are used (${share(quota.used, quota.limit)}). Uploads that do not fit are refused.`,
+    action: isOperator() ? setLimit(quota) : null,
   }));
 }
 
-function ofLine() {
-  const unread = { key: "trouble", kind: "bad", href: "#/upkeep", title: "The server cannot read its own figures", detail: `${live.trouble}. What you see is what it last said.` };
-  if (!live.isCut) return live.trouble ? [unread] : [];
-  return [{ key: "line", kind: "bad", href: "#/", title: "Changes do not come through", detail: "The server does not answer, or something between holds its stream back. This page tries again by itself, and looks now and then." }];
+function connectionProblems() {
+  if (live.isDisconnected) {
+    return [{
+      key: "connection", kind: "bad", href: "#/", title: "No live updates",
+      detail: "The server does not answer, or a proxy holds the event stream back. The page tries to reconnect, and refreshes every 30 seconds.",
+    }];
+  }
+  if (!live.serverError) return [];
+  return [{
+    key: "server-error", kind: "bad", href: "#/maintenance", title: "The server cannot read its own data",
+    detail: `${sentence(live.serverError)} The page shows the last known state.`,
+  }];
 }
 
+const CHECKS = [connectionProblems, backendProblems, stuckProblems, waitingProblems, deadLetterProblems, cleanupProblems, storeProblems, spoolProblems, quotaProblems, sweepProblems];
+
 export function problems() {
-  const found = [ofLine, ofBackends, ofStuck, ofWaiting, ofLetters, ofCleanups, ofStore, ofSpool, ofQuota, ofSweeps].flatMap((look) => look());
   const rank = { bad: 0, warn: 1 };
-  return found.sort((a, b) => rank[a.kind] - rank[b.kind]);
+  return CHECKS.flatMap((check) => check()).sort((a, b) => rank[a.kind] - rank[b.kind]);
 }

@@ -1,32 +1,32 @@
-// Who is signed in: a token from the address or the form, kept for this tab's session alone.
+// The signed-in user. The token comes from the URL or the sign-in form, and is stored for this browser tab only.
 
 const KEY = "wharfinger.token";
 
 let session = null;
-let whyOut = "";
+let reason = "";
 
-/** Whom a token is for, as far as it says itself; throws where it says nothing. Whether it is over is the server's to say:
- *  the clock of a phone may say anything. */
-export function read(given) {
+/** Reads the claims of a token; throws if it has none. The server checks the expiry: the clock of this device may be
+ *  wrong. */
+export function parseToken(given) {
   const token = given.trim().replace(/^Bearer\s+/i, "");
   const parts = token.split(".");
-  if (parts.length !== 3) throw new Error("A token has three parts with dots between them; this is not one.");
+  if (parts.length !== 3) throw new Error("This is not a token: a token has three parts with dots between them.");
   let claims;
   try {
     const base64 = parts[1].replaceAll("-", "+").replaceAll("_", "/");
     const raw = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
     claims = JSON.parse(new TextDecoder().decode(raw));
   } catch {
-    throw new Error("This token cannot be read. Copy it whole.");
+    throw new Error("The token cannot be read. Copy all of it and try again.");
   }
   const { sub, tenant, role = "user", exp } = claims;
-  if (!sub || !tenant || !exp) throw new Error("This token does not say who it is for.");
-  if (role === "worker") throw new Error("This token is for workers: this page is for people.");
+  if (!sub || !tenant || !exp) throw new Error("The token has no sub, tenant or exp claim. Use a token of this server.");
+  if (role === "worker") throw new Error("This token is for a worker. Use a token with the role user, admin or operator.");
   return { token, user: sub, tenant, role, expiresAt: exp * 1000 };
 }
 
-/** Where a browser keeps nothing for pages, the session ends with the page. */
-function stored(use) {
+/** A browser may forbid storage: the session then ends with the page. */
+function withStorage(use) {
   try {
     return use(sessionStorage);
   } catch {
@@ -35,24 +35,25 @@ function stored(use) {
 }
 
 export const current = () => session;
-export const reasonSignedOut = () => whyOut;
+export const signOutReason = () => reason;
 export const isOperator = () => session?.role === "operator";
-export const isKeeper = () => isOperator() || session?.role === "admin";
+/** An operator may do what an admin may. */
+export const isAdmin = () => isOperator() || session?.role === "admin";
 
 export function signIn(token) {
-  session = read(token);
-  whyOut = "";
-  stored((storage) => storage.setItem(KEY, session.token));
+  session = parseToken(token);
+  reason = "";
+  withStorage((storage) => storage.setItem(KEY, session.token));
 }
 
 export function signOut(why = "") {
   session = null;
-  whyOut = why;
-  stored((storage) => storage.removeItem(KEY));
+  reason = why;
+  withStorage((storage) => storage.removeItem(KEY));
 }
 
-/** Takes the token out of the address at once: addresses are shown, copied and kept. */
-export function fromAddress() {
+/** Removes the token from the URL at once, because URLs are shown, copied and stored in the history. */
+export function takeTokenFromUrl() {
   const found = /[#&]token=([^&]+)/.exec(location.hash);
   if (!found) return null;
   history.replaceState(null, "", `${location.pathname}#/`);
@@ -63,9 +64,9 @@ export function fromAddress() {
   }
 }
 
-/** From before a reload. */
-export function resume() {
-  const token = stored((storage) => storage.getItem(KEY));
+/** Signs in again after a reload of the page. */
+export function restoreSession() {
+  const token = withStorage((storage) => storage.getItem(KEY));
   if (!token) return false;
   try {
     signIn(token);

@@ -1,21 +1,21 @@
-// The way in: a token, and what this place is.
+// The sign-in page.
 
 import { h } from "./dom.js";
 import { brandMark } from "./icons.js";
-import { reasonSignedOut, signIn, signOut } from "./session.js";
+import { signOutReason, signIn, signOut } from "./session.js";
 
 export function signInPage(done) {
-  const wrong = h("p", { class: "wrong", id: "sign-in-wrong", role: "alert" }, reasonSignedOut());
+  const error = h("p", { class: "error", id: "sign-in-error", role: "alert" }, signOutReason());
   const submit = (event) => {
     event.preventDefault();
     const field = event.target.elements.token;
     try {
       signIn(field.value);
       done();
-    } catch (error) {
-      // The form may have been drawn again meanwhile, and will be: what is wrong is kept, and told where it stands now.
-      signOut(error.message);
-      document.getElementById("sign-in-wrong").textContent = error.message;
+    } catch (problem) {
+      // The form may be drawn again at any time: the message is stored and shown in the form of now.
+      signOut(problem.message);
+      document.getElementById("sign-in-error").textContent = problem.message;
       field.setAttribute("aria-invalid", "true");
       field.focus();
     }
@@ -23,10 +23,10 @@ export function signInPage(done) {
   return h("main", { class: "sign-in", id: "main", "data-key": "sign-in", tabindex: "-1" },
     h("form", { class: "card", onsubmit: submit },
       h("div", { class: "brand" }, brandMark(40), h("h1", {}, "Wharfinger")),
-      h("p", { class: "hint" }, "Answers for every uploaded byte: quota-guarded uploads that are confirmed, processed and searchable, or cleaned up."),
+      h("p", { class: "hint" }, "Uploads with quotas: each file is confirmed, processed and searchable, or it is removed."),
       h("label", { for: "token" }, "Token"),
-      h("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, autofocus: true, "aria-describedby": "sign-in-wrong sign-in-hint" }),
-      wrong,
+      h("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, autofocus: true, "aria-describedby": "sign-in-error sign-in-hint" }),
+      error,
       h("button", { type: "submit", class: "primary" }, "Sign in"),
-      h("p", { class: "muted", id: "sign-in-hint" }, "The server prints an address with a token when it starts; ", h("code", {}, "wharfinger token"), " makes others. It is kept in this tab only.")));
+      h("p", { class: "muted", id: "sign-in-hint" }, "Create a token with ", h("code", {}, "wharfinger token"), ". When the server starts on a terminal, it prints a link with a token. The token is stored in this tab only.")));
 }

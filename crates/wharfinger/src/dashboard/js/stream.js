@@ -1,15 +1,15 @@
-// The server's events, read with fetch because EventSource cannot send a token; reconnects by itself.
+// Reads the server's event stream and reconnects when it breaks. It uses fetch because EventSource cannot send a token.
 
 import { expire, request, now } from "./api.js";
 import { current } from "./session.js";
 
-const QUIET_MS = 45_000;
+const SILENCE_MS_MAX = 45_000;
 const PAUSE_MS_MAX = 30_000;
-/** The first event comes at once; where it does not, something between may hold the stream back. */
+/** The server sends the first event at once. If it does not arrive, a proxy may hold the stream back. */
 const FIRST_EVENT_MS = 3_000;
 
-/** Takes text as it comes and calls `heard(name, data)` for each whole event. */
-export function parser(heard) {
+/** Returns a function that takes pieces of the stream and calls `onEvent(name, data)` for each complete event. */
+function parser(onEvent) {
   let rest = "";
   return (text) => {
     rest += text;
@@ -22,14 +22,14 @@ export function parser(heard) {
         if (line.startsWith("event:")) name = line.slice(6).trim();
         else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
       }
-      if (data.length) heard(name, JSON.parse(data.join("\n")));
+      if (data.length) onEvent(name, JSON.parse(data.join("\n")));
     }
   };
 }
 
-/** Listens until closed. `heard(name, data)` for events, `changed("live" | "connecting" | "away")` for the line, which
- *  is live when something has come through it; `isLate()` when nothing has for a while. */
-export function listen(path, heard, changed, isLate) {
+/** Listens until the returned function is called. `onEvent(name, data)` gets each event. `onState` gets "connecting",
+ *  "live" (an event has arrived) or "disconnected". `onSilence` is called if no event arrives soon after connecting. */
+export function listen(path, { onEvent, onState, onSilence }) {
   let isClosed = false;
   let controller = null;
   let pauseMs = 1_000;
@@ -39,56 +39,56 @@ export function listen(path, heard, changed, isLate) {
     wake = () => (clearTimeout(timer), resolve());
   });
 
-  async function once() {
+  async function readOnce() {
     controller = new AbortController();
-    let quiet = setTimeout(() => controller.abort(), QUIET_MS);
+    let silence = setTimeout(() => controller.abort(), SILENCE_MS_MAX);
     let isLive = false;
-    const late = setTimeout(isLate, FIRST_EVENT_MS);
+    const firstEvent = setTimeout(onSilence, FIRST_EVENT_MS);
     try {
       const response = await request("GET", path, { signal: controller.signal, headers: { accept: "text/event-stream" } });
-      const take = parser((name, data) => {
+      const parse = parser((name, data) => {
         if (isClosed) return;
         pauseMs = 1_000;
-        clearTimeout(late);
-        if (!isLive) changed("live");
+        clearTimeout(firstEvent);
+        if (!isLive) onState("live");
         isLive = true;
-        heard(name, data);
+        onEvent(name, data);
       });
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
         const { done, value } = await reader.read();
         if (done) return;
-        clearTimeout(quiet);
-        quiet = setTimeout(() => controller.abort(), QUIET_MS);
-        take(value);
+        clearTimeout(silence);
+        silence = setTimeout(() => controller.abort(), SILENCE_MS_MAX);
+        parse(value);
       }
     } finally {
-      clearTimeout(quiet);
-      clearTimeout(late);
+      clearTimeout(silence);
+      clearTimeout(firstEvent);
     }
   }
 
   (async () => {
     while (!isClosed && current()) {
       try {
-        changed("connecting");
-        await once();
+        onState("connecting");
+        await readOnce();
       } catch {
-        // The line says so; what matters is that it is tried again.
+        // The state below shows it, and the loop tries again.
       }
       if (isClosed || !current()) return;
-      if (current().expiresAt <= now()) return expire("it is over");
-      changed("away");
+      if (current().expiresAt <= now()) return expire("it has expired");
+      onState("disconnected");
       await pause(pauseMs * (0.75 + Math.random() / 2));
       pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
     }
   })();
 
-  const hurry = () => wake();
-  addEventListener("online", hurry);
+  const retryNow = () => wake();
+  addEventListener("online", retryNow);
   return () => {
     isClosed = true;
-    removeEventListener("online", hurry);
+    removeEventListener("online", retryNow);
     controller?.abort();
     wake();
   };

@@ -1,21 +1,21 @@
-// Light, dark, or as the system says; the only thing this page keeps beyond the session.
+// The theme: light, dark, or that of the system. The choice is stored in the browser.
 
 import { h } from "./dom.js";
-import { tell } from "./live.js";
+import { emitChange } from "./live.js";
 
 const KEY = "wharfinger.theme";
 const CHOICES = ["auto", "light", "dark"];
 
-let wished = "";
+let choice = "";
 
-/** Where a browser keeps nothing for pages, the choice lasts as long as the page. */
+/** A browser may forbid storage: the choice then lasts until the page is closed. */
 function chosen() {
   try {
-    wished ||= localStorage.getItem(KEY);
+    choice ||= localStorage.getItem(KEY);
   } catch {
-    // It is then as the system says.
+    // Without storage the theme of the system is used.
   }
-  return CHOICES.includes(wished) ? wished : "auto";
+  return CHOICES.includes(choice) ? choice : "auto";
 }
 
 export function applyTheme() {
@@ -24,14 +24,14 @@ export function applyTheme() {
 
 export function themeSwitch() {
   const choose = (event) => {
-    wished = event.target.value;
+    choice = event.target.value;
     try {
-      localStorage.setItem(KEY, wished);
+      localStorage.setItem(KEY, choice);
     } catch {
-      // It lasts as long as the page.
+      // The choice lasts until the page is closed.
     }
     applyTheme();
-    tell();
+    emitChange();
   };
   return h("label", { class: "picker" }, h("span", { class: "visually-hidden" }, "Theme"),
     h("select", { id: "theme", onchange: choose }, CHOICES.map((name) => h("option", { value: name, selected: name === chosen() }, `${name[0].toUpperCase()}${name.slice(1)}`))));

@@ -1,24 +1,24 @@
-// The bytes of one upload on their way: whole or in parts side by side, tried again when the line breaks. XHR and not
-// fetch, because only XHR tells how much has gone out.
+// Sends the bytes of one upload, in one request or in parallel parts, and retries when the connection breaks. It uses XHR
+// because fetch does not report the progress of an upload.
 
-import { Cancelled, insist, mayPass, pause, post } from "./api.js";
+import { Cancelled, withRetries, isTemporary, pause, post } from "./api.js";
 
-const SIDE_BY_SIDE = 3;
+const REQUESTS_MAX = 3;
 const ATTEMPTS_MAX = 5;
-const URL_MS = 120_000;
-/** Headers a browser sets by itself and forbids to set. */
-const OWN_HEADERS = ["content-length", "host"];
+const NEW_URL_MS = 120_000;
+/** Headers that the browser sets itself and does not let a page set. */
+const FORBIDDEN_HEADERS = ["content-length", "host"];
 
-/** A browser says of a broken line and of a store that does not allow this page the same: nothing. */
-function whyBroken(url) {
+/** A browser reports a broken connection and a missing CORS rule in the same way, so the text names both. */
+function connectionError(url) {
   const { origin } = new URL(url, location.href);
-  if (origin === location.origin) return "The connection broke.";
-  return `The store at ${origin} cannot be reached, or does not take uploads from this page: the bucket's CORS rules must allow PUT from ${location.origin}.`;
+  if (origin === location.origin) return "The connection to the server broke.";
+  return `Cannot send to the store at ${origin}. Is it running? Do the CORS rules of the bucket allow PUT from ${location.origin}?`;
 }
 
-export class NotSent extends Error {
+export class UploadError extends Error {
   constructor(status, code, detail) {
-    super(detail || `The store answered ${status}.`);
+    super(detail || `The store answered with status ${status}.`);
     this.status = status;
     this.code = code;
   }
@@ -27,11 +27,11 @@ export class NotSent extends Error {
 const waiting = [];
 let running = 0;
 
-/** At most three requests carry bytes at once, over all files. */
-async function slot(signal) {
+/** Waits until fewer than REQUESTS_MAX requests of all uploads are running. Returns the function that frees the slot. */
+async function acquireSlot(signal) {
   if (signal.aborted) throw new Cancelled();
-  if (running < SIDE_BY_SIDE) running += 1;
-  else await turn(signal);
+  if (running < REQUESTS_MAX) running += 1;
+  else await waitForSlot(signal);
   return () => {
     const next = waiting.shift();
     if (next) next();
@@ -39,8 +39,8 @@ async function slot(signal) {
   };
 }
 
-/** Until somebody hands a slot over; who is cancelled leaves the queue. */
-function turn(signal) {
+/** Waits until a finished request hands its slot over. A cancelled upload leaves the queue. */
+function waitForSlot(signal) {
   return new Promise((resolve, reject) => {
     const go = () => {
       signal.removeEventListener("abort", leave);
@@ -64,37 +64,37 @@ function codeOf(text) {
   }
 }
 
-function send(url, headers, blob, signal, sent) {
+function send(url, headers, blob, signal, onProgress) {
   return new Promise((resolve, reject) => {
     const xhr = new XMLHttpRequest();
     const abort = () => xhr.abort();
     signal.addEventListener("abort", abort);
     xhr.open("PUT", url);
     for (const [name, value] of Object.entries(headers ?? {})) {
-      if (!OWN_HEADERS.includes(name.toLowerCase())) xhr.setRequestHeader(name, value);
+      if (!FORBIDDEN_HEADERS.includes(name.toLowerCase())) xhr.setRequestHeader(name, value);
     }
-    xhr.upload.onprogress = (event) => sent(event.loaded);
+    xhr.upload.onprogress = (event) => onProgress(event.loaded);
     xhr.onload = () => {
-      if (xhr.status >= 200 && xhr.status < 300) return sent(blob.size), resolve();
-      reject(new NotSent(xhr.status, ...codeOf(xhr.responseText)));
+      if (xhr.status >= 200 && xhr.status < 300) return onProgress(blob.size), resolve();
+      reject(new UploadError(xhr.status, ...codeOf(xhr.responseText)));
     };
-    xhr.onerror = xhr.ontimeout = () => reject(new NotSent(0, "", whyBroken(url)));
+    xhr.onerror = xhr.ontimeout = () => reject(new UploadError(0, "", connectionError(url)));
     xhr.onabort = () => reject(new Cancelled());
     xhr.onloadend = () => signal.removeEventListener("abort", abort);
     if (signal.aborted) return reject(new Cancelled());
-    // A slice has no type of its own: the type is what the grant's headers say.
+    // A slice has no content type: the type comes from the headers of the grant.
     xhr.send(blob);
   });
 }
 
-async function sendStubbornly(url, headers, blob, signal, sent) {
+async function sendWithRetries(url, headers, blob, signal, onProgress) {
   for (let attempt = 1; ; attempt += 1) {
-    const free = await slot(signal);
+    const free = await acquireSlot(signal);
     try {
-      return await send(url, headers, blob, signal, sent);
+      return await send(url, headers, blob, signal, onProgress);
     } catch (error) {
-      sent(0);
-      if (!mayPass(error) || attempt >= ATTEMPTS_MAX) throw error;
+      onProgress(0);
+      if (!isTemporary(error) || attempt >= ATTEMPTS_MAX) throw error;
     } finally {
       free();
     }
@@ -102,17 +102,17 @@ async function sendStubbornly(url, headers, blob, signal, sent) {
   }
 }
 
-/** Sends everything the grant asks for. `progress(bytes)` hears how many are there in all, `arrived()` of each part. */
-async function deliver(grant, file, signal, progress, arrived) {
+/** Sends all missing bytes. `onProgress(bytes)` gets the total of sent bytes, `onPart()` is called after each part. */
+async function sendAll(grant, file, signal, onProgress, onPart) {
   if (grant.uploadUrl) {
-    return sendStubbornly(grant.uploadUrl, grant.headers, file.slice(0, file.size), signal, progress);
+    return sendWithRetries(grant.uploadUrl, grant.headers, file.slice(0, file.size), signal, onProgress);
   }
   if (!grant.multipart) return undefined;
   const { partSize, parts } = grant.multipart;
-  const there = new Map(parts.map((part) => [part.number, part.uploaded ? part.size : 0]));
-  const tell = () => progress([...there.values()].reduce((all, size) => all + size, 0));
-  tell();
-  // Where one part fails the others are called back, and nothing of them is on its way when this ends.
+  const sentBytes = new Map(parts.map((part) => [part.number, part.uploaded ? part.size : 0]));
+  const report = () => onProgress([...sentBytes.values()].reduce((all, size) => all + size, 0));
+  report();
+  // If one part fails, the others are cancelled: no request is running when this function returns.
   const stop = new AbortController();
   const relay = () => stop.abort();
   signal.addEventListener("abort", relay);
@@ -120,11 +120,11 @@ async function deliver(grant, file, signal, progress, arrived) {
   let failed = null;
   await Promise.all(parts.filter((part) => !part.uploaded).map((part) => {
     const from = (part.number - 1) * partSize;
-    const sent = (size) => {
-      there.set(part.number, size);
-      tell();
+    const onPartProgress = (size) => {
+      sentBytes.set(part.number, size);
+      report();
     };
-    return sendStubbornly(part.url, {}, file.slice(from, from + part.size), stop.signal, sent).then(arrived, (error) => {
+    return sendWithRetries(part.url, {}, file.slice(from, from + part.size), stop.signal, onPartProgress).then(onPart, (error) => {
       failed ??= error;
       stop.abort();
     });
@@ -135,21 +135,21 @@ async function deliver(grant, file, signal, progress, arrived) {
   return undefined;
 }
 
-/** As `deliver`; a URL that has died meanwhile is replaced, and bytes that are there already count as sent. */
-export async function transfer(grant, fileId, file, signal, progress) {
-  let mayRenew = true;
-  let overtaken = 0;
+/** Like `sendAll`. An expired URL is replaced, and bytes that are already in the store count as sent. */
+export async function transfer(grant, fileId, file, signal, onProgress) {
+  let mayRenewUrl = true;
+  let supersededCount = 0;
   while (grant) {
     try {
-      return await deliver(grant, file, signal, progress, () => (mayRenew = true));
+      return await sendAll(grant, file, signal, onProgress, () => (mayRenewUrl = true));
     } catch (error) {
       if (error.code === "object_exists" || error.status === 412) return undefined;
-      if (error.code === "superseded" && overtaken < ATTEMPTS_MAX) {
-        // Another sending of the same file came between: whether that one arrives is not known yet.
-        overtaken += 1;
-        await pause(500 * 2 ** overtaken, signal);
-      } else if (error.status === 403 && mayRenew) {
-        mayRenew = false;
+      if (error.code === "superseded" && supersededCount < ATTEMPTS_MAX) {
+        // A newer request for the same file took over. It is not known yet whether that one succeeds.
+        supersededCount += 1;
+        await pause(500 * 2 ** supersededCount, signal);
+      } else if (error.status === 403 && mayRenewUrl) {
+        mayRenewUrl = false;
       } else {
         throw error;
       }
@@ -159,10 +159,10 @@ export async function transfer(grant, fileId, file, signal, progress) {
   return undefined;
 }
 
-/** A grant for what is announced already; null where the server has the file. */
-export async function freshGrant(fileId, signal, waits) {
+/** A new upload URL for a registered file; null if the file is already confirmed. */
+export async function freshGrant(fileId, signal, onRetry) {
   try {
-    return await insist(() => post(`/api/v2/files/${fileId}/url`), { forMs: URL_MS, signal, waits });
+    return await withRetries(() => post(`/api/v2/files/${fileId}/url`), { forMs: NEW_URL_MS, signal, onRetry });
   } catch (error) {
     if (error.code === "already_confirmed") return null;
     throw error;

@@ -1,4 +1,4 @@
-// Sizes, times and counts as people read them, and the words for what the server names.
+// Formats sizes, times and counts for people, and explains the server's statuses and sweeps in words.
 
 import { h } from "./dom.js";
 import { now } from "./api.js";
@@ -16,7 +16,7 @@ export function bytes(count) {
   return `${value.toFixed(digits)} ${UNITS[unit]}`;
 }
 
-/** "10 GiB", "1.5 TiB" or plain bytes, as typed; null where it is neither. */
+/** Bytes of a typed size: "10 GiB", "1.5 TiB" or a plain number. Null for any other text. */
 export function parseBytes(text) {
   const found = /^\s*([\d.]+)\s*([kmgtp]?)(i?b)?\s*$/i.exec(text);
   if (!found) return null;
@@ -25,31 +25,33 @@ export function parseBytes(text) {
   return Number.isSafeInteger(value) ? value : null;
 }
 
-// Made once: making one costs more than using it a hundred times.
+// Created once: to create a formatter costs far more than to use it.
 const counts = new Intl.NumberFormat("en");
-const shares = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
-const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
-const clocks = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const exactClocks = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false });
+const percentages = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+const dateTimes = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+const clockTimes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const exactTimes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false });
 const days = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 
 export const number = (count) => counts.format(Number(count));
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
-/** A share of a whole, where the least is still more than nothing. */
+/** A part of a whole in percent. A part above zero never shows as 0 %. */
 export const share = (part, whole) => {
   const value = whole > 0 ? (part / whole) * 100 : 100;
   return value > 0 && value < 0.1 ? "< 0.1 %" : percent(Math.round(value * 10) / 10);
 };
-export const percent = (value) => `${shares.format(Number(value))} %`;
+/** A text with a full stop at its end. */
+export const sentence = (text) => (/[.!?…]$/.test(text) ? text : `${text}.`);
+export const percent = (value) => `${percentages.format(Number(value))} %`;
 
 export function duration(ms, isRough = false) {
   if (ms === null || ms === undefined) return "–";
-  const of = (value, unit) => `${value < 10 && !isRough ? Number(value.toFixed(1)) : Math.round(value)} ${unit}`;
+  const withUnit = (value, unit) => `${value < 10 && !isRough ? Number(value.toFixed(1)) : Math.round(value)} ${unit}`;
   if (ms < 1_000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return of(ms / 1_000, "s");
-  if (ms < 3_600_000) return of(ms / 60_000, "min");
-  if (ms < 48 * 3_600_000) return of(ms / 3_600_000, "h");
-  return of(ms / 86_400_000, "days");
+  if (ms < 60_000) return withUnit(ms / 1_000, "s");
+  if (ms < 3_600_000) return withUnit(ms / 60_000, "min");
+  if (ms < 48 * 3_600_000) return withUnit(ms / 3_600_000, "h");
+  return withUnit(ms / 86_400_000, "days");
 }
 
 function relative(at) {
@@ -59,46 +61,46 @@ function relative(at) {
   return ms < 0 ? `${words} ago` : `in ${words}`;
 }
 
-export const absolute = (text) => moments.format(new Date(text));
+export const absolute = (text) => dateTimes.format(new Date(text));
 
-/** "3 min ago", with the moment itself for who points at it or asks for it. */
+/** "3 min ago", with the full date and time as a tooltip. */
 export function time(text, absent = "never") {
   if (!text) return h("span", { class: "muted" }, absent);
   const at = Date.parse(text);
   return h("time", { datetime: text, title: absolute(at) }, relative(at));
 }
 
-export const clockTime = (text) => clocks.format(new Date(text));
-export const exactTime = (text) => exactClocks.format(new Date(text));
+export const clockTime = (text) => clockTimes.format(new Date(text));
+export const exactTime = (text) => exactTimes.format(new Date(text));
 export const day = (text) => days.format(new Date(text));
 
 export const STATUSES = ["registered", "uploaded", "queued", "scanning", "extracting", "chunking", "embedding", "ready", "failed", "quarantined"];
-export const isEnd = (status) => ["ready", "failed", "quarantined", "deleted"].includes(status);
+export const isFinal = (status) => ["ready", "failed", "quarantined", "deleted"].includes(status);
 
 const KINDS = { ready: "ok", failed: "bad", quarantined: "bad", registered: "wait", uploaded: "wait", queued: "wait", deleted: "wait" };
-export const kindOf = (status) => KINDS[status] ?? "work";
+export const kindOfStatus = (status) => KINDS[status] ?? "work";
 
 const MEANINGS = {
-  registered: "Announced and charged to the quota; the bytes have not been confirmed.",
-  uploaded: "The bytes are there and confirmed.",
-  queued: "Waits for the next stage.",
-  scanning: "Is being checked for malware.",
-  extracting: "Its text is being read.",
-  chunking: "Its text is being cut into passages.",
-  embedding: "Its passages become vectors for search.",
-  ready: "Through all its stages: can be downloaded and found.",
-  failed: "A stage gave up on it; its reason is kept.",
-  quarantined: "Infected, or dangerous to its workers: kept apart.",
-  deleted: "Gone; only its tombstone is kept.",
+  registered: "Waiting for the bytes. The size is charged to the quota, the upload is not confirmed yet.",
+  uploaded: "The upload is complete and confirmed.",
+  queued: "Waiting for the next stage.",
+  scanning: "Being checked for malware.",
+  extracting: "The text is being extracted.",
+  chunking: "The text is being split into passages.",
+  embedding: "Vectors for the search are being computed.",
+  ready: "All stages are complete. The file can be downloaded.",
+  failed: "Processing failed. The reason is shown with the file.",
+  quarantined: "Infected, or changed in the store after the upload. It cannot be downloaded.",
+  deleted: "Deleted. Only its record is left.",
 };
-export const meaningOf = (status) => MEANINGS[status] ?? "";
+export const statusMeaning = (status) => MEANINGS[status] ?? "";
 
 const SWEEPS = {
-  "stuck-file-recovery": "Finds files that nobody works on any more and begins them anew.",
-  "orphan-cleanup": "Compares the store with the catalog; removes orphans, abandoned uploads and old failures.",
-  "batch-timeout": "Ends batches that were open for too long.",
-  "pending-cleanups": "Tries failed deletes again.",
-  "quota-sync": "Compares each quota's counter with the files themselves.",
-  "upload-window": "Takes back what was announced and never confirmed.",
+  "stuck-file-recovery": "Finds stuck files and queues them again.",
+  "orphan-cleanup": "Compares the store with the catalog. Deletes orphans, abandoned uploads and old failed files.",
+  "batch-timeout": "Closes batches that were open for too long.",
+  "pending-cleanups": "Deletes the objects of deleted files. Retries deletes that failed.",
+  "quota-sync": "Compares each quota counter with the files and corrects it.",
+  "upload-window": "Ends uploads that were not confirmed in time.",
 };
 export const sweepMeaning = (name) => SWEEPS[name] ?? "";

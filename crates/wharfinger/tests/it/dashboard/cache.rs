@@ -1,4 +1,4 @@
-//! What is kept of answers: for its time, for its scope, and not beyond the next change of it.
+//! The cache of the dashboard: an answer is valid for DASHBOARD_CACHE_TTL, for one scope, and until its next change.
 
 use harness::proxy::Proxy;
 use serde_json::json;
@@ -18,33 +18,33 @@ async fn ready(client: &Client<'_>) -> u64 {
     shown(client, "/statusDistribution/ready").await
 }
 
-/// Figures change behind the back of those who say what has changed: whoever works them out sees it.
-const BEHIND: [&str; 2] = [
+/// Changes figures without raising the change counter: only an answer that is computed again shows it.
+const HIDDEN_CHANGES: [&str; 2] = [
     "UPDATE file_counts SET files = files + 100 WHERE status = 'ready'",
     "UPDATE file_counts SET files = files - 100 WHERE status = 'ready'",
 ];
 
-async fn holds_for_its_time_and_until_something_changes(env: &TestEnv) {
+async fn check_expiry_and_invalidation(env: &TestEnv) {
     let server = env.start().await;
     let (me, boss, op) = (server.me(), server.as_user("t", "boss", Role::Admin), server.operator());
     let id = me.upload("a", b"a").await;
     for client in [&me, &boss, &op] {
-        assert_eq!(ready(client).await, 1, "one's own write, and others', show at once");
+        assert_eq!(ready(client).await, 1, "own and other writes are shown at once");
     }
-    env.execute(BEHIND[0]).await;
+    env.execute(HIDDEN_CHANGES[0]).await;
     for client in [&me, &boss, &op] {
-        assert_eq!(ready(client).await, 1, "it is kept");
+        assert_eq!(ready(client).await, 1, "the answer is cached");
     }
     env.advance(299_999);
-    assert_eq!(ready(&op).await, 1, "until its time is over");
+    assert_eq!(ready(&op).await, 1, "before it expires");
     env.advance(1);
     assert_eq!(ready(&op).await, 101);
-    env.execute(BEHIND[1]).await;
+    env.execute(HIDDEN_CHANGES[1]).await;
     boss.delete(&format!("/api/v2/files/{id}")).await.expect(204);
     for client in [&me, &boss, &op] {
         assert_eq!(ready(client).await, 0);
     }
-    // What is no file changes figures too.
+    // Figures change without a change of a file too.
     let batch = me.post("/api/v2/batches", json!({ "files": [] })).await.expect(201);
     assert_eq!(shown(&me, "/activeBatches").await, 1);
     let path = format!("/api/v2/batches/{}/cancel", batch["batchId"].as_str().expect("an id"));
@@ -52,18 +52,18 @@ async fn holds_for_its_time_and_until_something_changes(env: &TestEnv) {
     assert_eq!(shown(&me, "/activeBatches").await, 0);
 }
 
-async fn this_process_keeps_them(database: Database) {
+async fn answers_are_cached_in_memory(database: Database) {
     let env = TestEnv::with(database, &[TTL]);
-    holds_for_its_time_and_until_something_changes(&env).await;
-    // Another process may take the write.
+    check_expiry_and_invalidation(&env).await;
+    // A write of another process is seen too.
     let (one, other) = (env.start().await, env.start().await);
     let before = ready(&other.me()).await;
     one.me().upload("c", b"c").await;
     assert_eq!(ready(&other.me()).await, before + 1);
 }
 
-/// A file that waits before and after is none the less sent on.
-async fn a_retry_shows_at_once(database: Database) {
+/// The file is queued before and after the retry: its status does not change.
+async fn a_retry_is_shown_at_once(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[TTL]);
     let server = env.start().await;
     let me = server.me();
@@ -75,22 +75,22 @@ async fn a_retry_shows_at_once(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_keeps_them_for_all_processes() {
+async fn redis_caches_answers_for_all_processes() {
     let redis = harness::redis::shared().own_database();
     let env = TestEnv::with_redis(Database::Postgres, &redis, &[TTL]);
-    holds_for_its_time_and_until_something_changes(&env).await;
+    check_expiry_and_invalidation(&env).await;
     let (one, other) = (env.start().await, env.start().await);
     one.me().upload("c", b"c").await;
     assert_eq!((ready(&one.me()).await, ready(&other.me()).await), (1, 1));
-    env.execute(BEHIND[0]).await;
+    env.execute(HIDDEN_CHANGES[0]).await;
     let third = env.start().await;
-    assert_eq!(ready(&third.me()).await, 1, "what another kept is found here");
-    env.execute(BEHIND[1]).await;
+    assert_eq!(ready(&third.me()).await, 1, "another process has stored the answer");
+    env.execute(HIDDEN_CHANGES[1]).await;
 }
 
-/// Figures do not wait for Redis, and what it kept from before is not believed when it is back.
+/// Figures do not wait for Redis. When it is back, entries from before the writes are not used.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_figures_are_worked_out() {
+async fn figures_are_computed_while_redis_is_down() {
     let redis = harness::redis::shared().own_database();
     let address = redis.trim_start_matches("redis://").split('/').next().expect("an address").to_owned();
     let proxy = Proxy::to(address.as_str()).expect("a proxy");
@@ -106,15 +106,15 @@ async fn without_redis_figures_are_worked_out() {
     assert_eq!(ready(&env.start().await.me()).await, 1);
 }
 
-async fn nothing_is_kept_where_that_is_said(database: Database) {
+async fn a_ttl_of_zero_disables_the_cache(database: Database) {
     let env = TestEnv::with(database, &[("DASHBOARD_CACHE_TTL", "0")]);
     let server = env.start().await;
     let (me, op) = (server.me(), server.operator());
     me.upload("a", b"a").await;
     assert_eq!((ready(&me).await, ready(&op).await), (1, 1));
-    env.execute(BEHIND[0]).await;
+    env.execute(HIDDEN_CHANGES[0]).await;
     assert_eq!((ready(&me).await, ready(&op).await), (101, 101));
-    env.execute(BEHIND[1]).await;
+    env.execute(HIDDEN_CHANGES[1]).await;
 }
 
-on_each_database!(this_process_keeps_them, nothing_is_kept_where_that_is_said, a_retry_shows_at_once);
+on_each_database!(answers_are_cached_in_memory, a_ttl_of_zero_disables_the_cache, a_retry_is_shown_at_once);

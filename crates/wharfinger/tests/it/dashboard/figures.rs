@@ -1,10 +1,10 @@
-//! The five calls: figures of the caller's scope and of nobody else's.
+//! The dashboard calls: each shows the figures of the caller's scope and no others.
 
 use serde_json::{Value, json};
 use wharfinger::core::Role;
 
 use crate::oracle;
-use crate::test_app::{Client, Database, TestEnv, TestApp, on_each_database};
+use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 
 const FRESH: (&str, &str) = ("DASHBOARD_CACHE_TTL", "0");
 
@@ -12,7 +12,7 @@ async fn dashboard(client: &Client<'_>) -> Value {
     client.get("/api/v2/uploads/dashboard").await.expect(200)
 }
 
-/// Every member is there before there is anything to show.
+/// All fields are in the answer when there are no files yet.
 async fn an_empty_scope_has_every_figure(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
@@ -44,7 +44,7 @@ async fn leased(server: &TestApp, stage: &str) -> (String, Value) {
     (job["jobId"].as_str().expect("a job").to_owned(), job["leaseToken"].clone())
 }
 
-/// One file of each fate, told apart in every figure.
+/// Files with different outcomes: each figure counts the right ones.
 async fn figures_follow_every_file(database: Database) {
     let settings = [FRESH, ("PIPELINE_BUILTIN_STAGES", "")];
     let env = TestEnv::with_stages(database, "scan,extract", &settings);
@@ -53,7 +53,7 @@ async fn figures_follow_every_file(database: Database) {
     for name in ["a", "b", "c", "d"] {
         me.enqueue(name, b"bytes").await;
     }
-    me.init("never comes", 7).await.expect(201);
+    me.init("never uploaded", 7).await.expect(201);
     me.post("/api/v2/batches", json!({ "files": [] })).await.expect(201);
     let shown = dashboard(&me).await;
     assert_eq!(
@@ -63,19 +63,19 @@ async fn figures_follow_every_file(database: Database) {
     assert_eq!((&shown["statusDistribution"]["registered"], &shown["activeBatches"]), (&json!(1), &json!(1)));
 
     env.advance(1_500);
-    // One goes on to the next stage, one fails, one is infected, one is only taken.
-    let mut moved = Vec::new();
+    // One completes its stage, one fails, one is infected, one is only leased.
+    let mut jobs = Vec::new();
     for _ in 0..4 {
-        moved.push(leased(&server, "scan").await);
+        jobs.push(leased(&server, "scan").await);
     }
     let hand = worker(&server).await;
     let end = async |(job, token): &(String, Value), how: &str, mut body: Value| {
         body["leaseToken"] = token.clone();
         hand.post(&format!("/api/v2/workers/jobs/{job}/{how}"), body).await.expect(200);
     };
-    end(&moved[0], "complete", json!({ "output": { "verdict": "clean" } })).await;
-    end(&moved[1], "fail", json!({ "error": "torn apart", "retryable": false })).await;
-    end(&moved[2], "complete", json!({ "output": { "verdict": "infected", "signature": "Rats" } })).await;
+    end(&jobs[0], "complete", json!({ "output": { "verdict": "clean" } })).await;
+    end(&jobs[1], "fail", json!({ "error": "file is damaged", "retryable": false })).await;
+    end(&jobs[2], "complete", json!({ "output": { "verdict": "infected", "signature": "Rats" } })).await;
     let shown = dashboard(&me).await;
     assert_eq!(shown["queueDepths"]["file-extract"], 1);
     assert_eq!((&shown["statusDistribution"]["scanning"], &shown["dlqDepth"]), (&json!(1), &json!(1)));
@@ -83,7 +83,7 @@ async fn figures_follow_every_file(database: Database) {
     let errors = shown["recentErrors"].as_array().expect("a list");
     assert_eq!(errors.len(), 2);
     assert!(
-        errors.iter().any(|error| error["error"] == "torn apart" && error["fileId"].is_string()),
+        errors.iter().any(|error| error["error"] == "file is damaged" && error["fileId"].is_string()),
         "{errors:?}"
     );
     assert_eq!(shown["metrics"]["failureRate24h"], 100.0);
@@ -100,7 +100,7 @@ async fn figures_follow_every_file(database: Database) {
     let now = trend["buckets"].as_array().and_then(|buckets| buckets.last()).expect("the last one").clone();
     assert_eq!((&now["ready"], &now["failed"], &now["quarantined"]), (&json!(1), &json!(1), &json!(1)));
 
-    // A day later they are no longer of the last day, and the one that was only taken is stuck.
+    // A day later they no longer count, and the leased file is stuck.
     env.advance(86_400_000);
     let shown = dashboard(&me).await;
     assert_eq!(shown["metrics"]["throughput24h"], 0);
@@ -109,8 +109,8 @@ async fn figures_follow_every_file(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
-/// I11: and an operator may look at one tenant alone.
-async fn nobody_sees_anothers_figures(database: Database) {
+/// An operator can also select one tenant.
+async fn users_see_only_their_own_figures(database: Database) {
     let env = TestEnv::with(database, &[FRESH]);
     let server = env.start().await;
     let of = |tenant, user, role| server.as_user(tenant, user, role);
@@ -126,16 +126,20 @@ async fn nobody_sees_anothers_figures(database: Database) {
             .iter()
             .filter_map(|bucket| bucket["ready"].as_u64())
             .sum();
-        assert_eq!(shown["metrics"]["throughput24h"], sum, "both show the same day");
+        assert_eq!(shown["metrics"]["throughput24h"], sum, "both calls count the same files");
         shown["statusDistribution"]["ready"].as_u64().expect("a number")
     };
     assert_eq!(ready(of("t", "ann", Role::User), "").await, 1);
-    assert_eq!(ready(of("t", "ann", Role::User), "?tenant=t").await, 1, "her own tenant shows no more");
+    assert_eq!(
+        ready(of("t", "ann", Role::User), "?tenant=t").await,
+        1,
+        "the own tenant shows no other users"
+    );
     assert_eq!(ready(of("t", "boss", Role::User), "").await, 0);
     assert_eq!(ready(of("t", "boss", Role::Admin), "").await, 2);
     assert_eq!(ready(server.operator(), "").await, 3);
     assert_eq!(ready(server.operator(), "?tenant=s").await, 1);
-    assert_eq!(ready(server.operator(), "?tenant=nobody").await, 0);
+    assert_eq!(ready(server.operator(), "?tenant=unknown").await, 0);
     for path in ["dashboard", "trend", "stuck", "orphans"] {
         for role in [Role::User, Role::Admin] {
             let path = format!("/api/v2/uploads/{path}?tenant=s");
@@ -179,6 +183,6 @@ async fn tenants_and_the_spool_are_for_operators(database: Database) {
 on_each_database!(
     an_empty_scope_has_every_figure,
     figures_follow_every_file,
-    nobody_sees_anothers_figures,
+    users_see_only_their_own_figures,
     tenants_and_the_spool_are_for_operators,
 );

@@ -1,4 +1,4 @@
-//! How things stand, as people see it: the calls, what is kept of their answers, and changes as they happen.
+//! The dashboard: its calls, the cache of their answers, and the event stream.
 
 mod cache;
 mod figures;

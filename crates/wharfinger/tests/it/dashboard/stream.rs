@@ -1,4 +1,4 @@
-//! Changes as server-sent events: whose, which, and until when.
+//! The event stream: who gets which events, and when it ends.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use wharfinger::core::Role;
 
 use crate::test_app::{Client, Database, TestEnv, caller, on_each_database};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// An event's name, and what has to hold of it.
+/// The name of an event and the condition that its data must meet.
 type Wanted<'a> = (&'a str, &'a dyn Fn(&Value) -> bool);
 
-struct Watching {
+struct EventStream {
     answer: Response,
     text: String,
 }
 
-impl Watching {
-    async fn begin(client: &Client<'_>, query: &str) -> Watching {
+impl EventStream {
+    async fn open(client: &Client<'_>, query: &str) -> EventStream {
         let request = client.request(Method::GET, &format!("/api/v2/stream{query}"));
         let answer = request.send().await.expect("an answer");
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
-        Watching { answer, text: String::new() }
+        EventStream { answer, text: String::new() }
     }
 
-    /// The next event; none: it has ended.
+    /// The next event. None: the stream has ended.
     async fn next(&mut self) -> Option<(String, Value)> {
-        tokio::time::timeout(PATIENCE, self.following()).await.expect("in time")
+        tokio::time::timeout(TIMEOUT, self.read_event()).await.expect("in time")
     }
 
-    async fn following(&mut self) -> Option<(String, Value)> {
+    async fn read_event(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let field =
@@ -60,51 +60,50 @@ impl Watching {
         data
     }
 
-    /// Waits for one of each kind, in whichever order they come. Lines that only keep the connection alive do not
-    /// make the time any longer.
+    /// Waits for one event of each kind, in any order. Keep-alive lines do not extend the timeout.
     async fn until_all<const N: usize>(&mut self, wanted: [Wanted<'_>; N]) -> [Value; N] {
-        let mut came = [const { None }; N];
+        let mut found = [const { None }; N];
         let coming = async {
-            while came.iter().any(Option::is_none) {
-                let (named, data) = self.following().await.expect("it goes on");
-                for (place, (name, holds)) in came.iter_mut().zip(&wanted) {
+            while found.iter().any(Option::is_none) {
+                let (named, data) = self.read_event().await.expect("the stream is open");
+                for (place, (name, holds)) in found.iter_mut().zip(&wanted) {
                     if place.is_none() && named == *name && holds(&data) {
                         *place = Some(data.clone());
                     }
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, coming).await.expect("in time");
-        came.map(|data| data.expect("it came"))
+        tokio::time::timeout(TIMEOUT, coming).await.expect("in time");
+        found.map(|data| data.expect("found above"))
     }
 }
 
-async fn each_role_begins_with_all_it_may_see(database: Database) {
+async fn each_role_first_gets_every_part_it_may_see(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
-    let everybody = ["dashboard", "trend", "quota"];
+    let every_role = ["dashboard", "trend", "quota"];
     for (role, more) in [
         (Role::User, &[][..]),
         (Role::Admin, &["cleanups"]),
         (Role::Operator, &["cleanups", "sweeps", "spool"]),
     ] {
-        let mut watching = Watching::begin(&server.as_user("t", "u", role), "").await;
-        let expected: BTreeSet<&str> = everybody.iter().chain(more).copied().collect();
+        let mut stream = EventStream::open(&server.as_user("t", "u", role), "").await;
+        let expected: BTreeSet<&str> = every_role.iter().chain(more).copied().collect();
         let mut seen = BTreeSet::new();
         for _ in 0..expected.len() {
-            seen.insert(watching.next().await.expect("an event").0);
+            seen.insert(stream.next().await.expect("an event").0);
         }
         assert_eq!(seen.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected, "{role:?}");
     }
 }
 
-async fn changes_are_seen_as_they_happen(database: Database) {
+async fn changes_are_sent_as_they_happen(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
     let (me, other) = (server.me(), server.as_user("t", "other", Role::User));
-    let mut mine = Watching::begin(&me, "").await;
-    let mut all = Watching::begin(&server.operator(), "?tenant=t").await;
-    let mut theirs = Watching::begin(&other, "").await;
+    let mut mine = EventStream::open(&me, "").await;
+    let mut all = EventStream::open(&server.operator(), "?tenant=t").await;
+    let mut theirs = EventStream::open(&other, "").await;
     assert_eq!(mine.next_named("dashboard").await["statusDistribution"]["ready"], 0);
     assert_eq!(theirs.next_named("dashboard").await["statusDistribution"]["ready"], 0);
     me.enqueue("a", b"harmless").await;
@@ -115,41 +114,41 @@ async fn changes_are_seen_as_they_happen(database: Database) {
     mine.until("trend", |trend| trend["buckets"][95]["ready"] == 1).await;
     me.enqueue("b", b"harmless too").await;
     server.settle().await;
-    let [told, _] =
+    let [notification, _] =
         mine.until_all([("notification", &|_| true), ("quota", &|quota| quota["used"] == 20)]).await;
-    assert_eq!(told["kind"], "file-ready");
-    // What the other sees next is his own doing.
+    assert_eq!(notification["kind"], "file-ready");
+    // The other user's next event is about his own file.
     other.enqueue("c", b"his").await;
     let seen = theirs.until("dashboard", |shown| shown["queueDepths"]["file-scan"] == 1).await;
     assert_eq!(seen["statusDistribution"]["ready"], 0);
 }
 
-async fn it_ends_with_its_token(database: Database) {
+async fn a_stream_ends_when_its_token_expires(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let until = server.app.core.clock.now() + 60_000;
     let token = server.app.tokens.mint(&caller("t", "u", Role::User), until).expect("a token");
     let client = Client { server: &server, token };
-    let mut watching = Watching::begin(&client, "").await;
-    watching.next_named("dashboard").await;
+    let mut stream = EventStream::open(&client, "").await;
+    stream.next_named("dashboard").await;
     env.advance(60_000);
-    assert_eq!(watching.next_named("bye").await["reason"], "the token has expired");
-    assert_eq!(watching.next().await, None);
+    assert_eq!(stream.next_named("bye").await["reason"], "the token has expired");
+    assert_eq!(stream.next().await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_ends_when_the_process_stops() {
+async fn a_stream_ends_when_the_process_stops() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
-    let mut watching = Watching::begin(&server.me(), "").await;
-    watching.next_named("dashboard").await;
+    let mut stream = EventStream::open(&server.me(), "").await;
+    stream.next_named("dashboard").await;
     server.app.core.draining.cancel();
-    assert_eq!(watching.next_named("bye").await["reason"], "the server is stopping");
-    assert_eq!(watching.next().await, None);
+    assert_eq!(stream.next_named("bye").await["reason"], "the server is stopping");
+    assert_eq!(stream.next().await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_watch_is_told_so() {
+async fn callers_without_access_get_no_stream() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let bare = reqwest::get(format!("{}/api/v2/stream", server.url)).await.expect("an answer");
@@ -159,7 +158,7 @@ async fn who_may_not_watch_is_told_so() {
 }
 
 on_each_database!(
-    each_role_begins_with_all_it_may_see,
-    changes_are_seen_as_they_happen,
-    it_ends_with_its_token
+    each_role_first_gets_every_part_it_may_see,
+    changes_are_sent_as_they_happen,
+    a_stream_ends_when_its_token_expires
 );
