@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Walks the whole API with curl, checks every answer, and ends at the first surprise.
+# Calls the whole API with curl, checks every answer, and stops at the first unexpected one.
 #
-# For a server of your own, not for one that others use: it takes work meant for its workers. What it uploads it deletes.
+# Use it on your own server only: it leases files that are meant for the server's workers. It deletes what it uploads.
 #
 #   export WHARFINGER_SERVER=http://127.0.0.1:8080
 #   export WHARFINGER_TOKEN=$(wharfinger token --tenant acme --user ann)
@@ -10,20 +10,20 @@
 #   docs/examples/api.sh
 set -euo pipefail
 
-S=${WHARFINGER_SERVER:?where the server is}
+S=${WHARFINGER_SERVER:?the URL of the server}
 USER_TOKEN=${WHARFINGER_TOKEN:?the token of a user}
 OPERATOR_TOKEN=${OPERATOR_TOKEN:?the token of an operator}
 WORKER_TOKEN=${WORKER_TOKEN:?the token of a worker}
 
 WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
-TOKEN=$USER_TOKEN # who calls
-BODY=             # what the last call answered
+TOKEN=$USER_TOKEN # the caller
+BODY=             # the last answer
 
 say() { printf '\n%s\n' "$*"; }
 fail() { printf 'FAILED: %s\n%s\n' "$*" "$BODY" >&2; exit 1; }
 
-# call STATUS METHOD PATH [more of curl's arguments]
+# call STATUS METHOD PATH [more arguments of curl]
 call() {
   local want=$1 method=$2 path=$3 status
   shift 3
@@ -36,7 +36,7 @@ post() { call "$1" POST "$2" -d "$3"; }
 get() { call "${2:-200}" GET "$1"; }
 as() { TOKEN=$1; }
 
-# The first member of this name, a text or a number.
+# The first member with this name, a string or a number.
 field() {
   [[ $BODY =~ \"$1\":\"?([^\",}]*) ]] || fail "no $1"
   printf '%s' "${BASH_REMATCH[1]}"
@@ -45,7 +45,7 @@ has() { [[ $BODY == *"$1"* ]] || fail "the answer has no $1"; }
 lacks() { [[ $BODY != *"$1"* ]] || fail "the answer has $1"; }
 refused() { call "$@"; has "\"code\":\"$REFUSAL\""; }
 
-# put FILE: the bytes to the URL of the last answer, with the headers that it named.
+# put FILE: sends the bytes to the URL of the last answer, with its headers.
 put() {
   local url type=() status
   url=$(field uploadUrl)
@@ -55,7 +55,7 @@ put() {
   [ "$status" = 200 ] || fail "the upload answered $status: $(<"$WORK/put")"
 }
 
-# upload NAME CONTENT [TYPE]: leaves the id in ID.
+# upload NAME CONTENT [TYPE]: sets ID to the file's id.
 upload() {
   printf '%s' "$2" > "$WORK/file"
   local size
@@ -66,8 +66,8 @@ upload() {
   call 200 POST "/api/v2/files/$ID/confirm"
 }
 
-# Where no process of the server scans by itself, we are the one who does.
-lend_a_hand() {
+# If no process of the server scans files, this script does.
+scan_one() {
   local before=$TOKEN job lease
   as "$WORKER_TOKEN"
   BODY=$(curl -sSf "$S/api/v2/workers/lease" -H "Authorization: Bearer $TOKEN" -d '{"stages":["scan"],"max":1}')
@@ -82,29 +82,29 @@ lend_a_hand() {
   as "$before"
 }
 
-# wait_until STATUS: of the file in ID.
+# wait_until STATUS: waits until the file in ID has this status.
 wait_until() {
   local tries=0
   until BODY=$(curl -sS "$S/api/v2/files/$ID" -H "Authorization: Bearer $TOKEN") && [[ $BODY == *"\"status\":\"$1\""* ]]; do
     tries=$((tries + 1))
-    [ $tries -lt 300 ] || fail "the file does not become $1"
-    lend_a_hand
+    [ $tries -lt 300 ] || fail "the file did not become $1"
+    scan_one
     sleep 0.2
   done
   printf '  the file is %s\n' "$1"
 }
 
-say "Is it there?"
+say "Health, readiness, metrics, OpenAPI"
 get /healthz; has '"status":"ok"'
 get /readyz; has '"status":"ready"'
 get /metrics; has file_pipeline_status
 get /openapi.json; has '"openapi":"3.1'
 
-say "Who calls matters"
+say "Tokens and roles"
 as nonsense; REFUSAL=unauthorized refused 401 GET /api/v2/files
 as "$USER_TOKEN"; REFUSAL=forbidden refused 403 GET /api/v2/maintenance/sweeps
 
-say "A file: begin, send, confirm, wait, read"
+say "A file: init, upload, confirm, wait, read"
 printf 'The lighthouse keeper signed for forty crates of coffee.\n' > "$WORK/ledger.txt"
 KEY=suite-$$-$RANDOM
 INIT="{\"fileName\":\"ledger.txt\",\"size\":$(($(wc -c < "$WORK/ledger.txt"))),\"contentType\":\"text/plain\",\"metadata\":{\"order\":4711}}"
@@ -115,7 +115,7 @@ REFUSAL=object_missing refused 409 POST "/api/v2/files/$LEDGER/confirm"
 call 200 POST "/api/v2/files/$LEDGER/url"
 put "$WORK/ledger.txt"
 call 200 POST "/api/v2/files/$LEDGER/confirm"
-call 200 POST "/api/v2/files/$LEDGER/confirm" # repeated: as it is now
+call 200 POST "/api/v2/files/$LEDGER/confirm" # repeated: answers the current status
 ID=$LEDGER
 wait_until ready
 has '"order":4711'
@@ -125,13 +125,13 @@ STATUS=$(curl -sSL "$S/api/v2/files/$LEDGER/download" -H "Authorization: Bearer 
 [ "$STATUS" = 200 ] && cmp -s "$WORK/ledger.txt" "$WORK/copy" || fail "the download is not what was uploaded"
 printf '  GET    %s → 200, the same bytes\n' "/api/v2/files/$LEDGER/download"
 
-say "Its text"
+say "The text of a file, and search"
 get "/api/v2/files/$LEDGER/chunks?limit=10"; has "forty crates of coffee"
 post 200 /api/v2/search '{"query":"lighthouse keeper coffee","limit":5}'; has "$LEDGER"
 
-say "The same key is the same file"
+say "The same idempotency key answers the same file"
 call 201 POST /api/v2/files/init -H "Idempotency-Key: $KEY" -d "$INIT"
-[ "$(field fileId)" = "$LEDGER" ] || fail "the key made another file"
+[ "$(field fileId)" = "$LEDGER" ] || fail "the key created another file"
 REFUSAL=idempotency_mismatch refused 422 POST /api/v2/files/init -H "Idempotency-Key: $KEY" -d '{"fileName":"other","size":1}'
 
 say "Quota"
@@ -143,7 +143,7 @@ call 200 PUT "/api/v2/tenants/suite-$$/quota" -d '{"limit":1048576}'
 [ "$(field limit)" = 1048576 ] || fail "the limit was not set"
 get "/api/v2/tenants?limit=1000"; has "\"tenant\":\"$TENANT\""
 
-say "What is another's is not there"
+say "Files of another user answer 404"
 post 201 /api/v2/files/init '{"fileName":"the-operators","size":1}'
 OTHERS=$(field fileId)
 as "$USER_TOKEN"
@@ -151,12 +151,12 @@ REFUSAL=not_found refused 404 GET "/api/v2/files/$OTHERS"
 REFUSAL=not_found refused 404 DELETE "/api/v2/files/$OTHERS"
 as "$OPERATOR_TOKEN"; call 204 DELETE "/api/v2/files/$OTHERS"; as "$USER_TOKEN"
 
-say "Mistakes are named"
+say "Errors name the mistake"
 REFUSAL=invalid_request refused 400 POST /api/v2/files/init -d '{"fileName":"x"}'; has '"errors"'
 REFUSAL=terminal_state refused 400 POST "/api/v2/uploads/stuck/$LEDGER/retry"
 REFUSAL=not_found refused 404 GET /api/v2/files/00000000-0000-7000-8000-000000000000
 
-say "A batch: open, refuse to end early, complete"
+say "A batch: open, complete too early, complete"
 post 201 /api/v2/batches '{"files":[]}'
 BATCH=$(field batchId)
 has '"status":"active"'
@@ -168,29 +168,29 @@ BODY=$GRANT; put "$WORK/page"
 call 200 POST "/api/v2/batches/$BATCH/complete"; has "$PAGE"
 get "/api/v2/batches/$BATCH"; has '"status":"completed"'
 
-say "The same calls by their short names"
+say "Short names of the same calls"
 post 201 /files/init '{"fileName":"short.txt","size":4,"contentType":"text/plain"}'
 SHORT=$(field fileId)
 put "$WORK/page"
 call 200 POST "/files/$SHORT/confirm"
 call 204 DELETE "/api/v2/files/$SHORT"
 
-say "A batch that is called off"
+say "A cancelled batch"
 post 201 /api/v2/batches '{"files":[{"fileName":"a","size":1},{"fileName":"b","size":2}]}'
 BATCH=$(field batchId) GONE=$(field fileId)
 call 200 POST "/api/v2/batches/$BATCH/cancel"; has '"status":"cancelled"'
 REFUSAL=gone refused 410 POST "/api/v2/files/$GONE/confirm"
 REFUSAL=batch_closed refused 409 POST /api/v2/files/init -d "{\"fileName\":\"late\",\"size\":1,\"batchId\":\"$BATCH\"}"
 
-say "A file that cannot be read fails, and leaves a dead letter"
-upload broken.pdf '%PDF-1.7 and nothing that follows from it' application/pdf
+say "A damaged file fails and leaves a dead letter"
+upload broken.pdf '%PDF-1.7 and nothing else' application/pdf
 BROKEN=$ID
 wait_until failed
 get "/api/v2/dlq?limit=100"
-[[ $BODY =~ \"jobId\":\"([^\"]*)\",\"fileId\":\"$BROKEN\" ]] || fail "no dead letter of the file"
+[[ $BODY =~ \"jobId\":\"([^\"]*)\",\"fileId\":\"$BROKEN\" ]] || fail "the file has no dead letter"
 JOB=${BASH_REMATCH[1]}
 call 200 POST "/api/v2/dlq/$JOB/redrive"
-wait_until failed # it is no better than before
+wait_until failed # it is still damaged
 call 204 DELETE "/api/v2/dlq/$JOB"
 get "/api/v2/notifications?limit=100"; has '"kind":"file-failed"'; has '"kind":"file-ready"'
 
@@ -211,7 +211,7 @@ for event in dashboard trend quota; do
 done
 printf '  GET    /api/v2/stream → dashboard, trend, quota\n'
 
-say "Events: one, many, packed, and a bad one"
+say "Events: one, many, compressed, and a bad one"
 post 202 /api/v2/events '{"what":"one"}'; has '"accepted":1'
 printf '{"n":1}\n{"n":2}\n{"n":3}\n' > "$WORK/events.ndjson"
 call 202 POST /api/v2/events -H 'Content-Type: application/x-ndjson' --data-binary "@$WORK/events.ndjson"
@@ -224,7 +224,7 @@ printf '{"n":1}\nnonsense\n' > "$WORK/bad.ndjson"
 REFUSAL=invalid_request refused 400 POST /api/v2/events -H 'Content-Type: application/x-ndjson' --data-binary "@$WORK/bad.ndjson"
 has '"line":2'
 
-say "For operators: sweeps, the spool, everybody's figures"
+say "For operators: sweeps, the spool, figures of all tenants"
 as "$OPERATOR_TOKEN"
 get "/api/v2/files?tenant=$TENANT"; has '"files"'
 get "/api/v2/uploads/dashboard?tenant=$TENANT"; has '"statusDistribution"'
@@ -233,7 +233,7 @@ get /api/v2/maintenance/sweeps
 for sweep in stuck-file-recovery orphan-cleanup batch-timeout pending-cleanups quota-sync upload-window; do has "\"$sweep\""; done
 post 200 /api/v2/maintenance/sweeps/orphan-cleanup/run '{"dryRun":true}'; has '"orphanBlobs"'
 
-say "Delete: gone at once, the bytes in the background"
+say "Delete: the file disappears at once, its bytes in the background"
 as "$USER_TOKEN"
 call 204 DELETE "/api/v2/files/$LEDGER"
 REFUSAL=not_found refused 404 GET "/api/v2/files/$LEDGER"
@@ -247,4 +247,4 @@ call 200 POST /api/v1/maintenance/cleanup/trigger; has '"attempted"'
 get /api/v1/maintenance/cleanup/status; has '"exhausted"'
 get /api/v1/maintenance/cleanup/pending; has '"cleanups"'
 
-say "All as it should be."
+say "All answers are as expected."

@@ -4,9 +4,9 @@
     WHARFINGER_SERVER=http://127.0.0.1:8080 WHARFINGER_TOKEN=$(wharfinger token --tenant ops --user w --role worker \
         --expires 24h) python3 worker.py scan extract chunk embed
 
-It takes files from the stages that are named, works on them, keeps its lease while it does, and says how it went. Each
-stage here is the simplest thing that does the job: replace the body of one and keep the rest. `--until-idle` ends it
-when there is nothing left to do.
+It leases files of the named stages, processes them, keeps its leases by heartbeats, and reports the results. Each stage
+here is as simple as possible: replace the body of one and keep the rest. `--until-idle` ends the worker when no file is
+left.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ LEASE_MS = int(os.environ.get("LEASE_MS", "60000"))
 
 
 class Unusable(Exception):
-    """The file cannot be worked on, now or later: not supported, corrupted, encrypted."""
+    """The file can never be processed: not supported, corrupted, encrypted."""
 
 
 class LeaseLost(Exception):
-    """Somebody else works on the file by now. Whatever we did does not count."""
+    """Another worker has the file now. Our result is rejected."""
 
 
 def call(path, body):
@@ -50,14 +50,14 @@ def call(path, body):
 
 
 def download(job):
-    """The very bytes that were confirmed, a piece at a time."""
+    """The confirmed bytes, piece by piece."""
     with urllib.request.urlopen(job["downloadUrl"], timeout=60) as answer:
         while piece := answer.read(1 << 16):
             yield piece
 
 
 def input_of(job):
-    """What the stage before made; a large one lies behind a URL that needs no token."""
+    """The output of the stage before. A large one is behind a URL that needs no token."""
     if "url" not in job["input"]:
         return job["input"]
     with urllib.request.urlopen(job["input"]["url"], timeout=60) as answer:
@@ -107,7 +107,7 @@ STAGES = {"scan": scan, "extract": extract, "chunk": chunk, "embed": embed}
 
 
 def keep_lease(job, done):
-    """Heartbeats, three to a lease, until the work is done or the lease is lost."""
+    """Sends three heartbeats per lease, until the work is done or the lease is lost."""
     while not done.wait(LEASE_MS / 3000):
         try:
             call(f"/api/v2/workers/jobs/{job['jobId']}/heartbeat", {"leaseToken": job["leaseToken"]})
@@ -127,10 +127,10 @@ def work(job):
         ended = call(path + "/complete", {**token, "output": output})
         print(f"{job['stage']} of {job['fileName']}: now {ended['status']}", flush=True)
     except LeaseLost:
-        print(f"{job['stage']} of {job['fileName']}: somebody else has it", flush=True)
+        print(f"{job['stage']} of {job['fileName']}: lease lost, another worker has it", flush=True)
     except Unusable as error:
         call(path + "/fail", {**token, "error": str(error), "retryable": False})
-    except Exception as error:  # whatever it was: the file is tried again
+    except Exception as error:  # any other error: the file is retried
         call(path + "/fail", {**token, "error": f"{type(error).__name__}: {error}", "retryable": True})
     finally:
         done.set()
@@ -151,7 +151,7 @@ def main():
             try:
                 work(job)
             except (LeaseLost, OSError, RuntimeError) as error:
-                # The lease runs out by itself, and the file is somebody else's.
+                # The lease expires by itself, and another worker gets the file.
                 print(f"{job['stage']} of {job['fileName']}: {error}", file=sys.stderr)
         if not jobs:
             if until_idle:

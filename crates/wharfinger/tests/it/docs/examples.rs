@@ -68,5 +68,5 @@ async fn the_walk_through_the_api_ends_well_and_leaves_out_no_call() {
 fn the_walk_needs_no_special_settings() {
     let place = Place::new();
     let server = place.serve(&[("PIPELINE_STAGES", "scan,extract,chunk,embed")]);
-    assert!(run(&place, &server).contains("All as it should be."));
+    assert!(run(&place, &server).contains("All answers are as expected."));
 }
