@@ -1,8 +1,8 @@
-//! Calls a batch off: in one transaction nothing is waited for any more. What was confirmed stays; the rest is reclaimed
-//! in the background, like every upload whose time has come.
+//! Cancels a batch. One transaction ends the batch and makes the check of its unconfirmed files due. They are then reclaimed
+//! in the background like any expired upload. Confirmed files stay.
 
 use wharfinger_catalog::{BatchEndOutcome, BatchEnding};
-use wharfinger_lifecycle::batch::{BatchStatus, BatchError};
+use wharfinger_lifecycle::batch::{BatchError, BatchStatus};
 use wharfinger_lifecycle::id::BatchId;
 
 use super::{BatchGrant, files_of, unsigned, visible};
@@ -15,7 +15,7 @@ pub async fn cancel(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGr
     let batch = match core.catalog.end_batch(id, BatchEnding::Cancelled, &caller.actor(), now).await? {
         BatchEndOutcome::Ended { batch, unconfirmed } => {
             tracing::info!(batchId = %id, tenant = %batch.tenant, action = "cancelled", files = unconfirmed,
-                "a batch was called off");
+                "batch cancelled");
             core.wakeups.check.wake_for(now);
             core.wakeups.archive.notify_one();
             batch

@@ -1,8 +1,8 @@
-//! Completes a batch: confirms what is uploaded, and ends the batch if nothing is left to wait for.
+//! Completes a batch: confirms its uploaded files, and ends the batch if no unconfirmed file is left.
 
 use futures::StreamExt as _;
 use wharfinger_catalog::{BatchEndOutcome, BatchEnding};
-use wharfinger_lifecycle::batch::{Batch, BatchStatus, BatchError};
+use wharfinger_lifecycle::batch::{Batch, BatchError, BatchStatus};
 use wharfinger_lifecycle::file::{EndReason, File};
 use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::state::Status;
@@ -14,7 +14,7 @@ use crate::uploads::confirm::confirm;
 
 const CONFIRMS_AT_ONCE: usize = 16;
 
-/// A batch and how each of its files stands.
+/// A batch and the outcome of each of its files.
 #[derive(Clone, Debug)]
 pub struct Completion {
     pub batch: Batch,
@@ -40,14 +40,14 @@ pub async fn complete(uploads: &Uploads, caller: &Caller, id: BatchId) -> Result
         BatchEndOutcome::Refused { batch, refusal } => match refusal {
             BatchError::Ended(BatchStatus::Completed) => Ok(Completion { batch, files }),
             BatchError::Ended(ended) => Err(VerbError::BatchGone(ended)),
-            // One may have been added since the files were read: it is told of when asked again.
+            // If a file was added after the files were read, the next call reports it.
             _ => Err(VerbError::BatchIncomplete(files)),
         },
         BatchEndOutcome::NotFound => Err(VerbError::NotFound),
     }
 }
 
-/// Confirms a file that waits; the others are what they are.
+/// Confirms a file that is still registered. The others keep their status.
 async fn confirm_one(uploads: &Uploads, caller: &Caller, file: File) -> FileOutcome {
     let (id, status) = (file.id, file.status);
     if status != Status::Registered {
@@ -56,7 +56,7 @@ async fn confirm_one(uploads: &Uploads, caller: &Caller, file: File) -> FileOutc
     }
     match confirm(uploads, caller, id, None).await {
         Ok(status) => FileOutcome { id, status, problem: None },
-        // Deleted by its owner meanwhile.
+        // Its owner has deleted it in the meantime.
         Err(VerbError::NotFound) => FileOutcome { id, status: Status::Deleted, problem: None },
         Err(error) => FileOutcome { id, status, problem: Some(error) },
     }

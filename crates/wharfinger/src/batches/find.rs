@@ -1,5 +1,5 @@
-//! Finds a batch: every file as it stands, with a URL for those that wait. Where a URL has less than half of its window
-//! left, the row learns of a later deadline first.
+//! Finds a batch with all its files, and signs a URL for each unconfirmed file. If less than half of the window is left,
+//! the row first gets a later deadline.
 
 use wharfinger_lifecycle::file::{self, Change, File};
 use wharfinger_lifecycle::id::BatchId;
@@ -14,18 +14,18 @@ pub async fn find(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGran
     for _ in 0..STALE_TRIES_MAX {
         let batch = visible(core, caller, id).await?;
         let files = files_of(core, id).await?;
-        if batch.status.is_called_off() {
+        if batch.status.drops_unconfirmed() {
             return Ok(BatchGrant { batch, files: files.into_iter().map(unsigned).collect() });
         }
-        if let Some(files) = with_time_left(core, caller, files).await? {
+        if let Some(files) = extend_deadlines(core, caller, files).await? {
             return Ok(BatchGrant { batch, files: sign(core, files).await? });
         }
     }
     Err(VerbError::busy())
 }
 
-/// None: somebody changed some of them meanwhile.
-async fn with_time_left(
+/// None: some of the files were changed concurrently.
+async fn extend_deadlines(
     core: &Core,
     caller: &Caller,
     mut files: Vec<File>,

@@ -1,4 +1,4 @@
-//! The verbs of a batch, one per file: uploads that begin together, whose unconfirmed rest ends together.
+//! The operations on batches, one per file. The files of a batch are announced, completed or cancelled together.
 
 pub mod cancel;
 pub mod complete;
@@ -22,12 +22,12 @@ pub struct BatchGrant {
     pub files: Vec<Grant>,
 }
 
-/// Files of a large batch that are read at once.
+/// Files read by one query.
 const PAGE_FILES: usize = 1_000;
-/// Files in parts take calls to the store each.
+/// Concurrency of signing. Each multipart file needs calls to the store.
 const SIGNED_AT_ONCE: usize = 16;
 
-/// A batch that its caller may see. Another's is absent, not forbidden.
+/// A batch that the caller may see. A batch of another user is "not found", not "forbidden".
 async fn visible(core: &Core, caller: &Caller, id: BatchId) -> Result<Batch, VerbError> {
     let batch = core.catalog.batch(id).await?;
     batch.filter(|batch| caller.scope().covers(&batch.tenant, &batch.user)).ok_or(VerbError::NotFound)
@@ -46,7 +46,7 @@ pub(crate) async fn files_of(core: &Core, id: BatchId) -> Result<Vec<File>, Verb
     }
 }
 
-/// A URL for each file that waits, as long as its row says.
+/// Signs a URL for each unconfirmed file. It expires at the row's `url_dead_at`.
 async fn sign(core: &Core, files: Vec<File>) -> Result<Vec<Grant>, VerbError> {
     futures::stream::iter(files)
         .map(async |file| match file.status {

@@ -10,8 +10,8 @@ use super::{BatchGrant, cancel, find, sign};
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::uploads::Uploads;
-use crate::uploads::announce::{Problems, check_size, fingerprint};
 use crate::uploads::init::{idempotency_key, new_file, register, registration};
+use crate::uploads::validate::{Problems, check_size, fingerprint};
 
 pub async fn open(
     uploads: &Uploads,
@@ -26,7 +26,7 @@ pub async fn open(
     let id = BatchId(fresh_id(now));
     let (tenant, user) = (caller.tenant.clone(), caller.user.clone());
     let batch = batch::open(id, tenant, user, core.settings.batch_timeout_ms, now);
-    // In order: what the batch answers later has its files in the order in which they were asked for.
+    // Sorted, because files of a batch are listed by id and must keep the order of the request.
     let mut ids: Vec<FileId> = announced.iter().map(|_| FileId(fresh_id(now))).collect();
     ids.sort();
     let files: Vec<NewFile> = ids
@@ -44,10 +44,10 @@ pub async fn open(
     match register(uploads, wanted).await? {
         None => match sign(core, made).await {
             Ok(files) => Ok(BatchGrant { batch, files }),
-            // Nobody has its id, and nobody can ask for it again.
+            // No client has its id, and without a key no client can request it again.
             Err(error) if !has_key => {
                 if let Err(left) = cancel::cancel(core, caller, id).await {
-                    tracing::warn!(batchId = %id, error = %left.with_cause(), "a batch that was never granted is left to its end");
+                    tracing::warn!(batchId = %id, error = %left.with_cause(), "cannot cancel a batch without URLs, it ends when it expires");
                 }
                 Err(error)
             }
@@ -57,7 +57,7 @@ pub async fn open(
     }
 }
 
-/// The same answer as the first time, made anew.
+/// Answers a repeated call, with new URLs.
 async fn repeat(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGrant, VerbError> {
     match find::find(core, caller, id).await {
         Ok(found) if found.batch.status.drops_unconfirmed() => Err(VerbError::BatchGone(found.batch.status)),

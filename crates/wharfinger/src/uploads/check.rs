@@ -1,5 +1,5 @@
-//! Checks a file whose time has come: an upload that nobody confirmed is reclaimed or rescued, an ended file
-//! whose URLs have died is refunded, a tombstone that nobody needs is forgotten. Takes no input but the row.
+//! Checks a file whose next check is due. An unconfirmed upload is reclaimed or rescued. An ended file is refunded when its
+//! URLs have expired. An old tombstone is removed. The file's row is the only input.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::BlobError;
 
 use super::confirm::ReadMode;
-use super::{STALE_TRIES_MAX, commit_in, confirm, after_commit};
+use super::{STALE_TRIES_MAX, after_commit, commit_in, confirm};
 use crate::config::WindowPolicy;
 use crate::core::Core;
 use crate::core::VerbError;
@@ -22,35 +22,35 @@ use crate::uploads::Uploads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
-    /// Somebody was faster, or it is not time.
-    Nothing,
+    /// The file is gone, or its check is not due.
+    Unchanged,
     Reclaimed,
     Rescued,
     Refunded,
-    Forgotten,
-    /// The store could not be asked: later.
+    TombstoneRemoved,
+    /// It will be checked later: the store did not answer, or its owner is uncertain, or bytes are not deleted yet.
     Deferred,
 }
 
-/// How long a file waits that could not be checked.
+/// How long a file waits after a failed check.
 const DEFER_MS: i64 = 60_000;
-const RESCUED: &str = "rescued: its client did not come back";
-/// How long an upload waits while the store and the catalog do not agree.
+const RESCUED: &str = "rescued: uploaded, but not confirmed by its client";
+/// How long an upload waits while it is uncertain whether the store belongs to this catalog.
 const DEFER_UNSURE_MS: i64 = 600_000;
-/// How long a tombstone waits whose bytes are not gone yet.
-const DEFER_FORGET_MS: i64 = 86_400_000;
+/// How long a tombstone waits if the bytes are not deleted yet.
+const DEFER_TOMBSTONE_MS: i64 = 86_400_000;
 
-/// Which unconfirmed uploads are over.
+/// Which unconfirmed uploads have expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpiryRule {
-    /// Those whose next check is due.
+    /// Uploads whose next check is due.
     Due,
-    /// Those too that nobody has asked about since then, although their URLs may live.
+    /// Also uploads without a change since this time, even if their URLs are still valid.
     NotUpdatedSince(UnixMs),
 }
 
 impl ExpiryRule {
-    fn judge(self, core: &Core, file: &File) -> CheckAction {
+    fn check(self, core: &Core, file: &File) -> CheckAction {
         match self {
             ExpiryRule::NotUpdatedSince(at) if file.status == Status::Registered && file.updated_at <= at => {
                 CheckAction::Unconfirmed
@@ -60,7 +60,7 @@ impl ExpiryRule {
     }
 }
 
-/// Writes to the given catalog, which is fenced where a sweep checks.
+/// Checks one file. Writes to the given catalog, which a sweep passes with its fence.
 pub async fn check(
     uploads: &Uploads,
     catalog: &Catalog,
@@ -80,14 +80,16 @@ async fn check_by(
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let Some(read) = catalog.file(id).await? else { return Ok(CheckOutcome::Unchanged) };
-        let (change, outcome) = match rule.judge(core, &read) {
+        let (change, outcome) = match rule.check(core, &read) {
             CheckAction::NotDue => return Ok(CheckOutcome::Unchanged),
             CheckAction::Refund(change) => (*change, CheckOutcome::Refunded),
             CheckAction::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
-            CheckAction::RemoveTombstone => match !catalog.purge_tombstones(vec![read.clone()]).await?.is_empty() {
-                true => return Ok(CheckOutcome::Forgotten),
-                false => (defer_forgetting(core, &read), CheckOutcome::Deferred),
-            },
+            CheckAction::RemoveTombstone => {
+                match !catalog.purge_tombstones(vec![read.clone()]).await?.is_empty() {
+                    true => return Ok(CheckOutcome::TombstoneRemoved),
+                    false => (defer_tombstone(core, &read), CheckOutcome::Deferred),
+                }
+            }
         };
         if commit_in(uploads, catalog, change, actor).await? {
             if outcome == CheckOutcome::Reclaimed {
@@ -102,11 +104,11 @@ async fn check_by(
 fn report_reclaimed(file: &File, actor: &str) {
     metric::orphan_cleaned(&file.tenant);
     tracing::info!(job = actor, fileId = %file.id, tenant = %file.tenant, action = "reclaimed",
-        bytes = file.size, "an upload was not confirmed in time");
+        bytes = file.size, "unconfirmed upload reclaimed");
 }
 
-/// Checks many files: what needs no question to the store is ended together, the rest one by one. An error is that of
-/// its file, unless the work is another's now.
+/// Checks many files. Changes that need no call to the store are committed together, the others one by one. An error
+/// belongs to its file, except `TakenOver`, which ends the call.
 pub async fn check_many(
     uploads: &Uploads,
     catalog: &Catalog,
@@ -120,7 +122,7 @@ pub async fn check_many(
     let (mut changes, mut tombstones) = (Vec::new(), Vec::new());
     let mut batches: BTreeMap<BatchId, Option<BatchStatus>> = BTreeMap::new();
     for file in files {
-        match rule.judge(core, &file) {
+        match rule.check(core, &file) {
             CheckAction::NotDue => drop(outcomes.insert(file.id, Ok(CheckOutcome::Unchanged))),
             CheckAction::Refund(change) => changes.push(*change),
             CheckAction::Unconfirmed if reclaims_without_store_check(core) => {
@@ -129,7 +131,7 @@ pub async fn check_many(
                     Some(id) => match batches.get(&id) {
                         Some(known) => *known,
                         None => {
-                            // One that cannot be read is in the way of its own files alone.
+                            // A batch that cannot be read only affects its own files.
                             let Ok(batch) = catalog.batch(id).await else { continue };
                             *batches.entry(id).or_insert(batch.map(|batch| batch.status))
                         }
@@ -141,7 +143,7 @@ pub async fn check_many(
             CheckAction::RemoveTombstone => tombstones.push(file),
         }
     }
-    for change in end(catalog, changes, actor).await? {
+    for change in commit_together(catalog, changes, actor).await? {
         after_commit(uploads, &change);
         let is_reclaimed = change.before.status == Status::Registered;
         if is_reclaimed {
@@ -150,13 +152,13 @@ pub async fn check_many(
         let what = if is_reclaimed { CheckOutcome::Reclaimed } else { CheckOutcome::Refunded };
         outcomes.insert(change.after.id, Ok(what));
     }
-    let forgotten = or_empty(catalog.purge_tombstones(tombstones).await)?;
-    outcomes.extend(forgotten.into_iter().map(|id| (id, Ok(CheckOutcome::Forgotten))));
+    let removed = or_empty(catalog.purge_tombstones(tombstones).await)?;
+    outcomes.extend(removed.into_iter().map(|id| (id, Ok(CheckOutcome::TombstoneRemoved))));
     let mut all = Vec::with_capacity(ids.len());
     for id in ids {
         let one = match outcomes.remove(id) {
             Some(one) => one,
-            // Boxed, like whatever is large and seldom needed.
+            // Boxed, because this future is large and rarely needed.
             None => Box::pin(check_by(uploads, catalog, *id, actor, rule)).await,
         };
         match one {
@@ -167,11 +169,16 @@ pub async fn check_many(
     Ok(all)
 }
 
-/// Those of them that were committed. None, if they could not be together: each may be on its own.
-async fn end(catalog: &Catalog, changes: Vec<Change>, actor: &str) -> Result<Vec<Change>, VerbError> {
-    let ended: BTreeSet<FileId> =
+/// Commits changes in one transaction and returns the committed ones. If that fails, none is returned and the caller
+/// commits them one by one.
+async fn commit_together(
+    catalog: &Catalog,
+    changes: Vec<Change>,
+    actor: &str,
+) -> Result<Vec<Change>, VerbError> {
+    let committed: BTreeSet<FileId> =
         or_empty(catalog.commit_all(changes.clone(), actor).await)?.into_iter().collect();
-    Ok(changes.into_iter().filter(|change| ended.contains(&change.after.id)).collect())
+    Ok(changes.into_iter().filter(|change| committed.contains(&change.after.id)).collect())
 }
 
 fn or_empty(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, VerbError> {
@@ -179,25 +186,25 @@ fn or_empty(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, Verb
         Ok(done) => Ok(done),
         Err(CatalogError::Fenced) => Err(VerbError::TakenOver),
         Err(error) => {
-            tracing::warn!(error = %error, "files could not be ended together and are checked one by one");
+            tracing::warn!(error = %error, "cannot commit checks together, checking files one by one");
             Ok(Vec::new())
         }
     }
 }
 
-/// Whether unconfirmed uploads are reclaimed without anything being found out about their objects.
+/// Whether unconfirmed uploads are reclaimed without a look at their objects in the store.
 pub fn reclaims_without_store_check(core: &Core) -> bool {
     core.store_is_ours.load(Ordering::Relaxed) && core.settings.window_policy == WindowPolicy::Reclaim
 }
 
-/// What a check would come to, without changing anything. An upload that would be rescued is not examined: whether its
-/// bytes are right is not known before they are.
+/// Predicts the outcome of a check and changes nothing. The checksum of an upload that would be rescued is not checked, so
+/// the real check may still reclaim it.
 pub async fn predict(core: &Core, id: FileId, rule: ExpiryRule) -> Result<CheckOutcome, VerbError> {
     let Some(read) = core.catalog.file(id).await? else { return Ok(CheckOutcome::Unchanged) };
-    Ok(match rule.judge(core, &read) {
+    Ok(match rule.check(core, &read) {
         CheckAction::NotDue => CheckOutcome::Unchanged,
         CheckAction::Refund(_) => CheckOutcome::Refunded,
-        CheckAction::RemoveTombstone => CheckOutcome::Forgotten,
+        CheckAction::RemoveTombstone => CheckOutcome::TombstoneRemoved,
         CheckAction::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => CheckOutcome::Deferred,
         CheckAction::Unconfirmed if core.settings.window_policy == WindowPolicy::Rescue => {
             match core.blobs.head(&read.key, None).await {
@@ -216,7 +223,7 @@ async fn unconfirmed(
     read: &File,
 ) -> Result<(Change, CheckOutcome), VerbError> {
     let core = &uploads.core;
-    // A catalog from a backup may take for unconfirmed what was confirmed since.
+    // In a catalog restored from a backup, a file may look unconfirmed although it was confirmed later.
     if !core.store_is_ours.load(Ordering::Relaxed) {
         let now = core.clock.now();
         return Ok((file::defer(read, now.saturating_add(DEFER_UNSURE_MS), now), CheckOutcome::Deferred));
@@ -225,13 +232,13 @@ async fn unconfirmed(
         Some(id) => catalog.batch(id).await?.map(|batch| batch.status),
         None => None,
     };
-    // Whoever cancels a batch wants none of what is not confirmed.
+    // Unconfirmed files of a cancelled batch are never rescued.
     if core.settings.window_policy == WindowPolicy::Rescue && batch != Some(BatchStatus::Cancelled) {
         match confirm::verify_object(uploads, read, None, RESCUED, ReadMode::Background).await {
             Ok(change) => return Ok((change, CheckOutcome::Rescued)),
             Err(VerbError::Unavailable(why)) => {
                 tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",
-                    "the store could not be asked");
+                    "cannot check the uploaded object, the file is checked again later");
                 let now = core.clock.now();
                 return Ok((file::defer(read, now.saturating_add(DEFER_MS), now), CheckOutcome::Deferred));
             }
@@ -250,16 +257,16 @@ async fn unconfirmed(
 
 fn reclaim(core: &Core, file: &File, batch: Option<BatchStatus>) -> Result<Change, VerbError> {
     let reason = match batch {
-        Some(BatchStatus::Cancelled) => "its batch was cancelled",
-        Some(BatchStatus::Active | BatchStatus::Expired | BatchStatus::Completed) => "its batch has expired",
-        None => "not confirmed in its window",
+        Some(BatchStatus::Cancelled) => "batch cancelled",
+        Some(BatchStatus::Active | BatchStatus::Expired | BatchStatus::Completed) => "batch expired",
+        None => "not confirmed in time",
     };
     file::reclaim(file, reason, &core.policy, core.clock.now())
         .map_err(|refusal| VerbError::Internal(refusal.to_string()))
 }
 
-/// Its bytes are still waited for: the row says what they belonged to, so it stays.
-fn defer_forgetting(core: &Core, tombstone: &File) -> Change {
+/// Keeps a tombstone while the bytes are not deleted yet: the row says which file they belonged to.
+fn defer_tombstone(core: &Core, tombstone: &File) -> Change {
     let now = core.clock.now();
-    file::defer(tombstone, now.saturating_add(DEFER_FORGET_MS), now)
+    file::defer(tombstone, now.saturating_add(DEFER_TOMBSTONE_MS), now)
 }

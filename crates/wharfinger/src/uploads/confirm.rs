@@ -1,5 +1,5 @@
-//! Makes an uploaded file real: the object is found, measured, pinned, and only then does the row say so. Of a
-//! confirm and a cleaner that race, the row's version lets exactly one win.
+//! Confirms an upload: finds the object, checks its size and checksum, pins its version, and then changes the row. If a
+//! confirm and a cleanup race, the row's version lets exactly one of them commit.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -39,12 +39,13 @@ pub async fn confirm(
             return Ok(read.status);
         }
         check_batch(core, &read).await?;
-        if let Some(later) = put_off_cleaner(core, &read, checksum_sha256.as_deref()) {
-            // Committed or not, the next round finds what holds.
+        if let Some(later) = postpone_expiry(core, &read, checksum_sha256.as_deref()) {
+            // If the commit fails, the next round reads the row again.
             commit(uploads, later, &caller.actor()).await?;
             continue;
         }
-        let change = examine(uploads, &read, checksum_sha256.clone(), "confirmed", Reading::Awaited).await?;
+        let change =
+            verify_object(uploads, &read, checksum_sha256.clone(), "confirmed", ReadMode::Wait).await?;
         let file = change.after.clone();
         if commit(uploads, change, &caller.actor()).await? {
             let to = core.clock.now();
@@ -55,17 +56,18 @@ pub async fn confirm(
     Err(VerbError::busy())
 }
 
-/// Whether the object has to be read to the end to know its checksum.
+/// Whether the whole object has to be read to check its checksum.
 fn is_read(core: &Core, file: &File, given_sha256: Option<&str>) -> bool {
-    let store_checked = core.blobs.caps().binds_checksum && file.part_size.is_none();
+    let store_checked = core.blobs.capabilities().enforces_checksum && file.part_size.is_none();
     match (&file.checksum_sha256, given_sha256) {
         (Some(_), _) => !store_checked,
         (None, given) => given.is_some(),
     }
 }
 
-/// Reading may take longer than the window has left: a cleaner must not take what is being confirmed.
-fn put_off_cleaner(core: &Core, file: &File, given_sha256: Option<&str>) -> Option<Change> {
+/// Moves the next check of the file to a later time if reading the object could take longer than that. Otherwise the file
+/// could be reclaimed during its confirm.
+fn postpone_expiry(core: &Core, file: &File, given_sha256: Option<&str>) -> Option<Change> {
     let now = core.clock.now();
     let needed_until = now.saturating_add(core.policy.grace_for(file.size));
     let is_short = file.next_check_at.is_some_and(|at| at < needed_until);
@@ -75,26 +77,26 @@ fn put_off_cleaner(core: &Core, file: &File, given_sha256: Option<&str>) -> Opti
     })
 }
 
-/// Who waits for a large object to be read.
+/// Whether the caller waits while a large object is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
-    /// The caller, who asked for it.
-    Awaited,
-    /// Nobody: others would wait behind it. It is asked for again later.
-    InBackground,
+pub(super) enum ReadMode {
+    /// The caller waits.
+    Wait,
+    /// The object is read in the background and the caller tries again later, so that one large file does not delay others.
+    Background,
 }
 
-/// Looks at the object of a registered file and decides its confirmation.
-pub(super) async fn examine(
+/// Checks the object of a registered file and returns the change that confirms the file.
+pub(super) async fn verify_object(
     uploads: &Uploads,
     file: &File,
     given_sha256: Option<String>,
     reason: &str,
-    reading: Reading,
+    mode: ReadMode,
 ) -> Result<Change, VerbError> {
     let core = &uploads.core;
-    if let Some(cut) = file.cut() {
-        parts::join(core, file, cut).await?;
+    if let Some(layout) = file.part_layout() {
+        parts::complete(core, file, layout).await?;
     }
     let meta = match core.blobs.head(&file.key, None).await {
         Ok(meta) => meta,
@@ -104,7 +106,7 @@ pub(super) async fn examine(
     if meta.size != file.size {
         return Err(VerbError::SizeMismatch { expected: file.size, actual: meta.size });
     }
-    // Clients would unpack it when they download it: other bytes than were scanned, and more than were charged.
+    // Clients would decompress it after a download and get other bytes than were scanned, and more than were charged.
     if let Some(encoding) = meta.content_encoding {
         return Err(VerbError::EncodingMismatch(encoding));
     }
@@ -125,18 +127,18 @@ pub(super) async fn examine(
         .map_err(|refusal| VerbError::Internal(refusal.to_string()))
 }
 
-/// Reads the very object that is about to be pinned.
+/// Compares the checksum of exactly the object version that will be pinned.
 async fn check_bytes(
     uploads: &Uploads,
     file: &File,
     pin: &Pin,
     expected: &str,
-    reading: Reading,
+    mode: ReadMode,
 ) -> Result<(), VerbError> {
     let core = &uploads.core;
     let sum = match reading {
-        Reading::Awaited => uploads.examinations.sha256(core, file, pin).await,
-        Reading::InBackground => uploads.examinations.sha256_or_begin(core, file, pin).await,
+        ReadMode::Wait => uploads.checksums.sha256(core, file, pin).await,
+        ReadMode::Background => uploads.checksums.sha256_or_start(core, file, pin).await,
     };
     let found = match sum {
         Err(VerbError::NotFound) => return Err(VerbError::ObjectMissing),
@@ -145,38 +147,37 @@ async fn check_bytes(
     if found == expected { Ok(()) } else { Err(VerbError::ChecksumMismatch) }
 }
 
-/// Objects that are read whole for their checksum: each once at a time, a few at once, and the last few results
-/// are kept, so that asking again is cheap.
-pub struct Examinations {
-    places: Semaphore,
-    /// For small ones, which do not wait for those that take hours.
-    small_places: Semaphore,
-    under_way: Mutex<BTreeSet<FileId>>,
+/// Reads objects to compute their checksums: each object once at a time, and only a few at once. The last results are
+/// kept, so that a repeated call is cheap.
+pub struct ChecksumReader {
+    large_slots: Semaphore,
+    /// Small objects have their own slots, because reading a large one can take hours.
+    small_slots: Semaphore,
+    reading: Mutex<BTreeSet<FileId>>,
     known: Mutex<VecDeque<(FileId, Pin, String)>>,
 }
 
-const EXAMINATIONS_MAX: usize = 4;
+const SLOTS: usize = 4;
 const SMALL_BYTES_MAX: u64 = 64 * MIB;
 const KNOWN_MAX: usize = 256;
-/// So that a file is not put off again at once.
+/// Added to the later check, so that the file is not deferred again at once.
 const MARGIN_MS: i64 = 60_000;
-/// Without a byte in between.
+/// Tries in a row without reading a byte.
 const READ_TRIES_MAX: u32 = 5;
 const READ_PAUSE: Backoff = Backoff { base_ms: 200, cap_ms: 5_000 };
 
-impl Default for Examinations {
+impl Default for ChecksumReader {
     fn default() -> Self {
-        Examinations {
-            places: Semaphore::new(EXAMINATIONS_MAX),
-            small_places: Semaphore::new(EXAMINATIONS_MAX),
-            under_way: Mutex::default(),
+        ChecksumReader {
+            large_slots: Semaphore::new(SLOTS),
+            small_slots: Semaphore::new(SLOTS),
+            reading: Mutex::default(),
             known: Mutex::default(),
         }
     }
 }
 
-/// Reads the object to its end. A connection that breaks after a terabyte does not begin again: what is pinned goes
-/// on where it stopped.
+/// Reads the object to its end. After a broken connection it continues at the same offset, because the version is pinned.
 async fn read(blobs: &dyn BlobStore, file: &File, pin: &Pin) -> Result<String, VerbError> {
     let mut hasher = Sha256::new();
     let (mut offset, mut attempt) = (0, 1);
@@ -198,7 +199,11 @@ async fn read(blobs: &dyn BlobStore, file: &File, pin: &Pin) -> Result<String, V
         };
         match broke {
             None if offset == file.size => return Ok(to_hex(&hasher.finalize())),
-            None => return Err(VerbError::Unavailable(format!("the object ended after {offset} bytes"))),
+            None => {
+                return Err(VerbError::Unavailable(format!(
+                    "the store returned only {offset} bytes of the object"
+                )));
+            }
             Some(error) if !error.is_retryable() || attempt >= READ_TRIES_MAX => return Err(error.into()),
             Some(_) => {
                 let pause = READ_PAUSE.delay_ms(attempt, rand::random());
@@ -209,10 +214,10 @@ async fn read(blobs: &dyn BlobStore, file: &File, pin: &Pin) -> Result<String, V
     }
 }
 
-/// Takes a file off the list of those under way, however its reading ends.
-struct UnderWay<'e>(&'e Mutex<BTreeSet<FileId>>, FileId);
+/// Removes a file from the set of objects being read when it is dropped.
+struct ReadingGuard<'e>(&'e Mutex<BTreeSet<FileId>>, FileId);
 
-impl Drop for UnderWay<'_> {
+impl Drop for ReadingGuard<'_> {
     fn drop(&mut self) {
         lock(self.0).remove(&self.1);
     }
@@ -222,26 +227,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl Examinations {
-    /// The SHA-256 of the very object that a pin names.
+impl ChecksumReader {
+    /// The SHA-256 of the pinned object version.
     pub(super) async fn sha256(&self, core: &Core, file: &File, pin: &Pin) -> Result<String, VerbError> {
         let known = lock(&self.known).iter().find(|(id, of, _)| (*id, of) == (file.id, pin)).cloned();
         if let Some((_, _, sum)) = known {
             return Ok(sum);
         }
-        if !lock(&self.under_way).insert(file.id) {
-            return Err(VerbError::Unavailable("the object is being read for an earlier call".into()));
+        if !lock(&self.reading).insert(file.id) {
+            return Err(VerbError::Unavailable(
+                "an earlier call is still reading the object for its checksum".into(),
+            ));
         }
-        let _under_way = UnderWay(&self.under_way, file.id);
-        let places = if file.size <= SMALL_BYTES_MAX { &self.small_places } else { &self.places };
-        let _place = places.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
+        let _guard = ReadingGuard(&self.reading, file.id);
+        let slots = if file.size <= SMALL_BYTES_MAX { &self.small_slots } else { &self.large_slots };
+        let _slot = slots.acquire().await.map_err(|closed| VerbError::Unavailable(closed.to_string()))?;
         let sum = read(&*core.blobs, file, pin).await?;
         self.remember(file, pin, &sum);
         Ok(sum)
     }
 
-    /// The same, except that a large object is read in the background: until then the answer is not there.
-    pub(super) async fn sha256_or_begin(
+    /// The same, except that a large object is read in the background. The call fails until the result is known.
+    pub(super) async fn sha256_or_start(
         self: &Arc<Self>,
         core: &Core,
         file: &File,
@@ -251,16 +258,16 @@ impl Examinations {
         if is_known || file.size <= SMALL_BYTES_MAX {
             return self.sha256(core, file, pin).await;
         }
-        if lock(&self.under_way).insert(file.id) {
+        if lock(&self.reading).insert(file.id) {
             let (me, blobs, stop) = (self.clone(), core.blobs.clone(), core.draining.clone());
             let (file, pin) = (file.clone(), pin.clone());
             core.verbs.spawn(async move {
-                let _under_way = UnderWay(&me.under_way, file.id);
-                let Ok(_place) = me.places.acquire().await else { return };
+                let _guard = ReadingGuard(&me.reading, file.id);
+                let Ok(_slot) = me.large_slots.acquire().await else { return };
                 match stop.run_until_cancelled(read(&*blobs, &file, &pin)).await {
                     Some(Ok(sum)) => me.remember(&file, &pin, &sum),
                     Some(Err(error)) => {
-                        tracing::warn!(fileId = %file.id, error = ?error, "cannot read an object for its checksum");
+                        tracing::warn!(fileId = %file.id, error = %error.with_cause(), "cannot read an object for its checksum");
                     }
                     None => {}
                 }
@@ -277,8 +284,8 @@ impl Examinations {
         }
     }
 
-    /// How many objects are being read.
-    pub fn under_way(&self) -> usize {
-        lock(&self.under_way).len()
+    /// How many objects are being read or wait for it.
+    pub fn reading(&self) -> usize {
+        lock(&self.reading).len()
     }
 }

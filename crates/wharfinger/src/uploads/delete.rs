@@ -1,4 +1,4 @@
-//! Deletes a file: the row dies at once, its bytes follow through `pending_cleanups`.
+//! Deletes a file. The row ends at once. The bytes are deleted later through `pending_cleanups`.
 
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;

@@ -1,10 +1,9 @@
-//! Hands out a short-lived URL for the very bytes that were confirmed. Bytes that are not those any more are
-//! quarantined, not served.
+//! Signs a short-lived URL for exactly the bytes that were confirmed. If the object has changed, the file is quarantined.
 
 use wharfinger_lifecycle::file::{self, File, Pin};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
-use wharfinger_stores::{BlobError, GetGrant, ObjectMeta, SignedRequest, UrlLife};
+use wharfinger_stores::{BlobError, GetGrant, ObjectMeta, SignedRequest, UrlLifetime};
 
 use super::{STALE_TRIES_MAX, commit, find};
 use crate::core::Core;
@@ -27,10 +26,10 @@ pub async fn download(uploads: &Uploads, caller: &Caller, id: FileId) -> Result<
             }
             Ok(meta) if is_same_by_checksum(uploads, &read, &meta).await? => {
                 let pin = pin_of(meta);
-                // Committed or not, the next round finds the pin that holds.
+                // If the commit fails, the next round reads the row again.
                 commit(uploads, file::repin(&read, pin, core.clock.now()), "download").await?;
                 tracing::info!(fileId = %read.id, tenant = %read.tenant, action = "repinned",
-                    "the same bytes have another ETag, as after a restore");
+                    "object has another ETag and the same bytes, pin updated");
             }
             Ok(_) => {
                 let change =
@@ -38,13 +37,13 @@ pub async fn download(uploads: &Uploads, caller: &Caller, id: FileId) -> Result<
                         .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
                 if commit(uploads, change, "download").await? {
                     tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "quarantined",
-                        "an object was changed behind our back");
+                        "object was changed by another program, file quarantined");
                     return Err(VerbError::NotReady(Status::Quarantined));
                 }
             }
             Err(BlobError::NotFound) => {
                 tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "missing",
-                    "a ready file has no object: somebody removed it");
+                    "object of a ready file is missing");
                 return Err(VerbError::ObjectMissing);
             }
             Err(error) => return Err(error.into()),
@@ -53,11 +52,11 @@ pub async fn download(uploads: &Uploads, caller: &Caller, id: FileId) -> Result<
     Err(VerbError::busy())
 }
 
-/// A restore gives the same bytes another ETag. Where their checksum is known they can be told from others.
+/// Whether the object still has the confirmed bytes. After a restore of the store, the same bytes have another ETag.
 async fn is_same_by_checksum(uploads: &Uploads, file: &File, meta: &ObjectMeta) -> Result<bool, VerbError> {
     match &file.checksum_sha256 {
         Some(checksum) if meta.size == file.size && meta.content_encoding.is_none() => {
-            Ok(uploads.examinations.sha256(&uploads.core, file, &pin_of(meta.clone())).await? == *checksum)
+            Ok(uploads.checksums.sha256(&uploads.core, file, &pin_of(meta.clone())).await? == *checksum)
         }
         _ => Ok(false),
     }
@@ -74,7 +73,7 @@ async fn sign(core: &Core, file: File, pin: Pin) -> Result<SignedRequest, VerbEr
         pin,
         content_type: file.content_type,
         file_name: file.name,
-        life: UrlLife { signed_at: now, expires_at: now.saturating_add(URL_LIFE_MS) },
+        lifetime: UrlLifetime { signed_at: now, expires_at: now.saturating_add(URL_LIFE_MS) },
     };
     Ok(core.blobs.sign_get(&grant).await?)
 }

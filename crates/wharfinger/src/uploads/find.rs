@@ -1,4 +1,4 @@
-//! Finds files that their caller may see. Another's file is absent, not forbidden.
+//! Finds files that the caller may see. A file of another user is "not found", not "forbidden".
 
 use wharfinger_catalog::{ChunkRow, HistoryLine, Scope};
 use wharfinger_lifecycle::file::{EndReason, File};
@@ -9,7 +9,7 @@ use wharfinger_lifecycle::state::Status;
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
 
-/// A live file, or one that was reclaimed: that is told apart from one that never was.
+/// A live file. A reclaimed one is `Gone`, a deleted or unknown one is `NotFound`.
 fn visible(caller: &Caller, file: Option<File>) -> Result<File, VerbError> {
     let file =
         file.filter(|file| caller.scope().covers(&file.tenant, &file.user)).ok_or(VerbError::NotFound)?;
@@ -43,7 +43,7 @@ pub async fn list(
     Ok(Page { files, next: next.flatten() })
 }
 
-/// The chunks of a file's text, from an ordinal on; none before the stage that makes them has ended.
+/// The chunks of a file's text, starting at an ordinal. Empty until the chunk stage has finished.
 pub async fn chunks(
     core: &Core,
     caller: &Caller,
@@ -61,7 +61,7 @@ pub async fn chunks(
     Ok(core.catalog.chunks(id, from.unwrap_or(0), limit).await?)
 }
 
-/// Whether the file has more text than may be kept.
+/// Whether the file's text was cut because it is longer than allowed.
 pub async fn is_text_cut(core: &Core, id: FileId) -> Result<bool, VerbError> {
     let outputs = core.catalog.stage_outputs(&[id]).await?;
     let is_cut = |said: &str| {
@@ -71,7 +71,7 @@ pub async fn is_text_cut(core: &Core, id: FileId) -> Result<bool, VerbError> {
     Ok(outputs.iter().any(|(_, _, said)| is_cut(said)))
 }
 
-/// The history of a reclaimed file can still be read: it says what became of it.
+/// The history of a file. It can still be read for a reclaimed file, to show why it was reclaimed.
 pub async fn history(core: &Core, caller: &Caller, id: FileId) -> Result<Vec<HistoryLine>, VerbError> {
     match find(core, caller, id).await {
         Ok(_) | Err(VerbError::Gone) => Ok(core.catalog.history(id).await?),

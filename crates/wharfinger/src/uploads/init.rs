@@ -1,17 +1,18 @@
-//! Announces an upload: charges the quota, registers the file and its delayed check in one transaction, then
-//! signs a URL.
+//! Starts an upload: charges the quota, registers the file and its delayed check in one transaction, then signs a URL.
 
 use uuid::Uuid;
-use wharfinger_catalog::{Admission, BatchUse, IdempotencyKey, NewFile, NewJob, RegisterOutcome, Registration, fresh_id};
+use wharfinger_catalog::{
+    Admission, BatchUse, IdempotencyKey, NewFile, NewJob, RegisterOutcome, Registration, fresh_id,
+};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::Batch;
-use wharfinger_lifecycle::file::{self, UploadRequest, File, UploadPolicy};
+use wharfinger_lifecycle::file::{self, File, UploadPolicy, UploadRequest};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::parts::part_size;
 use wharfinger_lifecycle::state::Status;
-use wharfinger_stores::{PutGrant, SignedRequest, UrlLife};
+use wharfinger_stores::{PutGrant, SignedRequest, UrlLifetime};
 
-use super::announce::{Problems, check_size, fingerprint};
+use super::validate::{Problems, check_size, fingerprint};
 use super::{commit, parts, reissue};
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
@@ -19,10 +20,10 @@ use crate::quota;
 use crate::telemetry::traces::Done;
 use crate::uploads::Uploads;
 
-/// The queue of delayed checks for uploads that nobody confirmed.
+/// The queue of delayed checks for unconfirmed uploads.
 pub const CHECK_QUEUE: &str = "upload-check";
 
-/// A file and, while it waits for its bytes, the request that brings them.
+/// A file and, while it is not confirmed, the request that uploads its bytes.
 #[derive(Clone, Debug)]
 pub struct Grant {
     pub file: File,
@@ -41,13 +42,13 @@ pub enum UploadMethod {
     Parts { part_size: u64, parts: Vec<GrantedPart> },
 }
 
-/// One part, with the request that brings it.
+/// One part, with the URL that uploads it.
 #[derive(Clone, Debug)]
 pub struct GrantedPart {
     pub number: u32,
     pub size: u64,
     pub url: String,
-    /// The store has it already.
+    /// The store already has this part.
     pub uploaded: bool,
 }
 
@@ -69,7 +70,7 @@ pub async fn init(
         None => None,
     };
     let has_key = key.is_some();
-    // Not the batch: a file that is announced again, perhaps for another one, is the same.
+    // Without the batch: the same file announced again for another batch is still the same file.
     let fingerprint = fingerprint([&announced]);
     let now = core.clock.now();
     let new = new_file(core, caller, FileId(fresh_id(now)), announced, batch.as_ref(), now);
@@ -81,7 +82,7 @@ pub async fn init(
     let idempotency_key = key.map(|key| idempotency_key(core, "files/init", key, fingerprint, now));
     match register(uploads, Registration { idempotency_key, ..registration }).await? {
         None => match grant(core, file.clone()).await {
-            // Nobody has an id or a URL of it, and nobody can ask for it again: its charge need not wait.
+            // No client has its id or URL, and without a key no client can request it again. So its charge ends at once.
             Err(error) if !has_key => {
                 delete_ungranted(uploads, caller, &file).await;
                 Err(error)
@@ -101,7 +102,7 @@ pub(crate) fn new_file(
     batch: Option<&Batch>,
     now: UnixMs,
 ) -> NewFile {
-    let part_size = core.blobs.in_parts().and_then(|parts| {
+    let part_size = core.blobs.multipart().and_then(|parts| {
         part_size(announced.size, core.settings.multipart_threshold_bytes, &parts.limits())
     });
     let (tenant, user) = (caller.tenant.clone(), caller.user.clone());
@@ -144,10 +145,15 @@ pub(crate) fn idempotency_key(
     fingerprint: String,
     now: UnixMs,
 ) -> IdempotencyKey {
-    IdempotencyKey { route, key, fingerprint, expires_at: now.saturating_add(core.settings.idempotency_ttl_ms) }
+    IdempotencyKey {
+        route,
+        key,
+        fingerprint,
+        expires_at: now.saturating_add(core.settings.idempotency_ttl_ms),
+    }
 }
 
-/// None: it was made. Otherwise what its key has made before.
+/// None: it was registered. Otherwise the id that was created earlier with the same key.
 pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<Option<Uuid>, VerbError> {
     let core = &uploads.core;
     let requested_bytes = wanted.bytes();
@@ -187,17 +193,17 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
     }
 }
 
-/// Ends a file that was never granted. Where that fails, the window ends it.
+/// Deletes a file whose URL was never sent to a client. If that fails, the file ends with its upload window.
 async fn delete_ungranted(uploads: &Uploads, caller: &Caller, file: &File) {
     let core = &uploads.core;
-    let unseen = UploadPolicy { store_refuses_ended: true, ..core.policy };
-    let Ok(change) = file::delete(file, &unseen, core.clock.now()) else { return };
+    let no_url = UploadPolicy { store_refuses_ended: true, ..core.policy };
+    let Ok(change) = file::delete(file, &no_url, core.clock.now()) else { return };
     if let Err(error) = commit(uploads, change, &caller.actor()).await {
-        tracing::warn!(fileId = %file.id, error = %error.with_cause(), "a file that was never granted is left to its window");
+        tracing::warn!(fileId = %file.id, error = %error.with_cause(), "cannot delete a file without a URL, it ends with its upload window");
     }
 }
 
-/// The same answer as the first time, made anew: its URL may have died since.
+/// Answers a repeated call. The URL is signed again, because the first one may have expired.
 async fn repeat(uploads: &Uploads, caller: &Caller, made: FileId) -> Result<Grant, VerbError> {
     let core = &uploads.core;
     match core.catalog.file(made).await? {
@@ -216,11 +222,11 @@ async fn repeat(uploads: &Uploads, caller: &Caller, made: FileId) -> Result<Gran
     }
 }
 
-/// Signs for a registered file; what is signed lives as long as its row says.
+/// Signs the upload request of a registered file. It expires at the row's `url_dead_at`.
 pub(crate) async fn grant(core: &Core, file: File) -> Result<Grant, VerbError> {
     let expires_at = file.url_dead_at;
-    if let Some(cut) = file.part_layout() {
-        let how = parts::grant(core, &file, cut).await?;
+    if let Some(layout) = file.part_layout() {
+        let how = parts::grant(core, &file, layout).await?;
         return Ok(Grant { file, upload: Some(Upload { how, expires_at }) });
     }
     let request = core
@@ -230,7 +236,7 @@ pub(crate) async fn grant(core: &Core, file: File) -> Result<Grant, VerbError> {
             size: file.size,
             content_type: file.content_type.clone(),
             checksum_sha256: file.checksum_sha256.clone(),
-            life: UrlLife { signed_at: core.clock.now(), expires_at: file.url_dead_at },
+            lifetime: UrlLifetime { signed_at: core.clock.now(), expires_at: file.url_dead_at },
         })
         .await?;
     Ok(Grant { file, upload: Some(Upload { how: UploadMethod::SinglePut(request), expires_at }) })

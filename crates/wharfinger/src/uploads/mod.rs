@@ -1,6 +1,5 @@
-//! The verbs of an upload's life, one per file. Each re-reads, lets the lifecycle decide, and commits once.
+//! The operations on uploads, one per file. Each reads the row again, lets the lifecycle crate decide, and commits once.
 
-pub(crate) mod announce;
 pub mod check;
 pub mod confirm;
 pub mod delete;
@@ -11,6 +10,7 @@ pub mod parts;
 pub mod receive;
 pub mod reissue;
 pub mod transfers;
+pub(crate) mod validate;
 
 use std::sync::Arc;
 
@@ -21,19 +21,19 @@ use crate::core::Core;
 use crate::core::VerbError;
 use crate::quota::Quota;
 use crate::telemetry::metric;
-use confirm::Examinations;
+use confirm::ChecksumReader;
 use receive::IncomingUploads;
 use transfers::Transfers;
 
-/// What uploads keep in this process, with what their verbs need.
+/// The state of uploads in this process, and what their operations need.
 pub struct Uploads {
     pub core: Arc<Core>,
     pub quota: Arc<Quota>,
-    /// Uploads to the local store that are under way here.
+    /// Uploads to the local store that this process is receiving.
     incoming: IncomingUploads,
-    /// Objects that are being read for their checksum.
-    pub examinations: Arc<Examinations>,
-    /// Files of the local store that are sent or received.
+    /// Computes the checksums of objects.
+    pub checksums: Arc<ChecksumReader>,
+    /// Files of the local store that are being sent or received.
     pub transfers: Transfers,
 }
 
@@ -43,30 +43,30 @@ impl Uploads {
             core,
             quota,
             incoming: IncomingUploads::default(),
-            examinations: Arc::default(),
+            checksums: Arc::default(),
             transfers: Transfers::default(),
         }
     }
 }
 
-/// How often a verb reads again after somebody else was faster.
+/// How often an operation reads the row again after a concurrent change.
 pub(crate) const STALE_TRIES_MAX: u32 = 20;
 
-/// A file whose batch was called off is as good as gone, although nobody may have looked at it yet.
+/// A file of a cancelled or expired batch counts as gone, even if it has not been reclaimed yet.
 async fn check_batch(core: &Core, file: &File) -> Result<(), VerbError> {
     let Some(id) = file.batch else { return Ok(()) };
     match core.catalog.batch(id).await? {
-        Some(batch) if batch.status.is_called_off() => Err(VerbError::BatchGone(batch.status)),
+        Some(batch) if batch.status.drops_unconfirmed() => Err(VerbError::BatchGone(batch.status)),
         _ => Ok(()),
     }
 }
 
-/// Commits a change and does what follows from it outside the catalog. False: somebody was faster, read again.
+/// Commits a change and then runs [`after_commit`]. False: the row was changed concurrently, read it again.
 async fn commit(uploads: &Uploads, change: Change, actor: &str) -> Result<bool, VerbError> {
     commit_in(uploads, &uploads.core.catalog, change, actor).await
 }
 
-/// The same in a catalog of the caller's, which may be fenced.
+/// The same in the given catalog, which may be fenced.
 pub(crate) async fn commit_in(
     uploads: &Uploads,
     catalog: &Catalog,
@@ -79,12 +79,12 @@ pub(crate) async fn commit_in(
         Err(CatalogError::Stale) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    follow_up(uploads, &done);
+    after_commit(uploads, &done);
     Ok(true)
 }
 
-/// What follows outside the catalog from a change that was committed: whoever has work now is told.
-fn follow_up(uploads: &Uploads, change: &Change) {
+/// Counts a committed change in the metrics and wakes the loops that have work now.
+fn after_commit(uploads: &Uploads, change: &Change) {
     let core = &uploads.core;
     let refunded = change.refunded_bytes();
     if refunded > 0 {
@@ -94,10 +94,10 @@ fn follow_up(uploads: &Uploads, change: &Change) {
     if change.starts_stage() {
         core.wakeups.stage.notify_one();
     }
-    if change.notice.is_some() {
+    if change.notification.is_some() {
         core.wakeups.notice.notify_one();
     }
-    if !change.steps.is_empty() {
+    if !change.history.is_empty() {
         core.wakeups.archive.notify_one();
     }
     if change.cleanup.is_some() {

@@ -1,12 +1,12 @@
-//! Large files: the store's own upload in parts, begun after the row and before its first URL, joined by us when
-//! the client confirms. The client sends nothing but bytes; which parts have come the store itself tells.
+//! Multipart uploads of large files. The store's upload is started after the row is written and before the first URL is
+//! signed. Confirm completes it. The client only sends bytes; the store lists the uploaded parts.
 
 use std::collections::BTreeMap;
 
 use futures::StreamExt as _;
 use wharfinger_lifecycle::file::{File, late_write_cleanup};
 use wharfinger_lifecycle::parts::PartLayout;
-use wharfinger_stores::{BlobError, Part, PartGrant, MultipartStore, UrlLifetime};
+use wharfinger_stores::{BlobError, MultipartStore, Part, PartGrant, UrlLifetime};
 
 use super::STALE_TRIES_MAX;
 use super::init::{GrantedPart, UploadMethod};
@@ -15,29 +15,30 @@ use crate::core::VerbError;
 
 /// How many missing parts an error names.
 const MISSING_SHOWN_MAX: usize = 20;
-/// Signing is work without a wait: others get their turn in between.
-const SIGNED_AT_ONCE: u32 = 64;
+/// Signing uses the CPU without waiting, so the task yields after this many signatures.
+const SIGNATURES_PER_YIELD: u32 = 64;
 
 fn store(core: &Core) -> Result<&dyn MultipartStore, VerbError> {
-    core.blobs.in_parts().ok_or_else(|| {
+    core.blobs.multipart().ok_or_else(|| {
         VerbError::Unavailable(
-            "the file was begun in parts, which the store of these settings does not take".into(),
+            "the file is a multipart upload, and the configured store does not support multipart uploads"
+                .into(),
         )
     })
 }
 
-/// Signs every part; says which of them the store has already.
+/// Signs a URL for every part, and marks the parts that the store already has.
 pub(super) async fn grant(core: &Core, file: &File, layout: PartLayout) -> Result<UploadMethod, VerbError> {
     let store = store(core)?;
     let (upload_id, have) = upload(core, store, file).await?;
     let have: BTreeMap<u32, u64> = have.into_iter().map(|part| (part.number, part.size)).collect();
-    let life = UrlLifetime { signed_at: core.clock.now(), expires_at: file.url_dead_at };
+    let lifetime = UrlLifetime { signed_at: core.clock.now(), expires_at: file.url_dead_at };
     let mut parts = Vec::with_capacity(layout.count() as usize);
     for number in layout.part_numbers() {
         let size = layout.part_bytes(number).unwrap_or(0);
-        let grant = PartGrant { key: file.key.clone(), upload_id: upload_id.clone(), number, size, life };
+        let grant = PartGrant { key: file.key.clone(), upload_id: upload_id.clone(), number, size, lifetime };
         let url = store.sign_part(&grant).await?.url;
-        if number % SIGNED_AT_ONCE == 0 {
+        if number % SIGNATURES_PER_YIELD == 0 {
             tokio::task::yield_now().await;
         }
         parts.push(GrantedPart { number, size, url, uploaded: have.get(&number) == Some(&size) });
@@ -45,35 +46,39 @@ pub(super) async fn grant(core: &Core, file: &File, layout: PartLayout) -> Resul
     Ok(UploadMethod::Multipart { part_size: layout.part_size, parts })
 }
 
-/// The upload that fills this file's object, with what has come of it; begun if there is none, or none any more.
-async fn upload(core: &Core, store: &dyn MultipartStore, file: &File) -> Result<(String, Vec<Part>), VerbError> {
+/// The store's upload id for this file and the parts it has. Starts an upload if there is none.
+async fn upload(
+    core: &Core,
+    store: &dyn MultipartStore,
+    file: &File,
+) -> Result<(String, Vec<Part>), VerbError> {
     for _ in 0..STALE_TRIES_MAX {
         let known = core.catalog.upload_id(&file.key).await?;
         if let Some(upload_id) = &known {
-            match store.parts(&file.key, upload_id).await {
+            match store.list_parts(&file.key, upload_id).await {
                 Ok(parts) => return Ok((upload_id.clone(), parts)),
                 Err(BlobError::NotFound) => {}
                 Err(error) => return Err(error.into()),
             }
-            // Joined by a confirm that did not come to its end: all that is left is to confirm again.
+            // An interrupted confirm has completed the upload. All parts count as uploaded, and the client confirms again.
             match core.blobs.head(&file.key, None).await {
                 Ok(meta) if meta.size == file.size => return Ok((upload_id.clone(), all_of(file))),
                 Ok(_) => {
                     return Err(VerbError::Unavailable(
-                        "another object is in the place of this file's".into(),
+                        "the store has an object of another size under this file's key".into(),
                     ));
                 }
                 Err(BlobError::NotFound) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        let begun = store.begin(&file.key, file.content_type.as_deref()).await?;
+        let begun = store.start(&file.key, file.content_type.as_deref()).await?;
         if core.catalog.set_upload_id(&file.key, known.clone(), begun.clone()).await? {
             return Ok((begun, Vec::new()));
         }
-        // Nobody knows of this one. Where that fails, the sweep finds it, or the file's end does.
-        if let Err(error) = store.abandon_one(&file.key, &begun).await {
-            tracing::warn!(fileId = %file.id, error = %error, "an upload that is not needed could not be ended");
+        // A concurrent call has stored another upload id. If this abort fails, a sweep or the end of the file does it.
+        if let Err(error) = store.abort(&file.key, &begun).await {
+            tracing::warn!(fileId = %file.id, error = %error, "cannot abort a superfluous multipart upload, a sweep will do it");
         }
         if core.catalog.upload_id(&file.key).await? == known {
             return Err(VerbError::Gone);
@@ -84,14 +89,19 @@ async fn upload(core: &Core, store: &dyn MultipartStore, file: &File) -> Result<
 
 fn all_of(file: &File) -> Vec<Part> {
     let layout = file.part_layout();
-    let numbers = layout.into_iter().flat_map(|layout| layout.part_numbers().map(move |number| (number, layout)));
+    let numbers =
+        layout.into_iter().flat_map(|layout| layout.part_numbers().map(move |number| (number, layout)));
     numbers
-        .map(|(number, layout)| Part { number, size: layout.part_bytes(number).unwrap_or(0), etag: String::new() })
+        .map(|(number, layout)| Part {
+            number,
+            size: layout.part_bytes(number).unwrap_or(0),
+            etag: String::new(),
+        })
         .collect()
 }
 
-/// Makes the object of its parts, if that has not happened yet. Whether it is right the caller finds out.
-pub(super) async fn join(core: &Core, file: &File, layout: PartLayout) -> Result<(), VerbError> {
+/// Completes the store's upload if there is no object yet. The caller checks the object.
+pub(super) async fn complete(core: &Core, file: &File, layout: PartLayout) -> Result<(), VerbError> {
     let store = store(core)?;
     match core.blobs.head(&file.key, None).await {
         Ok(_) => return Ok(()),
@@ -101,43 +111,43 @@ pub(super) async fn join(core: &Core, file: &File, layout: PartLayout) -> Result
     let Some(upload_id) = core.catalog.upload_id(&file.key).await? else {
         return Err(VerbError::ObjectMissing);
     };
-    let have = match store.parts(&file.key, &upload_id).await {
+    let have = match store.list_parts(&file.key, &upload_id).await {
         Ok(have) => have,
-        // Somebody else joined or ended it just now; the object says which.
+        // A concurrent call has completed or aborted it. The caller sees which when it reads the object.
         Err(BlobError::NotFound) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     let wanted = select_parts(layout, have)?;
-    let joined = store.join(&file.key, &upload_id, file.content_type.as_deref(), &wanted).await;
-    // Also where the answer was lost: it may have happened.
+    let completed = store.complete(&file.key, &upload_id, file.content_type.as_deref(), &wanted).await;
+    // Also after an error: the store may have completed the upload although its answer was lost.
     delete_if_ended(core, file).await?;
-    match joined {
+    match completed {
         Ok(()) => abort_other_uploads(store, file).await,
-        // Joined by somebody else, or a part was sent anew at this moment: the object says which.
+        // A concurrent call has completed it, or a part was just uploaded again. The caller reads the object.
         Err(BlobError::NotFound) => {}
         Err(error) => return Err(error.into()),
     }
     Ok(())
 }
 
-/// An upload whose id was never written down, by a crash, is of no use to anybody now.
+/// Aborts other uploads under this key. They exist if a crash happened before their id was stored.
 async fn abort_other_uploads(store: &dyn MultipartStore, file: &File) {
-    let mut uploads = store.unfinished(file.key.as_str());
+    let mut uploads = store.list_unfinished(file.key.as_str());
     loop {
         let ended = match uploads.next().await {
             None => return,
             Some(Ok(upload)) if upload.key != file.key.as_str() => continue,
-            Some(Ok(upload)) => store.abandon_one(&file.key, &upload.upload_id).await,
+            Some(Ok(upload)) => store.abort(&file.key, &upload.upload_id).await,
             Some(Err(error)) => Err(error),
         };
         if let Err(error) = ended {
-            tracing::warn!(fileId = %file.id, error = %error, "unfinished uploads are left to the sweep");
+            tracing::warn!(fileId = %file.id, error = %error, "cannot abort unfinished multipart uploads, a sweep will do it");
             return;
         }
     }
 }
 
-/// The file may have ended while its parts were joined, and its bytes been deleted before they were there.
+/// Orders another cleanup if the file ended while its upload was completed. The first cleanup may have run too early.
 async fn delete_if_ended(core: &Core, file: &File) -> Result<(), VerbError> {
     let now = core.clock.now();
     let Some(read) = core.catalog.file(file.id).await? else { return Ok(()) };
@@ -148,7 +158,7 @@ async fn delete_if_ended(core: &Core, file: &File) -> Result<(), VerbError> {
     Ok(())
 }
 
-/// Exactly the parts of the layout, each of its right size.
+/// Selects exactly the parts of the layout. Fails if one is missing or has the wrong size.
 fn select_parts(layout: PartLayout, have: Vec<Part>) -> Result<Vec<Part>, VerbError> {
     let mut by_number: BTreeMap<u32, Part> = have.into_iter().map(|part| (part.number, part)).collect();
     let mut chosen = Vec::with_capacity(layout.count() as usize);

@@ -1,5 +1,5 @@
-//! Takes the bytes of an upload to local disk. The row is looked up before the first byte is taken and again
-//! when the last one is in place: what came too late is withdrawn.
+//! Receives the bytes of an upload to local disk. The row is read before the first byte and again after the last one.
+//! Bytes that arrived too late are deleted.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::state::Status;
-use wharfinger_stores::disk::{DiskStore, Incoming, IncomingError, LeftBehind, SignedQuery};
+use wharfinger_stores::disk::{DiskStore, Incoming, IncomingError, LeftoverUpload, SignedQuery};
 use wharfinger_stores::{BlobError, BlobStore as _};
 
 use crate::core::Core;
@@ -22,117 +22,116 @@ use crate::uploads::Uploads;
 use crate::uploads::transfers::Transfer;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    #[error("the signature of this URL is not ours, or the URL was changed")]
+pub enum ReceiveError {
+    #[error("The signature of this URL is wrong. Use the URL exactly as the server returned it.")]
     Signature,
-    #[error("this URL has expired")]
+    #[error("This URL has expired. Request a new one with POST /api/v2/files/{{id}}/url.")]
     Expired,
-    #[error("the URL is for exactly {0} bytes")]
+    #[error("This URL accepts exactly {0} bytes.")]
     Length(u64),
-    #[error("the URL is for Content-Type {0}")]
+    #[error("This URL accepts only `Content-Type: {0}`.")]
     ContentType(String),
-    #[error("the SHA-256 of the bytes is not the one this URL is for")]
+    #[error("The SHA-256 of the bytes differs from the announced one.")]
     Checksum,
-    #[error("there is an object under this key already")]
+    #[error("The bytes of this file were already uploaded.")]
     Exists,
-    #[error("the upload has ended")]
+    #[error("This upload has ended: its file was deleted or was not confirmed in time.")]
     Ended,
-    #[error("a later upload to the same URL has taken the place of this one")]
+    #[error("A later upload to the same URL has replaced this one.")]
     Superseded,
-    #[error("the client hung up, or sent nothing or very little for too long")]
+    #[error("The client disconnected or sent too slowly.")]
     Interrupted,
-    #[error("too many files are sent or received at once; try again in a moment")]
+    #[error("Too many files are being sent or received. Try again in a moment.")]
     Busy,
     #[error("{0}")]
     Verb(#[from] VerbError),
 }
 
-impl From<IncomingError> for Refused {
+impl From<IncomingError> for ReceiveError {
     fn from(error: IncomingError) -> Self {
         match error {
-            IncomingError::TooLong | IncomingError::TooShort(_) => Refused::Interrupted,
-            IncomingError::Checksum => Refused::Checksum,
-            IncomingError::Exists => Refused::Exists,
-            IncomingError::Store(error) => Refused::Verb(error.into()),
+            IncomingError::TooLong | IncomingError::TooShort(_) => ReceiveError::Interrupted,
+            IncomingError::Checksum => ReceiveError::Checksum,
+            IncomingError::Exists => ReceiveError::Exists,
+            IncomingError::Store(error) => ReceiveError::Verb(error.into()),
         }
     }
 }
 
-/// What the client's request said besides its URL.
-pub struct Sent {
+/// The headers of the client's request that matter here.
+pub struct RequestHeaders {
     pub content_type: Option<String>,
     pub content_length: Option<u64>,
 }
 
-/// A client that sends nothing for this long is gone.
+/// A client that sends nothing for this long is disconnected.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// An upload may begin slowly.
+/// The minimum rate is not checked during this time.
 const SLOW_START: Duration = Duration::from_secs(60);
-/// After that its average rate must be at least this part of `UPLOAD_MIN_RATE_BYTES`: far below that of a client which needs
-/// its time, and far above that of one which only holds a place.
-const RATE_PART: u64 = 64;
-/// However high that setting is: it is there for the time that large uploads get.
+/// After that the average rate must be at least `UPLOAD_MIN_RATE_BYTES` divided by this. Slow clients are far faster, and
+/// clients that only hold a connection are far slower.
+const RATE_DIVISOR: u64 = 64;
+/// The highest minimum rate. The setting also defines the grace of large uploads, so it can be high for that reason.
 const RATE_MAX: u64 = 4_096;
-/// How often a long upload checks whether it is still wanted.
+/// How often a long upload checks whether its file still exists.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// A temporary file that was not written to for this long has no upload behind it.
-/// No small write takes nearly as long.
+/// A temporary file without a write for this long belongs to no upload.
 const TEMPORARY_AFTER: Duration = Duration::from_secs(30 * 60);
 const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(600);
 
-/// What may be sent.
-pub struct Admitted {
+/// An upload whose request was checked and whose bytes may be read.
+pub struct CheckedUpload {
     pub file: FileId,
-    /// Exactly so many bytes.
+    /// The exact number of bytes to receive.
     pub size: u64,
     pub transfer: Transfer,
 }
 
-/// Checks everything that can be known before a byte is read.
-pub async fn admit(
+/// Checks everything that can be checked before the body is read.
+pub async fn check_request(
     uploads: &Uploads,
     disk: &DiskStore,
     key: &ObjectKey,
     query: &SignedQuery,
-    sent: &Sent,
-) -> Result<Admitted, Refused> {
+    sent: &RequestHeaders,
+) -> Result<CheckedUpload, ReceiveError> {
     let core = &uploads.core;
     let size = match query.size {
         Some(size) if disk.signing_key().verify("PUT", key, query) => size,
-        _ => return Err(Refused::Signature),
+        _ => return Err(ReceiveError::Signature),
     };
     if core.clock.now() >= query.expires {
-        return Err(Refused::Expired);
+        return Err(ReceiveError::Expired);
     }
     if sent.content_length.is_some_and(|length| length != size) {
-        return Err(Refused::Length(size));
+        return Err(ReceiveError::Length(size));
     }
     if let Some(bound) = &query.content_type
         && sent.content_type.as_ref() != Some(bound)
     {
-        return Err(Refused::ContentType(bound.clone()));
+        return Err(ReceiveError::ContentType(bound.clone()));
     }
     let file = row_of(core, key).await?;
     match file {
         Some(file) if file.status == Status::Registered => match disk.head(key, None).await {
             Err(BlobError::NotFound) => {
-                let transfer = uploads.transfers.begin(&file.tenant).ok_or(Refused::Busy)?;
-                Ok(Admitted { file: file.id, size, transfer })
+                let transfer = uploads.transfers.begin(&file.tenant).ok_or(ReceiveError::Busy)?;
+                Ok(CheckedUpload { file: file.id, size, transfer })
             }
-            Ok(_) => Err(Refused::Exists),
+            Ok(_) => Err(ReceiveError::Exists),
             Err(error) => Err(VerbError::from(error).into()),
         },
-        Some(file) if file.ended.is_none() => Err(Refused::Exists),
-        _ => Err(Refused::Ended),
+        Some(file) if file.ended.is_none() => Err(ReceiveError::Exists),
+        _ => Err(ReceiveError::Ended),
     }
 }
 
-/// Uploads under way in this process, one for each file: bytes that are not in place yet are nobody's charge, so
-/// a later PUT ends the earlier, and so does the end of the file.
+/// The uploads that this process is receiving, at most one per file. Unfinished bytes are charged to no tenant, so a later
+/// PUT stops the earlier one, and the end of the file stops it too.
 #[derive(Default)]
 pub struct IncomingUploads(Mutex<HashMap<FileId, CancellationToken>>);
 
-/// Leaves the list when its upload ends, unless a later one has taken the place.
+/// An entry of the list. It is removed when its upload ends, unless a later upload has replaced it.
 struct IncomingUpload<'l> {
     all: &'l IncomingUploads,
     file: FileId,
@@ -148,10 +147,10 @@ impl IncomingUploads {
         IncomingUpload { all: self, file, stop }
     }
 
-    /// The file has ended: what is on its way is not wanted any more.
+    /// Stops the upload of a file that has ended.
     pub fn stop(&self, file: FileId) {
-        if let Some(under_way) = self.list().remove(&file) {
-            under_way.cancel();
+        if let Some(upload) = self.list().remove(&file) {
+            upload.cancel();
         }
     }
 
@@ -168,31 +167,31 @@ impl Drop for IncomingUpload<'_> {
     }
 }
 
-/// Streams the body to its place; answers the ETag.
+/// Streams the body to the store and returns the object's ETag.
 pub async fn receive<E>(
     uploads: &Uploads,
     disk: &DiskStore,
-    admitted: Admitted,
+    checked: CheckedUpload,
     key: &ObjectKey,
     sha256: Option<String>,
     body: impl Stream<Item = Result<Bytes, E>> + Unpin,
-) -> Result<String, Refused> {
+) -> Result<String, ReceiveError> {
     let core = &uploads.core;
-    let Admitted { file, size, transfer: _transfer } = admitted;
+    let CheckedUpload { file, size, transfer: _transfer } = checked;
     let upload = uploads.incoming.begin(file);
     let mut incoming = disk.receive(file, key, size, sha256).await?;
     tokio::select! {
         received = write_body(core, key, size, &mut incoming, body) => received?,
         () = upload.stop.cancelled() => {
-            let wanted = row_of(core, key).await?.is_some_and(|file| file.ended.is_none());
-            return Err(if wanted { Refused::Superseded } else { Refused::Ended });
+            let is_live = row_of(core, key).await?.is_some_and(|file| file.ended.is_none());
+            return Err(if is_live { ReceiveError::Superseded } else { ReceiveError::Ended });
         }
     }
     let placed = match disk.place(incoming).await {
-        Err(IncomingError::TooShort(_)) => return Err(Refused::Length(size)),
+        Err(IncomingError::TooShort(_)) => return Err(ReceiveError::Length(size)),
         outcome => outcome?,
     };
-    // Not known is not "gone": the note beside the object stays, and the next look decides.
+    // If the row cannot be read, the note beside the object stays and the upload-window sweep decides later.
     match row_of(core, key).await? {
         Some(file) if file.ended.is_none() => {
             let etag = placed.meta.etag.clone();
@@ -201,73 +200,75 @@ pub async fn receive<E>(
         }
         _ => {
             placed.withdraw().await.map_err(VerbError::from)?;
-            Err(Refused::Ended)
+            Err(ReceiveError::Ended)
         }
     }
 }
 
-/// Looks at the row now and then: another process may have ended the file, or its time may be over.
+/// Writes the body and reads the row every few seconds: another process may have ended the file, or its time is over.
 async fn write_body<E>(
     core: &Core,
     key: &ObjectKey,
     size: u64,
     incoming: &mut Incoming,
     mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
-) -> Result<(), Refused> {
-    let began = Instant::now();
-    let (mut checked_at, mut received_bytes) = (began, 0);
+) -> Result<(), ReceiveError> {
+    let started = Instant::now();
+    let (mut checked_at, mut received_bytes) = (started, 0);
     loop {
         match tokio::time::timeout(IDLE_MAX, body.next()).await {
             Ok(Some(Ok(bytes))) => {
                 received_bytes += bytes.len() as u64;
                 match incoming.write(&bytes).await {
-                    Err(IncomingError::TooLong) => return Err(Refused::Length(size)),
+                    Err(IncomingError::TooLong) => return Err(ReceiveError::Length(size)),
                     outcome => outcome?,
                 }
             }
             Ok(None) => return Ok(()),
-            Ok(Some(Err(_))) | Err(_) => return Err(Refused::Interrupted),
+            Ok(Some(Err(_))) | Err(_) => return Err(ReceiveError::Interrupted),
         }
-        if received_bytes < least_bytes(core.policy.min_rate_bytes, began.elapsed()) {
-            return Err(Refused::Interrupted);
+        if received_bytes < least_bytes(core.policy.min_rate_bytes, started.elapsed()) {
+            return Err(ReceiveError::Interrupted);
         }
         if checked_at.elapsed() >= CHECK_EVERY {
             checked_at = Instant::now();
             match row_of(core, key).await? {
-                Some(file) if file.ended.is_none() && core.clock.now() < core.policy.silent_at(&file) => {}
-                _ => return Err(Refused::Ended),
+                Some(file) if file.ended.is_none() && core.clock.now() < core.policy.last_write_at(&file) => {
+                }
+                _ => return Err(ReceiveError::Ended),
             }
         }
     }
 }
 
-/// What must have come by then.
+/// The number of bytes that must have arrived after this time.
 fn least_bytes(min_rate_bytes: u64, elapsed: Duration) -> u64 {
-    elapsed.saturating_sub(SLOW_START).as_secs().saturating_mul((min_rate_bytes / RATE_PART).min(RATE_MAX))
+    elapsed.saturating_sub(SLOW_START).as_secs().saturating_mul((min_rate_bytes / RATE_DIVISOR).min(RATE_MAX))
 }
 
-/// Makes up for the second look of uploads that crashed before it.
+/// Removes temporary files of uploads that crashed, and decides about objects whose upload crashed before the row was read
+/// again.
 pub async fn clear_left_behind(core: &Core) -> Result<u64, VerbError> {
     let mut cleared = 0;
     let Some(disk) = &core.disk else { return Ok(cleared) };
-    cleared += disk.clear_temporary(TEMPORARY_AFTER).await?;
-    for left in disk.left_behind(LEFT_BEHIND_AFTER).await? {
+    cleared += disk.remove_temporary_files(TEMPORARY_AFTER).await?;
+    for left in disk.leftover_uploads(LEFT_BEHIND_AFTER).await? {
         let id = left.file;
         match clear_one(core, disk, left).await {
             Ok(()) => cleared += 1,
             Err(error) => {
-                tracing::warn!(fileId = %id, error = ?error, "cannot clear a crashed upload")
+                tracing::warn!(fileId = %id, error = %error.with_cause(), "cannot clean up a crashed upload")
             }
         }
     }
     Ok(cleared)
 }
 
-async fn clear_one(core: &Core, disk: &DiskStore, left: LeftBehind) -> Result<(), VerbError> {
+async fn clear_one(core: &Core, disk: &DiskStore, left: LeftoverUpload) -> Result<(), VerbError> {
     let file = core.catalog.file(left.file).await?;
     if file.is_none() && left.placed {
-        // Without its row nobody knows where the object is: the note is all that says that there is one.
-        return Err(VerbError::Internal("an object is in place whose row has been forgotten".into()));
+        // The note stays: without the row it is the only record of the object.
+        return Err(VerbError::Internal("an uploaded object has no row in the catalog".into()));
     }
     let keep = file.as_ref().is_some_and(|file| file.ended.is_none());
     Ok(disk.clear(left, file.as_ref().map(|file| &file.key), keep).await?)

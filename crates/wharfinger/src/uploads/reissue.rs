@@ -1,8 +1,8 @@
-//! A fresh URL for an upload that is still waited for. The row learns of the later deadline first.
+//! A new URL for an unconfirmed upload. The row stores the later deadline before the URL is signed.
 
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::transition::Refusal;
+use wharfinger_lifecycle::transition::TransitionError;
 
 use super::init::{Grant, grant};
 use super::{STALE_TRIES_MAX, check_batch, commit, find};
@@ -16,11 +16,11 @@ pub async fn reissue(uploads: &Uploads, caller: &Caller, id: FileId) -> Result<G
         let read = find::find(core, caller, id).await?;
         let change =
             file::reissue(&read, &core.policy, core.clock.now()).map_err(|refusal| match refusal {
-                Refusal::Dead => VerbError::Gone,
-                Refusal::NotFrom { from, .. } => VerbError::AlreadyConfirmed(from),
+                TransitionError::Deleted => VerbError::Gone,
+                TransitionError::NotAllowed { from, .. } => VerbError::AlreadyConfirmed(from),
             })?;
         check_batch(core, &read).await?;
-        // Who was faster wanted the same, as when many repeat one key at once: the row knows of the deadline.
+        // A concurrent call for the same file has already stored a later deadline, so this URL can be signed.
         let late_enough = |first| read.url_dead_at > first || read.url_dead_at == change.after.url_dead_at;
         if first_deadline.is_some_and(late_enough) {
             return grant(core, read).await;

@@ -1,5 +1,5 @@
-//! Bytes that go to or come from the local store: each transfer holds an open file, of which a process has only so many.
-//! A connection of HTTP/2 carries many transfers, so that the limit on connections is none on these.
+//! Limits the transfers to and from the local store. Each transfer holds an open file, and a process has a limited number
+//! of them. One HTTP/2 connection carries many transfers, so the limit on connections does not limit them.
 
 use std::sync::OnceLock;
 
@@ -7,26 +7,26 @@ use wharfinger_lifecycle::id::TenantId;
 
 use crate::memory_budget::{Hold, MemoryBudget};
 
-/// So many at once, where nobody says how many open files there may be.
+/// The limit if `limit` is not called.
 const TRANSFERS_MAX: usize = 2_000;
 
-/// Shared as memory is: no tenant gets all of them.
+/// Shared between tenants like a memory budget, so that one tenant cannot take all transfers.
 #[derive(Debug, Default)]
 pub struct Transfers(OnceLock<MemoryBudget>);
 
-/// One of them, until it is dropped.
+/// One transfer. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Transfer {
     _hold: Hold,
 }
 
 impl Transfers {
-    /// Set before the first of them begins.
+    /// Must be called before the first transfer starts.
     pub fn limit(&self, transfers: usize) {
         let _ = self.0.set(MemoryBudget::new(transfers));
     }
 
-    /// None: there are too many, or too many of this tenant.
+    /// None: too many transfers are running, in total or for this tenant.
     pub fn begin(&self, tenant: &TenantId) -> Option<Transfer> {
         let mut hold = self.0.get_or_init(|| MemoryBudget::new(TRANSFERS_MAX)).hold_for(tenant.as_str());
         hold.grow(1).then_some(Transfer { _hold: hold })

@@ -40,7 +40,7 @@ async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
     server.settle().await;
     me.get(&format!("/api/v2/files/{}", ids[1])).await.expect_problem(410, "gone");
     let history = me.get(&format!("/api/v2/files/{}/history", ids[2])).await.expect(200);
-    assert_eq!(history["events"][1]["reason"], "its batch was cancelled");
+    assert_eq!(history["events"][1]["reason"], "batch cancelled");
     assert_eq!(me.used().await, 1);
     assert_eq!(told(&me).await, Vec::<Value>::new(), "who cancels knows");
     let seen = me.get(&path(&batch)).await.expect(200);

@@ -69,7 +69,7 @@ async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
             assert_eq!(notification["createdAt"], "2025-06-15T16:07:40.000Z");
             assert_eq!(
                 notification["data"],
-                json!({ "reason": "not confirmed in its window", "sizeReclaimed": size })
+                json!({ "reason": "not confirmed in time", "sizeReclaimed": size })
             );
         }
         env.advance(WINDOW_MS);
@@ -78,7 +78,7 @@ async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
     let events = history["events"].as_array().expect("a list");
     assert_eq!(events.len(), 2);
     assert_eq!((&events[1]["from"], &events[1]["to"]), (&json!("registered"), &json!("deleted")));
-    assert_eq!(events[1]["reason"], "not confirmed in its window");
+    assert_eq!(events[1]["reason"], "not confirmed in time");
     for grant in [&sent, &never_sent] {
         let path = format!("/api/v2/files/{}", id(grant));
         me.post(&format!("{path}/url"), json!({})).await.expect_problem(410, "gone");
@@ -172,7 +172,7 @@ async fn where_the_policy_says_rescue_what_is_there_and_right_is_confirmed(datab
     assert_eq!(status(&me, &absent).await, "gone");
     assert_eq!(status(&me, &wrong).await, "gone");
     let history = me.get(&format!("/api/v2/files/{}/history", id(&right))).await.expect(200);
-    assert_eq!(history["events"][1]["reason"], "rescued: its client did not come back");
+    assert_eq!(history["events"][1]["reason"], "rescued: uploaded, but not confirmed by its client");
     let told = told(&me).await;
     assert_eq!(told.len(), 2, "a rescue is no loss");
     assert_eq!(me.used().await, 3);
@@ -268,7 +268,7 @@ async fn a_large_rescue_holds_up_nobody() {
     upload_window::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core)).await.expect("a sweep");
     assert_eq!(status(&small).await, "ready");
     assert_eq!(status(&large).await, "registered", "its sum is not known yet");
-    while server.app.uploads.examinations.under_way() > 0 {
+    while server.app.uploads.checksums.reading() > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     env.advance(61_000);

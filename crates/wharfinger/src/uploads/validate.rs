@@ -1,53 +1,52 @@
-//! What a client announces, checked before anything is written: a call's mistakes are told together, each with its
-//! field.
+//! Validates upload requests before anything is written. All errors of a call are reported together, each with its field.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
-use wharfinger_lifecycle::file::Announcement;
+use wharfinger_lifecycle::file::UploadRequest;
 use wharfinger_lifecycle::limits;
 use wharfinger_lifecycle::name::check_file_name;
 
 use crate::core::Core;
 use crate::core::{FieldProblem, VerbError};
 
-/// How many mistakes of one call are told.
+/// How many errors of one call are reported.
 const PROBLEMS_MAX: usize = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Problems(Vec<FieldProblem>);
 
 impl Problems {
-    fn add(&mut self, place: &str, field: &str, problem: String) {
+    fn add(&mut self, prefix: &str, field: &str, problem: String) {
         if self.0.len() < PROBLEMS_MAX {
-            self.0.push(FieldProblem { field: format!("{place}{field}"), problem });
+            self.0.push(FieldProblem { field: format!("{prefix}{field}"), problem });
         }
     }
 
-    pub(crate) fn none(self) -> Result<(), VerbError> {
+    pub(crate) fn into_result(self) -> Result<(), VerbError> {
         if self.0.is_empty() { Ok(()) } else { Err(VerbError::Invalid(self.0)) }
     }
 
-    /// `place` is what comes before the names of its fields, as `files[3].`.
-    pub(crate) fn check(&mut self, announced: &Announcement, place: &str) {
+    /// `prefix` is put before the names of the fields, for example `files[3].`.
+    pub(crate) fn check(&mut self, announced: &UploadRequest, prefix: &str) {
         if let Err(bad) = check_file_name(&announced.name) {
-            self.add(place, "fileName", bad.to_string());
+            self.add(prefix, "fileName", bad.to_string());
         }
         if let Some(content_type) = &announced.content_type
             && !is_content_type(content_type)
         {
-            self.add(place, "contentType", "must be a media type like `image/png`".into());
+            self.add(prefix, "contentType", "must be a media type like `image/png`".into());
         }
         if let Some(checksum) = &announced.checksum_sha256
             && !is_sha256(checksum)
         {
-            self.add(place, "checksumSha256", "must be 64 lower-case hex digits".into());
+            self.add(prefix, "checksumSha256", "must be 64 lower-case hex digits".into());
         }
         if let Some(metadata) = &announced.metadata {
             if metadata.len() > limits::METADATA_BYTES_MAX {
-                self.add(place, "metadata", format!("is longer than {} bytes", limits::METADATA_BYTES_MAX));
+                self.add(prefix, "metadata", format!("is longer than {} bytes", limits::METADATA_BYTES_MAX));
             } else if let Err(bad) = check_metadata(metadata) {
-                self.add(place, "metadata", bad);
+                self.add(prefix, "metadata", bad);
             }
         }
     }
@@ -63,17 +62,17 @@ impl Problems {
     }
 }
 
-pub(crate) fn check_size(core: &Core, announced: &Announcement, place: &str) -> Result<(), VerbError> {
-    let of_store = core.blobs.in_parts().map_or(u64::MAX, |parts| parts.limits().object_bytes_max());
+pub(crate) fn check_size(core: &Core, announced: &UploadRequest, prefix: &str) -> Result<(), VerbError> {
+    let of_store = core.blobs.multipart().map_or(u64::MAX, |parts| parts.limits().object_bytes_max());
     let limit_bytes = core.settings.file_size_bytes_max.min(of_store);
     match announced.size > limit_bytes {
-        true => Err(VerbError::TooLarge { field: format!("{place}size"), limit_bytes }),
+        true => Err(VerbError::TooLarge { field: format!("{prefix}size"), limit_bytes }),
         false => Ok(()),
     }
 }
 
-/// It is kept and given back as it was sent, so it has to be something that every reader can read: nested no
-/// deeper than common parsers go, without half characters, out-of-range numbers and NULs.
+/// Metadata is stored and returned as it was sent, so every JSON parser must be able to read it: no deep nesting, lone
+/// surrogates, out-of-range numbers or NULs.
 fn check_metadata(text: &str) -> Result<(), String> {
     fn has_nul(value: &Value) -> bool {
         match value {
@@ -86,7 +85,7 @@ fn check_metadata(text: &str) -> Result<(), String> {
         }
     }
     match serde_json::from_str::<Value>(text) {
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(format!("is not valid JSON: {error}")),
         Ok(value) if !value.is_object() => Err("must be an object".into()),
         Ok(value) if has_nul(&value) => Err("contains a NUL character".into()),
         Ok(_) => Ok(()),
@@ -105,8 +104,8 @@ fn is_content_type(text: &str) -> bool {
         && essence.trim_end().split_once('/').is_some_and(|(kind, subtype)| token(kind) && token(subtype))
 }
 
-/// A hash of everything the client asked for.
-pub(crate) fn fingerprint<'a>(all: impl IntoIterator<Item = &'a Announcement>) -> String {
+/// A hash of everything in the requests.
+pub(crate) fn fingerprint<'a>(all: impl IntoIterator<Item = &'a UploadRequest>) -> String {
     let mut hasher = Sha256::new();
     for announced in all {
         let size = announced.size.to_string();
