@@ -9,7 +9,7 @@ use wharfinger_lifecycle::id::{FileId, TenantId};
 use wharfinger_lifecycle::stage::{Stage, show_list};
 
 use crate::database::sql::{Dialect, Tx, args, places, signed, typed_rows};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::derived::outputs;
 use crate::error::CatalogError;
 use crate::figures::counters;
@@ -214,11 +214,11 @@ struct Commit {
 impl Write for Commit {
     type Answer = BTreeSet<FileId>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let applied = self.committer.apply(tx, &self.changes).await?;
         Ok(match applied.is_empty() {
-            true => Verdict::Rollback(applied),
-            false => Verdict::Commit(applied),
+            true => TxOutcome::Rollback(applied),
+            false => TxOutcome::Commit(applied),
         })
     }
 }

@@ -1,36 +1,36 @@
-//! What can go wrong with the catalog, named by what the caller can do about it.
+//! Errors of the catalog, named by what the caller can do about them.
 
 use crate::database::connect::is_disconnected;
 use wharfinger_calls::faults::InjectedFault;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// Somebody else changed the row first: read it again.
-    #[error("the row was changed meanwhile")]
+    /// The row was changed first by another writer: read it again.
+    #[error("the row has changed since it was read")]
     Stale,
-    /// Another has taken over the work that this belongs to: nothing happened, and nothing more is ours to do.
-    #[error("the work was taken over by another")]
+    /// Another process has taken over this work. Nothing happened: stop the work.
+    #[error("another process has taken over this work")]
     Fenced,
     /// Nothing happened. Trying again may help.
-    #[error("the catalog is unavailable: {0}")]
+    #[error("the database is unavailable: {0}")]
     Unavailable(String),
-    /// Nothing happened, and the database asks to repeat the transaction.
-    #[error("the database asks to repeat a transaction: {0}")]
+    /// Nothing happened: the transaction conflicted with another. Repeat it.
+    #[error("the transaction conflicted with another one: {0}")]
     Repeat(String),
-    /// Nothing happened: a table or row was locked by another for too long.
-    #[error("a lock was not to be had in time: {0}")]
+    /// Nothing happened: another transaction held a lock for too long.
+    #[error("timeout while waiting for a database lock: {0}")]
     LockTimeout(String),
-    /// Nothing happened: the connection broke, or its server takes no writes any more. Another may do.
+    /// Nothing happened: the connection broke, or its server became read-only. Another connection may work.
     #[error("the connection to the database was lost: {0}")]
     Disconnected(String),
-    /// Only a person can help, by what it says.
+    /// A person has to act; the text says how.
     #[error("{0}")]
     Unusable(String),
-    /// The commit was sent and its answer lost: it may have happened. Whoever looks at the row next knows.
+    /// The answer to a commit was lost: it may have happened. The next read of the rows shows which.
     #[error("the outcome of a commit is unknown: {0}")]
     Unknown(String),
-    /// A row that cannot be read, or a rule of the schema that a write would have broken: a bug or a foreign hand.
-    #[error("the catalog is damaged or was misused: {0}")]
+    /// A row cannot be read, or a write broke a rule of the schema: a bug, or somebody edited the database.
+    #[error("the catalog is damaged, or this is a bug: {0}")]
     Corrupt(String),
 }
 
@@ -68,7 +68,7 @@ impl From<sqlx::Error> for CatalogError {
                     || database.is_check_violation()
                     || database.is_foreign_key_violation()
                     || matches!(database.kind(), sqlx::error::ErrorKind::NotNullViolation);
-                // Serialization failure and deadlock, in PostgreSQL's words.
+                // PostgreSQL: serialization failure, deadlock.
                 if code == "40001" || code == "40P01" {
                     return CatalogError::Repeat(error.to_string());
                 }
@@ -76,7 +76,7 @@ impl From<sqlx::Error> for CatalogError {
                     return CatalogError::LockTimeout(error.to_string());
                 }
                 if code == "42501" {
-                    return CatalogError::Unusable(format!("a right is missing: {error}"));
+                    return CatalogError::Unusable(format!("the database user lacks a permission: {error}"));
                 }
                 // 42xxx: the statement itself is wrong for this schema.
                 if broken_rule || code.starts_with("42") {

@@ -1,5 +1,5 @@
-//! The catalog: the only truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for
-//! many processes; the verbs are the same code and, wherever both accept it, the same SQL.
+//! The catalog: the source of truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for many
+//! processes. Both run the same code and, where both accept it, the same SQL.
 
 mod changes;
 mod cleanups;
@@ -34,7 +34,9 @@ use wharfinger_lifecycle::id::{TenantId, UserId};
 
 pub use cleanups::counts::CleanupCounts;
 pub use cleanups::deletion_log::{AbortedUpload, REASON_UNFINISHED_UPLOAD};
-pub use cleanups::pending::{ClaimedCleanup, CleanupOutcome, EXHAUSTED_RETRY_MS, PendingCleanup, CleanupTotals};
+pub use cleanups::pending::{
+    ClaimedCleanup, CleanupOutcome, CleanupTotals, EXHAUSTED_RETRY_MS, PendingCleanup,
+};
 pub use database::sql::Dialect;
 pub use derived::chunks::{ChunkBytes, ChunkRow, ChunkVector};
 pub use derived::pgvector::{DIMENSIONS_MAX, PgvectorState};
@@ -49,17 +51,17 @@ pub use files::rows::{AbandonedRule, HistoryLine};
 pub use jobs::claims::{JobClaim, LeasedJob};
 pub use jobs::dead_letters::{DeadLetter, RedriveOutcome};
 pub use jobs::delayed::{FailOutcome, NewJob};
-pub use jobs::recoveries::{RecoveryOutcome, Recovery};
-pub use jobs::stage_claims::{ClaimError, Claimable, StageClaim, LeasedStageJob};
-pub use jobs::stage_ends::{StageEndContext, StageEnd};
-pub use jobs::stuck_files::{StuckFile, StuckCursor};
+pub use jobs::recoveries::{Recovery, RecoveryOutcome};
+pub use jobs::stage_claims::{ClaimError, Claimable, LeasedStageJob, StageClaim};
+pub use jobs::stage_ends::{StageEnd, StageEndContext};
+pub use jobs::stuck_files::{StuckCursor, StuckFile};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{
-    KeySample, MissingBlob, MissingBlobs, REASON_ORPHAN, ObjectRow, ObjectState, OrphanCleanups, Orphans,
-    QueuedOrphans,
+    KeySample, MissingBlob, MissingBlobs, ObjectRow, ObjectState, OrphanCleanups, Orphans, QueuedOrphans,
+    REASON_ORPHAN,
 };
 pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};
-pub use outbox::lines::{Destination, OutboxPayload, OutboxLine};
+pub use outbox::lines::{Destination, OutboxLine, OutboxPayload};
 pub use outbox::notices::Notification;
 pub use quota::charges::QuotaDrift;
 pub use quota::owner::{MoveQuota, MovedQuota, QuotaOwner, QuotaState};
@@ -67,12 +69,12 @@ pub use registrations::{Admission, BatchUse, NewFile, RegisterOutcome, Registrat
 pub use sweeps::{Fence, SweepClaim, SweepClaimOutcome, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
 
-use database::connect::Elsewhere;
-use database::sql::{Arg, Link, Tx, args};
-use database::writer::{AnyWrite, Running, Write, Writer};
+use database::connect::ReconnectTimer;
+use database::sql::{Arg, Tx, TxConnection, args};
+use database::writer::{AnyWrite, Write, WriteExecution, Writer};
 use wharfinger_calls::faults::Faults;
 
-/// Whose rows a caller may see.
+/// The rows that a caller may see.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     User(TenantId, UserId),
@@ -89,7 +91,7 @@ impl Scope {
         }
     }
 
-    /// A condition for rows with `tenant_id` and `user_id`, to follow another one; its values are added.
+    /// An SQL condition on `tenant_id` and `user_id`, to append to another one. Its values are added to `args`.
     fn condition(&self, args: &mut Vec<Arg>) -> String {
         let at = args.len();
         match self {
@@ -106,7 +108,7 @@ impl Scope {
     }
 }
 
-/// Where the catalog lies.
+/// The database of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CatalogUrl {
     Sqlite(PathBuf),
@@ -119,30 +121,30 @@ pub struct CatalogOptions {
     /// The PostgreSQL schema of all tables; SQLite has none.
     pub schema: String,
     pub faults: Faults,
-    /// What is written into a cleanup row as the kind of its store.
+    /// The kind of store that is written into cleanup rows.
     pub storage_type: &'static str,
     pub cleanup_max_attempts: u32,
-    /// Of one job of a stage.
+    /// Attempts of one job of a stage.
     pub job_max_attempts: u32,
     pub connections_max: u32,
-    /// Redis may let uploads in. Without it charges and refunds try the tenant's row first, and hold its gate only
-    /// where somebody else has given it away.
+    /// Redis may admit uploads, so charges and refunds lock the quota owner first. Without it they update the tenant's row
+    /// and lock the owner only if another process has moved the quota to Redis.
     pub with_redis_quota: bool,
     pub targets: OutboxTargets,
 }
 
-/// Who is told of what happens besides its owner: for each there is a line in the outbox.
+/// Who besides the owner receives messages. Each receiver gets its own lines in the outbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutboxTargets {
-    /// Of every notice.
+    /// Every notification.
     pub webhook: bool,
-    /// Of what concerns operators.
+    /// Alerts for operators.
     pub slack: bool,
-    /// Of every event of a file's life.
+    /// Every event of files and batches.
     pub archive: bool,
 }
 
-/// What the settings say of rows that follow from others.
+/// Settings for the rows that changes of files create.
 #[derive(Clone, Copy, Debug)]
 struct RowSettings {
     storage_type: &'static str,
@@ -158,9 +160,9 @@ enum Backend {
     Postgres(PgPool),
 }
 
-/// A connection for [`Catalog::ping`] alone.
+/// A connection only for [`Catalog::ping`].
 #[derive(Clone)]
-enum Health {
+enum HealthPool {
     Sqlite(SqlitePool),
     Postgres(PgPool),
 }
@@ -168,18 +170,18 @@ enum Health {
 #[derive(Clone)]
 pub struct Catalog {
     backend: Backend,
-    health: Health,
+    health: HealthPool,
     schema: String,
-    /// The steps of the schema that this program knows.
+    /// The schema steps that this program knows.
     steps: Vec<&'static str>,
     faults: Faults,
     rows: RowSettings,
-    /// The schema of pgvector where the database compares vectors, as it was found by the migration, or since.
+    /// The schema of pgvector, if the database compares vectors. Set by the migration, cleared when pgvector is removed.
     pgvector_schema: Arc<RwLock<Option<Arc<str>>>>,
-    /// Set where a sweep writes.
+    /// Set while a sweep writes.
     fence: Option<Fence>,
-    /// Set where a sweep only looks.
-    reads_only: bool,
+    /// Set in a dry run.
+    is_read_only: bool,
 }
 
 /// A pooled connection for reads.
@@ -190,25 +192,28 @@ enum Reader {
 
 impl Reader {
     fn tx<'r>(&'r mut self, faults: &'r Faults) -> Tx<'r> {
-        let link = match self {
-            Reader::Sqlite(connection) => Link::Sqlite(connection),
-            Reader::Postgres { connection, pool } => Link::PostgresReads { connection, pool },
+        let connection = match self {
+            Reader::Sqlite(connection) => TxConnection::Sqlite(connection),
+            Reader::Postgres { connection, pool } => TxConnection::PostgresReads { connection, pool },
         };
-        Tx { link, faults }
+        Tx { connection, faults }
     }
 }
 
-/// How often a write is tried again that the database itself asked to repeat (deadlock, serialization).
+/// How often a write is tried that conflicts with others (deadlock, serialization failure).
 const WRITE_TRIES_MAX: u32 = 5;
 
 impl Catalog {
-    /// Opens the catalog; its schema may still have to be migrated. A server that is not there yet is waited for.
+    /// Opens the catalog; its schema may still have to be migrated. Waits for a server that is not ready yet.
     pub async fn open(options: CatalogOptions) -> Result<Catalog, CatalogError> {
-        Catalog::open_with_timeout(options, database::connect::START_PATIENCE).await
+        Catalog::open_with_timeout(options, database::connect::START_TIMEOUT).await
     }
 
-    /// The same, waiting no longer than this.
-    pub async fn open_with_timeout(options: CatalogOptions, patience: Duration) -> Result<Catalog, CatalogError> {
+    /// The same, waiting for the server at most `max_wait`.
+    pub async fn open_with_timeout(
+        options: CatalogOptions,
+        max_wait: Duration,
+    ) -> Result<Catalog, CatalogError> {
         let (backend, health) = match &options.url {
             CatalogUrl::Sqlite(path) => {
                 let connection = open_sqlite_writer(path).await?;
@@ -222,12 +227,12 @@ impl Catalog {
                     .max_connections(1)
                     .acquire_timeout(Duration::from_secs(10))
                     .connect_lazy_with(sqlite_options(path).read_only(true));
-                (Backend::Sqlite { writer, readers }, Health::Sqlite(health))
+                (Backend::Sqlite { writer, readers }, HealthPool::Sqlite(health))
             }
             CatalogUrl::Postgres(url) => {
                 let pools =
-                    database::connect::open(url, &options.schema, options.connections_max, patience).await?;
-                (Backend::Postgres(pools.work), Health::Postgres(pools.health))
+                    database::connect::open(url, &options.schema, options.connections_max, max_wait).await?;
+                (Backend::Postgres(pools.work), HealthPool::Postgres(pools.health))
             }
         };
         Ok(Catalog {
@@ -245,14 +250,14 @@ impl Catalog {
             },
             pgvector_schema: Arc::default(),
             fence: None,
-            reads_only: false,
+            is_read_only: false,
         })
     }
 
-    /// How far the schema has come: [`SCHEMA_VERSION`] is up to date, 0 is an empty database. Changes nothing.
+    /// The last step of the schema that was applied: [`SCHEMA_VERSION`] is up to date, 0 is an empty database.
     pub async fn schema_step(&self) -> Result<i64, CatalogError> {
         let mut reader = self.reader().await?;
-        migrations::schema::step(&mut reader.tx(&self.faults), &self.steps, &self.schema).await
+        migrations::schema::current_step(&mut reader.tx(&self.faults), &self.steps, &self.schema).await
     }
 
     pub fn dialect(&self) -> Dialect {
@@ -262,26 +267,26 @@ impl Catalog {
         }
     }
 
-    /// Answers if this user may bring the schema up to date. Changes nothing.
+    /// Fails if this database user may not migrate the schema. Changes nothing.
     pub async fn check_may_migrate(&self) -> Result<(), CatalogError> {
         let mut reader = self.reader().await?;
-        migrations::schema::may_create(&mut reader.tx(&self.faults), &self.schema).await
+        migrations::schema::check_may_create(&mut reader.tx(&self.faults), &self.schema).await
     }
 
-    /// Tables of other applications in the same database, beside our schema.
+    /// Tables of other applications in the same database, outside our schema.
     pub async fn foreign_tables(&self) -> Result<Option<String>, CatalogError> {
         let mut reader = self.reader().await?;
         migrations::schema::foreign_tables(&mut reader.tx(&self.faults), &self.schema).await
     }
 
-    /// Answers if the catalog can be read now, on a connection of its own: however busy the others are.
+    /// Fails if the catalog cannot be read now. Uses a separate connection, so that load does not delay it.
     pub async fn ping(&self) -> Result<(), CatalogError> {
         let mut reader = self
             .faults
             .around("connect", async {
                 Ok::<_, CatalogError>(match &self.health {
-                    Health::Sqlite(pool) => Reader::Sqlite(pool.acquire().await?),
-                    Health::Postgres(pool) => {
+                    HealthPool::Sqlite(pool) => Reader::Sqlite(pool.acquire().await?),
+                    HealthPool::Postgres(pool) => {
                         Reader::Postgres { connection: pool.acquire().await?, pool: pool.clone() }
                     }
                 })
@@ -291,7 +296,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The database server's own clock, for processes on many machines to agree on. SQLite has none.
+    /// The clock of the database server, which processes on all machines share. SQLite has none.
     pub async fn server_time(&self) -> Result<Option<UnixMs>, CatalogError> {
         if self.dialect() == Dialect::Sqlite {
             return Ok(None);
@@ -304,14 +309,14 @@ impl Catalog {
         row.map(|row| row.int("now")).transpose()
     }
 
-    /// Ends all connections after what is under way. Nothing works afterwards.
+    /// Closes all connections once their running statements are done. Every later call fails.
     pub async fn close(self) {
         match self.health {
-            Health::Sqlite(pool) => pool.close().await,
-            Health::Postgres(pool) => pool.close().await,
+            HealthPool::Sqlite(pool) => pool.close().await,
+            HealthPool::Postgres(pool) => pool.close().await,
         }
         match self.backend {
-            // The writer ends with its last handle, after what it has taken.
+            // The writer ends when its last handle is dropped and its queue is empty.
             Backend::Sqlite { writer, readers } => {
                 drop(writer);
                 readers.close().await;
@@ -333,34 +338,34 @@ impl Catalog {
             .await
     }
 
-    /// This catalog for whoever is to change nothing: every write is refused.
+    /// This catalog for a dry run: writes are refused.
     pub fn read_only(&self) -> Catalog {
-        Catalog { reads_only: true, ..self.clone() }
+        Catalog { is_read_only: true, ..self.clone() }
     }
 
-    async fn write<W: Write>(&self, verb: W) -> Result<W::Answer, CatalogError> {
-        if self.reads_only {
-            return Err(CatalogError::Corrupt("a dry run was about to write".into()));
+    async fn write<W: Write>(&self, write: W) -> Result<W::Answer, CatalogError> {
+        if self.is_read_only {
+            return Err(CatalogError::Corrupt("a dry run tried to write".into()));
         }
         self.faults.write_started::<W>();
-        let mut running = Running::new(verb, self.fence.clone());
+        let mut execution = WriteExecution::new(write, self.fence.clone());
         match &self.backend {
-            Backend::Sqlite { writer, .. } => writer.write(running).await,
+            Backend::Sqlite { writer, .. } => writer.write(execution).await,
             Backend::Postgres(pool) => {
-                self.write_postgres(pool, &mut running).await?;
-                running.into_answer()
+                self.write_postgres(pool, &mut execution).await?;
+                execution.into_answer()
             }
         }
     }
 
     async fn write_postgres(&self, pool: &PgPool, write: &mut dyn AnyWrite) -> Result<(), CatalogError> {
         let mut tries = 1;
-        let mut elsewhere = None;
+        let mut reconnect = None;
         loop {
             match self.try_write_postgres(pool, write).await {
                 Err(CatalogError::Repeat(_)) if tries < WRITE_TRIES_MAX => tries += 1,
                 Err(error @ CatalogError::Disconnected(_)) => {
-                    if !elsewhere.get_or_insert_with(Elsewhere::begin).again().await {
+                    if !reconnect.get_or_insert_with(ReconnectTimer::start).wait_before_retry().await {
                         return Err(error);
                     }
                 }
@@ -380,7 +385,7 @@ impl Catalog {
         mut transaction: sqlx::Transaction<'_, sqlx::Postgres>,
         write: &mut dyn AnyWrite,
     ) -> Result<(), CatalogError> {
-        let mut tx = Tx { link: Link::Postgres(&mut transaction), faults: &self.faults };
+        let mut tx = Tx { connection: TxConnection::Postgres(&mut transaction), faults: &self.faults };
         match write.run(&mut tx).await {
             Ok(true) => {
                 let mut open = Some(transaction);
@@ -391,14 +396,14 @@ impl Catalog {
                     }
                 };
                 let committed = self.faults.around("commit", commit).await;
-                // A commit that was not even sent: roll back now, not whenever the pool gets to it.
+                // The commit was not sent: roll back now. The pool would do it at some later time.
                 if let Some(transaction) = open {
                     let _ = transaction.rollback().await;
                 }
                 committed.map_err(|error| CatalogError::Unknown(error.to_string()))
             }
             ran => {
-                // A rollback that fails leaves a broken connection, and the server rolls back by itself.
+                // If the rollback fails, the connection is broken and the server rolls back.
                 let _ = transaction.rollback().await;
                 ran.map(|_| ())
             }
@@ -416,10 +421,9 @@ fn sqlite_options(path: &Path) -> SqliteConnectOptions {
         .log_statements(tracing::log::LevelFilter::Off)
 }
 
-/// How often, and how long apart, a file is opened that another process is turning into a WAL database: that
-/// lock is the one SQLite does not wait for by itself.
+/// Opening fails while another process converts the file to WAL mode: SQLite's busy timeout does not cover that lock.
 const OPEN_TRIES_MAX: u32 = 200;
-const OPEN_AGAIN_AFTER: Duration = Duration::from_millis(25);
+const OPEN_RETRY_PAUSE: Duration = Duration::from_millis(25);
 
 async fn open_sqlite_writer(path: &Path) -> Result<SqliteConnection, CatalogError> {
     let options = sqlite_options(path).create_if_missing(true);
@@ -428,20 +432,20 @@ async fn open_sqlite_writer(path: &Path) -> Result<SqliteConnection, CatalogErro
         match SqliteConnection::connect_with(&options).await {
             Err(error) if tries < OPEN_TRIES_MAX && is_busy(&error) => {
                 tries += 1;
-                tokio::time::sleep(OPEN_AGAIN_AFTER).await;
+                tokio::time::sleep(OPEN_RETRY_PAUSE).await;
             }
             outcome => return Ok(outcome?),
         }
     }
 }
 
-/// SQLITE_BUSY, whose low byte all of its extended codes share.
+/// SQLITE_BUSY or one of its extended codes: all have the same low byte.
 fn is_busy(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
     code.is_some_and(|code| code & 0xff == 5)
 }
 
-/// A new time-ordered id. Its time is the caller's clock, so ids sort as the catalog's own times do.
+/// A new id that sorts by time. The time comes from the caller's clock, as all times in the catalog do.
 pub fn fresh_id(now: UnixMs) -> Uuid {
     let ms = u64::try_from(now).unwrap_or(0);
     let nanos = u32::try_from(ms % 1_000).unwrap_or(0) * 1_000_000;

@@ -12,7 +12,7 @@ use wharfinger_lifecycle::id::{BatchId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::quota::{QuotaExceeded, percent_of};
 
 use crate::database::sql::{Tx, args, signed, tuples};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::figures::counters;
 use crate::files::idempotency::{self, IdempotencyKey};
@@ -101,17 +101,17 @@ type Refused = BTreeMap<usize, RegisterOutcome>;
 impl Write for Register {
     type Answer = Refused;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Refused>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Refused>, CatalogError> {
         let refused = self.refused_at_once(tx).await?;
         if !refused.is_empty() {
-            return Ok(Verdict::Rollback(refused));
+            return Ok(TxOutcome::Rollback(refused));
         }
         self.insert(tx).await?;
         // The quota rows come last: others wait for them.
         let refused = self.charge(tx).await?;
         Ok(match refused.is_empty() {
-            true => Verdict::Commit(refused),
-            false => Verdict::Rollback(refused),
+            true => TxOutcome::Commit(refused),
+            false => TxOutcome::Rollback(refused),
         })
     }
 }

@@ -5,7 +5,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use crate::Catalog;
 use crate::database::sql::{Row, Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::leases::engine::{self, Claim};
 use crate::leases::tables::SWEEPS;
@@ -88,7 +88,7 @@ impl Fence {
 impl Write for SweepRecord {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         tx.run(
             "INSERT INTO sweeps (name, last_start_at, last_end_at, last_result, last_error, last_success_at) \
              VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO UPDATE SET \
@@ -105,14 +105,14 @@ impl Write for SweepRecord {
             ],
         )
         .await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
 impl Write for SweepClaim {
     type Answer = SweepClaimOutcome;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<SweepClaimOutcome>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<SweepClaimOutcome>, CatalogError> {
         tx.run("INSERT INTO sweeps (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", args![self.name])
             .await?;
         let claim = Claim {
@@ -127,12 +127,12 @@ impl Write for SweepClaim {
         };
         if let Some(row) = engine::claim(tx, &SWEEPS, claim).await?.rows.first() {
             let fence = Fence { sweep: self.name, number: row.int("lease_token")? };
-            return Ok(Verdict::Commit(SweepClaimOutcome::Leased(fence)));
+            return Ok(TxOutcome::Commit(SweepClaimOutcome::Leased(fence)));
         }
         let sql = "SELECT next_run_at, lease_owner, lease_until FROM sweeps WHERE name = $1";
         let row = tx.row(sql, args![self.name]).await?.ok_or(CatalogError::Stale)?;
         let lease_until = row.int("lease_until")?;
-        Ok(Verdict::Rollback(match row.maybe_int("next_run_at")? {
+        Ok(TxOutcome::Rollback(match row.maybe_int("next_run_at")? {
             Some(next_run_at) if lease_until <= self.now => SweepClaimOutcome::NotDue { next_run_at },
             _ => {
                 SweepClaimOutcome::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until }
@@ -150,10 +150,10 @@ struct Extend {
 impl Write for Extend {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         let Fence { sweep, number } = &self.fence;
         engine::renew(tx, &SWEEPS, (sweep, *number), self.lease_until).await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -166,11 +166,11 @@ struct Release {
 impl Write for Release {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         let Fence { sweep, number } = &self.fence;
         let held = "name = $2 AND lease_token = $3";
         engine::release(tx, &SWEEPS, held, self.next_run_at, &[], args![*sweep, *number]).await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -184,13 +184,13 @@ struct Advance {
 impl Write for Advance {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         tx.run(
             "UPDATE sweeps SET next_run_at = $3 WHERE name = $1 AND next_run_at = $2",
             args![self.name, self.from, self.to],
         )
         .await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 

@@ -8,7 +8,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
 /// How long something waits that cannot be read. It may be repaired, or read by another version.
@@ -148,9 +148,9 @@ struct Record {
 impl Write for Record {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         record(tx, self.table, &self.found).await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -162,7 +162,7 @@ struct Unlist {
 impl Write for Unlist {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         for row in &self.rows {
             tx.run(
                 "DELETE FROM unreadable_rows WHERE table_name = $1 AND row_id = $2",
@@ -170,7 +170,7 @@ impl Write for Unlist {
             )
             .await?;
         }
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -203,7 +203,7 @@ impl Catalog {
     ) -> Vec<T> {
         let (readable, others) = split(rows, id, decode);
         if !others.is_empty()
-            && !self.reads_only
+            && !self.is_read_only
             && let Err(error) = self.write(Record { table, found: others }).await
         {
             tracing::warn!(error = %error, "cannot list rows that cannot be read");

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use crate::Catalog;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
 
@@ -89,7 +89,7 @@ struct LogAborted {
 impl Write for LogAborted {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         let AbortedUpload { key, file } = &self.upload;
         let line = Line {
             key: key.to_string(),
@@ -100,7 +100,7 @@ impl Write for LogAborted {
             file: file.map_or_else(String::new, |file| file.to_string()),
         };
         insert(tx, &BTreeMap::from([(fresh_id(self.now).to_string(), line)]), self.now).await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -112,7 +112,7 @@ struct Forget {
 impl Write for Forget {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         let gone = tx
             .run(
                 "DELETE FROM deletion_log WHERE id IN (SELECT id FROM deletion_log WHERE deleted_at < $1 \
@@ -120,7 +120,7 @@ impl Write for Forget {
                 args![self.before, self.limit as i64],
             )
             .await?;
-        Ok(Verdict::Commit(gone))
+        Ok(TxOutcome::Commit(gone))
     }
 }
 

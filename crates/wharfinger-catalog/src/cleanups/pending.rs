@@ -14,7 +14,7 @@ use crate::Scope;
 use crate::cleanups::deletion_log;
 use crate::database::sql::signed;
 use crate::database::sql::{Arg, Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
 use crate::leases::engine::{self, Claim, Claimed};
@@ -128,7 +128,7 @@ struct ClaimCleanups {
 impl Write for ClaimCleanups {
     type Answer = Claimed<ClaimedCleanup>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let (due, order, args) = match &self.scope {
             Scope::All => ("lease_until <= $2 AND rank IS NOT NULL", "rank", Vec::new()),
             Scope::Tenant(tenant) | Scope::User(tenant, _) => (
@@ -149,7 +149,7 @@ impl Write for ClaimCleanups {
         };
         let Claimed { rows, rank } = engine::claim(tx, &CLEANUPS, claim).await?;
         let rows = engine::readable(tx, &CLEANUPS, &rows, self.now, decode_claim).await?;
-        Ok(Verdict::Commit(Claimed { rows, rank }))
+        Ok(TxOutcome::Commit(Claimed { rows, rank }))
     }
 }
 
@@ -185,7 +185,7 @@ struct GivenUp<'s> {
 impl Write for Settle {
     type Answer = CleanupTotals;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<CleanupTotals>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<CleanupTotals>, CatalogError> {
         let mut settled = CleanupTotals::default();
         let mut given_up: Option<GivenUp<'_>> = None;
         let finished: Vec<&ClaimedCleanup> = self
@@ -247,7 +247,7 @@ impl Write for Settle {
             );
             lines::alert(tx, message, self.now).await?;
         }
-        Ok(Verdict::Commit(settled))
+        Ok(TxOutcome::Commit(settled))
     }
 }
 
@@ -261,14 +261,14 @@ struct RetryNow {
 impl Write for RetryNow {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         let mut args = args![self.now];
         let sql = format!(
             "UPDATE pending_cleanups SET next_attempt_at = $1 \
              WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1{}",
             of_tenant(&self.scope, &mut args)
         );
-        Ok(Verdict::Commit(tx.run_built(sql, args).await?))
+        Ok(TxOutcome::Commit(tx.run_built(sql, args).await?))
     }
 }
 

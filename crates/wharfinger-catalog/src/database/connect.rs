@@ -1,5 +1,5 @@
-//! Connections to PostgreSQL: waiting for a server that is not there yet, saying what is wrong with one that is, and
-//! keeping only connections that can be written to.
+//! Connections to PostgreSQL. A start waits for a server that is not ready yet and explains why a server cannot be
+//! used. The pool discards connections that cannot write.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,32 +10,32 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::CatalogError;
 
-/// How long a start waits for a server that may be starting too.
-pub(crate) const START_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a start waits for a server that may still be starting.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(15);
 const TRY_TIMEOUT: Duration = Duration::from_secs(5);
-const TRY_AGAIN_AFTER: Duration = Duration::from_millis(250);
-/// Also how long a call waits for a server that is away before it answers so.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// While the server is away, a call fails after this time.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// As the server counts them: 13.0.
-const OLDEST_SERVER: u32 = 130_000;
+/// PostgreSQL 13.0, as `server_version_num`.
+const SERVER_VERSION_MIN: u32 = 130_000;
 
-/// After a connection broke, how long a call looks for another before it gives up.
-const ELSEWHERE_FOR: Duration = Duration::from_secs(2);
-const ELSEWHERE_PAUSE: Duration = Duration::from_millis(25);
+/// After its connection broke, a call tries others for this long.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(25);
 
-/// The tries of one call whose connection broke: few, and soon over.
-pub(crate) struct Elsewhere {
+/// Limits the retries of one call whose connection broke.
+pub(crate) struct ReconnectTimer {
     until: Instant,
     pause: Duration,
 }
 
-impl Elsewhere {
-    pub(crate) fn begin() -> Elsewhere {
-        Elsewhere { until: Instant::now() + ELSEWHERE_FOR, pause: ELSEWHERE_PAUSE }
+impl ReconnectTimer {
+    pub(crate) fn start() -> ReconnectTimer {
+        ReconnectTimer { until: Instant::now() + RECONNECT_TIMEOUT, pause: RECONNECT_PAUSE }
     }
 
-    /// Waits a moment; false if it is time to give up.
-    pub(crate) async fn again(&mut self) -> bool {
+    /// Waits before the next try. False: no time is left.
+    pub(crate) async fn wait_before_retry(&mut self) -> bool {
         if Instant::now() + self.pause > self.until {
             return false;
         }
@@ -45,155 +45,156 @@ impl Elsewhere {
     }
 }
 
-/// Whether a call failed because of its connection, not of what was asked: it broke, its server is going down or
-/// coming up, or takes no writes any more because another has become the primary.
+/// Whether a call failed because of its connection: it broke, the server is stopping or starting, or the server became
+/// read-only because another one is the primary now.
 pub(crate) fn is_disconnected(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) => true,
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
             matches!(&*code, "57P01" | "57P02" | "57P03" | "25006") || code.starts_with("08")
         }),
-        // A proxy with nobody behind it takes the connection and ends it: the driver takes the end for a zero, and says
-        // so in these words (sqlx 0.9). A test would notice other ones.
+        // A proxy without a server accepts the connection and closes it. The driver (sqlx 0.9) reads a zero and reports
+        // it with this text. `a_server_that_comes_late_is_used` fails if the text changes.
         sqlx::Error::Protocol(problem) => problem.contains("SSLRequest: 0x00"),
         _ => false,
     }
 }
 
-/// Answers a pool of a server that can be used, or what has to be done for it to become one.
+/// Opens the pools of a usable server. The error says what to do about an unusable one.
 pub(crate) async fn open(
     url: &str,
     schema: &str,
     connections_max: u32,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Result<Pools, CatalogError> {
     let options = PgConnectOptions::from_str(url)
-        .map_err(|error| CatalogError::Unusable(format!("the URL cannot be read: {error}")))?
+        .map_err(|error| CatalogError::Unusable(format!("the URL is not valid: {error}")))?
         .application_name("wharfinger")
         .options([
             ("statement_timeout", "30s"),
             ("lock_timeout", "20s"),
             ("idle_in_transaction_session_timeout", "60s"),
-            // Exactly ours: a table of another application is never taken for one of our own.
+            // Only our schema: a table of another application must not be found under the name of ours.
             ("search_path", &format!("\"{schema}\"")),
         ])
         .statement_cache_capacity(256)
         .log_statements(tracing::log::LevelFilter::Off);
-    reach(&options, patience).await?;
-    let pool = |connections: u32| pool_of(options.clone(), connections);
+    wait_for_server(&options, max_wait).await?;
+    let pool = |connections: u32| new_pool(options.clone(), connections);
     Ok(Pools { work: pool(connections_max.max(2)), health: pool(1) })
 }
 
-/// Connections for work, and one for health checks, which do not wait behind the work.
+/// Connections for work, and one for health checks, so that these do not wait behind the work.
 pub(crate) struct Pools {
     pub(crate) work: PgPool,
     pub(crate) health: PgPool,
 }
 
-fn pool_of(options: PgConnectOptions, connections_max: u32) -> PgPool {
+fn new_pool(options: PgConnectOptions, connections_max: u32) -> PgPool {
     PgPoolOptions::new()
         .max_connections(connections_max)
         .acquire_timeout(ACQUIRE_TIMEOUT)
-        // One question instead of a ping: it costs the same way there and back, and tells more.
+        // This query replaces the ping of the pool. It costs one round trip, too, and also finds a read-only server.
         .test_before_acquire(false)
-        .before_acquire(|connection, _| Box::pin(takes_writes(connection)))
+        .before_acquire(|connection, _| Box::pin(is_writable(connection)))
         .after_connect(|connection, _| {
             Box::pin(async move {
-                match takes_writes(connection).await? {
+                match is_writable(connection).await? {
                     true => Ok(()),
-                    false => Err(sqlx::Error::Protocol("the server takes no writes".into())),
+                    false => Err(sqlx::Error::Protocol("the server is read-only".into())),
                 }
             })
         })
         .connect_lazy_with(options)
 }
 
-/// A server that was demoted keeps its connections and answers reads from its past.
-async fn takes_writes(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+/// A demoted primary keeps its connections and answers reads with old data.
+async fn is_writable(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar("SELECT current_setting('transaction_read_only') = 'off'").fetch_one(connection).await
 }
 
 /// Why a server cannot be used.
-enum Trouble {
-    /// It may be over soon.
-    Passing(String),
-    Lasting(String),
+enum ConnectError {
+    Temporary(String),
+    Permanent(String),
 }
 
-async fn reach(options: &PgConnectOptions, patience: Duration) -> Result<(), CatalogError> {
-    let place = shown(options);
-    let give_up = Instant::now() + patience;
+async fn wait_for_server(options: &PgConnectOptions, max_wait: Duration) -> Result<(), CatalogError> {
+    let address = address_of(options);
+    let give_up = Instant::now() + max_wait;
     let mut has_warned = false;
     loop {
-        let late = || Err(Trouble::Passing("it does not answer".into()));
-        let problem = match timeout(TRY_TIMEOUT, try_out(options)).await.unwrap_or_else(|_| late()) {
+        let no_answer = || Err(ConnectError::Temporary("no answer".into()));
+        let problem = match timeout(TRY_TIMEOUT, try_connect(options)).await.unwrap_or_else(|_| no_answer()) {
             Ok(()) => return Ok(()),
-            Err(Trouble::Lasting(problem)) => problem,
-            Err(Trouble::Passing(problem)) if Instant::now() >= give_up => {
-                format!("{problem}; start the server, or correct its address")
+            Err(ConnectError::Permanent(problem)) => problem,
+            Err(ConnectError::Temporary(problem)) if Instant::now() >= give_up => {
+                format!("{problem}. Start the server, or correct the address.")
             }
-            Err(Trouble::Passing(problem)) => {
+            Err(ConnectError::Temporary(problem)) => {
                 if !has_warned {
-                    tracing::warn!(database = %place, error = %problem, "the database cannot be used yet");
+                    tracing::warn!(database = %address, error = %problem, "the database cannot be used yet");
                     has_warned = true;
                 }
-                sleep(TRY_AGAIN_AFTER).await;
+                sleep(RETRY_PAUSE).await;
                 continue;
             }
         };
-        return Err(CatalogError::Unusable(format!("{place}: {problem}")));
+        return Err(CatalogError::Unusable(format!("{address}: {problem}")));
     }
 }
 
-async fn try_out(options: &PgConnectOptions) -> Result<(), Trouble> {
+async fn try_connect(options: &PgConnectOptions) -> Result<(), ConnectError> {
     let mut connection =
         PgConnection::connect_with(options).await.map_err(|error| explain(options, error))?;
-    if let Some(version) = connection.server_version_num().filter(|version| *version < OLDEST_SERVER) {
+    if let Some(version) = connection.server_version_num().filter(|version| *version < SERVER_VERSION_MIN) {
         let problem = format!("PostgreSQL {} is too old; 13 or newer is needed", version / 10_000);
-        return Err(Trouble::Lasting(problem));
+        return Err(ConnectError::Permanent(problem));
     }
-    let writable = takes_writes(&mut connection).await.map_err(|error| explain(options, error))?;
+    let writable = is_writable(&mut connection).await.map_err(|error| explain(options, error))?;
     let _ = connection.close().await;
     match writable {
         true => Ok(()),
-        false => Err(Trouble::Passing("it takes no writes: a standby, perhaps".into())),
+        false => Err(ConnectError::Temporary("the server is read-only. Is it a standby?".into())),
     }
 }
 
-fn explain(options: &PgConnectOptions, error: sqlx::Error) -> Trouble {
+fn explain(options: &PgConnectOptions, error: sqlx::Error) -> ConnectError {
     if is_disconnected(&error) {
-        return Trouble::Passing(match error {
+        return ConnectError::Temporary(match error {
             sqlx::Error::Io(error) => error.to_string(),
-            sqlx::Error::Protocol(_) => "it hung up at once: a proxy, perhaps, with nobody behind it".into(),
-            other => words(&other),
+            sqlx::Error::Protocol(_) => {
+                "the connection was closed at once. Is it a proxy without its server?".into()
+            }
+            other => error_text(&other),
         });
     }
     let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
-    let problem = words(&error);
-    Trouble::Lasting(match code.as_str() {
+    let problem = error_text(&error);
+    ConnectError::Permanent(match code.as_str() {
         "28P01" | "28000" => {
-            format!("{problem}; correct user and password in the URL, or let the user in by pg_hba.conf")
+            format!("{problem}. Correct the user and password in the URL, or allow the user in pg_hba.conf.")
         }
         "3D000" => {
             let name = options.get_database().unwrap_or(options.get_username());
-            format!("{problem}; create it (`createdb {name}`), or correct its name in the URL")
+            format!("{problem}. Create it (`createdb {name}`), or correct its name in the URL.")
         }
-        // Too many connections: others may end.
-        "53300" => return Trouble::Passing(problem),
+        // Too many connections: some may end soon.
+        "53300" => return ConnectError::Temporary(problem),
         _ => problem,
     })
 }
 
-/// In the server's own words, in one line.
-fn words(error: &sqlx::Error) -> String {
+/// The server's own text, in one line.
+fn error_text(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(error) => error.message().to_owned(),
         other => other.to_string().replace('\n', " "),
     }
 }
 
-/// Without the password.
-fn shown(options: &PgConnectOptions) -> String {
+/// The URL without the password.
+fn address_of(options: &PgConnectOptions) -> String {
     let (user, host, port) = (options.get_username(), options.get_host(), options.get_port());
     format!("postgres://{user}@{host}:{port}/{}", options.get_database().unwrap_or(user))
 }

@@ -1,5 +1,5 @@
-//! One way to speak SQL to both databases: the same text with `$1…`, 64-bit integers and text only. Where the
-//! two differ, [`Dialect::pick`] chooses.
+//! One SQL text for both databases: parameters are `$1…`, values are 64-bit integers, text and bytes. Where the
+//! databases differ, [`Dialect::pick`] chooses.
 
 use std::sync::atomic::Ordering;
 
@@ -8,11 +8,11 @@ use sqlx::postgres::{PgConnection, PgPool, PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqlStr};
 
-use crate::database::connect::{Elsewhere, is_disconnected};
+use crate::database::connect::{ReconnectTimer, is_disconnected};
 use crate::error::CatalogError;
 use wharfinger_calls::faults::Faults;
 
-/// Steps of SQLite are counted in lots of so many.
+/// SQLite reports its steps in units of this many.
 const STEPS_COUNTED: i32 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,8 @@ impl Dialect {
         }
     }
 
-    /// How many rows of a long list go into one statement. SQLite looks each `$n` up by its name among those before it,
-    /// so that a statement costs the square of its values.
+    /// How many rows of a long list go into one statement. SQLite searches its list of parameters for each one, so a
+    /// statement costs the square of its values.
     pub(crate) fn rows_max(self) -> usize {
         self.pick(25, 500)
     }
@@ -123,26 +123,26 @@ impl Row {
         u64::try_from(self.int(column)?).map_err(|_| CatalogError::Corrupt(format!("{column} is negative")))
     }
 
-    /// A text column that holds something with a parser of its own.
+    /// A text column whose type has a parser.
     pub(crate) fn parsed<T: std::str::FromStr>(&self, column: &str) -> Result<T, CatalogError> {
         let text = self.text(column)?;
         text.parse().map_err(|_| CatalogError::Corrupt(format!("{column} holds {text:?}")))
     }
 }
 
-pub(crate) enum Link<'c> {
+pub(crate) enum TxConnection<'c> {
     Sqlite(&'c mut SqliteConnection),
     Postgres(&'c mut PgConnection),
-    /// Outside a transaction: a read whose connection breaks is asked again on another.
+    /// Outside a transaction: a read whose connection breaks is repeated on another.
     PostgresReads {
         connection: &'c mut PoolConnection<Postgres>,
         pool: &'c PgPool,
     },
 }
 
-/// A connection on which statements run: inside a transaction for writes, on its own for reads.
+/// A connection on which statements run: in a transaction for writes, without one for reads.
 pub(crate) struct Tx<'c> {
-    pub(crate) link: Link<'c>,
+    pub(crate) connection: TxConnection<'c>,
     pub(crate) faults: &'c Faults,
 }
 
@@ -164,9 +164,9 @@ macro_rules! bound {
 
 impl Tx<'_> {
     pub(crate) fn dialect(&self) -> Dialect {
-        match self.link {
-            Link::Sqlite(_) => Dialect::Sqlite,
-            Link::Postgres(_) | Link::PostgresReads { .. } => Dialect::Postgres,
+        match self.connection {
+            TxConnection::Sqlite(_) => Dialect::Sqlite,
+            TxConnection::Postgres(_) | TxConnection::PostgresReads { .. } => Dialect::Postgres,
         }
     }
 
@@ -175,7 +175,7 @@ impl Tx<'_> {
         self.run_sql("statement", Text::Fixed(sql), args, true).await
     }
 
-    /// A statement that begins or ends a transaction, which faults know by a name of its own.
+    /// A statement that begins or ends a transaction. `call` is its name for injected faults.
     pub(crate) async fn control(
         &mut self,
         call: &'static str,
@@ -184,15 +184,17 @@ impl Tx<'_> {
         self.run_sql(call, Text::Fixed(sql), Vec::new(), true).await.map(drop)
     }
 
-    /// A statement whose text was put together: of few shapes, or with a list in it whose length varies.
+    /// A statement whose text was built at run time.
     pub(crate) async fn run_built(&mut self, sql: String, args: Vec<Arg>) -> Result<u64, CatalogError> {
-        let persistent = is_worth_keeping(&args);
+        let persistent = is_worth_preparing(&args);
         self.run_sql("statement", Text::Built(sql), args, persistent).await
     }
 
     /// For tests that compare the work of a call on small and large tables.
     async fn count_steps(&mut self) -> Result<(), CatalogError> {
-        if let (Link::Sqlite(connection), Some(steps)) = (&mut self.link, self.faults.step_counter()) {
+        if let (TxConnection::Sqlite(connection), Some(steps)) =
+            (&mut self.connection, self.faults.step_counter())
+        {
             let steps = steps.clone();
             connection.lock_handle().await?.set_progress_handler(STEPS_COUNTED, move || {
                 steps.fetch_add(STEPS_COUNTED as u64, Ordering::SeqCst);
@@ -211,20 +213,20 @@ impl Tx<'_> {
     ) -> Result<u64, CatalogError> {
         self.faults.record_statement(|| text.text().to_owned());
         self.count_steps().await?;
-        let link = &mut self.link;
+        let connection = &mut self.connection;
         self.faults
             .around(call, async move {
-                Ok(match link {
-                    Link::Sqlite(c) => bound!(Sqlite, text.numbered(), args, persistent)
+                Ok(match connection {
+                    TxConnection::Sqlite(c) => bound!(Sqlite, text.for_sqlite(), args, persistent)
                         .execute(&mut **c)
                         .await?
                         .rows_affected(),
-                    Link::Postgres(c) => bound!(Postgres, text.sql(), args, persistent)
+                    TxConnection::Postgres(c) => bound!(Postgres, text.for_postgres(), args, persistent)
                         .execute(&mut **c)
                         .await?
                         .rows_affected(),
-                    Link::PostgresReads { .. } => {
-                        return Err(CatalogError::Corrupt("a write outside a transaction".into()));
+                    TxConnection::PostgresReads { .. } => {
+                        return Err(CatalogError::Corrupt("a write was sent outside a transaction".into()));
                     }
                 })
             })
@@ -236,12 +238,13 @@ impl Tx<'_> {
     }
 
     pub(crate) async fn rows_built(&mut self, sql: String, args: Vec<Arg>) -> Result<Vec<Row>, CatalogError> {
-        let persistent = is_worth_keeping(&args);
+        let persistent = is_worth_preparing(&args);
         self.rows_sql(Text::Built(sql), args, persistent).await
     }
 
-    /// The same, planned anew each time: what was planned while a table was empty reads all of it when it is full.
-    pub(crate) async fn rows_planned_anew(
+    /// The same without a prepared statement. PostgreSQL keeps the plan of a prepared one; a plan made for an empty table
+    /// reads all of a large one.
+    pub(crate) async fn rows_unprepared(
         &mut self,
         sql: String,
         args: Vec<Arg>,
@@ -257,24 +260,24 @@ impl Tx<'_> {
     ) -> Result<Vec<Row>, CatalogError> {
         self.faults.record_statement(|| text.text().to_owned());
         self.count_steps().await?;
-        let link = &mut self.link;
+        let connection = &mut self.connection;
         self.faults
             .around("query", async move {
-                Ok(match link {
-                    Link::Sqlite(c) => bound!(Sqlite, text.numbered(), args, persistent)
+                Ok(match connection {
+                    TxConnection::Sqlite(c) => bound!(Sqlite, text.for_sqlite(), args, persistent)
                         .fetch_all(&mut **c)
                         .await?
                         .into_iter()
                         .map(Row::Sqlite)
                         .collect(),
-                    Link::Postgres(c) => bound!(Postgres, text.sql(), args, persistent)
+                    TxConnection::Postgres(c) => bound!(Postgres, text.for_postgres(), args, persistent)
                         .fetch_all(&mut **c)
                         .await?
                         .into_iter()
                         .map(Row::Postgres)
                         .collect(),
-                    Link::PostgresReads { connection, pool } => {
-                        read_anywhere(connection, pool, &text, &args, persistent).await?
+                    TxConnection::PostgresReads { connection, pool } => {
+                        read_with_retries(connection, pool, &text, &args, persistent).await?
                     }
                 })
             })
@@ -290,24 +293,24 @@ impl Tx<'_> {
     }
 }
 
-/// Asks again on other connections for a moment, if this one breaks. The broken one does not get back to the pool.
-async fn read_anywhere(
+/// Repeats a read on other connections for a short time if its connection breaks. The broken one is closed.
+async fn read_with_retries(
     connection: &mut PoolConnection<Postgres>,
     pool: &PgPool,
     text: &Text,
     args: &[Arg],
     persistent: bool,
 ) -> Result<Vec<Row>, CatalogError> {
-    let mut elsewhere = None;
+    let mut reconnect = None;
     loop {
-        let query = bound!(Postgres, text.sql(), args.iter().cloned(), persistent);
+        let query = bound!(Postgres, text.for_postgres(), args.iter().cloned(), persistent);
         let error = match query.fetch_all(&mut **connection).await {
             Ok(rows) => return Ok(rows.into_iter().map(Row::Postgres).collect()),
             Err(error) if is_disconnected(&error) => error,
             Err(error) => return Err(error.into()),
         };
         connection.close_on_drop();
-        if !elsewhere.get_or_insert_with(Elsewhere::begin).again().await {
+        if !reconnect.get_or_insert_with(ReconnectTimer::start).wait_before_retry().await {
             return Err(error.into());
         }
         *connection = pool.acquire().await?;
@@ -328,15 +331,15 @@ impl Text {
         }
     }
 
-    /// For SQLite `$7` is a name, to be looked for among all the others; `?7` is a number.
-    fn numbered(&self) -> SqlStr {
+    /// With `?7` for `$7`: to SQLite `$7` is a name, and finding names costs it more.
+    fn for_sqlite(&self) -> SqlStr {
         match self {
             Text::Fixed(text) => text.into_sql_str(),
             Text::Built(text) => AssertSqlSafe(text.replace('$', "?")).into_sql_str(),
         }
     }
 
-    fn sql(&self) -> SqlStr {
+    fn for_postgres(&self) -> SqlStr {
         match self {
             Text::Fixed(text) => text.into_sql_str(),
             Text::Built(text) => AssertSqlSafe(text.clone()).into_sql_str(),
@@ -344,12 +347,12 @@ impl Text {
     }
 }
 
-/// A long list has another length each time; a prepared statement of it would only push out the others.
-fn is_worth_keeping(args: &[Arg]) -> bool {
+/// Long lists differ in length. Their prepared statements would only evict others from the cache.
+fn is_worth_preparing(args: &[Arg]) -> bool {
     args.len() <= 19
 }
 
-/// As the databases have it. Sizes are bounded far below `i64::MAX` before they get here.
+/// The databases have signed integers. Sizes are checked before: they are far below `i64::MAX`.
 pub(crate) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

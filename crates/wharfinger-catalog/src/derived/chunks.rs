@@ -7,7 +7,7 @@ use wharfinger_lifecycle::id::{FileId, JobId};
 
 use crate::Catalog;
 use crate::database::sql::{Arg, Row, Tx, args, places, typed_rows};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::derived::outputs::holds_lease;
 use crate::derived::pgvector::literal;
 use crate::error::CatalogError;
@@ -44,9 +44,9 @@ struct PutChunks {
 impl Write for PutChunks {
     type Answer = bool;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<bool>, CatalogError> {
         if !holds_lease(tx, self.job, self.token).await? {
-            return Ok(Verdict::Rollback(false));
+            return Ok(TxOutcome::Rollback(false));
         }
         if self.is_first {
             tx.run("DELETE FROM chunks WHERE file_id = $1", args![self.file.to_string()]).await?;
@@ -69,7 +69,7 @@ impl Write for PutChunks {
             );
             tx.run_built(sql, args).await?;
         }
-        Ok(Verdict::Commit(true))
+        Ok(TxOutcome::Commit(true))
     }
 }
 
@@ -87,9 +87,9 @@ struct SetVectors {
 impl Write for SetVectors {
     type Answer = bool;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<bool>, CatalogError> {
         if !holds_lease(tx, self.job, self.token).await? {
-            return Ok(Verdict::Rollback(false));
+            return Ok(TxOutcome::Rollback(false));
         }
         let blob = tx.dialect().pick("BLOB", "BYTEA");
         let (columns, types, copied): (_, &[&str], _) = match &self.pgvector_schema {
@@ -115,7 +115,7 @@ impl Write for SetVectors {
             }
             tx.run_built(sql, args).await?;
         }
-        Ok(Verdict::Commit(true))
+        Ok(TxOutcome::Commit(true))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::Catalog;
 use crate::RowSettings;
 use crate::cleanups::pending;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::jobs::stage_ends::StageEnd;
 use crate::unreadable::Table;
@@ -148,9 +148,9 @@ struct AddObjects {
 impl Write for AddObjects {
     type Answer = bool;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<bool>, CatalogError> {
         if !holds_lease(tx, self.job, self.token).await? {
-            return Ok(Verdict::Rollback(false));
+            return Ok(TxOutcome::Rollback(false));
         }
         for key in &self.keys {
             tx.run(
@@ -160,7 +160,7 @@ impl Write for AddObjects {
             )
             .await?;
         }
-        Ok(Verdict::Commit(true))
+        Ok(TxOutcome::Commit(true))
     }
 }
 

@@ -9,7 +9,7 @@ use sqlx::postgres::PgPool;
 use crate::Backend;
 use crate::Catalog;
 use crate::database::sql::{Dialect, Row, Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::migrations::migrate::{MigrationSession, POSTGRES_LOCK};
 
@@ -50,16 +50,16 @@ struct AddColumn;
 impl Write for AddColumn {
     type Answer = Found;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Found>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Found>, CatalogError> {
         let found = look(tx).await?;
         let (PgvectorState::NotPrepared(_), Some(schema)) = (&found.state, &found.schema) else {
-            return Ok(Verdict::Rollback(found));
+            return Ok(TxOutcome::Rollback(found));
         };
         // While this waits for a long reader, all others wait behind it. Search can do without for once.
         tx.run("SET LOCAL lock_timeout = '2s'", args![]).await?;
         let sql = format!("ALTER TABLE chunks ADD COLUMN IF NOT EXISTS embedding {schema}.vector");
         tx.run_built(sql, args![]).await?;
-        Ok(Verdict::Commit(look(tx).await?))
+        Ok(TxOutcome::Commit(look(tx).await?))
     }
 }
 

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use crate::Catalog;
 use crate::database::sql::{Tx, args, typed_rows};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::derived::pgvector::{DIMENSIONS_MAX, literal};
 use crate::derived::search::decode;
 use crate::error::CatalogError;
@@ -26,7 +26,7 @@ struct CopyVectors {
 impl Write for CopyVectors {
     type Answer = Option<(FileId, u64)>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let (id, ordinal) = self.after.map_or((String::new(), -1), |(id, ordinal)| {
             (id.to_string(), i64::try_from(ordinal).unwrap_or(i64::MAX))
         });
@@ -53,7 +53,7 @@ impl Write for CopyVectors {
             );
             tx.run_built(sql, args).await?;
         }
-        Ok(Verdict::Commit(page.last().map(|one| (one.file, one.ordinal))))
+        Ok(TxOutcome::Commit(page.last().map(|one| (one.file, one.ordinal))))
     }
 }
 

@@ -12,7 +12,7 @@ use wharfinger_lifecycle::state::Status;
 use crate::Catalog;
 use crate::database::sql::signed;
 use crate::database::sql::{Tx, args, typed_rows};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
 /// What outcomes are counted by: a quarter of an hour.
@@ -139,10 +139,10 @@ struct ForgetOutcomes {
 impl Write for ForgetOutcomes {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         Ok(match tx.run("DELETE FROM file_outcomes WHERE at < $1", args![self.before]).await? {
-            0 => Verdict::Rollback(0),
-            gone => Verdict::Commit(gone),
+            0 => TxOutcome::Rollback(0),
+            gone => TxOutcome::Commit(gone),
         })
     }
 }

@@ -90,7 +90,7 @@ async fn statuses(tx: &mut Tx<'_>, scope: &Scope) -> Result<StatusCounts, Catalo
          WHERE status <> 'deleted' {owned} GROUP BY status, stage"
     );
     let mut counts = StatusCounts::default();
-    for row in tx.rows_planned_anew(sql, args).await? {
+    for row in tx.rows_unprepared(sql, args).await? {
         let files = counted(&row)?;
         let Some(status) = Status::parse(&row.text("status")?) else { continue };
         match counts.by_status.iter_mut().find(|(counted, _)| *counted == status) {
@@ -112,7 +112,7 @@ async fn active_batches(tx: &mut Tx<'_>, scope: &Scope) -> Result<u64, CatalogEr
     let sql = format!(
         "SELECT COUNT(*) AS batches FROM (SELECT 1 FROM upload_batches WHERE status = 'active' {owned} LIMIT $1) AS counted"
     );
-    let rows = tx.rows_planned_anew(sql, args).await?;
+    let rows = tx.rows_unprepared(sql, args).await?;
     rows.first().map_or(Ok(0), |row| row.bytes("batches"))
 }
 
@@ -124,7 +124,7 @@ async fn recent_errors(tx: &mut Tx<'_>, scope: &Scope) -> Result<Vec<Row>, Catal
          WHERE pipeline_status IN ('failed', 'quarantined') {owned} \
          ORDER BY COALESCE(failed_at, updated_at) DESC LIMIT $1"
     );
-    tx.rows_planned_anew(sql, args).await
+    tx.rows_unprepared(sql, args).await
 }
 
 fn recent_error(row: &Row) -> Result<RecentError, CatalogError> {
@@ -144,7 +144,7 @@ async fn processing_ms(tx: &mut Tx<'_>, scope: &Scope) -> Result<Option<i64>, Ca
          (SELECT ready_at, confirmed_at FROM files WHERE pipeline_status = 'ready' {owned} \
          ORDER BY ready_at DESC LIMIT $1) AS last_ready"
     );
-    let rows = tx.rows_planned_anew(sql, args).await?;
+    let rows = tx.rows_unprepared(sql, args).await?;
     rows.first().map_or(Ok(None), |row| row.maybe_int("average_ms"))
 }
 
@@ -156,7 +156,7 @@ async fn outcomes(tx: &mut Tx<'_>, scope: &Scope, since: UnixMs) -> Result<Outco
          WHERE at > $1 {owned} GROUP BY outcome"
     );
     let mut outcomes = Outcomes::default();
-    for row in tx.rows_planned_anew(sql, args).await? {
+    for row in tx.rows_unprepared(sql, args).await? {
         outcomes.add(&row.text("outcome")?, counted(&row)?);
     }
     Ok(outcomes)
@@ -215,7 +215,7 @@ impl Catalog {
         );
         let mut reader = self.reader().await?;
         let mut spans: Vec<(UnixMs, Outcomes)> = Vec::new();
-        for row in reader.tx(&self.faults).rows_planned_anew(sql, args).await? {
+        for row in reader.tx(&self.faults).rows_unprepared(sql, args).await? {
             let at = row.int("at")?;
             if spans.last().is_none_or(|(last, _)| *last != at) {
                 spans.push((at, Outcomes::default()));
@@ -235,7 +235,7 @@ impl Catalog {
             "SELECT CAST(COALESCE(SUM(changes + 1), 0) AS BIGINT) AS changes FROM file_counts WHERE 1 = 1 {owned}"
         );
         let mut reader = self.reader().await?;
-        let rows = reader.tx(&self.faults).rows_planned_anew(sql, args).await?;
+        let rows = reader.tx(&self.faults).rows_unprepared(sql, args).await?;
         rows.first().map_or(Ok(0), |row| row.int("changes"))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Catalog;
 use crate::database::sql::{Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
 struct Establish {
@@ -13,7 +13,7 @@ struct Establish {
 impl Write for Establish {
     type Answer = String;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<String>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<String>, CatalogError> {
         tx.run(
             "INSERT INTO catalog_facts (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
             args![self.name.as_str(), self.value.as_str()],
@@ -22,7 +22,7 @@ impl Write for Establish {
         let row =
             tx.row("SELECT value FROM catalog_facts WHERE name = $1", args![self.name.as_str()]).await?;
         let row = row.ok_or_else(|| CatalogError::Corrupt("a fact that was written is not there".into()))?;
-        Ok(Verdict::Commit(row.text("value")?))
+        Ok(TxOutcome::Commit(row.text("value")?))
     }
 }
 
@@ -34,14 +34,14 @@ struct SetFact {
 impl Write for SetFact {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         tx.run(
             "INSERT INTO catalog_facts (name, value) VALUES ($1, $2) \
              ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             args![self.name.as_str(), self.value.as_str()],
         )
         .await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -53,7 +53,7 @@ struct RaiseFact {
 impl Write for RaiseFact {
     type Answer = i64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<i64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<i64>, CatalogError> {
         let row = tx
             .row(
                 "INSERT INTO catalog_facts (name, value) VALUES ($1, '1') ON CONFLICT (name) DO UPDATE \
@@ -64,7 +64,7 @@ impl Write for RaiseFact {
             .await?;
         let row =
             row.ok_or_else(|| CatalogError::Corrupt("a counter that was raised is not there".into()))?;
-        Ok(Verdict::Commit(row.int("raised")?))
+        Ok(TxOutcome::Commit(row.int("raised")?))
     }
 }
 

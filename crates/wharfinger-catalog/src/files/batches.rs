@@ -11,7 +11,7 @@ use crate::Catalog;
 use crate::RowSettings;
 use crate::changes::Committer;
 use crate::database::sql::{Row, Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::figures::counters;
 use crate::files::rows::{self, select_files};
@@ -149,9 +149,9 @@ struct EndBatch {
 impl Write for EndBatch {
     type Answer = BatchEndOutcome;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<BatchEndOutcome>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<BatchEndOutcome>, CatalogError> {
         let Committer { actor, rows: RowSettings { targets, .. } } = &self.committer;
-        let Some(before) = lock(tx, self.id).await? else { return Ok(Verdict::Rollback(BatchEndOutcome::NotFound)) };
+        let Some(before) = lock(tx, self.id).await? else { return Ok(TxOutcome::Rollback(BatchEndOutcome::NotFound)) };
         let totals = totals(tx, self.id).await?;
         let decided = match self.ending {
             BatchEnding::Completed => before.complete(totals.unconfirmed, self.now),
@@ -160,7 +160,7 @@ impl Write for EndBatch {
         };
         let batch = match decided {
             Ok(batch) => batch,
-            Err(refusal) => return Ok(Verdict::Rollback(BatchEndOutcome::Refused { batch: before, refusal })),
+            Err(refusal) => return Ok(TxOutcome::Rollback(BatchEndOutcome::Refused { batch: before, refusal })),
         };
         let changed = tx
             .run(
@@ -187,7 +187,7 @@ impl Write for EndBatch {
         }
         archive::batch_turned(tx, &batch, actor, self.now, *targets).await?;
         counters::noticed(tx, &batch.tenant, &batch.user).await?;
-        Ok(Verdict::Commit(BatchEndOutcome::Ended { batch, unconfirmed }))
+        Ok(TxOutcome::Commit(BatchEndOutcome::Ended { batch, unconfirmed }))
     }
 }
 

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::id::{TenantId, UserId};
 
 use crate::Catalog;
 use crate::database::sql::{Row, Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::registrations::RegisterOutcome;
 
@@ -87,7 +87,7 @@ struct ForgetExpired {
 impl Write for ForgetExpired {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         let gone = tx
             .run(
                 "DELETE FROM idempotency_keys WHERE (tenant_id, user_id, route, key) IN \
@@ -98,7 +98,7 @@ impl Write for ForgetExpired {
                 args![self.now, self.limit as i64],
             )
             .await?;
-        Ok(Verdict::Commit(gone))
+        Ok(TxOutcome::Commit(gone))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::Catalog;
 use crate::RowSettings;
 use crate::cleanups::pending;
 use crate::database::sql::{Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
 /// Makes an upload the one that fills an object, if the file still waits and nobody was faster.
@@ -22,7 +22,7 @@ struct SetUpload {
 impl Write for SetUpload {
     type Answer = bool;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<bool>, CatalogError> {
         let changed = tx
             .run(
                 "UPDATE objects SET upload_id = $3 WHERE key = $1 AND upload_id IS NOT DISTINCT FROM $2 \
@@ -30,7 +30,7 @@ impl Write for SetUpload {
                 args![self.key.as_str(), self.before.as_deref(), self.upload_id.as_str()],
             )
             .await?;
-        Ok(Verdict::Commit(changed == 1))
+        Ok(TxOutcome::Commit(changed == 1))
     }
 }
 
@@ -45,7 +45,7 @@ struct CleanAgain {
 impl Write for CleanAgain {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         // What is done already is not done for what came since. By the number of rows that were changed, not by an
         // earlier look: the cleanup may have been settled in between.
         let changed = tx
@@ -60,7 +60,7 @@ impl Write for CleanAgain {
             let new = pending::NewCleanup::of(self.file.clone(), &self.rows, self.now);
             pending::insert_all(tx, &[(new, reason.as_str(), *finish_at)], self.now).await?;
         }
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 

@@ -6,7 +6,7 @@ use wharfinger_lifecycle::id::BatchId;
 
 use crate::Catalog;
 use crate::database::sql::{Tx, args, tuples};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines::Destination;
 
@@ -23,7 +23,7 @@ type Forgotten = (u64, Option<(UnixMs, String)>);
 impl Write for ForgetBatches {
     type Answer = Forgotten;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Forgotten>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Forgotten>, CatalogError> {
         let rows = tx
             .rows(
                 "SELECT id, ended_at, CAST(CASE WHEN EXISTS (SELECT 1 FROM files WHERE files.batch_id = upload_batches.id) \
@@ -44,7 +44,7 @@ impl Write for ForgetBatches {
             Some(last) if rows.len() == self.limit => Some((last.int("ended_at")?, last.text("id")?)),
             _ => None,
         };
-        Ok(Verdict::Commit((gone, next)))
+        Ok(TxOutcome::Commit((gone, next)))
     }
 }
 
@@ -56,7 +56,7 @@ struct ForgetCounters {
 impl Write for ForgetCounters {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         let lock = tx.dialect().pick("", "FOR UPDATE SKIP LOCKED");
         let sql = format!(
             "SELECT tenant_id, user_id, status, stage FROM file_counts WHERE files = 0 AND charged_bytes = 0 \
@@ -78,7 +78,7 @@ impl Write for ForgetCounters {
             );
             gone += tx.run_built(sql, args).await?;
         }
-        Ok(Verdict::Commit(gone))
+        Ok(TxOutcome::Commit(gone))
     }
 }
 
@@ -92,7 +92,7 @@ struct ForgetLines {
 impl Write for ForgetLines {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         let gone = tx
             .run(
                 "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE destination = $1 AND created_at < $2 \
@@ -100,7 +100,7 @@ impl Write for ForgetLines {
                 args![self.destination.as_str(), self.before, self.limit as i64],
             )
             .await?;
-        Ok(Verdict::Commit(gone))
+        Ok(TxOutcome::Commit(gone))
     }
 }
 

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::id::FileId;
 
 use crate::Catalog;
 use crate::database::sql::{Tx, args, places, tuples};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::figures::counters;
 use crate::files::batches;
@@ -19,20 +19,20 @@ struct Forget {
 impl Write for Forget {
     type Answer = Vec<FileId>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let mut gone: Vec<&File> = Vec::new();
         for some in self.tombstones.chunks(tx.dialect().rows_max()) {
             let ids = forget(tx, some).await?;
             gone.extend(some.iter().filter(|file| ids.contains(&file.id.to_string())));
         }
         if gone.is_empty() {
-            return Ok(Verdict::Rollback(Vec::new()));
+            return Ok(TxOutcome::Rollback(Vec::new()));
         }
         counters::gone(tx, &gone).await?;
         for batch in gone.iter().filter_map(|file| file.batch).collect::<BTreeSet<_>>() {
             batches::forget_if_empty(tx, batch).await?;
         }
-        Ok(Verdict::Commit(gone.iter().map(|file| file.id).collect()))
+        Ok(TxOutcome::Commit(gone.iter().map(|file| file.id).collect()))
     }
 }
 

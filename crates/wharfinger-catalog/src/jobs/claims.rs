@@ -5,7 +5,7 @@ use wharfinger_lifecycle::id::{FileId, JobId};
 
 use crate::Catalog;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::jobs::delayed::maybe_file;
 use crate::leases::engine::{self, Claim};
@@ -47,7 +47,7 @@ struct ClaimJobs {
 impl Write for ClaimJobs {
     type Answer = Vec<LeasedJob>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let JobClaim { queue, owner, limit, lease_ms, deadline_ms, now } = &self.claim;
         let mut args = args![owner.as_str(), now.saturating_add(*deadline_ms)];
         let (due, limit) = match &self.ids {
@@ -71,7 +71,7 @@ impl Write for ClaimJobs {
         let claimed = engine::claim(tx, &JOBS, claim).await?;
         let mut jobs = engine::readable(tx, &JOBS, &claimed.rows, *now, leased).await?;
         jobs.sort_by_key(|job| job.id);
-        Ok(Verdict::Commit(jobs))
+        Ok(TxOutcome::Commit(jobs))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::Catalog;
 use crate::Scope;
 use crate::changes::Committer;
 use crate::database::sql::{Arg, Row, Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::files::locks;
 use crate::jobs::effects;
@@ -67,22 +67,22 @@ pub enum RedriveOutcome {
 impl Write for Redrive {
     type Answer = RedriveOutcome;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<RedriveOutcome>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<RedriveOutcome>, CatalogError> {
         let files = locks::lock_files(tx, &[self.letter.file]).await?;
         let Some(file) = files.readable.into_values().next().filter(|file| file.status == Status::Failed)
         else {
-            return Ok(Verdict::Rollback(RedriveOutcome::Gone));
+            return Ok(TxOutcome::Rollback(RedriveOutcome::Gone));
         };
         let Some(redrives) = lock(tx, self.letter.job).await? else {
-            return Ok(Verdict::Rollback(RedriveOutcome::Gone));
+            return Ok(TxOutcome::Rollback(RedriveOutcome::Gone));
         };
         if self.redrives_max.is_some_and(|max| redrives >= i64::from(max)) {
-            return Ok(Verdict::Rollback(RedriveOutcome::TooOften));
+            return Ok(TxOutcome::Rollback(RedriveOutcome::TooOften));
         }
         let change = processing::redrive(&file, self.letter.job, &self.plan, self.now)
             .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
         self.committer.apply_locked(tx, &[change]).await?;
-        Ok(Verdict::Commit(RedriveOutcome::Done))
+        Ok(TxOutcome::Commit(RedriveOutcome::Done))
     }
 }
 
@@ -105,10 +105,10 @@ struct Discard {
 impl Write for Discard {
     type Answer = bool;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<bool>, CatalogError> {
         let files = locks::lock_files(tx, &[self.letter.file]).await?;
         if lock(tx, self.letter.job).await?.is_none() {
-            return Ok(Verdict::Rollback(false));
+            return Ok(TxOutcome::Rollback(false));
         }
         let failed = files.readable.values().filter(|file| file.status == Status::Failed);
         let changes: Vec<Change> =
@@ -117,7 +117,7 @@ impl Write for Discard {
         if changes.is_empty() {
             effects::remove(tx, &[self.letter.job]).await?;
         }
-        Ok(Verdict::Commit(true))
+        Ok(TxOutcome::Commit(true))
     }
 }
 

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
 use crate::leases::engine;
@@ -72,11 +72,11 @@ struct Enqueue {
 impl Write for Enqueue {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         for chunk in self.jobs.chunks(INSERT_JOBS_MAX) {
             insert_many(tx, chunk, self.now).await?;
         }
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -93,10 +93,10 @@ struct Complete {
 impl Write for Complete {
     type Answer = Vec<JobId>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Vec<JobId>>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Vec<JobId>>, CatalogError> {
         let held: Vec<_> = self.done.iter().map(|(id, token)| (id.to_string(), *token)).collect();
         let rows = engine::finish(tx, &JOBS, &held, "id").await?;
-        Ok(Verdict::Commit(rows.iter().map(|row| row.parsed("id")).collect::<Result<_, _>>()?))
+        Ok(TxOutcome::Commit(rows.iter().map(|row| row.parsed("id")).collect::<Result<_, _>>()?))
     }
 }
 
@@ -110,10 +110,10 @@ struct Heartbeat {
 impl Write for Heartbeat {
     type Answer = Option<UnixMs>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let until = self.now.saturating_add(self.lease_ms);
         let renewed = engine::renew(tx, &JOBS, (&self.id.to_string(), self.token), until).await?;
-        Ok(Verdict::Commit(renewed))
+        Ok(TxOutcome::Commit(renewed))
     }
 }
 
@@ -129,10 +129,10 @@ struct Fail {
 impl Write for Fail {
     type Answer = FailOutcome;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<FailOutcome>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<FailOutcome>, CatalogError> {
         let held = (&*self.id.to_string(), self.token);
         let fate = end_attempt(tx, held, &self.error, self.retry_at, self.now).await?;
-        Ok(Verdict::Commit(fate))
+        Ok(TxOutcome::Commit(fate))
     }
 }
 
@@ -174,7 +174,7 @@ struct TakeBack {
 impl Write for TakeBack {
     type Answer = Vec<(JobId, FailOutcome)>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let mut fates = Vec::new();
         for (id, token) in engine::ran_out(tx, &JOBS, self.queue, self.now, self.limit).await? {
             // One whose id cannot be read is left for the claim that finds it so.
@@ -183,7 +183,7 @@ impl Write for TakeBack {
             let fate = end_attempt(tx, held, "the lease ran out", Some(self.retry_at), self.now).await?;
             fates.push((job, fate));
         }
-        Ok(Verdict::Commit(fates))
+        Ok(TxOutcome::Commit(fates))
     }
 }
 

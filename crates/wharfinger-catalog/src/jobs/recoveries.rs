@@ -11,7 +11,7 @@ use wharfinger_lifecycle::state::Status;
 use crate::Catalog;
 use crate::changes::Committer;
 use crate::database::sql::{Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::files::locks::{self, LockedFiles};
 use crate::jobs::stuck_files::{STAGE_QUEUES, jobs_of_files};
@@ -51,7 +51,7 @@ struct RecoverFiles {
 impl Write for RecoverFiles {
     type Answer = Vec<(FileId, RecoveryOutcome)>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let Recovery { files: ids, of, plan, now, .. } = &self.recovery;
         let LockedFiles { readable: mut files, unreadable } = locks::lock_files(tx, ids).await?;
         // After the files, as everybody who holds both locks them.
@@ -88,10 +88,10 @@ impl Write for RecoverFiles {
             recovered.push((*id, outcome));
         }
         if changes.is_empty() && unreadable.is_empty() {
-            return Ok(Verdict::Rollback(recovered));
+            return Ok(TxOutcome::Rollback(recovered));
         }
         self.committer.apply_locked(tx, &changes).await?;
-        Ok(Verdict::Commit(recovered))
+        Ok(TxOutcome::Commit(recovered))
     }
 }
 
@@ -104,14 +104,14 @@ struct BringForward {
 impl Write for BringForward {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         let sql = format!(
             "UPDATE jobs SET run_at = $2, updated_at = $2 WHERE file_id = $1 AND state = 'waiting' AND rank IS NULL AND run_at > $2 \
              AND queue IN ({})",
             *STAGE_QUEUES
         );
         tx.run_built(sql, args![self.file.to_string(), self.now]).await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 

@@ -11,7 +11,7 @@ use wharfinger_lifecycle::stage::Stage;
 use crate::Catalog;
 use crate::changes::Committer;
 use crate::database::sql::{Arg, Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::files::locks;
 use crate::jobs::claims::{LeasedJob, leased};
@@ -75,7 +75,7 @@ struct ClaimStage {
 impl Write for ClaimStage {
     type Answer = Claimed<LeasedStageJob>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let StageClaim { stage, plan, now, .. } = &self.claim;
         let Claimed { rows, rank } = self.lease(tx).await?;
         let jobs = engine::readable(tx, &STAGE_JOBS, &rows, *now, leased).await?;
@@ -102,7 +102,7 @@ impl Write for ClaimStage {
         self.committer.apply_locked(tx, &changes).await?;
         effects::remove(tx, &idle).await?;
         claimed.sort_by_key(|claimed| claimed.job.id);
-        Ok(Verdict::Commit(Claimed { rows: claimed, rank }))
+        Ok(TxOutcome::Commit(Claimed { rows: claimed, rank }))
     }
 }
 
@@ -173,7 +173,7 @@ struct TakeIn {
 impl Write for TakeIn {
     type Answer = bool;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<bool>, CatalogError> {
         let (from, to) = if self.begins { (0, 1) } else { (1, 0) };
         let id = self.job.to_string();
         let changed = tx
@@ -184,10 +184,10 @@ impl Write for TakeIn {
             )
             .await?;
         if changed == 0 {
-            return Ok(Verdict::Rollback(false));
+            return Ok(TxOutcome::Rollback(false));
         }
         engine::renew(tx, &STAGE_JOBS, (&id, self.token), self.lease_until).await?;
-        Ok(Verdict::Commit(true))
+        Ok(TxOutcome::Commit(true))
     }
 }
 

@@ -14,7 +14,7 @@ use wharfinger_lifecycle::transition::TransitionError;
 use crate::Catalog;
 use crate::changes::Committer;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::derived::outputs;
 use crate::error::CatalogError;
 use crate::files::locks;
@@ -47,7 +47,7 @@ struct EndStages {
 impl Write for EndStages {
     type Answer = Vec<CompletionResult>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let ids: Vec<JobId> = self.ends.iter().map(|end| end.job).collect();
         let (mut jobs, mut files) = lock(tx, &ids).await?;
         let mut changes = Vec::with_capacity(self.ends.len());
@@ -68,7 +68,7 @@ impl Write for EndStages {
             ended.push(what);
         }
         self.committer.apply_locked(tx, &changes).await?;
-        Ok(Verdict::Commit(ended))
+        Ok(TxOutcome::Commit(ended))
     }
 }
 
@@ -94,7 +94,7 @@ fn decode(row: &Row) -> Result<LockedJob, CatalogError> {
             attempts: row.int("attempts")?,
             max_attempts: row.int("max_attempts")?,
             lost_leases: row.int("lost_leases")?,
-            is_late: row.maybe_int("deadline_at")?.is_none_or(|deadline_at| deadline_at <= lease_until),
+            deadline_exceeded: row.maybe_int("deadline_at")?.is_none_or(|deadline_at| deadline_at <= lease_until),
             put_off_since: row.maybe_int("put_off_since")?,
         },
         token: row.int("lease_token")?,
@@ -138,12 +138,12 @@ struct ReleaseClaim {
 impl Write for ReleaseClaim {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         let sql = "SELECT id FROM jobs WHERE claim_id = $1 AND state = 'leased'";
         let rows = tx.rows(sql, args![self.claim_id.as_str()]).await?;
         let ids: Vec<JobId> = rows.iter().filter_map(|row| row.parsed("id").ok()).collect();
         if ids.is_empty() {
-            return Ok(Verdict::Rollback(0));
+            return Ok(TxOutcome::Rollback(0));
         }
         let (jobs, files) = lock(tx, &ids).await?;
         let mut changes = Vec::new();
@@ -155,7 +155,7 @@ impl Write for ReleaseClaim {
             changes.extend(given_back.and_then(Result::ok).map(|(change, _)| change));
         }
         self.committer.apply_locked(tx, &changes).await?;
-        Ok(Verdict::Commit(changes.len() as u64))
+        Ok(TxOutcome::Commit(changes.len() as u64))
     }
 }
 
@@ -171,7 +171,7 @@ struct TakeBack {
 impl Write for TakeBack {
     type Answer = Vec<(FileId, CompletionResult)>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let (jobs, mut files) = lock(tx, &self.jobs).await?;
         let (mut changes, mut idle, mut taken) = (Vec::new(), Vec::new(), Vec::new());
         for job in jobs.values().filter(|job| job.lease_until <= self.now) {
@@ -187,7 +187,7 @@ impl Write for TakeBack {
         }
         effects::remove(tx, &idle).await?;
         self.committer.apply_locked(tx, &changes).await?;
-        Ok(Verdict::Commit(taken))
+        Ok(TxOutcome::Commit(taken))
     }
 }
 

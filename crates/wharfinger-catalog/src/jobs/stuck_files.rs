@@ -139,7 +139,7 @@ pub(crate) async fn count_stuck(tx: &mut Tx<'_>, scope: &Scope, now: UnixMs) -> 
          AND next_check_at <= $1 {owned} LIMIT $2) AS overdue",
         *WORKING
     );
-    let rows = tx.rows_planned_anew(sql, args).await?;
+    let rows = tx.rows_unprepared(sql, args).await?;
     rows.first().map_or(Ok(0), |row| row.bytes("files"))
 }
 
@@ -177,7 +177,7 @@ impl Catalog {
         );
         loop {
             let mut reader = self.reader().await?;
-            let rows = reader.tx(&self.faults).rows_planned_anew(sql.clone(), args.clone()).await?;
+            let rows = reader.tx(&self.faults).rows_unprepared(sql.clone(), args.clone()).await?;
             drop(reader);
             let page = self.readable_page(Table::Files, &rows, limit, decode).await;
             match behind(&page, &rows, read, |row| place(row, "next_check_at")) {

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use crate::Catalog;
 use crate::database::sql::{Dialect, Tx, args, places, typed_rows};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::leases::engine::Claimed;
 use crate::leases::tables::LeaseTable;
@@ -127,9 +127,9 @@ struct RankDue {
 impl Write for RankDue {
     type Answer = usize;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<usize>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<usize>, CatalogError> {
         let ranked = rank_due(tx, self.of, &self.queue, self.now).await?;
-        Ok(if ranked == 0 { Verdict::Rollback(0) } else { Verdict::Commit(ranked) })
+        Ok(if ranked == 0 { TxOutcome::Rollback(0) } else { TxOutcome::Commit(ranked) })
     }
 }
 
@@ -142,9 +142,9 @@ struct RaiseVirtualTime {
 impl Write for RaiseVirtualTime {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         raise_virtual_time(tx, &self.queue, self.claimed).await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -156,7 +156,7 @@ struct ForgetTenants {
 impl Write for ForgetTenants {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         let gone = tx
             .run(
                 "DELETE FROM queue_tenants WHERE (queue, tenant_id) IN (SELECT t.queue, t.tenant_id \
@@ -167,7 +167,7 @@ impl Write for ForgetTenants {
                 args![VIRTUAL_TIME, self.limit as i64],
             )
             .await?;
-        Ok(Verdict::Commit(gone))
+        Ok(TxOutcome::Commit(gone))
     }
 }
 

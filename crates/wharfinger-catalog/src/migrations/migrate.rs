@@ -1,6 +1,6 @@
-//! Brings a schema up to date beside running processes. On PostgreSQL one session holds an advisory lock for all of it,
-//! outside any transaction: no statement timeout applies, tables are waited for only briefly at a time, and indexes are
-//! built CONCURRENTLY. Each part can be repeated after a crash.
+//! Migrates the schema while other processes run. On PostgreSQL one session holds an advisory lock outside any
+//! transaction. It has no statement timeout, waits for table locks only briefly at a time, and builds indexes
+//! CONCURRENTLY. Each part can be repeated after a crash.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use wharfinger_lifecycle::UnixMs;
 
 use crate::Backend;
 use crate::Catalog;
-use crate::database::sql::{Link, Tx, args};
-use crate::database::writer::Running;
+use crate::database::sql::{Tx, TxConnection, args};
+use crate::database::writer::WriteExecution;
 use crate::error::CatalogError;
 use crate::fresh_id;
 use crate::migrations::schema::{self, AddIndexes, ApplyStep, DROPPED_INDEXES, steps_after};
 
-/// A number that all processes of this program agree on.
+/// The same number in all processes of this program.
 pub(crate) const POSTGRES_LOCK: i64 = 0x5768_6172_6669_6e67;
-/// How often a process looks whether another has finished. It does not wait inside the database: a statement that waits
-/// there holds a snapshot, and CREATE INDEX CONCURRENTLY waits for every snapshot.
+/// The pause between tries to get the lock. A try never waits inside the database: a waiting statement holds a snapshot,
+/// and CREATE INDEX CONCURRENTLY waits for every snapshot.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
-/// All who want a table queue up behind a change of it, so it gives up soon and tries again.
+/// While an ALTER TABLE waits for its lock, all users of the table wait behind it. So it gives up soon and tries again.
 const TABLE_LOCK_TIMEOUT: &str = "SET lock_timeout = '2s'";
 const TABLE_LOCK_PAUSE: Duration = Duration::from_secs(1);
-const TABLE_LOCK_PATIENCE: Duration = Duration::from_secs(600);
+const TABLE_LOCK_MAX_WAIT: Duration = Duration::from_secs(600);
 
 impl Catalog {
-    /// Brings the schema up to date; answers the steps that were applied.
+    /// Migrates the schema; returns the steps that were applied.
     pub async fn migrate(&self, now: UnixMs) -> Result<Vec<i64>, CatalogError> {
         let applied = match &self.backend {
             Backend::Sqlite { .. } => self.migrate_sqlite(now).await?,
@@ -78,7 +78,7 @@ impl Catalog {
         }
         let mut session = MigrationSession::begin(self, pool).await?;
         while !session.lock(POSTGRES_LOCK).await? {
-            // Another process builds indexes, which may take hours: nothing needs them to be correct.
+            // Another process builds indexes, which may take hours. Nothing needs to wait for them.
             if self.is_up_to_date().await? {
                 return Ok(Vec::new());
             }
@@ -90,11 +90,11 @@ impl Catalog {
                 applied.push(step);
             }
         }
-        session.complete_indexes().await?;
+        session.build_missing_indexes().await?;
         Ok(applied)
     }
 
-    /// Indexes that are not there, or not usable because building them was cut short.
+    /// Indexes that are missing, or invalid because their build was interrupted.
     pub async fn missing_indexes(&self) -> Result<Vec<String>, CatalogError> {
         let mut reader = self.reader().await?;
         let valid = valid_indexes(&mut reader.tx(&self.faults), &self.schema).await?;
@@ -112,7 +112,7 @@ async fn valid_indexes(tx: &mut Tx<'_>, schema: &str) -> Result<Vec<String>, Cat
     tx.rows(sql, args![schema]).await?.iter().map(|row| row.text("name")).collect()
 }
 
-/// A connection of its own, which is closed afterwards: its settings and locks end with it.
+/// A separate connection that is closed at the end, which ends its settings and locks.
 pub(crate) struct MigrationSession<'c> {
     catalog: &'c Catalog,
     connection: PgConnection,
@@ -136,10 +136,10 @@ impl<'c> MigrationSession<'c> {
     }
 
     fn tx(&mut self) -> Tx<'_> {
-        Tx { link: Link::Postgres(&mut self.connection), faults: &self.catalog.faults }
+        Tx { connection: TxConnection::Postgres(&mut self.connection), faults: &self.catalog.faults }
     }
 
-    /// False if another session has it.
+    /// False if another session holds the lock.
     pub(crate) async fn lock(&mut self, lock: i64) -> Result<bool, CatalogError> {
         let sql = "SELECT CAST(pg_try_advisory_lock($1) AS TEXT) AS locked";
         let row = self.tx().row(sql, args![lock]).await?;
@@ -149,23 +149,23 @@ impl<'c> MigrationSession<'c> {
     async fn apply(&mut self, step: ApplyStep) -> Result<bool, CatalogError> {
         let catalog = self.catalog;
         catalog.faults.write_started::<ApplyStep>();
-        let mut running = Running::new(step, None);
-        let give_up = Instant::now() + TABLE_LOCK_PATIENCE;
+        let mut execution = WriteExecution::new(step, None);
+        let give_up = Instant::now() + TABLE_LOCK_MAX_WAIT;
         loop {
             let begin = async { Ok::<_, CatalogError>(self.connection.begin().await?) };
             let transaction = catalog.faults.around("begin", begin).await?;
-            match catalog.write_in(transaction, &mut running).await {
-                Err(CatalogError::LockTimeout(table)) if Instant::now() < give_up => {
-                    tracing::info!(error = %table, "the migration waits for a table that is in use");
+            match catalog.write_in(transaction, &mut execution).await {
+                Err(CatalogError::LockTimeout(timeout)) if Instant::now() < give_up => {
+                    tracing::info!(error = %timeout, "the migration waits for a table lock");
                     sleep(TABLE_LOCK_PAUSE).await;
                 }
                 Err(error) => return Err(error),
-                Ok(()) => return running.into_answer(),
+                Ok(()) => return execution.into_answer(),
             }
         }
     }
 
-    async fn complete_indexes(&mut self) -> Result<(), CatalogError> {
+    async fn build_missing_indexes(&mut self) -> Result<(), CatalogError> {
         let schema = self.catalog.schema.clone();
         let valid = valid_indexes(&mut self.tx(), &schema).await?;
         for index in schema::indexes() {
@@ -179,7 +179,7 @@ impl<'c> MigrationSession<'c> {
         Ok(())
     }
 
-    /// What is left of an index whose building was cut short is not valid, and has to go first.
+    /// An interrupted build leaves an invalid index, which is dropped first.
     pub(crate) async fn build(&mut self, name: &str, create: String) -> Result<(), CatalogError> {
         tracing::info!(index = name, "building an index");
         self.run(format!("DROP INDEX CONCURRENTLY IF EXISTS {name}")).await?;
@@ -187,7 +187,7 @@ impl<'c> MigrationSession<'c> {
     }
 
     async fn run(&mut self, statement: String) -> Result<(), CatalogError> {
-        let give_up = Instant::now() + TABLE_LOCK_PATIENCE;
+        let give_up = Instant::now() + TABLE_LOCK_MAX_WAIT;
         loop {
             match self.tx().run_built(statement.clone(), args![]).await {
                 Err(CatalogError::LockTimeout(_)) if Instant::now() < give_up => {

@@ -1,4 +1,4 @@
-//! The schema, and how it is brought up to date beside running processes.
+//! The schema, and its migration while other processes run.
 
 pub(crate) mod migrate;
 pub(crate) mod schema;

@@ -1,14 +1,14 @@
-//! The schema: numbered steps make the tables, and a list names every index. A step is applied once, whole or not at
-//! all. Databases that hold other tables, or a catalog of another version, are refused and left as they are.
+//! The schema: numbered steps create the tables, and a list names the indexes. Each step is applied once, in one
+//! transaction. Databases with other tables, or with a catalog of an unknown version, are refused and not changed.
 
 use sha2::{Digest as _, Sha256};
 use wharfinger_lifecycle::checksum::to_hex;
 
 use crate::database::sql::{Dialect, Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
-/// Until the first release the first step is edited in place, and catalogs that were made before are refused.
+/// Until the first release the first step is edited in place. Catalogs that were created with an older text are refused.
 pub(crate) const STEPS: &[&str] = &[include_str!("0001_initial.sql")];
 const INDEXES: &str = include_str!("indexes.sql");
 /// Names that `indexes.sql` had in an earlier release.
@@ -20,7 +20,7 @@ pub const SCHEMA_VERSION: i64 = STEPS.len() as i64;
 /// The PostgreSQL schema of our tables, unless a setting names another.
 pub const DEFAULT_SCHEMA: &str = "wharfinger";
 
-/// Names in an error are enough to recognise an application by.
+/// So many table names in an error suffice to recognise an application.
 const NAMES_SHOWN_MAX: usize = 5;
 
 /// An index of the list.
@@ -58,7 +58,7 @@ pub(crate) fn steps_after(steps: &[&'static str], reached: i64) -> Vec<i64> {
     numbered(steps).map(|(step, _)| step).filter(|step| *step > reached).collect()
 }
 
-/// Applies one step, unless another process has.
+/// Applies one step, unless another process has done so.
 pub(crate) struct ApplyStep {
     pub(crate) step: i64,
     pub(crate) steps: Vec<&'static str>,
@@ -70,13 +70,13 @@ pub(crate) struct ApplyStep {
 impl Write for ApplyStep {
     type Answer = bool;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, CatalogError> {
-        let reached = step(tx, &self.steps, &self.schema).await?;
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<bool>, CatalogError> {
+        let reached = current_step(tx, &self.steps, &self.schema).await?;
         let Some((_, text)) = numbered(&self.steps).find(|(step, _)| *step == self.step && *step > reached)
         else {
-            return Ok(Verdict::Rollback(false));
+            return Ok(TxOutcome::Rollback(false));
         };
-        may_create(tx, &self.schema).await?;
+        check_may_create(tx, &self.schema).await?;
         if reached == 0 {
             create_schema(tx, &self.schema).await?;
             tx.run(
@@ -95,7 +95,7 @@ impl Write for ApplyStep {
         )
         .await?;
         if reached == 0 {
-            // The tables are empty and belong to this transaction: there is nothing to do beside anybody.
+            // Only this transaction sees the tables, and they are empty: no CONCURRENTLY is needed.
             for index in indexes() {
                 tx.run_built(index.create(), args![]).await?;
             }
@@ -106,11 +106,11 @@ impl Write for ApplyStep {
             )
             .await?;
         }
-        Ok(Verdict::Commit(true))
+        Ok(TxOutcome::Commit(true))
     }
 }
 
-/// Rows of these tables come and go: a claim has to step over each dead one until it is vacuumed.
+/// Rows of these tables are short-lived. A claim has to skip each dead row until it is vacuumed.
 const QUEUES: [&str; 4] = ["jobs", "pending_cleanups", "outbox", "queue_tenants"];
 
 async fn vacuum_queues_often(tx: &mut Tx<'_>) -> Result<(), CatalogError> {
@@ -133,14 +133,14 @@ pub(crate) struct AddIndexes;
 impl Write for AddIndexes {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         for index in indexes() {
             tx.run_built(index.create(), args![]).await?;
         }
         for name in DROPPED_INDEXES {
             tx.run_built(format!("DROP INDEX IF EXISTS {name}"), args![]).await?;
         }
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -153,7 +153,7 @@ fn fingerprint(text: &str) -> String {
     to_hex(&Sha256::digest(text.as_bytes()))
 }
 
-/// Quoted for a statement. The settings allow no quotes in it.
+/// Quoted for a statement. The settings do not allow quotes in the name.
 fn quoted(schema: &str) -> String {
     format!("\"{}\"", schema.replace('"', ""))
 }
@@ -170,8 +170,8 @@ async fn schema_exists(tx: &mut Tx<'_>, schema: &str) -> Result<bool, CatalogErr
     Ok(tx.row(sql, args![schema]).await?.map_or(Ok(0), |row| row.int("schemas"))? > 0)
 }
 
-/// Answers if this user may create tables.
-pub(crate) async fn may_create(tx: &mut Tx<'_>, schema: &str) -> Result<(), CatalogError> {
+/// Fails if this user may not create our tables.
+pub(crate) async fn check_may_create(tx: &mut Tx<'_>, schema: &str) -> Result<(), CatalogError> {
     if tx.dialect() == Dialect::Sqlite {
         return Ok(());
     }
@@ -184,19 +184,23 @@ pub(crate) async fn may_create(tx: &mut Tx<'_>, schema: &str) -> Result<(), Cata
     match row.maybe_text("may_create_tables")?.as_deref() {
         Some("true") => Ok(()),
         Some(_) => Err(CatalogError::Unusable(format!(
-            "`{role}` may not create tables in schema `{schema}` of database `{database}`; as its owner run: \
+            "`{role}` may not create tables in schema `{schema}` of database `{database}`. Run as the owner of the schema: \
              GRANT CREATE, USAGE ON SCHEMA {quoted} TO {role}"
         ))),
         None if row.text("may_create_schema")? == "true" => Ok(()),
         None => Err(CatalogError::Unusable(format!(
-            "`{role}` may not create the schema `{schema}` in database `{database}`; as its owner run: \
+            "`{role}` may not create the schema `{schema}` in database `{database}`. Run as the owner of the database: \
              CREATE SCHEMA {quoted} AUTHORIZATION {role}"
         ))),
     }
 }
 
-/// The step a database has reached: 0 is one without any table in our schema.
-pub(crate) async fn step(tx: &mut Tx<'_>, steps: &[&'static str], schema: &str) -> Result<i64, CatalogError> {
+/// The last applied step. 0: our schema has no tables.
+pub(crate) async fn current_step(
+    tx: &mut Tx<'_>,
+    steps: &[&'static str],
+    schema: &str,
+) -> Result<i64, CatalogError> {
     let tables = tables(tx, schema).await?;
     let has = |name: &str| tables.iter().any(|table| table == name);
     if has("schema_migrations") {
@@ -210,11 +214,11 @@ pub(crate) async fn step(tx: &mut Tx<'_>, steps: &[&'static str], schema: &str) 
             "choose another file in WHARFINGER_DATABASE_URL",
             "choose another schema in WHARFINGER_DATABASE_SCHEMA",
         );
-        let place =
+        let container =
             tx.dialect().pick("the database".to_owned(), format!("schema `{schema}` of the database"));
         return Err(CatalogError::Unusable(format!(
-            "{place} holds tables of another application ({}): {remedy}",
-            shown(&tables)
+            "{container} holds tables of another application ({}): {remedy}",
+            name_list(&tables)
         )));
     }
     if tx.dialect() == Dialect::Postgres {
@@ -227,10 +231,10 @@ pub(crate) async fn step(tx: &mut Tx<'_>, steps: &[&'static str], schema: &str) 
     Ok(0)
 }
 
-const BEFORE_RELEASE: &str = "the database holds a catalog of a version before the first release, which cannot be \
-    migrated: use an empty database";
+const BEFORE_RELEASE: &str = "the database was created by a version before the first release and cannot be migrated: \
+    use an empty database";
 
-fn shown(names: &[String]) -> String {
+fn name_list(names: &[String]) -> String {
     let first = names.iter().take(NAMES_SHOWN_MAX).cloned().collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(NAMES_SHOWN_MAX) {
         0 => first,
@@ -257,7 +261,7 @@ async fn tables(tx: &mut Tx<'_>, schema: &str) -> Result<Vec<String>, CatalogErr
     rows.iter().map(|row| row.text("name")).collect()
 }
 
-/// Tables of other applications beside our schema, in words; none on SQLite, where a file is ours alone.
+/// The names of tables of other applications outside our schema. None on SQLite: its file holds only our tables.
 pub(crate) async fn foreign_tables(tx: &mut Tx<'_>, schema: &str) -> Result<Option<String>, CatalogError> {
     if tx.dialect() == Dialect::Sqlite {
         return Ok(None);
@@ -268,7 +272,7 @@ pub(crate) async fn foreign_tables(tx: &mut Tx<'_>, schema: &str) -> Result<Opti
         AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e') ORDER BY 1";
     let rows = tx.rows(sql, args![schema]).await?;
     let names = rows.iter().map(|row| row.text("name")).collect::<Result<Vec<_>, _>>()?;
-    Ok((!names.is_empty()).then(|| shown(&names)))
+    Ok((!names.is_empty()).then(|| name_list(&names)))
 }
 
 async fn reached(tx: &mut Tx<'_>, steps: &[&'static str]) -> Result<i64, CatalogError> {
@@ -279,7 +283,7 @@ async fn reached(tx: &mut Tx<'_>, steps: &[&'static str]) -> Result<i64, Catalog
         match numbered(steps).find(|(step, _)| *step == reached) {
             None => {
                 return Err(CatalogError::Corrupt(format!(
-                    "its schema is at step {reached}, this program knows {}: use a newer wharfinger",
+                    "the schema is at step {reached}, this program knows steps up to {}: use a newer wharfinger",
                     steps.len()
                 )));
             }
@@ -292,7 +296,7 @@ async fn reached(tx: &mut Tx<'_>, steps: &[&'static str]) -> Result<i64, Catalog
     Ok(reached)
 }
 
-/// Splits a file of SQL at the semicolons that end lines; comments are whole lines.
+/// Splits SQL text at semicolons at the ends of lines. Comments must be whole lines.
 fn statements(text: &str) -> Vec<String> {
     let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
     code.join("\n").split(";\n").map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect()

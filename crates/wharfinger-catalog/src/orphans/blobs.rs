@@ -9,7 +9,7 @@ use crate::Catalog;
 use crate::Scope;
 use crate::database::sql::signed;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
 use crate::files::rows::{AbandonedRule, is_abandoned};
@@ -76,7 +76,7 @@ const CLEANUP_COLUMNS: usize = 9;
 impl Write for Queue {
     type Answer = QueuedOrphans;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         // Another scan that finds the same waits until these are ordered, and then sees the orders.
         let lock = tx.dialect().pick("", "FOR UPDATE OF b");
         let sql = format!(
@@ -88,7 +88,7 @@ impl Write for Queue {
         );
         let args = args![self.scan.as_str(), self.after.as_str(), self.limit as i64, self.storage_type];
         let rows = tx.rows_built(sql, args).await?;
-        let Some(last) = rows.last() else { return Ok(Verdict::Rollback(QueuedOrphans::default())) };
+        let Some(last) = rows.last() else { return Ok(TxOutcome::Rollback(QueuedOrphans::default())) };
         let last = last.text("key")?;
         let (mut orphans, mut skipped) = (Vec::new(), Vec::new());
         for row in &rows {
@@ -109,7 +109,7 @@ impl Write for Queue {
             args![self.scan.as_str(), signed(queued)],
         )
         .await?;
-        Ok(Verdict::Commit(QueuedOrphans { queued, skipped: skipped.len() as u64, last: Some(last) }))
+        Ok(TxOutcome::Commit(QueuedOrphans { queued, skipped: skipped.len() as u64, last: Some(last) }))
     }
 }
 

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::UnixMs;
 use crate::Catalog;
 use crate::database::sql::signed;
 use crate::database::sql::{Arg, Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
 use crate::orphans::blobs::IS_KEPT;
@@ -102,7 +102,7 @@ struct Begin {
 impl Write for Begin {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         tx.run("DELETE FROM orphan_scan_ranges", args![]).await?;
         tx.run("DELETE FROM orphan_scans WHERE ended_at IS NULL", args![]).await?;
         let id = self.scan.id.as_str();
@@ -125,7 +125,7 @@ impl Write for Begin {
             )
             .await?;
         }
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -134,7 +134,7 @@ const FOUND_COLUMNS: usize = 5;
 impl Write for ScanProgress {
     type Answer = Result<Vec<String>, CatalogError>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let moved = tx
             .run(
                 "UPDATE orphan_scan_ranges SET at_key = $4, listed = listed + $5, found = found + $6, \
@@ -153,10 +153,10 @@ impl Write for ScanProgress {
             )
             .await?;
         if moved == 0 {
-            return Ok(Verdict::Rollback(Err(CatalogError::Stale)));
+            return Ok(TxOutcome::Rollback(Err(CatalogError::Stale)));
         }
         self.keep_found(tx).await?;
-        Ok(Verdict::Commit(Ok(self.keep_missing(tx).await?)))
+        Ok(TxOutcome::Commit(Ok(self.keep_missing(tx).await?)))
     }
 }
 
@@ -224,14 +224,14 @@ struct FinishRange {
 impl Write for FinishRange {
     type Answer = Result<bool, CatalogError>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let range = tx
             .row(
                 "SELECT after_key, upto_key FROM orphan_scan_ranges WHERE scan_id = $1 AND ordinal = $2",
                 args![self.scan.as_str(), self.ordinal],
             )
             .await?;
-        let Some(range) = range else { return Ok(Verdict::Rollback(Err(CatalogError::Stale))) };
+        let Some(range) = range else { return Ok(TxOutcome::Rollback(Err(CatalogError::Stale))) };
         let bounds =
             args![range.text("after_key")?, range.text("upto_key")?, self.scan.as_str(), self.limit as i64];
         // What has a cleanup is forgotten when that is done.
@@ -250,14 +250,14 @@ impl Write for FinishRange {
             )
             .await?;
         if orphans.max(missing) as usize >= self.limit {
-            return Ok(Verdict::Commit(Ok(false)));
+            return Ok(TxOutcome::Commit(Ok(false)));
         }
         tx.run(
             "UPDATE orphan_scan_ranges SET done = 1 WHERE scan_id = $1 AND ordinal = $2",
             args![self.scan.as_str(), self.ordinal],
         )
         .await?;
-        Ok(Verdict::Commit(Ok(true)))
+        Ok(TxOutcome::Commit(Ok(true)))
     }
 }
 
@@ -270,7 +270,7 @@ struct End {
 impl Write for End {
     type Answer = Result<(), CatalogError>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let scan = self.scan.as_str();
         let ended = tx
             .run(
@@ -279,14 +279,14 @@ impl Write for End {
             )
             .await?;
         if ended == 0 {
-            return Ok(Verdict::Rollback(Err(CatalogError::Stale)));
+            return Ok(TxOutcome::Rollback(Err(CatalogError::Stale)));
         }
         tx.run("DELETE FROM orphan_scan_ranges WHERE scan_id = $1", args![scan]).await?;
         tx.run("DELETE FROM orphan_scans WHERE id <> $1", args![scan]).await?;
         if let Some(message) = self.alert.clone() {
             lines::alert(tx, message, self.now).await?;
         }
-        Ok(Verdict::Commit(Ok(())))
+        Ok(TxOutcome::Commit(Ok(())))
     }
 }
 

@@ -8,7 +8,7 @@ use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
 use crate::database::sql::{Arg, Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
 use crate::fresh_id;
@@ -214,9 +214,9 @@ struct ForgetAll {
 impl Write for ForgetAll {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         tx.run("DELETE FROM outbox WHERE destination = $1", args![self.destination.as_str()]).await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -240,7 +240,7 @@ struct ClaimLines {
 impl Write for ClaimLines {
     type Answer = Claimed<OutboxLine>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let by_rank = self.destination.is_fair();
         let (ranked, order) = if by_rank { ("IS NOT NULL", "rank") } else { ("IS NULL", "next_attempt_at") };
         let in_order = if self.destination.keeps_order() { FIRST_OF_ITS_SUBJECT } else { "" };
@@ -258,7 +258,7 @@ impl Write for ClaimLines {
         let decode = |row: &Row| decode(row, self.destination);
         let mut lines = engine::readable(tx, &OUTBOX, &rows, self.now, decode).await?;
         lines.sort_by(|one, other| one.id.cmp(&other.id));
-        Ok(Verdict::Commit(Claimed { rows: lines, rank }))
+        Ok(TxOutcome::Commit(Claimed { rows: lines, rank }))
     }
 }
 
@@ -300,10 +300,10 @@ struct Arrived {
 impl Write for Arrived {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         let sql = format!("DELETE FROM outbox WHERE id IN ({})", places(1, self.ids.len()));
         tx.run_built(sql, self.ids.iter().flat_map(|id| args![id.as_str()]).collect()).await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -316,7 +316,7 @@ struct PutOff {
 impl Write for PutOff {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         let listed = |from| format!("id IN ({})", places(from, self.ids.len()));
         let ids = || self.ids.iter().flat_map(|id| args![id.as_str()]);
         let mut args = args![clip(&self.error, ERROR_TEXT_BYTES_MAX)];
@@ -331,7 +331,7 @@ impl Write for PutOff {
             let args = args![row.text("destination")?, row.text("subject")?];
             engine::release(tx, &OUTBOX, behind, Some(self.until), &[], args).await?;
         }
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 

@@ -13,7 +13,7 @@ use wharfinger_lifecycle::state::Status;
 use crate::Catalog;
 use crate::OutboxTargets;
 use crate::database::sql::{Row, Tx, args, places};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::files::batches::Totals;
 use crate::fresh_id;
@@ -242,7 +242,7 @@ struct ForgetOld {
 impl Write for ForgetOld {
     type Answer = u64;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<u64>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         // Ids begin with their time: the oldest are the first of the primary key.
         let first_kept = Uuid::from_u128(u128::from(u64::try_from(self.before).unwrap_or(0)) << 80);
         let gone = tx
@@ -252,7 +252,7 @@ impl Write for ForgetOld {
                 args![first_kept.to_string(), self.before, self.limit as i64],
             )
             .await?;
-        Ok(Verdict::Commit(gone))
+        Ok(TxOutcome::Commit(gone))
     }
 }
 

@@ -7,7 +7,7 @@ use wharfinger_lifecycle::quota::{QuotaExceeded, Quota};
 use crate::Catalog;
 use crate::database::sql::signed;
 use crate::database::sql::{Row, Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines::{self, OutboxPayload};
 use crate::quota::owner::{self, QuotaOwner, QuotaState};
@@ -177,7 +177,7 @@ struct SetLimit {
 impl Write for SetLimit {
     type Answer = ();
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<()>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         // Redis counts against the old limit: whoever it lets in from now on must ask again.
         owner::lock(tx, &self.tenant).await?;
         tx.run(
@@ -187,7 +187,7 @@ impl Write for SetLimit {
             args![self.tenant.as_str(), signed(self.limit_bytes)],
         )
         .await?;
-        Ok(Verdict::Commit(()))
+        Ok(TxOutcome::Commit(()))
     }
 }
 
@@ -210,24 +210,24 @@ struct Rebuild {
 impl Write for Rebuild {
     type Answer = Option<QuotaDrift>;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Answer>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let Some((before, state)) = locked(tx, &self.tenant, self.default_limit_bytes).await? else {
-            return Ok(Verdict::Rollback(None));
+            return Ok(TxOutcome::Rollback(None));
         };
         if state.owner == QuotaOwner::Redis {
-            return Ok(Verdict::Rollback(Some(QuotaDrift { drift_bytes: 0, in_redis: true })));
+            return Ok(TxOutcome::Rollback(Some(QuotaDrift { drift_bytes: 0, in_redis: true })));
         }
         let used_bytes = owner::charged(tx, &self.tenant).await?;
         let drift = QuotaDrift { drift_bytes: signed(before.used_bytes) - signed(used_bytes), in_redis: false };
         if drift.drift_bytes == 0 {
-            return Ok(Verdict::Rollback(Some(drift)));
+            return Ok(TxOutcome::Rollback(Some(drift)));
         }
         tx.run(
             "UPDATE quotas SET used_bytes = $2 WHERE tenant_id = $1",
             args![self.tenant.as_str(), signed(used_bytes)],
         )
         .await?;
-        Ok(Verdict::Commit(Some(drift)))
+        Ok(TxOutcome::Commit(Some(drift)))
     }
 }
 

@@ -8,7 +8,7 @@ use wharfinger_lifecycle::id::TenantId;
 use crate::Catalog;
 use crate::database::sql::signed;
 use crate::database::sql::{Dialect, Row, Tx, args};
-use crate::database::writer::{Verdict, Write};
+use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines;
 
@@ -105,7 +105,7 @@ pub struct MovedQuota {
 impl Write for MoveQuota {
     type Answer = MovedQuota;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<Verdict<MovedQuota>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<MovedQuota>, CatalogError> {
         let tenant = self.tenant.as_str();
         lock(tx, &self.tenant).await?;
         tx.run(
@@ -142,7 +142,7 @@ impl Write for MoveQuota {
             QuotaOwner::Database => before.int("used_bytes")? - signed(used_bytes),
             QuotaOwner::Redis => 0,
         };
-        Ok(Verdict::Commit(MovedQuota {
+        Ok(TxOutcome::Commit(MovedQuota {
             epoch,
             used_bytes,
             limit_bytes: own_limit.map_or(self.default_limit_bytes, |limit| limit.unsigned_abs()),

@@ -45,7 +45,7 @@ fn what_a_server_refuses_is_named_with_what_to_do() {
     let at = format!("127.0.0.1:{}", postgres.port());
 
     let wrong = format!("postgres://guarded:sesame@{at}/postgres");
-    expect_named(&wrong, &["password", "guarded", &at, "correct user and password"]);
+    expect_named(&wrong, &["password", "guarded", &at, "Correct the user and password"]);
     expect_named(
         &format!("postgres://postgres@{at}/nowhere"),
         &["nowhere", "does not exist", "createdb nowhere"],
@@ -107,7 +107,7 @@ fn a_server_that_is_not_there_is_waited_for_and_then_named() {
     let [warning, last] = lines[..] else { panic!("one warning and one line: {ran:?}") };
     assert!(warning.contains("\"level\":\"WARN\"") && warning.contains("cannot be used yet"), "{warning}");
     assert!(last.contains("WHARFINGER_DATABASE_URL: postgres://nobody@127.0.0.1:1/none: "), "{last}");
-    assert!(last.contains("start the server, or correct its address"), "{last}");
+    assert!(last.contains("Start the server, or correct the address"), "{last}");
     assert!(!ran.stderr.contains("sesame"), "{ran:?}");
 }
 
