@@ -45,7 +45,7 @@ const BARE_RECOVERY: [&str; 3] = [
     "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
      updated_at) SELECT id, 'file-scan', tenant_id, id, 'waiting', 1, 0, 5, 0, 1, 1 FROM files WHERE updated_at = {now}",
     "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
-     SELECT id, version, updated_at, 'queued', 'queued', 'its job was missing; waits for scan again', 'bench' \
+     SELECT id, version, updated_at, 'queued', 'queued', 'its job was missing; scan queued again', 'bench' \
      FROM files WHERE updated_at = {now}",
 ];
 

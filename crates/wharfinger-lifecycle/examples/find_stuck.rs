@@ -1,5 +1,5 @@
-//! Finds what is stuck in a pipeline of one's own. Here the pipeline is a table in the source; in a program it is two
-//! queries: work that has not moved for long, and the jobs that should move it.
+//! Finds stuck work in another pipeline. In this example the pipeline is a table in the source. A program runs two queries
+//! instead: work without recent progress, and the jobs for that work.
 
 use wharfinger_lifecycle::diagnosis::{Diagnosis, Job, JobState, Position, Work, diagnose};
 
@@ -15,11 +15,16 @@ const NOW: i64 = 1_000 * MINUTE_MS;
 
 fn main() {
     let leased = |until| JobState::Leased { version: 2, until, deadline_at: NOW + 60 * MINUTE_MS };
-    let waiting = |stage| Work { stage: Some(stage), position: Position::Waiting, version: 1, moved_at: 0 };
-    let working =
-        |stage| Work { stage: Some(stage), position: Position::InWork(stage), version: 2, moved_at: 0 };
+    let waiting =
+        |stage| Work { stage: Some(stage), position: Position::Waiting, version: 1, last_progress_at: 0 };
+    let working = |stage| Work {
+        stage: Some(stage),
+        position: Position::InProgress(stage),
+        version: 2,
+        last_progress_at: 0,
+    };
     let films = [
-        ("fresh.mp4", Work { moved_at: NOW - MINUTE_MS, ..waiting(Stage::Transcode) }, vec![]),
+        ("fresh.mp4", Work { last_progress_at: NOW - MINUTE_MS, ..waiting(Stage::Transcode) }, vec![]),
         ("in-the-queue.mp4", waiting(Stage::Transcode), vec![(Stage::Transcode, JobState::Waiting)]),
         ("in-work.mp4", working(Stage::Thumbnail), vec![(Stage::Thumbnail, leased(NOW + MINUTE_MS))]),
         ("lost.mp4", waiting(Stage::Thumbnail), vec![]),
@@ -28,8 +33,8 @@ fn main() {
     for (name, work, jobs) in films {
         let jobs: Vec<Job<Stage>> = jobs.into_iter().map(|(stage, state)| Job { stage, state }).collect();
         match diagnose(&work, &jobs, STUCK_AFTER_MS, NOW) {
-            Diagnosis::OnItsWay => println!("{name}: on its way"),
-            Diagnosis::Waits => println!("{name}: waits"),
+            Diagnosis::Progressing => println!("{name}: in progress"),
+            Diagnosis::Waiting => println!("{name}: waiting"),
             Diagnosis::Stuck(fault) => println!("{name}: stuck, {fault}"),
         }
     }

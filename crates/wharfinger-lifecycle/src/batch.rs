@@ -1,5 +1,5 @@
-//! A batch: uploads that begin and end together. While it is active its files are waited for; however it ends,
-//! what was confirmed stays, and what was not goes.
+//! A batch of uploads with one expiry time. While the batch is active, its unconfirmed files stay. When it ends,
+//! confirmed files stay and the others are removed.
 
 use crate::UnixMs;
 use crate::file::{File, UploadPolicy};
@@ -8,9 +8,9 @@ use crate::id::{BatchId, TenantId, UserId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchStatus {
     Active,
-    /// Every file of it was confirmed.
+    /// All its files were confirmed.
     Completed,
-    /// Its time was over first.
+    /// Its time ended before the client completed it.
     Expired,
     Cancelled,
 }
@@ -32,8 +32,8 @@ impl BatchStatus {
         BatchStatus::ALL.into_iter().find(|status| status.as_str() == word)
     }
 
-    /// Its unconfirmed files are not waited for any more.
-    pub fn is_called_off(self) -> bool {
+    /// Whether its unconfirmed files are removed.
+    pub fn drops_unconfirmed(self) -> bool {
         match self {
             BatchStatus::Expired | BatchStatus::Cancelled => true,
             BatchStatus::Active | BatchStatus::Completed => false,
@@ -53,23 +53,23 @@ pub struct Batch {
     pub tenant: TenantId,
     pub user: UserId,
     pub status: BatchStatus,
-    /// Raised by every change: what a compare-and-set compares.
+    /// Every change raises it. Updates compare it (compare-and-set).
     pub version: i64,
     pub created_at: UnixMs,
-    /// When it ends by itself.
+    /// When it expires.
     pub expires_at: UnixMs,
     pub ended_at: Option<UnixMs>,
 }
 
-/// It is not in the state for this.
+/// The batch is not in a state that allows the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum BatchError {
     #[error("the batch is {0}")]
     Ended(BatchStatus),
-    #[error("the time of the batch is over")]
-    TimeOver,
-    #[error("the batch has time until its end")]
-    NotYet,
+    #[error("the batch has reached its expiry time")]
+    PastExpiry,
+    #[error("the batch has not expired yet")]
+    NotExpired,
     #[error("{0} files of the batch are not confirmed")]
     Unconfirmed(u64),
 }
@@ -88,44 +88,44 @@ pub fn open(id: BatchId, tenant: TenantId, user: UserId, timeout_ms: i64, now: U
 }
 
 impl Batch {
-    /// Whether a file may be added to it now.
-    pub fn may_grow(&self, now: UnixMs) -> Result<(), Refusal> {
+    /// Whether a file may be added to the batch now.
+    pub fn check_open(&self, now: UnixMs) -> Result<(), BatchError> {
         match self.status {
             BatchStatus::Active if now < self.expires_at => Ok(()),
-            BatchStatus::Active => Err(Refusal::TimeOver),
-            ended => Err(Refusal::Ended(ended)),
+            BatchStatus::Active => Err(BatchError::PastExpiry),
+            ended => Err(BatchError::Ended(ended)),
         }
     }
 
-    /// Makes a registered file one of the batch: it is waited for as long as the batch is.
-    pub fn adopt(&self, file: File, policy: &UploadPolicy) -> File {
+    /// Adds a registered file. Its next check moves to the end of the batch or later.
+    pub fn add_file(&self, file: File, policy: &UploadPolicy) -> File {
         let ends_at = self.expires_at.saturating_add(policy.grace_for(file.size));
         let next_check_at = file.next_check_at.map(|at| at.max(ends_at));
         File { batch: Some(self.id), next_check_at, ..file }
     }
 
-    /// `unconfirmed` counts the files that still wait, and those that were reclaimed while it was active.
-    pub fn complete(&self, unconfirmed: u64, now: UnixMs) -> Result<Batch, Refusal> {
+    /// `unconfirmed` counts the registered files, and the files that were reclaimed while the batch was active.
+    pub fn complete(&self, unconfirmed: u64, now: UnixMs) -> Result<Batch, BatchError> {
         match (self.status, unconfirmed) {
             (BatchStatus::Active, 0) => Ok(self.ended(BatchStatus::Completed, now)),
-            (BatchStatus::Active, some) => Err(Refusal::Unconfirmed(some)),
-            (ended, _) => Err(Refusal::Ended(ended)),
+            (BatchStatus::Active, unconfirmed) => Err(BatchError::Unconfirmed(unconfirmed)),
+            (ended, _) => Err(BatchError::Ended(ended)),
         }
     }
 
-    pub fn cancel(&self, now: UnixMs) -> Result<Batch, Refusal> {
+    pub fn cancel(&self, now: UnixMs) -> Result<Batch, BatchError> {
         match self.status {
             BatchStatus::Active => Ok(self.ended(BatchStatus::Cancelled, now)),
-            ended => Err(Refusal::Ended(ended)),
+            ended => Err(BatchError::Ended(ended)),
         }
     }
 
-    /// Also where every file was confirmed: nobody has said that there are no more to come.
-    pub fn expire(&self, now: UnixMs) -> Result<Batch, Refusal> {
+    /// A batch expires even if all its files are confirmed: only `complete` says that no more files will follow.
+    pub fn expire(&self, now: UnixMs) -> Result<Batch, BatchError> {
         match self.status {
             BatchStatus::Active if now >= self.expires_at => Ok(self.ended(BatchStatus::Expired, now)),
-            BatchStatus::Active => Err(Refusal::NotYet),
-            ended => Err(Refusal::Ended(ended)),
+            BatchStatus::Active => Err(BatchError::NotExpired),
+            ended => Err(BatchError::Ended(ended)),
         }
     }
 
@@ -139,8 +139,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::file::{Announcement, Check, Pin, check, confirm, register, reissue};
-    use crate::processing::Plan;
+    use crate::file::{CheckAction, Pin, UploadRequest, check, confirm, register, reissue};
+    use crate::processing::PipelinePlan;
 
     const DAY_MS: i64 = 86_400_000;
     const POLICY: UploadPolicy = UploadPolicy {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn file_in(batch: &Batch, size: u64, now: UnixMs) -> File {
-        let announced = Announcement {
+        let request = UploadRequest {
             name: "a".into(),
             size,
             content_type: None,
@@ -167,12 +167,12 @@ mod tests {
             metadata: None,
         };
         let id = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id");
-        let file = register(id, batch.tenant.clone(), batch.user.clone(), announced, &POLICY, now);
-        batch.adopt(file, &POLICY)
+        let file = register(id, batch.tenant.clone(), batch.user.clone(), request, &POLICY, now);
+        batch.add_file(file, &POLICY)
     }
 
     #[test]
-    fn every_word_comes_back() {
+    fn every_status_parses_from_its_text() {
         for status in BatchStatus::ALL {
             assert_eq!(BatchStatus::parse(status.as_str()), Some(status));
         }
@@ -184,27 +184,27 @@ mod tests {
         let batch = batch(0);
         let file = file_in(&batch, 10, 5_000);
         assert_eq!(file.next_check_at, Some(DAY_MS + 60_000));
-        assert_eq!(check(&file, &POLICY, DAY_MS + 59_999), Check::NotYet);
-        assert_eq!(check(&file, &POLICY, DAY_MS + 60_000), Check::Unconfirmed);
-        // One that came late still has the whole life of its URL.
+        assert_eq!(check(&file, &POLICY, DAY_MS + 59_999), CheckAction::NotDue);
+        assert_eq!(check(&file, &POLICY, DAY_MS + 60_000), CheckAction::Unconfirmed);
+        // A file that was added late is still checked only after its URL expired.
         let late = file_in(&batch, 10, DAY_MS - 1_000);
-        assert_eq!(late.next_check_at, Some(POLICY.silent_at(&late)));
+        assert_eq!(late.next_check_at, Some(POLICY.last_write_at(&late)));
         assert!(late.next_check_at > Some(DAY_MS + 60_000));
     }
 
     #[test]
-    fn an_ended_batch_takes_nothing_and_ends_no_other_way() {
+    fn an_ended_batch_accepts_no_file_and_no_other_end() {
         let open = batch(0);
-        assert_eq!(open.may_grow(DAY_MS - 1), Ok(()));
-        assert_eq!(open.may_grow(DAY_MS), Err(Refusal::TimeOver));
-        assert_eq!(open.expire(DAY_MS - 1), Err(Refusal::NotYet));
-        assert_eq!(open.complete(2, 5), Err(Refusal::Unconfirmed(2)));
+        assert_eq!(open.check_open(DAY_MS - 1), Ok(()));
+        assert_eq!(open.check_open(DAY_MS), Err(BatchError::PastExpiry));
+        assert_eq!(open.expire(DAY_MS - 1), Err(BatchError::NotExpired));
+        assert_eq!(open.complete(2, 5), Err(BatchError::Unconfirmed(2)));
         let ends = [open.complete(0, 5), open.cancel(5), open.expire(DAY_MS)];
         for ended in ends.map(|ended| ended.expect("it was active")) {
-            let refused = Refusal::Ended(ended.status);
+            let refused = BatchError::Ended(ended.status);
             assert_eq!(ended.version, 2);
             assert!(ended.ended_at.is_some());
-            assert_eq!(ended.may_grow(6), Err(refused));
+            assert_eq!(ended.check_open(6), Err(refused));
             assert_eq!(ended.complete(0, 6), Err(refused));
             assert_eq!(ended.cancel(6), Err(refused));
             assert_eq!(ended.expire(i64::MAX), Err(refused));
@@ -212,10 +212,9 @@ mod tests {
     }
 
     proptest! {
-        /// However often its URL is made anew, a file of an active batch is waited for to the batch's end, and as long
-        /// as any of its URLs lives.
+        /// Fresh URLs never move the check of a file before the end of its batch, or before the last URL expires.
         #[test]
-        fn fresh_urls_never_bring_the_look_forward(
+        fn fresh_urls_never_move_the_check_forward(
             size in 0u64..1 << 40,
             laters in prop::collection::vec(0i64..20_000_000, 0..12),
         ) {
@@ -226,11 +225,11 @@ mod tests {
                 now += later;
                 file = reissue(&file, &POLICY, now).expect("still registered").after;
                 prop_assert!(file.next_check_at >= Some(batch.expires_at + POLICY.grace_for(size)));
-                prop_assert!(file.next_check_at >= Some(POLICY.silent_at(&file)));
+                prop_assert!(file.next_check_at >= Some(POLICY.last_write_at(&file)));
                 prop_assert_eq!(file.batch, Some(batch.id));
             }
             let pin = Pin { etag: "e".into(), version_id: None };
-            let confirmed = confirm(&file, pin, None, "confirmed", &Plan::without_stages(), now);
+            let confirmed = confirm(&file, pin, None, "confirmed", &PipelinePlan::without_stages(), now);
             prop_assert_eq!(confirmed.expect("confirmable").after.next_check_at, None);
         }
     }

@@ -1,4 +1,4 @@
-//! A change that was decided: what it makes of a file, and what follows from it in the same transaction.
+//! A decided change of a file, with everything that the same transaction has to write.
 
 use crate::UnixMs;
 use crate::event::Event;
@@ -7,60 +7,60 @@ use crate::id::JobId;
 use crate::limits;
 use crate::stage::Stage;
 use crate::state::Status;
-use crate::transition::{Refusal, transition};
+use crate::transition::{TransitionError, transition};
 
 /// One line of a file's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct HistoryEntry {
     pub from: Option<Status>,
     pub to: Status,
     pub reason: String,
 }
 
-/// An order to delete the file's bytes: at once, and (where a URL may still live) once more at `finish_at`.
+/// A request to delete the file's bytes: now, and once more at `finish_at` if an upload URL is still valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleanup {
     pub reason: EndReason,
     pub finish_at: UnixMs,
 }
 
-/// What the owner is told.
+/// The notification that the owner of the file gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum FileNotification {
     Ready,
     Failed,
-    /// Failed because nobody brought it to an end, which is no fault of its own: operators are told too.
+    /// Failed after too many recoveries. The cause may be the workers, so operators get an alert too.
     GivenUp,
     Quarantined,
     DeletionWarning,
     CleanedUp,
 }
 
-impl Notice {
+impl FileNotification {
     pub fn as_str(self) -> &'static str {
         match self {
-            Notice::Ready => "file-ready",
-            Notice::Failed | Notice::GivenUp => "file-failed",
-            Notice::Quarantined => "file-quarantined",
-            Notice::DeletionWarning => "file-deletion-warning",
-            Notice::CleanedUp => "file-cleaned-up",
+            FileNotification::Ready => "file-ready",
+            FileNotification::Failed | FileNotification::GivenUp => "file-failed",
+            FileNotification::Quarantined => "file-quarantined",
+            FileNotification::DeletionWarning => "file-deletion-warning",
+            FileNotification::CleanedUp => "file-cleaned-up",
         }
     }
 }
 
-/// What a change does to the jobs of its file.
+/// The effect of a change on the jobs of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobEffect {
     Keep,
-    /// All of them go: a worker that holds one finds its lease lost.
+    /// Removes all jobs. A worker that holds one loses its lease.
     RemoveAll,
-    /// All of them go, and this one takes their place.
-    ReplaceAll(StageJob),
-    /// Those that wait, and those that are leased, wait until this time. A leased check that only found out that it is
-    /// too early would otherwise be gone when it ends.
-    RunAt(UnixMs),
-    /// This job goes on to the next stage with its file.
-    Next {
+    /// Replaces all jobs by this one.
+    ReplaceAll(NewStageJob),
+    /// Moves all jobs to this time, leased ones too. Otherwise a leased check that runs too early would remove its job
+    /// when it ends.
+    RescheduleAll(UnixMs),
+    /// Moves this job to the queue of the next stage.
+    NextStage {
         job: JobId,
         stage: Stage,
     },
@@ -68,100 +68,108 @@ pub enum JobEffect {
         job: JobId,
     },
     Retry(JobRetry),
-    /// There will be no other attempt: this job is a dead letter.
-    Bury {
+    /// Turns this job into a dead letter: no attempt follows.
+    DeadLetter {
         job: JobId,
         reason: String,
         error: String,
     },
-    /// This dead letter waits again, with all its attempts.
+    /// Queues this dead letter again, with all its attempts.
     Redrive {
         job: JobId,
     },
 }
 
-/// A job of a stage that is written for a file.
+/// A stage job to insert for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StageJob {
+pub struct NewStageJob {
     pub stage: Stage,
     pub run_at: UnixMs,
     pub attempts: i64,
-    /// Workers in a row that did not come back.
+    /// Number of workers in a row that were lost with this job.
     pub lost_leases: i64,
     pub last_error: Option<String>,
     /// Set for a dead letter.
     pub dead_reason: Option<String>,
 }
 
-impl StageJob {
-    pub fn new(stage: Stage, run_at: UnixMs) -> StageJob {
-        StageJob { stage, run_at, attempts: 0, lost_leases: 0, last_error: None, dead_reason: None }
+impl NewStageJob {
+    pub fn new(stage: Stage, run_at: UnixMs) -> NewStageJob {
+        NewStageJob { stage, run_at, attempts: 0, lost_leases: 0, last_error: None, dead_reason: None }
     }
 }
 
-/// A leased job that waits for its next attempt.
+/// Returns a leased job to its queue for another attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRetry {
     pub job: JobId,
     pub run_at: UnixMs,
-    /// None: the last error stays as it is.
+    /// `None` keeps the last error.
     pub error: Option<String>,
-    /// Attempts that do not count.
-    pub unspent: i64,
+    /// Attempts to subtract because they do not count.
+    pub uncounted_attempts: i64,
     pub lost_leases: i64,
     pub put_off_since: Option<UnixMs>,
 }
 
-/// A decided change: `after` replaces `before` if and only if `before` is still what the catalog holds, and
-/// everything else here happens in the same transaction.
+/// A decided change. The catalog replaces `before` by `after` only if its row still equals `before`. The same transaction
+/// writes everything else in this struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub before: File,
     pub after: File,
-    pub steps: Vec<Step>,
+    pub history: Vec<HistoryEntry>,
     pub cleanup: Option<Cleanup>,
-    pub notice: Option<Notice>,
+    pub notification: Option<FileNotification>,
     pub job: JobEffect,
 }
 
 impl Change {
-    pub(crate) fn of(file: &File, now: UnixMs) -> Change {
+    pub(crate) fn new(file: &File, now: UnixMs) -> Change {
         let mut after = file.clone();
         after.version += 1;
         after.updated_at = now;
         Change {
             before: file.clone(),
             after,
-            steps: Vec::new(),
+            history: Vec::new(),
             cleanup: None,
-            notice: None,
+            notification: None,
             job: JobEffect::Keep,
         }
     }
 
-    pub(crate) fn step(&mut self, event: Event, reason: impl AsRef<str>) -> Result<(), Refusal> {
+    pub(crate) fn apply(&mut self, event: Event, reason: impl AsRef<str>) -> Result<(), TransitionError> {
         let from = self.after.status;
         let to = transition(from, event)?;
         self.after.status = to;
-        self.steps.push(Step { from: Some(from), to, reason: limits::reason(reason.as_ref()) });
+        self.history.push(HistoryEntry {
+            from: Some(from),
+            to,
+            reason: limits::stored_reason(reason.as_ref()),
+        });
         Ok(())
     }
 
-    /// A line of history for what happened without a change of status.
-    pub(crate) fn remark(&mut self, reason: &str) {
+    /// Adds a history line without a change of status.
+    pub(crate) fn add_note(&mut self, reason: &str) {
         let status = self.after.status;
-        self.steps.push(Step { from: Some(status), to: status, reason: limits::reason(reason) });
+        self.history.push(HistoryEntry {
+            from: Some(status),
+            to: status,
+            reason: limits::stored_reason(reason),
+        });
     }
 
-    /// Whether a worker can take the file up now.
+    /// Whether the change adds a job that a worker can lease.
     pub fn starts_stage(&self) -> bool {
-        matches!(self.job, JobEffect::ReplaceAll(StageJob { dead_reason: None, .. }))
+        matches!(self.job, JobEffect::ReplaceAll(NewStageJob { dead_reason: None, .. }))
     }
 
-    /// The version that a step led to: the last of them has the file's new one.
-    pub fn version_of_step(&self, n: usize) -> i64 {
-        let after_it = self.steps.len().saturating_sub(n + 1);
-        self.after.version - i64::try_from(after_it).unwrap_or(i64::MAX)
+    /// The file version of history entry `n`. The last entry has the new version of the file.
+    pub fn version_of_entry(&self, n: usize) -> i64 {
+        let later_entries = self.history.len().saturating_sub(n + 1);
+        self.after.version - i64::try_from(later_entries).unwrap_or(i64::MAX)
     }
 
     pub fn refunded_bytes(&self) -> u64 {

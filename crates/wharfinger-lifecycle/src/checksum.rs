@@ -1,4 +1,4 @@
-//! Checksums as they are written: SHA-256 in lower-case hex.
+//! Checksums as text: SHA-256 in lower-case hex.
 
 pub fn to_hex(bytes: &[u8]) -> String {
     const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -6,7 +6,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(HEX[usize::from(digit)])).collect()
 }
 
-/// The bytes that a hex text stands for, if it is one.
+/// Decodes hex text. `None` if it is not valid hex.
 pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     if !text.len().is_multiple_of(2) {
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hex_is_lower_case_and_complete() {
+    fn hex_is_lower_case_and_has_two_digits_per_byte() {
         assert_eq!(to_hex(&[0, 15, 16, 255]), "000f10ff");
         assert_eq!(from_hex("000f10ff"), Some(vec![0, 15, 16, 255]));
         assert_eq!(from_hex("0"), None);

@@ -1,16 +1,15 @@
-//! Whether a piece of work is stuck, and why: what is known of it, next to what is known of the job that should move it
-//! on. For any pipeline whose work waits in queues and is leased to workers. This is the one definition of stuck: lists and
-//! recoveries of files both use it.
+//! Decides whether a piece of work is stuck, and why. It compares the work with the job that should process it. Any
+//! pipeline with queues and leases can use this module. Wharfinger uses it both to list and to recover stuck files.
 //!
 //! ```
 //! use wharfinger_lifecycle::diagnosis::{Diagnosis, Fault, Job, JobState, Position, Work, diagnose};
 //!
-//! let work = Work { stage: Some("resize"), position: Position::InWork("resize"), version: 3, moved_at: 0 };
+//! let work = Work { stage: Some("resize"), position: Position::InProgress("resize"), version: 3, last_progress_at: 0 };
 //! let job = Job { stage: "resize", state: JobState::Leased { version: 3, until: 5_000, deadline_at: 60_000 } };
-//! // The worker that holds it should have said something by now.
-//! assert_eq!(diagnose(&work, &[job], 1_000, 10_000), Diagnosis::Stuck(Fault::WorkerGone));
-//! // For as long as it has moved lately, nobody minds.
-//! assert_eq!(diagnose(&work, &[], 60_000, 10_000), Diagnosis::OnItsWay);
+//! // The lease ended at 5,000, and no heartbeat extended it.
+//! assert_eq!(diagnose(&work, &[job], 1_000, 10_000), Diagnosis::Stuck(Fault::LeaseExpired));
+//! // Work with recent progress is never stuck.
+//! assert_eq!(diagnose(&work, &[], 60_000, 10_000), Diagnosis::Progressing);
 //! ```
 
 use std::fmt;
@@ -19,74 +18,74 @@ use crate::UnixMs;
 use crate::stage::Stage;
 use crate::state::Status;
 
-/// A piece of work that goes through stages.
+/// A piece of work that passes through stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work<S> {
-    /// The stage that it waits for or is in.
+    /// The stage that the work waits for or is in.
     pub stage: Option<S>,
     pub position: Position<S>,
-    /// Raised at every change.
+    /// Every change of the work raises it.
     pub version: i64,
-    /// When it last got on.
-    pub moved_at: UnixMs,
+    /// The time of the last progress.
+    pub last_progress_at: UnixMs,
 }
 
-/// Where a piece of work says that it is.
+/// The position that the work itself records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position<S> {
     /// In a queue.
     Waiting,
-    /// With a worker of a stage.
-    InWork(S),
-    /// In neither, though it should be.
-    Nowhere,
+    /// Leased by a worker of this stage.
+    InProgress(S),
+    /// Neither queued nor leased, although it should be.
+    Neither,
 }
 
-/// What should move a piece of work on.
+/// A job that should process the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job<S> {
-    /// Whose queue it is in.
+    /// The stage whose queue contains the job.
     pub stage: S,
     pub state: JobState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// For a worker.
+    /// Waits for a worker.
     Waiting,
-    /// Held by one, who works on this version of the work, has said that it is alive until then, and may not take longer
-    /// than the deadline.
+    /// A worker holds the job until `until`. Heartbeats extend `until`, but not beyond `deadline_at`. `version` is the
+    /// version of the work that the worker got.
     Leased { version: i64, until: UnixMs, deadline_at: UnixMs },
-    /// Given up.
+    /// A dead letter.
     Dead,
 }
 
-/// What keeps a piece of work from getting on.
+/// Why no worker will process the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     NoJob,
     SeveralJobs,
     DeadJob,
-    OtherStage,
-    /// The job waits and the work does not, or the other way round.
-    Elsewhere,
-    OlderVersion,
-    OverDeadline,
-    WorkerGone,
+    WrongStage,
+    /// The job waits and the work does not, or the reverse.
+    StateMismatch,
+    StaleVersion,
+    DeadlineExceeded,
+    LeaseExpired,
 }
 
 impl Fault {
-    /// As people read it in lists and histories.
+    /// The text for lists and histories.
     pub fn as_str(self) -> &'static str {
         match self {
             Fault::NoJob => "its job was missing",
             Fault::SeveralJobs => "it had several jobs",
-            Fault::DeadJob => "its job was dead",
-            Fault::OtherStage => "its job was for another stage",
-            Fault::Elsewhere => "its job was not where the file is",
-            Fault::OlderVersion => "its worker held an older version of it",
-            Fault::OverDeadline => "its worker took longer than it may",
-            Fault::WorkerGone => "its worker did not come back",
+            Fault::DeadJob => "its job was a dead letter",
+            Fault::WrongStage => "its job was for another stage",
+            Fault::StateMismatch => "its job was in a different state",
+            Fault::StaleVersion => "its worker had an older version",
+            Fault::DeadlineExceeded => "its worker exceeded the time limit",
+            Fault::LeaseExpired => "its worker stopped sending heartbeats",
         }
     }
 }
@@ -99,29 +98,29 @@ impl fmt::Display for Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Diagnosis {
-    /// It has moved lately.
-    OnItsWay,
-    /// It has not moved for long, but its job is sound: more workers help, not mending.
-    Waits,
-    /// Nobody will move it on. Beginning it anew under another job helps.
+    /// It made progress recently.
+    Progressing,
+    /// It made no progress for a long time, but its job is valid. More workers help; a recovery does not.
+    Waiting,
+    /// No worker will process it. A recovery with a new job helps.
     Stuck(Fault),
 }
 
-/// Looks at a piece of work and all jobs of stages that there are for it. Jobs of other kinds are not asked for.
+/// Diagnoses a piece of work. `jobs` are all its stage jobs; leave out jobs of other kinds.
 pub fn diagnose<S: PartialEq>(
     work: &Work<S>,
     jobs: &[Job<S>],
     stuck_after_ms: i64,
     now: UnixMs,
 ) -> Diagnosis {
-    if now < work.moved_at.saturating_add(stuck_after_ms) {
-        return Diagnosis::OnItsWay;
+    if now < work.last_progress_at.saturating_add(stuck_after_ms) {
+        return Diagnosis::Progressing;
     }
-    fault(work, jobs, now).map_or(Diagnosis::Waits, Diagnosis::Stuck)
+    fault(work, jobs, now).map_or(Diagnosis::Waiting, Diagnosis::Stuck)
 }
 
-/// What is wrong with the jobs of a piece of work, however long it has not moved; none where there is one and it is
-/// sound: in the queue of the work's stage, and either it waits with the work or a worker holds both and is in time.
+/// The fault in the jobs of a piece of work, regardless of its last progress. `None` if there is exactly one valid job. A
+/// valid job is in the queue of the work's stage. It waits like the work, or a worker holds it and is in time.
 pub fn fault<S: PartialEq>(work: &Work<S>, jobs: &[Job<S>], now: UnixMs) -> Option<Fault> {
     let job = match jobs {
         [] => return Some(Fault::NoJob),
@@ -132,34 +131,34 @@ pub fn fault<S: PartialEq>(work: &Work<S>, jobs: &[Job<S>], now: UnixMs) -> Opti
         return Some(Fault::DeadJob);
     }
     if work.stage.as_ref() != Some(&job.stage) {
-        return Some(Fault::OtherStage);
+        return Some(Fault::WrongStage);
     }
     match (job.state, &work.position) {
         (JobState::Waiting, Position::Waiting) => None,
-        (JobState::Leased { version, until, deadline_at }, Position::InWork(stage))
+        (JobState::Leased { version, until, deadline_at }, Position::InProgress(stage))
             if *stage == job.stage =>
         {
             if version != work.version {
-                Some(Fault::OlderVersion)
+                Some(Fault::StaleVersion)
             } else if deadline_at <= now {
-                Some(Fault::OverDeadline)
+                Some(Fault::DeadlineExceeded)
             } else if until <= now {
-                Some(Fault::WorkerGone)
+                Some(Fault::LeaseExpired)
             } else {
                 None
             }
         }
-        _ => Some(Fault::Elsewhere),
+        _ => Some(Fault::StateMismatch),
     }
 }
 
 impl Position<Stage> {
-    /// Where a file in the pipeline is by its status.
+    /// The position of a file by its status.
     pub fn of(status: Status) -> Position<Stage> {
         match Stage::ALL.into_iter().find(|stage| stage.status() == status) {
-            Some(stage) => Position::InWork(stage),
+            Some(stage) => Position::InProgress(stage),
             None if status == Status::Queued => Position::Waiting,
-            None => Position::Nowhere,
+            None => Position::Neither,
         }
     }
 }

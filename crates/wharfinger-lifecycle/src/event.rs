@@ -1,4 +1,4 @@
-//! What can happen to a file, in the past tense: events are facts, not wishes.
+//! The events in the life of a file.
 
 use std::fmt;
 
@@ -6,30 +6,30 @@ use crate::stage::Stage;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The object was found, measured and pinned.
+    /// The object was found, its size was checked, and its ETag or version was recorded.
     Confirmed,
-    /// Its first job was written.
+    /// The first job was created.
     Enqueued,
-    /// A worker took it.
+    /// A worker started this stage.
     Started(Stage),
-    /// A stage ended and another follows.
+    /// A stage succeeded and another follows.
     Finished,
-    /// Nothing is left to do.
+    /// The last stage succeeded, or there are no stages.
     Completed,
-    /// An attempt failed and there will be another.
+    /// An attempt failed and another follows.
     Retried,
-    /// Its job was missing or unsound and was replaced.
+    /// The job was missing or invalid and was replaced.
     Recovered,
     Failed,
-    /// Infected, poisonous, or changed behind our back.
+    /// Infected, or changed in the store after it was confirmed.
     Quarantined,
-    /// A person sent a failed file through again.
+    /// A person requested that a failed file is processed again.
     Redriven,
-    /// Its owner, or somebody for them, deleted it.
+    /// The owner or an admin deleted it.
     Deleted,
-    /// Nobody confirmed it in its time.
+    /// Not confirmed in time.
     Reclaimed,
-    /// A failure was kept for its whole retention.
+    /// Failed, and its retention period is over.
     Expired,
 }
 

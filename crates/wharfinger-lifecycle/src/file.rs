@@ -1,19 +1,19 @@
-//! A file as the catalog keeps it, and the changes that can be made to it. Each function here decides one
-//! change completely; the catalog then commits it in one transaction, or not at all.
+//! A file as the catalog stores it, and the changes of a file. Each function decides one complete change. The catalog
+//! then commits the change in one transaction, or not at all.
 
 use crate::UnixMs;
-pub use crate::change::{Change, Cleanup, JobEffect, JobRetry, Notice, StageJob, Step};
+pub use crate::change::{Change, Cleanup, FileNotification, HistoryEntry, JobEffect, JobRetry, NewStageJob};
 use crate::event::Event;
 use crate::id::{BatchId, FileId, TenantId, UserId};
 use crate::key::ObjectKey;
-use crate::limits::reason;
-use crate::parts::Cut;
-use crate::processing::Plan;
+use crate::limits::stored_reason;
+use crate::parts::PartLayout;
+use crate::processing::PipelinePlan;
 use crate::stage::Stage;
 use crate::state::Status;
-use crate::transition::Refusal;
+use crate::transition::TransitionError;
 
-/// Why a file is a tombstone. The owner's own deletion reads as "never was", the others as "gone".
+/// Why a file was deleted. A file that its owner deleted answers 404, a reclaimed file answers 410.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Deleted,
@@ -41,89 +41,89 @@ pub struct File {
     pub batch: Option<BatchId>,
     pub name: String,
     pub size: u64,
-    /// It comes in parts of this size; none: whole.
+    /// The part size of a multipart upload. `None`: a single PUT.
     pub part_size: Option<u64>,
     pub content_type: Option<String>,
-    /// Lower-case hex. Declared at init or given at confirm, and from then on verified.
+    /// Lower-case hex. The client sends it with init or confirm, and confirm verifies it.
     pub checksum_sha256: Option<String>,
-    /// The client's own JSON object, as sent.
+    /// A JSON object from the client, unchanged.
     pub metadata: Option<String>,
     pub key: ObjectKey,
     pub status: Status,
-    /// Raised by every change: what a compare-and-set compares.
+    /// Every change raises it. Updates compare it (compare-and-set).
     pub version: i64,
     pub charged_bytes: u64,
     pub retry_count: u32,
     pub error: Option<String>,
-    /// What it goes through, as it was when it was confirmed.
+    /// The stages of the pipeline at the time of the confirm.
     pub stages: Vec<Stage>,
-    /// The one that works on it or is next.
+    /// The current stage, or the next one if the file is queued.
     pub stage: Option<Stage>,
     pub pin: Option<Pin>,
     pub ended: Option<EndReason>,
-    /// No URL that was handed out works after this.
+    /// All upload URLs of the file have expired at this time.
     pub url_dead_at: UnixMs,
-    /// When this row must be checked again; absent only for a file that is at rest.
+    /// The next check of this row. `None` only if the status needs no check.
     pub next_check_at: Option<UnixMs>,
     pub created_at: UnixMs,
     pub updated_at: UnixMs,
     pub confirmed_at: Option<UnixMs>,
     pub ready_at: Option<UnixMs>,
-    /// When it failed, and when its owner was told that it will be deleted for that.
+    /// When it failed, and when the owner got the deletion warning.
     pub failed_at: Option<UnixMs>,
     pub warned_at: Option<UnixMs>,
 }
 
-/// What identifies the very bytes that were confirmed.
+/// Identifies the confirmed bytes in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
     pub etag: String,
     pub version_id: Option<String>,
 }
 
-/// The windows and promises that decide when things are over.
+/// The time limits of uploads and the minimum charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UploadPolicy {
-    /// What a file is charged at least.
+    /// The minimum charge of a file.
     pub charge_bytes_min: u64,
     pub window_ms: i64,
     pub grace_ms: i64,
     pub min_rate_bytes: u64,
     pub tombstone_ms: i64,
-    /// The store looks the row up itself and refuses an upload whose file has ended. Where it cannot, an ended
-    /// file keeps its charge until its URLs are dead: nobody gets free storage by deleting and putting again.
+    /// The store reads the row and refuses an upload to a deleted file. With other stores, a deleted file keeps its
+    /// charge until its URLs expire. Otherwise a client could delete a file, upload again and store bytes for free.
     pub store_refuses_ended: bool,
 }
 
 impl File {
-    /// How it is cut, if it comes in parts.
-    pub fn cut(&self) -> Option<Cut> {
-        self.part_size.map(|part_size| Cut { size: self.size, part_size })
+    /// The parts of a multipart upload. `None`: a single PUT.
+    pub fn part_layout(&self) -> Option<PartLayout> {
+        self.part_size.map(|part_size| PartLayout { size: self.size, part_size })
     }
 }
 
 impl UploadPolicy {
-    /// A transfer that began inside the window may end this much later.
+    /// The extra time for a transfer that starts before the URL expires.
     pub fn grace_for(&self, size: u64) -> i64 {
         let transfer_ms = u128::from(size) * 1_000 / u128::from(self.min_rate_bytes.max(1));
         self.grace_ms.max(i64::try_from(transfer_ms).unwrap_or(i64::MAX / 4))
     }
 
-    /// When nothing that was handed out for a file that has ended can write any more: of a file in parts no more
-    /// than one part is on its way by one URL.
-    pub fn silent_after_end_at(&self, file: &File) -> UnixMs {
+    /// The time after which no upload URL of a deleted file can write any more. Each URL of a multipart upload carries
+    /// one part, so the grace depends on the part size.
+    pub fn last_write_after_end_at(&self, file: &File) -> UnixMs {
         file.url_dead_at.saturating_add(self.grace_for(file.part_size.unwrap_or(file.size)))
     }
 
-    /// When nothing that was handed out for this file can write any more.
-    pub fn silent_at(&self, file: &File) -> UnixMs {
+    /// The time after which no upload URL of this file can write any more.
+    pub fn last_write_at(&self, file: &File) -> UnixMs {
         file.url_dead_at.saturating_add(self.grace_for(file.size))
     }
 }
 
-/// What a client asks for when it announces an upload; already checked.
+/// The validated request of a client to upload a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announcement {
+pub struct UploadRequest {
     pub name: String,
     pub size: u64,
     pub content_type: Option<String>,
@@ -135,7 +135,7 @@ pub fn register(
     id: FileId,
     tenant: TenantId,
     user: UserId,
-    announced: Announcement,
+    request: UploadRequest,
     policy: &UploadPolicy,
     now: UnixMs,
 ) -> File {
@@ -145,16 +145,16 @@ pub fn register(
         tenant,
         user,
         batch: None,
-        name: announced.name,
-        size: announced.size,
+        name: request.name,
+        size: request.size,
         part_size: None,
-        content_type: announced.content_type,
-        checksum_sha256: announced.checksum_sha256,
-        metadata: announced.metadata,
+        content_type: request.content_type,
+        checksum_sha256: request.checksum_sha256,
+        metadata: request.metadata,
         key,
         status: Status::Registered,
         version: 1,
-        charged_bytes: announced.size.max(policy.charge_bytes_min),
+        charged_bytes: request.size.max(policy.charge_bytes_min),
         retry_count: 0,
         error: None,
         stages: Vec::new(),
@@ -170,39 +170,38 @@ pub fn register(
         failed_at: None,
         warned_at: None,
     };
-    file.next_check_at = Some(policy.silent_at(&file));
+    file.next_check_at = Some(policy.last_write_at(&file));
     file
 }
 
-/// A fresh URL: what is dead later is checked later, and never earlier than was said before: a file of a batch waits
-/// for its batch. Committed before anything is signed.
-pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
+/// Extends the upload window for a fresh URL. The next check moves to a later time, never to an earlier one: a file of a
+/// batch waits for its batch. Callers commit this change before they sign the URL.
+pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, TransitionError> {
     if file.status != Status::Registered {
         return Err(match file.status {
-            Status::Deleted => Refusal::Dead,
-            from => Refusal::NotFrom { from, event: Event::Confirmed },
+            Status::Deleted => TransitionError::Deleted,
+            from => TransitionError::NotAllowed { from, event: Event::Confirmed },
         });
     }
-    let mut change = Change::of(file, now);
+    let mut change = Change::new(file, now);
     change.after.url_dead_at = file.url_dead_at.max(now.saturating_add(policy.window_ms));
-    let check_at = policy.silent_at(&change.after).max(file.next_check_at.unwrap_or(now));
+    let check_at = policy.last_write_at(&change.after).max(file.next_check_at.unwrap_or(now));
     change.after.next_check_at = Some(check_at);
-    change.job = JobEffect::RunAt(check_at);
+    change.job = JobEffect::RescheduleAll(check_at);
     Ok(change)
 }
 
-/// The object was found and is right: its first stage is next. With none to go through it is ready in the same
-/// breath.
+/// The object exists and is correct: queues the first stage. A file without stages is ready immediately.
 pub fn confirm(
     file: &File,
     pin: Pin,
     checksum_sha256: Option<String>,
     reason: &str,
-    plan: &Plan,
+    plan: &PipelinePlan,
     now: UnixMs,
-) -> Result<Change, Refusal> {
-    let mut change = Change::of(file, now);
-    change.step(Event::Confirmed, reason)?;
+) -> Result<Change, TransitionError> {
+    let mut change = Change::new(file, now);
+    change.apply(Event::Confirmed, reason)?;
     change.after.version = file.version + 2;
     change.after.pin = Some(pin);
     change.after.checksum_sha256 = file.checksum_sha256.clone().or(checksum_sha256);
@@ -211,31 +210,36 @@ pub fn confirm(
     change.job = JobEffect::RemoveAll;
     match plan.stages.first() {
         Some(first) => {
-            change.step(Event::Enqueued, format!("waits for {}", first.as_str()))?;
+            change.apply(Event::Enqueued, format!("{} queued", first.as_str()))?;
             change.after.stage = Some(*first);
             change.after.next_check_at = Some(plan.stuck_at(now));
-            change.job = JobEffect::ReplaceAll(StageJob::new(*first, now));
+            change.job = JobEffect::ReplaceAll(NewStageJob::new(*first, now));
         }
         None => {
-            change.step(Event::Completed, "no stages")?;
+            change.apply(Event::Completed, "no stages")?;
             change.after.ready_at = Some(now);
             change.after.next_check_at = None;
-            change.notice = Some(Notice::Ready);
+            change.notification = Some(FileNotification::Ready);
         }
     }
     Ok(change)
 }
 
-/// Ends a file on its owner's word.
-pub fn delete(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
+/// Deletes a file on request of its owner or an admin.
+pub fn delete(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, TransitionError> {
     end(file, Event::Deleted, EndReason::Deleted, "deleted", policy, now)
 }
 
-/// Ends an upload that nobody confirmed. Refused for anything but a registered file: a cleaner never takes
-/// what was confirmed. The owner of a batch is told of the batch, not of each of its files.
-pub fn reclaim(file: &File, reason: &str, policy: &UploadPolicy, now: UnixMs) -> Result<Change, Refusal> {
+/// Deletes an upload that was not confirmed. Only registered files are accepted: cleaners never delete confirmed files.
+/// The owner of a batch gets one notification for the batch, not one per file.
+pub fn reclaim(
+    file: &File,
+    reason: &str,
+    policy: &UploadPolicy,
+    now: UnixMs,
+) -> Result<Change, TransitionError> {
     let mut change = end(file, Event::Reclaimed, EndReason::Reclaimed, reason, policy, now)?;
-    change.notice = file.batch.is_none().then_some(Notice::CleanedUp);
+    change.notification = file.batch.is_none().then_some(FileNotification::CleanedUp);
     Ok(change)
 }
 
@@ -243,92 +247,93 @@ pub(crate) fn end(
     file: &File,
     event: Event,
     reason: EndReason,
-    words: &str,
+    reason_text: &str,
     policy: &UploadPolicy,
     now: UnixMs,
-) -> Result<Change, Refusal> {
-    let mut change = Change::of(file, now);
-    change.step(event, words)?;
+) -> Result<Change, TransitionError> {
+    let mut change = Change::new(file, now);
+    change.apply(event, reason_text)?;
     change.after.ended = Some(reason);
     change.after.stage = None;
-    // A tombstone is kept for long, and nobody reads what was attached to the file.
+    // Tombstones stay for a long time, and their metadata is not used.
     change.after.metadata = None;
     change.job = JobEffect::RemoveAll;
-    let silent_at = if policy.store_refuses_ended { now } else { policy.silent_after_end_at(file) };
-    change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) });
-    if now >= silent_at {
+    let last_write_at = if policy.store_refuses_ended { now } else { policy.last_write_after_end_at(file) };
+    change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, last_write_at, now) });
+    if now >= last_write_at {
         change.after.charged_bytes = 0;
         change.after.next_check_at = Some(tombstone_ends_at(file, policy, now));
     } else {
-        change.after.next_check_at = Some(silent_at);
+        change.after.next_check_at = Some(last_write_at);
     }
     Ok(change)
 }
 
-/// An order for bytes that came to be after their file had ended.
-pub fn too_late(file: &File, policy: &UploadPolicy, now: UnixMs) -> Option<Cleanup> {
+/// The cleanup for bytes that were written after their file was deleted.
+pub fn late_write_cleanup(file: &File, policy: &UploadPolicy, now: UnixMs) -> Option<Cleanup> {
     let reason = file.ended?;
-    let silent_at = if policy.store_refuses_ended { now } else { policy.silent_after_end_at(file).max(now) };
-    Some(Cleanup { reason, finish_at: finish_at(file, silent_at, now) })
+    let last_write_at =
+        if policy.store_refuses_ended { now } else { policy.last_write_after_end_at(file).max(now) };
+    Some(Cleanup { reason, finish_at: finish_at(file, last_write_at, now) })
 }
 
-/// When an ended file's bytes are deleted for the last time. A confirm that is under way may still join its parts.
-fn finish_at(file: &File, silent_at: UnixMs, now: UnixMs) -> UnixMs {
-    if file.part_size.is_some() { silent_at.max(now.saturating_add(JOIN_MS_MAX)) } else { silent_at }
+/// When the bytes of a deleted file are deleted for the last time. A running confirm may still join the parts.
+fn finish_at(file: &File, last_write_at: UnixMs, now: UnixMs) -> UnixMs {
+    if file.part_size.is_some() { last_write_at.max(now.saturating_add(JOIN_MS_MAX)) } else { last_write_at }
 }
 
-/// Longer than any store takes to join parts and any server to hear of it.
+/// An upper limit for the time in which a store joins parts and a server gets the answer.
 const JOIN_MS_MAX: i64 = 15 * 60_000;
 
 fn tombstone_ends_at(file: &File, policy: &UploadPolicy, now: UnixMs) -> UnixMs {
-    now.saturating_add(policy.tombstone_ms).max(policy.silent_at(file).saturating_add(1))
+    now.saturating_add(policy.tombstone_ms).max(policy.last_write_at(file).saturating_add(1))
 }
 
-/// The bytes are not those that were confirmed.
-pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, Refusal> {
-    let mut change = Change::of(file, now);
-    change.step(Event::Quarantined, why)?;
-    change.after.error = Some(reason(why));
+/// Quarantines a file: infected, or its bytes changed after the confirm.
+pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, TransitionError> {
+    let mut change = Change::new(file, now);
+    change.apply(Event::Quarantined, why)?;
+    change.after.error = Some(stored_reason(why));
     change.after.stage = None;
     change.after.next_check_at = None;
     change.job = JobEffect::RemoveAll;
-    change.notice = Some(Notice::Quarantined);
+    change.notification = Some(FileNotification::Quarantined);
     Ok(change)
 }
 
-/// The same bytes under another ETag, as after a restore: found out by their checksum.
+/// Records another ETag or version for the same bytes, for example after a restore. The checksum proves that they are equal.
 pub fn repin(file: &File, pin: Pin, now: UnixMs) -> Change {
-    let mut change = Change::of(file, now);
+    let mut change = Change::new(file, now);
     change.after.pin = Some(pin);
     change
 }
 
-/// What is to be done with a row whose check is due.
+/// The action for a row whose check is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// Not due after all: somebody moved it.
-    NotYet,
-    /// A registered upload whose time is over: reclaim or rescue it.
+pub enum CheckAction {
+    /// The check is not due: another change moved it.
+    NotDue,
+    /// An unconfirmed upload whose time is over: reclaim or rescue it.
     Unconfirmed,
-    /// An ended file whose last URL has died: its charge goes.
+    /// A deleted file whose last URL has expired: refund its charge.
     Refund(Box<Change>),
-    /// A tombstone that nobody needs any more.
-    Forget,
+    /// A tombstone whose retention is over.
+    RemoveTombstone,
 }
 
-pub fn check(file: &File, policy: &UploadPolicy, now: UnixMs) -> Check {
+pub fn check(file: &File, policy: &UploadPolicy, now: UnixMs) -> CheckAction {
     if file.next_check_at.is_none_or(|at| at > now) {
-        return Check::NotYet;
+        return CheckAction::NotDue;
     }
     match file.status {
-        Status::Registered => Check::Unconfirmed,
+        Status::Registered => CheckAction::Unconfirmed,
         Status::Deleted if file.charged_bytes > 0 => {
-            let mut change = Change::of(file, now);
+            let mut change = Change::new(file, now);
             change.after.charged_bytes = 0;
             change.after.next_check_at = Some(tombstone_ends_at(file, policy, now));
-            Check::Refund(Box::new(change))
+            CheckAction::Refund(Box::new(change))
         }
-        Status::Deleted => Check::Forget,
+        Status::Deleted => CheckAction::RemoveTombstone,
         Status::Uploaded
         | Status::Queued
         | Status::Scanning
@@ -337,25 +342,25 @@ pub fn check(file: &File, policy: &UploadPolicy, now: UnixMs) -> Check {
         | Status::Embedding
         | Status::Ready
         | Status::Failed
-        | Status::Quarantined => Check::NotYet,
+        | Status::Quarantined => CheckAction::NotDue,
     }
 }
 
-/// A check that could not find out: try again later, change nothing else.
+/// Moves the check to a later time, and changes nothing else.
 pub fn defer(file: &File, until: UnixMs, now: UnixMs) -> Change {
-    let mut change = Change::of(file, now);
+    let mut change = Change::new(file, now);
     change.after.updated_at = file.updated_at;
     change.after.next_check_at = Some(until);
-    change.job = JobEffect::RunAt(until);
+    change.job = JobEffect::RescheduleAll(until);
     change
 }
 
-/// The batch of an unconfirmed file has ended: its check is due now. The version is raised, so that a confirm that is under
-/// way loses.
-pub fn call_off(file: &File, now: UnixMs) -> Change {
-    let mut change = Change::of(file, now);
+/// Makes the check of an unconfirmed file due now, because its batch has ended. The new version makes a running confirm
+/// fail.
+pub fn make_check_due(file: &File, now: UnixMs) -> Change {
+    let mut change = Change::new(file, now);
     change.after.next_check_at = Some(now);
-    change.job = JobEffect::RunAt(now);
+    change.job = JobEffect::RescheduleAll(now);
     change
 }
 
@@ -377,7 +382,7 @@ mod tests {
     }
 
     fn registered(size: u64, policy: &UploadPolicy) -> File {
-        let announced = Announcement {
+        let request = UploadRequest {
             name: "a".into(),
             size,
             content_type: None,
@@ -388,7 +393,7 @@ mod tests {
             "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id"),
             TenantId::new("t").expect("a fixed name"),
             UserId::new("u").expect("a fixed name"),
-            announced,
+            request,
             policy,
             0,
         )
@@ -403,24 +408,24 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_file_keeps_its_charge_while_a_url_lives() {
+    fn a_deleted_file_keeps_its_charge_until_its_url_expires() {
         let policy = policy(false);
         let file = registered(10, &policy);
         let change = delete(&file, &policy, 1_000).expect("a registered file can be deleted");
         assert_eq!(change.after.charged_bytes, 10);
         assert_eq!(change.after.next_check_at, Some(3_660_000));
-        assert_eq!(check(&change.after, &policy, 3_659_999), Check::NotYet);
-        let Check::Refund(refund) = check(&change.after, &policy, 3_660_000) else {
+        assert_eq!(check(&change.after, &policy, 3_659_999), CheckAction::NotDue);
+        let CheckAction::Refund(refund) = check(&change.after, &policy, 3_660_000) else {
             panic!("expected a refund")
         };
         assert_eq!(refund.refunded_bytes(), 10);
-        assert!(refund.steps.is_empty());
-        assert_eq!(check(&refund.after, &policy, i64::MAX), Check::Forget);
+        assert!(refund.history.is_empty());
+        assert_eq!(check(&refund.after, &policy, i64::MAX), CheckAction::RemoveTombstone);
     }
 
-    /// Its upload is ended with it: only a part that is on its way may still come, or a join that is under way.
+    /// Only one part in transfer, or a running join, can still write bytes.
     #[test]
-    fn a_file_in_parts_is_silent_when_its_last_part_is() {
+    fn the_grace_of_a_multipart_upload_depends_on_the_part_size() {
         let policy = policy(false);
         let mib = crate::limits::MIB;
         let whole = registered(1 << 40, &policy);
@@ -435,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_store_refuses_the_charge_ends_at_once() {
+    fn a_store_that_refuses_late_writes_ends_the_charge_immediately() {
         let policy = policy(true);
         let change = delete(&registered(10, &policy), &policy, 1_000).expect("deletable");
         assert_eq!(change.after.charged_bytes, 0);
@@ -443,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_url_never_shortens_the_life_of_an_older_one() {
+    fn a_fresh_url_never_moves_the_check_to_an_earlier_time() {
         let policy = policy(false);
         let file = registered(10, &policy);
         let shorter = UploadPolicy { window_ms: 1, ..policy };
@@ -453,51 +458,52 @@ mod tests {
     }
 
     #[test]
-    fn a_cleaner_never_takes_a_confirmed_file() {
+    fn a_cleaner_never_deletes_a_confirmed_file() {
         let policy = policy(true);
         let file = registered(10, &policy);
         let pin = Pin { etag: "e".into(), version_id: None };
-        let confirmed =
-            confirm(&file, pin, None, "confirmed", &Plan::without_stages(), 5).expect("confirmable").after;
+        let confirmed = confirm(&file, pin, None, "confirmed", &PipelinePlan::without_stages(), 5)
+            .expect("confirmable")
+            .after;
         assert!(reclaim(&confirmed, "late", &policy, 9_000_000).is_err());
     }
 
     #[derive(Clone, Debug)]
-    enum Act {
+    enum Op {
         Reissue,
         Confirm,
         Delete,
         Reclaim,
         Quarantine,
-        Check,
+        CheckAction,
     }
 
     proptest! {
-        /// I3, I15, I16 on the plan itself: charged once and refunded once, a next check until at rest, dead is dead.
+        /// A file is charged once and refunded once, has a next check while it needs one, and stays deleted.
         #[test]
-        fn random_acts(
+        fn random_operations(
             size in 0u64..1 << 40,
             refuses in any::<bool>(),
-            acts in prop::collection::vec((prop::sample::select(vec![
-                Act::Reissue, Act::Confirm, Act::Delete, Act::Reclaim, Act::Quarantine, Act::Check,
+            ops in prop::collection::vec((prop::sample::select(vec![
+                Op::Reissue, Op::Confirm, Op::Delete, Op::Reclaim, Op::Quarantine, Op::CheckAction,
             ]), 0i64..7_200_000), 0..30),
         ) {
             let policy = policy(refuses);
-            let plan = Plan::without_stages();
+            let plan = PipelinePlan::without_stages();
             let mut file = registered(size, &policy);
             let mut refunded = 0u64;
             let mut now = 0;
-            for (act, later) in acts {
+            for (op, later) in ops {
                 now += later;
                 let pin = Pin { etag: "e".into(), version_id: None };
-                let change = match act {
-                    Act::Reissue => reissue(&file, &policy, now),
-                    Act::Confirm => confirm(&file, pin, None, "confirmed", &plan, now),
-                    Act::Delete => delete(&file, &policy, now),
-                    Act::Reclaim => reclaim(&file, "late", &policy, now),
-                    Act::Quarantine => quarantine(&file, "changed", now),
-                    Act::Check => match check(&file, &policy, now) {
-                        Check::Refund(change) => Ok(*change),
+                let change = match op {
+                    Op::Reissue => reissue(&file, &policy, now),
+                    Op::Confirm => confirm(&file, pin, None, "confirmed", &plan, now),
+                    Op::Delete => delete(&file, &policy, now),
+                    Op::Reclaim => reclaim(&file, "late", &policy, now),
+                    Op::Quarantine => quarantine(&file, "changed", now),
+                    Op::CheckAction => match check(&file, &policy, now) {
+                        CheckAction::Refund(change) => Ok(*change),
                         _ => continue,
                     },
                 };
@@ -510,10 +516,10 @@ mod tests {
                     prop_assert_eq!(change.after.status, Status::Deleted);
                 }
                 file = change.after;
-                prop_assert!(file.next_check_at.is_some() || file.status.is_at_rest());
+                prop_assert!(file.next_check_at.is_some() || file.status.needs_no_check());
                 prop_assert_eq!(refunded + file.charged_bytes, size);
                 if file.status == Status::Deleted && !refuses && file.charged_bytes == 0 {
-                    prop_assert!(now >= policy.silent_at(&file));
+                    prop_assert!(now >= policy.last_write_at(&file));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Identifiers as types of their own, so that a tenant is never passed where a user is meant.
+//! A separate type for each kind of id, so that a tenant id cannot be passed as a user id.
 
 use std::fmt;
 
@@ -23,11 +23,11 @@ macro_rules! uuid_id {
         impl std::str::FromStr for $name {
             type Err = uuid::Error;
 
-            /// Only the canonical form is an id: one file, one spelling.
+            /// Accepts only the canonical form, so that each id has exactly one spelling.
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let id = *text.parse::<uuid::fmt::Hyphenated>()?.as_uuid();
                 if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
-                    return Err(Uuid::parse_str("").expect_err("nothing is no id"));
+                    return Err(Uuid::parse_str("").expect_err("an empty text is not an id"));
                 }
                 Ok(Self(id))
             }
@@ -36,11 +36,11 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// A file, from its registration to the end of its tombstone. Time-ordered (UUIDv7).
+    /// A file, from its registration until its tombstone is removed. Time-ordered (UUIDv7).
     FileId
 );
 uuid_id!(
-    /// A batch of uploads that begin and end together.
+    /// A batch of uploads.
     BatchId
 );
 uuid_id!(
@@ -48,7 +48,7 @@ uuid_id!(
     JobId
 );
 uuid_id!(
-    /// One order to delete bytes from the store.
+    /// A pending cleanup: bytes to delete from the store.
     CleanupId
 );
 
@@ -101,11 +101,11 @@ macro_rules! text_id {
 }
 
 text_id!(
-    /// Who pays: the owner of a quota.
+    /// The owner of a quota.
     TenantId
 );
 text_id!(
-    /// Who acts: a token's `sub`, unique within its tenant.
+    /// A user: the `sub` of a token, unique within its tenant.
     UserId
 );
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_canonical_spelling_is_an_id() {
+    fn only_the_canonical_spelling_is_accepted() {
         assert!("018f4e6e-7f3a-7000-8000-000000000001".parse::<FileId>().is_ok());
         assert!("018f4e6e7f3a70008000000000000001".parse::<FileId>().is_err());
         assert!("{018f4e6e-7f3a-7000-8000-000000000001}".parse::<FileId>().is_err());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded_by_what_they_become_in_a_key() {
+    fn names_are_limited_by_their_encoded_length() {
         assert!(TenantId::new(&"a".repeat(255)).is_ok());
         assert_eq!(TenantId::new(&"a".repeat(256)), Err(BadName::TooLong));
         assert_eq!(TenantId::new(&"/".repeat(86)), Err(BadName::TooLong));

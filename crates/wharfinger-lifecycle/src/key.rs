@@ -1,4 +1,4 @@
-//! Where an object lies: `uploads/<tenant>/<user>/<fileId>`, each part percent-encoded.
+//! Keys of objects in the store: `uploads/<tenant>/<user>/<fileId>`, each part percent-encoded.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use serde::Serialize;
 
 use crate::id::{FileId, JobId, TenantId, UserId};
 
-/// What clients upload. Scans for orphans look here and under `derived/`, nowhere else.
+/// Prefix of uploaded objects. Orphan scans list this prefix and `derived/` only.
 pub const UPLOADS: &str = "uploads/";
-/// What stages make of them.
+/// Prefix of objects that processing stages write.
 pub const DERIVED: &str = "derived/";
-/// What the program keeps in the store for itself. No key that is parsed lies here.
-pub const OWN: &str = ".wharfinger/";
+/// Prefix of the program's own objects. [`ObjectKey::parse`] rejects keys with this prefix: it contains a dot.
+pub const INTERNAL: &str = ".wharfinger/";
 
-/// The full name of an object in its store. Ordered by bytes, as stores list them.
+/// The full key of an object in its store. Keys compare by bytes, which is the order in which stores list them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ObjectKey(String);
 
-/// Where events lie. Scans for orphans do not look here.
+/// Prefix of archived events. Orphan scans do not list it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventsFolder {
     Raw,
-    /// Batches that were damaged on disk, as they were found.
+    /// Batches that were damaged on disk, unchanged.
     Damaged,
 }
 
@@ -36,7 +36,7 @@ impl EventsFolder {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a key this program would make")]
+#[error("not a valid object key")]
 pub struct BadKey;
 
 impl ObjectKey {
@@ -44,78 +44,78 @@ impl ObjectKey {
         ObjectKey(format!("{UPLOADS}{}/{}/{file}", encode_part(tenant.as_str()), encode_part(user.as_str())))
     }
 
-    /// A piece of a file's text. The attempt that puts it is in its name: two never put the same.
+    /// A part of a file's text. The key contains the attempt, so two attempts never write the same object.
     pub fn text_part(original: &ObjectKey, job: JobId, token: i64, part: u32) -> ObjectKey {
         let owned = original.0.strip_prefix(UPLOADS).unwrap_or(&original.0);
         ObjectKey(format!("{DERIVED}{owned}/{job}-{token}/text-{part:05}"))
     }
 
-    /// Events, by `place` below the folder: an hour and the name of a batch, of letters that need no encoding.
-    pub fn events(folder: EventsFolder, place: &str) -> Result<ObjectKey, BadKey> {
+    /// A batch of events. `path` is the hour and the batch name, already percent-encoded.
+    pub fn events(folder: EventsFolder, path: &str) -> Result<ObjectKey, BadKey> {
         let plain = |byte: u8| is_plain(byte) || matches!(byte, b'%' | b'.');
-        let sound = !place.is_empty()
-            && place.split('/').all(|part| {
+        let is_valid = !path.is_empty()
+            && path.split('/').all(|part| {
                 !matches!(part, "" | "." | "..")
                     && part.len() <= crate::limits::KEY_PART_BYTES_MAX
                     && part.bytes().all(plain)
             });
-        if sound { Ok(ObjectKey(format!("{}{place}", folder.as_str()))) } else { Err(BadKey) }
+        if is_valid { Ok(ObjectKey(format!("{}{path}", folder.as_str()))) } else { Err(BadKey) }
     }
 
-    /// Says whose objects lie in a store.
-    pub fn mark() -> ObjectKey {
-        ObjectKey(format!("{OWN}store"))
+    /// The marker object, which names the catalog that owns the store.
+    pub fn marker() -> ObjectKey {
+        ObjectKey(format!("{INTERNAL}store"))
     }
 
-    /// Something that is put to learn what a store does, and deleted again.
+    /// A temporary object that tests the abilities of a store.
     pub fn probe(name: &str) -> ObjectKey {
-        ObjectKey(format!("{OWN}probe/{}", encode_part(name)))
+        ObjectKey(format!("{INTERNAL}probe/{}", encode_part(name)))
     }
 
-    /// Takes a key back from outside. A part is never empty, never holds a dot, and never more than a file
-    /// system's name: so a key cannot climb out of its folder whatever it is joined to.
+    /// Parses a key from an untrusted source. Parts are not empty, contain no dot and fit into a file name. So a key
+    /// cannot leave its folder, whatever path it is joined to.
     pub fn parse(text: &str) -> Result<ObjectKey, BadKey> {
-        let sound = !text.is_empty()
+        let is_valid = !text.is_empty()
             && text.split('/').all(|part| {
                 !part.is_empty()
                     && part.len() <= crate::limits::KEY_PART_BYTES_MAX
                     && part.bytes().all(|byte| is_plain(byte) || byte == b'%')
             });
-        if sound { Ok(ObjectKey(text.to_owned())) } else { Err(BadKey) }
+        if is_valid { Ok(ObjectKey(text.to_owned())) } else { Err(BadKey) }
     }
 
-    /// Takes a name that somebody else gave, as a store lists it: below `uploads/` or `derived/`, and of parts that
-    /// lead nowhere else, whatever they are joined to.
-    pub fn stray(text: &str) -> Result<ObjectKey, BadKey> {
+    /// Accepts a key that a store listed under `uploads/` or `derived/`, also one in another format than ours. The key
+    /// cannot leave its folder, whatever path it is joined to.
+    pub fn from_listing(text: &str) -> Result<ObjectKey, BadKey> {
         let below = [UPLOADS, DERIVED].into_iter().find_map(|folder| text.strip_prefix(folder));
-        let sound = below.is_some_and(|rest| {
+        let is_valid = below.is_some_and(|rest| {
             rest.split('/').all(|part| {
                 !matches!(part, "" | "." | "..")
                     && part.len() <= crate::limits::KEY_PART_BYTES_MAX
-                    // The last stands for bytes that are no text: the key would be another's.
+                    // U+FFFD replaces bytes that are not UTF-8: the text would be the key of another object.
                     && !part.chars().any(|c| c.is_control() || c == '\\' || c == char::REPLACEMENT_CHARACTER)
             })
         });
-        if sound && text.len() <= crate::limits::KEY_BYTES_MAX {
+        if is_valid && text.len() <= crate::limits::KEY_BYTES_MAX {
             Ok(ObjectKey(text.to_owned()))
         } else {
             Err(BadKey)
         }
     }
 
-    /// Takes a name from a bucket that is somebody else's, if every store can be asked for it by that name: parts that
-    /// lead elsewhere are dissolved on the way, and XML does not hold control characters.
-    pub fn foreign(text: &str) -> Result<ObjectKey, BadKey> {
-        let sound = !text.is_empty()
+    /// Accepts a key from any bucket if every store can be asked for it. URL libraries resolve `.` and `..`, and XML
+    /// cannot contain control characters, so these keys are rejected.
+    pub fn from_foreign_bucket(text: &str) -> Result<ObjectKey, BadKey> {
+        let is_valid = !text.is_empty()
             && text.len() <= crate::limits::KEY_BYTES_MAX
             && text.split('/').all(|part| !matches!(part, "." | ".."))
             && !text
                 .chars()
                 .any(|c| (c.is_control() && !matches!(c, '\t' | '\n')) || c == char::REPLACEMENT_CHARACTER);
-        if sound { Ok(ObjectKey(text.to_owned())) } else { Err(BadKey) }
+        if is_valid { Ok(ObjectKey(text.to_owned())) } else { Err(BadKey) }
     }
 
-    /// Whose it is by its name; a name of another form says nothing.
+    /// The owner that the key names. `None` for a key in another format.
     pub fn owner(&self) -> Option<(TenantId, UserId)> {
         let mut parts = self.0.split('/').skip(1);
         let tenant = TenantId::new(&decode_part(parts.next()?)?).ok()?;
@@ -123,9 +123,9 @@ impl ObjectKey {
         parts.next().map(|_| (tenant, user))
     }
 
-    /// Whether this program could have made the name: `uploads/<tenant>/<user>/<fileId>`, or what stages put under
-    /// `derived/`, spelled exactly as here. Other names belong to others, whatever folder they are in.
-    pub fn is_own_form(text: &str) -> bool {
+    /// Whether the key has exactly the format that this program writes under `uploads/` or `derived/`. All other keys
+    /// belong to other programs.
+    pub fn has_own_format(text: &str) -> bool {
         let parts: Vec<&str> = text.split('/').collect();
         let is_owned = |tenant: &str, user: &str, file: &str| {
             is_canonical(tenant, |name| TenantId::new(name).is_ok())
@@ -146,7 +146,7 @@ impl ObjectKey {
         }
     }
 
-    /// The folder of all that stages made of this object's file; none if it is not one of those.
+    /// The folder with all derived objects of the same file. `None` for an object that is not derived.
     pub fn derived_folder(&self) -> Option<String> {
         let parts: Vec<&str> = self.0.split('/').collect();
         match parts[..] {
@@ -155,7 +155,7 @@ impl ObjectKey {
         }
     }
 
-    /// The file it is of by its name.
+    /// The file that the key names.
     pub fn file(&self) -> Option<FileId> {
         self.0.split('/').nth(3)?.parse().ok()
     }
@@ -165,7 +165,7 @@ impl ObjectKey {
     }
 }
 
-/// A part that encodes a good name, in the one way that we encode it.
+/// Whether the part is a valid name in our encoding.
 fn is_canonical(part: &str, is_good: impl Fn(&str) -> bool) -> bool {
     decode_part(part).is_some_and(|name| is_good(&name) && encode_part(&name) == part)
 }
@@ -174,14 +174,14 @@ fn is_uuid_v7(text: &str) -> bool {
     text.parse::<FileId>().is_ok_and(|id| id.0.get_version_num() == 7 && id.to_string() == text)
 }
 
-/// Digits as `{:0width$}` writes them.
+/// Digits in the form that `{:0width$}` writes.
 fn is_number(text: &str, digits_min: usize) -> bool {
     let is_padded = text.len() > digits_min && text.starts_with('0');
     text.len() >= digits_min && !is_padded && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What the names of all objects of a tenant, or of one of its users, begin with.
-pub fn folders_of(tenant: &TenantId, user: Option<&UserId>) -> [String; 2] {
+/// The key prefixes of all objects of a tenant, or of one user.
+pub fn owner_prefixes(tenant: &TenantId, user: Option<&UserId>) -> [String; 2] {
     let mut owned = format!("{}/", encode_part(tenant.as_str()));
     if let Some(user) = user {
         owned = format!("{owned}{}/", encode_part(user.as_str()));
@@ -189,8 +189,8 @@ pub fn folders_of(tenant: &TenantId, user: Option<&UserId>) -> [String; 2] {
     [format!("{DERIVED}{owned}"), format!("{UPLOADS}{owned}")]
 }
 
-/// The first name that sorts behind everything in a folder, whose own name ends in a slash.
-pub fn behind(folder: &str) -> String {
+/// The first key that sorts after every key in a folder. `folder` ends with `/`, and `0` is the next byte.
+pub fn end_of_folder(folder: &str) -> String {
     format!("{}0", folder.strip_suffix('/').unwrap_or(folder))
 }
 
@@ -204,7 +204,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~')
 }
 
-/// Percent-encodes all but letters, digits, `-`, `_` and `~`; also the dot, so that no part is `..`.
+/// Percent-encodes all bytes except letters, digits, `-`, `_` and `~`. Dots are encoded too, so that no part is `..`.
 pub fn encode_part(text: &str) -> String {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut out = String::with_capacity(text.len());
@@ -220,7 +220,7 @@ pub fn encode_part(text: &str) -> String {
     out
 }
 
-/// The text that is encoded so, in that one spelling.
+/// Decodes a part. `None` if [`encode_part`] would spell it differently.
 fn decode_part(part: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(part.len());
     let mut pieces = part.split('%');
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dots_and_slashes_do_not_survive() {
+    fn dots_and_slashes_are_encoded_and_rejected() {
         assert_eq!(encode_part("../a b/ü"), "%2E%2E%2Fa%20b%2F%C3%BC");
         assert!(ObjectKey::parse("uploads/../secrets").is_err());
         assert!(ObjectKey::parse("uploads//x").is_err());
@@ -252,23 +252,23 @@ mod tests {
     fn events_stay_below_their_folders() {
         let key = ObjectKey::events(EventsFolder::Raw, "2025/06/15/15/1750000000_a%20b_7.jsonl.gz");
         assert_eq!(key.map(|key| key.0).as_deref(), Ok("RAW/2025/06/15/15/1750000000_a%20b_7.jsonl.gz"));
-        for unsound in ["", "a//b", "../b", "a/../b", "a/./b", "/a", "a/", "a b", "a\\b", "ü"] {
-            assert_eq!(ObjectKey::events(EventsFolder::Damaged, unsound), Err(BadKey), "{unsound:?}");
+        for invalid in ["", "a//b", "../b", "a/../b", "a/./b", "/a", "a/", "a b", "a\\b", "ü"] {
+            assert_eq!(ObjectKey::events(EventsFolder::Damaged, invalid), Err(BadKey), "{invalid:?}");
         }
     }
 
     #[test]
-    fn only_names_that_we_make_are_of_our_form() {
+    fn only_generated_keys_have_our_format() {
         let tenant = TenantId::new("a b/ü").expect("a tenant");
         let user = UserId::new("u").expect("a user");
         let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("an id");
         let job: JobId = "018f4e6e-7f3a-7000-8000-000000000002".parse().expect("an id");
         let original = ObjectKey::original(&tenant, &user, file);
-        assert!(ObjectKey::is_own_form(original.as_str()), "{original}");
+        assert!(ObjectKey::has_own_format(original.as_str()), "{original}");
         assert_eq!(original.derived_folder(), None);
         for (token, part) in [(1, 0), (12, 7), (3, 123_456)] {
             let derived = ObjectKey::text_part(&original, job, token, part);
-            assert!(ObjectKey::is_own_form(derived.as_str()), "{derived}");
+            assert!(ObjectKey::has_own_format(derived.as_str()), "{derived}");
             let folder = derived.derived_folder().expect("a folder");
             assert!(derived.as_str().starts_with(&folder) && folder.contains(&file.to_string()), "{folder}");
         }
@@ -295,18 +295,18 @@ mod tests {
             "elsewhere/t/u/018f4e6e-7f3a-7000-8000-000000000001",
             "",
         ] {
-            assert!(!ObjectKey::is_own_form(other), "{other}");
+            assert!(!ObjectKey::has_own_format(other), "{other}");
         }
     }
 
     #[test]
-    fn strays_stay_below_their_folders() {
-        for sound in
-            ["uploads/stray.bin", "uploads/a/b/c/d e.ü", "derived/x", "uploads/..a/.b", "uploads/%zz"]
+    fn listed_keys_stay_below_their_folders() {
+        for valid in
+            ["uploads/other.bin", "uploads/a/b/c/d e.ü", "derived/x", "uploads/..a/.b", "uploads/%zz"]
         {
-            assert_eq!(ObjectKey::stray(sound).map(|key| key.to_string()).as_deref(), Ok(sound));
+            assert_eq!(ObjectKey::from_listing(valid).map(|key| key.to_string()).as_deref(), Ok(valid));
         }
-        for unsound in [
+        for invalid in [
             "uploads",
             "uploads/",
             "uploads/x/",
@@ -325,43 +325,46 @@ mod tests {
             "uploads/\u{fffd}",
             "",
         ] {
-            assert_eq!(ObjectKey::stray(unsound), Err(BadKey), "{unsound:?}");
+            assert_eq!(ObjectKey::from_listing(invalid), Err(BadKey), "{invalid:?}");
         }
-        assert!(ObjectKey::stray(&format!("uploads/{}", "a".repeat(256))).is_err());
-        assert!(ObjectKey::stray(&format!("uploads/{}", "a/".repeat(600))).is_err());
+        assert!(ObjectKey::from_listing(&format!("uploads/{}", "a".repeat(256))).is_err());
+        assert!(ObjectKey::from_listing(&format!("uploads/{}", "a/".repeat(600))).is_err());
     }
 
     #[test]
-    fn foreign_names_are_taken_as_they_are() {
-        for sound in ["a", "/a", "a//b", "a/", "..a", "a b", "a\nb", "a\\b", "ü", "%2E%2E", "uploads/x"] {
-            assert_eq!(ObjectKey::foreign(sound).map(|key| key.to_string()).as_deref(), Ok(sound));
+    fn foreign_keys_are_kept_unchanged() {
+        for valid in ["a", "/a", "a//b", "a/", "..a", "a b", "a\nb", "a\\b", "ü", "%2E%2E", "uploads/x"] {
+            assert_eq!(
+                ObjectKey::from_foreign_bucket(valid).map(|key| key.to_string()).as_deref(),
+                Ok(valid)
+            );
         }
-        for unsound in
+        for invalid in
             ["", "..", "../a", "a/../b", "a/.", "./a", "a\0b", "a\rb", "\u{fffd}", &"a".repeat(2_000)]
         {
-            assert_eq!(ObjectKey::foreign(unsound), Err(BadKey), "{unsound:?}");
+            assert_eq!(ObjectKey::from_foreign_bucket(invalid), Err(BadKey), "{invalid:?}");
         }
     }
 
     #[test]
-    fn a_name_says_whose_it_is() {
+    fn a_key_names_its_owner_and_file() {
         let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id");
         let (tenant, user) = (TenantId::new("a.b/ü").expect("a name"), UserId::new("u%41").expect("a name"));
         let key = ObjectKey::original(&tenant, &user, file);
         assert_eq!(key.owner(), Some((tenant.clone(), user.clone())));
         assert_eq!(key.file(), Some(file));
-        let folders = folders_of(&tenant, Some(&user));
-        assert!(key.as_str().starts_with(&folders[1]) && key.as_str() < behind(&folders[1]).as_str());
-        assert!(key.as_str().starts_with(&folders_of(&tenant, None)[1]));
+        let folders = owner_prefixes(&tenant, Some(&user));
+        assert!(key.as_str().starts_with(&folders[1]) && key.as_str() < end_of_folder(&folders[1]).as_str());
+        assert!(key.as_str().starts_with(&owner_prefixes(&tenant, None)[1]));
         for other in ["uploads/t", "uploads/t/u", "uploads/%zz/u/f", "uploads/%2e/u/f", "uploads/a b/u/f"] {
-            assert_eq!(ObjectKey::stray(other).expect("a stray").owner(), None, "{other}");
+            assert_eq!(ObjectKey::from_listing(other).expect("a listed key").owner(), None, "{other}");
         }
-        assert_eq!(behind(UPLOADS), "uploads0");
+        assert_eq!(end_of_folder(UPLOADS), "uploads0");
     }
 
     proptest! {
         #[test]
-        fn made_keys_parse_and_differ_where_their_owners_do(a in "\\PC{1,40}", b in "\\PC{1,40}") {
+        fn generated_keys_parse_and_are_unique_per_tenant(a in "\\PC{1,40}", b in "\\PC{1,40}") {
             let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id");
             let (Ok(tenant_a), Ok(tenant_b)) = (TenantId::new(&a), TenantId::new(&b)) else { return Ok(()) };
             let user = UserId::new("u").expect("a fixed name");

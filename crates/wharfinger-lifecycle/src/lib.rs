@@ -1,5 +1,5 @@
-//! The pure core of Wharfinger: what a file can be, what can happen to it, and what follows.
-//! Nothing here performs I/O or reads a clock: time and randomness come in as arguments.
+//! The pure core of Wharfinger: the states of a file, its events, and what follows from each event.
+//! This crate performs no I/O and reads no clock. Callers pass the time and random numbers as arguments.
 
 pub mod batch;
 pub mod change;
@@ -23,5 +23,5 @@ pub mod stage_end;
 pub mod state;
 pub mod transition;
 
-/// Milliseconds since 1970-01-01 UTC, the one unit of time in the catalog.
+/// Milliseconds since 1970-01-01 UTC. The catalog stores every time in this unit.
 pub type UnixMs = i64;

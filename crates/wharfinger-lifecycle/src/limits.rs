@@ -1,4 +1,4 @@
-//! A bound on everything that comes from outside, the unit last in the name.
+//! Limits for input. The names contain the unit.
 
 pub const MIB: u64 = 1 << 20;
 
@@ -8,30 +8,30 @@ pub const CONTENT_TYPE_BYTES_MAX: usize = 255;
 pub const METADATA_BYTES_MAX: usize = 16 * 1024;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
-/// Each part of an object's key, as encoded: what file systems and stores take as one name.
+/// One encoded part of an object key: file systems and stores accept names of this length.
 pub const KEY_PART_BYTES_MAX: usize = 255;
-/// A whole key, as stores take one.
+/// A whole object key: stores accept keys of this length.
 pub const KEY_BYTES_MAX: usize = 1_024;
 
-/// The largest quota and the largest file: far above any store, far below an overflow of `i64` sums.
+/// The largest quota and the largest file. Sums of quotas must not overflow an `i64`.
 pub const QUOTA_BYTES_MAX: u64 = 1 << 60;
 pub const FILE_SIZE_BYTES_MAX: u64 = 1 << 50;
 
-/// Files that one call can announce as a batch; more can be added to it.
+/// Files that one call can register as a batch. More can be added later.
 pub const BATCH_FILES_MAX: usize = 10_000;
 
 pub const PAGE_ROWS_DEFAULT: usize = 50;
 pub const PAGE_ROWS_MAX: usize = 1_000;
 
-/// How long a text of an error is kept in a row.
+/// The maximum size of an error text in a row.
 pub const ERROR_TEXT_BYTES_MAX: usize = 2_000;
 
-/// A reason as it is kept: no longer than its column, and without NULs, which no database takes.
-pub fn reason(text: &str) -> String {
+/// A reason in the form that the catalog stores: short enough for its column and without NULs, which PostgreSQL rejects.
+pub fn stored_reason(text: &str) -> String {
     clip(text, ERROR_TEXT_BYTES_MAX).replace('\0', "\u{fffd}")
 }
 
-/// Cuts a text at a character border so that it fits its column.
+/// Cuts a text at a character boundary so that it fits its column.
 pub fn clip(text: &str, bytes_max: usize) -> &str {
     if text.len() <= bytes_max {
         return text;
@@ -47,12 +47,12 @@ pub fn clip(text: &str, bytes_max: usize) -> &str {
 mod tests {
     #[test]
     fn a_reason_fits_and_has_no_nul() {
-        assert_eq!(super::reason("a\0b"), "a\u{fffd}b");
-        assert!(super::reason(&"x".repeat(10_000)).len() <= super::ERROR_TEXT_BYTES_MAX);
+        assert_eq!(super::stored_reason("a\0b"), "a\u{fffd}b");
+        assert!(super::stored_reason(&"x".repeat(10_000)).len() <= super::ERROR_TEXT_BYTES_MAX);
     }
 
     #[test]
-    fn clips_at_a_character_border() {
+    fn clips_at_a_character_boundary() {
         assert_eq!(super::clip("häfen", 2), "h");
         assert_eq!(super::clip("häfen", 3), "hä");
         assert_eq!(super::clip("häfen", 99), "häfen");

@@ -1,4 +1,4 @@
-//! Which names a file may carry. A name never becomes a path here, but it will on somebody's machine.
+//! The rules for file names. This program never uses a name as a path, but clients that download the file do.
 
 use crate::limits::{FILE_NAME_BYTES_MAX, FILE_NAME_CHARS_MAX};
 
@@ -14,7 +14,7 @@ pub enum BadFileName {
     Dots,
     #[error("contains a control character")]
     Control,
-    #[error("contains a character that reorders text, which makes names look like others")]
+    #[error("contains a character that changes the text direction, which can disguise the name")]
     Bidi,
 }
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_names() {
+    fn valid_names_are_accepted() {
         for name in
             ["a.txt", "..a", "a..b", "résumé 2026 (final).pdf", "日本語", ".gitignore", "a%2Fb", "👩‍🚀.png"]
         {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_names() {
+    fn invalid_names_are_rejected() {
         let long = "x".repeat(10_000);
         for (name, why) in [
             ("", BadFileName::Empty),

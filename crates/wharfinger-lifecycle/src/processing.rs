@@ -1,30 +1,30 @@
-//! The way of a confirmed file through its stages. Recovery resumes at the stage that stopped: what earlier stages
-//! made is kept.
+//! Moves a confirmed file through its processing stages. Recovery resumes at the stage that stopped and keeps the
+//! results of earlier stages.
 
 use crate::UnixMs;
 use crate::event::Event;
-use crate::file::{Change, File, JobEffect, Notice};
+use crate::file::{Change, File, FileNotification, JobEffect};
 use crate::id::JobId;
-use crate::limits::reason;
+use crate::limits::stored_reason;
 use crate::retention::{FailureRetention, RetentionStep};
 use crate::stage::Stage;
-use crate::transition::Refusal;
+use crate::transition::TransitionError;
 
-/// What confirmed files go through, and when somebody looks after those that do not get on.
+/// The stages of confirmed files, and when a file counts as stuck or is deleted after a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct PipelinePlan {
     pub stages: Vec<Stage>,
-    /// Without progress for so long, a file is stuck.
+    /// A file without progress for this long is stuck.
     pub stuck_after_ms: i64,
-    /// How often a stuck file is begun anew without a person's word.
+    /// How often a stuck file is recovered automatically.
     pub stuck_retries_max: u32,
     pub failures: FailureRetention,
 }
 
-impl Plan {
-    /// Confirmed files are ready at once.
-    pub fn without_stages() -> Plan {
-        Plan {
+impl PipelinePlan {
+    /// Confirmed files are ready immediately.
+    pub fn without_stages() -> PipelinePlan {
+        PipelinePlan {
             stages: Vec::new(),
             stuck_after_ms: 1_800_000,
             stuck_retries_max: 3,
@@ -37,18 +37,18 @@ impl Plan {
     }
 
     fn failure_due_at(&self, failed_at: UnixMs) -> UnixMs {
-        match self.failures.fate(failed_at, None, failed_at) {
+        match self.failures.next_step(failed_at, None, failed_at) {
             RetentionStep::KeepUntil(at) => at,
             RetentionStep::Warn | RetentionStep::Delete => failed_at,
         }
     }
 }
 
-/// After so many lost workers in a row a file has failed.
+/// A file fails after this many lost workers in a row.
 pub const LOST_WORKERS_MAX: i64 = 3;
 
-/// How long a file waits after it lost its worker for the n-th time in a row; none: it has failed. The pauses grow, so that
-/// a crash loop of minutes does not use up the chances of a healthy file.
+/// How long a file waits after it lost its worker for the n-th time in a row. `None`: the file fails. The pauses grow, so
+/// that workers which crash for a few minutes do not fail a healthy file.
 pub fn lost_worker_pause_ms(lost: i64) -> Option<i64> {
     match lost {
         ..=0 => Some(0),
@@ -58,129 +58,138 @@ pub fn lost_worker_pause_ms(lost: i64) -> Option<i64> {
     }
 }
 
-/// How long a file waits whose object the store does not give, after it has waited so long: twice as long in all each
-/// time, at least half a minute and at most an hour.
-pub fn refused_pause_ms(waited_ms: i64) -> i64 {
+/// How long a file waits when the store cannot read its object and it has already waited `waited_ms`. The total wait
+/// doubles each time. One pause takes from 30 seconds to one hour.
+pub fn unreadable_object_pause_ms(waited_ms: i64) -> i64 {
     waited_ms.clamp(30_000, 3_600_000)
 }
 
-/// Why a file has failed that lost so many workers.
-pub fn lost_workers(lost: i64, stage: Option<Stage>) -> String {
+/// The reason of a file that failed because it lost too many workers.
+pub fn lost_workers_message(lost: i64, stage: Option<Stage>) -> String {
     format!("{lost} workers in a row were lost during {}", stage.map_or("its stage", Stage::as_str))
 }
 
-/// A worker took it.
-pub fn start(file: &File, stage: Stage, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
+/// A worker starts a stage of the file.
+pub fn start(file: &File, stage: Stage, plan: &PipelinePlan, now: UnixMs) -> Result<Change, TransitionError> {
     if file.stage != Some(stage) {
-        return Err(Refusal::NotFrom { from: file.status, event: Event::Started(stage) });
+        return Err(TransitionError::NotAllowed { from: file.status, event: Event::Started(stage) });
     }
-    let mut change = Change::of(file, now);
-    change.step(Event::Started(stage), format!("{} began", stage.as_str()))?;
+    let mut change = Change::new(file, now);
+    change.apply(Event::Started(stage), format!("{} started", stage.as_str()))?;
     change.after.next_check_at = Some(plan.stuck_at(now));
     Ok(change)
 }
 
-/// The stage ended well: the next one follows, or the file is ready.
-pub fn finish(file: &File, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
-    let mut change = Change::of(file, now);
-    let done = file.stage.map_or("it", Stage::as_str);
+/// The stage succeeded: the next stage is queued, or the file is ready.
+pub fn finish(file: &File, plan: &PipelinePlan, now: UnixMs) -> Result<Change, TransitionError> {
+    let mut change = Change::new(file, now);
+    let done = file.stage.map_or("processing", Stage::as_str);
     let place = file.stages.iter().position(|stage| Some(*stage) == file.stage);
     let next = place.and_then(|place| file.stages.get(place + 1)).copied();
     change.after.stage = next;
     change.after.error = None;
     match next {
         Some(stage) => {
-            change.step(Event::Finished, format!("{done} done, waits for {}", stage.as_str()))?;
+            change.apply(Event::Finished, format!("{done} finished, {} queued", stage.as_str()))?;
             change.after.next_check_at = Some(plan.stuck_at(now));
         }
         None => {
-            change.step(Event::Completed, format!("{done} done"))?;
+            change.apply(Event::Completed, format!("{done} finished"))?;
             change.after.ready_at = Some(now);
             change.after.next_check_at = None;
-            change.notice = Some(Notice::Ready);
+            change.notification = Some(FileNotification::Ready);
         }
     }
     Ok(change)
 }
 
-/// An attempt ended badly, and there will be another.
-pub fn retry(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
-    let mut change = Change::of(file, now);
-    change.step(Event::Retried, why)?;
+/// An attempt failed, and another attempt follows.
+pub fn retry(file: &File, why: &str, plan: &PipelinePlan, now: UnixMs) -> Result<Change, TransitionError> {
+    let mut change = Change::new(file, now);
+    change.apply(Event::Retried, why)?;
     change.after.next_check_at = Some(plan.stuck_at(now));
     Ok(change)
 }
 
-/// There will be no other attempt, unless a person says so.
-pub fn fail(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
-    let mut change = Change::of(file, now);
-    change.step(Event::Failed, why)?;
-    change.after.error = Some(reason(why));
+/// The file fails. Only a redrive starts another attempt.
+pub fn fail(file: &File, why: &str, plan: &PipelinePlan, now: UnixMs) -> Result<Change, TransitionError> {
+    let mut change = Change::new(file, now);
+    change.apply(Event::Failed, why)?;
+    change.after.error = Some(stored_reason(why));
     change.after.failed_at = Some(now);
     change.after.warned_at = None;
     change.after.next_check_at = Some(plan.failure_due_at(now));
-    change.notice = Some(Notice::Failed);
+    change.notification = Some(FileNotification::Failed);
     Ok(change)
 }
 
-/// Nobody works on it, and nobody would: it waits again for the stage that stopped. What becomes of its job is
-/// decided by [`crate::recovery`].
-pub fn recover(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
+/// Queues a stuck file again for the stage that stopped. [`crate::recovery`] decides what happens to its job.
+pub fn recover(file: &File, why: &str, plan: &PipelinePlan, now: UnixMs) -> Result<Change, TransitionError> {
     let stage = stopped_at(file, plan);
-    let mut change = Change::of(file, now);
-    change.step(Event::Recovered, format!("{why}; waits for {} again", stage.as_str()))?;
+    let mut change = Change::new(file, now);
+    change.apply(Event::Recovered, format!("{why}; {} queued again", stage.as_str()))?;
     change.after.stage = Some(stage);
     change.after.retry_count = file.retry_count.saturating_add(1);
     change.after.next_check_at = Some(plan.stuck_at(now));
     Ok(change)
 }
 
-/// The same as long as it has not been done too often. Then the file has failed for good, and not for its owner alone.
-pub fn recover_or_give_up(file: &File, why: &str, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
+/// Like [`recover`], but fails the file after `stuck_retries_max` recoveries. Operators are then notified too.
+pub fn recover_or_give_up(
+    file: &File,
+    why: &str,
+    plan: &PipelinePlan,
+    now: UnixMs,
+) -> Result<Change, TransitionError> {
     if file.retry_count < plan.stuck_retries_max {
         return recover(file, why, plan, now);
     }
     let stage = stopped_at(file, plan);
     let tried = match file.retry_count {
         0 => String::new(),
-        1 => ", although it was begun anew once".to_owned(),
-        times => format!(", although it was begun anew {times} times"),
+        1 => " after 1 recovery".to_owned(),
+        times => format!(" after {times} recoveries"),
     };
-    let mut change = fail(file, &format!("{} did not come to an end{tried}", stage.as_str()), plan, now)?;
-    // A redrive begins where it stopped.
+    let mut change = fail(file, &format!("{} did not finish{tried}", stage.as_str()), plan, now)?;
+    // A redrive resumes at the stage that stopped.
     change.after.stage = Some(stage);
-    change.notice = Some(Notice::GivenUp);
+    change.notification = Some(FileNotification::GivenUp);
     Ok(change)
 }
 
-/// The stage that a file waits for or is worked on by. A row that does not say so was written by no verb of ours: then
-/// its status tells, or it begins at the beginning.
-fn stopped_at(file: &File, plan: &Plan) -> Stage {
+/// The stage at which a file resumes: the one it waits for or is in. This program always writes the stage. A row without
+/// one resumes at the stage of its status, or at the first stage.
+fn stopped_at(file: &File, plan: &PipelinePlan) -> Stage {
     let of_status = || Stage::ALL.into_iter().find(|stage| stage.status() == file.status);
     let first = || file.stages.first().or(plan.stages.first()).copied();
     file.stage.or_else(of_status).or_else(first).unwrap_or(Stage::ALL[0])
 }
 
-/// A person sends a failed file through again, from the stage that stopped it.
-pub fn redrive(file: &File, letter: JobId, plan: &Plan, now: UnixMs) -> Result<Change, Refusal> {
-    let mut change = Change::of(file, now);
-    change.step(Event::Redriven, "redriven")?;
+/// A person requests that a failed file is processed again, from the stage that failed.
+pub fn redrive(
+    file: &File,
+    dead_job: JobId,
+    plan: &PipelinePlan,
+    now: UnixMs,
+) -> Result<Change, TransitionError> {
+    let mut change = Change::new(file, now);
+    change.apply(Event::Redriven, "processing restarted on request")?;
     change.after.error = None;
     change.after.failed_at = None;
     change.after.warned_at = None;
-    // Whoever sends it through again gives it all its chances.
+    // A redriven file gets all its recoveries again.
     change.after.retry_count = 0;
     change.after.next_check_at = Some(plan.stuck_at(now));
-    change.job = JobEffect::Redrive { job: letter };
+    change.job = JobEffect::Redrive { job: dead_job };
     Ok(change)
 }
 
-/// Nobody will send it through again: it stays failed, and names no stage to begin at.
-pub fn discard(file: &File, letter: JobId, now: UnixMs) -> Change {
-    let mut change = Change::of(file, now);
-    change.remark("its dead letter was discarded");
+/// Discards the dead letter of a failed file: the file stays failed and has no stage to resume at.
+pub fn discard(file: &File, dead_job: JobId, now: UnixMs) -> Change {
+    let mut change = Change::new(file, now);
+    change.add_note("dead letter discarded");
     change.after.stage = None;
-    change.job = JobEffect::Remove { job: letter };
+    change.job = JobEffect::Remove { job: dead_job };
     change
 }
 
@@ -189,18 +198,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::file::{Announcement, Pin, StageJob, UploadPolicy, confirm, register};
+    use crate::file::{NewStageJob, Pin, UploadPolicy, UploadRequest, confirm, register};
     use crate::id::{TenantId, UserId};
     use crate::state::Status;
 
-    const LETTER: JobId = JobId(uuid::Uuid::from_u128(7));
+    const DEAD_JOB: JobId = JobId(uuid::Uuid::from_u128(7));
 
-    fn plan(stages: &[Stage]) -> Plan {
-        Plan { stages: stages.to_vec(), ..Plan::without_stages() }
+    fn plan(stages: &[Stage]) -> PipelinePlan {
+        PipelinePlan { stages: stages.to_vec(), ..PipelinePlan::without_stages() }
     }
 
-    fn confirmed(plan: &Plan) -> Change {
-        let announced = Announcement {
+    fn confirmed(plan: &PipelinePlan) -> Change {
+        let request = UploadRequest {
             name: "a".into(),
             size: 1,
             content_type: None,
@@ -219,7 +228,7 @@ mod tests {
             "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id"),
             TenantId::new("t").expect("a fixed name"),
             UserId::new("u").expect("a fixed name"),
-            announced,
+            request,
             &policy,
             0,
         );
@@ -228,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_goes_through_its_stages_in_order_and_is_ready() {
+    fn a_file_passes_its_stages_in_order_and_is_ready() {
         let plan = plan(&[Stage::Extract, Stage::Scan]);
         let change = confirmed(&plan);
-        let job = JobEffect::ReplaceAll(StageJob::new(Stage::Extract, 1));
+        let job = JobEffect::ReplaceAll(NewStageJob::new(Stage::Extract, 1));
         assert_eq!((change.after.status, change.job), (Status::Queued, job));
         let mut file = change.after;
         let mut seen = Vec::new();
@@ -247,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_that_are_configured_later_do_not_concern_it() {
+    fn stages_configured_after_the_confirm_do_not_apply() {
         let file = confirmed(&plan(&[Stage::Scan])).after;
         let later = plan(&[Stage::Scan, Stage::Extract]);
         let file = start(&file, Stage::Scan, &later, 2).expect("queued").after;
@@ -255,16 +264,16 @@ mod tests {
     }
 
     #[test]
-    fn a_stuck_file_is_begun_anew_where_it_stopped_and_not_for_ever() {
-        let plan = Plan { stuck_retries_max: 2, ..plan(&[Stage::Scan, Stage::Extract]) };
+    fn a_stuck_file_resumes_where_it_stopped_up_to_the_retry_limit() {
+        let plan = PipelinePlan { stuck_retries_max: 2, ..plan(&[Stage::Scan, Stage::Extract]) };
         let file = confirmed(&plan).after;
         let file = start(&file, Stage::Scan, &plan, 2).expect("queued").after;
         let file = finish(&file, &plan, 3).expect("working").after;
         let mut file = start(&file, Stage::Extract, &plan, 4).expect("queued").after;
         for retry in 1..=2 {
             let change = recover_or_give_up(&file, "its job was missing", &plan, 5).expect("working");
-            assert_eq!((change.after.stage, change.notice), (Some(Stage::Extract), None));
-            assert_eq!(change.steps[0].reason, "its job was missing; waits for extract again");
+            assert_eq!((change.after.stage, change.notification), (Some(Stage::Extract), None));
+            assert_eq!(change.history[0].reason, "its job was missing; extract queued again");
             file = change.after;
             assert_eq!(
                 (file.status, file.stage, file.retry_count),
@@ -274,53 +283,53 @@ mod tests {
         }
         let change = recover_or_give_up(&file, "its job was missing", &plan, 6).expect("working");
         assert_eq!((change.after.status, change.after.retry_count), (Status::Failed, 2));
-        assert_eq!(change.notice, Some(Notice::GivenUp));
-        let said = "extract did not come to an end, although it was begun anew 2 times";
-        assert_eq!(change.after.error.as_deref(), Some(said));
-        // A person's word goes beyond the limit.
-        let asked = recover(&file, "asked for", &plan, 6).expect("working").after;
+        assert_eq!(change.notification, Some(FileNotification::GivenUp));
+        let expected = "extract did not finish after 2 recoveries";
+        assert_eq!(change.after.error.as_deref(), Some(expected));
+        // A manual recovery ignores the limit.
+        let asked = recover(&file, "requested", &plan, 6).expect("working").after;
         assert_eq!((asked.status, asked.retry_count), (Status::Queued, 3));
     }
 
     #[test]
-    fn no_retries_means_failed_at_once() {
-        let plan = Plan { stuck_retries_max: 0, ..plan(&[Stage::Scan]) };
+    fn a_retry_limit_of_zero_fails_the_file_immediately() {
+        let plan = PipelinePlan { stuck_retries_max: 0, ..plan(&[Stage::Scan]) };
         let change =
             recover_or_give_up(&confirmed(&plan).after, "its job was missing", &plan, 5).expect("queued");
         assert_eq!(change.after.status, Status::Failed);
-        assert_eq!(change.after.error.as_deref(), Some("scan did not come to an end"));
+        assert_eq!(change.after.error.as_deref(), Some("scan did not finish"));
     }
 
     #[test]
-    fn a_row_that_names_no_stage_is_begun_where_it_can_be() {
+    fn a_row_without_a_stage_resumes_at_its_status_or_at_the_first_stage() {
         let plan = plan(&[Stage::Extract, Stage::Chunk]);
         let queued = confirmed(&plan).after;
-        let resumed = |status: Status, stages: &[Stage], plan: &Plan| {
+        let resumed = |status: Status, stages: &[Stage], plan: &PipelinePlan| {
             let file = File { status, stage: None, stages: stages.to_vec(), ..queued.clone() };
             recover(&file, "its job was missing", plan, 5).expect("working").after.stage
         };
         assert_eq!(resumed(Status::Embedding, &[Stage::Scan], &plan), Some(Stage::Embed));
         assert_eq!(resumed(Status::Uploaded, &[Stage::Chunk], &plan), Some(Stage::Chunk));
         assert_eq!(resumed(Status::Queued, &[], &plan), Some(Stage::Extract));
-        assert_eq!(resumed(Status::Queued, &[], &Plan::without_stages()), Some(Stage::Scan));
+        assert_eq!(resumed(Status::Queued, &[], &PipelinePlan::without_stages()), Some(Stage::Scan));
     }
 
     #[test]
-    fn only_what_is_in_the_pipeline_is_recovered() {
+    fn only_files_in_the_pipeline_are_recovered() {
         let plan = plan(&[Stage::Scan]);
         let queued = confirmed(&plan).after;
         for status in Status::ALL {
             let file = File { status, ..queued.clone() };
             let recovered = recover(&file, "its job was missing", &plan, 5);
             assert_eq!(recovered.is_ok(), status.is_working(), "{status}");
-            let given_up = Plan { stuck_retries_max: 0, ..plan.clone() };
+            let given_up = PipelinePlan { stuck_retries_max: 0, ..plan.clone() };
             let failed = recover_or_give_up(&file, "its job was missing", &given_up, 5);
             assert_eq!(failed.is_ok(), status.is_working(), "{status}");
         }
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Act {
+    enum Op {
         Start,
         Finish,
         Retry,
@@ -330,40 +339,39 @@ mod tests {
         Redrive,
     }
 
-    const ACTS: [Act; 7] =
-        [Act::Start, Act::Finish, Act::Retry, Act::Fail, Act::Recover, Act::RecoverOrGiveUp, Act::Redrive];
+    const OPS: [Op; 7] =
+        [Op::Start, Op::Finish, Op::Retry, Op::Fail, Op::Recover, Op::RecoverOrGiveUp, Op::Redrive];
 
     proptest! {
-        /// I15, and what recovery must not do: no stage is skipped or done again, the limit holds, and every job that is
-        /// written is for the stage that the file waits for.
+        /// No stage is skipped or done twice, the retry limit holds, and every unfinished file has a next check.
         #[test]
-        fn random_ways_through_the_stages(
-            acts in prop::collection::vec(prop::sample::select(ACTS.to_vec()), 0..80),
+        fn random_operations_follow_the_stages(
+            ops in prop::collection::vec(prop::sample::select(OPS.to_vec()), 0..80),
             retries_max in 0u32..4,
         ) {
-            let plan = Plan { stuck_retries_max: retries_max, ..plan(&[Stage::Scan, Stage::Extract, Stage::Embed]) };
+            let plan = PipelinePlan { stuck_retries_max: retries_max, ..plan(&[Stage::Scan, Stage::Extract, Stage::Embed]) };
             let mut file = confirmed(&plan).after;
             let mut done = Vec::new();
-            for (now, act) in acts.into_iter().enumerate() {
+            for (now, op) in ops.into_iter().enumerate() {
                 let now = now as i64 + 10;
                 let stage = file.stage;
-                let change = match act {
-                    Act::Start => start(&file, stage.unwrap_or(Stage::Scan), &plan, now),
-                    Act::Finish => finish(&file, &plan, now),
-                    Act::Retry => retry(&file, "hiccup", &plan, now),
-                    Act::Fail => fail(&file, "encrypted", &plan, now),
-                    Act::Recover => recover(&file, "lost", &plan, now),
-                    Act::RecoverOrGiveUp => recover_or_give_up(&file, "lost", &plan, now),
-                    Act::Redrive => redrive(&file, LETTER, &plan, now),
+                let change = match op {
+                    Op::Start => start(&file, stage.unwrap_or(Stage::Scan), &plan, now),
+                    Op::Finish => finish(&file, &plan, now),
+                    Op::Retry => retry(&file, "hiccup", &plan, now),
+                    Op::Fail => fail(&file, "encrypted", &plan, now),
+                    Op::Recover => recover(&file, "lost", &plan, now),
+                    Op::RecoverOrGiveUp => recover_or_give_up(&file, "lost", &plan, now),
+                    Op::Redrive => redrive(&file, DEAD_JOB, &plan, now),
                 };
                 let Ok(change) = change else { continue };
                 let after = &change.after;
                 prop_assert_eq!(after.version, file.version + 1);
-                prop_assert!(after.next_check_at.is_some() || after.status.is_at_rest());
-                prop_assert!(after.retry_count >= file.retry_count || matches!(act, Act::Redrive));
-                match act {
-                    Act::Finish => done.extend(stage),
-                    Act::RecoverOrGiveUp => {
+                prop_assert!(after.next_check_at.is_some() || after.status.needs_no_check());
+                prop_assert!(after.retry_count >= file.retry_count || matches!(op, Op::Redrive));
+                match op {
+                    Op::Finish => done.extend(stage),
+                    Op::RecoverOrGiveUp => {
                         prop_assert_eq!(after.status == Status::Failed, file.retry_count >= retries_max);
                         prop_assert_eq!(after.stage, stage);
                     }
@@ -378,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_file_is_redriven_at_the_stage_that_stopped_it() {
+    fn a_failed_file_is_redriven_at_the_stage_that_failed() {
         let plan = plan(&[Stage::Scan, Stage::Extract]);
         let file = confirmed(&plan).after;
         let file = start(&file, Stage::Scan, &plan, 2).expect("queued").after;
@@ -386,10 +394,10 @@ mod tests {
         let file = start(&file, Stage::Extract, &plan, 4).expect("queued").after;
         assert!(start(&file, Stage::Scan, &plan, 4).is_err());
         let failed = fail(&file, "encrypted", &plan, 5).expect("working");
-        assert_eq!(failed.notice, Some(Notice::Failed));
+        assert_eq!(failed.notification, Some(FileNotification::Failed));
         assert_eq!(failed.after.next_check_at, Some(5 + 23 * 86_400_000));
         let tried = File { retry_count: 3, ..failed.after };
-        let again = redrive(&tried, LETTER, &plan, 6).expect("failed").after;
+        let again = redrive(&tried, DEAD_JOB, &plan, 6).expect("failed").after;
         assert_eq!((again.retry_count, again.failed_at), (0, None));
         assert_eq!((again.status, again.stage, again.error), (Status::Queued, Some(Stage::Extract), None));
     }

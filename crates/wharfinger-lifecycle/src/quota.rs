@@ -1,25 +1,25 @@
-//! What a tenant may hold and does hold. All arithmetic is checked: a sum that does not fit is a refusal.
+//! The quota of a tenant and its use. Additions are checked: an overflow is refused as over quota.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     pub limit_bytes: u64,
-    /// All that is charged.
+    /// All charged bytes.
     pub used_bytes: u64,
-    /// The part of `used_bytes` that belongs to no confirmed file.
+    /// The part of `used_bytes` that belongs to unconfirmed files.
     pub reserved_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{requested_bytes} bytes do not fit: {used_bytes} of {limit_bytes} are in use")]
-pub struct Exceeded {
+#[error("quota exceeded: {requested_bytes} bytes requested, {used_bytes} of {limit_bytes} bytes used")]
+pub struct QuotaExceeded {
     pub used_bytes: u64,
     pub limit_bytes: u64,
     pub requested_bytes: u64,
 }
 
 impl Quota {
-    pub fn reserve(self, size_bytes: u64) -> Result<Quota, Exceeded> {
-        let refused = Exceeded {
+    pub fn reserve(self, size_bytes: u64) -> Result<Quota, QuotaExceeded> {
+        let refused = QuotaExceeded {
             used_bytes: self.used_bytes,
             limit_bytes: self.limit_bytes,
             requested_bytes: size_bytes,
@@ -33,7 +33,7 @@ impl Quota {
     }
 }
 
-/// The share of a limit that one user may hold unconfirmed.
+/// The given percentage of a limit, rounded down.
 pub fn percent_of(limit_bytes: u64, percent: u8) -> u64 {
     let share = u128::from(limit_bytes) * u128::from(percent) / 100;
     u64::try_from(share).unwrap_or(u64::MAX)
@@ -47,7 +47,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_above_the_limit(limit in any::<u64>(), sizes in prop::collection::vec(any::<u64>(), 0..20)) {
+        fn used_bytes_never_exceed_the_limit(limit in any::<u64>(), sizes in prop::collection::vec(any::<u64>(), 0..20)) {
             let mut quota = Quota { limit_bytes: limit, used_bytes: 0, reserved_bytes: 0 };
             let mut admitted: u128 = 0;
             for size in sizes {
@@ -64,7 +64,7 @@ mod tests {
         }
 
         #[test]
-        fn a_share_is_at_most_the_whole(limit in any::<u64>(), percent in 0u8..=100) {
+        fn a_percentage_never_exceeds_the_limit(limit in any::<u64>(), percent in 0u8..=100) {
             prop_assert!(percent_of(limit, percent) <= limit);
         }
     }

@@ -1,36 +1,36 @@
-//! Files that no worker will move on: which of them are stuck is decided by [`crate::diagnosis`], what becomes of them is
-//! decided here. Another job takes the place of what they had, so that a worker that still holds the old one holds
-//! nothing; a file that was recovered too often has failed.
+//! Recovers stuck files. [`crate::diagnosis`] decides which files are stuck. A recovery replaces all jobs of the file, so
+//! a worker that still holds an old job loses its lease. A file that was recovered too often fails.
 
 use crate::UnixMs;
 use crate::diagnosis::{self, Fault, Job, JobState, Position, Work};
-use crate::file::{Change, File, JobEffect, StageJob};
-use crate::limits::reason;
-use crate::processing::{self, Plan};
+use crate::file::{Change, File, JobEffect, NewStageJob};
+use crate::limits::stored_reason;
+use crate::processing::{self, PipelinePlan};
 use crate::stage::Stage;
 use crate::state::Status;
-use crate::transition::Refusal;
+use crate::transition::TransitionError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recoverable {
-    /// Only a file whose check is due, and not more often than the plan says.
+pub enum RecoveryTrigger {
+    /// The sweep: only files whose check is due, up to the retry limit.
     Overdue,
-    /// A file that a person named, at any time and however often it was recovered.
-    Named,
+    /// A person: at any time, without a retry limit.
+    Manual,
 }
 
-/// A job of a stage, as far as it matters here.
+/// The columns of a stage job that a recovery needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownJob {
+pub struct JobRecord {
     pub job: Job<Stage>,
     pub attempts: i64,
-    /// Workers in a row that did not come back.
+    /// Number of workers in a row that were lost with this job.
     pub lost_leases: i64,
 }
 
-impl KnownJob {
-    /// The same with a lease that is over by now. A worker that was only slow counts as come back.
-    fn lost_by(&self, now: UnixMs) -> i64 {
+impl JobRecord {
+    /// The lost workers, including one whose lease has expired by now. A worker that reached its deadline was slow, not
+    /// lost.
+    fn lost_leases_at(&self, now: UnixMs) -> i64 {
         match self.job.state {
             JobState::Leased { until, deadline_at, .. } if until <= now => match deadline_at <= until {
                 true => 0,
@@ -41,78 +41,78 @@ impl KnownJob {
     }
 }
 
-/// What a file was found to be.
+/// The decision about one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// No longer in the pipeline, or not due.
-    MovedOn,
-    /// Its job is sound and waits.
-    Waits,
-    /// A worker holds it and is in time.
-    InWork { until: UnixMs },
-    /// Stuck: what is to be done.
+pub enum RecoveryDecision {
+    /// The file has left the pipeline, or its check is not due.
+    NotApplicable,
+    /// Its job is valid and waits for a worker.
+    Waiting,
+    /// A worker holds the job and is in time.
+    InProgress { until: UnixMs },
+    /// The file is stuck: the change that recovers or fails it.
     Stuck(Box<Change>),
 }
 
-/// What is wrong with the jobs of a file; none where there is one and it is sound.
+/// The fault in the jobs of a file. `None` if there is exactly one valid job.
 pub fn fault_of(
     status: Status,
     stage: Option<Stage>,
     version: i64,
-    jobs: &[KnownJob],
+    jobs: &[JobRecord],
     now: UnixMs,
 ) -> Option<Fault> {
-    let jobs: Vec<Job<Stage>> = jobs.iter().map(|known| known.job.clone()).collect();
-    let work = Work { stage, position: Position::of(status), version, moved_at: now };
+    let jobs: Vec<Job<Stage>> = jobs.iter().map(|record| record.job.clone()).collect();
+    let work = Work { stage, position: Position::of(status), version, last_progress_at: now };
     diagnosis::fault(&work, &jobs, now)
 }
 
 pub fn decide(
     file: &File,
-    jobs: &[KnownJob],
-    what: Recoverable,
-    plan: &Plan,
+    jobs: &[JobRecord],
+    trigger: RecoveryTrigger,
+    plan: &PipelinePlan,
     now: UnixMs,
-) -> Result<Found, Refusal> {
-    let is_due = what == Recoverable::Named || file.next_check_at.is_some_and(|at| at <= now);
+) -> Result<RecoveryDecision, TransitionError> {
+    let is_due = trigger == RecoveryTrigger::Manual || file.next_check_at.is_some_and(|at| at <= now);
     if !file.status.is_working() || !is_due {
-        return Ok(Found::MovedOn);
+        return Ok(RecoveryDecision::NotApplicable);
     }
     let Some(fault) = fault_of(file.status, file.stage, file.version, jobs, now) else {
-        let lease = jobs.iter().find_map(|known| match known.job.state {
+        let lease = jobs.iter().find_map(|record| match record.job.state {
             JobState::Leased { until, .. } => Some(until),
             JobState::Waiting | JobState::Dead => None,
         });
-        return Ok(lease.map_or(Found::Waits, |until| Found::InWork { until }));
+        return Ok(lease.map_or(RecoveryDecision::Waiting, |until| RecoveryDecision::InProgress { until }));
     };
-    // Lost workers are counted here too, or a file that kills its workers would be recovered for ever.
-    let lost_leases = jobs.iter().map(|job| job.lost_by(now)).max().unwrap_or(0);
+    // Lost workers count here too. Otherwise a file that kills its workers would be recovered forever.
+    let lost_leases = jobs.iter().map(|job| job.lost_leases_at(now)).max().unwrap_or(0);
     let is_lost = lost_leases > 0 && processing::lost_worker_pause_ms(lost_leases).is_none();
     let fault = fault.as_str();
-    let mut change = match what {
-        Recoverable::Overdue if is_lost => {
-            processing::fail(file, &processing::lost_workers(lost_leases, file.stage), plan, now)?
+    let mut change = match trigger {
+        RecoveryTrigger::Overdue if is_lost => {
+            processing::fail(file, &processing::lost_workers_message(lost_leases, file.stage), plan, now)?
         }
-        Recoverable::Overdue => processing::recover_or_give_up(file, fault, plan, now)?,
-        Recoverable::Named => processing::recover(file, fault, plan, now)?,
+        RecoveryTrigger::Overdue => processing::recover_or_give_up(file, fault, plan, now)?,
+        RecoveryTrigger::Manual => processing::recover(file, fault, plan, now)?,
     };
     let is_dead = !change.after.status.is_working();
-    let death = match is_lost {
-        true => processing::lost_workers(lost_leases, change.after.stage),
-        false => "recoveries used up".to_owned(),
+    let dead_reason = match is_lost {
+        true => processing::lost_workers_message(lost_leases, change.after.stage),
+        false => "no recoveries left".to_owned(),
     };
-    let pause_ms = match what {
-        Recoverable::Named => 0,
-        Recoverable::Overdue => processing::lost_worker_pause_ms(lost_leases).unwrap_or(0),
+    let pause_ms = match trigger {
+        RecoveryTrigger::Manual => 0,
+        RecoveryTrigger::Overdue => processing::lost_worker_pause_ms(lost_leases).unwrap_or(0),
     };
     let attempts = jobs.iter().map(|job| job.attempts).max().unwrap_or(0);
-    change.job = JobEffect::ReplaceAll(StageJob {
+    change.job = JobEffect::ReplaceAll(NewStageJob {
         stage: change.after.stage.unwrap_or(Stage::ALL[0]),
         run_at: now.saturating_add(pause_ms),
         attempts: if is_dead { attempts } else { 0 },
         lost_leases,
-        last_error: Some(reason(fault)),
-        dead_reason: is_dead.then(|| reason(&death)),
+        last_error: Some(stored_reason(fault)),
+        dead_reason: is_dead.then(|| stored_reason(&dead_reason)),
     });
-    Ok(Found::Stuck(Box::new(change)))
+    Ok(RecoveryDecision::Stuck(Box::new(change)))
 }

@@ -1,7 +1,7 @@
-//! How long to wait before the next attempt.
+//! The wait before the next attempt.
 
-/// Doubles from `base_ms` to `cap_ms`; the upper half of each step is random, so that what failed together
-/// does not come back together. `random` is in `0.0..1.0`.
+/// Exponential backoff from `base_ms` to `cap_ms`. The upper half of each wait is random, so that callers that failed
+/// together do not retry together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     pub base_ms: u64,
@@ -9,7 +9,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `attempt` counts from 1: the wait after the first failure.
+    /// `attempt` 1 gives the wait after the first failure. `random` is in `0.0..1.0`.
     pub fn delay_ms(self, attempt: u32, random: f64) -> u64 {
         let doubled = self.base_ms.saturating_mul(1u64 << attempt.saturating_sub(1).min(40));
         let step = doubled.min(self.cap_ms);
@@ -26,7 +26,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn between_half_and_whole_of_a_growing_step(attempt in 1u32..10_000, random in 0.0f64..1.0) {
+        fn the_delay_grows_and_stays_below_the_cap(attempt in 1u32..10_000, random in 0.0f64..1.0) {
             let backoff = Backoff { base_ms: 1_000, cap_ms: 3_600_000 };
             let delay = backoff.delay_ms(attempt, random);
             prop_assert!(delay >= 500);

@@ -1,4 +1,4 @@
-//! The stages of the processing pipeline, in the order they can be asked for.
+//! The stages of the processing pipeline, in their usual order.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ impl Stage {
         Stage::ALL.into_iter().find(|stage| stage.as_str() == word)
     }
 
-    /// Where its jobs wait.
+    /// The queue of its jobs.
     pub fn queue(self) -> &'static str {
         match self {
             Stage::Scan => "file-scan",
@@ -43,7 +43,7 @@ impl Stage {
         Stage::ALL.into_iter().find(|stage| stage.queue() == queue)
     }
 
-    /// What a file is called while this stage works on it.
+    /// The status of a file while this stage processes it.
     pub fn status(self) -> Status {
         match self {
             Stage::Scan => Status::Scanning,
@@ -54,14 +54,14 @@ impl Stage {
     }
 }
 
-/// `scan,extract`: an ordered list without repeats.
+/// Parses a list such as `scan,extract`. Repeated stages are an error.
 pub fn parse_list(text: &str) -> Result<Vec<Stage>, String> {
     let mut stages = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let stage = Stage::parse(word)
-            .ok_or_else(|| format!("`{word}` is not a stage; there are {}", show_list(&Stage::ALL)))?;
+            .ok_or_else(|| format!("`{word}` is not a stage. The stages are {}", show_list(&Stage::ALL)))?;
         if stages.contains(&stage) {
-            return Err(format!("`{word}` is named twice"));
+            return Err(format!("`{word}` is listed twice"));
         }
         stages.push(stage);
     }

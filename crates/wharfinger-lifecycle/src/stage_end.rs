@@ -1,58 +1,46 @@
-//! How an attempt at a stage ends: what becomes of the file, and of the job that a worker held.
+//! The end of an attempt at a stage: what happens to the file and to the job of the worker.
 
 use crate::UnixMs;
 use crate::file::{self, Change, File, JobEffect, JobRetry, Pin};
 use crate::id::JobId;
 use crate::key::ObjectKey;
-use crate::limits::reason;
-use crate::processing::{self, Plan};
+use crate::limits::stored_reason;
+use crate::processing::{self, PipelinePlan};
 use crate::stage::Stage;
-use crate::transition::Refusal;
+use crate::transition::TransitionError;
 
-/// When something has been away for so long, waiting for it spends attempts.
+/// After an outage of this length, waiting costs attempts.
 const OUTAGE_MS_MAX: i64 = 6 * 3_600_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
-    Done(Output),
-    /// Try again then, if an attempt is left.
-    Retry {
-        why: String,
-        at: UnixMs,
-    },
-    /// Something that all files need is away: no attempt is spent, unless it has been away for too long.
-    PutOff {
-        why: String,
-        at: UnixMs,
-    },
-    /// The file's own object could not be read: it waits as long as it has waited so far, within bounds. Other files
-    /// do not wait. No attempt is spent, unless it has lasted for too long.
-    Refused {
-        why: String,
-        jitter_ms: i64,
-    },
-    /// Trying again would not help.
-    Failed {
-        why: String,
-    },
+pub enum AttemptOutcome {
+    /// The stage succeeded.
+    Done(StageOutput),
+    /// The attempt failed: try again at `at` if an attempt is left.
+    Retry { why: String, at: UnixMs },
+    /// A service that all files need is unavailable. This costs no attempt, unless the outage lasts too long.
+    Postponed { why: String, at: UnixMs },
+    /// The store cannot read the object of this file. The file waits with growing pauses; other files do not wait. This
+    /// costs no attempt, unless it lasts too long.
+    ObjectUnreadable { why: String, jitter_ms: i64 },
+    /// Another attempt would not help.
+    Failed { why: String },
     /// Infected: the file can no longer be downloaded.
-    Quarantined {
-        why: String,
-    },
-    /// The worker has to stop, and the file has no part in that: no attempt is spent.
-    GivenBack,
+    Quarantined { why: String },
+    /// The worker returns the job, for example because it shuts down. This costs no attempt.
+    Released,
 }
 
-/// What a stage leaves for those after it.
+/// The output of a stage for later stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Output {
-    /// A JSON object to be kept, if there is something to say.
-    pub said: Option<String>,
+pub struct StageOutput {
+    /// A JSON object to store, for example the number of pages.
+    pub details: Option<String>,
     /// The text that was extracted, in order.
     pub text: Option<Vec<TextPart>>,
 }
 
-/// One piece of a file's text, in the store.
+/// One part of a file's text, in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextPart {
     pub key: ObjectKey,
@@ -60,153 +48,170 @@ pub struct TextPart {
     pub bytes: u64,
 }
 
-/// What is known of the job under whose lease a stage was worked on.
+/// The leased job of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldJob {
     pub id: JobId,
     pub attempts: i64,
     pub max_attempts: i64,
-    /// Workers in a row that did not come back, before this one.
+    /// Number of workers in a row that were lost before this one.
     pub lost_leases: i64,
-    /// Its lease lasted to its deadline: the worker was slow, not lost.
-    pub is_late: bool,
+    /// The worker sent heartbeats until the deadline: it was slow, not lost.
+    pub deadline_exceeded: bool,
     pub put_off_since: Option<UnixMs>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum CompletionResult {
     Next(Stage),
     Ready,
     Retried,
     Failed,
     Quarantined,
-    /// The token was not the current one: nothing was changed.
+    /// The lease token was not current: nothing was changed.
     LeaseLost,
 }
 
 pub fn decide(
     file: &File,
     job: &HeldJob,
-    ending: &Ending,
-    plan: &Plan,
+    outcome: &AttemptOutcome,
+    plan: &PipelinePlan,
     now: UnixMs,
-) -> Result<(Change, Ended), Refusal> {
-    match ending {
-        Ending::Done(_) => done(file, job, plan, now),
-        Ending::Retry { why, at } if job.attempts < job.max_attempts => {
-            let wait = JobRetry { run_at: *at, error: Some(reason(why)), ..first_wait(job) };
-            retry(file, why, wait, plan, now)
+) -> Result<(Change, CompletionResult), TransitionError> {
+    match outcome {
+        AttemptOutcome::Done(_) => done(file, job, plan, now),
+        AttemptOutcome::Retry { why, at } if job.attempts < job.max_attempts => {
+            let job_retry = JobRetry { run_at: *at, error: Some(stored_reason(why)), ..counted_retry(job) };
+            retry(file, why, job_retry, plan, now)
         }
-        Ending::Retry { why, .. } => bury(file, job, "attempts used up", why, plan, now),
-        Ending::PutOff { why, at } => put_off(file, job, why, *at, plan, now),
-        Ending::Refused { why, jitter_ms } => {
+        AttemptOutcome::Retry { why, .. } => dead_letter(file, job, "no attempts left", why, plan, now),
+        AttemptOutcome::Postponed { why, at } => postpone(file, job, why, *at, plan, now),
+        AttemptOutcome::ObjectUnreadable { why, jitter_ms } => {
             let waited_ms = now.saturating_sub(job.put_off_since.unwrap_or(now));
-            let at = now.saturating_add(processing::refused_pause_ms(waited_ms)).saturating_add(*jitter_ms);
-            put_off(file, job, why, at, plan, now)
+            let at = now
+                .saturating_add(processing::unreadable_object_pause_ms(waited_ms))
+                .saturating_add(*jitter_ms);
+            postpone(file, job, why, at, plan, now)
         }
-        Ending::Failed { why } => bury(file, job, why, why, plan, now),
-        Ending::Quarantined { why } => Ok((file::quarantine(file, why, now)?, Ended::Quarantined)),
-        Ending::GivenBack => {
-            let wait = JobRetry {
+        AttemptOutcome::Failed { why } => dead_letter(file, job, why, why, plan, now),
+        AttemptOutcome::Quarantined { why } => {
+            Ok((file::quarantine(file, why, now)?, CompletionResult::Quarantined))
+        }
+        AttemptOutcome::Released => {
+            let job_retry = JobRetry {
                 run_at: now,
-                unspent: 1,
+                uncounted_attempts: 1,
                 lost_leases: job.lost_leases,
                 put_off_since: job.put_off_since,
-                ..first_wait(job)
+                ..counted_retry(job)
             };
-            retry(file, "given back", wait, plan, now)
+            retry(file, "returned to the queue", job_retry, plan, now)
         }
     }
 }
 
-/// Its worker did not come back in time: that was an attempt. The pauses grow, and a file that loses its workers again and
-/// again has failed.
+/// The lease of the worker expired. This costs an attempt. The pauses grow, and a file that loses too many workers in a row
+/// fails.
 pub fn lost_worker(
     file: &File,
     job: &HeldJob,
     retry_at: UnixMs,
-    plan: &Plan,
+    plan: &PipelinePlan,
     now: UnixMs,
-) -> Result<(Change, Ended), Refusal> {
+) -> Result<(Change, CompletionResult), TransitionError> {
     let stage = file.stage.map_or("its stage", Stage::as_str);
-    let (lost_leases, why) = match job.is_late {
-        true => (0, format!("{stage} took longer than it may")),
-        false => (job.lost_leases + 1, format!("the worker of {stage} did not come back")),
+    let (lost_leases, why) = match job.deadline_exceeded {
+        true => (0, format!("{stage} exceeded the time limit")),
+        false => (job.lost_leases + 1, format!("the worker for {stage} stopped sending heartbeats")),
     };
     let run_at = match (lost_leases, processing::lost_worker_pause_ms(lost_leases)) {
         (0, _) => retry_at,
         (_, Some(pause_ms)) => now.saturating_add(pause_ms),
         (_, None) => {
-            let why = processing::lost_workers(lost_leases, file.stage);
-            return bury(file, job, &why, &why, plan, now);
+            let why = processing::lost_workers_message(lost_leases, file.stage);
+            return dead_letter(file, job, &why, &why, plan, now);
         }
     };
     if job.attempts >= job.max_attempts {
-        return bury(file, job, "attempts used up", &why, plan, now);
+        return dead_letter(file, job, "no attempts left", &why, plan, now);
     }
-    let wait = JobRetry { run_at, error: Some(reason(&why)), lost_leases, ..first_wait(job) };
-    retry(file, &why, wait, plan, now)
+    let job_retry = JobRetry { run_at, error: Some(stored_reason(&why)), lost_leases, ..counted_retry(job) };
+    retry(file, &why, job_retry, plan, now)
 }
 
-fn done(file: &File, job: &HeldJob, plan: &Plan, now: UnixMs) -> Result<(Change, Ended), Refusal> {
+fn done(
+    file: &File,
+    job: &HeldJob,
+    plan: &PipelinePlan,
+    now: UnixMs,
+) -> Result<(Change, CompletionResult), TransitionError> {
     let mut change = processing::finish(file, plan, now)?;
-    let (effect, ended) = match change.after.stage {
-        Some(stage) => (JobEffect::Next { job: job.id, stage }, Ended::Next(stage)),
-        None => (JobEffect::Remove { job: job.id }, Ended::Ready),
+    let (effect, result) = match change.after.stage {
+        Some(stage) => (JobEffect::NextStage { job: job.id, stage }, CompletionResult::Next(stage)),
+        None => (JobEffect::Remove { job: job.id }, CompletionResult::Ready),
     };
     change.job = effect;
-    Ok((change, ended))
+    Ok((change, result))
 }
 
-/// A wait that counts as an attempt and forgets earlier outages.
-fn first_wait(job: &HeldJob) -> JobRetry {
-    JobRetry { job: job.id, run_at: 0, error: None, unspent: 0, lost_leases: 0, put_off_since: None }
+/// A retry that counts as an attempt and ends an outage.
+fn counted_retry(job: &HeldJob) -> JobRetry {
+    JobRetry {
+        job: job.id,
+        run_at: 0,
+        error: None,
+        uncounted_attempts: 0,
+        lost_leases: 0,
+        put_off_since: None,
+    }
 }
 
-fn put_off(
+fn postpone(
     file: &File,
     job: &HeldJob,
     why: &str,
     at: UnixMs,
-    plan: &Plan,
+    plan: &PipelinePlan,
     now: UnixMs,
-) -> Result<(Change, Ended), Refusal> {
+) -> Result<(Change, CompletionResult), TransitionError> {
     let since = job.put_off_since.unwrap_or(now);
     let is_too_long = now.saturating_sub(since) >= OUTAGE_MS_MAX;
     if is_too_long && job.attempts >= job.max_attempts {
-        return bury(file, job, "attempts used up", why, plan, now);
+        return dead_letter(file, job, "no attempts left", why, plan, now);
     }
-    let wait = JobRetry {
+    let job_retry = JobRetry {
         run_at: at,
-        error: Some(reason(why)),
-        unspent: i64::from(!is_too_long),
+        error: Some(stored_reason(why)),
+        uncounted_attempts: i64::from(!is_too_long),
         put_off_since: Some(since),
-        ..first_wait(job)
+        ..counted_retry(job)
     };
-    retry(file, why, wait, plan, now)
+    retry(file, why, job_retry, plan, now)
 }
 
 fn retry(
     file: &File,
     why: &str,
-    wait: JobRetry,
-    plan: &Plan,
+    job_retry: JobRetry,
+    plan: &PipelinePlan,
     now: UnixMs,
-) -> Result<(Change, Ended), Refusal> {
+) -> Result<(Change, CompletionResult), TransitionError> {
     let mut change = processing::retry(file, why, plan, now)?;
-    change.job = JobEffect::Retry(wait);
-    Ok((change, Ended::Retried))
+    change.job = JobEffect::Retry(job_retry);
+    Ok((change, CompletionResult::Retried))
 }
 
-fn bury(
+fn dead_letter(
     file: &File,
     job: &HeldJob,
-    death: &str,
+    dead_reason: &str,
     why: &str,
-    plan: &Plan,
+    plan: &PipelinePlan,
     now: UnixMs,
-) -> Result<(Change, Ended), Refusal> {
+) -> Result<(Change, CompletionResult), TransitionError> {
     let mut change = processing::fail(file, why, plan, now)?;
-    change.job = JobEffect::Bury { job: job.id, reason: reason(death), error: reason(why) };
-    Ok((change, Ended::Failed))
+    change.job =
+        JobEffect::DeadLetter { job: job.id, reason: stored_reason(dead_reason), error: stored_reason(why) };
+    Ok((change, CompletionResult::Failed))
 }

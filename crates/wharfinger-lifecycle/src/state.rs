@@ -1,4 +1,4 @@
-//! What a file can be.
+//! The status of a file.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Charged and given a URL; the bytes may or may not be there.
+    /// Charged, and the client has an upload URL. The bytes may be missing.
     Registered,
-    /// Confirmed: the bytes are there and pinned.
+    /// Confirmed: the bytes exist, and their ETag or version is recorded.
     Uploaded,
     /// Waits for its next stage.
     Queued,
@@ -20,7 +20,7 @@ pub enum Status {
     Ready,
     Failed,
     Quarantined,
-    /// Dead: a tombstone. There is no way out.
+    /// A tombstone. A deleted file never leaves this status.
     Deleted,
 }
 
@@ -59,7 +59,7 @@ impl Status {
         Status::ALL.into_iter().find(|status| status.as_str() == word)
     }
 
-    /// Confirmed and not yet at the end of the pipeline: a job must exist that moves it on.
+    /// Confirmed, and the pipeline has not finished: a job for it must exist.
     pub fn is_working(self) -> bool {
         match self {
             Status::Uploaded
@@ -74,14 +74,9 @@ impl Status {
         }
     }
 
-    /// Needs nobody to look at it again. Everything else must say when it is to be looked at next.
-    pub fn is_at_rest(self) -> bool {
+    /// Needs no further check. A file in any other status must have a next check.
+    pub fn needs_no_check(self) -> bool {
         matches!(self, Status::Ready | Status::Quarantined)
-    }
-
-    /// Its charge belongs to no confirmed file: not yet confirmed, or ended while a URL still lives.
-    pub fn holds_reservation(self) -> bool {
-        matches!(self, Status::Registered | Status::Deleted)
     }
 }
 
@@ -96,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_lead_back_to_their_status() {
+    fn every_status_parses_from_its_text() {
         for status in Status::ALL {
             assert_eq!(Status::parse(status.as_str()), Some(status));
         }

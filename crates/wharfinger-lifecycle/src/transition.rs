@@ -1,19 +1,19 @@
-//! The one function that says what follows from what. Every pair is written out, so that a new state or
-//! event does not compile until somebody has decided about all of its pairs.
+//! The transition table of files. Every pair of status and event is listed, so that a new status or event does not
+//! compile until all its pairs are decided.
 
 use crate::event::Event;
 use crate::state::Status;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    #[error("a deleted file stays deleted")]
-    Dead,
-    #[error("a {from} file cannot be {event}")]
-    NotFrom { from: Status, event: Event },
+pub enum TransitionError {
+    #[error("the file is deleted")]
+    Deleted,
+    #[error("the event `{event}` is not allowed for a file in status `{from}`")]
+    NotAllowed { from: Status, event: Event },
 }
 
-pub fn transition(from: Status, event: Event) -> Result<Status, Refusal> {
-    let no = Err(Refusal::NotFrom { from, event });
+pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError> {
+    let not_allowed = Err(TransitionError::NotAllowed { from, event });
     match from {
         Status::Registered => match event {
             Event::Confirmed => Ok(Status::Uploaded),
@@ -27,7 +27,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, Refusal> {
             | Event::Failed
             | Event::Quarantined
             | Event::Redriven
-            | Event::Expired => no,
+            | Event::Expired => not_allowed,
         },
         Status::Uploaded => match event {
             Event::Enqueued | Event::Recovered => Ok(Status::Queued),
@@ -41,7 +41,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, Refusal> {
             | Event::Retried
             | Event::Redriven
             | Event::Reclaimed
-            | Event::Expired => no,
+            | Event::Expired => not_allowed,
         },
         Status::Queued => match event {
             Event::Started(stage) => Ok(stage.status()),
@@ -56,7 +56,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, Refusal> {
             | Event::Retried
             | Event::Redriven
             | Event::Reclaimed
-            | Event::Expired => no,
+            | Event::Expired => not_allowed,
         },
         Status::Scanning | Status::Extracting | Status::Chunking | Status::Embedding => match event {
             Event::Finished | Event::Retried | Event::Recovered => Ok(Status::Queued),
@@ -69,7 +69,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, Refusal> {
             | Event::Started(_)
             | Event::Redriven
             | Event::Reclaimed
-            | Event::Expired => no,
+            | Event::Expired => not_allowed,
         },
         Status::Ready => match event {
             Event::Quarantined => Ok(Status::Quarantined),
@@ -84,7 +84,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, Refusal> {
             | Event::Failed
             | Event::Redriven
             | Event::Reclaimed
-            | Event::Expired => no,
+            | Event::Expired => not_allowed,
         },
         Status::Failed => match event {
             Event::Redriven => Ok(Status::Queued),
@@ -98,7 +98,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, Refusal> {
             | Event::Recovered
             | Event::Failed
             | Event::Quarantined
-            | Event::Reclaimed => no,
+            | Event::Reclaimed => not_allowed,
         },
         Status::Quarantined => match event {
             Event::Deleted => Ok(Status::Deleted),
@@ -113,9 +113,9 @@ pub fn transition(from: Status, event: Event) -> Result<Status, Refusal> {
             | Event::Quarantined
             | Event::Redriven
             | Event::Reclaimed
-            | Event::Expired => no,
+            | Event::Expired => not_allowed,
         },
-        Status::Deleted => Err(Refusal::Dead),
+        Status::Deleted => Err(TransitionError::Deleted),
     }
 }
 
@@ -141,15 +141,15 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order: dead stays dead, only the owner ends a confirmed file that
-        /// did not fail, and nothing is worked on that was never confirmed.
+        /// For events in any order: a deleted file stays deleted, only `Deleted` ends a confirmed file that did not
+        /// fail, and an unconfirmed file is never processed.
         #[test]
-        fn random_histories(events in prop::collection::vec(prop::sample::select(Event::ALL.to_vec()), 0..60)) {
+        fn random_event_sequences(events in prop::collection::vec(prop::sample::select(Event::ALL.to_vec()), 0..60)) {
             let mut status = Status::Registered;
             let mut confirmed = false;
             for event in events {
                 let Ok(next) = transition(status, event) else { continue };
-                prop_assert_ne!(status, Status::Deleted, "left the dead state by {}", event);
+                prop_assert_ne!(status, Status::Deleted, "left the deleted status by {}", event);
                 confirmed |= event == Event::Confirmed;
                 prop_assert!(confirmed || matches!(next, Status::Registered | Status::Deleted));
                 if confirmed && next == Status::Deleted {

@@ -1,9 +1,9 @@
-//! The examples run, and say what they should. Cargo builds them with the tests.
+//! Runs the examples and checks their output. Cargo builds them with the tests.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Where Cargo puts examples: beside the folder of the tests.
+/// The path of an example. Cargo puts examples next to the folder of the tests.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let folder = test.parent().and_then(|deps| deps.parent()).expect("a target folder");
@@ -11,18 +11,18 @@ fn example(name: &str) -> PathBuf {
 }
 
 #[test]
-fn find_stuck() {
-    let ran = Command::new(example("find_stuck")).output().expect("it runs");
-    assert!(ran.status.success(), "{ran:?}");
-    let said = String::from_utf8(ran.stdout).expect("text");
+fn find_stuck_prints_the_diagnosis_of_each_item() {
+    let run = Command::new(example("find_stuck")).output().expect("the example starts");
+    assert!(run.status.success(), "{run:?}");
+    let output = String::from_utf8(run.stdout).expect("text");
     assert_eq!(
-        said.lines().collect::<Vec<_>>(),
+        output.lines().collect::<Vec<_>>(),
         [
-            "fresh.mp4: on its way",
-            "in-the-queue.mp4: waits",
-            "in-work.mp4: waits",
+            "fresh.mp4: in progress",
+            "in-the-queue.mp4: waiting",
+            "in-work.mp4: waiting",
             "lost.mp4: stuck, its job was missing",
-            "abandoned.mp4: stuck, its worker did not come back",
+            "abandoned.mp4: stuck, its worker stopped sending heartbeats",
         ]
     );
 }

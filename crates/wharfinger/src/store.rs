@@ -1,6 +1,6 @@
-//! Whether the store is the one this catalog's objects lie in. A mount point whose disk is away looks like an
-//! empty store, and in an empty or another's store everything is absent and every delete is done. The store's
-//! mark also counts with the catalog: a mark ahead of its catalog shows that the catalog came from a backup.
+//! Checks by a marker object that the store belongs to this catalog. An unmounted disk looks like an empty store, and in a
+//! wrong store every object would count as missing and every delete as done. The marker and the catalog share a counter:
+//! a marker ahead of its catalog shows that the catalog was restored from a backup.
 
 use std::path::Path;
 
@@ -17,22 +17,23 @@ use wharfinger_stores::{BlobError, StoreConfig, BlobStore, WriteMode};
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     #[error(
-        "WHARFINGER_BLOB_URL: {0} does not hold this catalog's objects: is its disk mounted? If it is meant to \
-        begin empty, run `wharfinger doctor --accept-store`"
+        "WHARFINGER_BLOB_URL: {0} does not hold this catalog's objects. Is its disk mounted? To start with an \
+        empty folder, run `wharfinger doctor --accept-store`"
     )]
     UnmarkedFolder(String),
     #[error(
-        "WHARFINGER_BLOB_URL: {0} does not hold this catalog's objects: is it the right bucket? If it is meant to \
-        begin empty, run `wharfinger doctor --accept-store`"
+        "WHARFINGER_BLOB_URL: {0} does not hold this catalog's objects. Is it the right bucket? To start with an \
+        empty bucket, run `wharfinger doctor --accept-store`"
     )]
     Unmarked(String),
     #[error(
-        "WHARFINGER_BLOB_URL: {0} is already in use: it holds {1} and no {MARK} of Wharfinger. Use an empty bucket or \
-        folder, or another prefix. To use it as it is, run `wharfinger doctor --accept-store`: what is there now is \
-        never deleted"
+        "WHARFINGER_BLOB_URL: {0} is already in use: it has {1}, but no {MARK} of Wharfinger. Use an empty bucket or \
+        folder, or another prefix. To use it as it is, run `wharfinger doctor --accept-store`. Objects that are there \
+        now are never deleted"
     )]
     InUse(String, String),
-    #[error("WHARFINGER_BLOB_URL: {0} is the store of another catalog (its {MARK} says `{1}`, not `{2}`)")]
+    #[error("WHARFINGER_BLOB_URL: {0} is the store of another catalog: its {MARK} has `{1}`, this catalog expects `{2}`. Correct \
+        the URL or WHARFINGER_DATABASE_URL")]
     Foreign(String, String, String),
     #[error(
         "WHARFINGER_BLOB_URL: the {MARK} of {0} is empty or damaged. If this is the right store, run \
@@ -40,7 +41,7 @@ pub enum ClaimError {
     )]
     Damaged(String),
     #[error(
-        "WHARFINGER_BLOB_URL: {0} cannot be used ({1}): check that it is a folder that this user may write"
+        "WHARFINGER_BLOB_URL: {0} cannot be used ({1}). Check that it is a folder and that this user may write to it"
     )]
     Folder(String, BlobError),
     #[error("WHARFINGER_BLOB_URL: {0} cannot be used: {1}")]
@@ -49,56 +50,65 @@ pub enum ClaimError {
     Catalog(#[from] CatalogError),
 }
 
-/// Whether a store is that of the catalog, and as old.
+/// How the store and the catalog belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreState {
     /// The catalog has no store yet.
     New,
     Ours,
-    /// The mark counts further than the catalog, which is older than the store: objects that it does not know may
-    /// be alive. Nothing is deleted for having no row until a person has said what is true.
+    /// The marker's counter is ahead of the catalog's, so the catalog was restored from a backup. Objects without a row may
+    /// still be needed: they are not deleted until an operator runs `doctor --accept-store`.
     Restored {
         catalog: i64,
         store: i64,
     },
 }
 
-/// What the catalog knows of its store.
+impl StoreState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StoreState::New => "new",
+            StoreState::Ours => "ours",
+            StoreState::Restored { .. } => "restored",
+        }
+    }
+}
+
+/// Facts in the catalog: the marker's identity and the counter.
 const STORE: &str = "store";
 const COUNTER: &str = "store_counter";
 const READ_TRIES_MAX: u32 = 5;
 
-/// Where a mark lies. A folder is looked into without making anything there.
-pub struct Place<'p> {
+/// A store whose marker is read or written. Reading creates nothing in a local folder.
+pub struct StoreRef<'p> {
     shown: String,
-    at: At<'p>,
+    location: Location<'p>,
 }
 
-enum At<'p> {
+enum Location<'p> {
     Folder(&'p Path),
     Store(&'p dyn BlobStore),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mark {
+struct Marker {
     /// The catalog's id and the store's.
     identity: String,
     counter: i64,
-    /// When the store was claimed, by the store's clock. Objects without a row that are older belong to others.
+    /// When the store was claimed, by the store's clock. Older objects without a row are foreign.
     marked_at: UnixMs,
 }
 
-impl Mark {
-    /// None if it is empty or was cut off. `written_at` is when the marker was written: of one that has no time yet,
-    /// that is when the store was claimed.
-    fn parse(text: &str, written_at: UnixMs) -> Option<Mark> {
+impl Marker {
+    /// None if the text is empty or cut off. A new marker has no time yet: then `written_at` is when the store was claimed.
+    fn parse(text: &str, written_at: UnixMs) -> Option<Marker> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let (identity, rest) = words.split_at_checked(2)?;
         let is_whole = text.ends_with('\n') && identity.iter().all(|id| Uuid::try_parse(id).is_ok());
         let number = |n: usize| rest.get(n).map(|word| word.parse::<i64>());
         match (is_whole, number(0).unwrap_or(Ok(0)), number(1).unwrap_or(Ok(written_at))) {
             (true, Ok(counter), Ok(marked_at)) => {
-                Some(Mark { identity: identity.join(" "), counter, marked_at })
+                Some(Marker { identity: identity.join(" "), counter, marked_at })
             }
             _ => None,
         }
@@ -109,94 +119,94 @@ impl Mark {
     }
 }
 
-impl<'p> Place<'p> {
-    pub fn folder(folder: &'p Path) -> Place<'p> {
-        Place { shown: folder.display().to_string(), at: At::Folder(folder) }
+impl<'p> StoreRef<'p> {
+    pub fn folder(folder: &'p Path) -> StoreRef<'p> {
+        StoreRef { shown: folder.display().to_string(), location: Location::Folder(folder) }
     }
 
-    pub fn store(place: &StoreConfig, blobs: &'p dyn BlobStore) -> Place<'p> {
-        Place::named(&place.to_string(), blobs)
+    pub fn store(place: &StoreConfig, blobs: &'p dyn BlobStore) -> StoreRef<'p> {
+        StoreRef::named(&place.to_string(), blobs)
     }
 
-    /// A store by the name that people know it by.
-    pub fn named(name: &str, blobs: &'p dyn BlobStore) -> Place<'p> {
-        Place { shown: name.to_owned(), at: At::Store(blobs) }
+    /// `name` is shown in messages.
+    pub fn named(name: &str, blobs: &'p dyn BlobStore) -> StoreRef<'p> {
+        StoreRef { shown: name.to_owned(), location: Location::Store(blobs) }
     }
 
-    async fn mark(&self) -> Result<Option<Mark>, ClaimError> {
-        let read = match self.at {
-            At::Folder(folder) => DiskStore::mark(folder),
-            At::Store(blobs) => read_mark(blobs).await,
+    async fn marker(&self) -> Result<Option<Marker>, ClaimError> {
+        let read = match self.location {
+            Location::Folder(folder) => DiskStore::mark(folder),
+            Location::Store(blobs) => read_marker(blobs).await,
         };
         match read.map_err(|error| self.unusable(error))? {
             None => Ok(None),
-            Some((text, written_at)) => match Mark::parse(&text, written_at) {
-                Some(mark) => Ok(Some(mark)),
+            Some((text, written_at)) => match Marker::parse(&text, written_at) {
+                Some(marker) => Ok(Some(marker)),
                 None => Err(ClaimError::Damaged(self.shown.clone())),
             },
         }
     }
 
-    async fn set_mark(&self, text: String, mode: WriteMode) -> Result<(), ClaimError> {
-        let set = match self.at {
-            At::Folder(folder) => DiskStore::set_mark(folder, &text, mode),
-            At::Store(blobs) => blobs.put(&ObjectKey::marker(), Bytes::from(text), mode).await,
+    async fn set_marker(&self, text: String, mode: WriteMode) -> Result<(), ClaimError> {
+        let set = match self.location {
+            Location::Folder(folder) => DiskStore::set_mark(folder, &text, mode),
+            Location::Store(blobs) => blobs.put(&ObjectKey::marker(), Bytes::from(text), mode).await,
         };
         set.map_err(|error| self.unusable(error))
     }
 
-    /// What lies where our objects would, in words: an object, or an unfinished upload.
+    /// Describes the first object or unfinished upload below our folders.
     async fn contents(&self) -> Result<Option<String>, ClaimError> {
-        let found = match self.at {
-            At::Folder(folder) if !folder.is_dir() => Ok(None),
-            At::Folder(folder) => match DiskStore::open_foreign(folder) {
+        let found = match self.location {
+            Location::Folder(folder) if !folder.is_dir() => Ok(None),
+            Location::Folder(folder) => match DiskStore::open_foreign(folder) {
                 Ok(disk) => first_of(&disk).await,
                 Err(error) => Err(BlobError::Unavailable(error.to_string())),
             },
-            At::Store(blobs) => first_of(blobs).await,
+            Location::Store(blobs) => first_of(blobs).await,
         };
         found.map_err(|error| self.unusable(error))
     }
 
-    async fn remove_mark(&self) -> Result<(), ClaimError> {
-        let removed = match self.at {
-            At::Folder(folder) => DiskStore::remove_mark(folder),
-            At::Store(blobs) => blobs.delete_many(&[ObjectKey::marker()]).await.pop().unwrap_or(Ok(())),
+    async fn remove_marker(&self) -> Result<(), ClaimError> {
+        let removed = match self.location {
+            Location::Folder(folder) => DiskStore::remove_mark(folder),
+            Location::Store(blobs) => blobs.delete_many(&[ObjectKey::marker()]).await.pop().unwrap_or(Ok(())),
         };
         removed.map_err(|error| self.unusable(error))
     }
 
     fn unusable(&self, error: BlobError) -> ClaimError {
-        match self.at {
-            At::Folder(_) => ClaimError::Folder(self.shown.clone(), error),
-            At::Store(_) => ClaimError::Blobs(self.shown.clone(), error),
+        match self.location {
+            Location::Folder(_) => ClaimError::Folder(self.shown.clone(), error),
+            Location::Store(_) => ClaimError::Blobs(self.shown.clone(), error),
         }
     }
 
     fn unmarked(&self) -> ClaimError {
-        match self.at {
-            At::Folder(_) => ClaimError::UnmarkedFolder(self.shown.clone()),
-            At::Store(_) => ClaimError::Unmarked(self.shown.clone()),
+        match self.location {
+            Location::Folder(_) => ClaimError::UnmarkedFolder(self.shown.clone()),
+            Location::Store(_) => ClaimError::Unmarked(self.shown.clone()),
         }
     }
 }
 
-/// The first thing found in our two folders.
+/// Describes the first object or unfinished upload.
 async fn first_of(blobs: &dyn BlobStore) -> Result<Option<String>, BlobError> {
     for folder in [UPLOADS, DERIVED] {
         if let Some(object) = blobs.list(folder, None).next().await.transpose()? {
             return Ok(Some(format!("objects under {folder} (for example `{}`)", object.key)));
         }
-        let Some(parts) = blobs.in_parts() else { continue };
-        if let Some(upload) = parts.unfinished(folder).next().await.transpose()? {
+        let Some(parts) = blobs.multipart() else { continue };
+        if let Some(upload) = parts.list_unfinished(folder).next().await.transpose()? {
             return Ok(Some(format!("unfinished uploads under {folder} (for example `{}`)", upload.key)));
         }
     }
     Ok(None)
 }
 
-/// Another process may write it at this moment.
-async fn read_mark(blobs: &dyn BlobStore) -> Result<Option<(String, UnixMs)>, BlobError> {
+/// Tries again if another process writes the marker at this moment.
+async fn read_marker(blobs: &dyn BlobStore) -> Result<Option<(String, UnixMs)>, BlobError> {
     let mut tries_left = READ_TRIES_MAX;
     loop {
         match read_small(blobs, &ObjectKey::marker()).await {
@@ -218,28 +228,28 @@ async fn read_small(blobs: &dyn BlobStore, key: &ObjectKey) -> Result<Option<(St
     Ok(Some((String::from_utf8_lossy(&chunks.concat()).into_owned(), written_at)))
 }
 
-/// Makes a new store this catalog's, or checks that it is and counts on. The mark is written before the catalog
-/// knows of it, so a crash in between finds it again; of two that begin at once, the catalog keeps one. A store
-/// that others use already is not taken.
-pub async fn claim(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<StoreState, ClaimError> {
+/// Claims a new store for this catalog, or checks that it is this catalog's and raises the counter. The marker is written
+/// first and then recorded in the catalog: after a crash in between, the next start finds it. If two processes claim at
+/// once, the catalog keeps one claim. A store that is in use by others is refused.
+pub async fn claim(catalog: &Catalog, place: &StoreRef<'_>, now: UnixMs) -> Result<StoreState, ClaimError> {
     match check(catalog, place).await? {
-        StoreState::New => mark_new(catalog, place, now).await,
-        StoreState::Ours => count_on(catalog, place).await,
+        StoreState::New => claim_new(catalog, place, now).await,
+        StoreState::Ours => raise_counter(catalog, place).await,
         restored @ StoreState::Restored { .. } => Ok(restored),
     }
 }
 
-async fn mark_new(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<StoreState, ClaimError> {
-    let ours = match place.mark().await? {
-        Some(mark) => mark.identity,
+async fn claim_new(catalog: &Catalog, place: &StoreRef<'_>, now: UnixMs) -> Result<StoreState, ClaimError> {
+    let ours = match place.marker().await? {
+        Some(marker) => marker.identity,
         None => {
             let id = catalog.fact("catalog_id").await?.unwrap_or_default();
             let identity = format!("{id} {}", fresh_id(now));
-            // Without its time, which is the store's to tell: it is added when the mark counts for the first time.
-            match place.set_mark(format!("{identity} 0\n"), WriteMode::CreateOnly).await {
+            // Without the claim time, because only the store's clock knows it. `raise_counter` adds it.
+            match place.set_marker(format!("{identity} 0\n"), WriteMode::CreateOnly).await {
                 // Another process of the same catalog was faster.
                 Err(ClaimError::Blobs(_, BlobError::Changed) | ClaimError::Folder(_, BlobError::Changed)) => {
-                    place.mark().await?.map_or(identity, |mark| mark.identity)
+                    place.marker().await?.map_or(identity, |marker| marker.identity)
                 }
                 set => set.map(|()| identity)?,
             }
@@ -247,38 +257,38 @@ async fn mark_new(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<S
     };
     let known = catalog.get_or_set_fact(STORE, &ours).await?;
     if known == ours {
-        return count_on(catalog, place).await;
+        return raise_counter(catalog, place).await;
     }
-    match place.mark().await? {
-        Some(mark) if mark.identity == known => count_on(catalog, place).await,
+    match place.marker().await? {
+        Some(marker) if marker.identity == known => raise_counter(catalog, place).await,
         _ => {
-            place.remove_mark().await?;
+            place.remove_marker().await?;
             Err(place.unmarked())
         }
     }
 }
 
-/// How the store stands to the catalog. Changes nothing.
-pub async fn check(catalog: &Catalog, place: &Place<'_>) -> Result<StoreState, ClaimError> {
+/// Checks how the store and the catalog belong together. Changes nothing.
+pub async fn check(catalog: &Catalog, place: &StoreRef<'_>) -> Result<StoreState, ClaimError> {
     let id = catalog.fact("catalog_id").await?.unwrap_or_default();
     let known = catalog.fact(STORE).await?;
-    match (known, place.mark().await?) {
-        (Some(known), Some(mark)) if known == mark.identity => {
+    match (known, place.marker().await?) {
+        (Some(known), Some(marker)) if known == marker.identity => {
             let counter = counter(catalog).await?;
-            Ok(match mark.counter > counter {
-                true => StoreState::Restored { catalog: counter, store: mark.counter },
+            Ok(match marker.counter > counter {
+                true => StoreState::Restored { catalog: counter, store: marker.counter },
                 false => StoreState::Ours,
             })
         }
-        (Some(known), Some(mark)) => Err(ClaimError::Foreign(place.shown.clone(), mark.identity, known)),
+        (Some(known), Some(marker)) => Err(ClaimError::Foreign(place.shown.clone(), marker.identity, known)),
         (Some(_), None) => Err(place.unmarked()),
-        (None, Some(mark)) if !mark.identity.starts_with(&id) => {
-            Err(ClaimError::Foreign(place.shown.clone(), mark.identity, id))
+        (None, Some(marker)) if !marker.identity.starts_with(&id) => {
+            Err(ClaimError::Foreign(place.shown.clone(), marker.identity, id))
         }
         (None, Some(_)) => Ok(StoreState::New),
         (None, None) => match place.contents().await? {
-            // Another process of this catalog may have claimed it meanwhile, and filled it.
-            Some(found) if place.mark().await?.is_none() => {
+            // In the meantime, another process of this catalog may have claimed and filled it.
+            Some(found) if place.marker().await?.is_none() => {
                 Err(ClaimError::InUse(place.shown.clone(), found))
             }
             _ => Ok(StoreState::New),
@@ -286,32 +296,31 @@ pub async fn check(catalog: &Catalog, place: &Place<'_>) -> Result<StoreState, C
     }
 }
 
-/// Since when the store has been ours, by its own clock.
-pub async fn marked_at(place: &Place<'_>) -> Result<UnixMs, ClaimError> {
-    place.mark().await?.map(|mark| mark.marked_at).ok_or_else(|| place.unmarked())
+/// When the store was claimed, by the store's clock.
+pub async fn marked_at(place: &StoreRef<'_>) -> Result<UnixMs, ClaimError> {
+    place.marker().await?.map(|marker| marker.marked_at).ok_or_else(|| place.unmarked())
 }
 
-/// Both count, the catalog first: so a mark that is ahead can only mean that the catalog went back.
-pub async fn count_on(catalog: &Catalog, place: &Place<'_>) -> Result<StoreState, ClaimError> {
+/// Raises the counter in both, in the catalog first: so a marker that is ahead means that the catalog was restored.
+pub async fn raise_counter(catalog: &Catalog, place: &StoreRef<'_>) -> Result<StoreState, ClaimError> {
     let counter = catalog.increment_fact(COUNTER).await?;
-    if let (Some(identity), Some(mark)) = (catalog.fact(STORE).await?, place.mark().await?) {
-        if mark.counter > counter {
-            // Others count too: only the catalog as it is now can be behind.
+    if let (Some(identity), Some(marker)) = (catalog.fact(STORE).await?, place.marker().await?) {
+        if marker.counter > counter {
+            // Other processes raise it too, so compare with the catalog as it is now.
             return check(catalog, place).await;
         }
-        let counted = Mark { identity, counter, marked_at: mark.marked_at };
-        place.set_mark(counted.text(), WriteMode::Overwrite).await?;
+        let counted = Marker { identity, counter, marked_at: marker.marked_at };
+        place.set_marker(counted.text(), WriteMode::Overwrite).await?;
     }
     Ok(StoreState::Ours)
 }
 
-/// A person's word that the store is what this catalog says it is: one without a mark, or with a damaged one, is marked
-/// now, so that everything older in it belongs to others; one that is ahead is caught up with. Another catalog's stays
-/// refused.
-pub async fn accept(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result<(), ClaimError> {
+/// For `doctor --accept-store`. A store with no marker or a damaged one gets a new one: older objects without a row are
+/// then foreign. If the marker is ahead, the catalog's counter is raised above it. A store of another catalog is refused.
+pub async fn accept(catalog: &Catalog, place: &StoreRef<'_>, now: UnixMs) -> Result<(), ClaimError> {
     let (restored, counter) = match check(catalog, place).await {
         Ok(StoreState::New | StoreState::Ours) => return Ok(()),
-        Ok(StoreState::Restored { store, .. }) => (place.mark().await?, store + 1),
+        Ok(StoreState::Restored { store, .. }) => (place.marker().await?, store + 1),
         Err(
             ClaimError::Unmarked(_)
             | ClaimError::UnmarkedFolder(_)
@@ -329,12 +338,12 @@ pub async fn accept(catalog: &Catalog, place: &Place<'_>, now: UnixMs) -> Result
     };
     catalog.set_fact(COUNTER, &counter.to_string()).await?;
     let text = match restored {
-        Some(mark) => Mark { identity, counter, marked_at: mark.marked_at }.text(),
+        Some(marker) => Marker { identity, counter, marked_at: marker.marked_at }.text(),
         None => format!("{identity} {counter}\n"),
     };
-    place.set_mark(text, WriteMode::Overwrite).await?;
-    // Now that the store has told its time, the mark keeps it.
-    count_on(catalog, place).await.map(drop)
+    place.set_marker(text, WriteMode::Overwrite).await?;
+    // Writes the claim time into the marker: the store has set it now.
+    raise_counter(catalog, place).await.map(drop)
 }
 
 async fn counter(catalog: &Catalog) -> Result<i64, CatalogError> {
@@ -348,18 +357,18 @@ mod tests {
     const IDS: &str = "018f4e6e-7f3a-7000-8000-000000000001 018f4e6e-7f3a-7000-8000-000000000002";
 
     #[test]
-    fn a_mark_is_whole_or_damaged() {
-        let mark = Mark { identity: IDS.into(), counter: 12, marked_at: 1_700_000_000_000 };
-        let text = mark.text();
-        assert_eq!(Mark::parse(&text, 5), Some(mark.clone()));
-        let new = Mark { counter: 0, marked_at: 5, ..mark };
-        assert_eq!(Mark::parse(&format!("{IDS} 0\n"), 5), Some(new.clone()));
-        assert_eq!(Mark::parse(&format!("{IDS}\n"), 5), Some(new), "as a person would write it");
+    fn a_marker_is_whole_or_damaged() {
+        let marker = Marker { identity: IDS.into(), counter: 12, marked_at: 1_700_000_000_000 };
+        let text = marker.text();
+        assert_eq!(Marker::parse(&text, 5), Some(marker.clone()));
+        let new = Marker { counter: 0, marked_at: 5, ..marker };
+        assert_eq!(Marker::parse(&format!("{IDS} 0\n"), 5), Some(new.clone()));
+        assert_eq!(Marker::parse(&format!("{IDS}\n"), 5), Some(new), "a marker without a counter");
         for end in 0..text.len() {
-            assert_eq!(Mark::parse(&text[..end], 5), None, "cut off after {end} bytes");
+            assert_eq!(Marker::parse(&text[..end], 5), None, "cut off after {end} bytes");
         }
-        for damaged in ["\0\0\0\n", "another's mark 1\n", &format!("{IDS} many\n")] {
-            assert_eq!(Mark::parse(damaged, 5), None, "{damaged:?}");
+        for damaged in ["\0\0\0\n", "another marker 1\n", &format!("{IDS} many\n")] {
+            assert_eq!(Marker::parse(damaged, 5), None, "{damaged:?}");
         }
     }
 }

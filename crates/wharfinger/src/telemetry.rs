@@ -55,7 +55,7 @@ pub mod metric {
     use wharfinger_catalog::Destination;
     use wharfinger_lifecycle::UnixMs;
     use wharfinger_lifecycle::id::TenantId;
-    use wharfinger_lifecycle::stage_end::Ended;
+    use wharfinger_lifecycle::stage_end::CompletionResult;
 
     const TENANT_LABELS_MAX: usize = 200;
 
@@ -219,13 +219,13 @@ pub mod metric {
         gauge!("broker_up").set(f64::from(u8::from(is_up)));
     }
 
-    pub fn stage_ended(ended: Ended) {
+    pub fn stage_ended(ended: CompletionResult) {
         let outcome = match ended {
-            Ended::Next(_) | Ended::Ready => "done",
-            Ended::Retried => "retried",
-            Ended::Failed => "failed",
-            Ended::Quarantined => "quarantined",
-            Ended::LeaseLost => "lease_lost",
+            CompletionResult::Next(_) | CompletionResult::Ready => "done",
+            CompletionResult::Retried => "retried",
+            CompletionResult::Failed => "failed",
+            CompletionResult::Quarantined => "quarantined",
+            CompletionResult::LeaseLost => "lease_lost",
         };
         counter!("pipeline_stages_ended_total", "outcome" => outcome).increment(1);
     }

@@ -1,5 +1,5 @@
-//! Events for the archive: whatever makes a file's history grow leaves one of each line in the outbox, in the same
-//! transaction, and nothing where nobody archives.
+//! Events for the archive: each line of a file's history is written to the outbox as an event, in the same transaction.
+//! Without an archive no event is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,12 +29,12 @@ use super::test_db::TestDb;
 const ADA: (&str, &str) = ("harbour", "ada");
 const DAY: i64 = 24 * HOUR;
 /// When everything that a case writes is due.
-const AFTERWARDS: UnixMs = NOW + 400 * DAY;
+const ALL_DUE: UnixMs = NOW + 400 * DAY;
 
 fn body(line: &OutboxLine) -> Value {
     match &line.payload {
         OutboxPayload::Event { body } => serde_json::from_str(body).expect("an event is JSON"),
-        other => panic!("{other:?} is no event"),
+        other => panic!("not an event: {other:?}"),
     }
 }
 
@@ -42,19 +42,19 @@ fn text<'v>(event: &'v Value, name: &str) -> &'v str {
     event[name].as_str().unwrap_or("-")
 }
 
-/// All that waits for the archive, in the order in which it leaves.
-async fn events(catalog: &Catalog) -> Vec<Value> {
-    let lines = catalog.claim_outbox(Destination::Archive, 1_000, AFTERWARDS, AFTERWARDS).await;
+/// All events that wait for the archive, in the order in which they are sent.
+async fn claimed_events(catalog: &Catalog) -> Vec<Value> {
+    let lines = catalog.claim_outbox(Destination::Archive, 1_000, ALL_DUE, ALL_DUE).await;
     let lines = lines.expect("claimed");
     assert!(lines.iter().all(|line| line.tenant.as_str() == text(&body(line), "tenant")));
     lines.iter().map(body).collect()
 }
 
-async fn waiting(catalog: &Catalog) -> u64 {
+async fn waiting_events(catalog: &Catalog) -> u64 {
     catalog.outbox_depth(Destination::Archive).await.expect("counted").0
 }
 
-/// A line of history as the database has it, and as an event tells of it.
+/// A line of history in the database. [`history_line`] makes the same text of an event.
 const HISTORY: &str = "SELECT file_id || ':' || CAST(version AS TEXT) || ' ' || CAST(at AS TEXT) || ' ' || \
      COALESCE(from_status, '-') || ' ' || to_status || ' ' || actor || ' ' || reason FROM file_history";
 
@@ -90,8 +90,8 @@ fn reclaimed(files: &[File], now: UnixMs) -> Vec<Change> {
         .collect()
 }
 
-/// A batch of thirty that nobody uploads.
-async fn live_as_a_batch(catalog: &Catalog) {
+/// A batch of thirty files that expires without an upload.
+async fn expire_a_batch(catalog: &Catalog) {
     let (batch, wanted) = new_batch(ADA, &[10; 30]);
     assert_eq!(catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     let over = batch.expires_at;
@@ -101,8 +101,8 @@ async fn live_as_a_batch(catalog: &Catalog) {
     assert_eq!(ended.len(), 30);
 }
 
-/// Seven files go through the stages, each its own way.
-async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
+/// Seven files whose first stage ends in seven ways.
+async fn end_stages_in_every_way(db: &TestDb, catalog: &Catalog) {
     for _ in 0..7 {
         queued(catalog).await;
     }
@@ -118,7 +118,7 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     ];
     let ends = held.iter().zip(endings).map(|(held, how)| end(held, how)).collect();
     assert!(!end_stages(catalog, ends, at(3)).await.contains(&CompletionResult::LeaseLost));
-    // Nobody comes back from the seventh.
+    // The worker of the seventh file never answers.
     let by = StageEndContext { actor: "recovery", plan: &plan(), now: at(12) };
     let taken = catalog.end_expired_stage_jobs(vec![held[6].job.id], by, at(12)).await.expect("answered");
     assert_eq!(taken, [(held[6].file.id, CompletionResult::Retried)]);
@@ -140,24 +140,25 @@ async fn live_in_stages(db: &TestDb, catalog: &Catalog) {
     assert!(matches!(recovered[0].1, RecoveryOutcome::Queued { .. }), "{recovered:?}");
 
     let again = catalog.claim_stage(claim(Stage::Scan, 10, at(15))).await.expect("claimed");
-    assert_eq!(again.len(), 4, "the retried, the put off, the redriven and the recovered");
+    assert_eq!(again.len(), 4, "the retried, postponed, redriven and recovered files");
     let ends =
         again.iter().map(|held| end(held, AttemptOutcome::Failed { why: "encrypted".into() })).collect();
     assert_eq!(end_stages(catalog, ends, at(16)).await, [CompletionResult::Failed; 4]);
     let mut failed = catalog.file(again[0].file.id).await.expect("read").expect("it is there");
     for days in [24, 40] {
-        let looked = check_failure(&failed, plan().failures, &REFUSING, at(16) + days * DAY);
-        let (FailureCheck::Warn(change) | FailureCheck::Delete(change)) = looked.expect("looked at") else {
+        let checked = check_failure(&failed, plan().failures, &REFUSING, at(16) + days * DAY);
+        let (FailureCheck::Warn(change) | FailureCheck::Delete(change)) = checked.expect("it has failed")
+        else {
             panic!("nothing is due after {days} days")
         };
         failed = committed(catalog, *change).await;
     }
 }
 
-/// Every way there is to change a file.
-async fn live(db: &TestDb, catalog: &Catalog) {
-    live_as_a_batch(catalog).await;
-    live_in_stages(db, catalog).await;
+/// Changes files in many ways.
+async fn change_files(db: &TestDb, catalog: &Catalog) {
+    expire_a_batch(catalog).await;
+    end_stages_in_every_way(db, catalog).await;
     let file = confirmed(catalog, ADA, 10).await;
     committed(catalog, file::quarantine(&file, "changed", NOW + 2 * SECOND).expect("quarantinable")).await;
     deleted(catalog, ADA, 10, &REFUSING).await;
@@ -165,13 +166,13 @@ async fn live(db: &TestDb, catalog: &Catalog) {
 
 pub(super) async fn every_line_of_history_is_an_event(db: &TestDb) {
     let catalog = db.with_archive().await;
-    live(db, &catalog).await;
-    let events = events(&catalog).await;
+    change_files(db, &catalog).await;
+    let events = claimed_events(&catalog).await;
     let (of_batches, of_files): (Vec<&Value>, Vec<&Value>) =
         events.iter().partition(|event| text(event, "type").starts_with("batch."));
-    let told: BTreeSet<String> = of_files.iter().map(|event| history_line(event)).collect();
-    assert_eq!(told.len(), of_files.len(), "each once");
-    assert_eq!(told, db.texts(HISTORY).await.into_iter().collect());
+    let written: BTreeSet<String> = of_files.iter().map(|event| history_line(event)).collect();
+    assert_eq!(written.len(), of_files.len(), "each line once");
+    assert_eq!(written, db.texts(HISTORY).await.into_iter().collect());
 
     let mut kinds = BTreeMap::<&str, u32>::new();
     for event in &events {
@@ -199,7 +200,7 @@ pub(super) async fn every_line_of_history_is_an_event(db: &TestDb) {
         versions.entry(text(event, "fileId")).or_default().push(version);
     }
     for (file, versions) in versions {
-        assert!(versions.is_sorted(), "{file} leaves in the order {versions:?}");
+        assert!(versions.is_sorted(), "events of {file} are sent in the order {versions:?}");
     }
     assert_eq!(
         of_batches.iter().map(|event| text(event, "actor")).collect::<Vec<_>>(),
@@ -208,19 +209,19 @@ pub(super) async fn every_line_of_history_is_an_event(db: &TestDb) {
 }
 
 pub(super) async fn without_an_archive_no_event_is_written(db: &TestDb) {
-    live(db, &db.catalog).await;
+    change_files(db, &db.catalog).await;
     assert_eq!(db.texts("SELECT id FROM outbox").await, Vec::<String>::new());
-    // Whoever tells the others has no more to say.
-    let told = db.with_webhook_and_slack().await;
-    confirmed(&told, ADA, 10).await;
-    assert_eq!(waiting(&told).await, 0);
+    // Other targets do not change that.
+    let catalog = db.with_webhook_and_slack().await;
+    confirmed(&catalog, ADA, 10).await;
+    assert_eq!(waiting_events(&catalog).await, 0);
 }
 
 pub(super) async fn an_event_has_all_its_fields(db: &TestDb) {
     let catalog = db.with_archive().await;
     let file = confirmed(&catalog, ADA, 10).await;
     committed(&catalog, file::delete(&file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
-    let said =
+    let file_event =
         |kind: &str, version: i64, at: &str, from: Option<&str>, to: &str, reason: &str, actor: &str| {
             json!({
                 "type": kind, "id": format!("{}:{version}", file.id), "at": at, "fileId": file.id.to_string(),
@@ -231,32 +232,32 @@ pub(super) async fn an_event_has_all_its_fields(db: &TestDb) {
     let (at, later, last) =
         ("2027-01-15T08:00:00.000Z", "2027-01-15T08:00:01.000Z", "2027-01-15T08:00:02.000Z");
     let expected = [
-        said("file.registered", 1, at, None, "registered", "registered", "ada"),
-        said("file.uploaded", 2, later, Some("registered"), "uploaded", "confirmed", "clerk"),
-        said("file.ready", 3, later, Some("uploaded"), "ready", "no stages", "clerk"),
-        said("file.deleted", 4, last, Some("ready"), "deleted", "deleted", "clerk"),
+        file_event("file.registered", 1, at, None, "registered", "registered", "ada"),
+        file_event("file.uploaded", 2, later, Some("registered"), "uploaded", "confirmed", "clerk"),
+        file_event("file.ready", 3, later, Some("uploaded"), "ready", "no stages", "clerk"),
+        file_event("file.deleted", 4, last, Some("ready"), "deleted", "deleted", "clerk"),
     ];
-    let first = events(&catalog).await;
+    let first = claimed_events(&catalog).await;
     assert_eq!(first, expected);
-    assert_eq!(events(&catalog).await, first, "the same when it is delivered again");
+    assert_eq!(claimed_events(&catalog).await, first, "a repeated delivery sends the same events");
 
     let (batch, wanted) = new_batch(ADA, &[1]);
     catalog.register(wanted).await.expect("answered");
     catalog.end_batch(batch.id, BatchEnding::Cancelled, "ada", NOW + SECOND).await.expect("answered");
-    let told = events(&catalog).await;
+    let all = claimed_events(&catalog).await;
     let of_batch: Vec<&Value> =
-        told.iter().filter(|event| text(event, "batchId") == batch.id.to_string()).collect();
-    let turn = |kind: &str, version: i64, at: &str, from: Option<&str>, to: &str| {
+        all.iter().filter(|event| text(event, "batchId") == batch.id.to_string()).collect();
+    let batch_event = |kind: &str, version: i64, at: &str, from: Option<&str>, to: &str| {
         json!({
             "type": kind, "id": format!("{}:{version}", batch.id), "at": at, "batchId": batch.id.to_string(),
             "tenant": "harbour", "user": "ada", "from": from, "to": to, "actor": "ada", "version": version,
         })
     };
     let (opened, cancelled) = (
-        turn("batch.opened", batch.version, at, None, "active"),
-        turn("batch.cancelled", batch.version + 1, later, Some("active"), "cancelled"),
+        batch_event("batch.opened", batch.version, at, None, "active"),
+        batch_event("batch.cancelled", batch.version + 1, later, Some("active"), "cancelled"),
     );
-    assert_eq!(of_batch.len(), 3, "its file among them: {of_batch:?}");
+    assert_eq!(of_batch.len(), 3, "two events of the batch and one of its file: {of_batch:?}");
     assert!(of_batch.contains(&&opened) && of_batch.contains(&&cancelled), "{of_batch:?}");
 }
 
@@ -280,19 +281,19 @@ pub(super) async fn rejected_changes_write_no_event(db: &TestDb) {
     let lost = StageEnd { token: held.job.token + 1, ..end(&held, done()) };
     assert_eq!(end_stages(&catalog, vec![lost], NOW + 3 * SECOND).await, [CompletionResult::LeaseLost]);
     assert_eq!(db.dump().await, before);
-    // A change without a line of history has none to tell of either.
+    // A change without a line of history has no event.
     let repinned =
         file::repin(&catalog.file(file.id).await.expect("read").expect("there"), pin(), NOW + 4 * SECOND);
-    let told = waiting(&catalog).await;
+    let before = waiting_events(&catalog).await;
     committed(&catalog, repinned).await;
-    assert_eq!(waiting(&catalog).await, told);
+    assert_eq!(waiting_events(&catalog).await, before);
 }
 
-/// Many files cost hardly more statements than without an archive.
+/// For many files the archive costs only a few more statements.
 pub(super) async fn many_events_are_written_by_few_statements(db: &TestDb) {
-    // How many statements it takes to write thirty lines, or sixty.
+    // How many statements write thirty lines, and sixty.
     let (of_thirty, of_sixty) = if db.is_postgres() { (1, 1) } else { (2, 3) };
-    // The first of its tenant makes rows that the next ones change.
+    // The first file of a tenant inserts rows that later files update.
     registered(&db.catalog, ADA, 1).await;
     let mut calls: Vec<[u64; 4]> = Vec::new();
     for archives in [false, true] {
@@ -323,8 +324,8 @@ pub(super) async fn many_events_are_written_by_few_statements(db: &TestDb) {
         end_stages(&catalog, held.iter().map(|held| end(held, done())).collect(), NOW + 3 * SECOND).await;
         calls.push([registering, ending, claiming, since()]);
     }
-    // One more for the batch itself.
-    let more = [of_sixty + 1, of_thirty, of_thirty, of_thirty];
+    // The batch has an event too.
+    let expected = [of_sixty + 1, of_thirty, of_thirty, of_thirty];
     let cost: [u64; 4] = std::array::from_fn(|n| calls[1][n] - calls[0][n]);
-    assert_eq!(cost, more, "{calls:?}");
+    assert_eq!(cost, expected, "{calls:?}");
 }

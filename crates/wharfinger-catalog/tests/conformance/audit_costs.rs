@@ -1,4 +1,4 @@
-//! What an audit costs: it reads everything, once.
+//! The cost of an audit: it reads all rows, and its cost grows with their number.
 
 use wharfinger_calls::faults::Faults;
 
@@ -6,13 +6,13 @@ use super::query_plans::rows_read;
 use super::sample::NOW;
 use super::test_db::TestDb;
 
-/// Files of each kind that are there at first.
+/// Files of each kind in the first run.
 const FEW: usize = 250;
-/// Four times the rows may cost a little more than four times as much: indexes grow deeper.
-const COSTS_MORE_MAX: u64 = 6;
+/// Four times the rows may cost a little more than four times as much, because indexes get deeper.
+const COST_FACTOR_MAX: u64 = 6;
 
-/// Sound files of each kind, with all that belongs to them: an audit that finds something stops there. `kind` is a digit of
-/// the id, and each of these has its file at `n`.
+/// Statements that insert sound files of each kind with all their rows, because an audit that finds something stops
+/// there. `kind` is a digit of the id, and `n` is the number of the file.
 fn sound_files(db: &TestDb, from: usize, to: usize) -> Vec<String> {
     let numbers = format!(
         "WITH RECURSIVE numbers (n) AS (SELECT {} UNION ALL SELECT n + 1 FROM numbers WHERE n < {to})",
@@ -88,13 +88,13 @@ fn sound_files(db: &TestDb, from: usize, to: usize) -> Vec<String> {
     statements.into_iter().map(|statement| format!("{numbers} {statement}")).collect()
 }
 
-/// Steps of SQLite, or rows of PostgreSQL.
+/// Steps of SQLite, or rows that PostgreSQL reads.
 async fn cost(db: &TestDb) -> u64 {
     let faults = Faults::counting_steps();
     let catalog = db.with_faults(faults.clone()).await;
     let before = rows_read(db).await;
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
-    // Sessions that end have handed in their statistics.
+    // PostgreSQL counts the reads of a session when it ends.
     catalog.close().await;
     if db.is_postgres() { rows_read(db).await - before } else { faults.steps() }
 }
@@ -108,5 +108,5 @@ pub(super) async fn the_cost_of_an_audit_grows_linearly(db: &TestDb) {
         costs.push(cost(db).await);
     }
     assert!(costs[0] > FEW as u64, "{costs:?}");
-    assert!(costs[1] <= COSTS_MORE_MAX * costs[0], "{costs:?}");
+    assert!(costs[1] <= COST_FACTOR_MAX * costs[0], "{costs:?}");
 }

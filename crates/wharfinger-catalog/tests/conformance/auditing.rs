@@ -1,4 +1,4 @@
-//! The audit finds each kind of damage, and only while it lasts.
+//! The audit finds damage, and finds nothing after the damage is repaired.
 
 use wharfinger_lifecycle::file::File;
 
@@ -8,8 +8,8 @@ use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-/// Something of each kind, so that a rule that finds too much is caught as well.
-async fn furnished(db: &TestDb) -> File {
+/// Files in several states, so that a rule that finds too much fails too.
+async fn filled(db: &TestDb) -> File {
     confirmed(&db.catalog, ADA, 20).await;
     deleted(&db.catalog, ADA, 30, &POLICY).await;
     registered(&db.catalog, ("wharf", "ben"), 40).await;
@@ -18,16 +18,16 @@ async fn furnished(db: &TestDb) -> File {
     file
 }
 
-async fn finds(db: &TestDb, damage: &str, rules: &[&str], what: &str) {
-    assert!(db.sql(damage).await > 0, "nothing was damaged by {damage}");
+async fn assert_finds(db: &TestDb, damage: &str, rules: &[&str], row: &str) {
+    assert!(db.sql(damage).await > 0, "{damage} changed no row");
     let findings = db.catalog.audit().await.expect("audited");
-    let expected: Vec<String> = rules.iter().map(|rule| format!("{rule}: {what}")).collect();
+    let expected: Vec<String> = rules.iter().map(|rule| format!("{rule}: {row}")).collect();
     assert_eq!(findings, expected, "after {damage}");
 }
 
-async fn repair(db: &TestDb, repair: &str) {
-    assert!(db.sql(repair).await > 0, "nothing was mended by {repair}");
-    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new(), "after {repair}");
+async fn repair(db: &TestDb, statement: &str) {
+    assert!(db.sql(statement).await > 0, "{statement} changed no row");
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new(), "after {statement}");
 }
 
 const CHARGED: &str = "a tenant is charged for what its files are charged (I2)";
@@ -36,65 +36,66 @@ const COUNTERS: &str = "the counters agree with the files";
 const OUTCOMES: &str = "what files came to is counted when they came to it";
 const OBJECTS: &str = "every file has its object row, and every object row its file";
 const HISTORY: &str = "a file's history ends in its status (I16)";
-const DEAD: &str = "nothing comes back from the dead (I16)";
+const DELETED: &str = "nothing comes back from the dead (I16)";
 const BATCH: &str = "a file's batch is there and its owner's (I11)";
 const COMPLETED: &str = "a completed batch waits for nothing";
-const LOOK: &str = "whatever is not at rest says when it is looked at next (I15)";
+const NEXT_CHECK: &str = "whatever is not at rest says when it is looked at next (I15)";
 
 pub(super) async fn the_audit_finds_wrong_cleanups(db: &TestDb) {
-    let file = furnished(db).await;
+    let file = filled(db).await;
     let cleanup = format!("UPDATE pending_cleanups SET file_path = '{}'", file.key);
-    finds(db, &cleanup, &["no cleanup deletes what is alive (I4)"], file.key.as_str()).await;
+    assert_finds(db, &cleanup, &["no cleanup deletes what is alive (I4)"], file.key.as_str()).await;
     repair(db, "UPDATE pending_cleanups SET file_path = 'uploads/x'").await;
     let queued = "INSERT INTO orphan_blobs (key, size, modified_at, scan_id, found_at, queued_at) \
         VALUES ('uploads/y', 1, 1, 's', 1, 1)";
-    finds(db, queued, &["an orphan that is queued has its cleanup (I6)"], "uploads/y").await;
+    assert_finds(db, queued, &["an orphan that is queued has its cleanup (I6)"], "uploads/y").await;
     repair(db, "UPDATE orphan_blobs SET queued_at = NULL").await;
 }
 
 pub(super) async fn the_audit_finds_wrong_quotas(db: &TestDb) {
-    furnished(db).await;
+    filled(db).await;
     let set = |column: &str, by: &str| {
         format!("UPDATE quotas SET {column} = {column} {by} WHERE tenant_id = 'harbour'")
     };
     for by in [("+ 1", "- 1"), ("- 1", "+ 1")] {
-        finds(db, &set("used_bytes", by.0), &[CHARGED], "harbour").await;
+        assert_finds(db, &set("used_bytes", by.0), &[CHARGED], "harbour").await;
         repair(db, &set("used_bytes", by.1)).await;
     }
     let unknown = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('nobody', 7)";
-    finds(db, unknown, &[CHARGED], "nobody").await;
+    assert_finds(db, unknown, &[CHARGED], "nobody").await;
     repair(db, "DELETE FROM quotas WHERE tenant_id = 'nobody'").await;
 
     let alone = registered(&db.catalog, ("pier", "cid"), 5).await;
-    finds(db, "DELETE FROM quotas WHERE tenant_id = 'pier'", &[QUOTA_ROW], &alone.id.to_string()).await;
+    assert_finds(db, "DELETE FROM quotas WHERE tenant_id = 'pier'", &[QUOTA_ROW], &alone.id.to_string())
+        .await;
     repair(db, "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('pier', 5)").await;
 }
 
 pub(super) async fn the_audit_finds_wrong_counters(db: &TestDb) {
-    furnished(db).await;
+    filled(db).await;
     for column in ["files", "charged_bytes"] {
         let set =
             |by: &str| format!("UPDATE file_counts SET {column} = {column} {by} WHERE status = 'ready'");
-        finds(db, &set("+ 1"), &[COUNTERS], "harbour").await;
+        assert_finds(db, &set("+ 1"), &[COUNTERS], "harbour").await;
         repair(db, &set("- 1")).await;
     }
     let unknown = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
                    VALUES ('nobody', 'x', 'ready', '', 1, 0)";
-    finds(db, unknown, &[COUNTERS], "nobody").await;
+    assert_finds(db, unknown, &[COUNTERS], "nobody").await;
     repair(db, "DELETE FROM file_counts WHERE tenant_id = 'nobody'").await;
-    finds(db, "DELETE FROM file_counts WHERE tenant_id = 'wharf'", &[COUNTERS], "wharf").await;
+    assert_finds(db, "DELETE FROM file_counts WHERE tenant_id = 'wharf'", &[COUNTERS], "wharf").await;
     let again = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
                  VALUES ('wharf', 'ben', 'registered', '', 1, 40)";
     repair(db, again).await;
     let set = |by: &str| format!("UPDATE file_outcomes SET files = files {by} WHERE outcome = 'ready'");
-    finds(db, &set("+ 1"), &[OUTCOMES], "harbour").await;
+    assert_finds(db, &set("+ 1"), &[OUTCOMES], "harbour").await;
     repair(db, &set("- 1")).await;
 }
 
 pub(super) async fn the_audit_finds_lost_objects_and_files(db: &TestDb) {
-    let file = furnished(db).await;
+    let file = filled(db).await;
     let id = file.id.to_string();
-    finds(db, &format!("DELETE FROM objects WHERE file_id = '{id}'"), &[OBJECTS], &id).await;
+    assert_finds(db, &format!("DELETE FROM objects WHERE file_id = '{id}'"), &[OBJECTS], &id).await;
     let again = |id: &str, kind: &str| {
         format!(
             "INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{kind}/{id}', '{id}', '{kind}', 0)"
@@ -102,12 +103,12 @@ pub(super) async fn the_audit_finds_lost_objects_and_files(db: &TestDb) {
     };
     repair(db, &again(&id, "original")).await;
     repair(db, &again(&id, "derived")).await;
-    finds(db, &again("nobody", "original"), &[OBJECTS], "nobody").await;
+    assert_finds(db, &again("nobody", "original"), &[OBJECTS], "nobody").await;
     repair(db, "DELETE FROM objects WHERE file_id = 'nobody'").await;
 }
 
 pub(super) async fn the_audit_finds_impossible_histories(db: &TestDb) {
-    let file = furnished(db).await;
+    let file = filled(db).await;
     let id = file.id.to_string();
     let line = |version: i64, from: &str, to: &str| {
         format!(
@@ -117,17 +118,17 @@ pub(super) async fn the_audit_finds_impossible_histories(db: &TestDb) {
     };
     let without =
         |version: i64| format!("DELETE FROM file_history WHERE file_id = '{id}' AND version = {version}");
-    finds(db, &line(2, "'registered'", "ready"), &[HISTORY], &id).await;
+    assert_finds(db, &line(2, "'registered'", "ready"), &[HISTORY], &id).await;
     repair(db, &without(2)).await;
-    finds(db, &line(2, "'deleted'", "registered"), &[DEAD], &id).await;
+    assert_finds(db, &line(2, "'deleted'", "registered"), &[DELETED], &id).await;
     repair(db, &without(2)).await;
-    finds(db, &without(1), &[HISTORY], &id).await;
+    assert_finds(db, &without(1), &[HISTORY], &id).await;
     repair(db, &line(1, "NULL", "registered")).await;
 }
 
-/// The schema itself refuses such a row, so its rule has to be set aside first.
+/// The schema refuses such a row, so the test first disables its constraint.
 pub(super) async fn the_audit_finds_files_without_a_next_check(db: &TestDb) {
-    let file = furnished(db).await;
+    let file = filled(db).await;
     let id = file.id.to_string();
     let set = |at: &str| format!("UPDATE files SET next_check_at = {at} WHERE id = '{id}'");
     let damage = if db.is_postgres() {
@@ -138,7 +139,7 @@ pub(super) async fn the_audit_finds_files_without_a_next_check(db: &TestDb) {
     } else {
         format!("PRAGMA ignore_check_constraints = ON; {}", set("NULL"))
     };
-    finds(db, &damage, &[LOOK], &id).await;
+    assert_finds(db, &damage, &[NEXT_CHECK], &id).await;
     repair(db, &set("1")).await;
 }
 
@@ -148,10 +149,10 @@ pub(super) async fn the_audit_finds_files_of_wrong_batches(db: &TestDb) {
     let files = db.catalog.batch_files(batch.id, None, 10).await.expect("read");
     let id = files[0].id.to_string();
     let set = |what: &str| format!("UPDATE upload_batches SET {what} WHERE id = '{}'", batch.id);
-    finds(db, &set("user_id = 'ben'"), &[BATCH], &id).await;
+    assert_finds(db, &set("user_id = 'ben'"), &[BATCH], &id).await;
     repair(db, &set("user_id = 'ada'")).await;
-    finds(db, "UPDATE files SET batch_id = 'none'", &[BATCH], &id).await;
+    assert_finds(db, "UPDATE files SET batch_id = 'none'", &[BATCH], &id).await;
     repair(db, &format!("UPDATE files SET batch_id = '{}'", batch.id)).await;
-    finds(db, &set("status = 'completed', ended_at = 1"), &[COMPLETED], &id).await;
+    assert_finds(db, &set("status = 'completed', ended_at = 1"), &[COMPLETED], &id).await;
     repair(db, &set("status = 'active', ended_at = NULL")).await;
 }

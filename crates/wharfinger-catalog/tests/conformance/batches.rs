@@ -1,4 +1,4 @@
-//! Batches: opened whole or not at all, ended once, and never ended over a file that is just being added.
+//! Batches: opened completely or not at all, ended once, and never ended without a file that is being added.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ fn batch_at(owner: (&str, &str), now: UnixMs) -> Batch {
     batch::open(BatchId(fresh_id(now)), tenant(owner.0), user(owner.1), DAY, now)
 }
 
-/// A batch of files of these sizes, in the order of their ids.
+/// A batch with a file of each size, in the order of their ids.
 pub(super) fn new_batch(owner: (&str, &str), sizes: &[u64]) -> (Batch, Registration) {
     let batch = batch_at(owner, NOW);
     let mut files: Vec<NewFile> = sizes
@@ -43,7 +43,7 @@ pub(super) fn new_batch(owner: (&str, &str), sizes: &[u64]) -> (Batch, Registrat
 fn adopted(batch: &Batch, new: NewFile) -> NewFile {
     let file = batch.add_file(new.file, &POLICY);
     let mut check = new.check;
-    check.run_at = file.next_check_at.expect("a registered file is looked at");
+    check.run_at = file.next_check_at.expect("a registered file has a next check");
     NewFile { file, check, ..new }
 }
 
@@ -68,7 +68,7 @@ fn refused(batch: &Batch, refusal: BatchError) -> BatchEndOutcome {
     BatchEndOutcome::Refused { batch: batch.clone(), refusal }
 }
 
-/// Claims the checks that are due then; answers their files.
+/// Claims the checks that are due at `now` and returns their files.
 async fn due_checks(catalog: &Catalog, now: UnixMs) -> Vec<FileId> {
     let claim = JobClaim {
         queue: CHECKS,
@@ -100,7 +100,7 @@ pub(super) async fn opening_a_batch_writes_all_its_rows(db: &TestDb) {
         another.quota(&tenant("harbour"), LIMIT).await.expect("read"),
         Quota { limit_bytes: LIMIT, used_bytes: 40, reserved_bytes: 40 }
     );
-    // Nothing is charged for a batch that has no files yet, and no tenant is known for it.
+    // An empty batch is charged nothing and adds no tenant.
     let (empty, wanted) = new_batch(("wharf", "eve"), &[]);
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     assert_eq!(another.batch_files(empty.id, None, 10).await.expect("read"), []);
@@ -122,11 +122,11 @@ pub(super) async fn a_refused_batch_writes_nothing(db: &TestDb) {
     let wanted = Registration { unconfirmed_limit_percent: 50, ..wanted };
     let held = RegisterOutcome::UnconfirmedLimit { held_bytes: 100, limit_bytes: 500 };
     assert_eq!(db.catalog.register(wanted).await.expect("answered"), held);
-    // The last of many is the id of another.
+    // The last of many files has the check id of the first.
     let (_, mut wanted) = new_batch(ADA, &[1; 600]);
     wanted.files[599].check_id = wanted.files[0].check_id;
     db.catalog.register(wanted).await.expect_err("one id twice");
-    assert_eq!(db.dump().await, before, "not even a key");
+    assert_eq!(db.dump().await, before, "not even its key");
     let (_, fits) = new_batch(ADA, &[300, 300, 300]);
     assert_eq!(db.catalog.register(fits).await.expect("answered"), RegisterOutcome::Created);
 }
@@ -221,14 +221,14 @@ pub(super) async fn ending_a_batch_makes_unconfirmed_files_due(db: &TestDb) {
     for file in &files[1..] {
         let after = db.catalog.file(file.id).await.expect("read").expect("there");
         assert_eq!((after.status, after.next_check_at), (Status::Registered, Some(NOW + HOUR)));
-        // A confirm that was under way has lost.
+        // A confirm that read the file before is refused.
         db.catalog.commit(confirm(file), "clerk").await.expect_err("stale");
     }
     assert_eq!(due_checks(&db.catalog, NOW + HOUR).await, [files[1].id, files[2].id]);
     let due = db.catalog.files_to_check(Status::Registered, NOW + HOUR, None, 10).await.expect("read");
-    assert_eq!(due.len(), 2, "another's batch is as it was");
+    assert_eq!(due.len(), 2, "the other batch is unchanged");
     assert_eq!(db.catalog.file(others[0].id).await.expect("read"), Some(others[0].clone()));
-    // A check that is being worked on is taken back too.
+    // A leased check becomes due too.
     let (batch, files) = opened(&db.catalog, &[1]).await;
     assert_eq!(due_checks(&db.catalog, NOW + 2 * DAY).await.len(), 2);
     end(&db.catalog, &batch, BatchEnding::Expired, NOW + 2 * DAY).await;
@@ -285,8 +285,8 @@ pub(super) async fn a_batch_completes_only_without_unconfirmed_files(db: &TestDb
     assert!(matches!(answer, BatchEndOutcome::Ended { .. }), "{answer:?}");
 }
 
-/// Eight add while one ends: whatever was added before is called off or keeps the batch from completing; nothing is
-/// added after.
+/// Eight files are added while the batch ends. A file added before makes a completion fail, or becomes due. No file is
+/// added after the end.
 pub(super) async fn a_batch_that_ends_misses_no_added_file(db: &TestDb) {
     for ending in [BatchEnding::Cancelled, BatchEnding::Completed].repeat(8) {
         let (batch, files) = opened(&db.catalog, &[1]).await;
@@ -306,7 +306,7 @@ pub(super) async fn a_batch_that_ends_misses_no_added_file(db: &TestDb) {
         assert_eq!(waiting.len(), made);
         match (ending, ended) {
             (BatchEnding::Cancelled, BatchEndOutcome::Ended { unconfirmed, .. }) => {
-                assert_eq!(unconfirmed as usize, made, "all that was added is called off");
+                assert_eq!(unconfirmed as usize, made, "all files that were added are due");
                 assert!(waiting.iter().all(|file| file.next_check_at == Some(NOW)));
             }
             (_, BatchEndOutcome::Ended { batch, .. }) => {
@@ -357,7 +357,7 @@ pub(super) async fn overdue_batches_are_found_oldest_first(db: &TestDb) {
     assert_eq!(found(NOW + DAY + 2, None, 10).await, [place(&batches[1])]);
 }
 
-pub(super) async fn an_ended_batch_is_forgotten_with_its_last_file(db: &TestDb) {
+pub(super) async fn an_ended_batch_is_purged_with_its_last_file(db: &TestDb) {
     let (batch, files) = opened(&db.catalog, &[1, 2]).await;
     end(&db.catalog, &batch, BatchEnding::Cancelled, NOW + SECOND).await;
     for (file, is_there) in files.iter().zip([true, false]) {
@@ -365,7 +365,7 @@ pub(super) async fn an_ended_batch_is_forgotten_with_its_last_file(db: &TestDb) 
         let gone = file::reclaim(&read, "cancelled", &REFUSING, NOW + SECOND).expect("reclaimable");
         let tombstone = committed(&db.catalog, gone).await;
         db.sql(&format!("DELETE FROM pending_cleanups WHERE document_id = '{}'", file.id)).await;
-        assert!(!db.catalog.purge_tombstones(vec![tombstone]).await.expect("forgotten").is_empty());
+        assert!(!db.catalog.purge_tombstones(vec![tombstone]).await.expect("purged").is_empty());
         assert_eq!(db.catalog.batch(batch.id).await.expect("read").is_some(), is_there);
     }
 }

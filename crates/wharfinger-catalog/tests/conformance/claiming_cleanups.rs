@@ -1,4 +1,4 @@
-//! Claiming cleanups, each in one hand at a time; and seeing what is pending.
+//! Claiming cleanups, each by one reaper at a time; listing and counting pending ones.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb, all_at_once};
 const ADA: (&str, &str) = ("harbour", "ada");
 const EVE: (&str, &str) = ("elsewhere", "eve");
 const LEASE: i64 = 60 * SECOND;
-/// When the sample deletes its files.
+/// When `sample::deleted` deletes a file.
 const DELETED: UnixMs = NOW + SECOND;
 
 async fn claimed(db: &TestDb, now: UnixMs, limit: usize) -> Vec<ClaimedCleanup> {
@@ -44,14 +44,14 @@ pub(super) async fn a_claimed_cleanup_has_all_its_fields(db: &TestDb) {
     assert_eq!(claimed(db, DELETED, 10).await, [expected]);
 }
 
-/// A reaper that dies holds its rows up for the length of its lease, and no longer.
+/// The cleanups of a reaper that dies are claimed again when its lease ends.
 pub(super) async fn a_claimed_cleanup_is_leased(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let next = async || db.catalog.next_cleanup_at().await.expect("read");
     assert_eq!(next().await, Some(DELETED));
     let first = claimed(db, DELETED, 10).await;
     assert_eq!(first.len(), 1);
-    assert_eq!(next().await, Some(DELETED + LEASE), "what is in work is due when its lease ends");
+    assert_eq!(next().await, Some(DELETED + LEASE), "a claimed cleanup is due when its lease ends");
     assert_eq!(claimed(db, DELETED, 10).await, []);
     assert_eq!(claimed(db, DELETED + LEASE - 1, 10).await, []);
     let second = claimed(db, DELETED + LEASE, 10).await;
@@ -139,7 +139,7 @@ pub(super) async fn pending_cleanups_are_counted_by_scope(db: &TestDb) {
         let change = file::delete(&file, &REFUSING, DELETED + n as i64).expect("deletable");
         committed(&db.catalog, change).await;
     }
-    // One of harbour's is refused until it is exhausted.
+    // One cleanup of tenant harbour is refused until it is exhausted.
     for _ in 0..CLEANUP_ATTEMPTS_MAX {
         let claims = claimed(db, NOW + HOUR, 3).await;
         let outcomes = claims

@@ -1,4 +1,4 @@
-//! Claiming jobs: when they are due, to one worker only, and no tenant beyond its share.
+//! Claiming jobs: when they are due, and by one worker only.
 
 use std::collections::BTreeSet;
 
@@ -48,21 +48,21 @@ pub(super) async fn a_claimed_job_has_all_its_fields(db: &TestDb) {
             .await,
         [format!("worker {}", NOW + 25 * SECOND)]
     );
-    assert_eq!(claimed(&db.catalog, claim(5, NOW)).await, [], "a leased job is nobody else's");
+    assert_eq!(claimed(&db.catalog, claim(5, NOW)).await, [], "a leased job is not claimed again");
 }
 
 pub(super) async fn a_claim_returns_only_due_jobs_of_its_queue(db: &TestDb) {
-    let ids_ =
+    let jobs =
         enqueued(&db.catalog, vec![new_job("a", NOW + 2), new_job("a", NOW), new_job("a", NOW + 1)]).await;
     enqueued(&db.catalog, vec![NewJob { queue: CHECKS, ..new_job("a", NOW) }]).await;
     assert_eq!(claimed(&db.catalog, claim(9, NOW - 1)).await, []);
-    assert_eq!(ids(&claimed(&db.catalog, claim(9, NOW)).await), BTreeSet::from([ids_[1]]));
+    assert_eq!(ids(&claimed(&db.catalog, claim(9, NOW)).await), BTreeSet::from([jobs[1]]));
     assert_eq!(
         ids(&claimed(&db.catalog, claim(1, NOW + 9)).await),
-        BTreeSet::from([ids_[2]]),
+        BTreeSet::from([jobs[2]]),
         "oldest first"
     );
-    assert_eq!(ids(&claimed(&db.catalog, claim(9, NOW + 9)).await), BTreeSet::from([ids_[0]]));
+    assert_eq!(ids(&claimed(&db.catalog, claim(9, NOW + 9)).await), BTreeSet::from([jobs[0]]));
     assert_eq!(claimed(&db.catalog, claim(9, NOW + 9)).await, []);
     assert_eq!(enqueued(&db.catalog, Vec::new()).await, []);
 }
@@ -75,13 +75,13 @@ pub(super) async fn the_next_job_is_the_earliest_waiting_one(db: &TestDb) {
     assert_eq!(next(&[WORK]).await, Some(NOW + 3));
     assert_eq!(next(&[WORK, CHECKS]).await, Some(NOW + 1));
     assert_eq!(next(&["nothing"]).await, None);
-    assert_eq!(next(&[]).await, None, "no queue has no job");
+    assert_eq!(next(&[]).await, None, "no queue was named");
 
     let leased = claimed(&db.catalog, claim(1, NOW + 3)).await;
-    assert_eq!(next(&[WORK]).await, Some(NOW + 5), "a leased job does not wait");
+    assert_eq!(next(&[WORK]).await, Some(NOW + 5), "a leased job is not waiting");
     let fate = db.catalog.fail_job(leased[0].id, leased[0].token, "no", None, NOW + 4).await;
     assert_eq!(fate.expect("answered"), FailOutcome::Dead);
-    assert_eq!(next(&[WORK]).await, Some(NOW + 5), "nor does a dead one");
+    assert_eq!(next(&[WORK]).await, Some(NOW + 5), "a dead job is not waiting");
 }
 
 pub(super) async fn eight_claimers_never_get_the_same_job(db: &TestDb) {

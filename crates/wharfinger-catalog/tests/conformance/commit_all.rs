@@ -1,4 +1,4 @@
-//! Uploads that end together: as they would one by one, and without those that somebody was faster with.
+//! Many changes in one commit: each file ends as it would alone, and files that have changed meanwhile are skipped.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::test_db::{TestDb, all_at_once};
 const OWNERS: [(&str, &str); 3] = [("harbour", "ada"), ("harbour", "bob"), ("quay", "ada")];
 const ACTOR: &str = "a sweep";
 
-/// Some of each owner, each of ten bytes.
+/// `of_each` files of each owner, each of ten bytes.
 async fn unconfirmed(db: &TestDb, of_each: usize) -> Vec<File> {
     let mut files = Vec::new();
     for owner in OWNERS {
@@ -26,11 +26,11 @@ async fn unconfirmed(db: &TestDb, of_each: usize) -> Vec<File> {
 }
 
 fn reclaimed(file: &File) -> Change {
-    file::reclaim(file, "not confirmed", &POLICY, URL_DEAD_AT).expect("it can be")
+    file::reclaim(file, "not confirmed", &POLICY, URL_DEAD_AT).expect("reclaimable")
 }
 
-async fn is_sound(db: &TestDb) {
-    assert_eq!(db.catalog.audit().await.expect("an audit"), Vec::<String>::new());
+async fn assert_audit_passes(db: &TestDb) {
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
 pub(super) async fn only_unchanged_files_are_reclaimed(db: &TestDb) {
@@ -45,10 +45,10 @@ pub(super) async fn only_unchanged_files_are_reclaimed(db: &TestDb) {
     let expected: BTreeSet<FileId> =
         files.iter().map(|file| file.id).filter(|id| !taken.contains(id)).collect();
     assert_eq!(ended.into_iter().collect::<BTreeSet<_>>(), expected);
-    is_sound(db).await;
+    assert_audit_passes(db).await;
     for change in changes.iter().filter(|change| expected.contains(&change.after.id)) {
         let now = db.catalog.file(change.after.id).await.expect("read").expect("a tombstone");
-        assert_eq!(now, change.after, "as it would be alone");
+        assert_eq!(now, change.after, "the same as in a commit of one change");
         let history = db.catalog.history(now.id).await.expect("read");
         let last = history.last().expect("a line");
         assert_eq!((last.actor.as_str(), last.reason.as_str()), (ACTOR, "not confirmed"));
@@ -73,8 +73,8 @@ pub(super) async fn concurrent_reclaims_end_each_file_once(db: &TestDb) {
         async move { catalog.commit_all(changes, ACTOR).await.expect("ended") }
     });
     let ended: Vec<FileId> = all_at_once(enders).await.concat();
-    assert_eq!(ended.len(), 60, "each once");
-    is_sound(db).await;
+    assert_eq!(ended.len(), 60, "each file ends once");
+    assert_audit_passes(db).await;
 }
 
 pub(super) async fn due_refunds_are_committed_together(db: &TestDb) {
@@ -83,7 +83,7 @@ pub(super) async fn due_refunds_are_committed_together(db: &TestDb) {
         for _ in 0..5 {
             let file = deleted(&db.catalog, owner, 10, &POLICY).await;
             let CheckAction::Refund(refund) = file::check(&file, &POLICY, URL_DEAD_AT) else {
-                panic!("it is due")
+                panic!("a refund is due")
             };
             changes.push(*refund);
         }
@@ -91,7 +91,7 @@ pub(super) async fn due_refunds_are_committed_together(db: &TestDb) {
     assert_eq!(db.catalog.quota(&tenant("harbour"), 0).await.expect("read").used_bytes, 100);
     assert_eq!(db.catalog.commit_all(changes, ACTOR).await.expect("refunded").len(), 15);
     assert_eq!(db.catalog.quota(&tenant("harbour"), 0).await.expect("read").used_bytes, 0);
-    is_sound(db).await;
+    assert_audit_passes(db).await;
 }
 
 pub(super) async fn changes_of_every_kind_are_committed_together(db: &TestDb) {
@@ -105,15 +105,15 @@ pub(super) async fn changes_of_every_kind_are_committed_together(db: &TestDb) {
     let made = db.catalog.commit_all(changes, ACTOR).await.expect("answered");
     let mut expected = vec![reclaimable.id, confirmable.id, removable.id];
     expected.sort();
-    assert_eq!(made, expected, "all but the one that was changed meanwhile");
+    assert_eq!(made, expected, "all but the file that changed since it was read");
     for (id, status) in [(reclaimable.id, "deleted"), (removable.id, "deleted"), (confirmable.id, "ready")] {
         let file = db.catalog.file(id).await.expect("read").expect("it is there");
         assert_eq!(file.status.as_str(), status);
     }
-    is_sound(db).await;
+    assert_audit_passes(db).await;
 }
 
-pub(super) async fn tombstones_are_forgotten_together_after_their_cleanups(db: &TestDb) {
+pub(super) async fn tombstones_are_purged_together_after_their_cleanups(db: &TestDb) {
     let mut tombstones = Vec::new();
     for owner in OWNERS {
         for _ in 0..20 {
@@ -121,16 +121,16 @@ pub(super) async fn tombstones_are_forgotten_together_after_their_cleanups(db: &
         }
     }
     let living = registered(&db.catalog, OWNERS[0], 10).await;
-    // The bytes of all but the first are gone.
+    // All cleanups but the first are done.
     db.sql(&format!("DELETE FROM pending_cleanups WHERE document_id <> '{}'", tombstones[0].id)).await;
     let mut all = tombstones.clone();
     all.push(living.clone());
-    let gone = db.catalog.purge_tombstones(all.clone()).await.expect("forgotten");
+    let gone = db.catalog.purge_tombstones(all.clone()).await.expect("purged");
     assert_eq!(gone.len(), 59);
     assert!(!gone.contains(&living.id) && !gone.contains(&tombstones[0].id));
     let left = db.catalog.files_by_id(&all.iter().map(|file| file.id).collect::<Vec<_>>()).await;
     let left: BTreeSet<FileId> = left.expect("read").iter().map(|file| file.id).collect();
     assert_eq!(left, BTreeSet::from([living.id, tombstones[0].id]));
-    is_sound(db).await;
+    assert_audit_passes(db).await;
     assert_eq!(db.catalog.purge_tombstones(all).await.expect("nothing left"), Vec::new());
 }

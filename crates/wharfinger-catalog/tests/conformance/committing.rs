@@ -1,5 +1,5 @@
-//! Committing decided changes: the row, its history, jobs, cleanup, notice and accounts together, and only if
-//! the row is still what was read.
+//! Committing changes: the file, its history, jobs, cleanup, notice, quota and counters in one transaction, and only if
+//! the file has not changed since it was read.
 
 use wharfinger_catalog::{CatalogError, HistoryLine, Scope};
 use wharfinger_lifecycle::file::{self, Change, CheckAction, File};
@@ -26,7 +26,7 @@ async fn steps(db: &TestDb, file: &File) -> Vec<(Option<Status>, Status, String)
     lines.into_iter().map(|line: HistoryLine| (line.from, line.to, line.reason)).collect()
 }
 
-async fn jobs_left(db: &TestDb) -> Option<i64> {
+async fn next_check_job_at(db: &TestDb) -> Option<i64> {
     db.catalog.next_job_at(&[CHECKS]).await.expect("read")
 }
 
@@ -56,8 +56,8 @@ pub(super) async fn confirming_is_one_transaction(db: &TestDb) {
     );
     let last = db.catalog.history(file.id).await.expect("read").pop().expect("three lines");
     assert_eq!((last.at, last.actor.as_str()), (NOW + SECOND, "clerk"));
-    assert_eq!(jobs_left(db).await, None, "its delayed check has nothing left to do");
-    assert_eq!(quota(db).await, (100, 0), "charged as before, reserved no more");
+    assert_eq!(next_check_job_at(db).await, None, "its delayed check is gone");
+    assert_eq!(quota(db).await, (100, 0), "still charged, no longer reserved");
     let counts = db.catalog.status_counts(&Scope::All).await.expect("read").by_status;
     let alive: Vec<_> = counts.into_iter().filter(|(_, files)| *files > 0).collect();
     assert_eq!(alive, [(Status::Ready, 1)]);
@@ -72,7 +72,7 @@ pub(super) async fn deleting_is_one_transaction(db: &TestDb) {
     assert_eq!(
         steps(db, &file).await.pop(),
         Some(step(Status::Ready, Status::Deleted, "deleted")),
-        "the history ends with the end"
+        "the history ends with the delete"
     );
     assert_eq!(quota(db).await, (0, 0));
     let pending = db.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read");
@@ -92,7 +92,7 @@ pub(super) async fn deleting_is_one_transaction(db: &TestDb) {
 pub(super) async fn a_deleted_file_is_charged_until_its_url_expires(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 100, &POLICY).await;
     assert_eq!(quota(db).await, (100, 100));
-    assert_eq!(jobs_left(db).await, None);
+    assert_eq!(next_check_job_at(db).await, None);
 
     let due = db.catalog.files_to_check(Status::Deleted, URL_DEAD_AT, None, 10).await.expect("read");
     assert_eq!(due, [(URL_DEAD_AT, file.id)]);
@@ -102,7 +102,7 @@ pub(super) async fn a_deleted_file_is_charged_until_its_url_expires(db: &TestDb)
     let refunded = committed(&db.catalog, *refund.clone()).await;
     assert_eq!(quota(db).await, (0, 0));
     assert_eq!(stored(db, &refunded).await, refunded);
-    assert_eq!(steps(db, &refunded).await.len(), 2, "a refund is no step");
+    assert_eq!(steps(db, &refunded).await.len(), 2, "a refund adds no line to the history");
 
     let twice = db.catalog.commit(*refund, "clerk").await.expect_err("refunded once");
     assert!(matches!(twice, CatalogError::Stale), "{twice}");
@@ -115,7 +115,7 @@ pub(super) async fn reclaiming_notifies_the_owner(db: &TestDb) {
     let after = committed(&db.catalog, change).await;
     assert_eq!(stored(db, &file).await, after);
     assert_eq!(quota(db).await, (0, 0));
-    assert_eq!(jobs_left(db).await, None);
+    assert_eq!(next_check_job_at(db).await, None);
     let pending = db.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read");
     assert_eq!(pending.iter().map(|row| row.reason.as_str()).collect::<Vec<_>>(), ["reclaimed"]);
 
@@ -165,10 +165,10 @@ pub(super) async fn a_fresh_url_moves_the_next_check_and_its_job(db: &TestDb) {
         db.texts(&format!("SELECT CAST(run_at AS TEXT) FROM jobs WHERE file_id = '{}'", file.id)).await,
         [(URL_DEAD_AT + 9 * SECOND).to_string()]
     );
-    assert_eq!(steps(db, &file).await, [first_step()], "neither is a step");
+    assert_eq!(steps(db, &file).await, [first_step()], "neither adds a line to the history");
 }
 
-/// A job that somebody works on is not moved under their hands.
+/// The worker of the check loses its lease, so it cannot end the check that was postponed.
 pub(super) async fn a_postponed_check_loses_its_lease_and_waits_again(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let mut wanted = claim(1, URL_DEAD_AT);
@@ -178,7 +178,7 @@ pub(super) async fn a_postponed_check_loses_its_lease_and_waits_again(db: &TestD
     committed(&db.catalog, file::defer(&file, URL_DEAD_AT + SECOND, URL_DEAD_AT)).await;
     let after = db.texts("SELECT state || ' ' || CAST(run_at AS TEXT) FROM jobs").await;
     assert_eq!(after, [format!("waiting {}", URL_DEAD_AT + SECOND)]);
-    // Its worker has lost the lease: the end of its work does not end the check.
+    // The worker has lost its lease, so it cannot complete the job.
     let done = vec![(leased[0].id, leased[0].token)];
     assert_eq!(db.catalog.complete_jobs(done).await.expect("answered"), []);
     assert_eq!(db.catalog.next_job_at(&[CHECKS]).await.expect("read"), Some(URL_DEAD_AT + SECOND));
@@ -199,14 +199,15 @@ pub(super) async fn a_stale_change_changes_nothing(db: &TestDb) {
     committed(&db.catalog, file::reissue(&file, &POLICY, NOW).expect("still registered")).await;
     let before = db.dump().await;
     for change in changes {
-        let error = db.catalog.commit(change, "clerk").await.expect_err("the row was changed meanwhile");
+        let error =
+            db.catalog.commit(change, "clerk").await.expect_err("the file has changed since it was read");
         assert!(matches!(error, CatalogError::Stale), "{error}");
         assert!(error.is_retryable());
         assert_eq!(db.dump().await, before);
     }
 }
 
-/// I4 and I16 where they are decided: of three that end or confirm the same row, one does.
+/// I4 and I16: of three changes that end or confirm the same file, one is committed.
 pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(db: &TestDb) {
     let another = db.another_handle().await;
     for round in 0..25 {
@@ -247,7 +248,7 @@ pub(super) async fn a_charged_file_without_a_quota_row_cannot_change(db: &TestDb
     let file = registered(&db.catalog, ADA, 100).await;
     db.sql("DELETE FROM quotas").await;
     let before = db.dump().await;
-    let gone = || file::delete(&file, &REFUSING, NOW).expect("it can be deleted");
+    let gone = || file::delete(&file, &REFUSING, NOW).expect("deletable");
     let error = db.catalog.commit(gone(), "clerk").await.expect_err("no quota row");
     assert!(matches!(error, CatalogError::Corrupt(_)), "{error}");
     assert_eq!(db.dump().await, before);

@@ -1,33 +1,33 @@
-//! The schema's own rules: what no program, and no hand, can write.
+//! Constraints of the schema: rows that the database itself refuses.
 
 use super::sample::{NOW, confirmed, new_job, registered};
 use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn is_refused(db: &TestDb, statement: &str) {
+async fn assert_refused(db: &TestDb, statement: &str) {
     let before = db.dump().await;
     let error = db.try_sql(statement).await.expect_err(statement);
-    let database = error.as_database_error().expect("the database refuses, not the connection");
+    let database = error.as_database_error().expect("an error of the database, not of the connection");
     assert!(
         database.is_check_violation() || database.is_unique_violation(),
-        "{statement} was refused for another reason: {error}"
+        "{statement} violates no constraint: {error}"
     );
     assert_eq!(db.dump().await, before);
 }
 
-/// I15 by constraint: whatever is not at rest says when it is to be looked at.
+/// I15: a file that is not ready or quarantined has a next check.
 pub(super) async fn an_unfinished_file_has_a_next_check(db: &TestDb) {
     let id = confirmed(&db.catalog, ADA, 10).await.id;
     for status in ["uploaded", "queued", "scanning", "extracting", "chunking", "embedding", "failed"] {
-        is_refused(db, &format!("UPDATE files SET pipeline_status = '{status}' WHERE id = '{id}'")).await;
+        assert_refused(db, &format!("UPDATE files SET pipeline_status = '{status}' WHERE id = '{id}'")).await;
     }
     let ended = format!(
         "UPDATE files SET pipeline_status = 'deleted', end_reason = 'deleted', next_check_at = NULL WHERE id = '{id}'"
     );
-    is_refused(db, &ended).await;
+    assert_refused(db, &ended).await;
     let waiting = registered(&db.catalog, ADA, 10).await.id;
-    is_refused(db, &format!("UPDATE files SET next_check_at = NULL WHERE id = '{waiting}'")).await;
+    assert_refused(db, &format!("UPDATE files SET next_check_at = NULL WHERE id = '{waiting}'")).await;
 }
 
 pub(super) async fn impossible_file_rows_are_refused(db: &TestDb) {
@@ -41,7 +41,7 @@ pub(super) async fn impossible_file_rows_are_refused(db: &TestDb) {
         "charged_bytes = -1",
         "size = -1, charged_bytes = 0",
     ] {
-        is_refused(db, &format!("UPDATE files SET {wrong} WHERE id = '{id}'")).await;
+        assert_refused(db, &format!("UPDATE files SET {wrong} WHERE id = '{id}'")).await;
     }
 }
 
@@ -51,16 +51,16 @@ pub(super) async fn a_key_belongs_to_one_object(db: &TestDb) {
     let values = |key: &str, kind: &str| {
         format!("INSERT INTO objects (key, file_id, kind, created_at) VALUES ('{key}', '{id}', '{kind}', 0)")
     };
-    is_refused(db, &values(key.as_str(), "derived")).await;
-    is_refused(db, &values("derived/x", "other")).await;
-    // Keys are bytes: another case is another key.
+    assert_refused(db, &values(key.as_str(), "derived")).await;
+    assert_refused(db, &values("derived/x", "other")).await;
+    // Keys are compared byte by byte: upper case makes another key.
     db.sql(&values(&key.as_str().to_uppercase(), "derived")).await;
 }
 
 pub(super) async fn impossible_quota_rows_are_refused(db: &TestDb) {
     registered(&db.catalog, ADA, 10).await;
     for wrong in ["used_bytes = -1", "owner = 'somebody'"] {
-        is_refused(db, &format!("UPDATE quotas SET {wrong}")).await;
+        assert_refused(db, &format!("UPDATE quotas SET {wrong}")).await;
     }
 }
 
@@ -72,13 +72,13 @@ pub(super) async fn a_leased_job_has_a_lease_end_and_a_deadline(db: &TestDb) {
         "state = 'leased', deadline_at = 1",
         "state = 'lost'",
     ] {
-        is_refused(db, &format!("UPDATE jobs SET {wrong}")).await;
+        assert_refused(db, &format!("UPDATE jobs SET {wrong}")).await;
     }
 }
 
 pub(super) async fn a_version_has_one_history_line(db: &TestDb) {
     let id = registered(&db.catalog, ADA, 10).await.id;
-    is_refused(
+    assert_refused(
         db,
         &format!(
             "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \

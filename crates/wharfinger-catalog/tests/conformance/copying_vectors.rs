@@ -1,13 +1,13 @@
-//! Vectors beside pgvector's: what it has is compared there, what it has not yet, or does not take, is found all the
-//! same, and what it can take is copied.
+//! Vectors with pgvector: it compares the vectors in its column. Searches also find vectors that are not copied into the
+//! column yet, and vectors that pgvector refuses.
 
 use wharfinger_catalog::{Catalog, DIMENSIONS_MAX};
 
-use super::searching::{ADA, candidates, embedded, of, places, ranked, some_vectors};
+use super::searching::{ADA, candidates, chunks_found, embedded, ranked, scope_of, some_vectors};
 use super::test_db::{TestDb, all_at_once};
 
-/// Answers in how many pages all was copied.
-async fn copied(catalog: &Catalog) -> usize {
+/// Copies all vectors and returns how many pages that took.
+async fn copy_all(catalog: &Catalog) -> usize {
     let mut pages = 0;
     let mut after = None;
     loop {
@@ -19,32 +19,32 @@ async fn copied(catalog: &Catalog) -> usize {
     }
 }
 
-/// How many vectors pgvector has.
-async fn held(db: &TestDb) -> String {
+/// How many vectors the column of pgvector has.
+async fn vectors_in_column(db: &TestDb) -> String {
     db.texts("SELECT CAST(COUNT(embedding) AS TEXT) FROM chunks").await.remove(0)
 }
 
 pub(super) async fn pgvector_returns_only_the_best_matches(db: &TestDb) {
     let vectors = some_vectors(300, 16);
     embedded(&db.catalog, ADA, &vectors).await;
-    assert_eq!(held(db).await, "300");
-    let found = candidates(&db.catalog, of(ADA), &vectors[7], 3).await;
+    assert_eq!(vectors_in_column(db).await, "300");
+    let found = candidates(&db.catalog, scope_of(ADA), &vectors[7], 3).await;
     assert_eq!(found.len(), 3);
     assert_eq!((found[0].ordinal, &found[0].vector), (7, &vectors[7]));
-    let everything = candidates(&db.another_handle().await, of(ADA), &vectors[7], 3).await;
+    let everything = candidates(&db.another_handle().await, scope_of(ADA), &vectors[7], 3).await;
     assert_eq!(everything.len(), 300);
     assert_eq!(ranked(&found, &vectors[7], 3), ranked(&everything, &vectors[7], 3));
 }
 
-/// Differences that 32 bits cannot hold: which of them are the best is not for the database to say.
+/// The scores differ by less than 32 bits can hold, so the database returns all of them as candidates.
 pub(super) async fn the_best_of_many_similar_vectors_are_found(db: &TestDb) {
     for count in [90, 2_500] {
         let owner = ("harbour", if count == 90 { "few" } else { "many" });
         let vectors: Vec<Vec<f32>> = (0..count).map(|n| vec![1.0, (count - n) as f32 * 4e-7]).collect();
         embedded(&db.catalog, owner, &vectors).await;
-        let found = candidates(&db.catalog, of(owner), &[1.0, 0.0], 3).await;
+        let found = candidates(&db.catalog, scope_of(owner), &[1.0, 0.0], 3).await;
         assert_eq!(found.len(), count);
-        let everything = candidates(&db.another_handle().await, of(owner), &[1.0, 0.0], 3).await;
+        let everything = candidates(&db.another_handle().await, scope_of(owner), &[1.0, 0.0], 3).await;
         assert_eq!(ranked(&found, &[1.0, 0.0], 3), ranked(&everything, &[1.0, 0.0], 3));
     }
 }
@@ -54,23 +54,23 @@ pub(super) async fn vectors_are_found_before_they_are_copied(db: &TestDb) {
     let vectors = some_vectors(250, 16);
     embedded(&db.catalog, ADA, &vectors[..50]).await;
     embedded(&unaware, ADA, &vectors[50..]).await;
-    assert_eq!(held(db).await, "50");
+    assert_eq!(vectors_in_column(db).await, "50");
     assert_eq!(db.catalog.vectors_to_copy().await.expect("counted"), 200);
     let wanted = &vectors[123];
-    let before = candidates(&db.catalog, of(ADA), wanted, 9).await;
+    let before = candidates(&db.catalog, scope_of(ADA), wanted, 9).await;
     assert_eq!(before.len(), 209);
 
-    assert_eq!(copied(&unaware).await, 0, "who does not know of pgvector copies nothing");
-    // A crash after a page costs that page's successor nothing.
+    assert_eq!(copy_all(&unaware).await, 0, "a process that started without pgvector copies nothing");
+    // A copy that stops after one page is continued from there.
     db.catalog.copy_vectors(None).await.expect("copied");
-    assert_eq!(held(db).await, "150");
-    assert_eq!(copied(&db.catalog).await, 1);
-    assert_eq!(held(db).await, "250");
+    assert_eq!(vectors_in_column(db).await, "150");
+    assert_eq!(copy_all(&db.catalog).await, 1);
+    assert_eq!(vectors_in_column(db).await, "250");
     assert_eq!(db.catalog.vectors_to_copy().await.expect("counted"), 0);
-    let after = candidates(&db.catalog, of(ADA), wanted, 9).await;
+    let after = candidates(&db.catalog, scope_of(ADA), wanted, 9).await;
     assert_eq!(after.len(), 9);
     assert_eq!(ranked(&after, wanted, 9), ranked(&before, wanted, 9));
-    let everything = candidates(&unaware, of(ADA), wanted, 9).await;
+    let everything = candidates(&unaware, scope_of(ADA), wanted, 9).await;
     assert_eq!(ranked(&after, wanted, 9), ranked(&everything, wanted, 9));
 }
 
@@ -81,12 +81,12 @@ pub(super) async fn concurrent_copiers_copy_all_vectors(db: &TestDb) {
     }
     let copiers = (0..4).map(|_| {
         let catalog = db.catalog.clone();
-        async move { copied(&catalog).await }
+        async move { copy_all(&catalog).await }
     });
     all_at_once(copiers).await;
-    // Whoever passed over what another had locked may have been the last.
-    copied(&db.catalog).await;
-    assert_eq!(held(db).await, "1600");
+    // Copiers skip rows that others have locked, so some may be left.
+    copy_all(&db.catalog).await;
+    assert_eq!(vectors_in_column(db).await, "1600");
     let differing = "SELECT CAST(COUNT(*) AS TEXT) FROM chunks one JOIN chunks other USING (ordinal) \
                      WHERE one.embedding <> other.embedding";
     assert_eq!(db.texts(differing).await, ["0"]);
@@ -94,9 +94,9 @@ pub(super) async fn concurrent_copiers_copy_all_vectors(db: &TestDb) {
 
 pub(super) async fn vectors_copied_during_a_search_are_found(db: &TestDb) {
     let file = embedded(&db.another_handle().await, ADA, &[vec![1.0, 0.0]]).await;
-    let mut search = db.catalog.candidates(of(ADA), &[1.0, 0.0], 5);
+    let mut search = db.catalog.candidates(scope_of(ADA), &[1.0, 0.0], 5);
     let mut found = search.next_page().await.expect("read").expect("a first page");
-    copied(&db.catalog).await;
+    copy_all(&db.catalog).await;
     while let Some(page) = search.next_page().await.expect("read") {
         found.extend(page);
     }
@@ -117,22 +117,22 @@ pub(super) async fn vectors_that_pgvector_refuses_are_found(db: &TestDb) {
     ];
     let file = embedded(&db.catalog, ADA, &vectors).await;
     let other = embedded(&db.another_handle().await, ADA, &vectors).await;
-    copied(&db.catalog).await;
-    assert_eq!(held(db).await, "4");
+    copy_all(&db.catalog).await;
+    assert_eq!(vectors_in_column(db).await, "4");
     for (wanted, ordinal) in [(&longest, 0), (&longer, 1)] {
-        let found = candidates(&db.catalog, of(ADA), wanted, 2).await;
+        let found = candidates(&db.catalog, scope_of(ADA), wanted, 2).await;
         let mut expected = [(file, ordinal), (other, ordinal)];
         expected.sort();
         assert_eq!(ranked(&found, wanted, 2), expected);
     }
-    // Nothing is near to nothing, whoever compares.
+    // A vector without a direction has no matches.
     let nothing = vec![0.0, 0.0];
-    let found = candidates(&db.catalog, of(ADA), &nothing, 100).await;
+    let found = candidates(&db.catalog, scope_of(ADA), &nothing, 100).await;
     assert_eq!(ranked(&found, &nothing, 100), []);
     for wanted in [vec![], vec![f32::NAN, 1.0], vec![1e-20, 1e-20]] {
-        let found = places(&db.catalog, of(ADA), &wanted, 100).await;
+        let found = chunks_found(&db.catalog, scope_of(ADA), &wanted, 100).await;
         for ordinal in 0..vectors.len() as u64 {
-            assert!(found.contains(&(file, ordinal)), "{ordinal} is there to be compared with {wanted:?}");
+            assert!(found.contains(&(file, ordinal)), "{ordinal} is a candidate for {wanted:?}");
         }
     }
 }

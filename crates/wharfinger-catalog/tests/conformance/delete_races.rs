@@ -1,4 +1,4 @@
-//! What a worker writes at the very moment in which its file is deleted.
+//! A worker writes outputs while its file is deleted.
 
 use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::UnixMs;
@@ -12,7 +12,8 @@ use super::test_db::TestDb;
 
 const LATER: UnixMs = NOW + 10 * SECOND;
 
-/// A worker that writes outputs holds its job and not the file: the delete waits for it, and takes what it has written along.
+/// A worker that writes outputs locks its job and not the file. The delete waits for that lock and deletes the outputs
+/// too.
 pub(super) async fn outputs_written_during_a_delete_are_deleted_with_the_file(db: &TestDb) {
     queued(db, &[Stage::Extract]).await;
     let held = claimed(db, Stage::Extract, NOW + SECOND).await;
@@ -27,7 +28,7 @@ pub(super) async fn outputs_written_during_a_delete_are_deleted_with_the_file(db
         faults.reached().await;
         let deleting = db.catalog.commit(delete, "ada");
         let release = async {
-            // SQLite has one writer, whose turn has not come: there is no lock to be seen.
+            // SQLite has one writer: the delete waits in its queue, without a lock.
             while db.is_postgres() && db.lock_waits().await == 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
@@ -36,7 +37,7 @@ pub(super) async fn outputs_written_during_a_delete_are_deleted_with_the_file(db
         tokio::join!(deleting, release).0
     };
     let (written, deleted) = tokio::join!(write, end);
-    assert!(written.expect("written"), "its lease was held");
+    assert!(written.expect("written"), "the worker holds the lease");
     deleted.expect("deleted");
     let left = db.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
     assert_eq!(left, Vec::<String>::new(), "an object without a cleanup");

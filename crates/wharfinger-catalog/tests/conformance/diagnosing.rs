@@ -1,4 +1,4 @@
-//! What the core says of a file and its jobs is what the catalog says of them, in every combination.
+//! The lifecycle crate and the catalog find the same fault for each combination of a file and its jobs.
 
 use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::UnixMs;
@@ -47,15 +47,15 @@ fn set_job(stage: Stage, state: JobState) -> String {
 
 pub(super) async fn lifecycle_and_catalog_find_the_same_faults(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
-    let mut told = std::collections::BTreeSet::new();
-    let mut asked = 0;
+    let mut faults = std::collections::BTreeSet::new();
+    let mut compared = 0;
     let mut compare = async |work: &Work<Stage>, jobs: &[Job<Stage>]| {
         let listed = db.catalog.stuck_files(&Scope::All, (LATER, LATER), None, 10).await.expect("read");
         let [listed] = &listed[..] else { panic!("one file: {listed:?}") };
-        let ours = fault(work, jobs, LATER).map(|fault| fault.to_string());
-        assert_eq!(ours, listed.fault.map(|fault| fault.to_string()), "{work:?} {jobs:?}");
-        told.insert(ours);
-        asked += 1;
+        let expected = fault(work, jobs, LATER).map(|fault| fault.to_string());
+        assert_eq!(expected, listed.fault.map(|fault| fault.to_string()), "{work:?} {jobs:?}");
+        faults.insert(expected);
+        compared += 1;
     };
     for status in Status::ALL.into_iter().filter(|status| status.is_working()) {
         for stage in [None, Some(Stage::Scan), Some(Stage::Extract)] {
@@ -93,8 +93,8 @@ pub(super) async fn lifecycle_and_catalog_find_the_same_faults(db: &TestDb) {
     compare(&work, &[waiting.clone(), waiting]).await;
     db.sql("DELETE FROM jobs WHERE queue LIKE 'file-%'").await;
     compare(&work, &[]).await;
-    assert_eq!(told.len(), 9, "every fault was among them, and none: {told:?}");
-    assert!(asked > 300, "{asked}");
+    assert_eq!(faults.len(), 9, "each fault, and no fault: {faults:?}");
+    assert!(compared > 300, "{compared}");
 
     db.sql("UPDATE files SET pipeline_status = 'queued', stage = 'scan'").await;
     let file = db.catalog.file(file.id).await.expect("read").expect("it is there");

@@ -65,7 +65,7 @@ pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     quotas_and_facts(&mut failing).await;
     sweeps(&mut failing).await;
     orphan_scans(&mut failing).await;
-    forgetting(&mut failing).await;
+    purging(&mut failing).await;
     let scans = full_scans(db, failing.statements(), &ALLOWED_SCANS).await;
     assert!(scans.is_empty(), "{}", scans.join("\n\n"));
     let mut written = failing.written;
@@ -448,7 +448,7 @@ async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
     failing.fail_each_call(end).await;
 }
 
-async fn forgetting(failing: &mut FailingCatalog<'_>) {
+async fn purging(failing: &mut FailingCatalog<'_>) {
     let db = failing.db;
     db.sql("INSERT INTO queue_tenants (queue, tenant_id, last_rank) VALUES ('q', '', 9), ('q', 't', 1)")
         .await;
@@ -468,8 +468,8 @@ async fn forgetting(failing: &mut FailingCatalog<'_>) {
     failing.fail_each_call_of_list(told).await;
     db.sql("DELETE FROM notifications WHERE id = 'no-id'").await;
     let late = NOW + 1_000 * DAY;
-    let forgotten = failing.fail_each_call(async |catalog| catalog.purge_notifications(late, 10).await).await;
-    assert!(forgotten > 0);
+    let purged = failing.fail_each_call(async |catalog| catalog.purge_notifications(late, 10).await).await;
+    assert!(purged > 0);
     assert!(failing.fail_each_call(async |catalog| catalog.purge_expired_keys(late, 10).await).await > 0);
     assert!(failing.fail_each_call(async |catalog| catalog.purge_outcomes(late).await).await > 0);
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");

@@ -1,4 +1,4 @@
-//! Failing jobs: tried again as often as allowed, then dead letters, which a person redrives or discards.
+//! Failing jobs: they are retried up to their limit, then they are dead.
 
 use wharfinger_catalog::{FailOutcome, LeasedJob, NewJob};
 use wharfinger_lifecycle::UnixMs;
@@ -23,7 +23,7 @@ async fn failed(
     db.catalog.fail_job(job.id, job.token, why, retry_at, now).await.expect("answered")
 }
 
-/// Id, attempts, reason, last error and time of death of each job that is dead.
+/// Id, attempts, reason, last error and end of each dead job.
 async fn dead_jobs(db: &TestDb) -> Vec<String> {
     db.texts(
         "SELECT id || ' ' || CAST(attempts AS TEXT) || ' ' || dead_reason || ': ' || last_error || ' ' \
@@ -32,7 +32,7 @@ async fn dead_jobs(db: &TestDb) -> Vec<String> {
     .await
 }
 
-/// Enqueues a job and lets it die at once.
+/// Enqueues a job that fails for good in its first attempt.
 async fn died(db: &TestDb, now: UnixMs) -> LeasedJob {
     db.catalog.enqueue(vec![new_job("a", now)], now).await.expect("enqueued");
     let job = leased_at(db, now).await;
@@ -56,13 +56,13 @@ pub(super) async fn a_job_is_retried_until_its_attempts_are_used_up(db: &TestDb)
     let last = leased_at(db, NOW + 9 * SECOND).await;
     let at = NOW + 10 * SECOND;
     assert_eq!(failed(db, &last, "out of luck", Some(at + SECOND), at).await, FailOutcome::Dead);
-    let expected = format!("{id} 3 attempts used up: out of luck {at}");
+    let expected = format!("{id} 3 no attempts left: out of luck {at}");
     assert_eq!(dead_jobs(db).await, [expected]);
     assert_eq!(db.catalog.claim_jobs(claim(1, i64::MAX / 2)).await.expect("claimed"), []);
     assert_eq!(
         failed(db, &last, "again", Some(at), at).await,
         FailOutcome::LeaseLost,
-        "the dead hold no lease"
+        "a dead job has no lease"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Files of many tenants in one stage: each tenant gets its share, whatever the others have waiting.
+//! Fairness between tenants: each gets its share of the claims, however much the others have waiting.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn per_tenant(held: &[LeasedStageJob]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// One file of a tenant that came last is among the next claims, not behind everything that was there before.
+/// The only file of a new tenant is among the next claims, not behind the whole backlog.
 pub(super) async fn a_single_file_does_not_wait_behind_a_large_backlog(db: &TestDb) {
     queue(db, "crowd", 60).await;
     assert_eq!(claimed(&db.catalog, 5).await.len(), 5);
@@ -40,7 +40,7 @@ pub(super) async fn a_single_file_does_not_wait_behind_a_large_backlog(db: &Test
     assert_eq!(per_tenant(&claimed(&db.catalog, 100).await), BTreeMap::from([("crowd", 54)]));
 }
 
-/// I21: at least half of its fair share of any claims while it has something waiting.
+/// I21: each tenant gets at least half of its fair share of the claims while it has files waiting.
 pub(super) async fn every_tenant_gets_its_share(db: &TestDb) {
     queue(db, "crowd", 90).await;
     queue(db, "some", 40).await;
@@ -48,14 +48,14 @@ pub(super) async fn every_tenant_gets_its_share(db: &TestDb) {
     for _ in 0..6 {
         let ten = claimed(&db.catalog, 10).await;
         let counts = per_tenant(&ten);
-        // Of one rank any may come first: 4, 4 and 2 are possible.
+        // Files of the same rank come in any order: 4, 4 and 2 are possible.
         assert!(counts.len() == 3 && counts.values().all(|count| *count >= 2), "{counts:?}");
     }
-    // Who has nothing left does not hold up the others.
+    // Tenants without waiting files do not delay the others.
     assert_eq!(claimed(&db.catalog, 100).await.len(), 90);
 }
 
-/// A tenant that was away for long gets its share from now on, and not all that it could have had.
+/// A tenant that was idle gets its fair share from now on, and nothing for the time before.
 pub(super) async fn an_idle_tenant_gets_no_credit_for_its_idle_time(db: &TestDb) {
     queue(db, "away", 1).await;
     assert_eq!(claimed(&db.catalog, 1).await.len(), 1);
@@ -67,7 +67,7 @@ pub(super) async fn an_idle_tenant_gets_no_credit_for_its_idle_time(db: &TestDb)
     assert!(counts.values().all(|count| (9..=11).contains(count)), "{counts:?}");
 }
 
-/// The place that is kept for others is for others, and a long backlog is not read for it.
+/// A claim for other tenants than the crowd finds their files behind the backlog of the crowd.
 pub(super) async fn a_claim_for_other_tenants_skips_the_crowd(db: &TestDb) {
     queue(db, "crowd", 80).await;
     assert_eq!(claimed(&db.catalog, 4).await.len(), 4);
@@ -90,20 +90,20 @@ pub(super) async fn concurrent_claims_stay_fair(db: &TestDb) {
     .await
     .concat();
     let files: std::collections::BTreeSet<_> = held.iter().map(|held| held.file.id).collect();
-    assert_eq!(files.len(), held.len(), "no file went to two");
+    assert_eq!(files.len(), held.len(), "no file was claimed twice");
     let counts = per_tenant(&held);
     assert!(counts.values().all(|count| *count >= held.len() / 4), "{counts:?}");
     assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
-pub(super) async fn tenants_without_waiting_jobs_are_forgotten(db: &TestDb) {
+pub(super) async fn tenants_without_waiting_jobs_are_purged(db: &TestDb) {
     queue(db, "a", 2).await;
     queue(db, "b", 3).await;
     let held = claimed(&db.catalog, 10).await;
     let ends = held.iter().map(|held| end(held, AttemptOutcome::Done(StageOutput::default()))).collect();
     let by = StageEndContext { actor: "worker:a", plan: &plan(), now: LATER };
     db.catalog.end_stages(ends, by).await.expect("ended");
-    // A tenant stays in the list until the virtual time has passed it.
+    // A tenant's row stays until the virtual time has passed its last rank.
     queue(db, "c", 1).await;
     queue(db, "c", 4).await;
     claimed(&db.catalog, 10).await;
@@ -111,7 +111,7 @@ pub(super) async fn tenants_without_waiting_jobs_are_forgotten(db: &TestDb) {
     assert_eq!(db.catalog.purge_queue_tenants(100).await.expect("answered"), 0);
 }
 
-/// One tenant deletes everything it has; another's single file does not wait behind that.
+/// One tenant deletes all its files. The only cleanup of another tenant does not wait behind them.
 pub(super) async fn cleanups_are_claimed_fairly(db: &TestDb) {
     for _ in 0..40 {
         deleted(&db.catalog, ("crowd", "u"), 1, &REFUSING).await;
@@ -123,10 +123,10 @@ pub(super) async fn cleanups_are_claimed_fairly(db: &TestDb) {
     deleted(&db.catalog, ("single", "u"), 1, &REFUSING).await;
     let next = claim(2).await;
     assert!(next.iter().any(|cleanup| cleanup.tenant == Some(tenant("single"))), "{next:?}");
-    // A tenant's own are found without the others.
+    // A claim for one tenant returns only its cleanups.
     let own = db.catalog.claim_cleanups(&Scope::Tenant(tenant("crowd")), LATER, 100, 60 * SECOND).await;
     assert_eq!(own.expect("claimed").len(), 34);
-    // What a process that died had claimed is claimed again when its lease is over.
+    // Cleanups are claimed again when their leases have ended.
     assert_eq!(
         db.catalog.claim_cleanups(&Scope::All, LATER + 120 * SECOND, 100, 1).await.expect("claimed").len(),
         41

@@ -1,6 +1,6 @@
-//! Every kind of fault at every call of a registration, crashes and lost answers among them: afterwards the write has been
-//! made entirely or not at all, its caller was told nothing else, and it can be repeated where it was not made. All
-//! writes share the code that begins and commits; `every_write` fails each of them at each of its statements.
+//! Each kind of fault, crashes and lost answers included, at each call of a registration. Afterwards the write has
+//! happened completely or not at all, and the answer to the caller is true. If it has not happened, it can be repeated.
+//! All writes share the code that begins and commits; `every_write` fails each of them at each of its statements.
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{Catalog, CatalogError, Registration};
@@ -10,8 +10,8 @@ use super::test_db::{Difference, TestDb, difference};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-/// Runs a verb once without a fault, then with each fault at each of its calls, in a process that archives what
-/// happens. `prepare` makes what the verb needs; the same verb then makes the same difference every time.
+/// Runs a verb once without a fault, then with each fault at each of its calls, in a process with an archive.
+/// `prepare` creates the input of the verb. Each run must make the same difference.
 async fn try_every_fault<I: Clone>(
     db: &TestDb,
     prepare: impl AsyncFn(&Catalog) -> I,
@@ -20,9 +20,9 @@ async fn try_every_fault<I: Clone>(
     let counting = Faults::counting();
     let input = prepare(&db.catalog).await;
     let before = db.dump().await;
-    act(&db.with_archive_and(counting.clone()).await, input).await.expect("nothing is wrong yet");
+    act(&db.with_archive_and(counting.clone()).await, input).await.expect("no fault is injected");
     let whole = difference(&before, &db.dump().await);
-    assert!(!whole.is_empty(), "a verb that changes nothing proves nothing");
+    assert!(!whole.is_empty(), "a verb without changes proves nothing");
     let commit = counting.calls();
 
     for n in 1.. {
@@ -32,7 +32,7 @@ async fn try_every_fault<I: Clone>(
             calls = trial.run(db, &prepare, &act).await;
         }
         if calls < n {
-            assert_eq!(n, commit + 1, "every call of the verb was hit once");
+            assert_eq!(n, commit + 1, "each call of the verb had each fault");
             return;
         }
     }
@@ -41,13 +41,13 @@ async fn try_every_fault<I: Clone>(
 struct Trial<'t> {
     n: u64,
     fault: Fault,
-    /// The number of the call that commits.
+    /// The number of the commit call.
     commit: u64,
     whole: &'t Difference,
 }
 
 impl Trial<'_> {
-    /// Answers how many calls the verb made.
+    /// Returns how many calls the verb made.
     async fn run<I: Clone>(
         &self,
         db: &TestDb,
@@ -63,35 +63,34 @@ impl Trial<'_> {
         drop(catalog);
 
         let reopened = db.with_archive().await;
-        let made = difference(&before, &db.dump().await);
-        let happened = made == *self.whole;
-        assert!(happened || made.is_empty(), "{place}: half of it happened: {made:?}");
+        let written = difference(&before, &db.dump().await);
+        let happened = written == *self.whole;
+        assert!(happened || written.is_empty(), "{place}: partly written: {written:?}");
         assert_eq!(reopened.audit().await.expect("audited"), Vec::<String>::new(), "{place}");
         match &outcome {
-            Ok(()) => assert!(happened, "{place}: said to have happened"),
-            // Whoever looks at the row next knows.
+            Ok(()) => assert!(happened, "{place}: answered as written"),
             Err(CatalogError::Unknown(_)) => assert_eq!(self.n, self.commit, "{place}"),
-            Err(CatalogError::Unavailable(_)) => assert!(!happened, "{place}: said not to have happened"),
+            Err(CatalogError::Unavailable(_)) => assert!(!happened, "{place}: answered as not written"),
             Err(other) => panic!("{place}: {other}"),
         }
         if self.n == self.commit {
-            let made = matches!(self.fault, Fault::LoseAnswer | Fault::CrashAfter);
-            assert_eq!(happened, made, "{place}: a commit that was made was made");
+            let is_committed = matches!(self.fault, Fault::LoseAnswer | Fault::CrashAfter);
+            assert_eq!(happened, is_committed, "{place}: a fault after the commit does not undo it");
             assert!(matches!(outcome, Err(CatalogError::Unknown(_))), "{place}: {outcome:?}");
         } else {
             assert_eq!(happened, self.n > self.commit, "{place}");
         }
         if !happened {
-            act(&reopened, input).await.expect("it can be done again");
-            assert_eq!(difference(&before, &db.dump().await), *self.whole, "{place}, then again");
+            act(&reopened, input).await.expect("it can be repeated");
+            assert_eq!(difference(&before, &db.dump().await), *self.whole, "{place}, then repeated");
         }
         faults.calls()
     }
 }
 
 pub(super) async fn a_fault_never_leaves_half_a_registration(db: &TestDb) {
-    let made = async |catalog: &Catalog, wanted: Registration| catalog.register(wanted).await.map(drop);
-    // The first of its tenant would make rows that the next ones change.
+    let register = async |catalog: &Catalog, wanted: Registration| catalog.register(wanted).await.map(drop);
+    // The first file of a tenant would insert rows that the next ones update.
     registered(&db.catalog, ADA, 10).await;
     try_every_fault(
         db,
@@ -100,23 +99,23 @@ pub(super) async fn a_fault_never_leaves_half_a_registration(db: &TestDb) {
             let key = file_of(&wanted).id.to_string();
             with_key(wanted, &key, "body")
         },
-        made,
+        register,
     )
     .await;
 }
 
-/// Reads have no halves, but a fault in one must be an error and not an empty answer.
+/// A fault in a read is an error, never an empty answer.
 pub(super) async fn a_failed_read_is_not_an_empty_answer(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     for n in 1..=2 {
         for fault in Fault::ALL {
             let catalog = db.with_faults(Faults::at(n, fault)).await;
-            let error = catalog.file(file.id).await.expect_err("the answer is not known");
+            let error = catalog.file(file.id).await.expect_err("the read has failed");
             assert!(matches!(error, CatalogError::Unavailable(_)), "{error}");
             assert!(error.is_retryable());
             let again = catalog.file(file.id).await;
             if matches!(fault, Fault::CrashBefore | Fault::CrashAfter) {
-                again.expect_err("a dead process asks nothing");
+                again.expect_err("the process has crashed");
             } else {
                 assert_eq!(again.expect("the next call works"), Some(file.clone()));
             }

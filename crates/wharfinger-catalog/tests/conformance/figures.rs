@@ -1,4 +1,4 @@
-//! What is shown of how files stand: by owner, by tenant and over all, as they change.
+//! The figures of the dashboard, by user, by tenant and over all, and how they follow each change.
 
 use wharfinger_catalog::{Figures, OUTCOME_SPAN_MS, Outcomes, RedriveOutcome, Scope};
 use wharfinger_lifecycle::UnixMs;
@@ -45,7 +45,7 @@ async fn failed(db: &TestDb, stage: Stage) -> wharfinger_lifecycle::file::File {
     db.catalog.file(file.id).await.expect("read").expect("it is there")
 }
 
-/// I11: nobody's figures hold another's files.
+/// I11: the figures of a user never count files of another user.
 pub(super) async fn figures_count_only_files_of_the_scope(db: &TestDb) {
     assert_eq!(figures(db, &Scope::All).await, Figures::default());
     registered(&db.catalog, ADA, 1).await;
@@ -62,9 +62,13 @@ pub(super) async fn figures_count_only_files_of_the_scope(db: &TestDb) {
     assert_eq!(counted(&Scope::Tenant(tenant("harbour"))).await, (1, 2, 2));
     assert_eq!(counted(&Scope::Tenant(tenant("wharf"))).await, (0, 1, 1));
     assert_eq!(counted(&Scope::All).await, (1, 3, 3));
-    assert_eq!(counted(&own(("wharf", "ada"))).await, (0, 0, 0), "a name in another tenant is another user");
+    assert_eq!(
+        counted(&own(("wharf", "ada"))).await,
+        (0, 0, 0),
+        "the same name in another tenant is another user"
+    );
     let statuses = figures(db, &Scope::All).await.statuses;
-    assert_eq!(statuses.of(Status::Deleted), 0, "the dead are in none");
+    assert_eq!(statuses.of(Status::Deleted), 0, "deleted files are not counted");
 }
 
 pub(super) async fn waiting_files_are_counted_by_stage(db: &TestDb) {
@@ -77,7 +81,7 @@ pub(super) async fn waiting_files_are_counted_by_stage(db: &TestDb) {
     };
     assert_eq!(waiting().await, [1, 0, 0, 2]);
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
-    assert_eq!(waiting().await, [0, 0, 0, 2], "who is worked on does not wait");
+    assert_eq!(waiting().await, [0, 0, 0, 2], "a claimed file does not wait");
     ended(db, &held, AttemptOutcome::Done(StageOutput::default()), NOW + SECOND).await;
     assert_eq!(waiting().await, [0, 0, 0, 3]);
 }
@@ -100,8 +104,12 @@ pub(super) async fn dead_letters_are_counted_until_they_are_resolved(db: &TestDb
     );
     assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (1, (0, 2, 0)));
     committed(&db.catalog, file::delete(&third, &REFUSING, NOW + SECOND).expect("deletable")).await;
-    assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (0, (0, 1, 0)), "the dead are in none");
-    // The one that was discarded can still be deleted.
+    assert_eq!(
+        (depth().await, outcomes(db, &own(ADA)).await),
+        (0, (0, 1, 0)),
+        "deleted files are not counted"
+    );
+    // The file of the discarded letter can still be deleted.
     let one = db.catalog.file(one.id).await.expect("read").expect("it is there");
     committed(&db.catalog, file::delete(&one, &REFUSING, NOW + SECOND).expect("deletable")).await;
     assert_eq!(outcomes(db, &own(ADA)).await, (0, 0, 0));
@@ -115,21 +123,21 @@ pub(super) async fn outcomes_are_counted_in_their_time_span(db: &TestDb) {
     let trend = async || db.catalog.trend(&own(ADA), NOW - 24 * HOUR).await.expect("read");
     let counted = |ready, quarantined| Outcomes { ready, quarantined, failed: 0 };
     assert_eq!(trend().await, [(span, counted(2, 0))]);
-    // Hours later: it is no longer ready where it was, and something else where it is.
+    // Hours later the earlier span loses a ready file and the later one gets a quarantined file.
     let later = NOW + 5 * HOUR;
     let late_span = later.div_euclid(OUTCOME_SPAN_MS) * OUTCOME_SPAN_MS;
     committed(&db.catalog, file::quarantine(&file, "changed", later).expect("quarantinable")).await;
     assert_eq!(trend().await, [(span, counted(1, 0)), (late_span, counted(0, 1))]);
     let shown = figures_at(db, &own(ADA), later).await;
     assert_eq!(shown.outcomes, Outcomes { ready: 1, failed: 0, quarantined: 1 });
-    let [error] = shown.recent_errors.as_slice() else { panic!("one, not {:?}", shown.recent_errors) };
+    let [error] = shown.recent_errors.as_slice() else { panic!("one error, not {:?}", shown.recent_errors) };
     assert_eq!((error.file, error.error.as_deref(), error.at), (file.id, Some("changed"), later));
 
     assert_eq!(db.catalog.purge_outcomes(NOW + 71 * HOUR).await.expect("answered"), 0);
     assert_eq!(db.catalog.purge_outcomes(NOW + 73 * HOUR).await.expect("answered"), 1, "the older span");
 }
 
-/// What is too old to be shown is left alone, also by those who end it.
+/// The counter of the file's time span is purged, and the delete does not insert it again.
 pub(super) async fn deleting_an_old_file_changes_no_outcome_counter(db: &TestDb) {
     let file = confirmed(&db.catalog, ADA, 1).await;
     let late = NOW + 72 * HOUR;
@@ -164,7 +172,7 @@ pub(super) async fn figures_show_errors_stuck_files_and_batches(db: &TestDb) {
     db.catalog.register(batch).await.expect("opened");
     let shown = figures(db, &own(ADA)).await;
     assert_eq!((shown.recent_errors.len(), shown.stuck, shown.active_batches), (10, 0, 1));
-    let stuck_at = waits.next_check_at.expect("it is looked at");
+    let stuck_at = waits.next_check_at.expect("it has a next check");
     for scope in [own(ADA), Scope::Tenant(tenant("harbour")), Scope::All] {
         assert_eq!(figures_at(db, &scope, stuck_at).await.stuck, 1, "{scope:?}");
         assert_eq!(figures_at(db, &scope, stuck_at).await.active_batches, 1, "{scope:?}");
@@ -176,24 +184,24 @@ pub(super) async fn figures_show_errors_stuck_files_and_batches(db: &TestDb) {
 
 pub(super) async fn every_status_change_is_noticed(db: &TestDb) {
     let mut seen = vec![db.catalog.change_counter(&own(ADA)).await.expect("read")];
-    let mut look = async || {
+    let mut check = async || {
         let changes = db.catalog.change_counter(&own(ADA)).await.expect("read");
-        assert!(!seen.contains(&changes), "{changes} was seen before: {seen:?}");
+        assert!(!seen.contains(&changes), "{changes} was read before: {seen:?}");
         seen.push(changes);
     };
     queued(db, &[Stage::Scan]).await;
-    look().await;
+    check().await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
-    look().await;
+    check().await;
     ended(db, &held, AttemptOutcome::Done(StageOutput::default()), NOW + SECOND).await;
-    look().await;
+    check().await;
     let file = confirmed(&db.catalog, ADA, 1).await;
-    look().await;
+    check().await;
     committed(&db.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
-    look().await;
+    check().await;
     let before = db.catalog.change_counter(&own(ADA)).await.expect("read");
     confirmed(&db.catalog, BEN, 1).await;
-    assert_eq!(db.catalog.change_counter(&own(ADA)).await.expect("read"), before, "another's change");
+    assert_eq!(db.catalog.change_counter(&own(ADA)).await.expect("read"), before, "a change of another user");
 }
 
 pub(super) async fn quotas_are_listed_by_tenant(db: &TestDb) {

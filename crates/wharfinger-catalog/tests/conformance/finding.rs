@@ -1,4 +1,4 @@
-//! Finding files: by id, by owner, by what is due, by the order of bytes; and counting them.
+//! Finding files by id, by owner and by due check; counting them; sorting names by their bytes.
 
 use wharfinger_catalog::{Catalog, Scope, fresh_id};
 use wharfinger_lifecycle::UnixMs;
@@ -21,15 +21,15 @@ fn ids(files: &[File]) -> Vec<FileId> {
 }
 
 pub(super) async fn unknown_files_are_not_found(db: &TestDb) {
-    let nobody = FileId(fresh_id(NOW));
-    assert_eq!(db.catalog.file(nobody).await.expect("read"), None);
-    assert_eq!(db.catalog.history(nobody).await.expect("read"), []);
+    let unknown = FileId(fresh_id(NOW));
+    assert_eq!(db.catalog.file(unknown).await.expect("read"), None);
+    assert_eq!(db.catalog.history(unknown).await.expect("read"), []);
     assert_eq!(db.catalog.files(&Scope::All, None, 10).await.expect("read"), []);
     assert_eq!(db.catalog.files_to_check(Status::Registered, i64::MAX, None, 10).await.expect("read"), []);
     assert_eq!(db.catalog.status_counts(&Scope::All).await.expect("read").by_status, []);
 }
 
-/// I11: nobody sees another's file, and nobody sees the dead.
+/// I11: a scope lists only its own files, and no deleted ones.
 pub(super) async fn files_are_listed_by_owner_newest_first(db: &TestDb) {
     let mut all = Vec::new();
     for (n, owner) in [ADA, BEN, EVE, ADA, ADA, BEN].into_iter().enumerate() {
@@ -102,13 +102,13 @@ pub(super) async fn due_files_are_checked_oldest_first(db: &TestDb) {
 
     assert_eq!(due(&db.catalog, URL_DEAD_AT - 1, None, 10).await, []);
     assert_eq!(due(&db.catalog, URL_DEAD_AT, None, 10).await, vec![early.clone()]);
-    let dead = db.catalog.files_to_check(Status::Deleted, URL_DEAD_AT, None, 10).await.expect("read");
-    assert_eq!(dead, [(URL_DEAD_AT, tombstone.id)], "each status by itself");
+    let deleted = db.catalog.files_to_check(Status::Deleted, URL_DEAD_AT, None, 10).await.expect("read");
+    assert_eq!(deleted, [(URL_DEAD_AT, tombstone.id)], "each status has its own list");
 
     let mut all = vec![early];
     all.extend(same);
     all.push(late);
-    assert_eq!(due(&db.catalog, URL_DEAD_AT + 2, None, 10).await, all, "what is at rest is not among them");
+    assert_eq!(due(&db.catalog, URL_DEAD_AT + 2, None, 10).await, all, "ready files are not checked");
     let mut pages = Vec::new();
     let mut after = None;
     loop {
@@ -117,7 +117,7 @@ pub(super) async fn due_files_are_checked_oldest_first(db: &TestDb) {
         after = Some((last.next_check_at.expect("it was due"), last.id));
         pages.extend(page);
     }
-    assert_eq!(pages, all, "a page after another, also through equal times");
+    assert_eq!(pages, all, "pages have no gaps where times are equal");
 }
 
 pub(super) async fn files_are_counted_by_status(db: &TestDb) {
@@ -133,11 +133,11 @@ pub(super) async fn files_are_counted_by_status(db: &TestDb) {
     assert_eq!(counts, [(Status::Registered, 2), (Status::Ready, 1), (Status::Quarantined, 1)]);
 }
 
-/// As the stores list their keys; the database around these columns sorts by the rules of a language.
+/// Stores list keys in byte order. The default collation of the test database is another one.
 pub(super) async fn names_are_sorted_by_their_bytes(db: &TestDb) {
     if db.is_postgres() {
         let order = "SELECT CASE WHEN 'a' < 'B' THEN 'language' ELSE 'bytes' END";
-        assert_eq!(db.texts(order).await, ["language"], "or this case proves nothing");
+        assert_eq!(db.texts(order).await, ["language"], "the default collation must differ from byte order");
     }
     let mut names = ["b", "B", "a", "Z", "z", "ä", "Ä", "é", "a-b", "a_b", "a b", "ab", "~", "ﬀ", "😀"];
     for name in names {

@@ -1,6 +1,6 @@
-//! SQLite's one writer: verbs that arrive together share a commit, and each is answered for itself.
+//! SQLite's one writer: calls that arrive together share a commit, and each gets its own answer.
 //!
-//! On a runtime of one thread all that are sent before the first wait arrive together, so these cases are exact.
+//! On a runtime of one thread all calls sent before the first wait arrive together, so the results are exact.
 
 use futures::future::join_all;
 use wharfinger_calls::faults::{Fault, Faults};
@@ -16,7 +16,7 @@ use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn is_sound(catalog: &Catalog) {
+async fn assert_audit_passes(catalog: &Catalog) {
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
@@ -33,7 +33,7 @@ async fn a_failed_write_does_not_affect_others_of_its_commit() {
     let current = committed(catalog, file::reissue(&old, &POLICY, NOW).expect("registered")).await;
     catalog.set_limit(&tenant("harbour"), 600).await.expect("set");
 
-    // Sixty fit of which ten are there; one of each ten is the id of another, and breaks a rule of the schema.
+    // Sixty files of ten bytes fit, and one is there. One registration of ten repeats its id, which the schema refuses.
     let registrations: Vec<Registration> = (0..100)
         .map(|n| {
             let mut wanted = registration(ADA, 10);
@@ -74,11 +74,11 @@ async fn a_failed_write_does_not_affect_others_of_its_commit() {
     assert_eq!(made, 59);
     let quota = Quota { limit_bytes: 600, used_bytes: 600, reserved_bytes: 590 };
     assert_eq!(catalog.quota(&tenant("harbour"), LIMIT).await.expect("read"), quota);
-    is_sound(catalog).await;
+    assert_audit_passes(catalog).await;
 }
 
-/// Registers five at once under a fault and answers what each was told, with how many calls that took.
-async fn five_under(
+/// Registers five files at once under a fault. Returns the answers and how many calls were made.
+async fn register_five(
     db: &TestDb,
     faults: Faults,
 ) -> (Vec<(File, Result<RegisterOutcome, CatalogError>)>, u64) {
@@ -92,14 +92,14 @@ async fn five_under(
 async fn a_fault_in_a_shared_commit_leaves_no_half_write() {
     let db = TestDb::sqlite().await;
     registered(&db.catalog, ADA, 10).await;
-    let (answers, commit) = five_under(&db, Faults::counting()).await;
+    let (answers, commit) = register_five(&db, Faults::counting()).await;
     assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(RegisterOutcome::Created))));
 
     for n in 1..=commit {
         for fault in Fault::ALL {
-            let (answers, _) = five_under(&db, Faults::at(n, fault)).await;
+            let (answers, _) = register_five(&db, Faults::at(n, fault)).await;
             let reopened = db.another_handle().await;
-            is_sound(&reopened).await;
+            assert_audit_passes(&reopened).await;
             let mut happened = 0;
             for (file, answer) in &answers {
                 let exists = exists(&reopened, file).await;
@@ -107,12 +107,12 @@ async fn a_fault_in_a_shared_commit_leaves_no_half_write() {
                 match answer {
                     Ok(answer) => assert!(exists && *answer == RegisterOutcome::Created, "{fault:?} at {n}"),
                     Err(CatalogError::Unknown(_)) => {}
-                    Err(error) => assert!(!exists, "{fault:?} at {n}: {error}, and yet it is there"),
+                    Err(error) => assert!(!exists, "{fault:?} at {n}: {error}, but the file exists"),
                 }
             }
             if n == commit {
                 let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
-                assert_eq!(happened, if made { 5 } else { 0 }, "they share one commit");
+                assert_eq!(happened, if made { 5 } else { 0 }, "all five share one commit");
                 let unknown =
                     answers.iter().filter(|(_, a)| matches!(a, Err(CatalogError::Unknown(_)))).count();
                 assert_eq!(unknown, 5);
@@ -121,7 +121,7 @@ async fn a_fault_in_a_shared_commit_leaves_no_half_write() {
     }
 }
 
-/// Who was refused because of others that then did not commit was refused by what never was.
+/// A refusal that depends on a write in the same commit is not answered if that commit fails.
 #[tokio::test]
 async fn no_answer_depends_on_an_uncommitted_write() {
     let db = TestDb::sqlite().await;
@@ -155,25 +155,25 @@ async fn no_answer_depends_on_an_uncommitted_write() {
     assert!(matches!(again, Err(CatalogError::Unavailable(_))), "{again:?}");
     assert!(matches!(third, Err(CatalogError::Unavailable(_))), "{third:?}");
     registered(&catalog, ADA, 10).await;
-    is_sound(&catalog).await;
+    assert_audit_passes(&catalog).await;
 }
 
-/// A client that hangs up does not stop what it asked for half-way.
+/// A client that disconnects does not stop its write.
 #[tokio::test]
 async fn a_write_ends_although_its_caller_is_gone() {
     let db = TestDb::sqlite().await;
     let wanted = registration(ADA, 10);
     let file = file_of(&wanted).clone();
     let mut asking = Box::pin(db.catalog.register(wanted));
-    assert!(futures::poll!(&mut asking).is_pending(), "sent and not answered");
+    assert!(futures::poll!(&mut asking).is_pending(), "sent and not answered yet");
     drop(asking);
-    // What is asked for later is written later: once this is there, that is.
+    // Writes keep their order: when this one is answered, the earlier one is written.
     registered(&db.catalog, ADA, 10).await;
     assert!(exists(&db.catalog, &file).await);
-    is_sound(&db.catalog).await;
+    assert_audit_passes(&db.catalog).await;
 }
 
-/// After a crash between two statements the file is not locked for whoever comes next.
+/// After a crash between two statements the database file is not locked for the next process.
 #[tokio::test]
 async fn a_crashed_writer_leaves_no_lock() {
     let db = TestDb::sqlite().await;
@@ -182,5 +182,5 @@ async fn a_crashed_writer_leaves_no_lock() {
     let file = registered(&db.catalog, ADA, 10).await;
     let change = file::delete(&file, &POLICY, NOW + SECOND).expect("deletable");
     committed(&db.catalog, change).await;
-    is_sound(&db.catalog).await;
+    assert_audit_passes(&db.catalog).await;
 }

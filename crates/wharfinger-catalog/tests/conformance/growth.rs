@@ -1,4 +1,4 @@
-//! What would grow for ever has a bound.
+//! Bounds on tables that would grow without end.
 
 use wharfinger_catalog::{BatchEnding, Destination, Registration, Scope};
 use wharfinger_lifecycle::stage::Stage;
@@ -11,7 +11,7 @@ use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-pub(super) async fn empty_batches_are_deleted_in_pages(db: &TestDb) {
+pub(super) async fn empty_batches_are_purged_in_pages(db: &TestDb) {
     let (kept, wanted) = new_batch(ADA, &[10]);
     db.catalog.register(wanted).await.expect("registered");
     let mut empty = Vec::new();
@@ -28,7 +28,7 @@ pub(super) async fn empty_batches_are_deleted_in_pages(db: &TestDb) {
     db.catalog.register(wanted).await.expect("registered");
     let page =
         async |after, before| db.catalog.purge_empty_batches(after, before, 2).await.expect("answered");
-    assert_eq!(page(None, NOW).await, (0, None), "they have ended since");
+    assert_eq!(page(None, NOW).await, (0, None), "they ended after that time");
     let (mut gone, mut after) = (0, None);
     loop {
         let (some, next) = page(after, NOW + HOUR).await;
@@ -44,23 +44,23 @@ pub(super) async fn empty_batches_are_deleted_in_pages(db: &TestDb) {
     }
 }
 
-pub(super) async fn zero_counters_are_deleted(db: &TestDb) {
+pub(super) async fn zero_counters_are_purged(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 10).await;
     deleted(&db.catalog, ("quay", "ben"), 10, &REFUSING).await;
     let before = db.catalog.status_counts(&Scope::All).await.expect("read");
     let zero = "SELECT CAST(COUNT(*) AS TEXT) FROM file_counts WHERE files = 0 AND charged_bytes = 0";
     assert_ne!(db.texts(zero).await, ["0"]);
-    assert!(db.catalog.purge_zero_counters(1).await.expect("answered") == 1, "no more than asked for");
+    assert!(db.catalog.purge_zero_counters(1).await.expect("answered") == 1, "at most the limit");
     db.catalog.purge_zero_counters(100).await.expect("answered");
     assert_eq!(db.texts(zero).await, ["0"]);
     assert_eq!(db.catalog.status_counts(&Scope::All).await.expect("read"), before);
-    // A counter that is gone begins again.
+    // A purged counter is inserted again.
     registered(&db.catalog, ("quay", "ben"), 10).await;
     assert!(db.catalog.file(file.id).await.expect("read").is_some());
     assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
-/// A file that is retried without end keeps how it began, and what happened last.
+/// The history of a file that is retried again and again keeps its first lines and its latest lines.
 pub(super) async fn the_history_of_one_file_is_bounded(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;

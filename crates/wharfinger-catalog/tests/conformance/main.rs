@@ -1,4 +1,4 @@
-//! The catalog's promises, each kept on SQLite and on PostgreSQL alike. After every case the catalog is audited.
+//! What the catalog guarantees, tested on SQLite and on PostgreSQL. The catalog is audited after each case.
 
 mod archiving;
 mod audit_costs;
@@ -6,6 +6,7 @@ mod auditing;
 mod batches;
 mod claiming_cleanups;
 mod claiming_jobs;
+mod cleanup_outcomes;
 mod commit_all;
 mod committing;
 mod constraints;
@@ -40,7 +41,6 @@ mod recovering;
 mod registering;
 mod sample;
 mod searching;
-mod settling_cleanups;
 mod source_files;
 mod stages;
 mod sweeping;
@@ -50,22 +50,22 @@ mod unreadable;
 
 use test_db::TestDb;
 
-/// Runs a case on a database of its own. Whatever the case did, the catalog must be in order after it.
+/// Runs a case on its own database. The audit after it must find nothing.
 async fn run(db: TestDb, case: impl AsyncFnOnce(&TestDb)) {
     case(&db).await;
     assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
     db.remove().await;
 }
 
-/// Each case once per database, so that the output names both. The modules are declared outside: rustfmt does not look
-/// for files inside a macro.
+/// Each case once per database, so that the output names both. The modules are declared outside of the macro because
+/// rustfmt does not find files inside one.
 macro_rules! cases {
-    ($($room:ident: $($case:ident)+;)+) => {
+    ($($module:ident: $($case:ident)+;)+) => {
         mod sqlite {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::run(super::TestDb::sqlite().await, super::$room::$case).await;
+                    super::run(super::TestDb::sqlite().await, super::$module::$case).await;
                 }
             )+)+
         }
@@ -74,21 +74,21 @@ macro_rules! cases {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::run(super::TestDb::postgres().await, super::$room::$case).await;
+                    super::run(super::TestDb::postgres().await, super::$module::$case).await;
                 }
             )+)+
         }
     };
 }
 
-/// Cases where the database compares vectors, which hardly any other can tell.
+/// Cases on a PostgreSQL with pgvector.
 macro_rules! cases_with_pgvector {
-    ($($room:ident: $($case:ident)+;)+) => {
+    ($($module:ident: $($case:ident)+;)+) => {
         mod with_pgvector {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::run(super::TestDb::with_pgvector().await, super::$room::$case).await;
+                    super::run(super::TestDb::with_pgvector().await, super::$module::$case).await;
                 }
             )+)+
         }
@@ -159,7 +159,7 @@ cases! {
         a_key_belongs_to_its_user_and_route
         a_key_answers_after_its_file_is_deleted
         an_expired_key_can_be_used_again
-        expired_keys_are_deleted_in_bounded_batches
+        expired_keys_are_purged_in_bounded_batches
         concurrent_requests_with_one_key_create_one_file;
     committing:
         confirming_is_one_transaction
@@ -190,10 +190,10 @@ cases! {
         every_status_change_is_noticed
         quotas_are_listed_by_tenant;
     tombstones:
-        live_files_are_not_forgotten
+        live_files_are_not_purged
         a_pending_cleanup_keeps_its_tombstone
         a_charge_keeps_its_tombstone
-        forgetting_a_file_deletes_everything_but_its_deletion_log;
+        purging_a_file_deletes_everything_but_its_deletion_log;
     quotas:
         the_default_limit_is_not_stored
         a_limit_can_be_set_below_the_usage
@@ -222,11 +222,11 @@ cases! {
         a_batch_that_ends_misses_no_added_file
         fresh_urls_are_only_for_unchanged_files
         overdue_batches_are_found_oldest_first
-        an_ended_batch_is_forgotten_with_its_last_file;
+        an_ended_batch_is_purged_with_its_last_file;
     outbox_in_order:
         a_notice_writes_a_line_for_each_target
         a_line_waits_for_earlier_lines_of_its_subject
-        a_postponed_line_does_not_delay_other_subjects
+        a_delayed_line_does_not_delay_other_subjects
         eight_relays_keep_the_order_of_every_subject;
     archiving:
         every_line_of_history_is_an_event
@@ -237,14 +237,14 @@ cases! {
     notifications:
         a_notice_has_all_its_fields
         users_see_only_their_own_notices_newest_first
-        old_notices_are_deleted_in_bounded_batches
+        old_notices_are_purged_in_bounded_batches
         the_last_run_of_a_sweep_is_recorded;
     commit_all:
         only_unchanged_files_are_reclaimed
         concurrent_reclaims_end_each_file_once
         due_refunds_are_committed_together
         changes_of_every_kind_are_committed_together
-        tombstones_are_forgotten_together_after_their_cleanups;
+        tombstones_are_purged_together_after_their_cleanups;
     sweeping:
         a_due_sweep_is_leased_by_one_process
         a_sweep_lease_lasts_as_long_as_it_is_extended
@@ -264,11 +264,11 @@ cases! {
         an_old_token_changes_nothing
         each_job_of_a_batch_is_completed_independently
         no_heartbeat_extends_a_lease_past_the_deadline
-        no_lease_ends_after_the_deadline
-        a_lost_lease_counts_as_an_attempt
-        lost_leases_are_taken_back_in_bounded_batches
-        a_lost_lease_is_taken_back_once
-        a_job_is_never_both_completed_and_taken_back;
+        no_claim_leases_a_job_past_the_deadline
+        an_expired_lease_counts_as_an_attempt
+        expired_leases_are_ended_in_bounded_batches
+        an_expired_lease_is_ended_once
+        a_job_is_either_completed_or_expired;
     stages:
         a_file_passes_its_stages_with_one_job
         a_lost_lease_ends_no_stage
@@ -278,7 +278,7 @@ cases! {
         a_postponed_job_spends_no_attempt
         waiting_in_a_backlog_is_not_counted_as_an_outage
         suspects_are_claimed_separately
-        an_output_is_accepted_once
+        an_output_is_stored_once
         reasons_with_a_nul_or_of_any_length_are_accepted
         a_file_whose_workers_die_fails_after_growing_delays
         a_refused_object_makes_its_file_wait_longer_each_time
@@ -294,7 +294,7 @@ cases! {
         concurrent_claims_stay_fair
         cleanups_are_claimed_fairly
         notifications_are_claimed_fairly
-        tenants_without_waiting_jobs_are_forgotten;
+        tenants_without_waiting_jobs_are_purged;
     unreadable:
         unreadable_rows_do_not_stop_a_stage
         unreadable_rows_do_not_stop_checks_and_cleanups
@@ -308,8 +308,8 @@ cases! {
     audit_costs:
         the_cost_of_an_audit_grows_linearly;
     growth:
-        empty_batches_are_deleted_in_pages
-        zero_counters_are_deleted
+        empty_batches_are_purged_in_pages
+        zero_counters_are_purged
         the_history_of_one_file_is_bounded
         undelivered_lines_are_dropped_by_age;
     recovering:
@@ -332,16 +332,16 @@ cases! {
         an_object_has_one_upload_id
         only_registered_files_get_an_upload_id
         late_bytes_get_a_cleanup
-        late_bytes_get_a_cleanup_while_another_one_is_settled
+        late_bytes_get_a_cleanup_while_another_one_ends
         facts_are_set_and_raised;
     orphans:
         object_rows_say_whether_the_object_must_exist
         the_sample_of_an_empty_catalog_is_empty
         the_sample_of_a_large_catalog_is_spread_over_its_keys
         scan_progress_is_counted_once
-        an_orphan_has_one_cleanup_and_is_forgotten_with_it
+        an_orphan_has_one_cleanup_and_is_removed_with_it
         only_orphans_without_a_cleanup_are_queued
-        outdated_findings_are_deleted_in_bounded_batches;
+        outdated_findings_are_purged_in_bounded_batches;
     claiming_cleanups:
         a_claimed_cleanup_has_all_its_fields
         a_claimed_cleanup_is_leased
@@ -349,15 +349,15 @@ cases! {
         eight_reapers_never_get_the_same_cleanup
         pending_cleanups_are_listed_by_scope
         pending_cleanups_are_counted_by_scope;
-    settling_cleanups:
+    cleanup_outcomes:
         a_cleanup_is_done_when_its_bytes_are_gone
         bytes_are_deleted_again_after_the_url_expires
         refusals_spend_attempts_until_the_cleanup_is_exhausted
         an_exhausted_cleanup_that_succeeds_is_no_longer_exhausted
         an_outage_of_the_store_spends_no_attempts
-        an_old_claim_settles_nothing
-        each_cleanup_of_a_batch_is_settled_independently
-        a_long_refusal_is_cut_at_a_character
+        an_old_claim_changes_no_cleanup
+        each_cleanup_of_a_batch_has_its_own_outcome
+        a_long_error_of_a_cleanup_is_cut_at_a_character
         failed_cleanups_are_retried_now_by_scope;
     auditing:
         the_audit_finds_wrong_quotas

@@ -64,16 +64,16 @@ pub(super) async fn users_see_only_their_own_notices_newest_first(db: &TestDb) {
     assert_eq!([ids(&first), ids(&second), ids(&third)].concat(), files);
 }
 
-pub(super) async fn old_notices_are_deleted_in_bounded_batches(db: &TestDb) {
+pub(super) async fn old_notices_are_purged_in_bounded_batches(db: &TestDb) {
     const ADA: (&str, &str) = ("harbour", "ada");
     for later in 0..5 {
         reclaimed(db, ADA, later * HOUR).await;
     }
     let kept = told(db, ADA, None, 10).await[..2].to_vec();
     let before = URL_DEAD_AT + 3 * HOUR;
-    assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("forgotten"), 2);
-    assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("forgotten"), 1);
-    assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("forgotten"), 0);
+    assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("purged"), 2);
+    assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("purged"), 1);
+    assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("purged"), 0);
     assert_eq!(told(db, ADA, None, 10).await, kept, "those of then and later are kept");
     let ids: Vec<Uuid> = kept.iter().map(|notice| notice.id).chain([Uuid::new_v4()]).collect();
     let mut found = db.catalog.notifications_by_id(&ids).await.expect("read");

@@ -73,7 +73,7 @@ pub(super) async fn facts_are_set_and_raised(db: &TestDb) {
 
 /// Bytes came late, at the very moment at which the cleanup of the earlier ones ends: the late ones have a cleanup in any
 /// case.
-pub(super) async fn late_bytes_get_a_cleanup_while_another_one_is_settled(db: &TestDb) {
+pub(super) async fn late_bytes_get_a_cleanup_while_another_one_ends(db: &TestDb) {
     let another = db.another_handle().await;
     for _ in 0..40 {
         let file = deleted(&db.catalog, ("harbour", "ada"), 10, &REFUSING).await;

@@ -59,7 +59,7 @@ pub(super) async fn a_notice_writes_a_line_for_each_target(db: &TestDb) {
         [&OutboxPayload::Alert { message: said }]
     );
 
-    catalog.purge_outbox(Destination::Webhook).await.expect("forgotten");
+    catalog.purge_outbox(Destination::Webhook).await.expect("purged");
     assert_eq!(catalog.outbox_depth(Destination::Webhook).await.expect("counted"), (0, None));
     assert_eq!(catalog.outbox_depth(Destination::Slack).await.expect("counted").0, 1);
     // What changes nothing for the owner is not told.
@@ -91,7 +91,7 @@ pub(super) async fn a_line_waits_for_earlier_lines_of_its_subject(db: &TestDb) {
     assert!(notice(&second[0]).2 > notice(&first[0]).2);
 }
 
-pub(super) async fn a_postponed_line_does_not_delay_other_subjects(db: &TestDb) {
+pub(super) async fn a_delayed_line_does_not_delay_other_subjects(db: &TestDb) {
     let catalog = db.with_all_targets().await;
     for _ in 0..3 {
         twice_told(&catalog).await;

@@ -18,7 +18,7 @@ use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
-use super::stages::{claim, claimed, done, end, ended, plan, queued, status, suspects, taken_back};
+use super::stages::{claim, claimed, done, end, end_expired, ended, plan, queued, status, suspects};
 use super::test_db::{TestDb, all_at_once};
 
 /// When what was confirmed has not got on for too long.
@@ -60,13 +60,13 @@ async fn queued_of(db: &TestDb, owner: (&str, &str), now: UnixMs) -> File {
 /// Whatever is done to a job by a foreign hand, whoever lists and whoever mends see the same, and it is mended.
 pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
     const WAITING: &str = "UPDATE jobs SET state = 'waiting', lease_until = NULL, deadline_at = NULL";
-    const NOT_THERE: Option<&str> = Some("its job was not where the file is");
+    const NOT_THERE: Option<&str> = Some("its job was in a different state");
     let (over, later) = (OVERDUE, OVERDUE + 1);
     let queued_cases: [(String, Option<&str>); 8] = [
         (format!("UPDATE jobs SET run_at = {}", OVERDUE + 10 * HOUR), None),
         ("DELETE FROM jobs".into(), Some("its job was missing")),
         ("UPDATE jobs SET queue = 'upload-checks'".into(), Some("its job was missing")),
-        ("UPDATE jobs SET state = 'dead'".into(), Some("its job was dead")),
+        ("UPDATE jobs SET state = 'dead'".into(), Some("its job was a dead letter")),
         ("UPDATE jobs SET queue = 'file-extract'".into(), Some("its job was for another stage")),
         (
             "INSERT INTO jobs (id, queue, tenant_id, file_id, state, run_at, attempts, max_attempts, lease_token, created_at, \
@@ -90,11 +90,11 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
         (format!("UPDATE jobs SET lease_until = {later}, deadline_at = {later}"), None),
         (
             format!("UPDATE jobs SET lease_until = {over}, deadline_at = {later}"),
-            Some("its worker did not come back"),
+            Some("its worker stopped sending heartbeats"),
         ),
         (
             format!("UPDATE jobs SET lease_until = {over}, deadline_at = {over}"),
-            Some("its worker took longer than it may"),
+            Some("its worker exceeded the time limit"),
         ),
         ("DELETE FROM jobs".into(), Some("its job was missing")),
         (WAITING.into(), NOT_THERE),
@@ -102,7 +102,7 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
             format!(
                 "UPDATE jobs SET lease_until = {later}, deadline_at = {later}; UPDATE files SET version = version + 1"
             ),
-            Some("its worker held an older version of it"),
+            Some("its worker had an older version"),
         ),
         (
             format!("UPDATE jobs SET lease_until = {later}, deadline_at = {later}, queue = 'file-embed'"),
@@ -199,7 +199,7 @@ pub(super) async fn a_recovery_revokes_the_lease_of_the_old_worker(db: &TestDb) 
         (line.from, line.to, line.actor.as_str()),
         (Some(Status::Extracting), Status::Queued, "recovery")
     );
-    assert_eq!(line.reason, "its worker did not come back; waits for extract again");
+    assert_eq!(line.reason, "its worker stopped sending heartbeats; extract queued again");
 }
 
 pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
@@ -213,7 +213,7 @@ pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
         now += HOUR / 2;
     }
     lose_job(db, file.id).await;
-    let why = "scan did not come to an end, although it was begun anew 3 times";
+    let why = "scan did not finish after 3 recoveries";
     let given_up = RecoveryOutcome::Failed { tenant: tenant("harbour"), why: why.into() };
     assert_eq!(recovered(&catalog, file.id, now).await, given_up);
     assert_eq!(recovered(&catalog, file.id, now).await, RecoveryOutcome::NotStuck);
@@ -224,7 +224,7 @@ pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
     assert_eq!((letter.file, letter.stage, letter.died_at), (file.id, Stage::Scan, now));
     assert_eq!(
         (letter.reason.as_str(), letter.last_error.as_deref()),
-        ("recoveries used up", Some("its job was missing"))
+        ("no recoveries left", Some("its job was missing"))
     );
     let told = catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     assert_eq!(told.iter().map(|told| told.kind.as_str()).collect::<Vec<_>>(), ["file-failed"]);
@@ -332,7 +332,7 @@ pub(super) async fn recoveries_count_lost_workers_too(db: &TestDb) {
                 } else {
                     CompletionResult::Failed
                 };
-                assert_eq!(taken_back(db, now).await, [(poison.id, expected)]);
+                assert_eq!(end_expired(db, now).await, [(poison.id, expected)]);
             }
             now += HOUR / 3;
         }

@@ -1,4 +1,4 @@
-//! Files, owners and times as the cases need them, and the ways to bring a file into a state.
+//! Files, owners and times for the cases, and functions that bring a file into a state.
 
 use wharfinger_catalog::{
     Admission, BatchUse, Catalog, IdempotencyKey, JobClaim, NewFile, NewJob, RegisterOutcome, Registration,
@@ -14,12 +14,12 @@ pub(super) const SECOND: i64 = 1_000;
 pub(super) const HOUR: i64 = 3_600_000;
 pub(super) const LIMIT: u64 = 1_000_000;
 
-/// The queue of the delayed checks that registrations write.
+/// The queue of the delayed checks that a registration adds.
 pub(super) const CHECKS: &str = "upload-checks";
-/// A queue that nothing but the case itself writes to.
+/// A queue that only the case itself writes to.
 pub(super) const WORK: &str = "work";
 
-/// A store that cannot look a file up: what has ended keeps its charge until its URL is dead.
+/// A store that accepts uploads for files that have ended: a file keeps its charge until its URL has expired.
 pub(super) const POLICY: UploadPolicy = UploadPolicy {
     charge_bytes_min: 0,
     window_ms: HOUR,
@@ -32,15 +32,15 @@ pub(super) const POLICY: UploadPolicy = UploadPolicy {
 /// A store that refuses uploads for files that have ended, as local disk does.
 pub(super) const REFUSING: UploadPolicy = UploadPolicy { store_refuses_ended: true, ..POLICY };
 
-/// When the last URL of a small file registered at [`NOW`] is certainly dead.
+/// When the last URL of a small file registered at [`NOW`] has certainly expired.
 pub(super) const URL_DEAD_AT: UnixMs = NOW + HOUR + 60 * SECOND;
 
 pub(super) fn tenant(name: &str) -> TenantId {
-    TenantId::new(name).expect("a tenant's name")
+    TenantId::new(name).expect("a tenant")
 }
 
 pub(super) fn user(name: &str) -> UserId {
-    UserId::new(name).expect("a user's name")
+    UserId::new(name).expect("a user")
 }
 
 pub(super) fn pin() -> Pin {
@@ -62,7 +62,7 @@ pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Re
         tenant: file.tenant.clone(),
         file: Some(id),
         payload: None,
-        run_at: file.next_check_at.expect("a registered file is looked at"),
+        run_at: file.next_check_at.expect("a registered file has a next check"),
         max_attempts: 5,
     };
     Registration {
@@ -80,7 +80,7 @@ pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Re
     }
 }
 
-/// The file of a registration that has one.
+/// The file of a registration of one file.
 pub(super) fn file_of(registration: &Registration) -> &File {
     &registration.files[0].file
 }
@@ -110,7 +110,7 @@ pub(super) async fn registered(catalog: &Catalog, owner: (&str, &str), size: u64
     registered_at(catalog, owner, size, NOW).await
 }
 
-/// Commits a change and answers the file as it is then.
+/// Commits a change and returns the file after it.
 pub(super) async fn committed(catalog: &Catalog, change: Change) -> File {
     let after = change.after.clone();
     catalog.commit(change, "clerk").await.expect("committed");
@@ -122,7 +122,7 @@ pub(super) async fn confirmed(catalog: &Catalog, owner: (&str, &str), size: u64)
     committed(catalog, confirm(&file)).await
 }
 
-/// Registered and deleted, with its cleanup due at once and finished at `policy`'s word.
+/// Registered and deleted. Its cleanup is due at once; `policy` says when it can be finished.
 pub(super) async fn deleted(
     catalog: &Catalog,
     owner: (&str, &str),

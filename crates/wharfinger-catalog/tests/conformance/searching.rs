@@ -1,4 +1,4 @@
-//! What a search has to look at: the vectors of ready files of a scope, the best of them among the rest.
+//! The candidates of a search: vectors of the ready files of a scope, with the best matches among them.
 
 use wharfinger_catalog::{
     Catalog, ChunkRow, ChunkVector, Claimable, LeasedStageJob, Scope, StageClaim, StageEnd, StageEndContext,
@@ -15,7 +15,7 @@ use super::test_db::TestDb;
 
 pub(super) const ADA: (&str, &str) = ("harbour", "ada");
 
-pub(super) fn of(owner: (&str, &str)) -> Scope {
+pub(super) fn scope_of(owner: (&str, &str)) -> Scope {
     Scope::User(tenant(owner.0), user(owner.1))
 }
 
@@ -82,21 +82,21 @@ pub(super) async fn candidates(
     all
 }
 
-/// The places of candidates, each once and in order.
-pub(super) async fn places(
+/// The file and ordinal of each candidate, sorted and without duplicates.
+pub(super) async fn chunks_found(
     catalog: &Catalog,
     scope: Scope,
     wanted: &[f32],
     limit: usize,
 ) -> Vec<(FileId, u64)> {
     let found = candidates(catalog, scope, wanted, limit).await;
-    let mut places: Vec<(FileId, u64)> = found.iter().map(|one| (one.file, one.ordinal)).collect();
-    places.sort();
-    places.dedup();
-    places
+    let mut chunks: Vec<(FileId, u64)> = found.iter().map(|one| (one.file, one.ordinal)).collect();
+    chunks.sort();
+    chunks.dedup();
+    chunks
 }
 
-/// As search reckons: in 64 bits, and then of no more digits than 32 hold.
+/// The score as a search computes it: in 64 bits, then rounded to 32.
 pub(super) fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let length = (dot(one, one) * dot(other, other)).sqrt();
@@ -105,7 +105,7 @@ pub(super) fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
         .filter(|score| *score > 0.0)
 }
 
-/// The best of these as a search ranks them.
+/// The best of these vectors, ranked as a search ranks them.
 pub(super) fn ranked(all: &[StoredVector], wanted: &[f32], limit: usize) -> Vec<(FileId, u64)> {
     let mut scored: Vec<(f32, FileId, u64)> =
         all.iter().filter_map(|one| Some((cosine(wanted, &one.vector)?, one.file, one.ordinal))).collect();
@@ -115,7 +115,7 @@ pub(super) fn ranked(all: &[StoredVector], wanted: &[f32], limit: usize) -> Vec<
     scored.into_iter().map(|(_, file, ordinal)| (file, ordinal)).collect()
 }
 
-/// Numbers without a pattern, the same ones each time.
+/// Pseudo-random numbers, the same ones in each run.
 pub(super) fn some_vectors(count: usize, dimensions: usize) -> Vec<Vec<f32>> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
@@ -136,10 +136,10 @@ pub(super) async fn candidates_are_ready_files_of_the_scope(db: &TestDb) {
     let file = catalog.file(deleted).await.expect("read").expect("it is there");
     committed(catalog, file::delete(&file, &REFUSING, NOW + 2 * SECOND).expect("deletable")).await;
 
-    let found = async |scope: Scope| places(catalog, scope, &[1.0, 0.0], 10).await;
-    assert_eq!(found(of(ADA)).await, [(adas, 0)]);
-    assert_eq!(found(of(("island", "ada"))).await, [(namesakes, 0)]);
-    assert_eq!(found(of(("island", "ben"))).await, []);
+    let found = async |scope: Scope| chunks_found(catalog, scope, &[1.0, 0.0], 10).await;
+    assert_eq!(found(scope_of(ADA)).await, [(adas, 0)]);
+    assert_eq!(found(scope_of(("island", "ada"))).await, [(namesakes, 0)]);
+    assert_eq!(found(scope_of(("island", "ben"))).await, []);
     let mut in_harbour = [(adas, 0), (bens, 0)];
     in_harbour.sort();
     assert_eq!(found(Scope::Tenant(tenant("harbour"))).await, in_harbour);
@@ -148,7 +148,7 @@ pub(super) async fn candidates_are_ready_files_of_the_scope(db: &TestDb) {
     assert_eq!(found(Scope::All).await, everywhere);
 }
 
-/// With ties, vectors of other models, one that has no direction, and such as have hardly any length or a very great one.
+/// Among the vectors are ties, other dimensions, one without a direction, and ones of extreme length.
 pub(super) async fn the_best_matches_are_among_the_candidates(db: &TestDb) {
     let mut vectors = some_vectors(40, 8);
     vectors.push(vec![0.0; 8]);
@@ -167,14 +167,14 @@ pub(super) async fn the_best_matches_are_among_the_candidates(db: &TestDb) {
         .collect();
     for wanted in some_vectors(6, 8).iter().chain(&some_vectors(2, 3)).chain(&some_vectors(1, 9)) {
         for limit in [1, 2, 7, 200] {
-            let found = candidates(&db.catalog, of(ADA), wanted, limit).await;
+            let found = candidates(&db.catalog, scope_of(ADA), wanted, limit).await;
             assert_eq!(ranked(&found, wanted, limit), ranked(&all, wanted, limit), "{limit} for {wanted:?}");
         }
     }
 }
 
 pub(super) async fn no_page_of_candidates_is_skipped(db: &TestDb) {
-    // By a process that knows of no pgvector, so that pages have to be read everywhere.
+    // Written by a process without pgvector, so that both databases read pages.
     let catalog = db.another_handle().await;
     let mut files = Vec::new();
     for count in [1_999, 1, 2_500] {
@@ -182,5 +182,5 @@ pub(super) async fn no_page_of_candidates_is_skipped(db: &TestDb) {
         files.extend((0..count as u64).map(|ordinal| (file, ordinal)));
     }
     files.sort();
-    assert!(places(&db.catalog, of(ADA), &[1.0, 2.0], 5).await == files);
+    assert!(chunks_found(&db.catalog, scope_of(ADA), &[1.0, 2.0], 5).await == files);
 }

@@ -1,4 +1,4 @@
-//! A database for each case: handles on it, and raw SQL to look behind the catalog's back and to damage it.
+//! A database for each case, handles on it, and raw SQL to inspect and damage its rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -24,13 +24,13 @@ pub(super) struct TestDb {
     folder: TempDir,
     server: Option<&'static Postgres>,
     /// Dumps share one connection: opening one takes longer than a dump.
-    dumping: Mutex<Option<Raw>>,
+    dump_connection: Mutex<Option<Raw>>,
 }
 
-/// Every row of every table as text, in order.
+/// Every row of every table as text, sorted.
 pub(super) type Dump = BTreeMap<String, Vec<String>>;
 
-/// How many rows of each table went and came. The same verb makes the same difference each time.
+/// How many rows of each table were removed and added. The same call makes the same difference each time.
 pub(super) type Difference = BTreeMap<String, (usize, usize)>;
 
 /// Opens a handle; its schema may have to be migrated.
@@ -58,7 +58,7 @@ async fn open_with(
     Catalog::open(options).await.expect("the catalog opens")
 }
 
-/// A copy of a migrated database is faster than migrating another.
+/// Copying a migrated database is faster than migrating an empty one.
 async fn postgres_template() -> &'static str {
     static TEMPLATE: OnceCell<String> = OnceCell::const_new();
     TEMPLATE
@@ -72,15 +72,14 @@ async fn postgres_template() -> &'static str {
         .await
 }
 
-/// Sorted by the rules of a language unless a column says otherwise: what depends on the order of bytes without
-/// asking for it fails here.
+/// A database with an English collation. A query fails here if it needs byte order and its column does not say so.
 fn empty_postgres() -> String {
     let server = harness::postgres::shared();
     let name = format!("conformance_{}", Uuid::new_v4().simple());
     let statement = format!(
         "CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
     );
-    server.psql(&server.admin_url(), &statement).expect("a database with a natural language");
+    server.psql(&server.admin_url(), &statement).expect("a database with an English collation");
     let path = format!("ALTER DATABASE {name} SET search_path = public, wharfinger");
     server.psql(&server.admin_url(), &path).expect("a search path for the statements of tests");
     server.url(&name)
@@ -88,7 +87,7 @@ fn empty_postgres() -> String {
 
 impl TestDb {
     fn of(catalog: Catalog, url: CatalogUrl, folder: TempDir, server: Option<&'static Postgres>) -> TestDb {
-        TestDb { catalog, url, folder, server, dumping: Mutex::new(None) }
+        TestDb { catalog, url, folder, server, dump_connection: Mutex::new(None) }
     }
 
     pub(super) async fn sqlite() -> TestDb {
@@ -108,7 +107,7 @@ impl TestDb {
         TestDb::of(catalog, url, folder, Some(server))
     }
 
-    /// A PostgreSQL whose administrator has created the extension.
+    /// A PostgreSQL database with the pgvector extension.
     pub(super) async fn with_pgvector() -> TestDb {
         let db = TestDb::without_pgvector().await;
         db.sql("CREATE EXTENSION vector").await;
@@ -117,7 +116,7 @@ impl TestDb {
         db
     }
 
-    /// A PostgreSQL whose administrator could create the extension, and has not.
+    /// A database of a PostgreSQL server that has pgvector installed; the extension is not created yet.
     pub(super) async fn without_pgvector() -> TestDb {
         let folder = TempDir::new().expect("a temporary folder");
         let server = harness::postgres::shared_with_pgvector();
@@ -128,13 +127,13 @@ impl TestDb {
         TestDb::of(catalog, url, folder, Some(server))
     }
 
-    /// A handle of a process that signs in under another name.
+    /// A handle of a process that signs in as another role.
     pub(super) async fn as_role(&self, role: &str) -> Catalog {
         let CatalogUrl::Postgres(url) = &self.url else { panic!("SQLite has no roles") };
         open(&CatalogUrl::Postgres(url.replace("//postgres@", &format!("//{role}@"))), Faults::none()).await
     }
 
-    /// Another database of the same kind, in which there is nothing at all.
+    /// Another, empty database on the same kind of server.
     pub(super) fn empty_database(&self) -> CatalogUrl {
         match self.url {
             CatalogUrl::Sqlite(_) => CatalogUrl::Sqlite(self.folder.path().join(Uuid::new_v4().to_string())),
@@ -151,10 +150,6 @@ impl TestDb {
         open(&self.url, Faults::none()).await
     }
 
-    pub(super) async fn another_with(&self, faults: Faults) -> Catalog {
-        open(&self.url, faults).await
-    }
-
     /// How many statements on this PostgreSQL database wait for a lock.
     pub(super) async fn lock_waits(&self) -> usize {
         let sql = "SELECT CAST(pid AS TEXT) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
@@ -162,12 +157,12 @@ impl TestDb {
         self.texts(sql).await.len()
     }
 
-    /// The same of a process that has Redis beside the catalog.
+    /// A handle of a process that uses Redis for quotas.
     pub(super) async fn with_redis(&self) -> Catalog {
         open_with(&self.url, Faults::none(), true, OutboxTargets::default()).await
     }
 
-    /// The same of a process that tells everybody.
+    /// A handle of a process with every outbox target.
     pub(super) async fn with_all_targets(&self) -> Catalog {
         self.with_all_targets_and(Faults::none(), false).await
     }
@@ -177,13 +172,13 @@ impl TestDb {
         open_with(&self.url, faults, with_redis_quota, targets).await
     }
 
-    /// The same of one that tells everybody but the archive.
+    /// A handle of a process with every outbox target but the archive.
     pub(super) async fn with_webhook_and_slack(&self) -> Catalog {
         let targets = OutboxTargets { webhook: true, slack: true, archive: false };
         open_with(&self.url, Faults::none(), false, targets).await
     }
 
-    /// The same of one that only archives.
+    /// A handle of a process whose only outbox target is the archive.
     pub(super) async fn with_archive(&self) -> Catalog {
         self.with_archive_and(Faults::none()).await
     }
@@ -200,18 +195,18 @@ impl TestDb {
         Raw::connect(&self.url).await.run(statement).await
     }
 
-    /// Runs a statement and answers how many rows it changed.
+    /// Runs a statement and returns how many rows it changed.
     pub(super) async fn sql(&self, statement: &str) -> u64 {
         self.try_sql(statement).await.expect(statement)
     }
 
-    /// The first column of a query, as texts.
+    /// The first column of a query as text.
     pub(super) async fn texts(&self, query: &str) -> Vec<String> {
         texts_at(&self.url, query).await
     }
 
-    /// How each statement would be carried out if every table had a million rows. SQLite believes its statistics;
-    /// PostgreSQL is kept from reading whole tables wherever an index leads to the same.
+    /// The plan of each statement as if every table had a million rows. SQLite gets statistics that say so. PostgreSQL
+    /// may scan a whole table only where no index can be used.
     pub(super) async fn plans_for_a_million_rows(
         &self,
         statements: Vec<String>,
@@ -237,7 +232,7 @@ impl TestDb {
             let explain = match &raw {
                 Raw::Sqlite(_) => format!("EXPLAIN QUERY PLAN {}", statement.replace('$', "?")),
                 Raw::Postgres(_) => {
-                    // Without bound values the types of a few cannot be told; SQLite shows those.
+                    // PostgreSQL cannot infer the types of some parameters; SQLite plans these statements.
                     if raw.run(&format!("PREPARE planned AS {statement}")).await.is_err() {
                         continue;
                     }
@@ -249,30 +244,30 @@ impl TestDb {
             };
             plans.push((statement, raw.plan(&explain).await));
             if matches!(raw, Raw::Postgres(_)) {
-                raw.run("DEALLOCATE planned").await.expect("forgotten");
+                raw.run("DEALLOCATE planned").await.expect("deallocated");
             }
         }
         plans
     }
 
     pub(super) async fn dump(&self) -> Dump {
-        let mut dumping = self.dumping.lock().await;
-        let raw = match dumping.take() {
+        let mut connection = self.dump_connection.lock().await;
+        let raw = match connection.take() {
             Some(raw) => raw,
             None => Raw::connect(&self.url).await,
         };
-        dumping.insert(raw).dump().await
+        connection.insert(raw).dump().await
     }
 
-    /// Ends the case's database; a failed case leaves it to whoever wants to look.
+    /// Removes the database of the case. The database of a failed case stays for inspection.
     pub(super) async fn remove(self) {
         self.catalog.close().await;
         if let (CatalogUrl::Postgres(url), Some(server)) = (&self.url, self.server) {
             let name = url.rsplit('/').next().unwrap_or_default();
             let statement = format!("DROP DATABASE \"{name}\" WITH (FORCE)");
-            // Those who still hold it have a few seconds to let go; what is not removed now ends with the server.
+            // If this fails, the database is removed together with the server.
             if let Err(error) = server.psql(&server.admin_url(), &statement) {
-                eprintln!("{name} stays: {error}");
+                eprintln!("database {name} was not removed: {error}");
             }
         }
     }
@@ -312,7 +307,7 @@ pub(super) fn difference(before: &Dump, after: &Dump) -> Difference {
         .collect()
 }
 
-/// Runs all of them side by side, each as a task of its own, and answers in their order.
+/// Runs the futures concurrently, each in its own task. The results have the order of the futures.
 pub(super) async fn all_at_once<T, F>(futures: impl IntoIterator<Item = F>) -> Vec<T>
 where
     T: Send + 'static,
@@ -345,7 +340,7 @@ impl Raw {
         }
     }
 
-    /// The name of each table with an expression that shows a row of it as text.
+    /// The name of each table, and an expression that shows one of its rows as text.
     async fn tables(&mut self) -> Vec<(String, String)> {
         let query = match self {
             Raw::Sqlite(_) => {
@@ -377,7 +372,7 @@ impl Raw {
         }
     }
 
-    /// One statement reads all tables.
+    /// One statement reads all tables, so that the dump is consistent.
     async fn dump(&mut self) -> Dump {
         let tables = self.tables().await;
         let selects: Vec<String> =

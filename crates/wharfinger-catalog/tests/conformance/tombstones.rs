@@ -1,4 +1,4 @@
-//! Forgetting tombstones: only when nothing depends on them any more, and then with everything of theirs.
+//! Purging tombstones: only when no charge and no cleanup is left, and with all their rows.
 
 use wharfinger_catalog::{CleanupOutcome, CleanupTotals, Scope};
 use wharfinger_lifecycle::UnixMs;
@@ -11,13 +11,13 @@ use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn is_refused(db: &TestDb, file: &File) {
+async fn assert_not_purged(db: &TestDb, file: &File) {
     let before = db.dump().await;
     assert!(db.catalog.purge_tombstones(vec![file.clone()]).await.expect("answered").is_empty());
     assert_eq!(db.dump().await, before);
 }
 
-/// Carries out the order to delete the file's bytes.
+/// Finishes the cleanup of the file.
 async fn clean_up(db: &TestDb, now: UnixMs) {
     let claimed = db.catalog.claim_cleanups(&Scope::All, now, 10, HOUR).await.expect("claimed");
     let outcomes = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
@@ -25,15 +25,15 @@ async fn clean_up(db: &TestDb, now: UnixMs) {
     assert_eq!(settled, CleanupTotals { done: 1, ..CleanupTotals::default() });
 }
 
-pub(super) async fn live_files_are_not_forgotten(db: &TestDb) {
-    is_refused(db, &registered(&db.catalog, ADA, 10).await).await;
-    is_refused(db, &confirmed(&db.catalog, ADA, 10).await).await;
+pub(super) async fn live_files_are_not_purged(db: &TestDb) {
+    assert_not_purged(db, &registered(&db.catalog, ADA, 10).await).await;
+    assert_not_purged(db, &confirmed(&db.catalog, ADA, 10).await).await;
 }
 
 pub(super) async fn a_pending_cleanup_keeps_its_tombstone(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     assert_eq!(file.charged_bytes, 0);
-    is_refused(db, &file).await;
+    assert_not_purged(db, &file).await;
     clean_up(db, NOW + SECOND).await;
     assert!(!db.catalog.purge_tombstones(vec![file]).await.expect("answered").is_empty());
 }
@@ -41,22 +41,22 @@ pub(super) async fn a_pending_cleanup_keeps_its_tombstone(db: &TestDb) {
 pub(super) async fn a_charge_keeps_its_tombstone(db: &TestDb) {
     let file = deleted(&db.catalog, ADA, 10, &POLICY).await;
     clean_up(db, URL_DEAD_AT).await;
-    is_refused(db, &file).await;
+    assert_not_purged(db, &file).await;
     let CheckAction::Refund(refund) = file::check(&file, &POLICY, URL_DEAD_AT) else {
         panic!("a refund is due")
     };
     let refunded = committed(&db.catalog, *refund).await;
-    is_refused(db, &file).await;
+    assert_not_purged(db, &file).await;
     assert!(!db.catalog.purge_tombstones(vec![refunded]).await.expect("answered").is_empty());
 }
 
-pub(super) async fn forgetting_a_file_deletes_everything_but_its_deletion_log(db: &TestDb) {
+pub(super) async fn purging_a_file_deletes_everything_but_its_deletion_log(db: &TestDb) {
     let kept = confirmed(&db.catalog, ADA, 5).await;
     db.sql("DELETE FROM file_counts WHERE files = 0").await;
     let before = db.dump().await;
     let file = deleted(&db.catalog, ADA, 10, &REFUSING).await;
     clean_up(db, NOW + SECOND).await;
-    // A job that somebody wrote for the tombstone, and an object that a stage made of the file.
+    // A job of the tombstone, and a derived object of the file.
     let mut job = new_job("harbour", NOW);
     job.file = Some(file.id);
     db.catalog.enqueue(vec![job], NOW).await.expect("enqueued");
@@ -68,12 +68,13 @@ pub(super) async fn forgetting_a_file_deletes_everything_but_its_deletion_log(db
 
     assert!(!db.catalog.purge_tombstones(vec![file.clone()]).await.expect("answered").is_empty());
     assert_eq!(db.catalog.file(file.id).await.expect("read"), None);
-    assert!(
-        db.catalog.purge_tombstones(vec![file]).await.expect("answered").is_empty(),
-        "there is nothing to forget twice"
+    assert!(db.catalog.purge_tombstones(vec![file]).await.expect("answered").is_empty(), "it is purged once");
+    assert_eq!(
+        db.sql("DELETE FROM file_counts WHERE files = 0").await,
+        2,
+        "the counters of registered and of deleted files"
     );
-    assert_eq!(db.sql("DELETE FROM file_counts WHERE files = 0").await, 2, "registered and deleted");
-    assert_eq!(db.sql("DELETE FROM deletion_log").await, 1, "that its bytes went stays on record");
+    assert_eq!(db.sql("DELETE FROM deletion_log").await, 1, "the deletion log keeps its line");
     db.sql("DELETE FROM queue_tenants").await;
     assert_eq!(db.dump().await, before);
     assert_eq!(db.catalog.file(kept.id).await.expect("read"), Some(kept));

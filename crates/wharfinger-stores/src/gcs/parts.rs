@@ -11,15 +11,15 @@ use super::GcsStore;
 use super::call::Call;
 use super::list::to_unix_ms;
 use super::sign::Unsigned;
-use crate::http::list::{next, pages};
-use crate::http::{Failure, element, object};
-use crate::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
+use crate::http::list::{next_page, pages};
+use crate::http::{CallError, element, object};
+use crate::{BlobError, Part, PartGrant, PartLimits, MultipartStore, SignedRequest, UnfinishedUpload};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 5 * MIB,
     part_bytes_max: 5 * 1_024 * MIB,
     parts_max: 10_000,
-    whole_bytes_max: 5 * 1_024 * 1_024 * MIB,
+    single_put_bytes_max: 5 * 1_024 * 1_024 * MIB,
 };
 
 #[derive(Deserialize)]
@@ -70,7 +70,7 @@ struct UploadEntry {
 }
 
 #[async_trait]
-impl PartStore for GcsStore {
+impl MultipartStore for GcsStore {
     fn limits(&self) -> PartLimits {
         LIMITS
     }
@@ -78,13 +78,13 @@ impl PartStore for GcsStore {
     async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
         let object = self.client.full(key);
         let begin = Call::of(Method::POST, &object).with("uploads", "");
-        let begun: Begun = self.client.ask(begin.header_some("content-type", content_type)).await?;
+        let begun: Begun = self.client.get_xml(begin.header_some("content-type", content_type)).await?;
         Ok(begun.upload_id)
     }
 
     async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
         let path = self.client.path(Some(&self.client.full(&grant.key)));
-        let unsigned = self.client.unsigned("PUT", &self.client.public, &path, grant.life.duration());
+        let unsigned = self.client.unsigned("PUT", &self.client.public, &path, grant.lifetime.duration());
         let query = vec![("partNumber", grant.number.to_string()), ("uploadId", grant.upload_id.clone())];
         let url = self.client.service.sign(&Unsigned { query, ..unsigned })?;
         Ok(SignedRequest { method: "PUT", url, headers: Vec::new() })
@@ -96,8 +96,8 @@ impl PartStore for GcsStore {
         let pages = pages(None::<u32>, |after| async move {
             let after = after.map(|after| after.to_string());
             let list = Call::of(Method::GET, object).with("uploadId", upload_id);
-            let page: PartPage = self.client.ask(list.with_some("part-number-marker", after)).await?;
-            let next = next(page.is_truncated, page.next_part_number_marker)?;
+            let page: PartPage = self.client.get_xml(list.with_some("part-number-marker", after)).await?;
+            let next = next_page(page.is_truncated, page.next_part_number_marker)?;
             Ok((page.part, next.map(Some)))
         });
         let part = |part: PartEntry| Part {
@@ -126,7 +126,7 @@ impl PartStore for GcsStore {
         let join = Call::of(Method::POST, &object).with("uploadId", upload_id).body(list);
         match self.client.send(join).await {
             Ok(answer) => {
-                let told = answer.text().await.map_err(Failure::from)?;
+                let told = answer.text().await.map_err(CallError::from)?;
                 // What begins as success may still end otherwise.
                 match element(&told, "Code") {
                     Some(code) => Err(BlobError::Unavailable(code)),
@@ -146,7 +146,7 @@ impl PartStore for GcsStore {
         self.client.delete(abort).await
     }
 
-    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
+    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<UnfinishedUpload, BlobError>> {
         let client = self.client.clone();
         let under = format!("{}{prefix}", client.prefix);
         pages((None::<String>, None::<String>), move |(after_key, after_upload)| {
@@ -154,10 +154,10 @@ impl PartStore for GcsStore {
             let list = Call::of_bucket().with("uploads", "").with("prefix", under.as_str());
             let list = list.with_some("key-marker", after_key).with_some("upload-id-marker", after_upload);
             async move {
-                let page: UploadPage = client.ask(list).await?;
-                let next = next(page.is_truncated, page.next_key_marker)?;
+                let page: UploadPage = client.get_xml(list).await?;
+                let next = next_page(page.is_truncated, page.next_key_marker)?;
                 let found = page.upload.into_iter().filter_map(|upload| {
-                    Some(Unfinished {
+                    Some(UnfinishedUpload {
                         key: upload.key.strip_prefix(&client.prefix)?.to_owned(),
                         upload_id: upload.upload_id,
                         begun_at: upload.initiated.as_deref().and_then(to_unix_ms),
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::http;
 
-    fn from_xml<T: DeserializeOwned>(xml: &str) -> Result<T, Failure> {
+    fn from_xml<T: DeserializeOwned>(xml: &str) -> Result<T, CallError> {
         http::from_xml::<Signer, T>(xml)
     }
 

@@ -10,19 +10,19 @@ use wharfinger_lifecycle::limits::MIB;
 use super::error::{NOT_S3, from_sdk};
 use super::list::to_unix_ms;
 use super::{S3Store, to_signed};
-use crate::http::list::{next, pages};
-use crate::http::{gone, object::unquoted};
-use crate::{BlobError, Part, PartGrant, PartLimits, PartStore, SignedRequest, Unfinished};
+use crate::http::list::{next_page, pages};
+use crate::http::{absent_is_ok, object::unquoted};
+use crate::{BlobError, Part, PartGrant, PartLimits, MultipartStore, SignedRequest, UnfinishedUpload};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 5 * MIB,
     part_bytes_max: 5 * 1_024 * MIB,
     parts_max: 10_000,
-    whole_bytes_max: 5 * 1_024 * MIB,
+    single_put_bytes_max: 5 * 1_024 * MIB,
 };
 
 #[async_trait]
-impl PartStore for S3Store {
+impl MultipartStore for S3Store {
     fn limits(&self) -> PartLimits {
         LIMITS
     }
@@ -41,7 +41,7 @@ impl PartStore for S3Store {
             .upload_id(&grant.upload_id)
             .part_number(i32::try_from(grant.number).unwrap_or(i32::MAX))
             .content_length(i64::try_from(grant.size).unwrap_or(i64::MAX));
-        let presigned = part.presigned(self.presigning(grant.life)?).await;
+        let presigned = part.presigned(self.presigning(grant.lifetime)?).await;
         Ok(to_signed("PUT", &presigned.map_err(|error| from_sdk(&error))?))
     }
 
@@ -54,7 +54,7 @@ impl PartStore for S3Store {
                 if page.upload_id().is_none() {
                     return Err(BlobError::Unavailable(NOT_S3.into()));
                 }
-                let next = next(page.is_truncated(), page.next_part_number_marker)?;
+                let next = next_page(page.is_truncated(), page.next_part_number_marker)?;
                 Ok((page.parts.unwrap_or_default(), next.map(Some)))
             }
         });
@@ -95,10 +95,10 @@ impl PartStore for S3Store {
 
     async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
         let abort = self.client.abort_multipart_upload().bucket(&self.bucket).key(self.full(key));
-        gone(abort.upload_id(upload_id).send().await.map_err(|error| from_sdk(&error)))
+        absent_is_ok(abort.upload_id(upload_id).send().await.map_err(|error| from_sdk(&error)))
     }
 
-    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
+    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<UnfinishedUpload, BlobError>> {
         let under = format!("{}{prefix}", self.prefix);
         // Not asked for encoded keys: Ceph encodes them then and does not say so.
         let list = self.client.list_multipart_uploads().bucket(&self.bucket).prefix(under);
@@ -112,9 +112,9 @@ impl PartStore for S3Store {
                     return Err(BlobError::Unavailable(NOT_S3.into()));
                 }
                 let marker = page.next_key_marker.filter(|key| !key.is_empty());
-                let next = next(page.is_truncated, marker)?;
+                let next = next_page(page.is_truncated, marker)?;
                 let found = page.uploads.unwrap_or_default().into_iter().filter_map(|upload| {
-                    Some(Unfinished {
+                    Some(UnfinishedUpload {
                         key: upload.key()?.strip_prefix(&own)?.to_owned(),
                         upload_id: upload.upload_id()?.to_owned(),
                         begun_at: upload.initiated().map(to_unix_ms),

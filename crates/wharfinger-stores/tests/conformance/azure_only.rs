@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::{
-    BlobError, BlobStore, GetGrant, Part, PartGrant, PartStore as _, PutGrant, SignedRequest, Unfinished,
+    BlobError, BlobStore, GetGrant, Part, PartGrant, MultipartStore as _, PutGrant, SignedRequest, UnfinishedUpload,
     WriteMode,
 };
 
-use super::fixture::{LIFE, azure_options, key, pin};
+use super::fixture::{LIFETIME, azure_options, key, pin};
 
 async fn store() -> AzureStore {
     let store = AzureStore::connect(&azure_options()).expect("connected");
@@ -22,8 +22,8 @@ async fn store() -> AzureStore {
 }
 
 fn grant(key: &ObjectKey) -> PutGrant {
-    let (content_type, life) = (Some("text/plain".into()), LIFE);
-    PutGrant { key: key.clone(), size: 5, content_type, checksum_sha256: None, life }
+    let (content_type, lifetime) = (Some("text/plain".into()), LIFETIME);
+    PutGrant { key: key.clone(), size: 5, content_type, checksum_sha256: None, lifetime }
 }
 
 async fn send(signed: &SignedRequest, bytes: &'static [u8]) -> u16 {
@@ -50,16 +50,16 @@ async fn delete(store: &AzureStore, key: &ObjectKey) {
     assert!(matches!(store.delete_many(std::slice::from_ref(key)).await[..], [Ok(())]));
 }
 
-async fn unfinished(store: &AzureStore, prefix: &str) -> Vec<Unfinished> {
+async fn unfinished(store: &AzureStore, prefix: &str) -> Vec<UnfinishedUpload> {
     store.unfinished(prefix).try_collect().await.expect("listed")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_put_is_refused_and_changes_nothing() {
     let store = store().await;
-    let caps = store.caps();
+    let caps = store.capabilities();
     assert!(caps.create_only && !caps.versioned, "{caps:?}");
-    assert!(!caps.binds_size && !caps.binds_content_type && !caps.binds_checksum, "{caps:?}");
+    assert!(!caps.enforces_size && !caps.enforces_content_type && !caps.enforces_checksum, "{caps:?}");
     let key = key("uploads/t/u/f");
     let signed = store.sign_put(&grant(&key)).await.expect("signed");
     assert_eq!(send(&signed, b"first").await, 201);
@@ -124,7 +124,7 @@ async fn a_permit_that_was_tampered_with_is_refused() {
         pin: pin("any"),
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
-        life: LIFE,
+        lifetime: LIFETIME,
     };
     let signed = store.sign_get(&download).await.expect("signed");
     for url in tampered(&signed.url) {
@@ -233,7 +233,7 @@ async fn keys_that_look_encoded_are_kept_apart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn our_own_object_is_put_over_something_or_only_over_nothing() {
     let store = store().await;
-    let mark = ObjectKey::mark();
+    let mark = ObjectKey::marker();
     store.put(&mark, Bytes::from_static(b"one"), WriteMode::CreateOnly).await.expect("nothing was there");
     let error =
         store.put(&mark, Bytes::from_static(b"two"), WriteMode::CreateOnly).await.expect_err("present");
@@ -246,7 +246,7 @@ async fn our_own_object_is_put_over_something_or_only_over_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_probe_leaves_nothing_and_takes_nothing() {
     let store = store().await;
-    let mark = ObjectKey::mark();
+    let mark = ObjectKey::marker();
     store.put(&mark, Bytes::from_static(b"ours"), WriteMode::CreateOnly).await.expect("put");
     let probed = store.probe().await.expect("a store that can be used");
     assert_eq!((probed.clock_ahead_ms, probed.notes), (0, Vec::<String>::new()));
@@ -256,8 +256,8 @@ async fn a_probe_leaves_nothing_and_takes_nothing() {
 }
 
 async fn put_part(store: &AzureStore, key: &ObjectKey, upload_id: &str, number: u32, bytes: &'static [u8]) {
-    let (size, life) = (bytes.len() as u64, LIFE);
-    let grant = PartGrant { key: key.clone(), upload_id: upload_id.into(), number, size, life };
+    let (size, lifetime) = (bytes.len() as u64, LIFETIME);
+    let grant = PartGrant { key: key.clone(), upload_id: upload_id.into(), number, size, lifetime };
     let signed = store.sign_part(&grant).await.expect("signed");
     assert_eq!(send(&signed, bytes).await, 201);
 }
@@ -285,7 +285,7 @@ async fn blocks_become_exactly_the_parts_that_are_joined() {
     store.join(&key, &upload, Some("text/csv"), &wanted).await.expect("joined");
     assert_eq!(read(&store, &key).await, b"the beginning, the middle, the end");
     let grant =
-        GetGrant { key: key.clone(), pin: pin("any"), content_type: None, file_name: "f".into(), life: LIFE };
+        GetGrant { key: key.clone(), pin: pin("any"), content_type: None, file_name: "f".into(), lifetime: LIFETIME };
     let signed = store.sign_get(&grant).await.expect("signed");
     let answer = reqwest::get(&signed.url).await.expect("answered");
     assert_eq!(answer.headers()["content-type"], "text/csv");
@@ -420,7 +420,7 @@ async fn whoever_may_put_a_part_can_change_the_object_but_not_unseen() {
     store.join(&key, &upload, None, &parts).await.expect("joined");
     let pinned = store.head(&key, None).await.expect("present").etag;
 
-    let part = PartGrant { key: key.clone(), upload_id: upload, number: 1, size: 5, life: LIFE };
+    let part = PartGrant { key: key.clone(), upload_id: upload, number: 1, size: 5, lifetime: LIFETIME };
     let url = store.sign_part(&part).await.expect("signed").url;
     let url =
         format!("{}?{}", url.split_once('?').expect("a query").0, &url[url.find("sv=").expect("a permit")..]);

@@ -1,5 +1,5 @@
-//! What every verb needs, below all subsystems: settings, clock, catalog, store and policy. What a subsystem keeps for
-//! itself (queues, caches, connections) is in that subsystem.
+//! What every operation needs, below all subsystems: settings, clock, catalog, store and policy. The state of a subsystem
+//! (queues, caches, connections) is in that subsystem.
 
 mod blobs;
 mod caller;
@@ -14,18 +14,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use wharfinger_catalog::Catalog;
 use wharfinger_lifecycle::file::UploadPolicy;
-use wharfinger_lifecycle::processing::Plan;
+use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_stores::BlobStore;
 use wharfinger_stores::disk::DiskStore;
 
 pub use caller::{Caller, Role};
-pub use open::{OpenError, Opening, named};
+pub use open::{OpenError, OpenMode, catalog_error_text};
 pub use verb_error::{FieldProblem, FileOutcome, VerbError};
 pub use wakeups::Wakeups;
 
 use crate::clock::Clock;
 use crate::config::Settings;
-use crate::store::Place;
+use crate::store::StoreRef;
 use crate::telemetry::traces::Traces;
 
 pub struct Core {
@@ -33,29 +33,29 @@ pub struct Core {
     pub clock: Clock,
     pub catalog: Catalog,
     pub blobs: Arc<dyn BlobStore>,
-    /// The local store again, for the routes that serve it; none where others serve the store.
+    /// A local store again, for its HTTP routes. None for other stores.
     pub disk: Option<Arc<DiskStore>>,
-    /// Whether the store and the catalog agree; where they do not, nothing is deleted without a person's word.
+    /// False after a restore from a backup. Then objects without a row are kept until `doctor --accept-store`.
     pub store_is_ours: AtomicBool,
     pub policy: UploadPolicy,
-    /// What confirmed files go through.
-    pub plan: Plan,
+    /// The pipeline stages of newly confirmed files, and their limits.
+    pub plan: PipelinePlan,
     pub public_url: String,
     pub wakeups: Wakeups,
-    /// What is done to files, for whoever collects traces.
+    /// Sends spans of file operations to the collector, if one is set.
     pub traces: Traces,
-    /// Cancelled when this process is about to stop: it serves on, and asks to be left.
+    /// Cancelled before this process stops: it still serves, but `/readyz` answers 503.
     pub draining: CancellationToken,
-    /// Verbs under way: they end even when their client has hung up.
+    /// Calls in progress. They finish even if the client disconnects.
     pub verbs: TaskTracker,
 }
 
 impl Core {
-    /// Where the store's mark lies.
-    pub fn place(&self) -> Place<'_> {
+    /// For checks of the marker.
+    pub fn store_ref(&self) -> StoreRef<'_> {
         match self.settings.blobs.folder() {
-            Some(folder) => Place::folder(folder),
-            None => Place::store(&self.settings.blobs, &*self.blobs),
+            Some(folder) => StoreRef::folder(folder),
+            None => StoreRef::store(&self.settings.blobs, &*self.blobs),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Opens the catalog and the store. What a process is opened for, and what can keep it from starting.
+//! Opens the catalog and the store, and lists the errors that can stop the start.
 
 use std::sync::atomic::AtomicBool;
 
@@ -19,20 +19,21 @@ use crate::telemetry::traces::Traces;
 
 const DATABASE_CONNECTIONS_MAX: u32 = 20;
 
-/// What a process is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    ToServe,
-    /// Nothing but events: what waits on disk for the store does not wait for it here.
-    ToTakeEvents,
-    Beside,
+pub enum OpenMode {
+    /// A server: migrates the schema and claims the store.
+    Serve,
+    /// A server that only takes events. It also starts while a remote store is down.
+    IngestOnly,
+    /// A command that may run beside a server: changes nothing.
+    Command,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
     Setting(#[from] BadSetting),
-    #[error("{}", named(.0))]
+    #[error("{}", catalog_error_text(.0))]
     Catalog(#[from] CatalogError),
     #[error("WHARFINGER_BLOB_URL: {0}")]
     Blobs(String),
@@ -46,13 +47,13 @@ pub enum OpenError {
     Notify(#[from] EndpointError),
     #[error(transparent)]
     Store(#[from] ClaimError),
-    /// Names its setting.
+    /// The text names the setting.
     #[error("{0}")]
     Ingest(String),
 }
 
-/// What a person has to mend begins with the setting that leads there.
-pub fn named(error: &CatalogError) -> String {
+/// An error that an operator must fix starts with the name of the setting.
+pub fn catalog_error_text(error: &CatalogError) -> String {
     match error {
         CatalogError::Unusable(problem) => format!("WHARFINGER_DATABASE_URL: {problem}"),
         other => other.to_string(),
@@ -60,10 +61,9 @@ pub fn named(error: &CatalogError) -> String {
 }
 
 impl Core {
-    /// Brings the schema up to date and claims the store, unless it is opened beside a server. Answers, too, how the store
-    /// stands to the catalog.
+    /// Opens everything that `mode` needs. Returns also how the store and the catalog belong together.
     pub async fn open(
-        opening: Opening,
+        mode: OpenMode,
         settings: Settings,
         secrets: &Secrets,
         clock: Clock,
@@ -82,17 +82,17 @@ impl Core {
             targets: settings.outbox_targets(),
         })
         .await?;
-        match opening {
-            Opening::ToServe | Opening::ToTakeEvents => drop(catalog.migrate(clock.now()).await?),
-            Opening::Beside if catalog.schema_step().await? == SCHEMA_VERSION => {}
-            Opening::Beside => {
+        match mode {
+            OpenMode::Serve | OpenMode::IngestOnly => drop(catalog.migrate(clock.now()).await?),
+            OpenMode::Command if catalog.schema_step().await? == SCHEMA_VERSION => {}
+            OpenMode::Command => {
                 let problem =
-                    "its schema is not this program's: run `wharfinger migrate`, or the server's version";
+                    "the schema is of another version. Run `wharfinger migrate`, or use the version of the server";
                 return Err(CatalogError::Unusable(problem.into()).into());
             }
         }
         let (blobs, disk, state) =
-            open_blobs(opening, &settings, secrets, &catalog, &clock, faults, &public_url).await?;
+            open_blobs(mode, &settings, secrets, &catalog, &clock, faults, &public_url).await?;
         let policy = UploadPolicy {
             charge_bytes_min: settings.charge_bytes_min,
             window_ms: settings.upload_window_ms,
@@ -107,8 +107,8 @@ impl Core {
             stuck_retries_max: settings.sweeps.stuck_retries_max,
             failures: settings.sweeps.failures,
         };
-        let traces = match (&settings.otlp_endpoint, opening) {
-            (Some(endpoint), Opening::ToServe) => {
+        let traces = match (&settings.otlp_endpoint, mode) {
+            (Some(endpoint), OpenMode::Serve) => {
                 Traces::to(endpoint, &settings.instance_id).map_err(OpenError::Traces)?
             }
             _ => Traces::default(),

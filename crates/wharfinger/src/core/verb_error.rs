@@ -1,4 +1,4 @@
-//! Everything a verb can answer instead of what was asked for.
+//! The errors of all operations on files and batches.
 
 use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::UnixMs;
@@ -9,6 +9,7 @@ use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::BlobError;
 
 use crate::clock::rfc3339;
+use crate::config::format_size;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldProblem {
@@ -16,7 +17,7 @@ pub struct FieldProblem {
     pub problem: String,
 }
 
-/// How one file of a batch stands, and what keeps it from being confirmed.
+/// The status of one file of a batch, and why it could not be confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileOutcome {
     pub id: FileId,
@@ -28,73 +29,84 @@ pub struct FileOutcome {
 pub enum VerbError {
     #[error("{}", .0.iter().map(|f| format!("`{}` {}", f.field, f.problem)).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<FieldProblem>),
-    #[error("a file may have at most {limit_bytes} bytes")]
+    #[error("`{field}` may be at most {limit_bytes} bytes")]
     TooLarge { field: String, limit_bytes: u64 },
-    #[error("no such file or batch")]
+    #[error("No such file or batch")]
     NotFound,
-    #[error("the upload was not confirmed in time and has been removed")]
+    #[error("The upload was removed: it was deleted, or not confirmed in time")]
     Gone,
-    #[error("the batch is {0}: what was not confirmed is gone")]
+    #[error("The batch is {0}. Its unconfirmed files were removed")]
     BatchGone(BatchStatus),
-    #[error("{0}: it takes no more files and ends no other way")]
-    BatchClosed(batch::Refusal),
+    #[error("The batch cannot be changed now: {0}")]
+    BatchClosed(batch::BatchError),
     #[error("{} files of the batch are not confirmed", .0.iter().filter(|file| file.problem.is_some()).count())]
     BatchIncomplete(Vec<FileOutcome>),
-    #[error("{requested_bytes} bytes do not fit: {used_bytes} of {limit_bytes} are in use")]
+    #[error(
+        "Quota exceeded: the upload has {}, {} of {} are free",
+        format_size(*.requested_bytes),
+        format_size(.limit_bytes.saturating_sub(*.used_bytes)),
+        format_size(*.limit_bytes)
+    )]
     QuotaExceeded { used_bytes: u64, limit_bytes: u64, requested_bytes: u64 },
-    #[error("you hold {held_bytes} bytes in unconfirmed uploads, of {limit_bytes} that you may")]
+    #[error(
+        "Your unconfirmed uploads take {}, the limit is {}. Confirm or delete some",
+        format_size(*.held_bytes),
+        format_size(*.limit_bytes)
+    )]
     UnconfirmedLimit { held_bytes: u64, limit_bytes: u64, requested_bytes: u64 },
     #[error(
         "The tenant has {files} files and may have {limit}. Delete some, or ask an operator (TENANT_MAX_FILES)."
     )]
     FileLimit { files: u64, limit: u64 },
-    #[error("this Idempotency-Key was used with another body")]
+    #[error("This Idempotency-Key was already used with another body")]
     KeyMismatch,
-    #[error("the object has not been uploaded")]
+    #[error("The object is not uploaded yet")]
     ObjectMissing,
-    #[error("{missing} of {of} parts are missing: {}", shown(.first, *.missing))]
+    #[error("{missing} of {of} parts are missing: {}", listed(.first, *.missing))]
     PartsMissing { of: u32, missing: u32, first: Vec<u32> },
-    #[error("the object has {actual} bytes, {expected} were announced")]
+    #[error("The object has {actual} bytes instead of {expected}")]
     SizeMismatch { expected: u64, actual: u64 },
-    #[error("the SHA-256 of the object is not the one that was given")]
+    #[error("The SHA-256 of the object is not the announced one")]
     ChecksumMismatch,
     #[error(
         "The object was uploaded with `Content-Encoding: {0}`. Upload it again without that header, as another file."
     )]
     EncodingMismatch(String),
-    #[error("the file is {0}, not ready")]
+    #[error("The file is {0}, not ready")]
     NotReady(Status),
-    #[error("the file is {0}: it has been confirmed already")]
+    #[error("The file is already confirmed, its status is {0}")]
     AlreadyConfirmed(Status),
     #[error("`{}` is not a stage of this pipeline", .0.as_str())]
     NotInPipeline(Stage),
-    #[error("the file has not been confirmed")]
+    #[error("The file is not confirmed")]
     NotConfirmed,
-    #[error("the file is {0}: no stage is to work on it any more")]
+    #[error("The file is {0}: its processing has ended")]
     TerminalState(Status),
-    #[error("a worker is at it, and has time for that until {}", rfc3339(*.until))]
+    #[error("The file is leased by a worker until {}", rfc3339(*.until))]
     InWork { until: UnixMs },
-    #[error("the file was redriven {0} times and failed each time; an admin can redrive it")]
+    #[error("The file was redriven {0} times and failed each time. An admin can redrive it")]
     RedriveLimit(u32),
-    #[error("this lease is not the current one")]
+    #[error("Another lease replaced this one. The call changed nothing")]
     LeaseLost,
-    /// The caller has as many of these under way as it may.
+    /// The caller has too many of these calls open.
     #[error("{0}")]
     RateLimited(&'static str),
-    #[error("not available at this moment; try again")]
+    /// Its text is the cause. Clients do not see it.
+    #[error("Not available at this moment. Try again")]
     Unavailable(String),
-    /// The sweep that did this has lost its lease to another process.
-    #[error("another process has taken this over")]
+    /// The sweep lost its lease to another process.
+    #[error("Another process has taken over this sweep")]
     TakenOver,
-    /// A person has to say what is true before anything is deleted.
+    /// An operator must decide before anything is deleted (`doctor --accept-store`).
     #[error("{0}")]
     StoreInDoubt(String),
-    #[error("something is wrong here that trying again does not mend")]
+    /// Its text is the cause. Clients do not see it.
+    #[error("Internal error. The server's log has the cause")]
     Internal(String),
 }
 
-/// The first numbers, and whether there are more.
-fn shown(first: &[u32], count: u32) -> String {
+/// The first numbers, then `…` if there are more.
+fn listed(first: &[u32], count: u32) -> String {
     let mut words: Vec<String> = first.iter().map(u32::to_string).collect();
     if first.len() < count as usize {
         words.push("…".into());
@@ -103,9 +115,17 @@ fn shown(first: &[u32], count: u32) -> String {
 }
 
 impl VerbError {
-    /// Somebody else was faster every time.
+    /// Every attempt lost against a concurrent change.
     pub(crate) fn busy() -> VerbError {
-        VerbError::Unavailable("the file is changed too often at this moment".into())
+        VerbError::Unavailable("other calls keep changing the file".into())
+    }
+
+    /// The text for logs and operators: with the cause that clients do not see.
+    pub fn with_cause(&self) -> String {
+        match self {
+            VerbError::Unavailable(cause) | VerbError::Internal(cause) => cause.clone(),
+            other => other.to_string(),
+        }
     }
 
     pub fn invalid(field: &str, problem: impl ToString) -> VerbError {
@@ -128,7 +148,7 @@ impl From<CatalogError> for VerbError {
     }
 }
 
-/// An error of the store is "unknown". Whoever knows that absent is an answer asks for it by name.
+/// An error of the store means "unknown". Callers that can use "absent" match `BlobError::NotFound` before this.
 impl From<BlobError> for VerbError {
     fn from(error: BlobError) -> Self {
         VerbError::Unavailable(error.to_string())

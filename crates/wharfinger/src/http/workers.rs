@@ -21,7 +21,7 @@ use super::extract::{Body, Id, QueryParams};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::input::{self, Input};
-use crate::pipeline::remote::{self, Delivery, LEASE_JOBS_MAX, Leased};
+use crate::pipeline::remote::{self, Delivery, LEASE_JOBS_MAX, LeasedJob};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -134,8 +134,8 @@ impl From<CompletionResult> for EndedView {
     }
 }
 
-impl From<Leased> for LeaseView {
-    fn from(leased: Leased) -> Self {
+impl From<LeasedJob> for LeaseView {
+    fn from(leased: LeasedJob) -> Self {
         let (job, file) = (leased.held.job, leased.held.file);
         LeaseView {
             job_id: job.id.to_string(),
@@ -149,9 +149,9 @@ impl From<Leased> for LeaseView {
             size: file.size,
             download_url: leased.download_url,
             input: match leased.input {
-                Input::Nothing => json!({}),
-                Input::Here(value) => value,
-                Input::There(url) => json!({ "url": url }),
+                Input::Empty => json!({}),
+                Input::Inline(value) => value,
+                Input::Url(url) => json!({ "url": url }),
             },
         }
     }

@@ -39,7 +39,7 @@ pub enum Backend {
 
 impl Backend {
     /// Only a check that fails makes an outage of what went wrong with one file.
-    async fn is_away(self, pipeline: &Pipeline) -> bool {
+    async fn is_down(self, pipeline: &Pipeline) -> bool {
         match self {
             Backend::Store => pipeline.core.blobs.check().await.is_err(),
             Backend::Scanner => pipeline.scanner.check().await.is_err(),
@@ -54,7 +54,7 @@ impl Backend {
 
 /// Why an attempt did not end well, by what helps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum StageError {
     /// Nothing: not supported, corrupted, encrypted, beyond a limit.
     Hopeless(String),
     /// Another attempt.
@@ -70,45 +70,45 @@ pub enum Trouble {
     LeaseLost,
 }
 
-impl From<CatalogError> for Trouble {
+impl From<CatalogError> for StageError {
     fn from(error: CatalogError) -> Self {
-        Trouble::Away(Backend::Catalog, error.to_string())
+        StageError::Backend(Backend::Catalog, error.to_string())
     }
 }
 
 /// An error of the store is "unknown": only a clear "absent" is an answer.
-impl From<BlobError> for Trouble {
+impl From<BlobError> for StageError {
     fn from(error: BlobError) -> Self {
         match error {
-            BlobError::NotFound => Trouble::Hopeless("its object has been removed from the store".into()),
-            BlobError::Changed => Trouble::Changed("object changed after it was confirmed".into()),
+            BlobError::NotFound => StageError::Permanent("its object has been removed from the store".into()),
+            BlobError::Changed => StageError::ObjectChanged("object changed after it was confirmed".into()),
             BlobError::Unavailable(_) | BlobError::Refused(_) => {
-                Trouble::Away(Backend::Store, error.to_string())
+                StageError::Backend(Backend::Store, error.to_string())
             }
         }
     }
 }
 
-impl Trouble {
+impl StageError {
     /// How an attempt ends that came into it; none where there is nothing left to end.
-    pub async fn ending(self, pipeline: &Pipeline, attempt: u32) -> Option<AttemptOutcome> {
+    pub async fn into_outcome(self, pipeline: &Pipeline, attempt: u32) -> Option<AttemptOutcome> {
         let in_ms =
             |ms: u64| pipeline.core.clock.now().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX / 4));
         match self {
-            Trouble::Hopeless(why) => Some(AttemptOutcome::Failed { why }),
-            Trouble::Again(why) => {
+            StageError::Permanent(why) => Some(AttemptOutcome::Failed { why }),
+            StageError::Retryable(why) => {
                 Some(AttemptOutcome::Retry { why, at: in_ms(RETRY.delay_ms(attempt, rand::random())) })
             }
-            Trouble::Away(of, why) if of.is_away(pipeline).await => {
+            StageError::Backend(of, why) if of.is_down(pipeline).await => {
                 Some(AttemptOutcome::Postponed { why, at: in_ms(OUTAGE.delay_ms(1, rand::random())) })
             }
-            Trouble::Away(_, why) => Some(refused(why)),
-            Trouble::AwayFor { why, ms } => {
+            StageError::Backend(_, why) => Some(refused(why)),
+            StageError::RateLimited { why, ms } => {
                 let ms = ms.clamp(1_000, RETRY.cap_ms);
                 Some(AttemptOutcome::Postponed { why, at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10) })
             }
-            Trouble::Changed(why) => Some(AttemptOutcome::Quarantined { why }),
-            Trouble::LeaseLost => None,
+            StageError::ObjectChanged(why) => Some(AttemptOutcome::Quarantined { why }),
+            StageError::LeaseLost => None,
         }
     }
 }
@@ -120,9 +120,9 @@ impl Attempt<'_> {
     }
 
     /// The very bytes that were confirmed.
-    pub async fn original(&self) -> Result<BoxStream<'static, Result<bytes::Bytes, BlobError>>, Trouble> {
+    pub async fn original(&self) -> Result<BoxStream<'static, Result<bytes::Bytes, BlobError>>, StageError> {
         let file = &self.held.file;
-        let pin = file.pin.as_ref().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
+        let pin = file.pin.as_ref().ok_or_else(|| StageError::Permanent("it was never confirmed".into()))?;
         Ok(self.pipeline.core.blobs.get(&file.key, pin, 0, None).await?)
     }
 }

@@ -3,22 +3,22 @@
 use wharfinger_lifecycle::derived::DerivedPolicy;
 use wharfinger_lifecycle::stage::Stage;
 
-use super::{Attempt, Trouble};
+use super::{Attempt, StageError};
 
 /// About what a token stands for.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// What may be made of the file in all.
-async fn bytes_max(attempt: &Attempt<'_>) -> Result<u64, Trouble> {
+async fn bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageError> {
     let (pipeline, file) = (attempt.pipeline, &attempt.held.file);
     let core = &pipeline.core;
     let files = pipeline.quota.file_counts.files(core, &file.tenant).await?;
     let quota = core.catalog.quota(&file.tenant, core.settings.default_quota_bytes).await?;
-    Ok(core.settings.pipeline.derived.bytes_max_beside(file.size, files, quota.limit_bytes))
+    Ok(core.settings.pipeline.derived.bytes_max_for(file.size, files, quota.limit_bytes))
 }
 
 /// How much text may be kept, so that its chunks have room beside it.
-pub(super) async fn text_bytes_max(attempt: &Attempt<'_>) -> Result<u64, Trouble> {
+pub(super) async fn text_bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageError> {
     let settings = &attempt.pipeline.core.settings.pipeline;
     let unit_bytes = if settings.chunk_by_tokens { BYTES_PER_TOKEN } else { 1 };
     let chunk_bytes = settings.chunk_size as u64 * unit_bytes;
@@ -31,14 +31,14 @@ pub(super) async fn text_bytes_max(attempt: &Attempt<'_>) -> Result<u64, Trouble
 }
 
 /// What chunks may take beside the text.
-pub(super) async fn chunk_bytes_max(attempt: &Attempt<'_>) -> Result<u64, Trouble> {
+pub(super) async fn chunk_bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageError> {
     let parts = attempt.pipeline.core.catalog.text_parts(attempt.held.file.id).await?;
     let text: u64 = parts.iter().map(|part| part.bytes).sum();
     Ok(bytes_max(attempt).await?.saturating_sub(text))
 }
 
 /// How many more bytes of vectors may be kept beside the text, its chunks and the vectors that are there.
-pub(super) async fn vector_bytes_left(attempt: &Attempt<'_>, model: &str) -> Result<u64, Trouble> {
+pub(super) async fn vector_bytes_left(attempt: &Attempt<'_>, model: &str) -> Result<u64, StageError> {
     let kept = attempt.pipeline.core.catalog.chunk_bytes(attempt.held.file.id, model).await?;
     Ok(chunk_bytes_max(attempt).await?.saturating_sub(kept.text + kept.vector_bytes))
 }

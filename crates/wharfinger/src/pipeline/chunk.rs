@@ -1,11 +1,11 @@
 //! Cuts a file's text into chunks, piece by piece.
 
 use futures::StreamExt as _;
-use wharfinger_lifecycle::stage_end::{Ending, TextPart};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, TextPart};
 use wharfinger_text::{ChunkSettings, ChunkUnit, Chunker};
 
 use super::output::{ChunkSink, TEXT_PART_BYTES_MAX};
-use super::{Attempt, Backend, Trouble};
+use super::{Attempt, Backend, StageError};
 use crate::config::PipelineSettings;
 use crate::core::Core;
 
@@ -17,14 +17,14 @@ pub fn chunk_settings(settings: &PipelineSettings) -> ChunkSettings {
     }
 }
 
-pub async fn chunk(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+pub async fn chunk(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
     let core = &attempt.pipeline.core;
     let mut chunker = Chunker::new(chunk_settings(&core.settings.pipeline))
-        .map_err(|why| Trouble::Away(Backend::Machine, why))?;
+        .map_err(|why| StageError::Backend(Backend::Machine, why))?;
     let mut sink = ChunkSink::open(attempt).await?;
     for part in core.catalog.text_parts(attempt.held.file.id).await? {
         let text = read_part(core, &part).await?;
-        let (back, chunks) = on_own_thread(move || {
+        let (back, chunks) = run_blocking(move || {
             let chunks = chunker.push(&text);
             (chunker, chunks)
         })
@@ -34,26 +34,26 @@ pub async fn chunk(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
             sink.push(chunk.text, chunk.start, chunk.end).await?;
         }
     }
-    for chunk in on_own_thread(move || chunker.finish()).await? {
+    for chunk in run_blocking(move || chunker.finish()).await? {
         sink.push(chunk.text, chunk.start, chunk.end).await?;
     }
     sink.finish().await
 }
 
 /// Work that takes long holds up nobody; a panic is that of this file.
-pub(super) async fn on_own_thread<T: Send + 'static>(
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Trouble> {
+) -> Result<T, StageError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|panicked| Trouble::Hopeless(format!("its text made us stumble: {panicked}")))
+        .map_err(|panicked| StageError::Permanent(format!("its text made us stumble: {panicked}")))
 }
 
 /// One piece of a text, as it was put.
-pub async fn read_part(core: &Core, part: &TextPart) -> Result<String, Trouble> {
-    let of_ours = |trouble: Trouble| match trouble {
-        Trouble::Hopeless(_) | Trouble::Changed(_) => {
-            Trouble::Hopeless("its text has been changed or removed in the store".into())
+pub async fn read_part(core: &Core, part: &TextPart) -> Result<String, StageError> {
+    let of_ours = |trouble: StageError| match trouble {
+        StageError::Permanent(_) | StageError::ObjectChanged(_) => {
+            StageError::Permanent("its text has been changed or removed in the store".into())
         }
         other => other,
     };
@@ -63,5 +63,5 @@ pub async fn read_part(core: &Core, part: &TextPart) -> Result<String, Trouble> 
     while let Some(piece) = stream.next().await {
         bytes.extend_from_slice(&piece.map_err(|error| of_ours(error.into()))?);
     }
-    String::from_utf8(bytes).map_err(|_| Trouble::Hopeless("its text has been changed in the store".into()))
+    String::from_utf8(bytes).map_err(|_| StageError::Permanent("its text has been changed in the store".into()))
 }

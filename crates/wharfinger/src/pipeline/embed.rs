@@ -5,9 +5,9 @@ use wharfinger_engines::embeddings::{EmbedError, Embeddings, EmbeddingsOptions};
 use wharfinger_lifecycle::stage_end::AttemptOutcome;
 use wharfinger_text::hashing;
 
-use super::chunk::on_own_thread;
+use super::chunk::run_blocking;
 use super::output::VectorSink;
-use super::{Attempt, Backend, Trouble, bad};
+use super::{Attempt, Backend, StageError, bad};
 use crate::config::PipelineSettings;
 use crate::core::OpenError;
 
@@ -57,20 +57,20 @@ impl Embedder {
     }
 
     /// A vector of each text, in order.
-    pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, Trouble> {
+    pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, StageError> {
         match self {
             Embedder::Hashing => {
-                on_own_thread(move || texts.iter().map(|text| hashing::embed(text)).collect()).await
+                run_blocking(move || texts.iter().map(|text| hashing::embed(text)).collect()).await
             }
             Embedder::Endpoint { embeddings, .. } => {
                 embeddings.embed(&texts).await.map_err(|error| match error {
                     EmbedError::RateLimited { retry_after_ms, why } => {
-                        Trouble::AwayFor { why, ms: retry_after_ms.unwrap_or(30_000) }
+                        StageError::RateLimited { why, ms: retry_after_ms.unwrap_or(30_000) }
                     }
                     EmbedError::Unavailable(why) | EmbedError::NotAllowed(why) => {
-                        Trouble::Away(Backend::Embeddings, why)
+                        StageError::Backend(Backend::Embeddings, why)
                     }
-                    EmbedError::Refused(why) => Trouble::Hopeless(why),
+                    EmbedError::Refused(why) => StageError::Permanent(why),
                 })
             }
         }
@@ -78,7 +78,7 @@ impl Embedder {
 }
 
 /// What an earlier attempt has embedded by the same model is not paid for again.
-pub async fn embed(attempt: &Attempt<'_>) -> Result<AttemptOutcome, Trouble> {
+pub async fn embed(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
     let (pipeline, file) = (attempt.pipeline, attempt.held.file.id);
     let (core, embedder) = (&pipeline.core, &pipeline.embedder);
     let mut sink = VectorSink::open(attempt, embedder.model()).await?;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
-use wharfinger_lifecycle::stage_end::Ending;
+use wharfinger_lifecycle::stage_end::AttemptOutcome;
 
 use futures::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -13,7 +13,7 @@ use wharfinger_text::sandbox::Sandbox;
 use wharfinger_text::{ExtractError, ExtractLimits, Extracted, child};
 
 use super::output::TextSink;
-use super::{Attempt, Backend, Trouble};
+use super::{Attempt, Backend, StageError};
 use crate::config::ExtractSettings;
 use crate::pipeline::Pipeline;
 
@@ -23,11 +23,11 @@ const READ_BYTES: usize = 256 << 10;
 const CHECK_BYTES: usize = 64 << 10;
 const REPORT_BYTES_MAX: u64 = 64 << 10;
 
-pub async fn extract(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+pub async fn extract(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
     let limits = &attempt.pipeline.core.settings.pipeline.extract;
     if attempt.held.file.size > limits.file_bytes_max {
         let most = limits.file_bytes_max;
-        return Err(Trouble::Hopeless(format!("larger than the {most} bytes that are read for text")));
+        return Err(StageError::Permanent(format!("larger than the {most} bytes that are read for text")));
     }
     let copy = Copy::make(attempt).await?;
     let mut sink = TextSink::open(attempt).await?;
@@ -64,12 +64,12 @@ impl Drop for Copy {
 }
 
 /// A full disk is the trouble of all files, one that has no room for this file is its own.
-fn of_disk(error: std::io::Error) -> Trouble {
-    Trouble::Away(Backend::Disk, format!("the local copy: {error}"))
+fn disk_error(error: std::io::Error) -> StageError {
+    StageError::Backend(Backend::Disk, format!("the local copy: {error}"))
 }
 
-fn of_machine(error: std::io::Error) -> Trouble {
-    Trouble::Away(Backend::Machine, format!("the extractor: {error}"))
+fn machine_error(error: std::io::Error) -> StageError {
+    StageError::Backend(Backend::Machine, format!("the extractor: {error}"))
 }
 
 /// Whether small copies can be written where all copies are.
@@ -84,17 +84,17 @@ pub(super) async fn check_disk(data_dir: &Path) -> std::io::Result<()> {
 }
 
 impl Copy {
-    async fn make(attempt: &Attempt<'_>) -> Result<Copy, Trouble> {
+    async fn make(attempt: &Attempt<'_>) -> Result<Copy, StageError> {
         let folder = attempt.pipeline.core.settings.data_dir.join(FOLDER);
-        tokio::fs::create_dir_all(&folder).await.map_err(of_disk)?;
+        tokio::fs::create_dir_all(&folder).await.map_err(disk_error)?;
         let (job, token) = attempt.lease();
         let copy = Copy { path: folder.join(format!("{job}-{token}")) };
         let mut bytes = attempt.original().await?;
-        let mut file = tokio::fs::File::create(&copy.path).await.map_err(of_disk)?;
+        let mut file = tokio::fs::File::create(&copy.path).await.map_err(disk_error)?;
         while let Some(piece) = bytes.next().await {
-            file.write_all(&piece?).await.map_err(of_disk)?;
+            file.write_all(&piece?).await.map_err(disk_error)?;
         }
-        file.flush().await.map_err(of_disk)?;
+        file.flush().await.map_err(disk_error)?;
         Ok(copy)
     }
 }
@@ -103,35 +103,35 @@ async fn run_child(
     pipeline: &Pipeline,
     request: &Request,
     sink: &mut TextSink<'_>,
-) -> Result<Extracted, Trouble> {
+) -> Result<Extracted, StageError> {
     let mut child = tokio::process::Command::from(child::command(&pipeline.extractor))
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| Trouble::Away(Backend::Machine, format!("the extractor does not start: {error}")))?;
+        .map_err(|error| StageError::Backend(Backend::Machine, format!("the extractor does not start: {error}")))?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(mut stdout), Some(stderr)) = pipes else {
-        return Err(Trouble::Away(Backend::Machine, "the extractor has no output".into()));
+        return Err(StageError::Backend(Backend::Machine, "the extractor has no output".into()));
     };
     let work = async {
-        stdin.write_all(&request.to_json()).await.map_err(of_machine)?;
+        stdin.write_all(&request.to_json()).await.map_err(machine_error)?;
         drop(stdin);
         let text = async {
             let mut buffer = vec![0; READ_BYTES];
             loop {
-                match stdout.read(&mut buffer).await.map_err(of_machine)? {
-                    0 => return Ok::<(), Trouble>(()),
+                match stdout.read(&mut buffer).await.map_err(machine_error)? {
+                    0 => return Ok::<(), StageError>(()),
                     count => sink.push(&buffer[..count]).await?,
                 }
             }
         };
         let report = async {
             let mut report = Vec::new();
-            stderr.take(REPORT_BYTES_MAX).read_to_end(&mut report).await.map_err(of_machine)?;
+            stderr.take(REPORT_BYTES_MAX).read_to_end(&mut report).await.map_err(machine_error)?;
             Ok(report)
         };
         let ((), report) = futures::future::try_join(text, report).await?;
-        let status = child.wait().await.map_err(of_machine)?;
-        tell_sandbox(child::sandbox(&report));
+        let status = child.wait().await.map_err(machine_error)?;
+        warn_weak_sandbox(child::sandbox(&report));
         child::verdict(status, &report).map_err(trouble)
     };
     // The child ends itself by its own limits; this is for one that sleeps.
@@ -139,12 +139,12 @@ async fn run_child(
         Duration::from_millis(pipeline.core.settings.pipeline.extract.timeout_ms.saturating_mul(4));
     match tokio::time::timeout(patience, work).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(Trouble::Hopeless("its text was not out in time (EXTRACT_TIMEOUT_MS)".into())),
+        Err(_) => Err(StageError::Permanent("its text was not out in time (EXTRACT_TIMEOUT_MS)".into())),
     }
 }
 
 /// Once for a process, where the kernel does not enforce all of it.
-fn tell_sandbox(sandbox: Option<Sandbox>) {
+fn warn_weak_sandbox(sandbox: Option<Sandbox>) {
     static TOLD: Once = Once::new();
     if let Some(Sandbox { landlock, seccomp }) = sandbox
         && !(landlock && seccomp)
@@ -159,16 +159,16 @@ fn tell_sandbox(sandbox: Option<Sandbox>) {
     }
 }
 
-fn trouble(error: ExtractError) -> Trouble {
+fn trouble(error: ExtractError) -> StageError {
     match error {
-        ExtractError::Unavailable(_) => Trouble::Again(error.to_string()),
-        ExtractError::NotSupported(_) => Trouble::Hopeless(format!("not supported: {error}")),
-        _ => Trouble::Hopeless(error.to_string()),
+        ExtractError::Unavailable(_) => StageError::Retryable(error.to_string()),
+        ExtractError::NotSupported(_) => StageError::Permanent(format!("not supported: {error}")),
+        _ => StageError::Permanent(error.to_string()),
     }
 }
 
 /// Copies that nobody can be reading any more; younger ones may be another process's.
-pub fn clear_left_behind(data_dir: &Path, stage_timeout_ms: i64) {
+pub fn remove_old_copies(data_dir: &Path, stage_timeout_ms: i64) {
     let Ok(entries) = std::fs::read_dir(data_dir.join(FOLDER)) else { return };
     let lives = Duration::from_millis(u64::try_from(stage_timeout_ms).unwrap_or(0));
     for entry in entries.flatten() {

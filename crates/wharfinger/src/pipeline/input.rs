@@ -10,7 +10,7 @@ use wharfinger_catalog::{ChunkRow, LeasedStageJob};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 
-use super::Trouble;
+use super::StageError;
 use super::chunk::read_part;
 use crate::core::Core;
 use crate::core::VerbError;
@@ -28,56 +28,56 @@ pub enum Input {
     There(String),
 }
 
-pub(super) async fn of(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<Input, Trouble> {
+pub(super) async fn of(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<Input, StageError> {
     let core = &pipeline.core;
     let file = held.file.id;
-    match needed(held) {
-        Needed::Nothing => Ok(Input::Nothing),
-        Needed::Verdict => Ok(Input::Here(json!({ "verdict": "clean" }))),
-        Needed::Text => {
+    match input_kind(held) {
+        InputKind::Empty => Ok(Input::Empty),
+        InputKind::Verdict => Ok(Input::Inline(json!({ "verdict": "clean" }))),
+        InputKind::Text => {
             let parts = core.catalog.text_parts(file).await?;
             if parts.iter().map(|part| part.bytes).sum::<u64>() > INLINE_BYTES_MAX {
-                return Ok(Input::There(url(pipeline, held)));
+                return Ok(Input::Url(url(pipeline, held)));
             }
             let mut text = String::new();
             for part in &parts {
                 text.push_str(&read_part(core, part).await?);
             }
-            Ok(Input::Here(json!({ "text": text })))
+            Ok(Input::Inline(json!({ "text": text })))
         }
-        Needed::Chunks => {
+        InputKind::Chunks => {
             if core.catalog.chunk_count(file).await? > INLINE_CHUNKS_MAX {
-                return Ok(Input::There(url(pipeline, held)));
+                return Ok(Input::Url(url(pipeline, held)));
             }
             let chunks = core.catalog.chunks(file, 0, INLINE_CHUNKS_MAX as usize).await?;
-            Ok(Input::Here(json!({ "chunks": chunks.iter().map(shown).collect::<Vec<_>>() })))
+            Ok(Input::Inline(json!({ "chunks": chunks.iter().map(chunk_json).collect::<Vec<_>>() })))
         }
     }
 }
 
 /// What of the stages before it a stage works on, wherever they stand.
-enum Needed {
+enum InputKind {
     Nothing,
     Verdict,
     Text,
     Chunks,
 }
 
-fn needed(held: &LeasedStageJob) -> Needed {
+fn input_kind(held: &LeasedStageJob) -> InputKind {
     match held.stage {
-        Stage::Chunk => Needed::Text,
-        Stage::Embed => Needed::Chunks,
-        Stage::Scan => Needed::Nothing,
+        Stage::Chunk => InputKind::Text,
+        Stage::Embed => InputKind::Chunks,
+        Stage::Scan => InputKind::Empty,
         Stage::Extract => match held.file.stages.iter().position(|stage| *stage == Stage::Scan) {
             Some(scan) if Some(scan) < held.file.stages.iter().position(|stage| *stage == Stage::Extract) => {
-                Needed::Verdict
+                InputKind::Verdict
             }
-            _ => Needed::Nothing,
+            _ => InputKind::Empty,
         },
     }
 }
 
-fn shown(chunk: &ChunkRow) -> Value {
+fn chunk_json(chunk: &ChunkRow) -> Value {
     json!({ "text": chunk.text, "start": chunk.start, "end": chunk.end })
 }
 
@@ -103,10 +103,10 @@ pub async fn open(
     }
     let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let file = held.file.id;
-    let (opening, pieces, closing) = match needed(&held) {
-        Needed::Text => ("{\"text\":\"", text(core.clone(), file), "\"}"),
-        Needed::Chunks => ("{\"chunks\":[", chunks(core.clone(), file), "]}"),
-        Needed::Nothing | Needed::Verdict => ("{", stream::empty().boxed(), "}"),
+    let (opening, pieces, closing) = match input_kind(&held) {
+        InputKind::Text => ("{\"text\":\"", text(core.clone(), file), "\"}"),
+        InputKind::Chunks => ("{\"chunks\":[", chunks(core.clone(), file), "]}"),
+        InputKind::Empty | InputKind::Verdict => ("{", stream::empty().boxed(), "}"),
     };
     let fixed = |text: &'static str| stream::once(async move { Ok(Bytes::from_static(text.as_bytes())) });
     Ok(fixed(opening).chain(pieces).chain(fixed(closing)).boxed())
@@ -144,7 +144,7 @@ fn chunks(core: Arc<Core>, file: FileId) -> Pieces {
                 Err(error) => return Some((Err(error.into()), None)),
             };
             let next = page.last()?.ordinal + 1;
-            let rows: Vec<String> = page.iter().map(|chunk| shown(chunk).to_string()).collect();
+            let rows: Vec<String> = page.iter().map(|chunk| chunk_json(chunk).to_string()).collect();
             let comma = if from == 0 { "" } else { "," };
             Some((Ok(Bytes::from(format!("{comma}{}", rows.join(",")))), Some(next)))
         }

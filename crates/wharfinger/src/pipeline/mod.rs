@@ -5,6 +5,7 @@ mod attempt;
 mod bisect;
 mod bounds;
 pub mod chunk;
+mod claims;
 pub mod dead_letters;
 pub mod embed;
 pub mod extract;
@@ -16,7 +17,7 @@ pub mod remote;
 pub mod run;
 pub mod scan;
 pub mod search;
-mod taking_up;
+
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -27,7 +28,7 @@ use wharfinger_engines::scanner::Scanner;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::stage::Stage;
 
-pub use attempt::{Attempt, Backend, Trouble};
+pub use attempt::{Attempt, Backend, StageError};
 
 use crate::config::BadSetting;
 use crate::core::Core;
@@ -58,9 +59,9 @@ pub struct Pipeline {
     /// Signs the leases of outside workers and the URLs of their input.
     lease_key: LeaseKey,
     /// Claims whose answer was lost: what they leased is to be given back.
-    unreceived: Mutex<Vec<String>>,
+    lost_claims: Mutex<Vec<String>>,
     /// Leases that no worker got, and that could not be given back yet.
-    unreturned: Mutex<Vec<StageEnd>>,
+    unreleased: Mutex<Vec<StageEnd>>,
 }
 
 impl Pipeline {
@@ -68,7 +69,7 @@ impl Pipeline {
         let settings = &core.settings;
         let fresh: [u8; 32] = rand::random();
         let lease_key = core.catalog.get_or_set_fact("lease_key", &to_hex(&fresh)).await?.into_bytes();
-        extract::clear_left_behind(&settings.data_dir, settings.stage_timeout_ms);
+        extract::remove_old_copies(&settings.data_dir, settings.stage_timeout_ms);
         let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
         Ok(Pipeline {
             scanner: scan::scanner(&settings.pipeline)?,
@@ -79,8 +80,8 @@ impl Pipeline {
             searches: search::Searches::default(),
             outputs: Semaphore::new(OUTPUTS_MAX),
             lease_key: LeaseKey::new(lease_key),
-            unreceived: Mutex::default(),
-            unreturned: Mutex::default(),
+            lost_claims: Mutex::default(),
+            unreleased: Mutex::default(),
             core,
             quota,
         })

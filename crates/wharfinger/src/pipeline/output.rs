@@ -9,7 +9,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 use wharfinger_stores::{BlobError, WriteMode};
 
-use super::{Attempt, Backend, Trouble, bounds};
+use super::{Attempt, Backend, StageError, bounds};
 
 /// A text is kept in pieces that can be held in memory.
 pub const TEXT_PART_BYTES_MAX: usize = 4 << 20;
@@ -29,7 +29,7 @@ pub struct TextSink<'a> {
 }
 
 impl<'a> TextSink<'a> {
-    pub async fn open(attempt: &'a Attempt<'a>) -> Result<TextSink<'a>, Trouble> {
+    pub async fn open(attempt: &'a Attempt<'a>) -> Result<TextSink<'a>, StageError> {
         let left = bounds::text_bytes_max(attempt).await?;
         let (open, parts) = (BytesMut::new(), Vec::new());
         Ok(TextSink { attempt, open, parts, left, left_to_put: left, is_cut: false })
@@ -41,7 +41,7 @@ impl<'a> TextSink<'a> {
     }
 
     /// Bytes may end inside a character; what comes next completes it. What may not be kept is left out.
-    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), StageError> {
         let kept = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
         self.is_cut |= kept < bytes.len();
         self.left -= kept as u64;
@@ -49,7 +49,7 @@ impl<'a> TextSink<'a> {
         for piece in bytes.chunks(TEXT_PART_BYTES_MAX / 4) {
             self.open.extend_from_slice(piece);
             if self.open.len() >= TEXT_PART_BYTES_MAX {
-                let whole = self.open.split_to(border(&self.open));
+                let whole = self.open.split_to(split_point(&self.open));
                 self.put(whole.freeze()).await?;
             }
         }
@@ -57,7 +57,7 @@ impl<'a> TextSink<'a> {
     }
 
     /// Answers how the stage ends: with the text and what is to be said about it.
-    pub async fn finish(mut self, kind: &str, pages: u32) -> Result<AttemptOutcome, Trouble> {
+    pub async fn finish(mut self, kind: &str, pages: u32) -> Result<AttemptOutcome, StageError> {
         if !self.open.is_empty() {
             let rest = self.open.split();
             self.put(rest.freeze()).await?;
@@ -69,7 +69,7 @@ impl<'a> TextSink<'a> {
         Ok(AttemptOutcome::Done(StageOutput { details: Some(said.to_string()), text: Some(self.parts) }))
     }
 
-    async fn put(&mut self, bytes: Bytes) -> Result<(), Trouble> {
+    async fn put(&mut self, bytes: Bytes) -> Result<(), StageError> {
         let mut text = without_nul(&String::from_utf8_lossy(&bytes));
         let kept = text.floor_char_boundary(usize::try_from(self.left_to_put).unwrap_or(usize::MAX));
         if kept < text.len() {
@@ -86,7 +86,7 @@ impl<'a> TextSink<'a> {
         let key = ObjectKey::text_part(&file.key, job, token, number);
         let now = core.clock.now();
         if !core.catalog.add_derived_objects((job, token), file.id, vec![key.clone()], now).await? {
-            return Err(Trouble::LeaseLost);
+            return Err(StageError::LeaseLost);
         }
         let bytes = text.len() as u64;
         core.blobs.put(&key, Bytes::from(text), WriteMode::Overwrite).await.map_err(away)?;
@@ -104,12 +104,12 @@ fn without_nul(text: &str) -> String {
 }
 
 /// Of what we have just put, absent is as strange as anything else.
-fn away(error: BlobError) -> Trouble {
-    Trouble::Away(Backend::Store, error.to_string())
+fn away(error: BlobError) -> StageError {
+    StageError::Backend(Backend::Store, error.to_string())
 }
 
 /// The end of the last whole character, at a line's end if one is near.
-fn border(bytes: &[u8]) -> usize {
+fn split_point(bytes: &[u8]) -> usize {
     let near = bytes.len().saturating_sub(64 << 10);
     if let Some(line) = bytes[near..].iter().rposition(|byte| *byte == b'\n') {
         return near + line + 1;
@@ -135,13 +135,13 @@ pub struct ChunkSink<'a> {
 }
 
 impl<'a> ChunkSink<'a> {
-    pub async fn open(attempt: &'a Attempt<'a>) -> Result<ChunkSink<'a>, Trouble> {
+    pub async fn open(attempt: &'a Attempt<'a>) -> Result<ChunkSink<'a>, StageError> {
         let left = bounds::chunk_bytes_max(attempt).await?;
         Ok(ChunkSink { attempt, open: Vec::new(), written: false, count: 0, left, is_cut: false })
     }
 
     /// A chunk for which there is no room is left out, and so are all after it.
-    pub async fn push(&mut self, text: String, start: u64, end: u64) -> Result<(), Trouble> {
+    pub async fn push(&mut self, text: String, start: u64, end: u64) -> Result<(), StageError> {
         let text = without_nul(&text);
         let bytes = bounds::stored_bytes(text.len() as u64 + bounds::vector_bytes(self.attempt));
         // A text that was kept can be found, however short its bound is.
@@ -155,17 +155,17 @@ impl<'a> ChunkSink<'a> {
         if self.open.len() >= CHUNKS_PER_WRITE { self.write().await } else { Ok(()) }
     }
 
-    async fn write(&mut self) -> Result<(), Trouble> {
+    async fn write(&mut self) -> Result<(), StageError> {
         let attempt = self.attempt;
         let rows = std::mem::take(&mut self.open);
         let file = attempt.held.file.id;
         let written =
             attempt.pipeline.core.catalog.put_chunks(attempt.lease(), file, rows, !self.written).await?;
         self.written = true;
-        if written { Ok(()) } else { Err(Trouble::LeaseLost) }
+        if written { Ok(()) } else { Err(StageError::LeaseLost) }
     }
 
-    pub async fn finish(mut self) -> Result<AttemptOutcome, Trouble> {
+    pub async fn finish(mut self) -> Result<AttemptOutcome, StageError> {
         if !self.open.is_empty() || !self.written {
             self.write().await?;
         }
@@ -186,12 +186,12 @@ pub struct VectorSink<'a> {
 }
 
 impl<'a> VectorSink<'a> {
-    pub async fn open(attempt: &'a Attempt<'a>, model: &'a str) -> Result<VectorSink<'a>, Trouble> {
+    pub async fn open(attempt: &'a Attempt<'a>, model: &'a str) -> Result<VectorSink<'a>, StageError> {
         let left = bounds::vector_bytes_left(attempt, model).await?;
         Ok(VectorSink { attempt, model, left, dimensions: 0, is_cut: false })
     }
 
-    pub async fn push(&mut self, mut vectors: Vec<ChunkVector>) -> Result<(), Trouble> {
+    pub async fn push(&mut self, mut vectors: Vec<ChunkVector>) -> Result<(), StageError> {
         self.dimensions = vectors.first().map_or(self.dimensions, |embedded| embedded.vector.len());
         let bytes = (self.dimensions * size_of::<f32>()).max(1) as u64;
         let kept = usize::try_from(self.left / bytes).unwrap_or(usize::MAX).min(vectors.len());
@@ -210,11 +210,11 @@ impl<'a> VectorSink<'a> {
             .await?
         {
             true => Ok(()),
-            false => Err(Trouble::LeaseLost),
+            false => Err(StageError::LeaseLost),
         }
     }
 
-    pub async fn finish(self) -> Result<AttemptOutcome, Trouble> {
+    pub async fn finish(self) -> Result<AttemptOutcome, StageError> {
         let kept =
             self.attempt.pipeline.core.catalog.chunk_bytes(self.attempt.held.file.id, self.model).await?;
         let said = json!({
@@ -226,16 +226,16 @@ impl<'a> VectorSink<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::border;
+    use super::split_point;
 
     #[test]
     fn a_piece_ends_at_a_line_or_at_least_with_a_whole_character() {
         let text = "Zeile eins\nZeile zwei".as_bytes();
-        assert_eq!(&text[..border(text)], b"Zeile eins\n");
+        assert_eq!(&text[..split_point(text)], b"Zeile eins\n");
         for cut in 0..4 {
             let text = "ääää€€€€😀😀😀😀".as_bytes();
             let text = &text[..text.len() - cut];
-            let end = border(text);
+            let end = split_point(text);
             assert!(end > 0 && std::str::from_utf8(&text[..end]).is_ok(), "{cut}");
         }
     }

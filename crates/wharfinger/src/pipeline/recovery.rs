@@ -19,7 +19,7 @@ pub const PAGE_FILES: usize = 1_000;
 /// Files of one transaction: few enough that others do not wait for long.
 pub const BATCH_FILES: usize = 200;
 /// How long somebody waits for all of their files, before they are told how far it got.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY_ALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// What went wrong is told of so many files.
 const ERRORS_MAX: usize = 1_000;
 
@@ -49,7 +49,7 @@ pub async fn recover(
     };
     let outcomes = bisect(core, files, begin_anew).await?;
     for (file, recovered) in &outcomes.done {
-        follow(core, *file, recovered, actor);
+        after_recovery(core, *file, recovered, actor);
     }
     for (file, error) in &outcomes.failed {
         tracing::error!(job = actor, fileId = %file, error = %error, "a stuck file could not be recovered");
@@ -58,7 +58,7 @@ pub async fn recover(
 }
 
 /// What follows outside the catalog.
-fn follow(core: &Core, file: FileId, recovered: &RecoveryOutcome, actor: &str) {
+fn after_recovery(core: &Core, file: FileId, recovered: &RecoveryOutcome, actor: &str) {
     match recovered {
         RecoveryOutcome::Queued { from, retry_count } => {
             tracing::debug!(job = actor, fileId = %file, from = %from, retryCount = retry_count, action = "reEnqueued",
@@ -141,17 +141,17 @@ pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<Retrie
     let mut all = RetriedAll::default();
     let mut after = None;
     loop {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > RETRY_ALL_TIMEOUT {
             all.is_broken_off = true;
             return Ok(all);
         }
         let page = core.catalog.stuck_files(scope, (overdue_at, core.clock.now()), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(all) };
         after = Some(last.cursor);
-        let unsound: Vec<FileId> = unsound(&page).collect();
-        all.skipped += (page.len() - unsound.len()) as u64;
-        for some in unsound.chunks(BATCH_FILES) {
-            if started.elapsed() > PATIENCE {
+        let recoverable: Vec<FileId> = recoverable(&page).collect();
+        all.skipped += (page.len() - recoverable.len()) as u64;
+        for some in recoverable.chunks(BATCH_FILES) {
+            if started.elapsed() > RETRY_ALL_TIMEOUT {
                 all.is_broken_off = true;
                 return Ok(all);
             }
@@ -178,6 +178,6 @@ fn unreadable() -> VerbError {
     VerbError::Internal("the row of the file cannot be read".into())
 }
 
-pub fn unsound(page: &[StuckFile]) -> impl Iterator<Item = FileId> {
+pub fn recoverable(page: &[StuckFile]) -> impl Iterator<Item = FileId> {
     page.iter().filter(|file| file.fault.is_some()).map(|file| file.cursor.file)
 }

@@ -17,7 +17,7 @@ use wharfinger_stores::{BlobError, GetGrant, UrlLifetime};
 
 use super::input::{self, Input};
 use super::output::{ChunkSink, TextSink, VectorSink};
-use super::{Attempt, Trouble, run, scan, taking_up};
+use super::{Attempt, StageError, run, scan, claims};
 use crate::auth::LeaseScope;
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
@@ -27,9 +27,9 @@ pub const LEASE_JOBS_MAX: usize = 100;
 const LEASE_MS_MIN: i64 = 1_000;
 /// A URL lives at least so long, however short the lease is.
 const URL_LIFE_MS_MIN: i64 = 15 * 60_000;
-const HAND_OUT_AT_ONCE: usize = 16;
+const PREPARED_AT_ONCE: usize = 16;
 /// How long an output that is being taken in is safe from others.
-const TAKE_IN_MS: i64 = 5 * 60_000;
+const STORE_OUTPUT_MS: i64 = 5 * 60_000;
 /// The model of vectors that outside workers make.
 const OUTSIDE: &str = "outside";
 const DIMENSIONS_MAX: usize = 16_384;
@@ -43,7 +43,7 @@ pub struct Worker {
 }
 
 /// A job as an outside worker gets it.
-pub struct Leased {
+pub struct LeasedJob {
     pub held: LeasedStageJob,
     pub token: String,
     pub download_url: String,
@@ -58,8 +58,8 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    pub fn of(pipeline: &Arc<Pipeline>, leased: &[Leased]) -> Delivery {
-        let leases = leased.iter().map(|leased| taking_up::given_back(&leased.held)).collect();
+    pub fn of(pipeline: &Arc<Pipeline>, leased: &[LeasedJob]) -> Delivery {
+        let leases = leased.iter().map(|leased| claims::released(&leased.held)).collect();
         Delivery { pipeline: pipeline.clone(), leases }
     }
 
@@ -76,17 +76,17 @@ impl Drop for Delivery {
         }
         tracing::info!(
             jobs = self.leases.len(),
-            action = "given_back",
+            action = "released",
             "a worker hung up before it got its jobs"
         );
         for lease in self.leases.drain(..) {
-            taking_up::return_later(&self.pipeline, lease);
+            claims::release_later(&self.pipeline, lease);
         }
         // Without a runtime the process is ending, and another one takes the leases back.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let pipeline = self.pipeline.clone();
             let returning = self.pipeline.core.verbs.track_future(async move {
-                if let Err(error) = taking_up::release_unreceived(&pipeline).await {
+                if let Err(error) = claims::release_undelivered(&pipeline).await {
                     tracing::warn!(error = %error, "cannot give back leases now, trying again later");
                 }
             });
@@ -106,7 +106,7 @@ pub async fn lease(
     stages: &[Stage],
     max: usize,
     lease_ms: Option<i64>,
-) -> Result<Vec<Leased>, VerbError> {
+) -> Result<Vec<LeasedJob>, VerbError> {
     let core = &pipeline.core;
     let caller = &worker.caller;
     if worker.scope.tenants.as_ref().is_some_and(Vec::is_empty) {
@@ -118,7 +118,7 @@ pub async fn lease(
             return Err(VerbError::NotInPipeline(*stage));
         }
     }
-    run::take_back(core).await?;
+    run::recover_expired(core).await?;
     let timeout_ms = core.settings.stage_timeout_ms;
     let lease_ms =
         lease_ms.unwrap_or(core.settings.job_lease_ms).clamp(LEASE_MS_MIN.min(timeout_ms), timeout_ms);
@@ -126,8 +126,8 @@ pub async fn lease(
     if !held.is_empty() {
         core.wakeups.archive.notify_one();
     }
-    let handed = futures::stream::iter(held).map(|held| hand_out(pipeline, caller, held, lease_ms));
-    let leased: Vec<Option<Leased>> = handed.buffered(HAND_OUT_AT_ONCE).collect().await;
+    let handed = futures::stream::iter(held).map(|held| prepare(pipeline, caller, held, lease_ms));
+    let leased: Vec<Option<LeasedJob>> = handed.buffered(PREPARED_AT_ONCE).collect().await;
     Ok(leased.into_iter().flatten().collect())
 }
 
@@ -140,7 +140,7 @@ async fn claim_some(
     (lease_ms, deadline_ms): (i64, i64),
 ) -> Result<Vec<LeasedStageJob>, VerbError> {
     let core = &pipeline.core;
-    taking_up::release_unreceived(pipeline).await?;
+    claims::release_undelivered(pipeline).await?;
     let mut held: Vec<LeasedStageJob> = Vec::new();
     for (of, room) in [(Claimable::LastChance, 1), (Claimable::Suspects, 1), (Claimable::Untried, max)] {
         for stage in stages {
@@ -159,7 +159,7 @@ async fn claim_some(
                 plan: core.plan.clone(),
                 now: core.clock.now(),
             };
-            match taking_up::claim_stage(pipeline, claim).await {
+            match claims::claim_stage(pipeline, claim).await {
                 Ok(claimed) => held.extend(claimed),
                 // What is held already goes to the worker: thrown away, it would count as lost.
                 Err(error) if !held.is_empty() => {
@@ -177,27 +177,27 @@ async fn claim_some(
 }
 
 /// None where the file did not get as far as the worker.
-async fn hand_out(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, lease_ms: i64) -> Option<Leased> {
+async fn prepare(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, lease_ms: i64) -> Option<LeasedJob> {
     let core = &pipeline.core;
     let ready = async {
         is_unchanged(core, &held.file).await?;
         let download_url = download_url(core, &held, lease_ms).await?;
-        Ok::<_, Trouble>((download_url, input::of(pipeline, &held).await?))
+        Ok::<_, StageError>((download_url, input::of(pipeline, &held).await?))
     };
     match ready.await {
         Ok((download_url, input)) => {
             let token = pipeline.lease_key.token(held.job.id, held.job.token, caller);
-            Some(Leased { held, token, download_url, input })
+            Some(LeasedJob { held, token, download_url, input })
         }
         Err(trouble) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = ?trouble,
                 action = "stopped", "a file could not be handed to a worker");
-            if let Some(outcome) = trouble.ending(pipeline, held.job.attempt).await {
+            if let Some(outcome) = error.into_outcome(pipeline, held.job.attempt).await {
                 let ended =
                     end(core, caller, StageEnd { job: held.job.id, token: held.job.token, outcome }).await;
                 if ended.is_err_and(|error| error != VerbError::LeaseLost) {
                     // No worker had it: it must not count as lost when its lease runs out.
-                    taking_up::return_later(pipeline, taking_up::given_back(&held));
+                    claims::release_later(pipeline, claims::released(&held));
                 }
             }
             None
@@ -206,8 +206,8 @@ async fn hand_out(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, le
 }
 
 /// The object is still the one that was confirmed: not every store binds a URL to that.
-async fn is_unchanged(core: &Core, file: &File) -> Result<(), Trouble> {
-    let pin = file.pin.as_ref().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
+async fn is_unchanged(core: &Core, file: &File) -> Result<(), StageError> {
+    let pin = file.pin.as_ref().ok_or_else(|| StageError::Permanent("it was never confirmed".into()))?;
     let meta = core.blobs.head(&file.key, pin.version_id.as_deref()).await?;
     match meta.etag == pin.etag && meta.content_encoding.is_none() {
         true => Ok(()),
@@ -215,9 +215,9 @@ async fn is_unchanged(core: &Core, file: &File) -> Result<(), Trouble> {
     }
 }
 
-async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Result<String, Trouble> {
+async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Result<String, StageError> {
     let file = &held.file;
-    let pin = file.pin.clone().ok_or_else(|| Trouble::Hopeless("it was never confirmed".into()))?;
+    let pin = file.pin.clone().ok_or_else(|| StageError::Permanent("it was never confirmed".into()))?;
     let now = core.clock.now();
     let grant = GetGrant {
         key: file.key.clone(),
@@ -230,7 +230,7 @@ async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Resu
 }
 
 /// The number of the caller's own lease. A token of another, or none at all, says nothing about the lease of now.
-fn number(pipeline: &Pipeline, caller: &Caller, job: JobId, token: &str) -> Result<i64, VerbError> {
+fn verify_token(pipeline: &Pipeline, caller: &Caller, job: JobId, token: &str) -> Result<i64, VerbError> {
     pipeline.lease_key.number(job, token, caller).ok_or(VerbError::LeaseLost)
 }
 
@@ -242,7 +242,7 @@ pub async fn heartbeat(
     token: &str,
 ) -> Result<UnixMs, VerbError> {
     let core = &pipeline.core;
-    let token = number(pipeline, caller, job, token)?;
+    let token = verify_token(pipeline, caller, job, token)?;
     let now = core.clock.now();
     core.catalog.heartbeat_job(job, token, core.settings.job_lease_ms, now).await?.ok_or(VerbError::LeaseLost)
 }
@@ -256,15 +256,15 @@ pub async fn complete(
     output: &RawValue,
 ) -> Result<CompletionResult, VerbError> {
     let core = &pipeline.core;
-    let token = number(pipeline, caller, job, token)?;
+    let token = verify_token(pipeline, caller, job, token)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
     let _place = pipeline.outputs.acquire().await.map_err(closed)?;
     let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
-    let output = Made::read(held.stage, output)?;
+    let output = WorkerOutput::read(held.stage, output)?;
     let attempt = Attempt { pipeline, held: &held };
     output.check(&attempt).await?;
     // A worker that was told to try again may do so while its first try is still at it.
-    let until = core.clock.now().saturating_add(core.settings.job_lease_ms.max(TAKE_IN_MS));
+    let until = core.clock.now().saturating_add(core.settings.job_lease_ms.max(STORE_OUTPUT_MS));
     if !core.catalog.begin_storing_output(job, token, until).await? {
         return match core.catalog.leased_stage_job(job, token).await? {
             Some(_) => Err(VerbError::Unavailable("this output is being taken in".into())),
@@ -277,9 +277,9 @@ pub async fn complete(
     };
     let outcome = match kept.await {
         Ok(outcome) => outcome,
-        Err(Trouble::LeaseLost) => return Err(VerbError::LeaseLost),
-        Err(trouble @ (Trouble::Changed(_) | Trouble::Hopeless(_))) => {
-            trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?
+        Err(StageError::LeaseLost) => return Err(VerbError::LeaseLost),
+        Err(trouble @ (StageError::ObjectChanged(_) | StageError::Permanent(_))) => {
+            error.into_outcome(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?
         }
         Err(trouble) => {
             core.catalog.abort_storing_output(job, token).await?;
@@ -308,11 +308,11 @@ pub async fn fail(
     retryable: bool,
 ) -> Result<CompletionResult, VerbError> {
     let core = &pipeline.core;
-    let token = number(pipeline, caller, job, token)?;
+    let token = verify_token(pipeline, caller, job, token)?;
     let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let why = stored_reason(error);
-    let trouble = if retryable { Trouble::Again(why) } else { Trouble::Hopeless(why) };
-    let outcome = trouble.ending(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
+    let trouble = if retryable { StageError::Retryable(why) } else { StageError::Permanent(why) };
+    let outcome = error.into_outcome(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
     let ended = end(core, caller, StageEnd { job, token, outcome: outcome.clone() }).await?;
     run::trace(core, &held, &outcome);
     Ok(ended)
@@ -325,14 +325,14 @@ async fn end(core: &Core, caller: &Caller, end: StageEnd) -> Result<CompletionRe
     match ended.first() {
         None | Some(CompletionResult::LeaseLost) => Err(VerbError::LeaseLost),
         Some(ended) => {
-            run::follow(core, *ended);
+            run::after_stage_end(core, *ended);
             Ok(*ended)
         }
     }
 }
 
 /// What a worker has made, in the form that its stage has to give.
-enum Made {
+enum WorkerOutput {
     Verdict(Option<String>),
     Text(String),
     Chunks(Vec<OutsideChunk>),
@@ -371,20 +371,20 @@ fn read<'a, T: Deserialize<'a>>(output: &'a RawValue, field: &str, form: &str) -
     serde_json::from_str(output.get()).map_err(|_| VerbError::invalid(&format!("output.{field}"), form))
 }
 
-impl Made {
-    fn read(stage: Stage, output: &RawValue) -> Result<Made, VerbError> {
+impl WorkerOutput {
+    fn read(stage: Stage, output: &RawValue) -> Result<WorkerOutput, VerbError> {
         match stage {
             Stage::Scan => {
                 let form = "must be `clean` or `infected`";
                 let made: OutsideVerdict = read(output, "verdict", form)?;
                 match made.verdict.as_str() {
-                    "clean" => Ok(Made::Verdict(None)),
-                    "infected" => Ok(Made::Verdict(Some(made.signature.unwrap_or_else(|| "unnamed".into())))),
+                    "clean" => Ok(WorkerOutput::Verdict(None)),
+                    "infected" => Ok(WorkerOutput::Verdict(Some(made.signature.unwrap_or_else(|| "unnamed".into())))),
                     _ => Err(VerbError::invalid("output.verdict", form)),
                 }
             }
             Stage::Extract => {
-                read::<OutsideText>(output, "text", "must be a text").map(|made| Made::Text(made.text))
+                read::<OutsideText>(output, "text", "must be a text").map(|made| WorkerOutput::Text(made.text))
             }
             Stage::Chunk => {
                 let made: OutsideChunks = read(output, "chunks", "must be a list of {text,start,end}")?;
@@ -394,7 +394,7 @@ impl Made {
                         let problem = "must not be before its start, nor beyond any text";
                         Err(VerbError::invalid(&format!("output.chunks[{n}].end"), problem))
                     }
-                    None => Ok(Made::Chunks(made.chunks)),
+                    None => Ok(WorkerOutput::Chunks(made.chunks)),
                 }
             }
             Stage::Embed => {
@@ -405,7 +405,7 @@ impl Made {
                 };
                 let is_possible = (1..=DIMENSIONS_MAX).contains(&dimensions);
                 match is_possible && made.vectors.iter().all(is_sound) {
-                    true => Ok(Made::Vectors(made.vectors)),
+                    true => Ok(WorkerOutput::Vectors(made.vectors)),
                     false => {
                         let problem = format!("must all have the same 1 to {DIMENSIONS_MAX} finite numbers");
                         Err(VerbError::invalid("output.vectors", problem))
@@ -417,7 +417,7 @@ impl Made {
 
     /// What can be found out without changing anything.
     async fn check(&self, attempt: &Attempt<'_>) -> Result<(), VerbError> {
-        let Made::Vectors(vectors) = self else { return Ok(()) };
+        let WorkerOutput::Vectors(vectors) = self else { return Ok(()) };
         let count = attempt.pipeline.core.catalog.chunk_count(attempt.held.file.id).await?;
         match vectors.len() as u64 == count {
             true => Ok(()),
@@ -428,23 +428,23 @@ impl Made {
         }
     }
 
-    async fn keep(self, attempt: &Attempt<'_>) -> Result<AttemptOutcome, Trouble> {
+    async fn keep(self, attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
         match self {
-            Made::Verdict(None) => Ok(AttemptOutcome::Done(StageOutput::default())),
-            Made::Verdict(Some(signature)) => Ok(scan::infected(&signature)),
-            Made::Text(text) => {
+            WorkerOutput::Verdict(None) => Ok(AttemptOutcome::Done(StageOutput::default())),
+            WorkerOutput::Verdict(Some(signature)) => Ok(scan::infected(&signature)),
+            WorkerOutput::Text(text) => {
                 let mut sink = TextSink::open(attempt).await?;
                 sink.push(text.as_bytes()).await?;
                 sink.finish("outside", 0).await
             }
-            Made::Chunks(chunks) => {
+            WorkerOutput::Chunks(chunks) => {
                 let mut sink = ChunkSink::open(attempt).await?;
                 for chunk in chunks {
                     sink.push(chunk.text, chunk.start, chunk.end).await?;
                 }
                 sink.finish().await
             }
-            Made::Vectors(vectors) => {
+            WorkerOutput::Vectors(vectors) => {
                 let rows = vectors.into_iter().enumerate();
                 let rows = rows.map(|(n, vector)| ChunkVector { ordinal: n as u64, vector });
                 let mut sink = VectorSink::open(attempt, OUTSIDE).await?;

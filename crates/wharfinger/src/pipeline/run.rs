@@ -12,8 +12,8 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
 
 use super::bisect::bisect;
-use super::taking_up::{Rests, UnderWay, begin_due, claim, rank_backlog};
-use super::{Attempt, Trouble, attempt, chunk, embed, extract, own_stages, scan};
+use super::claims::{StagePauses, RunningTasks, start_due, claim, rank_backlog};
+use super::{Attempt, StageError, attempt, chunk, embed, extract, own_stages, scan};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::pipeline::Pipeline;
@@ -25,51 +25,51 @@ const PAUSE_MS_MAX: i64 = 2_000;
 /// After an error of the catalog.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// How long a stage is left alone whose last file was put off.
-const REST_MS: i64 = 10_000;
-const TAKE_BACK_FILES: usize = 100;
+const STAGE_PAUSE_MS: i64 = 10_000;
+const RECOVER_FILES: usize = 100;
 /// How often leases that are over are looked for.
-const TAKE_BACK_EVERY_MS: i64 = 1_000;
+const RECOVER_EVERY_MS: i64 = 1_000;
 /// How often copies of killed extractions are removed.
-const CLEAR_EVERY_MS: i64 = 10 * 60_000;
+const REMOVE_COPIES_EVERY_MS: i64 = 10 * 60_000;
 
 /// The name of this process's worker in leases and histories.
 pub fn worker_name(core: &Core) -> String {
     format!("worker:{}", core.settings.instance_id)
 }
 
-pub(super) fn by<'a>(core: &'a Core, actor: &'a str) -> StageEndContext<'a> {
+pub(super) fn end_context<'a>(core: &'a Core, actor: &'a str) -> StageEndContext<'a> {
     StageEndContext { actor, plan: &core.plan, now: core.clock.now() }
 }
 
 /// Works until it is told to stop. What is under way then is given back, and no attempt is spent on it.
 pub async fn work(pipeline: Arc<Pipeline>, stop: CancellationToken) {
     let core = &pipeline.core;
-    let mut under_way = UnderWay::default();
+    let mut running = RunningTasks::default();
     let mut ends: Vec<StageEnd> = Vec::new();
-    let mut rests = Rests::default();
-    let (mut take_back_at, mut clear_at) = (0, 0);
+    let mut pauses = StagePauses::default();
+    let (mut recover_at, mut remove_copies_at) = (0, 0);
     // Since when ends could not be written.
     let mut unwritten_since = None;
     while !stop.is_cancelled() {
         let now = core.clock.now();
-        if now >= take_back_at {
-            take_back_at = now + TAKE_BACK_EVERY_MS;
-            if let Err(error) = take_back(core).await {
+        if now >= recover_at {
+            recover_at = now + RECOVER_EVERY_MS;
+            if let Err(error) = recover_expired(core).await {
                 tracing::warn!(job = "pipeline", error = %error.with_cause(), "leases that are over could not be taken back");
             }
             if let Err(error) = rank_backlog(core).await {
                 tracing::warn!(job = "pipeline", error = %error, "cannot rank due jobs");
             }
         }
-        if now >= clear_at {
-            clear_at = now + CLEAR_EVERY_MS;
-            extract::clear_left_behind(&core.settings.data_dir, core.settings.stage_timeout_ms);
+        if now >= remove_copies_at {
+            remove_copies_at = now + REMOVE_COPIES_EVERY_MS;
+            extract::remove_old_copies(&core.settings.data_dir, core.settings.stage_timeout_ms);
         }
-        while let Some(done) = under_way.tasks.try_join_next_with_id() {
-            ends.extend(ended_task(done, &mut under_way, &mut rests, now));
+        while let Some(done) = running.tasks.try_join_next_with_id() {
+            ends.extend(ended_task(done, &mut running, &mut pauses, now));
         }
-        let round = match end(core, &mut ends).await {
-            Ok(()) => begin_due(&pipeline, &mut under_way, &rests, &stop).await,
+        let round = match write_ends(core, &mut ends).await {
+            Ok(()) => start_due(&pipeline, &mut running, &pauses, &stop).await,
             Err(error) => Err(error),
         };
         let again_at = match round {
@@ -88,78 +88,78 @@ pub async fn work(pipeline: Arc<Pipeline>, stop: CancellationToken) {
             }
         };
         tokio::select! {
-            Some(done) = under_way.tasks.join_next_with_id() => {
-                ends.extend(ended_task(done, &mut under_way, &mut rests, now));
+            Some(done) = running.tasks.join_next_with_id() => {
+                ends.extend(ended_task(done, &mut running, &mut pauses, now));
             }
             () = core.wakeups.stage.notified() => {}
             () = core.clock.sleep_until(again_at.min(now + PAUSE_MS_MAX)) => {}
             () = stop.cancelled() => {}
         }
     }
-    give_back(core, under_way, ends).await;
+    release_all(core, running, ends).await;
 }
 
 fn ended_task(
     done: Result<(task::Id, (Stage, Option<StageEnd>)), task::JoinError>,
-    under_way: &mut UnderWay,
-    rests: &mut Rests,
+    running: &mut RunningTasks,
+    pauses: &mut StagePauses,
     now: UnixMs,
 ) -> Option<StageEnd> {
     let (stage, end) = match done {
         Ok((id, ended)) => {
-            under_way.ended(id);
+            running.ended(id);
             ended
         }
         Err(panicked) => {
-            under_way.ended(panicked.id());
+            running.ended(panicked.id());
             tracing::error!(job = "pipeline", error = %panicked, "work on a file panicked");
             return None;
         }
     };
     if matches!(end, Some(StageEnd { outcome: AttemptOutcome::Postponed { .. }, .. })) {
-        rests.0.insert(stage, now + REST_MS);
+        pauses.0.insert(stage, now + STAGE_PAUSE_MS);
     }
     end
 }
 
 /// Ends what has ended; what could not be stays for the next round.
-async fn end(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
+async fn write_ends(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
     if ends.is_empty() {
         return Ok(());
     }
     let name = worker_name(core);
-    match core.catalog.end_stages(ends.clone(), by(core, &name)).await {
+    match core.catalog.end_stages(ends.clone(), end_context(core, &name)).await {
         Ok(outcomes) => {
             for (end, ended) in ends.drain(..).zip(outcomes) {
-                note(&end, ended);
-                follow(core, ended);
+                log_lost_lease(&end, ended);
+                after_stage_end(core, ended);
             }
             Ok(())
         }
         // One that cannot be written must not hold up the others.
-        Err(error) if ends.len() > 1 || is_of_its_file(&error) => end_each(core, ends).await,
+        Err(error) if ends.len() > 1 || is_corrupt_row(&error) => write_each_end(core, ends).await,
         Err(error) => Err(error),
     }
 }
 
 /// A row of the file cannot be read: the catalog is there for all others.
-fn is_of_its_file(error: &CatalogError) -> bool {
+fn is_corrupt_row(error: &CatalogError) -> bool {
     matches!(error, CatalogError::Corrupt(_))
 }
 
-async fn end_each(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
+async fn write_each_end(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
     let (mut refused, mut is_any_written) = (None, false);
     let mut left = Vec::new();
     for end in ends.drain(..) {
-        match end_alone(core, &end).await {
+        match write_end(core, &end).await {
             Ok(ended) => {
                 is_any_written = true;
-                note(&end, ended);
-                follow(core, ended);
+                log_lost_lease(&end, ended);
+                after_stage_end(core, ended);
             }
             Err(error) => {
                 tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage's end was not written");
-                if !is_of_its_file(&error) {
+                if !is_corrupt_row(&error) {
                     left.push(end);
                     refused = Some(error);
                 }
@@ -177,14 +177,14 @@ async fn end_each(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogEr
 }
 
 /// A file that cannot end because of one of its rows waits until that is repaired, as for an object that is refused.
-async fn end_alone(core: &Core, end: &StageEnd) -> Result<CompletionResult, CatalogError> {
+async fn write_end(core: &Core, end: &StageEnd) -> Result<CompletionResult, CatalogError> {
     let name = worker_name(core);
     let write = async |end: StageEnd| {
-        let outcomes = core.catalog.end_stages(vec![end], by(core, &name)).await?;
+        let outcomes = core.catalog.end_stages(vec![end], end_context(core, &name)).await?;
         Ok(outcomes.first().copied().unwrap_or(CompletionResult::LeaseLost))
     };
     match write(end.clone()).await {
-        Err(error) if is_of_its_file(&error) => {
+        Err(error) if is_corrupt_row(&error) => {
             tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage cannot end, its file waits");
             write(StageEnd { outcome: attempt::refused(error.to_string()), ..end.clone() }).await
         }
@@ -193,7 +193,7 @@ async fn end_alone(core: &Core, end: &StageEnd) -> Result<CompletionResult, Cata
 }
 
 /// What follows from the end of a stage outside the catalog.
-pub(super) fn follow(core: &Core, ended: CompletionResult) {
+pub(super) fn after_stage_end(core: &Core, ended: CompletionResult) {
     metric::stage_ended(ended);
     if ended != CompletionResult::LeaseLost {
         core.wakeups.archive.notify_one();
@@ -205,7 +205,7 @@ pub(super) fn follow(core: &Core, ended: CompletionResult) {
     }
 }
 
-fn note(end: &StageEnd, ended: CompletionResult) {
+fn log_lost_lease(end: &StageEnd, ended: CompletionResult) {
     if ended == CompletionResult::LeaseLost {
         tracing::warn!(job = "pipeline", jobId = %end.job, action = "lease_lost",
             "a stage ended after its lease was lost");
@@ -218,7 +218,7 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
     let outcome = tokio::select! {
         biased;
         outcome = run_stage(pipeline, held) => outcome,
-        () = keep_lease(core, held) => Err(Trouble::LeaseLost),
+        () = heartbeat_until_lost(core, held) => Err(StageError::LeaseLost),
     };
     let duration_ms = core.clock.now().saturating_sub(held.file.updated_at);
     let outcome = match outcome {
@@ -227,7 +227,7 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
                 attempt = held.job.attempt, error = ?trouble, action = "stopped", durationMs = duration_ms,
                 "a stage did not end well");
-            trouble.ending(pipeline, held.job.attempt).await?
+            error.into_outcome(pipeline, held.job.attempt).await?
         }
     };
     match &outcome {
@@ -265,7 +265,7 @@ pub(super) fn trace(core: &Core, held: &LeasedStageJob, outcome: &AttemptOutcome
     });
 }
 
-async fn run_stage(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<AttemptOutcome, Trouble> {
+async fn run_stage(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<AttemptOutcome, StageError> {
     let attempt = Attempt { pipeline, held };
     match held.stage {
         Stage::Scan => scan::scan(&attempt).await,
@@ -276,7 +276,7 @@ async fn run_stage(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<Attempt
 }
 
 /// Heartbeats, until the lease is lost.
-async fn keep_lease(core: &Core, held: &LeasedStageJob) {
+async fn heartbeat_until_lost(core: &Core, held: &LeasedStageJob) {
     let lease_ms = core.settings.job_lease_ms;
     loop {
         core.clock.sleep_until(core.clock.now() + lease_ms / 3).await;
@@ -293,19 +293,19 @@ async fn keep_lease(core: &Core, held: &LeasedStageJob) {
 }
 
 /// What workers did not come back from is given to others.
-pub async fn take_back(core: &Core) -> Result<(), VerbError> {
+pub async fn recover_expired(core: &Core) -> Result<(), VerbError> {
     let mut after = None;
     loop {
-        let lost = core.catalog.expired_stage_jobs(core.clock.now(), after, TAKE_BACK_FILES).await?;
+        let lost = core.catalog.expired_stage_jobs(core.clock.now(), after, RECOVER_FILES).await?;
         let Some(last) = lost.last() else { return Ok(()) };
         after = Some(*last);
         let retry_at = attempt::retry_at(core);
         let jobs = lost.iter().map(|(_, job)| *job).collect();
-        let take = |jobs| core.catalog.end_expired_stage_jobs(jobs, by(core, "recovery"), retry_at);
+        let take = |jobs| core.catalog.end_expired_stage_jobs(jobs, end_context(core, "recovery"), retry_at);
         let taken = bisect(core, jobs, take).await?;
         for (file, ended) in &taken.done {
             tracing::warn!(job = "pipeline", fileId = %file, ended = ?ended, action = "taken_back", "a lease ran out");
-            follow(core, *ended);
+            after_stage_end(core, *ended);
         }
         for (job, error) in &taken.failed {
             tracing::error!(job = "pipeline", jobId = %job, error = %error, "a lease that ran out was not taken back");
@@ -313,11 +313,11 @@ pub async fn take_back(core: &Core) -> Result<(), VerbError> {
     }
 }
 
-async fn give_back(core: &Core, mut under_way: UnderWay, mut ends: Vec<StageEnd>) {
-    while let Some(done) = under_way.tasks.join_next_with_id().await {
-        ends.extend(ended_task(done, &mut under_way, &mut Rests::default(), core.clock.now()));
+async fn release_all(core: &Core, mut running: RunningTasks, mut ends: Vec<StageEnd>) {
+    while let Some(done) = running.tasks.join_next_with_id().await {
+        ends.extend(ended_task(done, &mut running, &mut StagePauses::default(), core.clock.now()));
     }
-    if let Err(error) = end(core, &mut ends).await {
+    if let Err(error) = write_ends(core, &mut ends).await {
         tracing::warn!(job = "pipeline", error = %error, "what was under way is given to others when its lease ends");
     }
 }
@@ -325,7 +325,7 @@ async fn give_back(core: &Core, mut under_way: UnderWay, mut ends: Vec<StageEnd>
 /// Works on all that is due, until nothing is; answers how many stages were run.
 pub async fn run_due(pipeline: &Pipeline) -> Result<u64, VerbError> {
     let core = &pipeline.core;
-    take_back(core).await?;
+    recover_expired(core).await?;
     let mut ran = 0;
     loop {
         let mut ends = Vec::new();
@@ -342,6 +342,6 @@ pub async fn run_due(pipeline: &Pipeline) -> Result<u64, VerbError> {
         if !claimed {
             return Ok(ran);
         }
-        end(core, &mut ends).await?;
+        write_ends(core, &mut ends).await?;
     }
 }

@@ -2,9 +2,9 @@
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use wharfinger_engines::scanner::{ScanError, Scanner, Signatures, Verdict};
-use wharfinger_lifecycle::stage_end::{Ending, Output};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput};
 
-use super::{Attempt, Backend, Trouble, bad};
+use super::{Attempt, Backend, StageError, bad};
 use crate::config::PipelineSettings;
 use crate::core::OpenError;
 
@@ -23,17 +23,17 @@ pub(super) fn scanner(settings: &PipelineSettings) -> Result<Scanner, OpenError>
     Ok(Scanner::Builtin(signatures))
 }
 
-pub async fn scan(attempt: &Attempt<'_>) -> Result<Ending, Trouble> {
+pub async fn scan(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
     let bytes = attempt.original().await?.map_err(|error| error.to_string()).boxed();
     match attempt.pipeline.scanner.scan(bytes).await {
-        Ok(Verdict::Clean) => Ok(Ending::Done(Output::default())),
+        Ok(Verdict::Clean) => Ok(AttemptOutcome::Done(StageOutput::default())),
         Ok(Verdict::Infected { signature }) => Ok(infected(&signature)),
-        Err(ScanError::Unavailable(why)) => Err(Trouble::Away(Backend::Scanner, why)),
-        Err(ScanError::TooLarge(why)) => Err(Trouble::Hopeless(format!("too large to be scanned: {why}"))),
-        Err(ScanError::Refused(why)) => Err(Trouble::Again(why)),
+        Err(ScanError::Unavailable(why)) => Err(StageError::Backend(Backend::Scanner, why)),
+        Err(ScanError::TooLarge(why)) => Err(StageError::Permanent(format!("too large to be scanned: {why}"))),
+        Err(ScanError::Refused(why)) => Err(StageError::Retryable(why)),
     }
 }
 
-pub fn infected(signature: &str) -> Ending {
-    Ending::Quarantined { why: format!("infected: {signature}") }
+pub fn infected(signature: &str) -> AttemptOutcome {
+    AttemptOutcome::Quarantined { why: format!("infected: {signature}") }
 }

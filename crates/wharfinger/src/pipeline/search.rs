@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_catalog::{CatalogError, StoredVector};
 use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 
-use super::Trouble;
+use super::StageError;
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::pipeline::Pipeline;
@@ -24,53 +24,53 @@ pub struct Hit {
 }
 
 /// A search reads every vector of its user: a few run at once, and fewer of one user.
-const AT_ONCE: usize = 4;
+const SEARCHES_MAX: usize = 4;
 const PER_USER_MAX: usize = 2;
 
 pub struct Searches {
-    places: Semaphore,
-    of_users: Mutex<BTreeMap<(TenantId, UserId), usize>>,
+    slots: Semaphore,
+    per_user: Mutex<BTreeMap<(TenantId, UserId), usize>>,
 }
 
 impl Default for Searches {
     fn default() -> Self {
-        Searches { places: Semaphore::new(AT_ONCE), of_users: Mutex::default() }
+        Searches { slots: Semaphore::new(SEARCHES_MAX), per_user: Mutex::default() }
     }
 }
 
 /// A search of a user, until it ends or its request does.
-struct Ongoing<'s> {
+struct SearchGuard<'s> {
     searches: &'s Searches,
     user: (TenantId, UserId),
 }
 
 impl Searches {
-    fn begin(&self, caller: &Caller) -> Result<Ongoing<'_>, VerbError> {
+    fn begin(&self, caller: &Caller) -> Result<SearchGuard<'_>, VerbError> {
         let user = (caller.tenant.clone(), caller.user.clone());
-        let mut of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = of_users.entry(user.clone()).or_default();
+        let mut per_user = self.per_user.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = per_user.entry(user.clone()).or_default();
         if *count >= PER_USER_MAX {
             return Err(VerbError::RateLimited(
                 "two searches of this user are under way; try again after them",
             ));
         }
         *count += 1;
-        Ok(Ongoing { searches: self, user })
+        Ok(SearchGuard { searches: self, user })
     }
 
     /// How many are under way or wait for their place.
-    pub fn under_way(&self) -> usize {
-        self.of_users.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    pub fn running(&self) -> usize {
+        self.per_user.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }
 }
 
-impl Drop for Ongoing<'_> {
+impl Drop for SearchGuard<'_> {
     fn drop(&mut self) {
-        let mut of_users = self.searches.of_users.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = of_users.get_mut(&self.user) {
+        let mut per_user = self.searches.per_user.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = per_user.get_mut(&self.user) {
             *count -= 1;
             if *count == 0 {
-                of_users.remove(&self.user);
+                per_user.remove(&self.user);
             }
         }
     }
@@ -84,12 +84,12 @@ pub async fn search(
 ) -> Result<Vec<Hit>, VerbError> {
     let core = &pipeline.core;
     let searches = &pipeline.searches;
-    let _ongoing = searches.begin(caller)?;
+    let _guard = searches.begin(caller)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
-    let _place = searches.places.acquire().await.map_err(closed)?;
+    let _slot = searches.slots.acquire().await.map_err(closed)?;
     let wanted = match pipeline.embedder.embed(vec![query.to_owned()]).await {
         Ok(mut vectors) => vectors.pop().unwrap_or_default(),
-        Err(Trouble::Hopeless(why)) => return Err(VerbError::invalid("query", why)),
+        Err(StageError::Permanent(why)) => return Err(VerbError::invalid("query", why)),
         Err(trouble) => return Err(VerbError::Unavailable(format!("{trouble:?}"))),
     };
     let mut best = Best { limit, found: BTreeSet::new() };
@@ -181,8 +181,8 @@ impl Best {
 /// A better one is smaller; ties go to the older file.
 impl Ord for Found {
     fn cmp(&self, other: &Found) -> Ordering {
-        let by_place = (self.file, self.ordinal).cmp(&(other.file, other.ordinal));
-        other.score.total_cmp(&self.score).then(by_place)
+        let by_slot = (self.file, self.ordinal).cmp(&(other.file, other.ordinal));
+        other.score.total_cmp(&self.score).then(by_slot)
     }
 }
 

@@ -57,7 +57,7 @@ pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> 
             outcome.predict(&page, core.plan.stuck_retries_max);
             continue;
         }
-        let unsound: Vec<FileId> = recovery::unsound(&page).collect();
+        let unsound: Vec<FileId> = recovery::recoverable(&page).collect();
         for some in unsound.chunks(BATCH_FILES) {
             if !lease.goes_on(core) {
                 break 'pages;

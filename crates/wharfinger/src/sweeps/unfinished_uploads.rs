@@ -7,7 +7,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::key::{ObjectKey, UPLOADS};
 use wharfinger_lifecycle::state::Status;
-use wharfinger_stores::Unfinished;
+use wharfinger_stores::UnfinishedUpload;
 
 use super::SweepLease;
 use crate::core::Core;
@@ -39,14 +39,14 @@ pub(super) async fn end_all(
     marked_at: UnixMs,
 ) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
-    let Some(parts) = core.blobs.in_parts() else { return Ok(outcome) };
-    let mut uploads = parts.unfinished(UPLOADS);
+    let Some(parts) = core.blobs.multipart() else { return Ok(outcome) };
+    let mut uploads = parts.list_unfinished(UPLOADS);
     while let Some(upload) = uploads.next().await {
         let upload = upload?;
         if !lease.goes_on(core) {
             return Ok(outcome);
         }
-        let Ok(key) = ObjectKey::stray(&upload.key) else { continue };
+        let Ok(key) = ObjectKey::from_listing(&upload.key) else { continue };
         let file = match judge(core, &key, &upload, marked_at).await {
             Ok(Verdict::Wanted) => continue,
             Ok(Verdict::Foreign) => {
@@ -59,14 +59,14 @@ pub(super) async fn end_all(
             }
             Err(error) => {
                 outcome.failed += 1;
-                tracing::warn!(error = ?error, "cannot tell whether an unfinished upload is needed");
+                tracing::warn!(error = %error.with_cause(), "cannot tell whether an unfinished upload is needed");
                 continue;
             }
         };
         if lease.is_dry_run() {
             continue;
         }
-        match parts.abandon_one(&key, &upload.upload_id).await {
+        match parts.abort(&key, &upload.upload_id).await {
             Ok(()) => {
                 outcome.ended += 1;
                 metric::orphans_deleted(1);
@@ -85,18 +85,18 @@ pub(super) async fn end_all(
 async fn judge(
     core: &Core,
     key: &ObjectKey,
-    upload: &Unfinished,
+    upload: &UnfinishedUpload,
     marked_at: UnixMs,
 ) -> Result<Verdict, VerbError> {
     // What is young may be about to be written down.
     let grace_ms = core.settings.sweeps.orphan_grace_ms;
-    if upload.begun_at.is_some_and(|at| core.blobs.now() < at.saturating_add(grace_ms)) {
+    if upload.started_at.is_some_and(|at| core.blobs.now() < at.saturating_add(grace_ms)) {
         return Ok(Verdict::Wanted);
     }
     if !core.catalog.has_object(key).await? {
         // Without a row, only its name and its age can say that it is ours.
         let is_ours =
-            ObjectKey::is_own_form(key.as_str()) && upload.begun_at.is_some_and(|at| at >= marked_at);
+            ObjectKey::has_own_format(key.as_str()) && upload.started_at.is_some_and(|at| at >= marked_at);
         return Ok(if is_ours { Verdict::Unwanted(None) } else { Verdict::Foreign });
     }
     let file = match key.file() {
@@ -107,7 +107,7 @@ async fn judge(
         Some(file) if file.status == Status::Registered => {
             let known = core.catalog.upload_id(key).await?;
             // Without a time of its own it may be about to be written down.
-            match known.as_deref() == Some(upload.upload_id.as_str()) || upload.begun_at.is_none() {
+            match known.as_deref() == Some(upload.upload_id.as_str()) || upload.started_at.is_none() {
                 true => Ok(Verdict::Wanted),
                 false => Ok(Verdict::Unwanted(Some(file))),
             }

@@ -84,7 +84,7 @@ async fn fetch(
 ) -> Result<(), SourceError> {
     let unavailable = |error: BlobError| SourceError::Unavailable(format!("{key} cannot be read: {error}"));
     let object =
-        ObjectKey::foreign(key).map_err(|_| SourceError::Wrong(format!("{key:?} is no name of a file")))?;
+        ObjectKey::from_foreign_bucket(key).map_err(|_| SourceError::Wrong(format!("{key:?} is no name of a file")))?;
     let meta = store.head(&object, None).await.map_err(unavailable)?;
     if meta.size > bytes_max {
         return Err(SourceError::Wrong(format!("{key} has {} bytes: it is no manifest", meta.size)));

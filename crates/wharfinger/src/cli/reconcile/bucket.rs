@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::disk::DiskStore;
-use wharfinger_stores::{BlobError, BlobPlace, BlobStore};
+use wharfinger_stores::{BlobError, StoreConfig, BlobStore};
 
 use super::super::{Failure, failed};
 use crate::config::{Flags, ForeignBucket, foreign_bucket};
@@ -16,7 +16,7 @@ pub(super) struct Bucket {
     /// What is looked at: empty, or ends in a slash, so that `images` does not mean `images2/` too.
     pub(super) prefix: String,
     pub(super) shown: String,
-    place: BlobPlace,
+    place: StoreConfig,
 }
 
 impl Bucket {
@@ -40,10 +40,10 @@ impl Bucket {
     /// What tells it from all others, of other accounts and machines too.
     pub(super) fn identity(&self) -> String {
         let place = match &self.place {
-            BlobPlace::S3(options) => format!("{:?} {:?}", options.endpoint, options.region),
-            BlobPlace::Azure(options) => format!("{} {:?}", options.account, options.endpoint),
-            BlobPlace::Gcs(_) => String::new(),
-            BlobPlace::Disk(_) => format!("{:?}", self.folder()),
+            StoreConfig::S3(options) => format!("{:?} {:?}", options.endpoint, options.region),
+            StoreConfig::Azure(options) => format!("{} {:?}", options.account, options.endpoint),
+            StoreConfig::Gcs(_) => String::new(),
+            StoreConfig::Disk(_) => format!("{:?}", self.folder()),
         };
         format!("{} {place}", self.shown)
     }
@@ -51,16 +51,16 @@ impl Bucket {
     /// A name that the store can be asked for. In a folder there are fewer than in a bucket.
     pub(super) fn key(&self, text: &str) -> Option<ObjectKey> {
         let is_path = self.place.folder().is_none() || text.split('/').all(|part| !part.is_empty());
-        ObjectKey::foreign(text).ok().filter(|_| is_path)
+        ObjectKey::from_foreign_bucket(text).ok().filter(|_| is_path)
     }
 
     /// The bucket's own name, where it has one.
     pub(super) fn name(&self) -> Option<&str> {
         match &self.place {
-            BlobPlace::S3(options) => Some(&options.bucket),
-            BlobPlace::Gcs(options) => Some(&options.bucket),
-            BlobPlace::Azure(options) => Some(&options.container),
-            BlobPlace::Disk(_) => None,
+            StoreConfig::S3(options) => Some(&options.bucket),
+            StoreConfig::Gcs(options) => Some(&options.bucket),
+            StoreConfig::Azure(options) => Some(&options.container),
+            StoreConfig::Disk(_) => None,
         }
     }
 
@@ -92,7 +92,7 @@ impl Bucket {
 
     /// Whether a key is the mark of a store that a Wharfinger keeps.
     pub(super) fn is_mark(key: &str) -> bool {
-        key.strip_suffix(ObjectKey::mark().as_str())
+        key.strip_suffix(ObjectKey::marker().as_str())
             .is_some_and(|before| before.is_empty() || before.ends_with('/'))
     }
 
@@ -102,13 +102,13 @@ impl Bucket {
         if let Some(root) = self.folder() {
             for folder in root.ancestors() {
                 if DiskStore::mark(folder).map_err(failed)?.is_some() {
-                    return Ok(Some(folder.join(ObjectKey::mark().as_str()).display().to_string()));
+                    return Ok(Some(folder.join(ObjectKey::marker().as_str()).display().to_string()));
                 }
             }
         }
         let folders = self.prefix.match_indices('/').map(|(at, _)| &self.prefix[..=at]);
         for folder in std::iter::once("").chain(folders) {
-            let mark = format!("{folder}{}", ObjectKey::mark());
+            let mark = format!("{folder}{}", ObjectKey::marker());
             let Some(key) = self.key(&mark) else { continue };
             match self.store.head(&key, None).await {
                 Ok(_) => return Ok(Some(mark)),

@@ -10,7 +10,7 @@ use futures::stream::BoxStream;
 use wharfinger_catalog::{ObjectState, OrphanBlob};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_stores::{BlobError, Listed};
+use wharfinger_stores::{BlobError, ListedObject};
 
 use super::scan_store::SAMPLES_MAX;
 use crate::core::Core;
@@ -22,30 +22,30 @@ const HEADS_AT_ONCE: usize = 16;
 
 /// Objects in the order of their keys, up to the end of a range.
 pub(super) struct Listing {
-    objects: BoxStream<'static, Result<Listed, BlobError>>,
+    objects: BoxStream<'static, Result<ListedObject, BlobError>>,
     upto: String,
 }
 
 /// Some objects, and up to which key they are all that there are.
 pub(super) struct Page {
-    objects: Peekable<std::vec::IntoIter<Listed>>,
+    objects: Peekable<std::vec::IntoIter<ListedObject>>,
     upto: String,
     pub(super) is_last: bool,
 }
 
 impl Page {
-    fn new(listed: Vec<Listed>, upto: String, is_last: bool) -> Page {
+    fn new(listed: Vec<ListedObject>, upto: String, is_last: bool) -> Page {
         Page { objects: listed.into_iter().peekable(), upto, is_last }
     }
 }
 
 impl Listing {
-    pub(super) fn new(objects: BoxStream<'static, Result<Listed, BlobError>>, upto: &str) -> Listing {
+    pub(super) fn new(objects: BoxStream<'static, Result<ListedObject, BlobError>>, upto: &str) -> Listing {
         Listing { objects, upto: upto.to_owned() }
     }
 
     pub(super) async fn page(&mut self, objects_max: usize) -> Result<Page, VerbError> {
-        let mut listed: Vec<Listed> = Vec::with_capacity(objects_max);
+        let mut listed: Vec<ListedObject> = Vec::with_capacity(objects_max);
         while listed.len() < objects_max {
             match self.objects.next().await.transpose()? {
                 Some(object) if object.key <= self.upto => listed.push(object),
@@ -93,14 +93,14 @@ pub(super) async fn compare(
     };
     let now = core.blobs.now();
     // Without a time there is no telling.
-    let is_old = |listed: &Listed| {
+    let is_old = |listed: &ListedObject| {
         listed.modified_at > 0
             && listed.modified_at.saturating_add(core.settings.sweeps.orphan_grace_ms) <= now
     };
-    let is_ours = |listed: &Listed| ObjectKey::has_own_format(&listed.key) && listed.modified_at >= marked_at;
+    let is_ours = |listed: &ListedObject| ObjectKey::has_own_format(&listed.key) && listed.modified_at >= marked_at;
     let mut found = Differences::default();
-    let (mut suspects, mut orphans): (Vec<String>, Vec<Listed>) = (Vec::new(), Vec::new());
-    let without_row = |object: Listed, found: &mut Differences, orphans: &mut Vec<Listed>| {
+    let (mut suspects, mut orphans): (Vec<String>, Vec<ListedObject>) = (Vec::new(), Vec::new());
+    let without_row = |object: ListedObject, found: &mut Differences, orphans: &mut Vec<ListedObject>| {
         found.listed += 1;
         if !is_ours(&object) {
             found.foreign(object);
@@ -131,7 +131,7 @@ pub(super) async fn compare(
 }
 
 impl Differences {
-    fn foreign(&mut self, object: Listed) {
+    fn foreign(&mut self, object: ListedObject) {
         // Consoles make folders of empty objects: there are no bytes in them.
         if object.key.ends_with('/') && object.size == 0 {
             return;
@@ -144,7 +144,7 @@ impl Differences {
 }
 
 /// Leaves aside what has a cleanup already.
-async fn sort_out(core: &Core, orphans: Vec<Listed>, found: &mut Differences) -> Result<(), VerbError> {
+async fn sort_out(core: &Core, orphans: Vec<ListedObject>, found: &mut Differences) -> Result<(), VerbError> {
     if orphans.is_empty() {
         return Ok(());
     }

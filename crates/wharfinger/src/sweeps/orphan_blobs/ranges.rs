@@ -2,7 +2,7 @@
 //! `uploads/` and `derived/`, whatever the catalog knows of it.
 
 use wharfinger_catalog::{KeySample, ScanRange};
-use wharfinger_lifecycle::key::{DERIVED, UPLOADS, behind};
+use wharfinger_lifecycle::key::{DERIVED, UPLOADS, end_of_folder};
 
 /// At most so many for each folder, of about as many objects each, and none of less than `objects_min`.
 pub(super) fn cut(sample: &KeySample, ranges_max: usize, objects_min: usize) -> Vec<ScanRange> {
@@ -14,7 +14,7 @@ pub(super) fn cut(sample: &KeySample, ranges_max: usize, objects_min: usize) -> 
         let count = wanted.clamp(1, ranges_max.max(1));
         let mut borders: Vec<String> = (1..count).map(|n| keys[keys.len() * n / count].clone()).collect();
         borders.dedup();
-        borders.push(behind(folder));
+        borders.push(end_of_folder(folder));
         let mut after = folder.to_owned();
         for upto in borders {
             ranges.push(ScanRange::new(ranges.len() as i64, folder, after, upto.clone()));

@@ -66,7 +66,7 @@ async fn is_finished_by_another(server: &TestApp, env: &TestEnv, stage: &str, st
         let events = history["events"].as_array().expect("a list");
         let ready: Vec<&Value> = events.iter().filter(|event| event["to"] == "ready").collect();
         assert_eq!(ready.len(), 1, "{events:?}");
-        let reason = format!("the worker of {stage} did not come back");
+        let reason = format!("the worker for {stage} stopped sending heartbeats");
         let lost =
             |event: &&Value| event["reason"].as_str().is_some_and(|told| told.contains(reason.as_str()));
         // Once, or more often where the heir is held up for longer than a lease too.

@@ -126,7 +126,7 @@ async fn a_hung_worker_is_not_working(database: Database) {
     call(&worker, &job, "heartbeat", json!({})).await.expect_problem(409, "lease_lost");
     let failed = me.file(&file).await;
     assert_eq!(failed["status"], "failed");
-    assert!(failed["error"].as_str().expect("a reason").contains("longer than it may"), "{failed}");
+    assert!(failed["error"].as_str().expect("a reason").contains("exceeded the time limit"), "{failed}");
 }
 
 /// Its chances come further and further apart; then it is a dead letter, and can be redriven.
@@ -335,7 +335,7 @@ async fn failures_are_tried_again_later_and_not_for_ever(database: Database) {
     assert_eq!(answer["status"], "failed");
     assert_eq!(me.file(&file).await["error"], "out of ink");
     let letters = me.get("/api/v2/dlq").await.expect(200);
-    assert_eq!(letters["jobs"][0]["reason"], "attempts used up");
+    assert_eq!(letters["jobs"][0]["reason"], "no attempts left");
 }
 
 async fn a_large_input_lies_behind_a_signed_url(database: Database) {

@@ -283,7 +283,7 @@ async fn the_same_answer_whatever_the_list_comes_from() {
         "inventory/source/daily/2026-01-01T00-00Z/manifest.json",
     ] {
         let bytes = std::fs::read(base.join(path)).expect("a file");
-        let key = wharfinger_lifecycle::key::ObjectKey::foreign(path).expect("a key");
+        let key = wharfinger_lifecycle::key::ObjectKey::from_foreign_bucket(path).expect("a key");
         let mode = wharfinger_stores::WriteMode::Overwrite;
         inventories.store.put(&key, bytes.into(), mode).await.expect("put");
     }

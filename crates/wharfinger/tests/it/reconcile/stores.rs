@@ -91,7 +91,7 @@ impl Bucket {
             let key: String = key.into();
             let store = self.store.clone();
             async move {
-                let name = ObjectKey::foreign(&key).expect("a key");
+                let name = ObjectKey::from_foreign_bucket(&key).expect("a key");
                 store
                     .put(&name, Bytes::from(key.clone().into_bytes()), WriteMode::Overwrite)
                     .await

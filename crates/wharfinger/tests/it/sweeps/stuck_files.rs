@@ -175,14 +175,14 @@ async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
     env.advance(THRESHOLD_MS);
     let outcome = swept(&server).await;
     assert_eq!((outcome.total_stuck, outcome.re_enqueued, outcome.permanently_failed), (1, 0, 1));
-    let why = "scan did not come to an end, although it was begun anew 2 times";
+    let why = "scan did not finish after 2 recoveries";
     let failed = me.file(&file).await;
     assert_eq!((&failed["status"], &failed["error"]), (&json!("failed"), &json!(why)));
     let told = what_was_told(&me, "file-failed").await;
     assert_eq!((told.len(), &told[0]["data"]), (1, &json!({ "reason": why, "stage": "scan" })));
     let letters = me.get("/api/v2/dlq").await.expect(200);
     assert_eq!(letters["jobs"][0]["fileId"], file.as_str());
-    assert_eq!(letters["jobs"][0]["reason"], "recoveries used up");
+    assert_eq!(letters["jobs"][0]["reason"], "no recoveries left");
     assert_eq!(letters["jobs"][0]["lastError"], "its job was missing");
     server.settle().await;
     let texts: Vec<Value> = slack.got().iter().map(|got| got.body["text"].clone()).collect();
@@ -203,7 +203,7 @@ async fn without_retries_a_stuck_file_fails_at_once(database: Database) {
     let file = without_job(&env, &me, "lost").await;
     env.advance(THRESHOLD_MS);
     assert_eq!(swept(&server).await.permanently_failed, 1);
-    assert_eq!(me.file(&file).await["error"], "scan did not come to an end");
+    assert_eq!(me.file(&file).await["error"], "scan did not finish");
     oracle::catalog_is_sound(&server).await;
 }
 

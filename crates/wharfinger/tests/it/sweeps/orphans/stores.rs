@@ -10,7 +10,7 @@ use wharfinger_stores::WriteMode;
 const AT_ONCE: (&str, &str) = ("ORPHAN_BLOB_GRACE_MS", "0");
 
 async fn put(server: &TestApp, key: &str) {
-    let key = ObjectKey::stray(key).expect("a key");
+    let key = ObjectKey::from_listing(key).expect("a key");
     server.app.core.blobs.put(&key, Bytes::from_static(b"flotsam"), WriteMode::Overwrite).await.expect("put");
 }
 
@@ -42,7 +42,7 @@ async fn orphans_go_after_the_grace_and_the_living_stay(env: TestEnv) {
     let found = scan(&server).await;
     assert_eq!((found.total, found.deleted, found.errors, found.foreign), (1, 1, 0, 4));
     for key in strays {
-        let key = ObjectKey::stray(key).expect("a key");
+        let key = ObjectKey::from_listing(key).expect("a key");
         assert!(server.app.core.blobs.head(&key, None).await.is_ok(), "{key}");
         assert!(server.app.core.blobs.delete_many(&[key]).await[0].is_ok());
     }
@@ -97,7 +97,7 @@ async fn a_neighbour_in_the_bucket_is_not_touched() {
     assert_eq!((swept.total, swept.deleted, swept.listed), (1, 1, 2));
     let key = ObjectKey::parse(&key_of(&file)).expect("a key");
     assert!(other.app.core.blobs.head(&key, None).await.is_ok());
-    let stray = ObjectKey::stray(&unknown_key(1)).expect("a key");
+    let stray = ObjectKey::from_listing(&unknown_key(1)).expect("a key");
     assert!(other.app.core.blobs.head(&stray, None).await.is_ok());
     oracle::all_is_healed(&ours, &server).await;
 }

@@ -133,7 +133,7 @@ pub(super) async fn an_outage_of_the_store_spends_no_attempts(db: &TestDb) {
 }
 
 /// I13: a reaper that lost its lease settles nothing, whatever the store told it.
-pub(super) async fn an_old_claim_settles_nothing(db: &TestDb) {
+pub(super) async fn an_old_claim_changes_no_cleanup(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &POLICY).await;
     let old = claimed_at(db, DELETED).await;
     let new = claimed_at(db, DELETED + LEASE).await;
@@ -150,7 +150,7 @@ pub(super) async fn an_old_claim_settles_nothing(db: &TestDb) {
     );
 }
 
-pub(super) async fn each_cleanup_of_a_batch_is_settled_independently(db: &TestDb) {
+pub(super) async fn each_cleanup_of_a_batch_has_its_own_outcome(db: &TestDb) {
     for _ in 0..4 {
         deleted(&db.catalog, ADA, 10, &REFUSING).await;
     }
@@ -181,7 +181,7 @@ pub(super) async fn each_cleanup_of_a_batch_is_settled_independently(db: &TestDb
     assert_eq!(due, expected);
 }
 
-pub(super) async fn a_long_refusal_is_cut_at_a_character(db: &TestDb) {
+pub(super) async fn a_long_error_of_a_cleanup_is_cut_at_a_character(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let long = format!("x{}", "ü".repeat(ERROR_TEXT_BYTES_MAX));
     for n in 0..2 {

@@ -14,7 +14,7 @@ use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::AttemptOutcome;
 
 use super::own_stages;
-use super::run::{by, run_one, worker_name};
+use super::run::{end_context, run_one, worker_name};
 use crate::core::Core;
 use crate::pipeline::Pipeline;
 
@@ -32,7 +32,7 @@ const RANK_ROUND_JOBS: usize = 500;
 type Tasks = JoinSet<(Stage, Option<StageEnd>)>;
 
 #[derive(Default)]
-pub(super) struct UnderWay {
+pub(super) struct RunningTasks {
     pub(super) tasks: Tasks,
     /// Whose file each works on, and whether it is in a place that is kept for other tenants.
     of: BTreeMap<task::Id, (Stage, TenantId, bool)>,
@@ -44,7 +44,7 @@ pub(super) struct UnderWay {
     alone_at: UnixMs,
 }
 
-impl UnderWay {
+impl RunningTasks {
     pub(super) fn ended(&mut self, id: task::Id) {
         self.of.remove(&id);
         if self.alone.is_some_and(|(alone, _)| alone == id) {
@@ -55,7 +55,7 @@ impl UnderWay {
     /// Tenants with files in this stage, if the place that is kept for others is free.
     fn tenants_with_work(&self, stage: Stage) -> Option<Vec<TenantId>> {
         let in_stage = || self.of.values().filter(|(of, _, _)| *of == stage);
-        if in_stage().any(|(_, _, is_spare)| *is_spare) {
+        if in_stage().any(|(_, _, is_reserved)| *is_reserved) {
             return None;
         }
         let tenants: BTreeSet<&TenantId> = in_stage().map(|(_, tenant, _)| tenant).collect();
@@ -64,7 +64,7 @@ impl UnderWay {
 
     /// How many count against what may be worked on at once.
     fn len(&self) -> usize {
-        self.of.values().filter(|(_, _, is_spare)| !is_spare).count()
+        self.of.values().filter(|(_, _, is_reserved)| !is_reserved).count()
     }
 }
 
@@ -88,76 +88,76 @@ pub(super) async fn rank_backlog(core: &Core) -> Result<(), CatalogError> {
 
 /// Stages that wait for something that is away: not every file has to find that out for itself.
 #[derive(Default)]
-pub(super) struct Rests(pub(super) BTreeMap<Stage, UnixMs>);
+pub(super) struct StagePauses(pub(super) BTreeMap<Stage, UnixMs>);
 
-impl Rests {
-    fn is_over(&self, stage: Stage, now: UnixMs) -> bool {
+impl StagePauses {
+    fn has_ended(&self, stage: Stage, now: UnixMs) -> bool {
         self.0.get(&stage).is_none_or(|until| *until <= now)
     }
 }
 
 /// Begins what is due, as far as there is room; answers when to look again.
-pub(super) async fn begin_due(
+pub(super) async fn start_due(
     pipeline: &Arc<Pipeline>,
-    under_way: &mut UnderWay,
-    rests: &Rests,
+    running: &mut RunningTasks,
+    pauses: &StagePauses,
     stop: &CancellationToken,
 ) -> Result<UnixMs, CatalogError> {
     let core = &pipeline.core;
-    release_unreceived(pipeline).await?;
+    release_undelivered(pipeline).await?;
     loop {
         let now = core.clock.now();
-        if let Some((_, until)) = under_way.alone.filter(|(_, until)| now < *until) {
+        if let Some((_, until)) = running.alone.filter(|(_, until)| now < *until) {
             return Ok(until);
         }
         let stages: Vec<Stage> =
-            own_stages(core).into_iter().filter(|stage| rests.is_over(*stage, now)).collect();
-        if now >= under_way.alone_at && core.catalog.has_last_chance(&stages, now).await? {
-            if let Some(drained_at) = drained_at(under_way, now) {
+            own_stages(core).into_iter().filter(|stage| pauses.has_ended(*stage, now)).collect();
+        if now >= running.alone_at && core.catalog.has_last_chance(&stages, now).await? {
+            if let Some(drained_at) = drained_at(running, now) {
                 return Ok(drained_at);
             }
-            begin_alone(pipeline, under_way, &stages, stop).await?;
+            start_alone(pipeline, running, &stages, stop).await?;
             continue;
         }
-        under_way.draining_since = None;
+        running.draining_since = None;
         let queues: Vec<&str> = stages.iter().map(|stage| stage.queue()).collect();
         let next_at = core.catalog.next_job_at(&queues).await?.unwrap_or(i64::MAX);
         if next_at > now {
             return Ok(next_at.max(now + BUSY_PAUSE_MS));
         }
-        let is_full = under_way.len() >= core.settings.pipeline.concurrency;
+        let is_full = running.len() >= core.settings.pipeline.concurrency;
         let has_started = match is_full {
             true => false,
-            false => begin(pipeline, under_way, &stages, stop).await?,
+            false => start(pipeline, running, &stages, stop).await?,
         };
-        if !has_started && !begin_spare(pipeline, under_way, &stages, stop).await? {
+        if !has_started && !start_reserved(pipeline, running, &stages, stop).await? {
             return Ok(if is_full { i64::MAX } else { next_at.max(now + BUSY_PAUSE_MS) });
         }
     }
 }
 
 /// Nothing starts until what is under way has ended, but not for long; none: it is time.
-fn drained_at(under_way: &mut UnderWay, now: UnixMs) -> Option<UnixMs> {
-    let since = *under_way.draining_since.get_or_insert(now);
+fn drained_at(running: &mut RunningTasks, now: UnixMs) -> Option<UnixMs> {
+    let since = *running.draining_since.get_or_insert(now);
     let patience_ends = since.saturating_add(ALONE_MS);
-    (!under_way.of.is_empty() && now < patience_ends).then_some(patience_ends)
+    (!running.of.is_empty() && now < patience_ends).then_some(patience_ends)
 }
 
 /// A file that lost its worker twice has one more chance, and no neighbour that could cost it that one.
-async fn begin_alone(
+async fn start_alone(
     pipeline: &Arc<Pipeline>,
-    under_way: &mut UnderWay,
+    running: &mut RunningTasks,
     stages: &[Stage],
     stop: &CancellationToken,
 ) -> Result<(), CatalogError> {
     let now = pipeline.core.clock.now();
-    under_way.draining_since = None;
-    under_way.alone_at = now.saturating_add(ALONE_EVERY_MS);
+    running.draining_since = None;
+    running.alone_at = now.saturating_add(ALONE_EVERY_MS);
     for stage in stages {
-        let claimed = claim_with_places(pipeline, *stage, 1, Claimable::LastChance).await?.pop();
+        let claimed = claim_with_permits(pipeline, *stage, 1, Claimable::LastChance).await?.pop();
         if let Some((held, permit)) = claimed {
-            let id = spawn(pipeline, under_way, held, (permit, None), false, stop);
-            under_way.alone = Some((id, now.saturating_add(ALONE_MS)));
+            let id = spawn(pipeline, running, held, (permit, None), false, stop);
+            running.alone = Some((id, now.saturating_add(ALONE_MS)));
             return Ok(());
         }
     }
@@ -165,9 +165,9 @@ async fn begin_alone(
 }
 
 /// Claims as much as there is room for; answers whether there was anything.
-async fn begin(
+async fn start(
     pipeline: &Arc<Pipeline>,
-    under_way: &mut UnderWay,
+    running: &mut RunningTasks,
     stages: &[Stage],
     stop: &CancellationToken,
 ) -> Result<bool, CatalogError> {
@@ -175,66 +175,66 @@ async fn begin(
     for stage in stages {
         // One suspect at a time: if it kills us, it takes no other suspect along.
         if let Ok(place) = pipeline.suspects.clone().try_acquire_owned() {
-            let suspect = claim_with_places(pipeline, *stage, 1, Claimable::Suspects).await?.pop();
+            let suspect = claim_with_permits(pipeline, *stage, 1, Claimable::Suspects).await?.pop();
             if let Some((held, permit)) = suspect {
                 claimed = true;
-                spawn(pipeline, under_way, held, (permit, Some(place)), false, stop);
+                spawn(pipeline, running, held, (permit, Some(place)), false, stop);
             }
         }
-        let room = pipeline.core.settings.pipeline.concurrency.saturating_sub(under_way.len());
+        let room = pipeline.core.settings.pipeline.concurrency.saturating_sub(running.len());
         if room == 0 || stop.is_cancelled() {
             break;
         }
-        for (held, permit) in claim_with_places(pipeline, *stage, room, Claimable::Untried).await? {
+        for (held, permit) in claim_with_permits(pipeline, *stage, room, Claimable::Untried).await? {
             claimed = true;
-            spawn(pipeline, under_way, held, (permit, None), false, stop);
+            spawn(pipeline, running, held, (permit, None), false, stop);
         }
     }
     Ok(claimed)
 }
 
-/// No tenant holds all places of a stage while another waits: one more in each is kept for those that hold none.
-async fn begin_spare(
+/// No tenant holds all permits of a stage while another waits: one more in each is kept for those that hold none.
+async fn start_reserved(
     pipeline: &Arc<Pipeline>,
-    under_way: &mut UnderWay,
+    running: &mut RunningTasks,
     stages: &[Stage],
     stop: &CancellationToken,
 ) -> Result<bool, CatalogError> {
     let mut claimed = false;
     for stage in stages {
-        let Some(tenants) = under_way.tenants_with_work(*stage) else { continue };
+        let Some(tenants) = running.tenants_with_work(*stage) else { continue };
         for held in claim(pipeline, *stage, 1, Claimable::UntriedExcept(tenants)).await? {
             claimed = true;
-            spawn(pipeline, under_way, held, (None, None), true, stop);
+            spawn(pipeline, running, held, (None, None), true, stop);
         }
     }
     Ok(claimed)
 }
 
-/// Places that are held as long as a file is worked on.
-type Places = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
+/// Permits that are held as long as a file is worked on.
+type Permits = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
 
 fn spawn(
     pipeline: &Arc<Pipeline>,
-    under_way: &mut UnderWay,
+    running: &mut RunningTasks,
     held: LeasedStageJob,
-    places: Places,
-    is_spare: bool,
+    permits: Permits,
+    is_reserved: bool,
     stop: &CancellationToken,
 ) -> task::Id {
     let (pipeline, stop) = (pipeline.clone(), stop.clone());
     let (stage, tenant) = (held.stage, held.file.tenant.clone());
-    let task = under_way.tasks.spawn(async move {
-        let _places = places;
+    let task = running.tasks.spawn(async move {
+        let _places = permits;
         let ended = stop.run_until_cancelled(run_one(&pipeline, &held)).await;
-        (held.stage, ended.unwrap_or_else(|| Some(given_back(&held))))
+        (held.stage, ended.unwrap_or_else(|| Some(released(&held))))
     });
-    under_way.of.insert(task.id(), (stage, tenant, is_spare));
+    running.of.insert(task.id(), (stage, tenant, is_reserved));
     task.id()
 }
 
 /// Text is extracted where there is memory for it: a file does not spend its time waiting for that.
-async fn claim_with_places(
+async fn claim_with_permits(
     pipeline: &Pipeline,
     stage: Stage,
     room: usize,
@@ -244,8 +244,8 @@ async fn claim_with_places(
         let held = claim(pipeline, stage, room, of).await?;
         return Ok(held.into_iter().map(|held| (held, None)).collect());
     }
-    let places = &pipeline.extractions;
-    let mut permits: Vec<_> = (0..room).map_while(|_| places.clone().try_acquire_owned().ok()).collect();
+    let permits = &pipeline.extractions;
+    let mut permits: Vec<_> = (0..room).map_while(|_| permits.clone().try_acquire_owned().ok()).collect();
     if permits.is_empty() {
         return Ok(Vec::new());
     }
@@ -253,7 +253,7 @@ async fn claim_with_places(
     Ok(held.into_iter().map(|held| (held, permits.pop())).collect())
 }
 
-pub(super) fn given_back(held: &LeasedStageJob) -> StageEnd {
+pub(super) fn released(held: &LeasedStageJob) -> StageEnd {
     StageEnd { job: held.job.id, token: held.job.token, outcome: AttemptOutcome::Released }
 }
 
@@ -289,37 +289,37 @@ pub(super) async fn claim_stage(
 ) -> Result<Vec<LeasedStageJob>, CatalogError> {
     pipeline.core.catalog.claim_stage(claim).await.map_err(|failed| {
         if let Some(claim_id) = failed.claim_id {
-            pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner).push(claim_id);
+            pipeline.lost_claims.lock().unwrap_or_else(PoisonError::into_inner).push(claim_id);
         }
         failed.error
     })
 }
 
 /// Gives a lease back as soon as the catalog can be written.
-pub(super) fn return_later(pipeline: &Pipeline, lease: StageEnd) {
-    pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
+pub(super) fn release_later(pipeline: &Pipeline, lease: StageEnd) {
+    pipeline.unreleased.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
 }
 
 /// Gives back what claims have leased whose answers were lost, so that it does not count as a lost worker.
-pub(super) async fn release_unreceived(pipeline: &Pipeline) -> Result<(), CatalogError> {
+pub(super) async fn release_undelivered(pipeline: &Pipeline) -> Result<(), CatalogError> {
     let core = &pipeline.core;
-    let unreturned = || pipeline.unreturned.lock().unwrap_or_else(PoisonError::into_inner);
+    let unreleased = || pipeline.unreleased.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let Some(end) = unreturned().last().cloned() else { break };
-        match core.catalog.end_stages(vec![end.clone()], by(core, "recovery")).await {
+        let Some(end) = unreleased().last().cloned() else { break };
+        match core.catalog.end_stages(vec![end.clone()], end_context(core, "recovery")).await {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "cannot give back a lease");
             }
             Ok(_) => {}
         }
-        unreturned().retain(|other| (other.job, other.token) != (end.job, end.token));
+        unreleased().retain(|other| (other.job, other.token) != (end.job, end.token));
     }
-    let lost = || pipeline.unreceived.lock().unwrap_or_else(PoisonError::into_inner);
+    let lost = || pipeline.lost_claims.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let Some(claim_id) = lost().last().cloned() else { return Ok(()) };
         // One that cannot be given back must not stop all others: its leases run out.
-        let given = match core.catalog.release_claim(&claim_id, by(core, "recovery")).await {
+        let given = match core.catalog.release_claim(&claim_id, end_context(core, "recovery")).await {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 tracing::error!(job = "pipeline", error = %error, "cannot give back the leases of a claim");
@@ -331,7 +331,7 @@ pub(super) async fn release_unreceived(pipeline: &Pipeline) -> Result<(), Catalo
         tracing::warn!(
             job = "pipeline",
             jobs = given,
-            action = "given_back",
+            action = "released",
             "the answer to a claim was lost"
         );
     }
